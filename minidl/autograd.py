@@ -1,0 +1,142 @@
+"""Reverse-mode differentiation: visits the calls that led to a value, newest first, iteratively.
+
+There is no tape: the lineage that replay uses says what was called, and each op's ``vjp`` says what its gradient is,
+in terms of ops. What a call saved is released as soon as its gradient has been taken, so a second pass over the same
+graph, or a second derivative, is an error.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import cache
+from heapq import heappop, heappush
+from typing import Any
+
+from minidl.errors import UserError
+from minidl.executor import current
+from minidl.memory.storage import Storage
+from minidl.op import Call, Op
+from minidl.ops.elementwise import add
+from minidl.ops.shape import CONTIGUOUS
+from minidl.ops.update import add_, full
+from minidl.tensor import Tensor, apply, give
+
+Fetch = Callable[[Call, list[Any], dict[int, Tensor]], Any]
+
+
+@contextmanager
+def no_grad() -> Iterator[None]:
+    """Nothing that runs inside is differentiated, or keeps its inputs for it."""
+    executor = current()
+    before, executor.grad_enabled = executor.grad_enabled, False
+    try:
+        yield
+    finally:
+        executor.grad_enabled = before
+
+
+@cache
+def _arguments(op: Op) -> tuple[tuple[str, Fetch], ...]:
+    """How to find each argument of an op's vjp, by its name: see ``Op.vjp``."""
+    found: list[tuple[str, Fetch]] = []
+    for name in op.vjp_names[1:]:
+        if name[0] == "d" and name[1:] in op.outputs:
+            position = op.outputs.index(name[1:])
+            found.append((name, lambda call, dys, saved, i=position: dys[i]))
+        elif name in op.inputs:
+            position = op.inputs.index(name)
+            found.append((name, lambda call, dys, saved, i=position: saved.get(i)))
+        elif name in op.outputs:
+            position = op.outputs.index(name)
+            found.append((name, lambda call, dys, saved, i=position: saved.get(len(call.inputs) + i)))
+        elif name == "input_shapes":
+            found.append((name, lambda call, dys, saved: tuple(s.meta.shape for s in call.inputs)))
+        elif name.endswith("_shape") and name[:-6] in op.inputs:
+            position = op.inputs.index(name[:-6])
+            found.append((name, lambda call, dys, saved, i=position: call.inputs[i].meta.shape))
+        else:
+            found.append((name, lambda call, dys, saved, n=name: call.attrs[n]))
+    return tuple(found)
+
+
+def _take_saved(call: Call) -> dict[int, Tensor]:
+    """Handles on what the call saved; they take over the uses that it counted."""
+    saved: dict[int, Tensor] = {}
+    for index in call.saved:
+        storage = call.saved_storage(index)
+        storage.base.saved -= 1
+        saved[index] = Tensor(storage)
+    call.saved = ()
+    call.needs = ()
+    return saved
+
+
+def _add_to_leaf(leaf: Storage, gradient: Tensor) -> None:
+    if leaf.grad is not None:
+        add_(leaf.grad, gradient)
+        return
+    storage = gradient.storage
+    if storage.base is not storage or storage.refs > 1:
+        gradient = apply(CONTIGUOUS, gradient)  # its bytes are shared: it must have its own to be added to
+    gradient.storage.call = None  # a leaf from now on: it keeps its bytes, and pins nothing
+    leaf.grad = gradient
+
+
+def backward(loss: Tensor, gradient: Tensor | None = None) -> None:
+    """Add d loss / d leaf to the ``grad`` of every leaf that requires it.
+
+    loss: a tensor of one element, or of any shape with ``gradient`` of the same shape. Raises UserError.
+    """
+    if not loss.requires_grad:
+        raise UserError("backward() of a tensor that does not depend on anything that requires a gradient")
+    if gradient is None and loss.size != 1:
+        raise UserError(f"backward() of shape {list(loss.shape)} needs a gradient of that shape")
+    if gradient is not None and gradient.shape != loss.shape:
+        raise UserError(f"backward(): gradient {list(gradient.shape)} does not fit {list(loss.shape)}")
+    with no_grad():
+        gradients: dict[Storage, Tensor] = {}
+        queue: list[tuple[int, Call]] = []
+        seed = full(loss.shape, 1.0, loss.dtype) if gradient is None else gradient.alias()
+        _deliver(loss.storage, seed, gradients, queue)
+        del seed, gradient
+        while queue:
+            _differentiate(heappop(queue)[1], gradients, queue)
+
+
+def _deliver(storage: Storage, gradient: Tensor, gradients: dict[Storage, Tensor], queue: list[tuple[int, Call]]) -> None:
+    """Add a gradient to what has arrived for a storage, and have its call visited."""
+    call = storage.call
+    if call is None:
+        _add_to_leaf(storage, gradient)
+        return
+    other = gradients.get(storage)
+    if other is not None:
+        gradients[storage] = add(give(other), give(gradient))
+        return
+    gradients[storage] = gradient
+    # Only the first output is differentiable, so a call is queued once.
+    heappush(queue, (-call.sequence, call))
+
+
+def _differentiate(call: Call, gradients: dict[Storage, Tensor], queue: list[tuple[int, Call]]) -> None:
+    op, needs = call.op, call.needs
+    if not needs or op.vjp is None:
+        raise UserError(f"the gradient of {op.name} has been taken already: what it needs is gone. A second backward() "
+                        "over the same graph, and second derivatives, are not supported")
+    dys = [None if (s := ref()) is None else gradients.pop(s, None) for ref in call.outputs]
+    saved = _take_saved(call)
+    arguments = {name: fetch(call, dys, saved) for name, fetch in _arguments(op)}
+    del saved, dys
+    results = op.vjp(needs, **arguments)
+    arguments.clear()  # what the formula did not give away ends here
+    delivered: list[Tensor] = []
+    for storage, need, result in zip(call.inputs, needs, results, strict=True):
+        if need and result is not None:
+            if any(result is other for other in delivered):
+                result = result.alias()  # shared by two inputs: each gets a handle of its own
+            delivered.append(result)
+            _deliver(storage, result, gradients, queue)
+
+
+setattr(Tensor, "backward", backward)  # noqa: B010 - the method belongs to this module, not to tensor.py

@@ -1,0 +1,129 @@
+"""Time of one call on a named GPU, and the algorithms that a convolution may choose from there.
+
+A roofline with two corrections, for one kernel of ``flops`` operations and ``nbytes`` of memory traffic:
+
+    seconds = max(flops / (peak * efficiency * fill(flops)), nbytes / (bandwidth * streaming * fill(nbytes))) + floor
+    fill(work) = work / (work + half)            a small kernel does not fill the GPU
+    streaming = the kind's efficiency, but that of a copy where the efficiency is about arithmetic (conv, matmul, ...)
+
+Convolutions have the alternatives that cuDNN has, in three classes of equal bits:
+
+    gemm      implicit_gemm (no workspace), implicit_precomp_gemm (offsets precomputed: faster, a small workspace)
+    winograd  F(2x2, 3x3) of Lavin and Gray 2016, for 3x3 at stride 1: 2.25 times fewer products. winograd transforms
+              in registers (no workspace); winograd_nonfused stores the transformed tiles and multiplies them as 16
+              batched products: nearer the peak, but 4 times the activations as workspace
+    fft       for 5x5 and larger at stride 1: products of whole spectra, which are the workspace
+
+Knows shapes and profiles; runs nothing, and does not look at the dtype (the peaks are those of fp32).
+"""
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from minidl.device.profiles import Profile
+from minidl.meta import Algorithm, Cost, Meta, Shape, aligned
+
+TENSOR_CORE_KINDS = ("conv", "matmul")
+ARITHMETIC_KINDS = ("conv", "winograd", "fft", "matmul")
+IMPLICIT_GEMM_SLOWDOWN = 1.15  # it divides for every element's address where the precomputed variant looks it up
+WINOGRAD_SAVING = 2.25  # 36 products of a 2x2 tile of outputs by 3x3 become 16
+TILE, TILE_VALUES = 2, 16  # a tile of 2x2 outputs is 4x4 = 16 values when transformed
+COMPLEX_BYTES = 8
+MAX_FFT_EXTENT = 256  # the longest padded side that cuDNN transforms in one piece
+
+
+def kernel_seconds(profile: Profile, kind: str, flops: float, nbytes: float) -> float:
+    """Device time of one kernel of this kind of work; ``link`` is a copy from the host."""
+    if kind == "link":
+        return nbytes / profile.link_in_bandwidth + profile.link_latency_s
+    # A kernel that is bound by its arithmetic still streams its operands as well as any copy does.
+    streaming = profile.efficiency["copy" if kind in ARITHMETIC_KINDS else kind]
+    peak = profile.tensor_flops if kind in TENSOR_CORE_KINDS else profile.peak_flops
+    # work / fill(work) is work + half; without any work there is nothing to fill.
+    compute = (flops + profile.half_fill_flops) / (peak * profile.efficiency[kind]) if flops else 0.0
+    memory = (nbytes + profile.half_fill_bytes) / (profile.memory_bandwidth * streaming) if nbytes else 0.0
+    return max(compute, memory) + profile.kernel_floor_s
+
+
+def algorithms(profile: Profile, op_name: str, inputs: Sequence[Meta], outputs: Sequence[Meta],
+               attrs: Mapping[str, Any], cost: Cost) -> tuple[Algorithm, ...]:
+    """The ways to run a call. The first one's bits class is that of the deterministic mode.
+
+    That class comes first, fastest first, and has a member without workspace; the others follow, fastest first.
+    """
+    if op_name == "conv2d":
+        x, w, y = inputs[0].shape, inputs[1].shape, outputs[0].shape
+    elif op_name == "conv2d_dgrad":
+        y, w, x = inputs[0].shape, inputs[1].shape, outputs[0].shape
+    elif op_name == "conv2d_wgrad":
+        y, x, w = inputs[0].shape, inputs[1].shape, outputs[0].shape
+    else:
+        return (Algorithm("", kernel_seconds(profile, cost.kind, cost.flops, cost.nbytes)),)
+    return _convolution(profile, x, w, y, attrs, cost)
+
+
+def _convolution(profile: Profile, x: Shape, w: Shape, y: Shape, attrs: Mapping[str, Any],
+                 cost: Cost) -> tuple[Algorithm, ...]:
+    """The product and its two gradients alike: x [N, C, H, W], w [K, C, R, S], y [N, K, P, Q] in any role."""
+    unit_stride = tuple(attrs["stride"]) == (1, 1)
+    choices = _gemm(profile, w, y, cost)
+    first_class = "gemm"
+    if w[2:] == (3, 3) and unit_stride:
+        choices += _winograd(profile, x, w, y, cost)
+        if profile.tensor_flops <= WINOGRAD_SAVING * profile.peak_flops:
+            first_class = "winograd"  # else tensor cores, which a fused Winograd cannot use, gain more
+    if min(w[2:]) >= 5 and unit_stride:
+        choices += _fft(profile, x, w, cost, attrs["padding"])
+    return tuple(sorted(choices, key=lambda choice: (choice.bits_class != first_class, choice.seconds)))
+
+
+def _gemm(profile: Profile, w: Shape, y: Shape, cost: Cost) -> list[Algorithm]:
+    seconds = kernel_seconds(profile, "conv", cost.flops, cost.nbytes)
+    # One 4-byte offset an output position of an image, one a row of the unfolded filter.
+    offsets = 4 * (y[2] * y[3] + w[1] * w[2] * w[3])
+    return [Algorithm("implicit_precomp_gemm", seconds, aligned(offsets), "gemm"),
+            Algorithm("implicit_gemm", seconds * IMPLICIT_GEMM_SLOWDOWN, 0, "gemm")]
+
+
+def _winograd(profile: Profile, x: Shape, w: Shape, y: Shape, cost: Cost) -> list[Algorithm]:
+    """cuDNN has no fused kernel for the weight's gradient; other libraries do (MIOpen), and so does the simulator."""
+    n, k, c = x[0], w[0], w[1]
+    flops = cost.flops / WINOGRAD_SAVING
+    tiles = n * math.ceil(y[2] / TILE) * math.ceil(y[3] / TILE)
+    transformed = 4 * TILE_VALUES * (tiles * (c + k) + c * k)
+    fused = kernel_seconds(profile, "winograd", flops, cost.nbytes)
+    # Every operand is transformed to or from its tiles, in two passes over them, around the product over the tiles.
+    nonfused = (kernel_seconds(profile, "elementwise", 0.0, cost.nbytes + transformed)
+                + kernel_seconds(profile, "matmul", flops, transformed))
+    return [Algorithm("winograd", fused, 0, "winograd"),
+            Algorithm("winograd_nonfused", nonfused, aligned(transformed), "winograd")]
+
+
+def _fft(profile: Profile, x: Shape, w: Shape, cost: Cost, padding: Sequence[int]) -> list[Algorithm]:
+    n, k, c = x[0], w[0], w[1]
+    # Circular convolution is the linear one on the padded input alone; real input needs half of a spectrum.
+    height, width = (_fast_extent(size + 2 * pad) for size, pad in zip(x[2:], padding, strict=True))
+    if max(height, width) > MAX_FFT_EXTENT:
+        return []
+    frequencies = height * (width // 2 + 1)
+    planes = n * c + n * k + k * c
+    spectra = COMPLEX_BYTES * frequencies * planes
+    transform_flops = 2.5 * height * width * math.log2(height * width) * planes
+    product_flops = 8.0 * frequencies * n * c * k  # a complex multiplication and addition are 8 operations
+    seconds = (kernel_seconds(profile, "fft", transform_flops, cost.nbytes + spectra)
+               + kernel_seconds(profile, "fft", product_flops, spectra))
+    return [Algorithm("fft", seconds, aligned(spectra), "fft")]
+
+
+def _fast_extent(size: int) -> int:
+    """The next even length that transforms fast: a product of 2, 3 and 5."""
+    extent = size + size % 2
+    while True:
+        rest = extent
+        for prime in (2, 3, 5):
+            while rest % prime == 0:
+                rest //= prime
+        if rest == 1:
+            return extent
+        extent += 2

@@ -1,0 +1,143 @@
+"""What every device offers: launch, copy, wait. A device is numerics x clock; this base is the clock part.
+
+The verbs are the same for all devices, so that swapping is written once. Positions of streams are events (see
+``clock``). Knows offsets in its arena and times; knows no storage's history and no policy.
+"""
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, Protocol
+
+from minidl.device.clock import COMPUTE, COPY_IN, COPY_OUT, VirtualClock
+from minidl.device.cost_model import algorithms as modelled_algorithms
+from minidl.device.profiles import Profile
+from minidl.meta import Algorithm, Cost, Meta
+
+if TYPE_CHECKING:
+    import numpy as np
+
+    from minidl.memory.arena import Marks
+    from minidl.memory.host_pool import Extents
+
+Place = tuple[int, Meta]  # where a tensor's bytes start in the arena, and how its elements lie from there
+
+
+class Operand(Protocol):
+    """What a launch must know of a storage: its description, and its base's block."""
+
+    meta: Meta
+    base: Any
+
+
+def place(operand: Operand) -> Place:
+    """Where an operand lies now. Take it when the work is issued: blocks may move later, in stream order."""
+    return operand.base.block.offset, operand.meta
+
+
+class Device:
+    """A device without numerics on the virtual clock: the simulator, and the base of the others."""
+
+    has_values = False
+
+    def __init__(self, name: str, profile: Profile) -> None:
+        self.name = name
+        self.profile = profile
+        self.clock = VirtualClock()
+        self.positions = self.clock.positions  # the events of all that each stream was given so far
+        self._launch_overhead_s = profile.launch_overhead_s
+        self._waited = [[0, 0, 0] for _ in range(3)]  # per stream: how far on each other it already waits
+
+    def attach(self, budget_bytes: int, host_bytes: int) -> None:
+        """Make the arena and the host pool real; nothing to do without numerics."""
+
+    def algorithms(self, op_name: str, inputs: Sequence[Meta], outputs: Sequence[Meta], attrs: dict[str, Any],
+                   cost: Cost) -> tuple[Algorithm, ...]:
+        """The ways to run a call; the first one's bits class is the one of the deterministic mode."""
+        return modelled_algorithms(self.profile, op_name, inputs, outputs, attrs, cost)
+
+    # Work on the compute stream ------------------------------------------------------------------------------
+    def launch(self, op_name: str, algorithm: Algorithm, outputs: Sequence[Operand], inputs: Sequence[Operand],
+               attrs: dict[str, Any], workspace: int) -> int:
+        """Run a kernel after all that the compute stream was given before; returns its position."""
+        clock = self.clock
+        clock.host += self._launch_overhead_s
+        return clock.issue(COMPUTE, algorithm.seconds)
+
+    def move(self, to: int, origin: int, nbytes: int) -> int:
+        """Copy bytes within the arena; the ranges may overlap (memmove). On the compute stream."""
+        return self.clock.issue(COMPUTE, self.move_seconds(nbytes))
+
+    # Copies --------------------------------------------------------------------------------------------------
+    def copy_out(self, host: "Extents", offset: int, nbytes: int) -> int:
+        """Copy device bytes to host memory on the copy-out stream; returns the position."""
+        return self.clock.issue(COPY_OUT, self.out_seconds(nbytes))
+
+    def copy_in(self, offset: int, host: "Extents", nbytes: int) -> int:
+        """Copy host bytes to the device on the copy-in stream; returns the position."""
+        return self.clock.issue(COPY_IN, self.in_seconds(nbytes))
+
+    def poison(self, offset: int, nbytes: int, marks: "Marks") -> None:
+        """Overwrite freed bytes once the streams have passed ``marks``; devices without numerics have none."""
+
+    # Time ----------------------------------------------------------------------------------------------------
+    def out_seconds(self, nbytes: int) -> float:
+        return self.profile.link_latency_s + nbytes / self.profile.link_out_bandwidth
+
+    def in_seconds(self, nbytes: int) -> float:
+        return self.profile.link_latency_s + nbytes / self.profile.link_in_bandwidth
+
+    def move_seconds(self, nbytes: int) -> float:
+        return 2 * nbytes / (self.profile.memory_bandwidth * self.profile.efficiency["copy"])
+
+    def wait(self, stream: int, on: int, position: int) -> None:
+        """Work given to ``stream`` from now on starts after ``position`` of stream ``on``."""
+        waited = self._waited[stream]
+        if position > waited[on]:
+            waited[on] = position
+            self.clock.wait(stream, on, position)
+
+    def wait_marks(self, stream: int, marks: "Marks") -> None:
+        """Wait for every stream that used some bytes before, except the waiting one, which is in order anyway."""
+        for on, position in enumerate(marks):
+            if on != stream:
+                self.wait(stream, on, position)
+
+    def synchronize(self, stream: int, position: int) -> None:
+        """The host waits for a position of a stream."""
+        self.clock.synchronize(stream, position)
+
+    def now(self) -> float:
+        """Seconds since the start, on this device's clock, when all that was launched so far has finished."""
+        return max(self.clock.host, self.clock.ready[COMPUTE])
+
+    def stall_seconds(self) -> float:
+        """How long the compute stream has stood still for copies, since the start."""
+        return self.clock.stall
+
+    def end_iteration(self) -> None:
+        """Called at each iteration's end."""
+        self.clock.forget()
+
+    # Values --------------------------------------------------------------------------------------------------
+    def read(self, operand: Operand) -> "np.ndarray":
+        """A host copy of a tensor's value: NaN (or zero, for integers) here, as there are no numerics."""
+        import numpy as np
+
+        self.synchronize(COMPUTE, self.positions[COMPUTE])
+        meta = operand.meta
+        return np.full(meta.shape, np.nan if meta.dtype.floating else 0, dtype=meta.dtype.name)
+
+
+class DryDevice(Device):
+    """Shapes alone: no launch takes time; algorithms are those of the device it stands for."""
+
+    def __init__(self, device: Device) -> None:
+        super().__init__(f"dry {device.name}", device.profile)
+        self._device = device
+
+    def algorithms(self, op_name: str, inputs: Sequence[Meta], outputs: Sequence[Meta], attrs: dict[str, Any],
+                   cost: Cost) -> tuple[Algorithm, ...]:
+        return self._device.algorithms(op_name, inputs, outputs, attrs, cost)
+
+    def launch(self, op_name: str, algorithm: Algorithm, outputs: Sequence[Operand], inputs: Sequence[Operand],
+               attrs: dict[str, Any], workspace: int) -> int:
+        return 0

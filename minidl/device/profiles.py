@@ -1,0 +1,207 @@
+"""Named GPUs as numbers: capacity, peaks, bandwidths, overheads, and how much of the peaks kernels reach.
+
+Knows no operation and no clock. Peaks and bandwidths are the vendor's; efficiencies are calibrated (see PASCAL
+below) once, against published training speeds without memory management, and are not to be tuned with a policy.
+"""
+
+import difflib
+import json
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field, fields
+from pathlib import Path
+from typing import Any
+
+from minidl.errors import UserError
+
+KINDS = ("conv", "winograd", "fft", "matmul", "elementwise", "reduce", "pool", "copy")
+MAY_BE_ZERO = ("link_latency_s", "launch_overhead_s", "kernel_floor_s", "half_fill_flops", "half_fill_bytes")
+MIB = 2**20
+
+
+@dataclass(frozen=True)
+class Profile:
+    """A device, as the cost model and the virtual clock see it. Times in seconds, sizes in bytes, rates per second.
+
+    memory_bytes          what tensors may use: the capacity less driver and library context.
+    peak_flops            fp32 on the ordinary cores; also what Winograd and FFT kernels run on.
+    tensor_flops          peak that convolutions by GEMM and matrix products use on fp32 tensors: TF32 tensor cores
+                          (dense) from Ampere on, as frameworks do for convolutions; else equal to peak_flops.
+    link_out_bandwidth    device to host, one direction at a time; link_in_bandwidth host to device.
+    launch_overhead_s     host time of one launch; kernel_floor_s what the shortest kernel takes on the device.
+    half_fill_flops       work of a kernel at which it reaches half of its efficiency, because small kernels do not
+    half_fill_bytes       fill a GPU: fill(work) = work / (work + half).
+    efficiency            kind of work -> fraction of its peak that a kernel reaches when it fills the GPU: of the
+                          arithmetic for conv, winograd, fft and matmul, of the bandwidth (and peak) for the others.
+    """
+
+    name: str
+    title: str
+    memory_bytes: int
+    peak_flops: float
+    tensor_flops: float
+    memory_bandwidth: float
+    link_out_bandwidth: float
+    link_in_bandwidth: float
+    link_latency_s: float
+    launch_overhead_s: float
+    kernel_floor_s: float
+    half_fill_flops: float
+    half_fill_bytes: float
+    host_memory_bytes: int
+    efficiency: Mapping[str, float] = field(hash=False)
+
+    def __post_init__(self) -> None:
+        missing = [kind for kind in KINDS if kind not in self.efficiency]
+        if missing:
+            raise UserError(f"profile {self.name!r}: no efficiency for {', '.join(missing)}")
+        for key, value in asdict(self).items():
+            if key in ("name", "title", "efficiency"):
+                continue
+            zero_too = key in MAY_BE_ZERO
+            if not (0 < value < math.inf or value == 0 and zero_too):
+                bound = "at least 0" if zero_too else "positive"
+                raise UserError(f"profile {self.name!r}: {key} must be {bound} and finite, not {value}")
+        for kind, fraction in self.efficiency.items():
+            if kind not in KINDS:
+                raise UserError(f"profile {self.name!r}: unknown kind of work {kind!r}{_nearest(kind, KINDS)}")
+            if not 0 < fraction <= 1:
+                raise UserError(f"profile {self.name!r}: efficiency of {kind} must be in (0, 1], not {fraction}")
+
+
+# Fractions of the peak, one set a family of GPUs. Calibrated on the published training speeds in images/s of ResNet-50
+# (224x224, a whole step, data on the device, no memory management): P100 219 (with ResNet-152 91.8 and VGG16 154),
+# V100 367, A100 938 to 1066, H100 1753 to 1898. The fractions of the last two are low because a TF32 convolution in
+# NCHW stays far from the tensor cores' peak. Families without a measurement take those of their nearest relative.
+PASCAL = {"conv": 0.56, "winograd": 0.675, "fft": 0.5, "matmul": 0.85,
+          "elementwise": 0.75, "reduce": 0.7, "pool": 0.6, "copy": 0.75}
+VOLTA = {"conv": 0.75, "winograd": 0.75, "fft": 0.5, "matmul": 0.85,
+         "elementwise": 0.75, "reduce": 0.7, "pool": 0.6, "copy": 0.75}
+TURING = {"conv": 0.7, "winograd": 0.7, "fft": 0.5, "matmul": 0.8,
+          "elementwise": 0.75, "reduce": 0.7, "pool": 0.6, "copy": 0.75}
+AMPERE = {"conv": 0.33, "winograd": 0.6, "fft": 0.5, "matmul": 0.6,
+          "elementwise": 0.8, "reduce": 0.75, "pool": 0.65, "copy": 0.8}
+HOPPER = {"conv": 0.24, "winograd": 0.6, "fft": 0.5, "matmul": 0.55,
+          "elementwise": 0.8, "reduce": 0.75, "pool": 0.65, "copy": 0.8}
+# GeForce cards from Ampere on: their TF32 peak is no higher than the fp32 one, so kernels come nearer to it.
+GEFORCE = {"conv": 0.5, "winograd": 0.55, "fft": 0.4, "matmul": 0.65,
+           "elementwise": 0.8, "reduce": 0.75, "pool": 0.65, "copy": 0.8}
+NOMINAL = {"conv": 0.6, "winograd": 0.6, "fft": 0.4, "matmul": 0.8,
+           "elementwise": 0.8, "reduce": 0.8, "pool": 0.5, "copy": 0.8}
+
+PCIE3, PCIE4, PCIE5 = 12.4e9, 25e9, 55.6e9  # bytes/s from page-locked memory over 16 lanes, as measured one way
+LINK_LATENCY_S = 10e-6
+
+# Peaks and bandwidths: NVIDIA's datasheets, the SXM board where there are two. Capacity: what the driver reports, less
+# 512 MiB of context and library memory; 15,127 MiB on the P100 is what TensorFlow 1 had there. Host memory is nominal,
+# but for the P100's 256 GB (the machine of the Capuchin paper). half_fill: about 10 us at the fp32 peak, 4 to 7 us at
+# the tensor cores'; 3 us at the memory's bandwidth.
+PROFILES: dict[str, Profile] = {p.name: p for p in (
+    # Tesla P100 16 GB (SXM2, where the speeds above were measured): 10.6 TFLOP/s, HBM2 732 GB/s.
+    Profile("p100", "NVIDIA P100 16 GB", 15_127 * MIB, 10.6e12, 10.6e12, 732e9, PCIE3, PCIE3, LINK_LATENCY_S,
+            launch_overhead_s=5e-6, kernel_floor_s=2.5e-6, half_fill_flops=1e8, half_fill_bytes=2e6,
+            host_memory_bytes=256_000_000_000, efficiency=PASCAL),
+    # The same with the paper's link: 25 GB in 1.97 s out and 2.60 s in.
+    Profile("p100-paper", "NVIDIA P100 16 GB, the link of the Capuchin paper", 15_127 * MIB, 10.6e12, 10.6e12, 732e9,
+            12.7e9, 9.6e9, LINK_LATENCY_S,
+            launch_overhead_s=5e-6, kernel_floor_s=2.5e-6, half_fill_flops=1e8, half_fill_bytes=2e6,
+            host_memory_bytes=256_000_000_000, efficiency=PASCAL),
+    # Tesla P40: 12 TFLOP/s, 24 GB GDDR5 (less a sixteenth for ECC) at 346 GB/s.
+    Profile("p40", "NVIDIA P40 24 GB", (22_919 - 512) * MIB, 12e12, 12e12, 346e9, PCIE3, PCIE3, LINK_LATENCY_S,
+            launch_overhead_s=5e-6, kernel_floor_s=2.5e-6, half_fill_flops=1.2e8, half_fill_bytes=1e6,
+            host_memory_bytes=256_000_000_000, efficiency=PASCAL),
+    # Tesla V100 SXM2 16 GB: 15.7 TFLOP/s, 900 GB/s; its tensor cores take no fp32.
+    Profile("v100", "NVIDIA V100 16 GB", (16_160 - 512) * MIB, 15.7e12, 15.7e12, 900e9, PCIE3, PCIE3, LINK_LATENCY_S,
+            launch_overhead_s=5e-6, kernel_floor_s=2.5e-6, half_fill_flops=1.5e8, half_fill_bytes=2.7e6,
+            host_memory_bytes=256_000_000_000, efficiency=VOLTA),
+    # A100 SXM 80 GB: 19.5 TFLOP/s fp32, 156 TF32 (dense), 2,039 GB/s, PCIe 4.0.
+    Profile("a100", "NVIDIA A100 80 GB", (81_920 - 512) * MIB, 19.5e12, 156e12, 2.039e12, PCIE4, PCIE4, LINK_LATENCY_S,
+            launch_overhead_s=4e-6, kernel_floor_s=2e-6, half_fill_flops=1e9, half_fill_bytes=6e6,
+            host_memory_bytes=1_024_000_000_000, efficiency=AMPERE),
+    # H100 SXM 80 GB: 67 TFLOP/s fp32, 989 TF32 with sparsity, so 494 dense, 3.35 TB/s, PCIe 5.0.
+    Profile("h100", "NVIDIA H100 80 GB", (81_559 - 512) * MIB, 67e12, 494e12, 3.35e12, PCIE5, PCIE5, LINK_LATENCY_S,
+            launch_overhead_s=4e-6, kernel_floor_s=2e-6, half_fill_flops=2e9, half_fill_bytes=10e6,
+            host_memory_bytes=1_024_000_000_000, efficiency=HOPPER),
+    # H200 SXM 141 GB: the H100's peaks, 4.8 TB/s.
+    Profile("h200", "NVIDIA H200 141 GB", (143_771 - 512) * MIB, 67e12, 494e12, 4.8e12, PCIE5, PCIE5, LINK_LATENCY_S,
+            launch_overhead_s=4e-6, kernel_floor_s=2e-6, half_fill_flops=2e9, half_fill_bytes=14e6,
+            host_memory_bytes=1_024_000_000_000, efficiency=HOPPER),
+    # T4: 8.1 TFLOP/s, 16 GB GDDR6 at 320 GB/s.
+    Profile("t4", "NVIDIA T4 16 GB", (15_360 - 512) * MIB, 8.1e12, 8.1e12, 320e9, PCIE3, PCIE3, LINK_LATENCY_S,
+            launch_overhead_s=5e-6, kernel_floor_s=2.5e-6, half_fill_flops=8e7, half_fill_bytes=1e6,
+            host_memory_bytes=64_000_000_000, efficiency=TURING),
+    # GeForce RTX 2080 Ti: 13.4 TFLOP/s, 616 GB/s.
+    Profile("rtx2080ti", "NVIDIA RTX 2080 Ti 11 GB", (11_264 - 512) * MIB, 13.4e12, 13.4e12, 616e9, PCIE3, PCIE3,
+            LINK_LATENCY_S, launch_overhead_s=5e-6, kernel_floor_s=2.5e-6, half_fill_flops=1.3e8, half_fill_bytes=1.8e6,
+            host_memory_bytes=64_000_000_000, efficiency=TURING),
+    # GeForce RTX 3090: 35.6 TFLOP/s, TF32 (dense) the same, 936 GB/s, PCIe 4.0.
+    Profile("rtx3090", "NVIDIA RTX 3090 24 GB", (24_576 - 512) * MIB, 35.6e12, 35.6e12, 936e9, PCIE4, PCIE4,
+            LINK_LATENCY_S, launch_overhead_s=4e-6, kernel_floor_s=2e-6, half_fill_flops=3.5e8, half_fill_bytes=2.8e6,
+            host_memory_bytes=64_000_000_000, efficiency=GEFORCE),
+    # GeForce RTX 4090: 82.6 TFLOP/s, TF32 (dense) the same, 1,008 GB/s, PCIe 4.0.
+    Profile("rtx4090", "NVIDIA RTX 4090 24 GB", (24_564 - 512) * MIB, 82.6e12, 82.6e12, 1.008e12, PCIE4, PCIE4,
+            LINK_LATENCY_S, launch_overhead_s=4e-6, kernel_floor_s=2e-6, half_fill_flops=6e8, half_fill_bytes=3e6,
+            host_memory_bytes=64_000_000_000, efficiency=GEFORCE),
+    # Not a GPU: round numbers of a 2-core machine, the clock of the CPU device on virtual time.
+    Profile("cpu", "a 2-core machine (nominal)", 16 * 2**30, 100e9, 100e9, 10e9, 5e9, 5e9, LINK_LATENCY_S,
+            launch_overhead_s=5e-6, kernel_floor_s=2e-6, half_fill_flops=1e5, half_fill_bytes=1e4,
+            host_memory_bytes=16 * 2**30, efficiency=NOMINAL),
+)}
+
+
+def _nearest(name: str, names: Sequence[str]) -> str:
+    near = difflib.get_close_matches(name, names, n=3, cutoff=0.5)
+    return f"; did you mean {', '.join(near)}?" if near else f"; known: {', '.join(names)}"
+
+
+def get(name: str) -> Profile:
+    """The profile of this name. Raises UserError, naming the nearest ones."""
+    profile = PROFILES.get(name.lower())
+    if profile is None:
+        raise UserError(f"no GPU profile {name!r}{_nearest(name.lower(), list(PROFILES))}")
+    return profile
+
+
+def to_json(profile: Profile) -> str:
+    """All fields of a profile as a JSON object; ``load`` reads it back."""
+    return json.dumps(asdict(profile), indent=2) + "\n"
+
+
+def load(path: str | Path) -> Profile:
+    """A profile from a JSON file with the fields of Profile, all of them. Raises UserError."""
+    try:
+        data = json.loads(Path(path).read_text(encoding="utf-8"))
+    except OSError as error:
+        raise UserError(f"cannot read profile {path}: {error.strerror or error}") from None
+    except ValueError as error:  # not JSON, or not text
+        raise UserError(f"profile {path} is not JSON: {error}") from None
+    if not isinstance(data, dict):
+        raise UserError(f"profile {path} must be one JSON object, not a {type(data).__name__}")
+    names = [f.name for f in fields(Profile)]
+    for key in data:
+        if key not in names:
+            raise UserError(f"profile {path}: unknown field {key!r}{_nearest(key, names)}")
+    missing = [name for name in names if name not in data]
+    if missing:
+        raise UserError(f"profile {path}: missing {', '.join(missing)}")
+    for f in fields(Profile):
+        _check_type(path, f.name, data[f.name])
+    return Profile(**data)
+
+
+def _check_type(path: str | Path, name: str, value: Any) -> None:
+    """Raises UserError unless the value is of the kind that its field wants."""
+    if name in ("name", "title"):
+        good, wanted = isinstance(value, str), "a string"
+    elif name == "efficiency":
+        good, wanted = isinstance(value, dict) and all(map(_is_number, value.values())), "an object of numbers"
+    elif name.endswith("memory_bytes"):
+        good, wanted = _is_number(value) and isinstance(value, int), "a whole number"
+    else:
+        good, wanted = _is_number(value), "a number"
+    if not good:
+        raise UserError(f"profile {path}: {name} must be {wanted}, not {value!r}")
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)

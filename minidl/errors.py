@@ -1,0 +1,29 @@
+"""The errors that a user can cause. Knows nothing else of minidl.
+
+Each carries the numbers that explain it; ``train.py`` prints one as a single message and exits with code 2.
+"""
+
+
+class UserError(Exception):
+    """Something the user asked for cannot be done; the message says why, with the numbers."""
+
+
+class ShapeError(UserError, ValueError):
+    """Tensors of these shapes do not fit this operation."""
+
+
+class OutOfMemory(UserError, MemoryError):
+    """An operation's working set does not fit what the policy could free.
+
+    Attributes: ``op`` the operation's name, ``need_bytes`` what it asked for, ``budget_bytes`` what there is.
+    """
+
+    def __init__(self, message: str, *, op: str = "", need_bytes: int = 0, budget_bytes: int = 0) -> None:
+        super().__init__(message)
+        self.op = op
+        self.need_bytes = need_bytes
+        self.budget_bytes = budget_bytes
+
+
+class Unrecoverable(UserError, RuntimeError):
+    """A value was asked for whose bytes are gone and which cannot be recomputed."""

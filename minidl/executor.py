@@ -1,0 +1,247 @@
+"""The one choke point: every operation, forward, backward, optimizer and replay, runs here.
+
+A call is carried out in this order: its signature (shapes, algorithms) is looked up; its inputs are made resident;
+its outputs are placed; it is launched; its accesses are recorded; its record becomes its outputs' lineage. Names no
+device, no policy and no op.
+"""
+
+from __future__ import annotations
+
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+from minidl.errors import OutOfMemory, Unrecoverable, UserError
+from minidl.memory.recompute import missing_calls
+from minidl.memory.storage import IN, RECOMPUTE, Storage, View
+from minidl.meta import Meta
+from minidl.op import READ, Attrs, Call, Op, Signature
+
+if TYPE_CHECKING:
+    import numpy as np
+
+    from minidl.device.device import Device
+    from minidl.memory.ledger import Ledger
+    from minidl.memory.manager import Manager
+    from minidl.memory.tracker import Tracker
+
+
+class Executor:
+    """Runs calls on one device under one memory manager (or a ledger, which only counts)."""
+
+    def __init__(self, device: Device, memory: Manager | Ledger, tracker: Tracker, *, deterministic: bool = True) -> None:
+        self.device = device
+        self.memory = memory
+        self.tracker = tracker
+        self.deterministic = deterministic
+        self.grad_enabled = True
+        self.explicit_iterations = False  # the program marks its iterations itself
+        self.issued = 0  # calls so far, views and in-place ones included: what "before" means for lineage
+        self.recomputed_bytes = 0
+        self.recompute_seconds = 0.0
+        self._signatures: dict[tuple[Any, ...], Signature] = {}
+        self._saved: dict[tuple[Signature, tuple[bool, ...]], tuple[int, ...]] = {}
+        memory.replay = self.replay
+
+    def run(self, op: Op, inputs: tuple[Storage, ...], attrs: Attrs, given: int = 0) -> tuple[Storage, ...]:
+        """Carry out one call; each storage returned counts one use, which the caller takes over.
+
+        given: bit i says that input i's handle is used for the last time. Raises ShapeError, OutOfMemory.
+        """
+        signature = self.signature(op, inputs, attrs)
+        self.issued += 1
+        if op.view:
+            return self._view(signature, inputs, attrs)
+        tracker, memory = self.tracker, self.memory
+        if tracker.updated and not op.update and not self.explicit_iterations:
+            self.end_iteration()
+        written = [inputs[i] for i in op.mutates(len(inputs))] if op.mutates is not None else ()
+        if written:
+            memory.before_write(written)
+        for storage in inputs:
+            if storage.base.status is not IN:
+                memory.make_resident(inputs, op.name)
+                break
+        outputs = tuple([Storage(meta, memory, tracker.temporary_id()) for meta in signature.outputs])
+        tracker.begin()
+        try:
+            algorithm, workspace = memory.place(signature, inputs, outputs, given)
+        except OutOfMemory:
+            tracker.cancel()
+            raise
+        self.device.launch(op.name, algorithm, outputs, inputs, attrs, workspace.offset if workspace else 0)
+        tracker.record(signature, algorithm, inputs, outputs)
+        if workspace is not None:
+            memory.free_workspace(workspace)
+        if written:
+            memory.after_write(written, self.issued)
+            tracker.updated |= op.update
+        elif op.replayable:
+            self._record_lineage(signature, inputs, attrs, outputs)
+        return outputs
+
+    def signature(self, op: Op, inputs: tuple[Storage, ...], attrs: Attrs) -> Signature:
+        """What follows from op, metas and fixed attributes; found once for all calls alike."""
+        if op.volatile:
+            fixed = tuple([item for item in attrs.items() if item[0] not in op.volatile])
+        else:
+            fixed = tuple(attrs.items())
+        key = (op, fixed, *[s.meta for s in inputs])
+        signature = self._signatures.get(key)
+        if signature is None:
+            signature = self._signatures[key] = self._sign(op, tuple(s.meta for s in inputs), attrs)
+        return signature
+
+    def _sign(self, op: Op, metas: tuple[Meta, ...], attrs: Attrs) -> Signature:
+        result = op.infer(*metas, **attrs)
+        outputs = result if isinstance(result, tuple) else (result,)
+        if op.view:
+            return Signature(op, metas, outputs, ())
+        algorithms = self.device.algorithms(op.name, metas, outputs, attrs, op.cost(metas, outputs, attrs))
+        if self.deterministic:
+            algorithms = tuple(a for a in algorithms if a.bits_class == algorithms[0].bits_class)
+        return Signature(op, metas, outputs, tuple(sorted(algorithms, key=lambda a: (a.seconds, a.workspace))))
+
+    def _view(self, signature: Signature, inputs: tuple[Storage, ...], attrs: Attrs) -> tuple[Storage, ...]:
+        outputs = (View(signature.outputs[0], inputs[0].base),)
+        self._record_lineage(signature, inputs, attrs, outputs)
+        return outputs
+
+    def _record_lineage(self, signature: Signature, inputs: tuple[Storage, ...], attrs: Attrs,
+                        outputs: tuple[Storage, ...]) -> None:
+        call = Call(signature.op, inputs, attrs, tuple([s.me for s in outputs]), self.issued, signature)
+        for storage in outputs:
+            storage.call = call
+        if not self.grad_enabled or signature.op.vjp is None:
+            return
+        needs = tuple([s.requires_grad for s in inputs])
+        if True not in needs:
+            return
+        call.needs = needs
+        saved = self._saved.get((signature, needs))
+        if saved is None:
+            saved = signature.op.saved_indices(attrs, needs, len(inputs))
+            self._saved[signature, needs] = saved
+        outputs[0].requires_grad = True
+        call.saved = saved
+        everything = inputs + outputs
+        for index in saved:
+            everything[index].retain_saved()
+        if len(outputs) > 1:
+            # An output that is saved lives as long as the first one, through which gradients come.
+            outputs[0].siblings = tuple(s for i, s in enumerate(outputs[1:], len(inputs) + 1) if i in saved)
+
+    # Values --------------------------------------------------------------------------------------------------
+    def read(self, storage: Storage) -> np.ndarray:
+        """A host copy of a value; waits for the device. Raises OutOfMemory, Unrecoverable."""
+        signature = self.signature(READ, (storage,), {})
+        if storage.base.status is not IN:
+            self.memory.make_resident((storage,), READ.name)
+        self.tracker.begin()
+        self.tracker.record(signature, signature.algorithms[0], (storage,), ())
+        return self.device.read(storage)
+
+    def leaf(self, meta: Meta, *, persistent: bool) -> Storage:
+        """An uninitialised leaf with bytes of its own. Raises OutOfMemory."""
+        tracker = self.tracker
+        storage = Storage(meta, self.memory, tracker.persistent_id() if persistent else tracker.temporary_id())
+        storage.persistent = persistent
+        self.memory.place_leaf(storage)
+        return storage
+
+    # Replay --------------------------------------------------------------------------------------------------
+    def replay(self, target: Storage) -> None:
+        """Compute a dropped storage again: the missing calls in program order, each once.
+
+        Only the call being replayed is pinned. Values that the rest of the replay needs may be swapped meanwhile, but
+        not dropped, so it always ends; dropped values that come by on the way stay, as long as memory allows
+        (collective recomputation).
+        """
+        calls = missing_calls(target)
+        if calls is None:
+            raise Unrecoverable(f"tensor {target.tensor_id} ({target.operation_name or 'a leaf'}, {target.meta}) was "
+                                "freed, and what it was computed from is gone")
+        memory, tracker = self.memory, self.tracker
+        made = {s for call in calls for ref in call.outputs if (s := ref()) is not None and s.status is RECOMPUTE}
+        uses: dict[Storage, int] = {}
+        for call in calls:
+            for base in {s.base for s in call.inputs}:
+                uses[base] = uses.get(base, 0) + 1
+        held = [base for base in made if base in uses]
+        for base in held:
+            base.refs += 1  # someone asks for it: the rest of this replay
+        fresh = (uses.keys() | {target}) - memory.protected
+        memory.protected |= fresh
+        keep_log, tracker.keep_log = tracker.keep_log, False
+        try:
+            for call in calls:
+                self._replay_call(call, made, uses)
+                for base in {s.base for s in call.inputs}:
+                    uses[base] -= 1
+                    if not uses[base]:
+                        if base in fresh and base is not target:
+                            memory.protected.discard(base)
+                        if base in held:
+                            held.remove(base)
+                            base.release()
+        finally:
+            for base in held:
+                base.release()
+            memory.protected -= fresh
+            tracker.keep_log = keep_log
+
+    def _replay_call(self, call: Call, made: set[Storage], uses: dict[Storage, int]) -> None:
+        memory, signature = self.memory, call.signature
+        if any(s.base.status is not IN for s in call.inputs):
+            memory.make_resident(call.inputs, call.op.name)
+        given = sum(1 << i for i, s in enumerate(call.inputs) if s.base in made and uses[s.base] == 1)
+        outputs = []
+        for ref, meta in zip(call.outputs, signature.outputs, strict=True):
+            storage = ref()
+            # A sibling that has its bytes, or that nobody asks for, is computed into a scratch storage instead.
+            wanted = storage is not None and storage.status is RECOMPUTE and storage.refs > 0
+            outputs.append(storage if wanted and storage is not None else Storage(meta, memory, -1))
+        algorithm, workspace = memory.place(signature, call.inputs, outputs, given)
+        self.device.launch(call.op.name, algorithm, outputs, call.inputs, call.attrs,
+                           workspace.offset if workspace else 0)
+        if workspace is not None:
+            memory.free_workspace(workspace)
+        for storage in outputs:
+            self.recomputed_bytes += storage.nbytes
+            memory.regenerated(storage)
+        self.recompute_seconds += algorithm.seconds
+
+    # Iterations ----------------------------------------------------------------------------------------------
+    def end_iteration(self) -> None:
+        """The boundary: survivors are made real, lineage is cut, counts restart."""
+        self.memory.end_iteration()
+        self.device.end_iteration()
+        self.tracker.end_iteration()
+
+    def check(self) -> None:
+        """Raises AssertionError if an invariant of the memory does not hold."""
+        self.memory.check()
+
+
+_current: list[Executor] = []
+
+
+def current() -> Executor:
+    """The executor that operations run on. Raises UserError outside of every ``with runtime:``."""
+    if not _current:
+        raise UserError("no runtime is active: put the code under `with minidl.Runtime(...):`")
+    return _current[-1]
+
+
+@contextmanager
+def activate(executor: Executor) -> Iterator[None]:
+    """Make an executor the current one."""
+    _current.append(executor)
+    try:
+        yield
+    finally:
+        _current.remove(executor)
+
+
+

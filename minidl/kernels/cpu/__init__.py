@@ -1,0 +1,48 @@
+"""The CPU reference kernels: NumPy on views of one byte arena. Knows no tensors, no memory management, no clock.
+
+A kernel is called as ``kernel(*outputs, *inputs, **attributes)``. Inputs may be strided; outputs are C-contiguous and
+hold poison, and may lie exactly over an input that the operation donates. Temporaries stay within about one megabyte,
+or one image; what is larger is a declared workspace. The same shapes and bytes give the same bits, always.
+"""
+
+from collections.abc import Callable
+
+import numpy as np
+
+from minidl.kernels.cpu import elementwise, linear, loss, norm, pool, shape, update
+from minidl.kernels.cpu.conv import CONVOLUTIONS, CpuAlgorithm
+
+__all__ = ["ALGORITHMS", "KERNELS", "CpuAlgorithm"]
+
+# Infinities and NaN are values here, as on any device: training that diverges shows in its loss, not as a warning.
+_quiet = np.errstate(all="ignore")
+
+# Convolutions: in order of preference. The table of kernels runs the variant that needs no workspace.
+ALGORITHMS: dict[str, tuple[CpuAlgorithm, ...]] = CONVOLUTIONS
+
+_TABLE: dict[str, Callable[..., None]] = {
+    "add": elementwise.add, "sub": elementwise.sub, "mul": elementwise.mul, "div": elementwise.div,
+    "neg": elementwise.neg, "scale": elementwise.scale, "shift": elementwise.shift,
+    "exp": elementwise.exp, "log": elementwise.log,
+    "sqrt": elementwise.sqrt, "sqrt_grad": elementwise.sqrt_grad,
+    "relu": elementwise.relu, "relu_grad": elementwise.relu_grad,
+    "tanh": elementwise.tanh, "tanh_grad": elementwise.tanh_grad,
+    "sigmoid": elementwise.sigmoid, "sigmoid_grad": elementwise.sigmoid_grad,
+    "dropout": elementwise.dropout, "sum_to": elementwise.sum_to,
+    "matmul": linear.matmul, "linear": linear.linear, "linear_dgrad": linear.linear_dgrad,
+    "linear_wgrad": linear.linear_wgrad, "bias_grad": linear.bias_grad,
+    "batch_norm_stats": norm.batch_norm_stats, "batch_norm": norm.batch_norm,
+    "batch_norm_grad_reduce": norm.batch_norm_grad_reduce, "batch_norm_grad": norm.batch_norm_grad,
+    "batch_norm_update_": norm.batch_norm_update_,
+    "max_pool2d": pool.max_pool2d, "max_pool2d_grad": pool.max_pool2d_grad,
+    "avg_pool2d": pool.avg_pool2d, "avg_pool2d_grad": pool.avg_pool2d_grad,
+    "adaptive_avg_pool2d": pool.adaptive_avg_pool2d, "adaptive_avg_pool2d_grad": pool.adaptive_avg_pool2d_grad,
+    "cross_entropy": loss.cross_entropy, "cross_entropy_grad": loss.cross_entropy_grad,
+    "contiguous": shape.contiguous, "concat": shape.concat, "narrow_grad": shape.narrow_grad,
+    "sgd_": update.sgd_, "sgd_momentum_": update.sgd_momentum_, "adam_": update.adam_,
+    "add_": update.add_, "copy_": update.copy_, "fill_": update.fill_, "full": update.full,
+    "normal_": update.normal_, "uniform_": update.uniform_, "upload": update.upload, "upload_": update.upload_,
+    **{name: next(a.run for a in variants if a.name == "scratch") for name, variants in CONVOLUTIONS.items()},
+}
+
+KERNELS: dict[str, Callable[..., None]] = {name: _quiet(kernel) for name, kernel in _TABLE.items()}

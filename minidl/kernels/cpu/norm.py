@@ -1,0 +1,102 @@
+"""Batch normalisation in NumPy: statistics, apply, gradients. Knows arrays; no tensors, no devices.
+
+Sums over a channel are accumulated in float64 and rounded once. Constants of a channel are found in float64 too.
+"""
+
+from collections.abc import Callable, Iterator
+from math import prod
+
+import numpy as np
+
+from minidl.kernels.cpu.blocks import Array, Index, index_blocks
+
+
+def _pieces(x: Array) -> Iterator[tuple[Index, Index]]:
+    """Pieces of x [N, C, ...], each with the index of its channels in a [1, C, 1, ...] array."""
+    for index in index_blocks(x.shape, x.itemsize):
+        yield index, (slice(None), index[1], *(slice(None),) * (x.ndim - 2))
+
+
+def _spread(values: Array, x: Array) -> Array:
+    """One value a channel, in x's dtype, shaped to broadcast against x."""
+    return values.astype(x.dtype).reshape((1, -1) + (1,) * (x.ndim - 2))
+
+
+def _channel_sums(x: Array, piece: Callable[[Index, Index], Array]) -> Array:
+    """Sums over all axes but the second, in float64, of what ``piece`` computes block by block."""
+    sums = np.zeros(x.shape[1])
+    axes = (0, *range(2, x.ndim))
+    for index, channels in _pieces(x):
+        sums[index[1]] += np.add.reduce(piece(index, channels), axis=axes, dtype=np.float64)
+    return sums
+
+
+def _reciprocal_deviation(var: Array, eps: float) -> Array:
+    return 1.0 / np.sqrt(var.astype(np.float64) + eps)
+
+
+def batch_norm_stats(mean: Array, var: Array, x: Array) -> None:
+    """Mean and biased variance of each channel, in two passes: the second sees deviations, so nothing cancels."""
+    count = x.size // x.shape[1]
+    mean[...] = _channel_sums(x, lambda index, channels: x[index]) / count
+    centre = _spread(mean, x)
+
+    def squares(index: Index, channels: Index) -> Array:
+        deviation = x[index] - centre[channels]
+        deviation *= deviation
+        return deviation
+    var[...] = _channel_sums(x, squares) / count
+
+
+def batch_norm(y: Array, x: Array, gamma: Array, beta: Array, mean: Array, var: Array, *,
+               eps: float, training: bool) -> None:
+    """(x - mean) / sqrt(var + eps) * gamma + beta"""
+    centre, offset = _spread(mean, x), _spread(beta, x)
+    factor = _spread(gamma * _reciprocal_deviation(var, eps), x)
+    for index, channels in _pieces(x):
+        part = y[index]
+        np.subtract(x[index], centre[channels], out=part)
+        part *= factor[channels]
+        part += offset[channels]
+
+
+def batch_norm_grad_reduce(dgamma: Array, dbeta: Array, dy: Array, x: Array, mean: Array, var: Array, *,
+                           eps: float) -> None:
+    """dbeta = sum dy, dgamma = sum dy (x - mean) / sqrt(var + eps), over each channel."""
+    centre = _spread(mean, x)
+
+    def products(index: Index, channels: Index) -> Array:
+        deviation = x[index] - centre[channels]
+        deviation *= dy[index]
+        return deviation
+    dgamma[...] = _channel_sums(x, products) * _reciprocal_deviation(var, eps)
+    dbeta[...] = _channel_sums(x, lambda index, channels: dy[index])
+
+
+def batch_norm_grad(dx: Array, dy: Array, x: Array, gamma: Array, mean: Array, var: Array, dgamma: Array,
+                    dbeta: Array, *, eps: float, training: bool) -> None:
+    """gamma rstd (dy - dbeta / m - xhat dgamma / m) with m values a channel; gamma rstd dy if not training."""
+    rstd = _reciprocal_deviation(var, eps)
+    factor = _spread(gamma * rstd, x)
+    if not training:
+        np.multiply(dy, factor, out=dx)
+        return
+    count = x.shape[0] * prod(x.shape[2:])
+    centre = _spread(mean, x)
+    slope = _spread(rstd * dgamma / count, x)  # of the mean over the channel of dy xhat
+    level = _spread(dbeta.astype(np.float64) / count, x)
+    for index, channels in _pieces(x):
+        common = x[index] - centre[channels]  # x is not read again: dx may lie over it, or over dy
+        common *= slope[channels]
+        common += level[channels]
+        part = dx[index]
+        np.subtract(dy[index], common, out=part)
+        part *= factor[channels]
+
+
+def batch_norm_update_(running_mean: Array, running_var: Array, mean: Array, var: Array, *,
+                       momentum: float, count: int) -> None:
+    """Move the running statistics towards those of the batch; the variance unbiased by count / (count - 1)."""
+    for running, batch, factor in ((running_mean, mean, 1.0), (running_var, var, count / (count - 1))):
+        running *= 1.0 - momentum
+        running += (momentum * factor) * batch

@@ -1,0 +1,42 @@
+"""Where the taps of a sliding window fall. Knows extents, no arrays: shared by convolutions and pooling."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+Pair = tuple[int, int]
+
+
+def covered(out_from: int, out_to: int, size: int, tap: int, stride: int, padding: int) -> tuple[slice, slice]:
+    """Outputs in [out_from, out_to) whose tap falls inside [0, size), and the inputs that it falls on.
+
+    The first slice counts from out_from; both may be empty.
+    """
+    first = max(out_from, -((tap - padding) // stride))  # smallest p with p * stride + tap - padding >= 0
+    last = min(out_to, (size - 1 + padding - tap) // stride + 1)
+    if last <= first:
+        return slice(0, 0), slice(0, 0)
+    start = first * stride + tap - padding
+    return slice(first - out_from, last - out_from), slice(start, start + (last - first - 1) * stride + 1, stride)
+
+
+@dataclass(frozen=True, slots=True)
+class Tap:
+    """One position (r, s) of the window: outputs rows x columns whose input there is not padding, and that input."""
+
+    r: int
+    s: int
+    rows: slice
+    columns: slice
+    in_rows: slice
+    in_columns: slice
+
+
+def taps(size: Pair, output: Pair, kernel: Pair, stride: Pair, padding: Pair, *,
+         rows: tuple[int, int] | None = None) -> Iterator[Tap]:
+    """Every tap of the window in order, over all output rows or those in [rows[0], rows[1])."""
+    out_from, out_to = rows or (0, output[0])
+    across = [covered(0, output[1], size[1], s, stride[1], padding[1]) for s in range(kernel[1])]
+    for r in range(kernel[0]):
+        down, in_down = covered(out_from, out_to, size[0], r, stride[0], padding[0])
+        for s, (columns, in_columns) in enumerate(across):
+            yield Tap(r, s, down, columns, in_down, in_columns)

@@ -1,0 +1,361 @@
+"""The memory manager: makes inputs resident, finds room for outputs, obeys the policy. Knows no arrays and no op.
+
+Room is found in this order: a free block; a donation; what the policy evicts, until enough is free in total; then one
+piece is made of it, by the cheaper of evicting an address-contiguous window and sliding blocks together. Blocks in
+use may be moved, never evicted. If even that fails, an input is copied to the host and its bytes are written over: so
+an operation whose aligned working set fits the budget always runs.
+"""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
+
+from minidl.device.clock import COMPUTE
+from minidl.device.device import Device
+from minidl.errors import OutOfMemory, Unrecoverable
+from minidl.memory import donation
+from minidl.memory.allocator import Allocator
+from minidl.memory.arena import Block
+from minidl.memory.plan import Action, Policy, Residency
+from minidl.memory.recompute import missing_calls, reads, replay_seconds
+from minidl.memory.storage import IN, OUT, RECOMPUTE, Storage
+from minidl.memory.tracker import SURVIVOR_STEP, Tracker
+from minidl.meta import Algorithm, aligned
+from minidl.units import format_bytes
+
+
+class Manager:
+    """Memory of one device under one policy. ``replay`` is set by the executor: it makes a dropped storage again."""
+
+    def __init__(self, device: Device, policy: Policy, tracker: Tracker, budget_bytes: int, host_bytes: int) -> None:
+        self.device = device
+        self.policy = policy
+        self.tracker = tracker
+        self.allocator = Allocator(device, budget_bytes, host_bytes)
+        self.arena = self.allocator.arena
+        self.residents: dict[weakref.ref[Storage], None] = {}  # every storage with bytes on the device or the host
+        self.dropped: dict[weakref.ref[Storage], None] = {}  # RECOMPUTE, though someone may still ask for it
+        self.protected: set[Storage] = set()  # may be swapped but not dropped: a replay under way needs them
+        self.replay: Callable[[Storage], None]
+        self._impure = False  # in this iteration something was written in place after it had been read
+
+    # Before a call -------------------------------------------------------------------------------------------
+    def make_resident(self, inputs: Sequence[Storage], op_name: str) -> None:
+        """Bring every input's bytes to the device. Raises OutOfMemory, Unrecoverable."""
+        bases = list(dict.fromkeys(storage.base for storage in inputs))
+        added = [base for base in bases if base not in self.protected]
+        self.protected.update(added)
+        try:
+            # Replays first, with nothing of this call pinned: they need the room, and may swap what was made before.
+            for base in bases:
+                if base.status is RECOMPUTE:
+                    self.replay(base)
+            pinned = set(bases)
+            for base in bases:
+                if base.status is OUT:
+                    self._swap_in(base, pinned, op_name)
+        finally:
+            self.protected.difference_update(added)
+
+    def before_write(self, targets: Iterable[Storage]) -> None:
+        """Prepare for an in-place call: values that will be computed from the old bytes are computed now."""
+        for storage in targets:
+            base = storage.base
+            for ref in list(self.dropped):
+                other = ref()
+                if other is not None and reads(missing_calls(other) or [], base):
+                    self.replay(other)
+            if base.last_access >= self.tracker.iteration_start:
+                self._impure = True
+
+    def after_write(self, targets: Iterable[Storage], number: int) -> None:
+        """Call ``number`` has changed the bytes: a host copy is stale, and lineage no longer leads to them."""
+        for storage in targets:
+            base = storage.base
+            base.mutated_at = number
+            base.call = None
+            self.allocator.forget_host_copy(base)
+
+    def place_leaf(self, storage: Storage) -> None:
+        """Give a new leaf uninitialised bytes. Raises OutOfMemory."""
+        storage.block = self._allocate(storage.nbytes, storage.me, set(), "allocate", high=storage.persistent)
+        self.device.wait_marks(COMPUTE, storage.block.marks)
+        storage.status = IN
+        self.residents[storage.me] = None
+
+    # Placement -----------------------------------------------------------------------------------------------
+    def place(self, signature: Any, inputs: Sequence[Storage], outputs: Sequence[Storage],
+              given: int) -> tuple[Algorithm, Block | None]:
+        """Give every output a block, by donation or allocation, and choose the algorithm by the workspace at hand.
+
+        Raises OutOfMemory, with every output unplaced again.
+        """
+        op = signature.op
+        if op.donates:
+            pairs = donation.free(signature, inputs, outputs, given)
+            for output, position in pairs:
+                self._take_over(outputs[output], inputs[position].base)
+            if pairs:
+                self.tracker.donated(tuple((outputs[o].tensor_id, inputs[p].base.tensor_id) for o, p in pairs))
+        try:
+            for output in outputs:
+                if output.block is None:
+                    block = self.arena.allocate(output.nbytes, output.me, high=op.long_lived or output.persistent)
+                    if block is None:
+                        block = self._allocate_short(signature, inputs, outputs, output)
+                    self.device.wait_marks(COMPUTE, block.marks)
+                    output.block = block
+                    output.status = IN  # fresh: RECOMPUTE -> IN is its first edge
+                    self.residents[output.me] = None
+            return self._workspace(signature, inputs, outputs)
+        except OutOfMemory:
+            for output in outputs:
+                if output.block is not None:
+                    self.deallocate(output)
+            raise
+
+    def _workspace(self, signature: Any, inputs: Sequence[Storage],
+                   outputs: Sequence[Storage]) -> tuple[Algorithm, Block | None]:
+        """The fastest algorithm whose workspace is free; only the least workspace is worth an eviction."""
+        for algorithm in signature.algorithms:
+            if not algorithm.workspace:
+                return algorithm, None
+            block = self.arena.allocate(algorithm.workspace, self)
+            if block is not None:
+                self.device.wait_marks(COMPUTE, block.marks)
+                return algorithm, block
+        algorithm = min(signature.algorithms, key=lambda a: a.workspace)
+        pinned = {storage.base for storage in (*inputs, *outputs)}
+        block = self._allocate(algorithm.workspace, self, pinned, signature.op.name)
+        self.device.wait_marks(COMPUTE, block.marks)
+        return algorithm, block
+
+    def free_workspace(self, block: Block) -> None:
+        """The call has been launched; whoever uses these bytes next is after it on the stream."""
+        self.allocator.free(block)
+
+    def _take_over(self, output: Storage, base: Storage) -> None:
+        block = base.block
+        assert block is not None
+        output.block, base.block = block, None
+        block.owner = output.me
+        output.status = IN
+        self.residents[output.me] = None
+        if base.host is not None:
+            base.become(OUT)
+        else:
+            base.become(RECOMPUTE)
+            self.residents.pop(base.me, None)
+            if base.refs > 1:  # not only the handle that was given away
+                self.dropped[base.me] = None
+
+    def _allocate_short(self, signature: Any, inputs: Sequence[Storage], outputs: Sequence[Storage],
+                        output: Storage) -> Block:
+        """Memory is short: donate what can be made again, then evict, then back up an input and write over it."""
+        index = outputs.index(output)
+        over = [inputs[p].base for o, p in donation.candidates(signature, inputs, outputs)
+                if o == index and inputs[p].base.block is not None]
+        if self.policy.moves_tensors:
+            for base in over:
+                if base.host is not None or (not base.saved and self._droppable(base)):
+                    return self._donate(output, base)
+        pinned = {storage.base for storage in (*inputs, *outputs)}
+        try:
+            return self._allocate(output.nbytes, output.me, pinned, signature.op.name,
+                                  high=signature.op.long_lived or output.persistent)
+        except OutOfMemory:
+            for base in over if self.policy.moves_tensors else ():
+                if self._back_up(base):
+                    return self._donate(output, base)
+            raise
+
+    def _donate(self, output: Storage, base: Storage) -> Block:
+        base.refs += 1  # the handles that remain will ask for it again: it is not free, only written over
+        self._take_over(output, base)
+        base.refs -= 1
+        self.tracker.donated(((output.tensor_id, base.tensor_id),))
+        assert output.block is not None
+        return output.block
+
+    # Room ----------------------------------------------------------------------------------------------------
+    def _allocate(self, nbytes: int, owner: object, pinned: set[Storage], op_name: str, *, high: bool = False) -> Block:
+        block = self.arena.allocate(nbytes, owner, high=high)
+        if block is None:
+            self._make_room(nbytes, pinned, op_name)
+            block = self.arena.allocate(nbytes, owner, high=high)
+            assert block is not None
+        return block
+
+    def _make_room(self, nbytes: int, pinned: set[Storage], op_name: str) -> None:
+        need = aligned(nbytes)
+        arena = self.arena
+        willing: dict[Storage, Action] = {}
+        if self.policy.moves_tensors:
+            evictable = self._evictable(pinned)
+            ranking = self.policy.victims([self._residency(storage) for storage in evictable.values()], need)
+            willing = {evictable[tensor_id]: action for tensor_id, action in ranking if tensor_id in evictable}
+            for storage, action in list(willing.items()):
+                if arena.free_bytes >= need:
+                    break
+                if self.evict(storage, action):
+                    del willing[storage]
+        if arena.free_bytes < need:
+            raise self._out_of_memory(need, pinned, op_name)
+        if arena.largest_free < need:
+            self._make_one_piece(need, willing)
+
+    def _make_one_piece(self, need: int, willing: dict[Storage, Action]) -> None:
+        """Enough is free, but not in one piece: evict a contiguous window or slide blocks together, the cheaper."""
+        device = self.device
+
+        def seconds_to_evict(block: Block) -> float | None:
+            storage = block.owner() if isinstance(block.owner, weakref.ref) else None
+            if storage not in willing:
+                return None
+            again = device.in_seconds(block.size)
+            return again if storage.host is not None else again + device.out_seconds(block.size)
+
+        slide = self.arena.cheapest_slide(need)
+        assert slide is not None  # enough is free, and everything can be moved
+        moved_bytes = sum(block.size for block in _range(*slide) if block.owner is not None)
+        window = self.arena.cheapest_window(need, seconds_to_evict) if willing else None
+        if window is not None and window[0] < device.move_seconds(moved_bytes):
+            storages = [block.owner() for block in window[1] if isinstance(block.owner, weakref.ref)]
+            # Not every one may go (the host may be full); the slide remains.
+            if all([self.evict(storage, willing[storage]) for storage in storages if storage is not None]):
+                return
+            slide = self.arena.cheapest_slide(need)
+            assert slide is not None
+        self.allocator.slide(*slide)
+
+    def _evictable(self, pinned: set[Storage]) -> dict[int, Storage]:
+        storages = (ref() for ref in self.residents)
+        return {s.tensor_id: s for s in storages if s is not None and s.status is IN and s not in pinned}
+
+    def _residency(self, storage: Storage) -> Residency:
+        block = storage.block
+        assert block is not None
+        seconds = None
+        if self.policy.weighs_recomputation and storage not in self.protected:
+            calls = missing_calls(storage)
+            seconds = None if calls is None else replay_seconds(calls)
+        seen = storage.last_access >= self.tracker.iteration_start
+        return Residency(storage.tensor_id, block.size, block.offset, storage.first_access if seen else None,
+                         storage.last_access if seen else None, storage.persistent, storage.host is not None, seconds)
+
+    def evict(self, storage: Storage, action: Action) -> bool:
+        """Take a storage off the device; False if neither the host has room nor lineage can make it again."""
+        if action is Action.DROP and self._droppable(storage):
+            self._drop(storage)
+        elif self._back_up(storage):
+            self.allocator.leave_device(storage)
+            storage.become(OUT)
+        elif self._droppable(storage):  # the host is full: swapping degrades to recomputation
+            self._drop(storage)
+        else:
+            return False
+        return True
+
+    def _droppable(self, storage: Storage) -> bool:
+        return storage not in self.protected and missing_calls(storage) is not None
+
+    def _drop(self, storage: Storage) -> None:
+        self.allocator.leave_device(storage)
+        self.allocator.forget_host_copy(storage)
+        storage.become(RECOMPUTE)
+        self.residents.pop(storage.me, None)
+        self.dropped[storage.me] = None
+
+    def _back_up(self, storage: Storage) -> bool:
+        """Have a valid copy on the host, making room by forgetting copies of what is on the device anyway."""
+        if storage.host is not None:
+            return True
+        if not self.allocator.host.fits(storage.nbytes):
+            for ref in self.residents:
+                other = ref()
+                if other is not None and other.status is IN and other.host is not None:
+                    self.allocator.forget_host_copy(other)
+                    if self.allocator.host.fits(storage.nbytes):
+                        break
+        return self.allocator.swap_out(storage)
+
+    def _swap_in(self, storage: Storage, pinned: set[Storage], op_name: str) -> None:
+        block = self._allocate(storage.nbytes, storage.me, pinned, op_name, high=storage.persistent)
+        self.allocator.swap_in(storage, block)
+
+    def _out_of_memory(self, need: int, pinned: set[Storage], op_name: str) -> OutOfMemory:
+        arena, host = self.arena, self.allocator.host
+        in_use = sum(aligned(s.nbytes) for s in pinned if s.block is not None)
+        text = (f"{op_name}: need {format_bytes(need)} beside {format_bytes(in_use)} in use by it; "
+                f"{format_bytes(arena.free_bytes)} of {format_bytes(arena.capacity)} free, "
+                f"{len(self._evictable(pinned))} tensors resident")
+        if not self.policy.moves_tensors:
+            text += f"; policy {self.policy.name!r} evicts nothing"
+        elif host.used_bytes + need > host.capacity:
+            text += f"; host memory is full ({format_bytes(host.used_bytes)} of {format_bytes(host.capacity)})"
+        return OutOfMemory(text, op=op_name, need_bytes=need + in_use, budget_bytes=arena.capacity)
+
+    # Ends ----------------------------------------------------------------------------------------------------
+    def deallocate(self, storage: Storage) -> None:
+        """Nobody can ask for these bytes any more: free them on the device and on the host."""
+        if self._impure and self.dropped and storage.call is not None and missing_calls(storage) is None:
+            return  # something dropped may still have to start from it; it goes with its record
+        block = storage.block
+        if block is not None:
+            storage.block = None
+            self.allocator.free(block)
+        if storage.host is not None:
+            self.allocator.forget_host_copy(storage)
+        if storage.status is not RECOMPUTE:
+            storage.become(RECOMPUTE)
+            self.residents.pop(storage.me, None)
+        elif self.dropped:
+            self.dropped.pop(storage.me, None)
+        self.tracker.freed(storage)
+
+    def regenerated(self, storage: Storage) -> None:
+        """A dropped storage has its bytes again."""
+        self.dropped.pop(storage.me, None)
+
+    def end_iteration(self) -> None:
+        """Make survivors real and cut their lineage, so that nothing pins what this iteration read."""
+        for ref in list(self.dropped):
+            storage = ref()
+            if storage is not None and storage.status is RECOMPUTE:
+                if missing_calls(storage) is None:
+                    raise Unrecoverable(f"tensor {storage.tensor_id} was dropped and cannot be computed again")
+                self.replay(storage)
+        for storage in self.live():
+            storage.call = None
+            storage.access_count = 0
+            if storage.tensor_id >= 0:
+                storage.tensor_id += SURVIVOR_STEP
+        self._impure = False
+
+    def live(self) -> list[Storage]:
+        """The storages that have bytes somewhere."""
+        return [s for s in (ref() for ref in self.residents) if s is not None]
+
+    def check(self) -> None:
+        """Raises AssertionError unless blocks, host extents and statuses agree."""
+        self.allocator.check()
+        live = self.live()
+        owned = {block.owner for block in self.arena.blocks() if block.owner is not None}
+        assert owned == {s.me for s in live if s.block is not None}, "blocks and storages disagree"
+        for storage in live:
+            assert (storage.block is not None) == (storage.status is not OUT), f"{storage} and its block disagree"
+            assert storage.status is not OUT or storage.host is not None, f"{storage} has no bytes"
+            assert storage.refs >= storage.saved >= 0, f"{storage} is saved more often than used"
+        for ref in self.dropped:
+            gone = ref()
+            assert gone is None or gone.status is RECOMPUTE, f"{gone} is listed as dropped"
+        assert self.allocator.host.used_bytes == sum(s.nbytes for s in live if s.host is not None), "host leak"
+
+
+def _range(first: Block, last: Block) -> Iterable[Block]:
+    block: Block | None = first
+    while block is not None:
+        yield block
+        block = None if block is last else block.next

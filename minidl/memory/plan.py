@@ -1,0 +1,119 @@
+"""What a policy is told and what it answers: frozen data and one Protocol. Nothing here acts.
+
+The engine carries decisions out and does all the accounting, so every policy is measured the same way.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import Enum
+from typing import NamedTuple, Protocol
+
+from minidl.memory.trace import TensorId, Trace
+
+AccessKey = tuple[TensorId, int]  # {tensor_id, access_count}
+
+
+class Action(Enum):
+    """How a tensor leaves the device."""
+
+    SWAP_OUT = "swap out"
+    DROP = "drop"  # recompute it when it is wanted
+
+
+class Eviction(NamedTuple):
+    """One tensor to evict, and how."""
+
+    tensor_id: TensorId
+    action: Action
+
+
+@dataclass(frozen=True, slots=True)
+class Residency:
+    """A tensor on the device that may be evicted now. ``first_access`` is None before its first use in this iteration.
+
+    recompute_seconds is None where lineage cannot make it again, or the policy does not weigh recomputation;
+    host_valid means that evicting it needs no copy.
+    """
+
+    tensor_id: TensorId
+    nbytes: int
+    offset: int
+    first_access: int | None
+    last_access: int | None
+    persistent: bool
+    host_valid: bool
+    recompute_seconds: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class Costs:
+    """What a plan is weighed with: seconds a byte takes on the link each way, and its latency a copy."""
+
+    out_seconds_per_byte: float
+    in_seconds_per_byte: float
+    latency_seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """Bytes that a plan may use."""
+
+    device_bytes: int
+    host_bytes: int
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What to do after which access. The empty plan is passive mode."""
+
+    evictions: Mapping[AccessKey, Action] = field(default_factory=dict)
+
+
+EMPTY_PLAN = Plan()
+
+
+@dataclass(frozen=True, slots=True)
+class Observation:
+    """What an iteration under a plan showed."""
+
+    seconds: float
+    stall_seconds: float
+
+
+class Policy(Protocol):
+    """Decides what leaves the device. Pure: it sees immutable facts and returns data.
+
+    ``moves_tensors`` False means that nothing may be evicted at all: an allocation that fails is the end.
+    ``weighs_recomputation`` False spares the engine from finding out each Residency's recompute_seconds.
+    """
+
+    name: str
+    moves_tensors: bool
+    weighs_recomputation: bool
+
+    def plan(self, trace: Trace, costs: Costs, limits: Limits) -> Plan:
+        """A plan for the iterations after the measured one."""
+        ...
+
+    def victims(self, resident: Sequence[Residency], nbytes: int) -> Sequence[Eviction]:
+        """Passive mode: what to evict for an allocation of ``nbytes``, most expendable first. The engine takes as many
+        as it needs; one that is not listed stays."""
+        ...
+
+    def feedback(self, plan: Plan, observed: Observation) -> Plan:
+        """The plan corrected by what was seen."""
+        ...
+
+
+class OnDemand:
+    """A base for policies that plan nothing."""
+
+    name = ""
+    moves_tensors = True
+    weighs_recomputation = False
+
+    def plan(self, trace: Trace, costs: Costs, limits: Limits) -> Plan:
+        return EMPTY_PLAN
+
+    def feedback(self, plan: Plan, observed: Observation) -> Plan:
+        return plan

@@ -1,0 +1,15 @@
+"""No memory management: what does not fit is an error at the first failure."""
+
+from collections.abc import Sequence
+
+from minidl.memory.plan import Eviction, OnDemand, Residency
+
+
+class NoPolicy(OnDemand):
+    """Frees what nobody can ask for any more, and nothing else (the paper's TF-ori)."""
+
+    name = "none"
+    moves_tensors = False
+
+    def victims(self, resident: Sequence[Residency], nbytes: int) -> Sequence[Eviction]:
+        return ()

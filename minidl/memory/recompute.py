@@ -1,0 +1,42 @@
+"""Lineage: which calls must be replayed to have a value again. Reads records; replays nothing.
+
+A replay starts from what has bytes (on the device or the host). It is one list of calls in program order, each at
+most once, however many paths lead to it: a residual chain costs its length, not two to its power.
+"""
+
+from minidl.memory.storage import RECOMPUTE, Storage
+from minidl.op import Call
+
+
+def missing_calls(target: Storage) -> list[Call] | None:
+    """The calls, oldest first, that make ``target`` again; None if lineage does not allow it.
+
+    ``target`` counts as missing whatever its state, so this also answers "could it be dropped?". Lineage does not
+    allow it where a leaf is gone, a call is not replayable, or an input was written in place after the call read it.
+    """
+    calls: dict[int, Call] = {}
+    wanted = [target]
+    while wanted:
+        call = wanted.pop().call
+        if call is None or not call.op.replayable:
+            return None
+        if call.sequence in calls:
+            continue
+        calls[call.sequence] = call
+        for storage in call.inputs:
+            base = storage.base
+            if base.mutated_at > call.sequence:
+                return None
+            if base.status is RECOMPUTE:
+                wanted.append(base)
+    return [calls[sequence] for sequence in sorted(calls)]
+
+
+def replay_seconds(calls: list[Call]) -> float:
+    """Device time of a replay."""
+    return sum(call.signature.algorithms[0].seconds for call in calls)
+
+
+def reads(calls: list[Call], storage: Storage) -> bool:
+    """Whether a replay would read these bytes."""
+    return any(s.base is storage for call in calls for s in call.inputs)

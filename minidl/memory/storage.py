@@ -1,0 +1,149 @@
+"""Storage: the record of one tensor and of where its bytes are (the paper's Tensor, Listing 1). No arrays.
+
+States: IN (on the device), SWAPPING_OUT, OUT (on the host), SWAPPING_IN, RECOMPUTE (no bytes anywhere; its lineage
+can make them again, as long as someone may ask). A state changes in ``become`` only, along a legal edge.
+
+A record lives while a handle, or a descendant's record, refers to it. Its bytes live while someone may ask for them:
+``refs`` counts handles and calls that saved it; at zero they are freed. A leaf (no lineage) keeps its bytes as long
+as its record, since what was computed from it may have to be computed again.
+"""
+
+from __future__ import annotations
+
+import weakref
+from enum import Enum
+from typing import TYPE_CHECKING, Any
+
+from minidl.meta import Meta
+from minidl.op import Call
+
+if TYPE_CHECKING:
+    from minidl.memory.arena import Block
+    from minidl.memory.host_pool import Extents
+
+TensorId = int
+
+
+class Status(Enum):
+    """Where a storage's bytes are."""
+
+    IN = "in"
+    SWAPPING_OUT = "swapping out"
+    OUT = "out"
+    SWAPPING_IN = "swapping in"
+    RECOMPUTE = "recompute"
+
+    __hash__ = object.__hash__  # members are single objects: hash by identity, in C
+
+
+IN, SWAPPING_OUT, OUT, SWAPPING_IN, RECOMPUTE = Status
+LEGAL = frozenset({
+    (RECOMPUTE, IN),            # produced, or produced again
+    (IN, RECOMPUTE),            # dropped, freed, or written over by the output it was donated to
+    (IN, SWAPPING_OUT),
+    (IN, OUT),                  # evicted while the host copy is still valid
+    (SWAPPING_OUT, OUT),
+    (SWAPPING_OUT, IN),         # wanted again before its bytes were given away
+    (SWAPPING_OUT, RECOMPUTE),  # freed
+    (OUT, SWAPPING_IN),
+    (OUT, RECOMPUTE),           # freed
+    (SWAPPING_IN, IN),
+    (SWAPPING_IN, RECOMPUTE),   # freed
+})
+
+
+class Storage:
+    """The record of one tensor. Made by the executor with one use, which the first handle takes over."""
+
+    __slots__ = ("meta", "memory", "call", "siblings", "requires_grad", "grad", "nbytes", "tensor_id", "refs",
+                 "saved", "status", "block", "host", "persistent", "access_count", "first_access", "last_access",
+                 "mutated_at", "me", "__weakref__")
+
+    def __init__(self, meta: Meta, memory: Any, tensor_id: TensorId) -> None:
+        self.meta = meta
+        self.memory = memory
+        self.call: Call | None = None
+        self.siblings: tuple[Storage, ...] = ()  # later outputs of the same call that its gradient needs
+        self.requires_grad = False
+        self.grad: Any = None  # a leaf's gradient (a Tensor)
+        self.nbytes = meta.nbytes
+        self.tensor_id = tensor_id
+        self.refs = 1
+        self.saved = 0  # how many of the refs are calls that need it for their gradient
+        self.status = RECOMPUTE
+        self.block: Block | None = None
+        self.host: Extents | None = None  # a valid copy of the bytes on the host
+        self.persistent = False
+        self.access_count = 0
+        self.first_access = -1  # sequence numbers of calls
+        self.last_access = -1
+        self.mutated_at = -1
+        self.me: weakref.ref[Storage] = weakref.ref(self)
+
+    @property
+    def base(self) -> Storage:
+        """The storage whose bytes these are. A property: an object that held itself would never be freed."""
+        return self
+
+    def become(self, status: Status) -> None:
+        """Change state. Raises AssertionError for an edge that does not exist."""
+        if (self.status, status) not in LEGAL:
+            raise AssertionError(f"storage {self.tensor_id} cannot go from {self.status.name} to {status.name}")
+        self.status = status
+
+    def retain(self) -> None:
+        """Count one more use of the bytes."""
+        self.base.refs += 1
+
+    def release(self) -> None:
+        """One use less. The last one frees the bytes; a leaf's go with its record."""
+        base = self.base
+        base.refs -= 1
+        if not base.refs and base.call is not None:
+            base.memory.deallocate(base)
+
+    def retain_saved(self) -> None:
+        """Count a call that needs the bytes for its gradient."""
+        self.base.refs += 1
+        self.base.saved += 1
+
+    def release_saved(self) -> None:
+        """A call's gradient has been taken, or will never be."""
+        self.base.saved -= 1
+        self.release()
+
+    @property
+    def is_leaf(self) -> bool:
+        """Nothing can compute it again."""
+        return self.call is None
+
+    @property
+    def timestamp(self) -> float:
+        return self.memory.tracker.time_of(self.last_access)
+
+    @property
+    def inputs(self) -> tuple[Storage, ...]:
+        """What it was computed from (Listing 1)."""
+        return self.call.inputs if self.call is not None else ()
+
+    @property
+    def operation_name(self) -> str:
+        return self.call.op.name if self.call is not None else ""
+
+    def __del__(self) -> None:
+        if self.block is not None or self.host is not None:
+            self.memory.deallocate(self)
+
+    def __repr__(self) -> str:
+        return f"Storage({self.tensor_id}, {self.meta}, {self.base.status.name}, refs {self.base.refs})"
+
+
+class View(Storage):
+    """Another description of a base's bytes: all about bytes, uses and accesses is the base's."""
+
+    __slots__ = ("base",)
+
+    def __init__(self, meta: Meta, base: Storage) -> None:
+        super().__init__(meta, base.memory, base.tensor_id)
+        self.base = base  # type: ignore[misc] # the slot replaces the property
+        base.refs += 1

@@ -1,0 +1,73 @@
+"""What one iteration did, as frozen plain data: calls, accesses, allocations and frees. Knows no storages.
+
+A call's accesses share its time; they are ordered by sequence number. Replays and copies are not part of a trace:
+it is what the program asked for, the same under every policy and on every device (times and workspaces aside).
+"""
+
+from dataclasses import dataclass
+from functools import cached_property
+
+from minidl.meta import Algorithm
+
+TensorId = int
+
+
+@dataclass(frozen=True, slots=True)
+class TraceTensor:
+    """A tensor of the iteration: bytes, and whether it outlives it (parameters, buffers, optimizer state)."""
+
+    tensor_id: TensorId
+    nbytes: int
+    persistent: bool
+
+
+@dataclass(frozen=True, slots=True)
+class TraceCall:
+    """One call. ``seconds`` is device time; ``frees`` are the tensors whose last use went with it.
+
+    ``donated`` are pairs (output id, input id): the output took over the input's bytes.
+    """
+
+    op: str
+    inputs: tuple[TensorId, ...]
+    outputs: tuple[TensorId, ...]
+    seconds: float
+    algorithms: tuple[Algorithm, ...]
+    frees: tuple[TensorId, ...]
+    donated: tuple[tuple[TensorId, TensorId], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Access:
+    """One use of a tensor by an operation; producing it is access 1. ``time_s`` is on the stall-free timeline."""
+
+    tensor_id: TensorId
+    access_count: int
+    call: int
+    time_s: float
+
+
+@dataclass(frozen=True)
+class Trace:
+    """One iteration: its calls in program order, and the tensors they name."""
+
+    calls: tuple[TraceCall, ...]
+    tensors: dict[TensorId, TraceTensor]
+
+    @cached_property
+    def accesses(self) -> tuple[Access, ...]:
+        """The tensor access list, in order of sequence number: a call's inputs, then its outputs."""
+        counts: dict[TensorId, int] = {}
+        accesses = []
+        time_s = 0.0
+        for position, call in enumerate(self.calls):
+            for tensor_id in dict.fromkeys((*call.inputs, *call.outputs)):
+                counts[tensor_id] = counts.get(tensor_id, 0) + 1
+                accesses.append(Access(tensor_id, counts[tensor_id], position, time_s))
+            time_s += call.seconds
+        return tuple(accesses)
+
+    @cached_property
+    def seconds(self) -> float:
+        """Length of the stall-free timeline."""
+        return sum(call.seconds for call in self.calls)

@@ -1,0 +1,120 @@
+"""Records every tensor access of an iteration, in the executor's hot path. Decides nothing.
+
+``begin`` opens a call and numbers it; ``record`` notes it with its accesses; ``freed`` notes a tensor's end. From
+these a Trace is built when somebody asks. On-demand paging needs the access list only as each storage's first and
+last access, which are kept in its record.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from minidl.memory.storage import Storage, TensorId
+from minidl.memory.trace import Trace, TraceCall, TraceTensor
+
+SURVIVOR_STEP = 1 << 40  # added to the id of a tensor that outlives its iteration, once for each it outlives
+
+
+class Tracker:
+    """Sequence numbers, tensor ids, access counts, and the log of the current iteration."""
+
+    def __init__(self) -> None:
+        self.sequence = 0  # of the last call; never restarts, so "before" and "after" compare across iterations
+        self.iteration = 0
+        self.iteration_start = 1  # the first call of this iteration
+        self.updated = False  # an optimizer step was seen in this iteration
+        self.keep_log = True  # off during replays, which no program asked for
+        self._next_temporary = 0
+        self._next_persistent = -1
+        self._log: list[tuple[Any, ...]] = []
+        self._frees: list[tuple[int, TensorId]] = []
+        self._donations: dict[int, tuple[tuple[TensorId, TensorId], ...]] = {}
+
+    # Identity ------------------------------------------------------------------------------------------------
+    def temporary_id(self) -> TensorId:
+        """By position in the iteration, so that it is the same in every iteration."""
+        tensor_id = self._next_temporary
+        self._next_temporary = tensor_id + 1
+        return tensor_id
+
+    def persistent_id(self) -> TensorId:
+        """For parameters, buffers and optimizer state: negative, given once."""
+        self._next_persistent -= 1
+        return self._next_persistent + 1
+
+    # The hot path --------------------------------------------------------------------------------------------
+    def begin(self) -> None:
+        """Number the next call."""
+        self.sequence += 1
+
+    def cancel(self) -> None:
+        """The call that was begun could not be placed: it never happened."""
+        self._donations.pop(self.sequence, None)
+        self.sequence -= 1
+
+    def record(self, signature: Any, algorithm: Any, inputs: Sequence[Storage], outputs: Sequence[Storage]) -> None:
+        """RecordTensorAccess: note a call, and one access of each tensor that it reads or makes."""
+        sequence = self.sequence
+        ids = []
+        for storage in inputs:
+            base = storage.base
+            ids.append(base.tensor_id)
+            if base.last_access != sequence:  # a tensor that is used twice by one call is accessed once
+                if base.last_access < self.iteration_start:
+                    base.access_count = 1
+                    base.first_access = sequence
+                else:
+                    base.access_count += 1
+                base.last_access = sequence
+        made = []
+        for storage in outputs:
+            made.append(storage.tensor_id)
+            storage.access_count = 1
+            storage.first_access = storage.last_access = sequence
+        if self.keep_log:
+            self._log.append((signature, algorithm, ids, made))
+
+    def donated(self, pairs: tuple[tuple[TensorId, TensorId], ...]) -> None:
+        """The current call's outputs took over inputs' bytes."""
+        if self.keep_log:
+            self._donations[self.sequence] = self._donations.get(self.sequence, ()) + pairs
+
+    def freed(self, storage: Storage) -> None:
+        """A tensor's bytes are no longer wanted by anyone."""
+        if self.keep_log:
+            self._frees.append((self.sequence, storage.tensor_id))
+
+    # Iterations ----------------------------------------------------------------------------------------------
+    def end_iteration(self) -> None:
+        """Access counts, temporary ids and the log start again."""
+        self.iteration += 1
+        self.iteration_start = self.sequence + 1
+        self.updated = False
+        self._next_temporary = 0
+        self._log.clear()
+        self._frees.clear()
+        self._donations.clear()
+
+    def time_of(self, sequence: int) -> float:
+        """Start of a call of this iteration on the stall-free timeline, in seconds; of an earlier one: 0."""
+        return sum(algorithm.seconds for _, algorithm, _, _ in self._log[:max(0, sequence - self.iteration_start)])
+
+    def trace(self, persistent: Callable[[TensorId], bool] = lambda tensor_id: tensor_id < 0) -> Trace:
+        """The iteration so far."""
+        frees: dict[int, list[TensorId]] = {}
+        for sequence, tensor_id in self._frees:
+            frees.setdefault(sequence, []).append(tensor_id)
+        calls = []
+        tensors: dict[TensorId, TraceTensor] = {}
+        for number, (signature, algorithm, inputs, outputs) in enumerate(self._log):
+            sequence = self.iteration_start + number
+            for ids, sizes in ((inputs, signature.input_bytes), (outputs, signature.output_bytes)):
+                for tensor_id, nbytes in zip(ids, sizes, strict=True):
+                    known = tensors.get(tensor_id)
+                    if known is None or known.nbytes < nbytes:  # a view names its base by fewer bytes
+                        tensors[tensor_id] = TraceTensor(tensor_id, nbytes, persistent(tensor_id))
+            calls.append(TraceCall(signature.op.name, tuple(inputs), tuple(outputs), algorithm.seconds,
+                                   signature.algorithms, tuple(frees.get(sequence, ())),
+                                   self._donations.get(sequence, ())))
+        return Trace(tuple(calls), tensors)

@@ -1,0 +1,97 @@
+"""What is known of a tensor without its bytes, and what an operation costs. Imports nothing of minidl.
+
+A Meta is interned: equal descriptions are one object, so they compare and hash by identity, which keeps the
+executor's table of signatures cheap. Shapes are in elements, strides and offset too; nbytes is in bytes.
+"""
+
+from dataclasses import dataclass
+from functools import cache
+from math import prod
+
+Shape = tuple[int, ...]
+
+ALIGNMENT = 256  # bytes; every block of a device arena starts at a multiple of it
+
+
+@dataclass(frozen=True, slots=True)
+class DType:
+    """A data type: its name, its size in bytes, and whether gradients make sense for it."""
+
+    name: str
+    itemsize: int
+    floating: bool
+
+
+float64 = DType("float64", 8, True)
+float32 = DType("float32", 4, True)
+int64 = DType("int64", 8, False)
+int32 = DType("int32", 4, False)
+uint8 = DType("uint8", 1, False)
+DTYPES: dict[str, DType] = {d.name: d for d in (float64, float32, int64, int32, uint8)}
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class Meta:
+    """Shape, dtype and layout of a tensor. Make one with :func:`meta`, never directly."""
+
+    shape: Shape
+    dtype: DType
+    strides: Shape
+    offset: int
+    size: int
+    nbytes: int
+    contiguous: bool
+
+    def __repr__(self) -> str:
+        layout = "" if self.contiguous and not self.offset else f" strides {self.strides} offset {self.offset}"
+        return f"{self.dtype.name}{list(self.shape)}{layout}"
+
+
+def row_major(shape: Shape) -> Shape:
+    """Strides, in elements, of a C-ordered array of this shape."""
+    strides, step = [], 1
+    for dim in reversed(shape):
+        strides.append(step)
+        step *= dim
+    return tuple(reversed(strides))
+
+
+@cache
+def _intern(shape: Shape, dtype: DType, strides: Shape, offset: int) -> Meta:
+    size = prod(shape)
+    # A dimension of size 1 may have any stride: it is never stepped along.
+    contiguous = all(d == 1 or s == r for d, s, r in zip(shape, strides, row_major(shape), strict=True))
+    return Meta(shape, dtype, strides, offset, size, size * dtype.itemsize, contiguous)
+
+
+@cache
+def meta(shape: Shape, dtype: DType = float32, strides: Shape | None = None, offset: int = 0) -> Meta:
+    """The Meta of this shape, dtype, strides (in elements; C order by default) and offset (in elements)."""
+    return _intern(shape, dtype, row_major(shape) if strides is None else strides, offset)
+
+
+def aligned(nbytes: int) -> int:
+    """Bytes that ``nbytes`` take in an arena."""
+    return -(-nbytes // ALIGNMENT) * ALIGNMENT
+
+
+@dataclass(frozen=True, slots=True)
+class Cost:
+    """Work of one call: floating-point operations, bytes moved to or from device memory, and the kind of work.
+
+    ``kind`` selects the efficiency constants of a simulated GPU: conv, matmul, elementwise, reduce, pool, copy, link.
+    """
+
+    flops: float
+    nbytes: float
+    kind: str
+
+
+@dataclass(frozen=True, slots=True)
+class Algorithm:
+    """One way to run a call: its time, its workspace, and which alternatives give the same bits."""
+
+    name: str
+    seconds: float
+    workspace: int = 0
+    bits_class: str = ""

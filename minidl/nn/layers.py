@@ -1,0 +1,200 @@
+"""Layers: a few parameters and one operation each. Knows no network; all arithmetic is in minidl.ops.
+
+Arguments have the names, the order and the meaning of torch.nn's, as far as they are supported.
+"""
+
+from __future__ import annotations
+
+from math import sqrt
+
+from minidl.errors import UserError
+from minidl.nn import init
+from minidl.nn.module import Module
+from minidl.ops import conv, elementwise, linear, loss, norm, pool, shape
+from minidl.ops.conv import Pair, pair
+from minidl.runtime import current_runtime, parameter
+from minidl.tensor import Tensor, give
+
+
+def _initialise(weight: Tensor, bias: Tensor | None) -> None:
+    """PyTorch's default for layers with a weight: both uniform in +-1/sqrt(fan_in)."""
+    init.kaiming_uniform_(weight, a=sqrt(5.0))
+    if bias is not None:
+        bound = 1.0 / sqrt(init.fans(weight)[0])
+        init.uniform_(bias, -bound, bound)
+
+
+class Linear(Module):
+    """y = x w^T + b.  x: [..., in_features] -> [..., out_features]."""
+
+    def __init__(self, in_features: int, out_features: int, bias: bool = True) -> None:
+        self.weight = parameter((out_features, in_features))
+        self.bias = parameter((out_features,)) if bias else None
+        _initialise(self.weight, self.bias)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return linear.linear(x, self.weight, self.bias)
+
+    def extra_repr(self) -> str:
+        outs, ins = self.weight.shape
+        return f"{ins}, {outs}{_no_bias(self.bias)}"
+
+
+class Conv2d(Module):
+    """Cross-correlation.  x: [N, in_channels, H, W] -> [N, out_channels, P, Q]."""
+
+    def __init__(self, in_channels: int, out_channels: int, kernel_size: int | Pair, stride: int | Pair = 1,
+                 padding: int | Pair = 0, *, bias: bool = True) -> None:
+        self.stride = pair(stride)
+        self.padding = pair(padding)
+        self.weight = parameter((out_channels, in_channels, *pair(kernel_size)))
+        self.bias = parameter((out_channels,)) if bias else None
+        _initialise(self.weight, self.bias)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return conv.conv2d(x, self.weight, self.bias, stride=self.stride, padding=self.padding)
+
+    def extra_repr(self) -> str:
+        outs, ins, *kernel = self.weight.shape
+        return f"{ins}, {outs}{_window((kernel[0], kernel[1]), self.stride, self.padding)}{_no_bias(self.bias)}"
+
+
+class BatchNorm2d(Module):
+    """Batch normalisation over [N, C, H, W] (Ioffe & Szegedy 2015): batch statistics in training, else running ones."""
+
+    running_mean: Tensor
+    running_var: Tensor
+
+    def __init__(self, num_features: int, eps: float = 1e-5, momentum: float = 0.1) -> None:
+        self.eps = eps
+        self.momentum = momentum
+        self.weight = parameter((num_features,))
+        self.bias = parameter((num_features,))
+        self.register_buffer("running_mean", parameter((num_features,), requires_grad=False))
+        self.register_buffer("running_var", parameter((num_features,), requires_grad=False))
+        for tensor, value in ((self.weight, 1.0), (self.bias, 0.0), (self.running_mean, 0.0), (self.running_var, 1.0)):
+            init.constant_(tensor, value)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return norm.batch_norm(x, self.weight, self.bias, self.running_mean, self.running_var, training=self.training,
+                               momentum=self.momentum, eps=self.eps)
+
+    def extra_repr(self) -> str:
+        return f"{self.weight.size}, eps={self.eps}, momentum={self.momentum}"
+
+
+class Dropout(Module):
+    """In training, zero each element with probability p in [0, 1) and divide the rest by 1 - p; else the identity."""
+
+    def __init__(self, p: float = 0.5) -> None:
+        if not 0.0 <= p < 1.0:
+            raise UserError(f"Dropout: p must be in [0, 1), not {p}")
+        self.p = p
+
+    def forward(self, x: Tensor) -> Tensor:
+        if not self.training or self.p == 0.0:
+            return x
+        return elementwise.dropout(x, self.p, current_runtime().next_seed())
+
+    def extra_repr(self) -> str:
+        return f"p={self.p}"
+
+
+class ReLU(Module):
+    """max(x, 0). With ``inplace`` the handle passed in is given up, so that its bytes may be written over."""
+
+    def __init__(self, inplace: bool = False) -> None:
+        self.inplace = inplace
+
+    def forward(self, x: Tensor) -> Tensor:
+        return elementwise.relu(give(x) if self.inplace else x)
+
+    def extra_repr(self) -> str:
+        return "inplace=True" if self.inplace else ""
+
+
+class Tanh(Module):
+    """Hyperbolic tangent."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return elementwise.tanh(x)
+
+
+class Sigmoid(Module):
+    """1 / (1 + exp(-x))."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return elementwise.sigmoid(x)
+
+
+class _Pool2d(Module):
+    """A window that slides over [N, C, H, W]; the stride is the window by default."""
+
+    def __init__(self, kernel_size: int | Pair, stride: int | Pair | None = None, padding: int | Pair = 0) -> None:
+        self.kernel_size = pair(kernel_size)
+        self.stride = self.kernel_size if stride is None else pair(stride)
+        self.padding = pair(padding)
+
+    def extra_repr(self) -> str:
+        return _window(self.kernel_size, self.stride, self.padding)[2:]
+
+
+class MaxPool2d(_Pool2d):
+    """Maximum of each window of [N, C, H, W]; the stride is the window by default."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return pool.max_pool2d(x, self.kernel_size, stride=self.stride, padding=self.padding)
+
+
+class AvgPool2d(_Pool2d):
+    """Mean of each window of [N, C, H, W], padding counted as zeros; the stride is the window by default."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return pool.avg_pool2d(x, self.kernel_size, stride=self.stride, padding=self.padding)
+
+
+class AdaptiveAvgPool2d(Module):
+    """Mean over a grid of windows: [N, C, H, W] -> [N, C, *output_size]."""
+
+    def __init__(self, output_size: int | Pair) -> None:
+        self.output_size = pair(output_size)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return pool.adaptive_avg_pool2d(x, self.output_size)
+
+    def extra_repr(self) -> str:
+        return f"output_size={self.output_size}"
+
+
+class Flatten(Module):
+    """Merge the dimensions from ``start_dim`` on into one; a view."""
+
+    def __init__(self, start_dim: int = 1) -> None:
+        self.start_dim = start_dim
+
+    def forward(self, x: Tensor) -> Tensor:
+        return shape.flatten(x, self.start_dim)
+
+
+class Identity(Module):
+    """x itself."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x
+
+
+class CrossEntropyLoss(Module):
+    """Softmax cross-entropy, averaged over rows.  logits: [N, classes], labels: [N] integers -> a scalar."""
+
+    def forward(self, logits: Tensor, labels: Tensor) -> Tensor:
+        return loss.cross_entropy(logits, labels)
+
+
+def _window(kernel: Pair, stride: Pair, padding: Pair) -> str:
+    """The arguments that describe a window, without those that have their usual value."""
+    text = f", kernel_size={kernel}, stride={stride}"
+    return text + (f", padding={padding}" if any(padding) else "")
+
+
+def _no_bias(bias: Tensor | None) -> str:
+    return "" if bias is not None else ", bias=False"

@@ -1,0 +1,201 @@
+"""Module: a tree of named parameters, buffers and submodules, and a forward().
+
+Knows names and arrays; nothing of shapes that fit together, of gradients, or of any layer. A module keeps no tensor of
+a forward pass: memory is freed when the last handle on it dies, so an attribute that held one would keep it alive.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from textwrap import indent
+from typing import Any, Self
+
+import numpy as np
+
+from minidl.errors import UserError
+from minidl.ops.update import upload_
+from minidl.tensor import Tensor
+
+NOT_KEPT = "num_batches_tracked"  # PyTorch's count of batches, which only its cumulative averages need
+SHOWN_NAMES = 3  # how many names of each kind of mismatch an error lists
+
+
+class Module:
+    """Base class of everything with a forward().
+
+    What is assigned to an attribute is registered under its name: a Module as a child, a Tensor as a parameter. Tensors
+    that are saved with the parameters but not trained go through ``register_buffer``. Assigning the result of an
+    operation raises UserError. There is no base constructor that a subclass would have to call.
+    """
+
+    forward: Callable[..., Any]
+    training: bool = True
+    _buffer_names: frozenset[str] = frozenset()
+
+    def __call__(self, *inputs: Any) -> Any:
+        return self.forward(*inputs)
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        if isinstance(value, Tensor) and value.operation_name:
+            raise UserError(f"{type(self).__name__}.{name}: a module keeps parameters and buffers, not the result of "
+                            f"{value.operation_name}, whose memory would never be freed")
+        object.__setattr__(self, name, value)
+
+    def register_buffer(self, name: str, tensor: Tensor) -> None:
+        """Keep a tensor that is part of the state but not a parameter, as attribute ``name``."""
+        self._buffer_names = self._buffer_names | {name}
+        setattr(self, name, tensor)
+
+    # ---- the tree
+
+    def named_children(self) -> Iterator[tuple[str, Module]]:
+        """The modules directly below this one, in the order of their first assignment."""
+        return ((name, value) for name, value in vars(self).items() if isinstance(value, Module))
+
+    def children(self) -> Iterator[Module]:
+        """The modules directly below this one."""
+        return (child for _, child in self.named_children())
+
+    def named_modules(self, prefix: str = "") -> Iterator[tuple[str, Module]]:
+        """This module and all below it, parents first, with dotted paths; a shared module comes once a path."""
+        yield prefix, self
+        for name, child in self.named_children():
+            yield from child.named_modules(f"{prefix}.{name}" if prefix else name)
+
+    def modules(self) -> Iterator[Module]:
+        """This module and all below it, parents first."""
+        return (module for _, module in self.named_modules())
+
+    def _named_tensors(self, *, parameters: bool, buffers: bool) -> Iterator[tuple[str, Tensor]]:
+        """Parameters and buffers of the tree, each module's parameters before its buffers."""
+        for path, module in self.named_modules():
+            own = [(name, value) for name, value in vars(module).items() if isinstance(value, Tensor)]
+            for are_buffers in (False, True):
+                for name, tensor in own:
+                    if (name in module._buffer_names) == are_buffers and (buffers if are_buffers else parameters):
+                        yield (f"{path}.{name}" if path else name), tensor
+
+    def named_parameters(self) -> Iterator[tuple[str, Tensor]]:
+        """Every parameter once, under the first of its dotted names."""
+        return _first_of_each(self._named_tensors(parameters=True, buffers=False))
+
+    def parameters(self) -> Iterator[Tensor]:
+        """Every parameter once."""
+        return (tensor for _, tensor in self.named_parameters())
+
+    def named_buffers(self) -> Iterator[tuple[str, Tensor]]:
+        """Every buffer once, under the first of its dotted names."""
+        return _first_of_each(self._named_tensors(parameters=False, buffers=True))
+
+    # ---- modes and gradients
+
+    def train(self, mode: bool = True) -> Self:
+        """Put every module of the tree in training mode (or out of it); returns this module."""
+        for module in self.modules():
+            module.training = mode
+        return self
+
+    def eval(self) -> Self:
+        """Put every module of the tree in inference mode; returns this module."""
+        return self.train(False)
+
+    def zero_grad(self) -> None:
+        """Forget the gradients of every parameter, which frees their memory."""
+        for tensor in self.parameters():
+            tensor.grad = None
+
+    # ---- state
+
+    def state_dict(self) -> dict[str, np.ndarray]:
+        """A copy on the host of every parameter and buffer, by dotted name. Waits for the device."""
+        return {name: tensor.numpy() for name, tensor in self._named_tensors(parameters=True, buffers=True)}
+
+    def load_state_dict(self, arrays: Mapping[str, Any], strict: bool = True) -> tuple[list[str], list[str]]:
+        """Overwrite parameters and buffers with arrays of the same names and shapes; nothing is written on an error.
+
+        Returns the missing and the unexpected names, both empty when ``strict``. Names that end in
+        ``num_batches_tracked`` are ignored. Raises UserError, listing names, when shapes differ, and when ``strict``
+        also when names are missing or unexpected.
+        """
+        targets = dict(self._named_tensors(parameters=True, buffers=True))
+        arrays = {name: array for name, array in arrays.items() if not name.endswith(NOT_KEPT)}
+        missing = [name for name in targets if name not in arrays]
+        unexpected = [name for name in arrays if name not in targets]
+        values = {name: np.asarray(arrays[name]) for name in targets if name in arrays}
+        misfits = [f"{name} is {list(value.shape)} and must be {list(targets[name].shape)}"
+                   for name, value in values.items() if value.shape != targets[name].shape]
+        complaints = [_listing("wrong shape", misfits)]
+        if strict:
+            complaints += [_listing("missing", missing), _listing("unexpected", unexpected)]
+        if any(complaints):
+            raise UserError(f"the state does not fit {type(self).__name__}: " + "; ".join(filter(None, complaints)))
+        for name, value in values.items():
+            # A copy: the upload happens in stream order, perhaps after the caller has changed the array.
+            upload_(targets[name], np.array(value, targets[name].dtype.name, order="C"))
+        return missing, unexpected
+
+    # ---- display
+
+    def extra_repr(self) -> str:
+        """What a layer shows between its parentheses."""
+        return ""
+
+    def __repr__(self) -> str:
+        lines = [f"({name}): {child!r}" for name, child in self.named_children()]
+        if not lines:
+            return f"{type(self).__name__}({self.extra_repr()})"
+        return f"{type(self).__name__}(\n" + indent("\n".join(lines), "  ") + "\n)"
+
+
+class ModuleList(Module):
+    """Modules by position, named 0, 1, 2, ...; it has no forward() of its own."""
+
+    def __init__(self, modules: Iterable[Module] = ()) -> None:
+        for module in modules:
+            self.append(module)
+
+    def append(self, module: Module) -> Self:
+        """Add a module at the end; returns this list."""
+        setattr(self, str(len(self)), module)
+        return self
+
+    def __len__(self) -> int:
+        return sum(1 for _ in self.children())
+
+    def __iter__(self) -> Iterator[Module]:
+        return self.children()
+
+    def __getitem__(self, index: int) -> Module:
+        return list(self.children())[index]
+
+
+class Sequential(ModuleList):
+    """Modules applied one after the other: ``Sequential(a, b)``, or an OrderedDict where they have names."""
+
+    def __init__(self, *modules: Module | OrderedDict[str, Module]) -> None:
+        first = modules[0] if modules else None
+        if isinstance(first, dict):
+            for name, module in first.items():
+                setattr(self, name, module)
+        else:
+            super().__init__(modules)  # type: ignore[arg-type]
+
+    def forward(self, x: Tensor) -> Tensor:
+        for module in self:
+            x = module(x)
+        return x
+
+
+def _first_of_each(named: Iterator[tuple[str, Tensor]]) -> Iterator[tuple[str, Tensor]]:
+    seen: set[int] = set()
+    for name, tensor in named:
+        if id(tensor) not in seen:
+            seen.add(id(tensor))
+            yield name, tensor
+
+
+def _listing(what: str, names: list[str]) -> str:
+    """``3 missing: a, b, c``; the first few names only; empty if there are none."""
+    shown = ", ".join(names[:SHOWN_NAMES]) + (", ..." if len(names) > SHOWN_NAMES else "")
+    return f"{len(names)} {what}: {shown}" if names else ""

@@ -1,0 +1,148 @@
+"""An operation, defined once as a value made of plain functions; and the record of one call of it.
+
+An Op knows shapes, costs and gradients. It knows no arrays and no device: how to run it is the function of the
+same name in a device's kernel table.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from minidl.meta import Algorithm, Cost, Meta
+
+if TYPE_CHECKING:
+    from weakref import ref
+
+Attrs = dict[str, Any]
+
+
+def elementwise_cost(inputs: Sequence[Meta], outputs: Sequence[Meta], attrs: Attrs) -> Cost:
+    """Each input read once, each output written once, one operation an element."""
+    nbytes = sum(m.nbytes for m in inputs) + sum(m.nbytes for m in outputs)
+    return Cost(float(sum(m.size for m in outputs)), float(nbytes), "elementwise")
+
+
+@dataclass(frozen=True, eq=False)
+class Op:
+    """One operation.
+
+    infer     ``(*input metas, **attrs) -> Meta | tuple[Meta, ...]``; positional parameters name the inputs,
+              keyword-only ones the attributes. Raises ShapeError. An in-place op returns ().
+    cost      ``(inputs, outputs, attrs) -> Cost``.
+    vjp       gradient in terms of ops: ``(needs, d<output>..., <saved>...) -> tuple`` with one gradient (or None) an
+              input. Parameters that name an input or output are saved for it; ``<name>_shape`` is free; attributes
+              come by name. ``needs[i]`` says whether input i wants its gradient.
+    saves     which of the vjp's inputs and outputs are kept, where that depends on what is needed:
+              ``(attrs, needs) -> names``; the others arrive as None.
+    outputs   names of the outputs. The differentiable one comes first.
+    donates   pairs (output, input): the output may be written over the input's bytes.
+    mutates   number of inputs -> indices of those written in place (names of such ops end in ``_``).
+    view      the outputs are other descriptions of the first input's bytes; nothing is launched.
+    volatile  attributes that may differ from one iteration to the next (seeds, rates, step numbers).
+    update    an optimizer's step: the first call after one starts a new iteration.
+    long_lived  the outputs usually outlive the activations: placed with the persistent storages.
+    replayable  the same inputs and attributes give the same outputs again.
+    """
+
+    name: str
+    infer: Callable[..., Meta | tuple[Meta, ...]]
+    cost: Callable[[Sequence[Meta], Sequence[Meta], Attrs], Cost] = elementwise_cost
+    vjp: Callable[..., tuple[Any, ...]] | None = None
+    saves: Callable[[Attrs, tuple[bool, ...]], Sequence[str]] | None = None
+    outputs: tuple[str, ...] = ("y",)
+    donates: tuple[tuple[int, int], ...] = ()
+    mutates: Callable[[int], Sequence[int]] | None = None
+    view: bool = False
+    volatile: tuple[str, ...] = ()
+    update: bool = False
+    long_lived: bool = False
+    replayable: bool = True
+    inputs: tuple[str, ...] = field(init=False)
+    vjp_names: tuple[str, ...] = field(init=False, default=())
+
+    def __post_init__(self) -> None:
+        if (self.mutates is not None) != self.name.endswith("_"):
+            raise AssertionError(f"{self.name}: in-place operations, and only these, end in _")
+        params = inspect.signature(self.infer).parameters.values()
+        object.__setattr__(self, "inputs", tuple(p.name for p in params if p.kind == p.POSITIONAL_OR_KEYWORD))
+        if self.vjp is not None:
+            object.__setattr__(self, "vjp_names", tuple(inspect.signature(self.vjp).parameters))
+
+    def __repr__(self) -> str:
+        return f"Op({self.name})"
+
+    def saved_indices(self, attrs: Attrs, needs: tuple[bool, ...], n_inputs: int) -> tuple[int, ...]:
+        """Which of inputs + outputs a call must keep for its gradient, as indices into that sequence."""
+        wanted = self.vjp_names if self.saves is None else self.saves(attrs, needs)
+        indices = [i for i, name in enumerate(self.inputs[:n_inputs]) if name in wanted]
+        return tuple(indices + [n_inputs + i for i, name in enumerate(self.outputs) if name in wanted])
+
+
+READ = Op("read", lambda x: (), lambda inputs, outputs, attrs: Cost(0.0, float(inputs[0].nbytes), "link"))
+"""Reading a value: an access like any other, carried out by the device itself."""
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class Signature:
+    """All that follows from an op, its inputs' metas and its fixed attributes; one object for all calls alike.
+
+    ``algorithms`` are the permitted ones, fastest first. Guided execution compares calls by this object.
+    """
+
+    op: Op
+    inputs: tuple[Meta, ...]
+    outputs: tuple[Meta, ...]
+    algorithms: tuple[Algorithm, ...]
+
+    @property
+    def input_bytes(self) -> tuple[int, ...]:
+        return tuple(m.nbytes for m in self.inputs)
+
+    @property
+    def output_bytes(self) -> tuple[int, ...]:
+        return tuple(m.nbytes for m in self.outputs)
+
+
+class Call:
+    """The record of one call: lineage, tape and trace entry at once. Only ``saved`` ever changes, from full to empty.
+
+    inputs    storages, held, so that their own records live as long as this one.
+    outputs   weak references: an output's record holds its call, never the reverse, so no cycle needs collecting.
+    saved     indices into inputs + outputs whose bytes are kept until the gradient has been taken.
+    """
+
+    __slots__ = ("op", "inputs", "attrs", "outputs", "sequence", "signature", "needs", "saved", "__weakref__")
+
+    def __init__(self, op: Op, inputs: tuple[Any, ...], attrs: Attrs, outputs: tuple[ref[Any], ...],
+                 sequence: int, signature: Signature) -> None:
+        self.op = op
+        self.inputs = inputs
+        self.attrs = attrs
+        self.outputs = outputs
+        self.sequence = sequence
+        self.signature = signature
+        self.needs: tuple[bool, ...] = ()
+        self.saved: tuple[int, ...] = ()
+
+    def saved_storage(self, index: int) -> Any:
+        """The storage behind one index of ``saved``; None if an output's record is gone."""
+        n = len(self.inputs)
+        return self.inputs[index] if index < n else self.outputs[index - n]()
+
+    def forget(self) -> None:
+        """Stop keeping bytes for the gradient."""
+        saved, self.saved = self.saved, ()
+        for index in saved:
+            storage = self.saved_storage(index)
+            if storage is not None:
+                storage.release_saved()
+
+    def __del__(self) -> None:
+        if self.saved:
+            self.forget()
+
+    def __repr__(self) -> str:
+        return f"Call({self.sequence}: {self.op.name})"

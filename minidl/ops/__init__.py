@@ -1,0 +1,15 @@
+"""Every operation, each defined once; ``OPS`` is the table that the kernel tables must match."""
+
+from minidl.op import Op
+from minidl.ops import conv, elementwise, linear, loss, norm, pool, shape, update
+from minidl.ops.conv import conv2d
+from minidl.ops.elementwise import (
+    add, div, dropout, exp, expand, log, mean, mul, neg, relu, scale, shift, sigmoid, sqrt, sub, sum, sum_to, tanh,
+)
+from minidl.ops.linear import linear as linear_
+from minidl.ops.linear import matmul
+from minidl.ops.loss import cross_entropy
+from minidl.ops.norm import batch_norm
+from minidl.ops.pool import adaptive_avg_pool2d, avg_pool2d, max_pool2d
+from minidl.ops.shape import concat, contiguous, detach, flatten, narrow, permute, reshape
+from minidl.ops.update import add_, copy_, fill_, full, normal_, uniform_, upload_

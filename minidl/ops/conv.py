@@ -1,0 +1,87 @@
+"""Two-dimensional convolution (NCHW, cross-correlation) and its two gradients.
+
+Which algorithm runs, and its workspace, is the device's choice; the arithmetic below is the same for all of them.
+"""
+
+from minidl.errors import ShapeError
+from minidl.meta import Cost, Meta, Shape, meta
+from minidl.op import Op
+from minidl.ops.linear import bias_grad
+from minidl.tensor import Tensor, apply, give
+
+Pair = tuple[int, int]
+
+
+def pair(value: int | Pair) -> Pair:
+    """(value, value), or the pair itself."""
+    return (value, value) if isinstance(value, int) else (value[0], value[1])
+
+
+def output_extent(size: int, kernel: int, stride: int, padding: int) -> int:
+    """Number of positions of a window along one dimension."""
+    return (size + 2 * padding - kernel) // stride + 1
+
+
+def window_output(x: Shape, kernel: Pair, stride: Pair, padding: Pair, *, what: str) -> Pair:
+    """Output height and width of a sliding window over [N, C, H, W]. Raises ShapeError."""
+    if len(x) != 4:
+        raise ShapeError(f"{what} needs [N, C, H, W], not {list(x)}")
+    h, w = (output_extent(s, k, t, p) for s, k, t, p in zip(x[2:], kernel, stride, padding, strict=True))
+    if h < 1 or w < 1:
+        raise ShapeError(f"{what}: a {kernel[0]}x{kernel[1]} window does not fit {list(x)} with padding {padding}")
+    return h, w
+
+
+def _conv_infer(x: Meta, w: Meta, b: Meta | None = None, *, stride: Pair, padding: Pair) -> Meta:
+    if len(w.shape) != 4 or len(x.shape) != 4 or x.shape[1] != w.shape[1]:
+        raise ShapeError(f"conv2d: input {list(x.shape)} [N, C, H, W] does not fit weight {list(w.shape)} [K, C, R, S]")
+    if b is not None and b.shape != w.shape[:1]:
+        raise ShapeError(f"conv2d: bias {list(b.shape)} does not fit weight {list(w.shape)}")
+    h, wd = window_output(x.shape, w.shape[2:], stride, padding, what="conv2d")  # type: ignore[arg-type]
+    return meta((x.shape[0], w.shape[0], h, wd), x.dtype)
+
+
+def _fprop_cost(inputs, outputs, attrs) -> Cost:
+    return _cost(outputs[0], inputs[1], (*inputs, *outputs))
+
+
+def _dgrad_cost(inputs, outputs, attrs) -> Cost:
+    return _cost(inputs[0], inputs[1], (*inputs, *outputs))
+
+
+def _wgrad_cost(inputs, outputs, attrs) -> Cost:
+    return _cost(inputs[0], outputs[0], (*inputs, *outputs))
+
+
+def _cost(y: Meta, w: Meta, operands: tuple[Meta, ...]) -> Cost:
+    """2 N K P Q C R S operations, in the product and in either gradient; each operand moved once."""
+    _, c, r, s = w.shape
+    return Cost(2.0 * y.size * c * r * s, float(sum(m.nbytes for m in operands)), "conv")
+
+
+def _conv_vjp(needs, dy, x, w, *, x_shape, w_shape, stride, padding):
+    db = bias_grad(dy, axis=1) if len(needs) > 2 and needs[2] else None
+    # The weight's gradient first: it is the last use of the saved input, which may then make room for dx.
+    dw = apply(CONV2D_WGRAD, dy, give(x), kernel=w_shape[2:], stride=stride, padding=padding) if needs[1] else None
+    dx = apply(CONV2D_DGRAD, give(dy), w, x_shape=x_shape, stride=stride, padding=padding) if needs[0] else None
+    return (dx, dw, db)[:len(needs)]
+
+
+def _dgrad_infer(dy: Meta, w: Meta, *, x_shape: Shape, stride: Pair, padding: Pair) -> Meta:
+    return meta(x_shape, dy.dtype)
+
+
+def _wgrad_infer(dy: Meta, x: Meta, *, kernel: Pair, stride: Pair, padding: Pair) -> Meta:
+    return meta((dy.shape[1], x.shape[1], *kernel), dy.dtype)
+
+
+CONV2D = Op("conv2d", _conv_infer, _fprop_cost, vjp=_conv_vjp,
+            saves=lambda attrs, needs: ("w",) * needs[0] + ("x",) * needs[1])
+CONV2D_DGRAD = Op("conv2d_dgrad", _dgrad_infer, _dgrad_cost)
+CONV2D_WGRAD = Op("conv2d_wgrad", _wgrad_infer, _wgrad_cost, long_lived=True)
+
+
+def conv2d(x: Tensor, w: Tensor, b: Tensor | None = None, *, stride: int | Pair = 1, padding: int | Pair = 0) -> Tensor:
+    """Cross-correlation.  x: [N, C, H, W], w: [K, C, R, S], b: [K] -> [N, K, P, Q].  Raises ShapeError."""
+    inputs = (x, w) if b is None else (x, w, b)
+    return apply(CONV2D, *inputs, stride=pair(stride), padding=pair(padding))

@@ -1,0 +1,200 @@
+"""Elementwise arithmetic with NumPy's broadcasting, activations, and dropout. Shapes and formulas; no arrays."""
+
+from functools import partial
+from math import prod
+
+from minidl.errors import ShapeError
+from minidl.meta import Meta, Shape, meta
+from minidl.op import Op
+from minidl.tensor import Tensor, apply, give
+
+
+def broadcast(a: Shape, b: Shape) -> Shape:
+    """The common shape of two shapes by NumPy's rules. Raises ShapeError."""
+    if a == b:
+        return a
+    wide, narrow = (a, b) if len(a) >= len(b) else (b, a)
+    narrow = (1,) * (len(wide) - len(narrow)) + narrow
+    if any(x != y and x != 1 and y != 1 for x, y in zip(wide, narrow, strict=True)):
+        raise ShapeError(f"shapes {list(a)} and {list(b)} do not broadcast")
+    return tuple(y if x == 1 else x for x, y in zip(wide, narrow, strict=True))
+
+
+def _binary(a: Meta, b: Meta) -> Meta:
+    if a.dtype != b.dtype:
+        raise ShapeError(f"dtypes differ: {a.dtype.name} and {b.dtype.name}")
+    return meta(broadcast(a.shape, b.shape), a.dtype)
+
+
+def _same(x: Meta) -> Meta:
+    return meta(x.shape, x.dtype)
+
+
+def _same_scalar(x: Meta, *, value: float) -> Meta:
+    return meta(x.shape, x.dtype)
+
+
+def _like_first(dy: Meta, y: Meta) -> Meta:
+    if dy.shape != y.shape:
+        raise ShapeError(f"gradient {list(dy.shape)} does not fit {list(y.shape)}")
+    return meta(dy.shape, dy.dtype)
+
+
+def _sum_to_infer(x: Meta, *, shape: Shape) -> Meta:
+    if broadcast(x.shape, shape) != x.shape:
+        raise ShapeError(f"cannot sum {list(x.shape)} to {list(shape)}")
+    return meta(shape, x.dtype)
+
+
+def _expand_infer(x: Meta, *, shape: Shape) -> Meta:
+    if broadcast(x.shape, shape) != shape:
+        raise ShapeError(f"cannot expand {list(x.shape)} to {list(shape)}")
+    lead = len(shape) - len(x.shape)
+    strides = (0,) * lead + tuple(0 if d == 1 and n != 1 else s
+                                  for d, n, s in zip(x.shape, shape[lead:], x.strides, strict=True))
+    return meta(shape, x.dtype, strides, x.offset)
+
+
+SUM_TO = Op("sum_to", _sum_to_infer, vjp=lambda needs, dy, *, x_shape: (expand(dy, x_shape),))
+EXPAND = Op("expand", _expand_infer, view=True, vjp=lambda needs, dy, *, x_shape: (sum_to(dy, x_shape),))
+
+
+def sum_to(x: Tensor, shape: Shape) -> Tensor:
+    """Sum over the dimensions along which ``shape`` was broadcast to ``x.shape``."""
+    return x if x.shape == shape else apply(SUM_TO, x, shape=shape)
+
+
+def expand(x: Tensor, shape: Shape) -> Tensor:
+    """A view of x broadcast to ``shape`` (stride 0 along the new dimensions)."""
+    return x if x.shape == shape else apply(EXPAND, x, shape=tuple(shape))
+
+
+def _add_vjp(needs, dy, *, a_shape, b_shape):
+    # Both branches share dy: it is not given away here, so neither may overwrite what the other still reads.
+    return (sum_to(dy, a_shape) if needs[0] else None, sum_to(dy, b_shape) if needs[1] else None)
+
+
+def _sub_vjp(needs, dy, *, a_shape, b_shape):
+    return (sum_to(dy, a_shape) if needs[0] else None, sum_to(neg(dy), b_shape) if needs[1] else None)
+
+
+def _mul_vjp(needs, dy, a, b, *, a_shape, b_shape):
+    return (sum_to(mul(dy, b), a_shape) if needs[0] else None, sum_to(mul(dy, a), b_shape) if needs[1] else None)
+
+
+def _div_vjp(needs, dy, b, y, *, a_shape, b_shape):
+    da = div(dy, b)
+    db = sum_to(neg(mul(da, y)), b_shape) if needs[1] else None
+    return (sum_to(da, a_shape) if needs[0] else None, db)
+
+
+EITHER = ((0, 0), (0, 1))  # the output may be written over either input
+ADD = Op("add", _binary, vjp=_add_vjp, donates=EITHER)
+SUB = Op("sub", _binary, vjp=_sub_vjp, donates=EITHER)
+MUL = Op("mul", _binary, vjp=_mul_vjp, donates=EITHER,
+         saves=lambda attrs, needs: ("b",) * needs[0] + ("a",) * needs[1])
+DIV = Op("div", _binary, vjp=_div_vjp, donates=EITHER,
+         saves=lambda attrs, needs: ("b",) + ("y",) * needs[1])
+FIRST = ((0, 0),)
+NEG = Op("neg", _same, vjp=lambda needs, dy: (neg(give(dy)),), donates=FIRST)
+SCALE = Op("scale", _same_scalar, vjp=lambda needs, dy, *, value: (scale(give(dy), value),),
+           donates=FIRST, volatile=("value",))
+SHIFT = Op("shift", _same_scalar, vjp=lambda needs, dy: (dy,), donates=FIRST, volatile=("value",))
+
+EXP = Op("exp", _same, vjp=lambda needs, dy, y: (mul(give(dy), y),), donates=FIRST)
+LOG = Op("log", _same, vjp=lambda needs, dy, x: (div(give(dy), x),), donates=FIRST)
+SQRT_GRAD = Op("sqrt_grad", _like_first, donates=EITHER)
+SQRT = Op("sqrt", _same, vjp=lambda needs, dy, y: (apply(SQRT_GRAD, give(dy), give(y)),), donates=FIRST)
+RELU_GRAD = Op("relu_grad", _like_first, donates=EITHER)
+RELU = Op("relu", _same, vjp=lambda needs, dy, y: (apply(RELU_GRAD, give(dy), give(y)),), donates=FIRST)
+TANH_GRAD = Op("tanh_grad", _like_first, donates=EITHER)
+TANH = Op("tanh", _same, vjp=lambda needs, dy, y: (apply(TANH_GRAD, give(dy), give(y)),), donates=FIRST)
+SIGMOID_GRAD = Op("sigmoid_grad", _like_first, donates=EITHER)
+SIGMOID = Op("sigmoid", _same, vjp=lambda needs, dy, y: (apply(SIGMOID_GRAD, give(dy), give(y)),), donates=FIRST)
+
+
+def _dropout_infer(x: Meta, *, p: float, seed: int) -> Meta:
+    if not 0.0 <= p < 1.0:
+        raise ShapeError(f"dropout's p must be in [0, 1), not {p}")
+    return meta(x.shape, x.dtype)
+
+
+# The gradient is the same operation with the same seed: the mask is a function of (seed, element), never stored.
+DROPOUT = Op("dropout", _dropout_infer, donates=FIRST, volatile=("seed",),
+             vjp=lambda needs, dy, *, p, seed: (apply(DROPOUT, give(dy), p=p, seed=seed),))
+
+
+def _unary(op: Op):
+    def call(x: Tensor) -> Tensor:
+        return apply(op, x)
+    call.__name__, call.__doc__ = op.name, f"{op.name} of every element."
+    return call
+
+
+neg, exp, log, sqrt, relu, tanh, sigmoid = map(_unary, (NEG, EXP, LOG, SQRT, RELU, TANH, SIGMOID))
+
+
+def scale(x: Tensor, value: float) -> Tensor:
+    """x times a number."""
+    return apply(SCALE, x, value=float(value))
+
+
+def shift(x: Tensor, value: float) -> Tensor:
+    """x plus a number."""
+    return apply(SHIFT, x, value=float(value))
+
+
+def add(a: Tensor, b: Tensor | float) -> Tensor:
+    """a + b, broadcast."""
+    return apply(ADD, a, b) if isinstance(b, Tensor) else shift(a, b)
+
+
+def sub(a: Tensor, b: Tensor | float) -> Tensor:
+    """a - b, broadcast."""
+    return apply(SUB, a, b) if isinstance(b, Tensor) else shift(a, -b)
+
+
+def mul(a: Tensor, b: Tensor | float) -> Tensor:
+    """a * b, broadcast."""
+    return apply(MUL, a, b) if isinstance(b, Tensor) else scale(a, b)
+
+
+def div(a: Tensor, b: Tensor | float) -> Tensor:
+    """a / b, broadcast."""
+    return apply(DIV, a, b) if isinstance(b, Tensor) else scale(a, 1.0 / b)
+
+
+def dropout(x: Tensor, p: float, seed: int) -> Tensor:
+    """Zero each element with probability p and divide the rest by 1 - p; the mask follows from (seed, position)."""
+    return apply(DROPOUT, x, p=float(p), seed=seed)
+
+
+def _axes(x: Tensor, axes: int | tuple[int, ...] | None) -> tuple[int, ...]:
+    if axes is None:
+        return tuple(range(x.ndim))
+    return tuple(sorted(a % x.ndim for a in ((axes,) if isinstance(axes, int) else axes)))
+
+
+def sum(x: Tensor, axes: int | tuple[int, ...] | None = None, *, keepdims: bool = False) -> Tensor:  # noqa: A001
+    """Sum over ``axes`` (all by default)."""
+    from minidl.ops.shape import reshape  # shape.py needs the arithmetic above
+    dims = _axes(x, axes)
+    total = sum_to(x, tuple(1 if i in dims else d for i, d in enumerate(x.shape)))
+    return total if keepdims else reshape(total, tuple(d for i, d in enumerate(x.shape) if i not in dims))
+
+
+def mean(x: Tensor, axes: int | tuple[int, ...] | None = None, *, keepdims: bool = False) -> Tensor:
+    """Mean over ``axes`` (all by default)."""
+    count = prod(x.shape[i] for i in _axes(x, axes))
+    return scale(sum(x, axes, keepdims=keepdims), 1.0 / count)
+
+
+def _reverse_sub(a: Tensor, b: float) -> Tensor:
+    return shift(neg(a), b)
+
+
+for _name, _function in {"__add__": add, "__radd__": add, "__sub__": sub, "__rsub__": _reverse_sub, "__mul__": mul,
+                         "__rmul__": mul, "__truediv__": div, "__neg__": neg, "sum": sum, "mean": mean,
+                         "exp": exp, "log": log, "sqrt": sqrt, "relu": relu, "tanh": tanh, "sigmoid": sigmoid}.items():
+    setattr(Tensor, _name, _function)
+__all__ = [n for n, f in globals().items() if callable(f) and not n.startswith("_") and f is not partial]

@@ -1,0 +1,97 @@
+"""Matrix products: matmul over leading batch dimensions, and linear layers with their gradients."""
+
+from minidl.errors import ShapeError
+from minidl.meta import Cost, Meta, meta
+from minidl.op import Op
+from minidl.ops.elementwise import broadcast, sum_to
+from minidl.tensor import Tensor, apply, give
+
+
+def matmul_cost(inputs, outputs, attrs) -> Cost:
+    """2mnk operations; each operand moved once."""
+    y, a = outputs[0], inputs[0]
+    k = a.shape[-2] if attrs.get("transpose_a") else a.shape[-1]
+    return Cost(2.0 * y.size * k, float(sum(m.nbytes for m in (*inputs, *outputs))), "matmul")
+
+
+def _wgrad_cost(inputs, outputs, attrs) -> Cost:
+    dy = inputs[0]
+    return Cost(2.0 * outputs[0].size * (dy.size // dy.shape[-1]),
+                float(sum(m.nbytes for m in (*inputs, *outputs))), "matmul")
+
+
+def _matmul_infer(a: Meta, b: Meta, *, transpose_a: bool, transpose_b: bool) -> Meta:
+    if len(a.shape) < 2 or len(b.shape) < 2 or a.dtype != b.dtype:
+        raise ShapeError(f"matmul needs two matrices of one dtype, not {a} and {b}")
+    m, k = a.shape[-2:][::-1] if transpose_a else a.shape[-2:]
+    k2, n = b.shape[-2:][::-1] if transpose_b else b.shape[-2:]
+    if k != k2:
+        raise ShapeError(f"matmul: inner dimensions {k} of {list(a.shape)} and {k2} of {list(b.shape)} differ")
+    return meta((*broadcast(a.shape[:-2], b.shape[:-2]), m, n), a.dtype)
+
+
+def _matmul_vjp(needs, dy, a, b, *, a_shape, b_shape, transpose_a, transpose_b):
+    # y = A B with A = a or a^T, B = b or b^T:  dA = dy B^T, dB = A^T dy, each transposed back where it was.
+    da = db = None
+    if needs[0]:
+        da = (_matmul(b, dy, transpose_b, True) if transpose_a else _matmul(dy, b, False, not transpose_b))
+        da = sum_to(da, a_shape)
+    if needs[1]:
+        db = (_matmul(dy, a, True, transpose_a) if transpose_b else _matmul(a, dy, not transpose_a, False))
+        db = sum_to(db, b_shape)
+    return da, db
+
+
+def _linear_infer(x: Meta, w: Meta, b: Meta | None = None) -> Meta:
+    if len(x.shape) < 2 or len(w.shape) != 2 or x.shape[-1] != w.shape[1]:
+        raise ShapeError(f"linear: input {list(x.shape)} does not fit weight {list(w.shape)} [out, in]")
+    if b is not None and b.shape != w.shape[:1]:
+        raise ShapeError(f"linear: bias {list(b.shape)} does not fit weight {list(w.shape)}")
+    return meta((*x.shape[:-1], w.shape[0]), x.dtype)
+
+
+def _linear_vjp(needs, dy, x, w):
+    db = bias_grad(dy, axis=dy.ndim - 1) if len(needs) > 2 and needs[2] else None
+    dw = apply(LINEAR_WGRAD, dy, give(x)) if needs[1] else None
+    dx = apply(LINEAR_DGRAD, give(dy), w) if needs[0] else None
+    return (dx, dw, db)[:len(needs)]
+
+
+def _bias_grad_infer(dy: Meta, *, axis: int) -> Meta:
+    return meta((dy.shape[axis],), dy.dtype)
+
+
+def _reduce_cost(inputs, outputs, attrs) -> Cost:
+    return Cost(float(inputs[0].size), float(inputs[0].nbytes), "reduce")
+
+
+MATMUL = Op("matmul", _matmul_infer, matmul_cost, vjp=_matmul_vjp,
+            saves=lambda attrs, needs: ("b",) * needs[0] + ("a",) * needs[1])
+LINEAR = Op("linear", _linear_infer, matmul_cost, vjp=_linear_vjp,
+            saves=lambda attrs, needs: ("w",) * needs[0] + ("x",) * needs[1])
+LINEAR_DGRAD = Op("linear_dgrad", lambda dy, w: meta((*dy.shape[:-1], w.shape[1]), dy.dtype), matmul_cost)
+LINEAR_WGRAD = Op("linear_wgrad", lambda dy, x: meta((dy.shape[-1], x.shape[-1]), dy.dtype), _wgrad_cost,
+                  long_lived=True)
+BIAS_GRAD = Op("bias_grad", _bias_grad_infer, _reduce_cost, long_lived=True)
+
+
+def _matmul(a: Tensor, b: Tensor, transpose_a: bool, transpose_b: bool) -> Tensor:
+    return apply(MATMUL, a, b, transpose_a=transpose_a, transpose_b=transpose_b)
+
+
+def matmul(a: Tensor, b: Tensor) -> Tensor:
+    """Product over the last two dimensions, broadcast over the others. Strided operands are not copied first."""
+    return _matmul(a, b, False, False)
+
+
+def linear(x: Tensor, w: Tensor, b: Tensor | None = None) -> Tensor:
+    """x w^T + b.  x: [..., in], w: [out, in], b: [out]."""
+    return apply(LINEAR, x, w) if b is None else apply(LINEAR, x, w, b)
+
+
+def bias_grad(dy: Tensor, *, axis: int) -> Tensor:
+    """Sum of dy over every axis but one."""
+    return apply(BIAS_GRAD, dy, axis=axis)
+
+
+setattr(Tensor, "__matmul__", matmul)  # noqa: B010 - the operator belongs to this module, not to tensor.py

@@ -1,0 +1,74 @@
+"""Pooling over [N, C, H, W]. Max-pool keeps the position of each maximum in its window as one byte, not its input."""
+
+from minidl.errors import ShapeError
+from minidl.meta import Cost, Meta, Shape, meta, uint8
+from minidl.op import Op
+from minidl.ops.conv import Pair, pair, window_output
+from minidl.tensor import Tensor, apply, apply_all, give
+
+
+def _pool_cost(inputs, outputs, attrs) -> Cost:
+    nbytes = sum(m.nbytes for m in (*inputs, *outputs))
+    return Cost(float(max(m.size for m in (*inputs, *outputs))), float(nbytes), "pool")
+
+
+def _max_infer(x: Meta, *, kernel: Pair, stride: Pair, padding: Pair) -> tuple[Meta, Meta]:
+    if kernel[0] * kernel[1] > 256:
+        raise ShapeError(f"max_pool2d keeps a 1-byte position: a {kernel[0]}x{kernel[1]} window has more than 256")
+    if 2 * padding[0] > kernel[0] or 2 * padding[1] > kernel[1]:
+        raise ShapeError(f"max_pool2d: padding {padding} is more than half of the window {kernel}")
+    shape = (*x.shape[:2], *window_output(x.shape, kernel, stride, padding, what="max_pool2d"))
+    return meta(shape, x.dtype), meta(shape, uint8)
+
+
+def _max_grad_infer(dy: Meta, index: Meta, *, x_shape: Shape, kernel: Pair, stride: Pair, padding: Pair) -> Meta:
+    return meta(x_shape, dy.dtype)
+
+
+def _avg_infer(x: Meta, *, kernel: Pair, stride: Pair, padding: Pair) -> Meta:
+    return meta((*x.shape[:2], *window_output(x.shape, kernel, stride, padding, what="avg_pool2d")), x.dtype)
+
+
+def _avg_grad_infer(dy: Meta, *, x_shape: Shape, kernel: Pair, stride: Pair, padding: Pair) -> Meta:
+    return meta(x_shape, dy.dtype)
+
+
+def _adaptive_infer(x: Meta, *, size: Pair) -> Meta:
+    if len(x.shape) != 4:
+        raise ShapeError(f"adaptive_avg_pool2d needs [N, C, H, W], not {list(x.shape)}")
+    return meta((*x.shape[:2], *size), x.dtype)
+
+
+def _adaptive_grad_infer(dy: Meta, *, x_shape: Shape) -> Meta:
+    return meta(x_shape, dy.dtype)
+
+
+MAX_POOL2D = Op("max_pool2d", _max_infer, _pool_cost, outputs=("y", "index"),
+                vjp=lambda needs, dy, dindex, index, *, x_shape, kernel, stride, padding:
+                (apply(MAX_POOL2D_GRAD, give(dy), give(index), x_shape=x_shape, kernel=kernel, stride=stride,
+                       padding=padding),))
+MAX_POOL2D_GRAD = Op("max_pool2d_grad", _max_grad_infer, _pool_cost)
+AVG_POOL2D = Op("avg_pool2d", _avg_infer, _pool_cost,
+                vjp=lambda needs, dy, *, x_shape, kernel, stride, padding:
+                (apply(AVG_POOL2D_GRAD, give(dy), x_shape=x_shape, kernel=kernel, stride=stride, padding=padding),))
+AVG_POOL2D_GRAD = Op("avg_pool2d_grad", _avg_grad_infer, _pool_cost)
+ADAPTIVE_AVG_POOL2D = Op("adaptive_avg_pool2d", _adaptive_infer, _pool_cost,
+                         vjp=lambda needs, dy, *, x_shape: (apply(ADAPTIVE_AVG_POOL2D_GRAD, give(dy), x_shape=x_shape),))
+ADAPTIVE_AVG_POOL2D_GRAD = Op("adaptive_avg_pool2d_grad", _adaptive_grad_infer, _pool_cost)
+
+
+def max_pool2d(x: Tensor, kernel: int | Pair, *, stride: int | Pair | None = None, padding: int | Pair = 0) -> Tensor:
+    """Maximum of each window; the stride is the window by default. The first of equal maxima takes the gradient."""
+    kernel = pair(kernel)
+    return apply_all(MAX_POOL2D, x, kernel=kernel, stride=pair(stride or kernel), padding=pair(padding))[0]
+
+
+def avg_pool2d(x: Tensor, kernel: int | Pair, *, stride: int | Pair | None = None, padding: int | Pair = 0) -> Tensor:
+    """Mean of each window, padding counted as zeros; the stride is the window by default."""
+    kernel = pair(kernel)
+    return apply(AVG_POOL2D, x, kernel=kernel, stride=pair(stride or kernel), padding=pair(padding))
+
+
+def adaptive_avg_pool2d(x: Tensor, size: int | Pair) -> Tensor:
+    """Mean over a ``size`` grid of windows: [i H / h] to [ceil((i + 1) H / h)] along each dimension."""
+    return apply(ADAPTIVE_AVG_POOL2D, x, size=pair(size))

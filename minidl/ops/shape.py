@@ -1,0 +1,120 @@
+"""Views (reshape, permute, slices) and the copies that undo them (contiguous, concat, slice_grad)."""
+
+from math import prod
+
+from minidl.errors import ShapeError
+from minidl.meta import Cost, Meta, Shape, meta
+from minidl.op import Op
+from minidl.tensor import Tensor, apply
+
+
+def copy_cost(inputs, outputs, attrs) -> Cost:
+    """Every element read once and written once."""
+    return Cost(0.0, float(2 * sum(m.nbytes for m in outputs)), "copy")
+
+
+def _reshape_infer(x: Meta, *, shape: Shape) -> Meta:
+    if not x.contiguous:
+        raise ShapeError(f"reshape needs a contiguous tensor, not strides {x.strides} of {list(x.shape)}")
+    if prod(shape) != x.size:
+        raise ShapeError(f"cannot reshape {list(x.shape)} ({x.size} elements) to {list(shape)} ({prod(shape)})")
+    return meta(shape, x.dtype, None, x.offset)
+
+
+def _permute_infer(x: Meta, *, axes: Shape) -> Meta:
+    if sorted(axes) != list(range(len(x.shape))):
+        raise ShapeError(f"axes {list(axes)} do not permute the {len(x.shape)} dimensions of {list(x.shape)}")
+    return meta(tuple(x.shape[a] for a in axes), x.dtype, tuple(x.strides[a] for a in axes), x.offset)
+
+
+def _narrow_infer(x: Meta, *, axis: int, start: int, stop: int) -> Meta:
+    if not (0 <= axis < len(x.shape) and 0 <= start < stop <= x.shape[axis]):
+        raise ShapeError(f"slice {start}:{stop} of axis {axis} is outside {list(x.shape)}")
+    shape = x.shape[:axis] + (stop - start,) + x.shape[axis + 1:]
+    return meta(shape, x.dtype, x.strides, x.offset + start * x.strides[axis])
+
+
+def _narrow_grad_infer(dy: Meta, *, shape: Shape, axis: int, start: int) -> Meta:
+    return meta(shape, dy.dtype)
+
+
+def _concat_infer(*xs: Meta, axis: int) -> Meta:
+    first = xs[0]
+    for x in xs[1:]:
+        if x.dtype != first.dtype or x.shape[:axis] + x.shape[axis + 1:] != first.shape[:axis] + first.shape[axis + 1:]:
+            raise ShapeError(f"cannot concatenate {first} and {x} along axis {axis}")
+    total = sum(x.shape[axis] for x in xs)
+    return meta(first.shape[:axis] + (total,) + first.shape[axis + 1:], first.dtype)
+
+
+def _concat_vjp(needs, dy, *, axis, input_shapes):
+    parts, start = [], 0
+    for need, shape in zip(needs, input_shapes, strict=True):
+        stop = start + shape[axis]
+        parts.append(narrow(dy, axis, start, stop) if need else None)
+        start = stop
+    return tuple(parts)
+
+
+def _permute_vjp(needs, dy, *, axes):
+    return (permute(dy, tuple(sorted(range(len(axes)), key=axes.__getitem__))),)
+
+
+RESHAPE = Op("reshape", _reshape_infer, view=True, vjp=lambda needs, dy, *, x_shape: (reshape(dy, x_shape),))
+PERMUTE = Op("permute", _permute_infer, view=True, vjp=_permute_vjp)
+NARROW = Op("narrow", _narrow_infer, view=True,
+            vjp=lambda needs, dy, *, x_shape, axis, start:
+            (apply(NARROW_GRAD, dy, shape=x_shape, axis=axis, start=start),))
+NARROW_GRAD = Op("narrow_grad", _narrow_grad_infer, copy_cost)
+CONTIGUOUS = Op("contiguous", lambda x: meta(x.shape, x.dtype), copy_cost, vjp=lambda needs, dy: (dy,))
+CONCAT = Op("concat", _concat_infer, copy_cost, vjp=_concat_vjp)
+
+
+def contiguous(x: Tensor) -> Tensor:
+    """x itself if its elements lie in C order, else a copy in which they do."""
+    return x if x.meta.contiguous else apply(CONTIGUOUS, x)
+
+
+def reshape(x: Tensor, shape: Shape) -> Tensor:
+    """A view of another shape; one dimension may be -1. Copies first if x is not contiguous."""
+    shape = tuple(shape)
+    if shape.count(-1) == 1:
+        known = -prod(shape)
+        if known == 0 or x.size % known:
+            raise ShapeError(f"cannot reshape {list(x.shape)} ({x.size} elements) to {list(shape)}")
+        shape = tuple(x.size // known if d == -1 else d for d in shape)
+    return x if shape == x.shape else apply(RESHAPE, contiguous(x), shape=shape)
+
+
+def flatten(x: Tensor, start: int = 1) -> Tensor:
+    """Merge the dimensions from ``start`` on into one."""
+    return reshape(x, x.shape[:start] + (prod(x.shape[start:]),))
+
+
+def permute(x: Tensor, axes: Shape) -> Tensor:
+    """A view with its dimensions in the given order."""
+    return apply(PERMUTE, x, axes=tuple(a % x.ndim for a in axes))
+
+
+def narrow(x: Tensor, axis: int, start: int, stop: int) -> Tensor:
+    """A view of the elements start:stop along one axis."""
+    return apply(NARROW, x, axis=axis, start=start, stop=stop)
+
+
+def concat(tensors: list[Tensor] | tuple[Tensor, ...], axis: int = 1) -> Tensor:
+    """Tensors joined along an axis."""
+    if not tensors:
+        raise ShapeError("nothing to concatenate")
+    return apply(CONCAT, *tensors, axis=axis)
+
+
+def detach(x: Tensor) -> Tensor:
+    """A view that gradients do not flow through."""
+    return apply(DETACH, x)
+
+
+DETACH = Op("detach", lambda x: x, view=True)
+
+for _name, _function in {"reshape": reshape, "permute": permute, "contiguous": contiguous, "flatten": flatten,
+                         "narrow": narrow, "detach": detach}.items():
+    setattr(Tensor, _name, _function)

@@ -1,0 +1,108 @@
+"""Operations that write in place, and those that bring values in: never in a lineage, without a gradient.
+
+Optimizer steps take many parameters at once, in groups: all parameters, then all of each state, then all gradients.
+"""
+
+from typing import Any
+
+from minidl.errors import ShapeError
+from minidl.meta import Cost, DType, Meta, Shape, float32, meta
+from minidl.op import Op
+from minidl.ops.shape import copy_cost
+from minidl.tensor import Tensor, apply, apply_all
+
+
+def _update_cost(written: int):
+    def cost(inputs, outputs, attrs) -> Cost:
+        nbytes = sum(m.nbytes for m in inputs)
+        return Cost(float(nbytes), float(nbytes + sum(m.nbytes for m in inputs[:written])), "elementwise")
+    return cost
+
+
+def _groups(count: int):
+    def infer(*tensors: Meta, **attrs: Any) -> tuple[Meta, ...]:
+        n, rest = divmod(len(tensors), count)
+        if rest or any(tensors[i].shape != tensors[g * n + i].shape for g in range(1, count) for i in range(n)):
+            raise ShapeError(f"an update needs {count} equal groups of tensors, not shapes {[t.shape for t in tensors]}")
+        return ()
+    return infer
+
+
+def _group_cost(groups: int):
+    def cost(inputs, outputs, attrs) -> Cost:
+        return _update_cost(len(inputs) * (groups - 1) // groups)(inputs, outputs, attrs)
+    return cost
+
+
+def _group_mutates(groups: int):
+    return lambda n: range(n * (groups - 1) // groups)
+
+
+def _no_output(a: Meta, **attrs: Any) -> tuple[Meta, ...]:
+    return ()
+
+
+def _pair_infer(a: Meta, b: Meta) -> tuple[Meta, ...]:
+    if a.shape != b.shape or a.dtype != b.dtype:
+        raise ShapeError(f"in place: {a} and {b} differ")
+    return ()
+
+
+SGD = Op("sgd_", _groups(2), _group_cost(2), mutates=_group_mutates(2), update=True,
+         volatile=("lr", "weight_decay"))
+SGD_MOMENTUM = Op("sgd_momentum_", _groups(3), _group_cost(3), mutates=_group_mutates(3), update=True,
+                  volatile=("lr", "momentum", "weight_decay"))
+ADAM = Op("adam_", _groups(4), _group_cost(4), mutates=_group_mutates(4), update=True,
+          volatile=("lr", "beta1", "beta2", "eps", "weight_decay", "step"))
+ADD_ = Op("add_", _pair_infer, _update_cost(1), mutates=lambda n: (0,))
+COPY_ = Op("copy_", _pair_infer, copy_cost, mutates=lambda n: (0,))
+FILL_ = Op("fill_", _no_output, _update_cost(1), mutates=lambda n: (0,), volatile=("value",))
+NORMAL_ = Op("normal_", _no_output, _update_cost(1), mutates=lambda n: (0,), volatile=("seed", "mean", "std"))
+UNIFORM_ = Op("uniform_", _no_output, _update_cost(1), mutates=lambda n: (0,), volatile=("seed", "low", "high"))
+FULL = Op("full", lambda *, shape, dtype, value: meta(shape, dtype),
+          lambda inputs, outputs, attrs: Cost(0.0, float(outputs[0].nbytes), "elementwise"), volatile=("value",))
+# `data` is a host array, or None where only its shape matters; bytes cross the link, so it cannot be replayed.
+UPLOAD = Op("upload", lambda *, shape, dtype, data: meta(shape, dtype),
+            lambda inputs, outputs, attrs: Cost(0.0, float(outputs[0].nbytes), "link"),
+            volatile=("data",), replayable=False)
+UPLOAD_ = Op("upload_", _no_output, lambda inputs, outputs, attrs: Cost(0.0, float(inputs[0].nbytes), "link"),
+             mutates=lambda n: (0,), volatile=("data",))
+
+
+def full(shape: Shape, value: float, dtype: DType = float32) -> Tensor:
+    """A tensor of one value."""
+    return apply(FULL, shape=tuple(shape), dtype=dtype, value=value)
+
+
+def add_(a: Tensor, b: Tensor) -> None:
+    """a += b, in place."""
+    apply_all(ADD_, a, b)
+
+
+def copy_(a: Tensor, b: Tensor) -> None:
+    """Overwrite a with b."""
+    apply_all(COPY_, a, b)
+
+
+def fill_(a: Tensor, value: float) -> None:
+    """Overwrite a with one value."""
+    apply_all(FILL_, a, value=value)
+
+
+def normal_(a: Tensor, *, seed: int, mean: float = 0.0, std: float = 1.0) -> None:
+    """Overwrite a with normal random numbers that follow from the seed."""
+    apply_all(NORMAL_, a, seed=seed, mean=mean, std=std)
+
+
+def uniform_(a: Tensor, *, seed: int, low: float = 0.0, high: float = 1.0) -> None:
+    """Overwrite a with uniform random numbers in [low, high) that follow from the seed."""
+    apply_all(UNIFORM_, a, seed=seed, low=low, high=high)
+
+
+def upload_(a: Tensor, data: Any) -> None:
+    """Overwrite a with the values of a host array of the same shape."""
+    apply_all(UPLOAD_, a, data=data)
+
+
+for _name, _function in {"add_": add_, "copy_": copy_, "fill_": fill_}.items():
+    setattr(Tensor, _name, _function)

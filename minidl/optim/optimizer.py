@@ -1,0 +1,114 @@
+"""What optimizers share: the list of parameters, their state, and updates in chunks. Knows no formula."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any
+
+import numpy as np
+
+from minidl.errors import UserError
+from minidl.op import Attrs, Op
+from minidl.ops.update import fill_, upload_
+from minidl.runtime import parameter
+from minidl.tensor import Tensor, apply_all
+
+# Parameters, state and gradients of one update call must be on the device together. Calls of this size (bytes of
+# parameters) cost nothing noticeable to launch, and keep that working set below those of the large layers.
+CHUNK_BYTES = 64 * 2**20
+
+
+class Optimizer:
+    """Base class: ``step()`` runs one in-place update operation for each chunk of parameters that have a gradient.
+
+    ``lr`` may be changed at any time. The state is made here, not at the first step, so that what a training step
+    needs is known before the first one; it starts at zero. A subclass names its states, and gives the operation and
+    its attributes.
+    """
+
+    def __init__(self, params: Iterable[Tensor], *, op: Op, lr: float, weight_decay: float,
+                 states: tuple[str, ...] = ()) -> None:
+        """Raises UserError if there are no parameters, one comes twice or is not trained, or a number is negative."""
+        self.parameters = list(params)
+        if not self.parameters:
+            raise UserError("the optimizer was given no parameters")
+        if len({p.tensor_id for p in self.parameters}) < len(self.parameters):
+            raise UserError("the optimizer was given the same parameter more than once")
+        if any(p.operation_name or not p.requires_grad for p in self.parameters):
+            raise UserError("the optimizer was given a tensor that is not a leaf that requires a gradient")
+        require_at_least_zero(lr=lr, weight_decay=weight_decay)
+        self.lr = lr
+        self.weight_decay = weight_decay
+        self._op = op
+        self._states = {name: [_zeros_like(p) for p in self.parameters] for name in states}
+
+    def attributes(self) -> Attrs:
+        """The attributes of the update operation at this step."""
+        return {"lr": float(self.lr), "weight_decay": float(self.weight_decay)}
+
+    def step(self) -> None:
+        """Update every parameter that has a gradient."""
+        attributes = self.attributes()
+        for chunk in self._chunks():
+            tensors = [self.parameters[i] for i in chunk]
+            for state in self._states.values():
+                tensors += [state[i] for i in chunk]
+            tensors += [grad for i in chunk if (grad := self.parameters[i].grad) is not None]
+            apply_all(self._op, *tensors, **attributes)
+
+    def zero_grad(self) -> None:
+        """Forget the gradients, which frees their memory."""
+        for tensor in self.parameters:
+            tensor.grad = None
+
+    def _chunks(self) -> Iterator[list[int]]:
+        """Indices of the parameters that have a gradient, in order; a chunk is over CHUNK_BYTES only if it is one."""
+        chunk: list[int] = []
+        nbytes = 0
+        for index, tensor in enumerate(self.parameters):
+            if tensor.grad is None:
+                continue
+            if chunk and nbytes + tensor.nbytes > CHUNK_BYTES:
+                yield chunk
+                chunk, nbytes = [], 0
+            chunk.append(index)
+            nbytes += tensor.nbytes
+        if chunk:
+            yield chunk
+
+    def _named_states(self) -> dict[str, Tensor]:
+        return {f"{name}.{index}": tensor for name, tensors in self._states.items()
+                for index, tensor in enumerate(tensors)}
+
+    def state_dict(self) -> dict[str, np.ndarray]:
+        """A copy on the host of the state, as ``<state>.<index of the parameter>``; not of lr and the other rates."""
+        return {name: tensor.numpy() for name, tensor in self._named_states().items()}
+
+    def load_state_dict(self, arrays: Mapping[str, Any]) -> None:
+        """Overwrite the state with what ``state_dict`` returned; nothing is written if it raises UserError."""
+        targets = self._named_states()
+        if arrays.keys() != targets.keys():
+            wrong = sorted(arrays.keys() ^ targets.keys())
+            raise UserError(f"the state does not fit {type(self).__name__} of {len(self.parameters)} parameters: "
+                            f"{len(wrong)} names are missing or unexpected, the first is {wrong[0]}")
+        values = {name: np.asarray(arrays[name]) for name in targets}
+        for name, tensor in targets.items():
+            if values[name].shape != tensor.shape:
+                raise UserError(f"the state does not fit {type(self).__name__}: {name} is "
+                                f"{list(values[name].shape)} and must be {list(tensor.shape)}")
+        for name, tensor in targets.items():
+            # A copy: the upload happens in stream order, perhaps after the caller has changed the array.
+            upload_(tensor, np.array(values[name], tensor.dtype.name, order="C"))
+
+
+def require_at_least_zero(**numbers: float) -> None:
+    """Raise UserError for a number below zero (or NaN), by its name."""
+    for name, number in numbers.items():
+        if not number >= 0:
+            raise UserError(f"the optimizer's {name} must not be negative, and is {number}")
+
+
+def _zeros_like(tensor: Tensor) -> Tensor:
+    state = parameter(tensor.shape, dtype=tensor.dtype, requires_grad=False)
+    fill_(state, 0.0)
+    return state

@@ -1,0 +1,195 @@
+"""Runtime, the one object a user makes: a device, a budget and a policy.
+
+    with Runtime(device="sim:p100", memory_budget="8GiB", policy="passive") as runtime:
+        model, optimizer = ...
+        for images, labels in batches:
+            with runtime.iteration():
+                loss = ...
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from minidl import device as devices
+from minidl.errors import UserError
+from minidl.executor import Executor, activate, current
+from minidl.memory import policies
+from minidl.memory.ledger import Demand, Ledger
+from minidl.memory.manager import Manager
+from minidl.memory.plan import Policy
+from minidl.memory.storage import Storage
+from minidl.memory.trace import Trace
+from minidl.memory.tracker import Tracker
+from minidl.meta import DTYPES, DType, Shape, aligned, float32, meta
+from minidl.ops.update import UPLOAD
+from minidl.tensor import Tensor, apply
+from minidl.units import parse_bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Stats:
+    """Counters since the runtime was made (bytes, and seconds on the device's clock); peaks since ``reset_peak``.
+
+    ``stall_seconds`` is how long the compute stream stood still for copies.
+    """
+
+    seconds: float
+    stall_seconds: float
+    recompute_seconds: float
+    swapped_out_bytes: int
+    swapped_in_bytes: int
+    recomputed_bytes: int
+    moved_bytes: int
+    used_bytes: int
+    peak_bytes: int
+    budget_bytes: int
+    host_used_bytes: int
+    host_peak_bytes: int
+    calls: int
+
+    def since(self, before: Stats) -> Stats:
+        """The counters' growth since an earlier reading; gauges and peaks as they are now."""
+        counters = ("seconds", "stall_seconds", "recompute_seconds", "swapped_out_bytes", "swapped_in_bytes",
+                    "recomputed_bytes", "moved_bytes", "calls")
+        return replace(self, **{name: getattr(self, name) - getattr(before, name) for name in counters})
+
+
+class Runtime:
+    """Device, budget and policy under one executor; current inside its ``with``.
+
+    device         "cpu", "sim:<profile>", "sim:<file.json>" or a Device
+    memory_budget  bytes of device memory, as a number or "16GiB"; the device's capacity by default
+    host_memory    bytes of host memory for swapped tensors; the device profile's by default
+    policy         a name of ``minidl.memory.policies.POLICIES`` or a Policy
+    seed           all random numbers follow from it
+    poisoned       fill the CPU arena, and all that is freed, with NaN
+    deterministic  never mix algorithms that give different bits
+
+    Raises UserError for a name or size that does not exist.
+    """
+
+    def __init__(self, device: str | devices.Device = "cpu", *, memory_budget: int | str | None = None,
+                 host_memory: int | str | None = None, policy: str | Policy = "passive", seed: int = 0,
+                 poisoned: bool = False, deterministic: bool = True) -> None:
+        self.device = devices.create(device, poisoned=poisoned) if isinstance(device, str) else device
+        self.policy = policies.create(policy) if isinstance(policy, str) else policy
+        budget = _bytes(memory_budget, self.device.profile.memory_bytes, "memory budget")
+        host = _bytes(host_memory, self.device.profile.host_memory_bytes, "host memory", least=0)
+        self.tracker = Tracker()
+        self.memory = Manager(self.device, self.policy, self.tracker, budget, host)
+        self.executor = Executor(self.device, self.memory, self.tracker, deterministic=deterministic)
+        self.seed = seed
+        self.counters: dict[str, int] = {}  # numbers that a step advances; a dry run puts them back
+        self.dry = False
+        self._contexts: list[Any] = []
+
+    @property
+    def budget_bytes(self) -> int:
+        return self.memory.arena.capacity
+
+    def __enter__(self) -> Runtime:
+        context = activate(self.executor)
+        context.__enter__()
+        self._contexts.append(context)
+        _runtimes.append(self)
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        _runtimes.remove(self)
+        self._contexts.pop().__exit__(None, None, None)
+
+    @contextmanager
+    def iteration(self) -> Iterator[None]:
+        """One training step. At its end survivors are made real, lineage is cut, and access counts restart."""
+        executor = current()
+        executor.explicit_iterations = True
+        try:
+            yield
+        finally:
+            executor.end_iteration()
+            executor.explicit_iterations = False
+
+    def next_seed(self) -> int:
+        """A fresh 63-bit seed, the n-th of this runtime; it follows from the runtime's seed and n alone."""
+        count = self.counters["seeds"] = self.counters.get("seeds", 0) + 1
+        return int(np.random.SeedSequence([self.seed, count]).generate_state(1, np.uint64)[0] >> 1)
+
+    def tensor(self, data: Any, *, shape: Shape | None = None, dtype: DType | None = None) -> Tensor:
+        """A leaf with the values of an array (one upload). ``data`` None with a shape: values do not matter."""
+        if data is None:
+            return apply(UPLOAD, shape=tuple(shape or ()), dtype=dtype or float32, data=None)
+        array = np.asarray(data)
+        wanted = dtype or DTYPES.get(array.dtype.name) or float32
+        return apply(UPLOAD, shape=array.shape, dtype=wanted, data=array if self.device.has_values else None)
+
+    def dry_run(self, step: Callable[[], Any]) -> Demand:
+        """Run one step on shapes alone: what an unmanaged run of it needs, and its largest operation.
+
+        Nothing is computed and nothing changes: gradients and counters are put back. The step must not keep tensors.
+        """
+        live = self.memory.live()
+        resident = sum(aligned(s.nbytes) for s in live)
+        kept = [(s, s.grad, s.access_count, s.first_access, s.last_access) for s in live]
+        counters = dict(self.counters)
+        tracker = Tracker()
+        ledger = Ledger(tracker, resident)
+        executor = Executor(devices.DryDevice(self.device), ledger, tracker, deterministic=self.executor.deterministic)
+        self.dry = True
+        try:
+            with activate(executor):
+                step()
+        finally:
+            self.dry = False
+            self.counters = counters
+            for storage, grad, count, first, last in kept:
+                storage.grad = grad
+                storage.access_count, storage.first_access, storage.last_access = count, first, last
+        return ledger.demand()
+
+    def stats(self) -> Stats:
+        """All counters and gauges now."""
+        allocator, executor = self.memory.allocator, self.executor
+        return Stats(self.device.now(), self.device.stall_seconds(), executor.recompute_seconds,
+                     allocator.swapped_out_bytes, allocator.swapped_in_bytes, executor.recomputed_bytes,
+                     allocator.moved_bytes, allocator.arena.used_bytes, allocator.arena.peak_bytes,
+                     allocator.arena.capacity, allocator.host.used_bytes, allocator.host.peak_bytes, executor.issued)
+
+    def trace(self) -> Trace:
+        """The iteration so far, as plain data."""
+        return self.tracker.trace()
+
+    def check(self) -> None:
+        """Raises AssertionError if an invariant of the memory does not hold."""
+        self.memory.check()
+
+
+_runtimes: list[Runtime] = []
+
+
+def current_runtime() -> Runtime:
+    """The runtime whose ``with`` we are in. Raises UserError outside of every one."""
+    if not _runtimes:
+        raise UserError("no runtime is active: put the code under `with minidl.Runtime(...):`")
+    return _runtimes[-1]
+
+
+def parameter(shape: Shape, *, dtype: DType = float32, requires_grad: bool = True) -> Tensor:
+    """An uninitialised persistent leaf: a parameter, a buffer or optimizer state. Raises OutOfMemory."""
+    storage: Storage = current().leaf(meta(tuple(shape), dtype), persistent=True)
+    storage.requires_grad = requires_grad
+    return Tensor(storage)
+
+
+def _bytes(value: int | str | None, default: int, what: str, *, least: int = 1) -> int:
+    if value is None:
+        return default
+    nbytes = parse_bytes(value) if isinstance(value, str) else value
+    if nbytes < least:
+        raise UserError(f"{what} must be at least {least} byte, not {value}")
+    return nbytes

@@ -1,0 +1,165 @@
+"""A Tensor is the user's handle on a Storage: it counts as one use of its bytes, and dies with one ``release``.
+
+It knows shapes and status, and how to call an operation; the operators (+, @, reshape, backward, ...) are attached
+by ``minidl.ops`` and ``minidl.autograd`` when these are imported.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from minidl.executor import current
+from minidl.meta import DType, Meta, Shape
+from minidl.op import Op
+
+if TYPE_CHECKING:
+    import numpy as np
+
+    from minidl.memory.storage import Status, Storage
+
+
+class Tensor:
+    """A handle on a Storage. Making one takes over a use that the storage already counts (see ``alias``)."""
+
+    __slots__ = ("storage", "given", "__weakref__")
+    __array_priority__ = 100.0  # numpy leaves `array * tensor` to us
+
+    def __init__(self, storage: Storage) -> None:
+        self.storage = storage
+        self.given = False
+
+    def __del__(self) -> None:
+        # A handle that was given away, or whose construction failed, has nothing to release.
+        if getattr(self, "storage", None) is not None:
+            self.storage.release()
+
+    def release(self) -> None:
+        """Give up this handle now; it must not be used again."""
+        storage = self.storage
+        self.storage = None  # type: ignore[assignment]
+        storage.release()
+
+    def alias(self) -> Tensor:
+        """Another handle on the same storage."""
+        self.storage.retain()
+        return Tensor(self.storage)
+
+    # What the handle shows of its storage (Listing 1 of the paper).
+    @property
+    def meta(self) -> Meta:
+        return self.storage.meta
+
+    @property
+    def shape(self) -> Shape:
+        return self.storage.meta.shape
+
+    @property
+    def ndim(self) -> int:
+        return len(self.storage.meta.shape)
+
+    @property
+    def size(self) -> int:
+        """Number of elements."""
+        return self.storage.meta.size
+
+    @property
+    def dtype(self) -> DType:
+        return self.storage.meta.dtype
+
+    @property
+    def nbytes(self) -> int:
+        return self.storage.meta.nbytes
+
+    @property
+    def tensor_id(self) -> int:
+        return self.storage.base.tensor_id
+
+    @property
+    def access_count(self) -> int:
+        return self.storage.base.access_count
+
+    @property
+    def timestamp(self) -> float:
+        """Seconds on the stall-free device timeline of this iteration at the last access."""
+        return self.storage.base.timestamp
+
+    @property
+    def status(self) -> Status:
+        return self.storage.base.status
+
+    @property
+    def operation_name(self) -> str:
+        """The operation that made it; empty for a leaf."""
+        call = self.storage.call
+        return call.op.name if call is not None else ""
+
+    @property
+    def requires_grad(self) -> bool:
+        return self.storage.requires_grad
+
+    @requires_grad.setter
+    def requires_grad(self, value: bool) -> None:
+        if self.storage.call is not None and self.storage.call.op.vjp is not None:
+            raise ValueError("requires_grad can be set on leaves only; use detach() first")
+        self.storage.requires_grad = value
+
+    @property
+    def grad(self) -> Tensor | None:
+        """The gradient that ``backward`` accumulated in this leaf."""
+        return self.storage.grad
+
+    @grad.setter
+    def grad(self, value: Tensor | None) -> None:
+        self.storage.grad = value
+
+    def numpy(self) -> np.ndarray:
+        """A copy of the value. Waits for the device. All NaN (or zero) on a device without numerics."""
+        return current().read(self.storage)
+
+    def item(self) -> float:
+        """The value of a tensor of one element. NaN on a device without numerics."""
+        if self.storage.meta.size != 1:
+            raise ValueError(f"item() needs one element, not {self.storage.meta.size}: shape {self.shape}")
+        return self.numpy().item()
+
+    def __float__(self) -> float:
+        return float(self.item())
+
+    def __len__(self) -> int:
+        if not self.shape:
+            raise TypeError("a tensor without dimensions has no length")
+        return self.shape[0]
+
+    def __repr__(self) -> str:
+        made_by = f", {self.operation_name}" if self.operation_name else ""
+        return f"Tensor({self.meta}, id {self.tensor_id}, {self.status.name}{made_by})"
+
+
+def give(tensor: Tensor) -> Tensor:
+    """Mark the next use of this handle as its last: the operation may write over its bytes, and frees them after.
+
+    Gradient formulas hand over what they use for the last time; the handle is dead once the operation has run.
+    """
+    tensor.given = True
+    return tensor
+
+
+def apply_all(op: Op, *tensors: Tensor, **attrs: Any) -> tuple[Tensor, ...]:
+    """Run an operation on tensors: the only way from a formula to the executor."""
+    given = 0
+    inputs = []
+    for position, tensor in enumerate(tensors):
+        inputs.append(tensor.storage)
+        if tensor.given:
+            given |= 1 << position
+    results = tuple(map(Tensor, current().run(op, tuple(inputs), attrs, given)))
+    if given:
+        for tensor in tensors:
+            if tensor.given and tensor.storage is not None:
+                tensor.release()
+    return results
+
+
+def apply(op: Op, *tensors: Tensor, **attrs: Any) -> Tensor:
+    """``apply_all`` for an operation of one output."""
+    return apply_all(op, *tensors, **attrs)[0]

@@ -1,0 +1,118 @@
+"""ResNet: He, Zhang, Ren & Sun, "Deep Residual Learning for Image Recognition", CVPR 2016.
+
+Sections 3.3 and 4.1, Table 1 and Figure 5: each block adds its input to what two 3x3 convolutions (or 1x1, 3x3, 1x1
+with four times the channels) make of it; where the shape changes, the input passes a 1x1 convolution (option B).
+One departure, now usual ("v1.5"): a bottleneck halves the image in its 3x3 convolution, not in its first 1x1 one.
+Parameters are named as in torchvision. The image must have at least 32 pixels a side.
+
+Each forward() binds its running value to one name, line by line: rebinding it is what frees the value before.
+"""
+
+from functools import partial
+
+from minidl import nn
+from minidl.tensor import Tensor
+
+
+class BasicBlock(nn.Module):
+    """Figure 5, left: [N, in_channels, H, W] -> [N, width, H / stride, W / stride]."""
+
+    expansion = 1
+
+    def __init__(self, in_channels: int, width: int, stride: int) -> None:
+        self.conv1 = nn.Conv2d(in_channels, width, 3, stride, 1, bias=False)
+        self.bn1 = nn.BatchNorm2d(width)
+        self.relu = nn.ReLU(inplace=True)
+        self.conv2 = nn.Conv2d(width, width, 3, 1, 1, bias=False)
+        self.bn2 = nn.BatchNorm2d(width)
+        self.downsample = _shortcut(in_channels, width * self.expansion, stride)
+
+    def forward(self, x: Tensor) -> Tensor:
+        y = self.conv1(x)
+        y = self.bn1(y)
+        y = self.relu(y)
+        y = self.conv2(y)
+        y = self.bn2(y)
+        y = y + self.downsample(x)
+        return self.relu(y)
+
+
+class Bottleneck(nn.Module):
+    """Figure 5, right: [N, in_channels, H, W] -> [N, 4 width, H / stride, W / stride]."""
+
+    expansion = 4
+
+    def __init__(self, in_channels: int, width: int, stride: int) -> None:
+        self.conv1 = nn.Conv2d(in_channels, width, 1, bias=False)
+        self.bn1 = nn.BatchNorm2d(width)
+        self.conv2 = nn.Conv2d(width, width, 3, stride, 1, bias=False)
+        self.bn2 = nn.BatchNorm2d(width)
+        self.conv3 = nn.Conv2d(width, width * self.expansion, 1, bias=False)
+        self.bn3 = nn.BatchNorm2d(width * self.expansion)
+        self.relu = nn.ReLU(inplace=True)
+        self.downsample = _shortcut(in_channels, width * self.expansion, stride)
+
+    def forward(self, x: Tensor) -> Tensor:
+        y = self.conv1(x)
+        y = self.bn1(y)
+        y = self.relu(y)
+        y = self.conv2(y)
+        y = self.bn2(y)
+        y = self.relu(y)
+        y = self.conv3(y)
+        y = self.bn3(y)
+        y = y + self.downsample(x)
+        return self.relu(y)
+
+
+def _shortcut(in_channels: int, out_channels: int, stride: int) -> nn.Module:
+    if stride == 1 and in_channels == out_channels:
+        return nn.Identity()
+    return nn.Sequential(nn.Conv2d(in_channels, out_channels, 1, stride, bias=False), nn.BatchNorm2d(out_channels))
+
+
+class ResNet(nn.Module):
+    """[N, in_channels, H, W] -> [N, num_classes]; ``depths`` are the blocks of the four stages, a row of Table 1."""
+
+    def __init__(self, block: type[BasicBlock] | type[Bottleneck], depths: tuple[int, int, int, int], *,
+                 num_classes: int = 1000, in_channels: int = 3) -> None:
+        self.conv1 = nn.Conv2d(in_channels, 64, 7, 2, 3, bias=False)
+        self.bn1 = nn.BatchNorm2d(64)
+        self.relu = nn.ReLU(inplace=True)
+        self.maxpool = nn.MaxPool2d(3, 2, 1)
+        self.layer1 = _stage(block, 64, 64, depths[0], 1)
+        self.layer2 = _stage(block, 64 * block.expansion, 128, depths[1], 2)
+        self.layer3 = _stage(block, 128 * block.expansion, 256, depths[2], 2)
+        self.layer4 = _stage(block, 256 * block.expansion, 512, depths[3], 2)
+        self.avgpool = nn.AdaptiveAvgPool2d(1)
+        self.flatten = nn.Flatten()
+        self.fc = nn.Linear(512 * block.expansion, num_classes)
+        for module in self.modules():
+            if isinstance(module, nn.Conv2d):
+                nn.init.kaiming_normal_(module.weight, mode="fan_out", nonlinearity="relu")
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = self.conv1(x)
+        x = self.bn1(x)
+        x = self.relu(x)
+        x = self.maxpool(x)
+        x = self.layer1(x)
+        x = self.layer2(x)
+        x = self.layer3(x)
+        x = self.layer4(x)
+        x = self.avgpool(x)
+        return self.fc(self.flatten(x))
+
+
+def _stage(block: type[BasicBlock] | type[Bottleneck], in_channels: int, width: int, depth: int,
+           stride: int) -> nn.Sequential:
+    """Blocks of one width; the first may halve the image."""
+    rest = (block(width * block.expansion, width, 1) for _ in range(depth - 1))
+    return nn.Sequential(block(in_channels, width, stride), *rest)
+
+
+resnet18 = partial(ResNet, BasicBlock, (2, 2, 2, 2))
+resnet34 = partial(ResNet, BasicBlock, (3, 4, 6, 3))
+resnet50 = partial(ResNet, Bottleneck, (3, 4, 6, 3))
+resnet101 = partial(ResNet, Bottleneck, (3, 4, 23, 3))
+resnet152 = partial(ResNet, Bottleneck, (3, 8, 36, 3))

@@ -1,0 +1,434 @@
+"""The arena alone, with units of 16 bytes: against a model that keeps a plain list, and one sentence at a time."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+
+from minidl.memory.arena import NO_MARKS, Arena, Block, Marks, unite_marks
+
+UNIT = 16
+
+
+def arena_of(units: int) -> Arena:
+    return Arena(units * UNIT, alignment=UNIT)
+
+
+def filled(layout: str) -> tuple[Arena, dict[str, Block]]:
+    """An arena drawn with one letter a unit: equal neighbours are one block, a dot is free. ``aab.c`` is 5 units."""
+    arena = arena_of(len(layout))
+    runs: list[list[object]] = []
+    for letter in layout:
+        if runs and runs[-1][0] == letter:
+            runs[-1][1] += 1  # type: ignore[operator]
+        else:
+            runs.append([letter, 1])
+    blocks = [(letter, arena.allocate(count * UNIT, letter)) for letter, count in runs]  # type: ignore[operator]
+    for letter, block in blocks:
+        if letter == ".":
+            arena.free(block, NO_MARKS)
+    arena.check()
+    return arena, {letter: block for letter, block in blocks if letter != "."}
+
+
+def drawn(arena: Arena) -> str:
+    return "".join(("." if b.owner is None else str(b.owner)) * (b.size // UNIT) for b in arena.blocks())
+
+
+# One sentence at a time
+
+
+def test_the_capacity_is_rounded_down_to_whole_units():
+    arena = Arena(5 * UNIT + 15, alignment=UNIT)  # 95 bytes hold 5 units
+    assert (arena.capacity, arena.free_bytes, arena.largest_free) == (80, 80, 80)
+    assert Arena(1000).capacity == 768  # 3 x 256, the default
+
+
+@pytest.mark.parametrize(("nbytes", "size"), [(0, 16), (1, 16), (15, 16), (16, 16), (17, 32), (33, 48)])
+def test_sizes_are_rounded_up_to_whole_units_and_nothing_takes_one(nbytes, size):
+    arena = arena_of(4)
+    block = arena.allocate(nbytes, "a")
+    assert block.size == size == arena.used_bytes
+
+
+def test_the_smallest_hole_that_fits_is_taken_from_its_low_end():
+    arena, _ = filled("a...b..c....d")
+    arena.allocate(2 * UNIT, "x")
+    assert drawn(arena) == "a...bxxc....d"
+    arena.allocate(2 * UNIT, "y")
+    assert drawn(arena) == "ayy.bxxc....d"
+
+
+def test_of_equal_holes_the_lowest_is_taken():
+    arena, _ = filled("a..b..c")
+    arena.allocate(UNIT, "x")
+    assert drawn(arena) == "ax.b..c"
+
+
+def test_high_takes_the_top_of_the_highest_hole_that_fits():
+    arena, _ = filled("...a..b.")
+    arena.allocate(2 * UNIT, "x", high=True)
+    assert drawn(arena) == "...axxb."
+    arena.allocate(2 * UNIT, "y", high=True)
+    assert drawn(arena) == ".yyaxxb."
+
+
+def test_a_request_larger_than_the_largest_hole_gets_none_and_changes_nothing():
+    arena, _ = filled("..a...")
+    assert arena.largest_free == 3 * UNIT and arena.free_bytes == 5 * UNIT
+    assert arena.allocate(3 * UNIT + 1, "x") is None
+    assert arena.allocate(3 * UNIT + 1, "x", high=True) is None
+    assert drawn(arena) == "..a..." and arena.peak_bytes == 6 * UNIT
+
+
+def test_an_arena_smaller_than_one_unit_holds_nothing():
+    arena = Arena(UNIT - 1, alignment=UNIT)
+    assert arena.allocate(0, "x") is None
+    assert (arena.largest_free, list(arena.blocks()), arena.cheapest_slide(1)) == (0, [], None)
+    assert arena.cheapest_window(1, lambda block: 0.0) is None
+    arena.check()
+
+
+@pytest.mark.parametrize("order", ["abc", "acb", "bac", "bca", "cab", "cba"])
+def test_freed_neighbours_become_one_block_in_whatever_order_they_are_freed(order):
+    arena, blocks = filled("aabbcc")
+    for letter in order:
+        arena.free(blocks[letter], NO_MARKS)
+        arena.check()
+    assert [(b.offset, b.size) for b in arena.blocks()] == [(0, 6 * UNIT)]
+
+
+def test_the_marks_of_united_blocks_are_the_elementwise_maximum_and_both_parts_of_a_carved_block_have_them():
+    arena, blocks = filled("abc.")
+    arena.free(blocks["a"], (9, 1, 1))
+    arena.free(blocks["c"], (1, 9, 1))  # its right neighbour was never used
+    arena.free(blocks["b"], (1, 1, 9))
+    part = arena.allocate(UNIT, "x")
+    assert part.marks == part.next.marks == (9, 9, 9)
+
+
+def test_an_owner_that_never_ran_passes_on_the_marks_it_got():
+    arena = arena_of(1)
+    arena.free(arena.allocate(UNIT, "a"), (5, 0, 3))
+    arena.free(arena.allocate(UNIT, "b"), NO_MARKS)
+    assert arena.allocate(UNIT, "c").marks == (5, 0, 3)
+
+
+def test_a_second_free_is_an_error_even_after_the_same_bytes_have_a_new_owner():
+    arena = arena_of(2)
+    block = arena.allocate(UNIT, "a")
+    arena.free(block, NO_MARKS)
+    with pytest.raises(AssertionError, match="double free of the block of"):
+        arena.free(block, NO_MARKS)
+    arena = arena_of(1)  # an exact fit: the new block takes the whole of the free one
+    block = arena.allocate(UNIT, "a")
+    arena.free(block, NO_MARKS)
+    arena.allocate(UNIT, "b")
+    with pytest.raises(AssertionError, match="double free"):
+        arena.free(block, NO_MARKS)
+    assert drawn(arena) == "b"
+
+
+def test_none_is_no_owner_and_less_than_nothing_is_no_size():
+    with pytest.raises(AssertionError, match="needs an owner"):
+        arena_of(1).allocate(1, None)
+    with pytest.raises(AssertionError, match="allocation of -1 bytes"):
+        arena_of(1).allocate(-1, "a")
+    with pytest.raises(ValueError, match="arena of -1 bytes"):
+        Arena(-1)
+
+
+def test_the_peak_is_the_most_used_at_once_until_it_is_reset():
+    arena, blocks = filled("aabc")
+    arena.free(blocks["a"], NO_MARKS)
+    arena.free(blocks["b"], NO_MARKS)
+    assert (arena.used_bytes, arena.free_bytes, arena.peak_bytes) == (UNIT, 3 * UNIT, 4 * UNIT)
+    arena.reset_peak()
+    assert arena.peak_bytes == UNIT
+    arena.allocate(UNIT, "x")
+    assert arena.peak_bytes == 2 * UNIT
+
+
+def test_a_slide_packs_its_range_downwards_and_leaves_one_hole_above():
+    arena, blocks = filled("a.bb..cd.e")
+    moved = arena.slide(blocks["a"].next, blocks["c"])
+    assert drawn(arena) == "abbc...d.e"
+    assert [(b.owner, old // UNIT, b.offset // UNIT) for b, old in moved] == [("b", 2, 1), ("c", 6, 3)]
+    arena.check()
+
+
+def test_a_slide_unites_its_hole_with_a_free_right_neighbour_and_leaves_the_left_alone():
+    arena, blocks = filled(".a.b..c")
+    arena.slide(blocks["a"], blocks["b"])
+    assert drawn(arena) == ".ab...c"
+    arena.check()
+    assert arena.slide(blocks["a"], blocks["b"]) == []  # nothing is left to move
+
+
+def test_after_a_slide_the_hole_and_the_moved_blocks_have_the_marks_of_all_bytes_of_the_range():
+    arena, blocks = filled("abcde")
+    arena.free(blocks["b"], (7, 0, 0))
+    arena.free(blocks["d"], (0, 8, 0))
+    arena.free(blocks["e"], (0, 0, 9))  # united with d
+    arena.slide(blocks["a"], blocks["c"].next)
+    assert drawn(arena) == "ac..." and blocks["c"].next.marks == (7, 8, 9)
+    assert blocks["a"].marks == NO_MARKS and blocks["c"].marks == (7, 8, 9)  # a did not move
+
+
+def test_a_slide_needs_its_range_in_address_order():
+    arena, blocks = filled("a.b")
+    with pytest.raises(AssertionError, match="does not follow"):
+        arena.slide(blocks["b"], blocks["a"])
+    assert drawn(arena) == "a.b"
+
+
+def test_the_cheapest_slide_moves_the_fewest_bytes():
+    arena, blocks = filled(".aaa.b..cc.")  # 3 free units: . b .. costs 1; 4: . b .. cc . costs 3; 5: all, 6
+    first, last = arena.cheapest_slide(3 * UNIT)
+    assert (first.offset, last.offset) == (4 * UNIT, 6 * UNIT)
+    arena.slide(first, last)
+    assert drawn(arena) == ".aaab...cc."
+    assert arena.cheapest_slide(5 * UNIT + 1) is None
+
+
+def test_the_cheapest_window_never_reaches_over_a_block_that_may_not_be_evicted():
+    arena, _ = filled("a.bp.ccd")
+    prices = {"a": 1.0, "b": 1.0, "p": None, "c": 5.0, "d": 4.0}
+    assert arena.cheapest_window(2 * UNIT, lambda b: prices[b.owner])[0] == 1.0  # a. before .b
+    cost, blocks = arena.cheapest_window(3 * UNIT, lambda b: prices[b.owner])
+    assert (cost, [b.owner for b in blocks]) == (2.0, ["a", "b"])
+    cost, blocks = arena.cheapest_window(4 * UNIT, lambda b: prices[b.owner])
+    assert (cost, [b.owner for b in blocks]) == (9.0, ["c", "d"])
+    assert arena.cheapest_window(5 * UNIT, lambda b: prices[b.owner]) is None
+
+
+def test_a_window_that_is_free_already_costs_nothing_after_prices_that_do_not_add_up_exactly():
+    arena, _ = filled("abc..")  # 0.1 + 0.2 + 0.3 - 0.1 - 0.2 - 0.3 is not 0 in binary
+    assert arena.cheapest_window(2 * UNIT, lambda b: {"a": 0.1, "b": 0.2, "c": 0.3}[b.owner]) == (0.0, [])
+
+
+@pytest.mark.parametrize("price", [-1.0, float("inf"), float("nan")])
+def test_a_price_is_finite_and_not_negative(price):
+    arena, _ = filled("a")
+    with pytest.raises(AssertionError, match="the cost of evicting"):
+        arena.cheapest_window(1, lambda b: price)
+
+
+# Every invariant of check() can fail
+
+
+def _swap_index(arena: Arena) -> None:
+    arena._keys.reverse()
+
+
+def _forget_index(arena: Arena) -> None:
+    arena._free_at.clear()
+
+
+def _split_free(arena: Arena) -> None:
+    right = Block(6 * UNIT, UNIT, None, NO_MARKS, arena._free_at[5 * UNIT], None)
+    right.previous.size = UNIT
+    right.previous.next = right
+
+
+CORRUPTIONS: dict[str, tuple[Callable[[Arena], object], str]] = {
+    "gap": (lambda a: setattr(a._first.next, "offset", 3 * UNIT), "its left neighbour ends at"),
+    "overlap": (lambda a: setattr(a._first, "size", 3 * UNIT), "its left neighbour ends at"),
+    "not from 0": (lambda a: setattr(a._first, "offset", UNIT), "its left neighbour ends at 0"),
+    "back link": (lambda a: setattr(a._first.next.next, "previous", a._first), "on its left"),
+    "short": (lambda a: setattr(a._free_at[5 * UNIT], "size", UNIT), "blocks end at"),
+    "odd size": (lambda a: setattr(a._first, "size", UNIT + 1), "no multiple of 16"),
+    "empty block": (lambda a: setattr(a._first, "size", 0), "no multiple of 16"),
+    "two free blocks touch": (_split_free, "are both free and touch"),
+    "owner gone": (lambda a: setattr(a._first, "owner", None), "are both free and touch|the index holds"),
+    "index order": (_swap_index, "the index holds"),
+    "index lost": (_forget_index, "the index holds"),
+    "index key": (lambda a: a._keys.append(1 << 40), "the index holds"),
+    "index of an owned block": (lambda a: a._free_at.update({0: a._first}), "the index holds"),
+    "used": (lambda a: setattr(a, "used_bytes", a.used_bytes - UNIT), "bytes are used"),
+    "peak": (lambda a: setattr(a, "peak_bytes", 0), "bytes are used"),
+}
+
+
+@pytest.mark.parametrize("name", CORRUPTIONS)
+def test_check_sees_each_corruption(name):
+    arena, _ = filled("aa.bc..")
+    corrupt, message = CORRUPTIONS[name]
+    corrupt(arena)
+    with pytest.raises(AssertionError, match=message):
+        arena.check()
+
+
+# Against a model: a list of pieces in address order, searched and merged by the shortest means
+
+
+@dataclass
+class Piece:
+    offset: int
+    size: int
+    owner: int | None
+    marks: Marks
+
+
+def merged(pieces: list[Piece]) -> list[Piece]:
+    result: list[Piece] = []
+    for piece in pieces:
+        if result and result[-1].owner is None and piece.owner is None:
+            result[-1].size += piece.size
+            result[-1].marks = unite_marks(result[-1].marks, piece.marks)
+        else:
+            result.append(piece)
+    return result
+
+
+class ArenaAgainstModel(RuleBasedStateMachine):
+    """The arena and the model do the same; after every step they hold the same pieces, owners and marks."""
+
+    @initialize(units=st.integers(1, 24), spare=st.integers(0, UNIT - 1))
+    def start(self, units, spare):
+        self.arena = Arena(units * UNIT + spare, alignment=UNIT)
+        self.pieces = [Piece(0, units * UNIT, None, NO_MARKS)]
+        self.blocks: dict[int, Block] = {}
+        self.history = [NO_MARKS] * units  # of each unit, the maximum of all marks it was ever freed with
+        self.owners = self.used = self.peak = 0
+
+    @rule(nbytes=st.integers(0, 6 * UNIT), high=st.booleans())
+    def allocate(self, nbytes, high):
+        size = max(-(-nbytes // UNIT), 1) * UNIT
+        fitting = [p for p in self.pieces if p.owner is None and p.size >= size]
+        self.owners += 1
+        block = self.arena.allocate(nbytes, self.owners, high=high)
+        if not fitting:
+            assert block is None
+            return
+        free = max(fitting, key=lambda p: p.offset) if high else min(fitting, key=lambda p: (p.size, p.offset))
+        index = self.pieces.index(free)
+        offset = free.offset + free.size - size if high else free.offset
+        parts = [Piece(offset, size, self.owners, free.marks)]
+        if free.size > size:
+            rest = Piece(free.offset if high else offset + size, free.size - size, None, free.marks)
+            parts = [rest, *parts] if high else [*parts, rest]
+        self.pieces[index:index + 1] = parts
+        self.used += size
+        self.peak = max(self.peak, self.used)
+        self.blocks[self.owners] = block
+        assert (block.offset, block.size, block.owner) == (offset, size, self.owners)
+
+    @precondition(lambda self: self.blocks)
+    @rule(data=st.data(), marks=st.tuples(*[st.integers(0, 9)] * 3))
+    def free(self, data, marks):
+        owner = data.draw(st.sampled_from(sorted(self.blocks)))
+        piece = next(p for p in self.pieces if p.owner == owner)
+        self.arena.free(self.blocks.pop(owner), marks)
+        for unit in range(piece.offset // UNIT, (piece.offset + piece.size) // UNIT):
+            self.history[unit] = unite_marks(self.history[unit], marks)
+        self.used -= piece.size
+        piece.owner, piece.marks = None, unite_marks(piece.marks, marks)
+        self.pieces = merged(self.pieces)
+
+    @rule(data=st.data())
+    def slide(self, data):
+        low = data.draw(st.integers(0, len(self.pieces) - 1))
+        high = data.draw(st.integers(low, len(self.pieces) - 1))
+        blocks = list(self.arena.blocks())
+        moved = self.arena.slide(blocks[low], blocks[high])
+        if high + 1 < len(self.pieces) and self.pieces[high + 1].owner is None:
+            high += 1
+        members = self.pieces[low:high + 1]
+        owned = [p for p in members if p.owner is not None]
+        end = members[-1].offset + members[-1].size
+        offset, expected, packed = members[0].offset, [], []
+        marks = NO_MARKS
+        for piece in owned:
+            packed.append(Piece(offset, piece.size, piece.owner, piece.marks))
+            if piece.offset != offset:
+                expected.append((piece.owner, piece.offset))
+            offset += piece.size
+        movers = [owner for owner, _ in expected]
+        for piece in members:
+            if piece.owner is None or piece.owner in movers:
+                marks = unite_marks(marks, piece.marks)
+        for piece in packed:
+            piece.marks = marks if piece.owner in movers else piece.marks
+        if offset < end:
+            packed.append(Piece(offset, end - offset, None, marks))
+        self.pieces[low:high + 1] = packed
+        assert [(block.owner, old) for block, old in moved] == expected
+
+    @precondition(lambda self: self.blocks)
+    @rule()
+    def reset_peak(self):
+        self.arena.reset_peak()
+        self.peak = self.used
+
+    @rule(nbytes=st.integers(0, 26 * UNIT))
+    def cheapest_slide(self, nbytes):
+        runs = [self.pieces[i:j] for i in range(len(self.pieces)) for j in range(i + 1, len(self.pieces) + 1)]
+        enough = [r for r in runs if sum(p.size for p in r if p.owner is None) >= max(nbytes, 1)]
+        found = self.arena.cheapest_slide(nbytes)
+        if not enough:
+            assert found is None
+            return
+        offsets = [p.offset for p in self.pieces]
+        chosen = self.pieces[offsets.index(found[0].offset):offsets.index(found[1].offset) + 1]
+        assert chosen in enough
+        assert owned_bytes(chosen) == min(map(owned_bytes, enough))
+
+    @rule(nbytes=st.integers(0, 26 * UNIT), data=st.data())
+    def cheapest_window(self, nbytes, data):
+        prices = {o: data.draw(st.none() | st.integers(0, 5).map(float)) for o in self.blocks}
+        runs = [self.pieces[i:j] for i in range(len(self.pieces)) for j in range(i + 1, len(self.pieces) + 1)]
+        allowed = [r for r in runs if sum(p.size for p in r) >= max(nbytes, 1)
+                   and all(p.owner is None or prices[p.owner] is not None for p in r)]
+        costs = [sum(prices[p.owner] for p in r if p.owner is not None) for r in allowed]
+        found = self.arena.cheapest_window(nbytes, lambda block: prices[block.owner])
+        if not costs:
+            assert found is None
+            return
+        cost, blocks = found
+        assert cost == min(costs) == sum(prices[b.owner] for b in blocks)
+        # Emptied, the blocks leave a hole that is large enough.
+        emptied = [Piece(p.offset, p.size, None if p.owner in {b.owner for b in blocks} else p.owner, p.marks)
+                   for p in self.pieces]
+        assert max(p.size for p in merged(emptied) if p.owner is None) >= nbytes
+
+    @invariant()
+    def same_pieces(self):
+        if not hasattr(self, "arena"):
+            return
+        self.arena.check()
+        blocks = list(self.arena.blocks())
+        assert [Piece(b.offset, b.size, b.owner, b.marks) for b in blocks] == self.pieces
+        assert all(self.blocks[b.owner] is b for b in blocks if b.owner is not None)
+        free = [p.size for p in self.pieces if p.owner is None]
+        assert (self.arena.used_bytes, self.arena.peak_bytes) == (self.used, self.peak)
+        assert (self.arena.free_bytes, self.arena.largest_free) == (sum(free), max(free, default=0))
+        for block in blocks:
+            for unit in range(block.offset // UNIT, (block.offset + block.size) // UNIT):
+                assert unite_marks(self.history[unit], block.marks) == block.marks  # no byte forgets a use
+
+
+def owned_bytes(pieces: list[Piece]) -> int:
+    return sum(p.size for p in pieces if p.owner is not None)
+
+
+TestArenaAgainstModel = ArenaAgainstModel.TestCase
+TestArenaAgainstModel.settings = settings(max_examples=400, stateful_step_count=40, deadline=None, database=None)
+
+
+@settings(max_examples=300, deadline=None, database=None)
+@given(st.lists(st.integers(0, 3), min_size=1, max_size=24), st.data())
+def test_moves_of_a_slide_carried_out_in_order_keep_every_byte(letters, data):
+    layout = "".join(".abc"[letter] for letter in letters)
+    arena, _ = filled(layout)
+    blocks = list(arena.blocks())
+    memory = bytearray(range(arena.capacity // UNIT))  # one byte stands for a unit; the arena's sizes are divided by it
+    held = {b: bytes(memory[b.offset // UNIT:(b.offset + b.size) // UNIT]) for b in blocks if b.owner is not None}
+    low = data.draw(st.integers(0, len(blocks) - 1))
+    for block, old in arena.slide(blocks[low], blocks[data.draw(st.integers(low, len(blocks) - 1))]):
+        new, count = block.offset // UNIT, block.size // UNIT
+        memory[new:new + count] = memory[old // UNIT:old // UNIT + count]
+    assert {b: bytes(memory[b.offset // UNIT:(b.offset + b.size) // UNIT]) for b in held} == held

@@ -1,0 +1,176 @@
+"""The networks have the parameters of their papers under torchvision's names. Nothing here looks at values."""
+
+import gc
+from pathlib import Path
+
+import pytest
+
+from minidl import Runtime
+from minidl.autograd import no_grad
+from minidl.errors import UserError
+from minidl.nn import AdaptiveAvgPool2d, Linear
+from minidl.ops import full
+from minidl.tensor import Tensor
+from models import MODELS, create, find
+
+# Parameters of each network for 1000 classes (10 for the two small ones), buffers not counted, and the number of
+# parameters and buffers together. As torchvision has them; by hand for
+# lenet: C1 6(25+1) = 156, C3 16(6*25+1) = 2,416, C5 120(16*25+1) = 48,120, F6 84(120+1) = 10,164, output 850;
+# mlp: 300(784+1) = 235,500, 100(300+1) = 30,100, 10(100+1) = 1,010.
+SIZES = {
+    "mlp": (266_610, 6),
+    "lenet": (61_706, 10),
+    "vgg11": (132_863_336, 22),
+    "vgg13": (133_047_848, 26),
+    "vgg16": (138_357_544, 32),
+    "vgg19": (143_667_240, 38),
+    "resnet18": (11_689_512, 102),
+    "resnet34": (21_797_672, 182),
+    "resnet50": (25_557_032, 267),
+    "resnet101": (44_549_160, 522),
+    "resnet152": (60_192_808, 777),
+}
+
+
+@pytest.fixture
+def on_simulated_gpu():
+    """A device without numerics, so that even VGG costs nothing to make."""
+    with Runtime(device="sim:p100"):
+        yield
+
+
+def test_every_model_has_its_size_here():
+    assert set(SIZES) == set(MODELS)
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_a_model_has_as_many_parameters_as_its_paper_and_torchvision_say(on_simulated_gpu, name):
+    model = create(name)
+    count = sum(p.size for p in model.parameters())
+    tensors = len([*model.named_parameters(), *model.named_buffers()])
+    assert (count, tensors) == SIZES[name]
+
+
+@pytest.mark.parametrize("name", ["vgg16", "resnet18", "resnet50"])
+def test_names_shapes_and_order_of_the_state_are_those_of_torchvision(on_simulated_gpu, name):
+    lines = (Path(__file__).parent / "data" / f"names_{name}.txt").read_text().splitlines()
+    expected = [(path, tuple(map(int, shape.split("x")))) for path, shape in (line.split() for line in lines)]
+    assert [(path, array.shape) for path, array in create(name).state_dict().items()] == expected
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_the_default_image_gives_one_score_a_class(on_simulated_gpu, name):
+    entry = find(name)
+    model = create(name)
+    with no_grad():
+        y = model(full((2, *entry.input_shape), 0.0))
+    assert y.shape == (2, entry.num_classes)
+
+
+@pytest.mark.parametrize(("name", "size"), [("mlp", 8), ("lenet", 28), ("vgg11", 32), ("resnet18", 32),
+                                            ("resnet50", 75)])
+def test_other_classes_channels_and_image_sizes_can_be_asked_for(on_simulated_gpu, name, size):
+    model = create(name, num_classes=7, in_channels=2, image_size=size)
+    with no_grad():
+        assert model(full((3, 2, size, size), 0.0)).shape == (3, 7)
+
+
+@pytest.mark.parametrize(("name", "shape"), [
+    ("vgg11", (1, 512, 7, 7)), ("vgg13", (1, 512, 7, 7)), ("vgg16", (1, 512, 7, 7)), ("vgg19", (1, 512, 7, 7)),
+    ("resnet18", (1, 512, 7, 7)), ("resnet34", (1, 512, 7, 7)), ("resnet50", (1, 2048, 7, 7)),
+    ("resnet101", (1, 2048, 7, 7)), ("resnet152", (1, 2048, 7, 7)),
+])
+def test_an_image_of_224_pixels_has_been_halved_five_times_before_the_last_pooling(on_simulated_gpu, name, shape):
+    model = create(name)
+    pooled = []
+    model.avgpool.forward = lambda x: (pooled.append(x.shape), AdaptiveAvgPool2d.forward(model.avgpool, x))[1]
+    with no_grad():
+        model(full((1, 3, 224, 224), 0.0))
+    assert pooled == [shape]
+
+
+def test_a_bottleneck_halves_the_image_in_its_3x3_convolution(on_simulated_gpu):
+    block = create("resnet50").layer2[0]
+    assert (block.conv1.stride, block.conv2.stride, block.downsample[0].stride) == ((1, 1), (2, 2), (2, 2))
+
+
+@pytest.mark.parametrize("name", ["lenet", "vgg11", "resnet18", "resnet50"])
+@pytest.mark.parametrize("mode", ["train", "eval"])
+def test_a_forward_pass_leaves_no_tensor_alive_but_its_result(on_simulated_gpu, name, mode):
+    def tensors() -> int:
+        return sum(isinstance(thing, Tensor) for thing in gc.get_objects())
+
+    model = getattr(create(name), mode)()
+    x = full((2, *find(name).input_shape), 0.0)
+    gc.collect()
+    before = tensors()
+    y = model(x)
+    assert tensors() == before + 1
+    del y
+
+
+@pytest.mark.parametrize("name", ["resnet18", "resnet50"])
+@pytest.mark.parametrize(("stage", "index", "at_most"), [("layer1", 1, 2), ("layer2", 0, 3)])
+def test_a_residual_block_in_inference_holds_no_more_than_its_join_needs(on_simulated_gpu, monkeypatch, name, stage,
+                                                                        index, at_most):
+    # Besides the input, which is the caller's: the branch and the sum, and the shortcut where it is not the input.
+    module = getattr(create(name).eval(), stage)[index]
+    x = full((1, module.conv1.weight.shape[1], 56, 56), 0.0)
+    gc.collect()
+    before = {id(thing) for thing in gc.get_objects() if isinstance(thing, Tensor)}
+    counts = []
+    make_tensor = Tensor.__init__
+
+    def make_and_count(self, storage):
+        make_tensor(self, storage)
+        counts.append(sum(isinstance(thing, Tensor) and id(thing) not in before and thing.storage is not None
+                          for thing in gc.get_objects()))
+
+    monkeypatch.setattr(Tensor, "__init__", make_and_count)
+    with no_grad():
+        module(x)
+    assert max(counts) == at_most
+
+
+def test_an_unknown_name_is_answered_with_the_nearest(on_simulated_gpu):
+    with pytest.raises(UserError, match="'resnet51'; did you mean resnet50"):
+        create("resnet51")
+    with pytest.raises(UserError, match="there are mlp, lenet, vgg11"):
+        create("zzzz")
+
+
+def test_lenet_refuses_a_size_that_its_frame_does_not_hold(on_simulated_gpu):
+    with pytest.raises(UserError, match="28, 30 or 32 pixels a side, not 8"):
+        create("lenet", image_size=8)
+
+
+def own(*, num_classes: int = 3) -> Linear:
+    """A network that the registry does not know."""
+    return Linear(5, num_classes)
+
+
+def not_a_model() -> int:
+    """Something else."""
+    return 5
+
+
+def test_a_network_of_ones_own_comes_by_module_and_function(on_simulated_gpu):
+    assert create(f"{__name__}:own").weight.shape == (3, 5)
+    assert create(f"{__name__}:own", num_classes=4, image_size=9).weight.shape == (4, 5)
+
+
+@pytest.mark.parametrize(("function", "message"), [
+    ("own", "takes no in_channels, and 3 was asked for"),
+    ("absent", "cannot load the model"),
+    ("__doc__", "__doc__ cannot be called"),
+])
+def test_what_cannot_be_had_of_ones_own_function_is_one_error(on_simulated_gpu, function, message):
+    with pytest.raises(UserError, match=message):
+        create(f"{__name__}:{function}", in_channels=3)
+
+
+def test_a_module_that_is_not_there_and_a_function_that_returns_no_module_are_errors(on_simulated_gpu):
+    with pytest.raises(UserError, match="No module named 'no_such_package'"):
+        create("no_such_package:net")
+    with pytest.raises(UserError, match="returned int, which is not"):
+        create(f"{__name__}:not_a_model")

@@ -1,0 +1,208 @@
+"""Optimizers: their formulas over several steps, how they group parameters, and their state."""
+
+import re
+
+import numpy as np
+import pytest
+
+from minidl import Runtime, optim
+from minidl.errors import UserError
+from minidl.nn import parameter
+from minidl.ops import full
+from minidl.ops.update import fill_, upload_
+from minidl.optim import optimizer as optimizer_module
+from minidl.runtime import current_runtime
+
+START = (1.0, -2.0, 3.0)
+GRADS = ((0.5, -1.0, 0.25), (1.5, 0.0, -2.0), (-0.5, 0.125, 1.0))  # one a step
+
+
+@pytest.fixture(autouse=True)
+def runtime():
+    with Runtime(device="cpu", memory_budget="4MiB", poisoned=True) as made:
+        yield made
+
+
+def make_parameter(values=START):
+    tensor = parameter((len(values),))
+    upload_(tensor, np.asarray(values, np.float32))
+    return tensor
+
+
+def set_grad(tensor, values):
+    tensor.grad = full(tensor.shape, 0.0)
+    upload_(tensor.grad, np.asarray(values, np.float32))
+
+
+def take_steps(optimizer, tensor, grads=GRADS):
+    for grad in grads:
+        set_grad(tensor, grad)
+        optimizer.step()
+    return tensor.numpy()
+
+
+def sgd_formula(*, lr, momentum=0.0, weight_decay=0.0):
+    p, buf = np.array(START), np.zeros(3)
+    for grad in np.array(GRADS):
+        buf = momentum * buf + grad + weight_decay * p
+        p = p - lr * buf
+    return p
+
+
+@pytest.mark.parametrize("rates", [{"lr": 0.1}, {"lr": 0.1, "weight_decay": 0.2}, {"lr": 0.1, "momentum": 0.9},
+                                   {"lr": 0.1, "momentum": 0.5, "weight_decay": 0.2}], ids=str)
+def test_sgd_follows_its_formula_from_the_first_step(rates):
+    p = make_parameter()
+    assert take_steps(optim.SGD([p], **rates), p) == pytest.approx(sgd_formula(**rates), rel=1e-5)  # float32
+
+
+@pytest.mark.parametrize("weight_decay", [0.0, 0.1])
+def test_adam_follows_its_formula_and_counts_its_steps_from_one(weight_decay):
+    lr, beta1, beta2, eps = 0.1, 0.8, 0.95, 1e-3
+    p, m, v = np.array(START), np.zeros(3), np.zeros(3)
+    for t, grad in enumerate(np.array(GRADS), start=1):
+        g = grad + weight_decay * p
+        m, v = beta1 * m + (1 - beta1) * g, beta2 * v + (1 - beta2) * g**2
+        p = p - lr * (m / (1 - beta1**t)) / (np.sqrt(v / (1 - beta2**t)) + eps)
+    ours = make_parameter()
+    adam = optim.Adam([ours], lr=lr, betas=(beta1, beta2), eps=eps, weight_decay=weight_decay)
+    assert take_steps(adam, ours) == pytest.approx(p, rel=1e-5)  # float32
+    state = adam.state_dict()
+    assert state["m.0"] == pytest.approx(m, rel=1e-5)
+    assert state["v.0"] == pytest.approx(v, rel=1e-5)
+    assert state["step"] == 3
+
+
+def test_the_learning_rate_may_be_changed_between_steps():
+    p = make_parameter((1.0,))
+    sgd = optim.SGD([p], lr=0.5)
+    set_grad(p, (1.0,))
+    sgd.step()
+    sgd.lr = 0.25
+    sgd.step()
+    assert p.numpy().tolist() == [0.25]  # 1 - 0.5 - 0.25
+
+
+@pytest.mark.parametrize("make", [lambda ps: optim.SGD(ps, 0.1, 0.9), lambda ps: optim.Adam(ps)])
+def test_a_parameter_without_gradient_keeps_its_value_and_state(make):
+    idle, busy = make_parameter(), make_parameter()
+    optimizer = make([idle, busy])
+    take_steps(optimizer, busy, GRADS[:1])
+    assert idle.numpy().tolist() == list(START)
+    assert busy.numpy().tolist() != list(START)
+    for name, array in optimizer.state_dict().items():
+        if name.endswith(".0"):
+            assert not array.any(), name
+        elif name != "step":
+            assert array.any(), name
+
+
+def test_zero_grad_forgets_every_gradient():
+    p = make_parameter()
+    set_grad(p, START)
+    optim.SGD([p], 0.1).zero_grad()
+    assert p.grad is None
+
+
+def recorded_updates(monkeypatch, optimizer):
+    """The parameters of each update call of one step, as positions in the optimizer's list."""
+    calls = []
+
+    def record(op, *tensors, **attrs):
+        positions = {id(p): i for i, p in enumerate(optimizer.parameters)}
+        calls.append([positions[id(t)] for t in tensors if id(t) in positions])
+        group = len(calls[-1])
+        assert [id(t) for t in tensors[-group:]] == [id(optimizer.parameters[i].grad) for i in calls[-1]]
+        assert len(tensors) == group * (2 + len(optimizer._states))
+        for k, state in enumerate(optimizer._states.values(), start=1):
+            assert [id(t) for t in tensors[k * group:(k + 1) * group]] == [id(state[i]) for i in calls[-1]]
+        return ()
+
+    monkeypatch.setattr(optimizer_module, "apply_all", record)
+    optimizer.step()
+    return calls
+
+
+@pytest.mark.parametrize("make", [lambda ps: optim.SGD(ps, 0.1), lambda ps: optim.SGD(ps, 0.1, 0.9),
+                                  lambda ps: optim.Adam(ps)], ids=["sgd", "momentum", "adam"])
+def test_updates_go_in_chunks_that_keep_the_order_and_the_limit(monkeypatch, make):
+    # A limit of 64 bytes is 16 floats: 8 + 8 fit exactly, 17 is over the limit alone, 15 + 2 would be.
+    sizes = [8, 8, 1, 17, 15, 2, 3]
+    monkeypatch.setattr(optimizer_module, "CHUNK_BYTES", 64)
+    tensors = [make_parameter([0.0] * n) for n in sizes]
+    optimizer = make(tensors)
+    for tensor in tensors:
+        tensor.grad = full(tensor.shape, 1.0)
+    assert recorded_updates(monkeypatch, optimizer) == [[0, 1], [2], [3], [4], [5, 6]]
+    tensors[1].grad = tensors[3].grad = None
+    assert recorded_updates(monkeypatch, optimizer) == [[0, 2], [4], [5, 6]]
+
+
+def test_a_chunk_is_at_most_64_mebibytes_of_parameters():
+    assert optim.CHUNK_BYTES == 64 * 1024 * 1024
+
+
+def test_the_result_does_not_depend_on_the_chunks(monkeypatch):
+    def train():
+        tensors = [make_parameter([float(i)] * n) for i, n in enumerate((8, 3, 20))]
+        optimizer = optim.Adam(tensors)
+        for tensor in tensors:
+            tensor.grad = full(tensor.shape, 0.5)
+        optimizer.step()
+        return [tensor.numpy().tobytes() for tensor in tensors]
+    whole = train()
+    monkeypatch.setattr(optimizer_module, "CHUNK_BYTES", 16)
+    assert train() == whole
+
+
+@pytest.mark.parametrize("make", [lambda ps: optim.SGD(ps, 0.1), lambda ps: optim.SGD(ps, 0.1, 0.9),
+                                  lambda ps: optim.Adam(ps)], ids=["sgd", "momentum", "adam"])
+def test_training_goes_on_from_a_saved_state_as_if_it_had_not_stopped(make):
+    through = make_parameter()
+    optimizer = make([through])
+    middle = take_steps(optimizer, through, GRADS[:2])
+    state = optimizer.state_dict()
+    end = take_steps(optimizer, through, GRADS[2:])
+    resumed = make_parameter(middle)
+    second = make([resumed])
+    second.load_state_dict(state)
+    for array in state.values():
+        array[...] = 7  # it was copied
+    assert take_steps(second, resumed, GRADS[2:]).tobytes() == end.tobytes()
+
+
+def test_a_state_that_does_not_fit_is_an_error_and_nothing_is_written():
+    optimizer = optim.Adam([make_parameter()])
+    state = optimizer.state_dict()
+    assert set(state) == {"m.0", "v.0", "step"}
+    with pytest.raises(UserError, match=re.escape("v.0 is [2] and must be [3]")):
+        optimizer.load_state_dict(state | {"m.0": np.ones(3), "v.0": np.ones(2), "step": 4})
+    with pytest.raises(UserError, match="1 names are missing or unexpected, the first is m.1"):
+        optimizer.load_state_dict(state | {"m.1": np.ones(3)})
+    with pytest.raises(UserError, match="step is missing"):
+        optimizer.load_state_dict({name: state[name] for name in ("m.0", "v.0")})
+    assert not any(array.any() for array in optimizer.state_dict().values())
+
+
+def test_adams_step_is_counted_in_the_runtime_where_a_dry_run_can_take_it_back():
+    tensors = [make_parameter(), make_parameter()]
+    first, second = optim.Adam(tensors[:1]), optim.Adam(tensors[1:])
+    counters = current_runtime().counters
+    before = dict(counters)
+    take_steps(first, tensors[0])
+    assert (first.state_dict()["step"], second.state_dict()["step"]) == (3, 0)
+    counters.update(before)
+    assert first.state_dict()["step"] == 0
+
+
+def test_what_an_optimizer_cannot_use_is_an_error():
+    p, frozen = make_parameter(), parameter((2,), requires_grad=False)
+    fill_(frozen, 0.0)
+    for params, rates, message in [([], {}, "no parameters"), ([p, p], {}, "more than once"),
+                                   ([frozen], {}, "not a leaf that requires"), ([p], {"lr": -1.0}, "lr must not be negative"),
+                                   ([p], {"weight_decay": -1.0}, "weight_decay must not be negative"),
+                                   ([p], {"momentum": -0.5}, "momentum must not be negative")]:
+        with pytest.raises(UserError, match=message):
+            optim.SGD(params, **{"lr": 0.1, **rates})
+    with pytest.raises(UserError, match=re.escape("betas must be in [0, 1), and are (0.9, 1.0)")):
+        optim.Adam([p], betas=(0.9, 1.0))
