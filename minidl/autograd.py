@@ -79,7 +79,7 @@ def _add_to_leaf(leaf: Storage, gradient: Tensor) -> None:
     storage = gradient.storage
     if storage.base is not storage or storage.refs > 1:
         gradient = apply(CONTIGUOUS, gradient)  # its bytes are shared: it must have its own to be added to
-    gradient.storage.call = None  # a leaf from now on: it keeps its bytes, and pins nothing
+    current().make_leaf(gradient.storage)
     leaf.grad = gradient
 
 

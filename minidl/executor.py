@@ -64,9 +64,11 @@ class Executor:
                 memory.make_resident(inputs, op.name)
                 break
         outputs = tuple([Storage(meta, memory, tracker.temporary_id()) for meta in signature.outputs])
+        needs = self._needs(op, inputs)
+        saved = self._saves(signature, attrs, needs) if needs else ()
         tracker.begin()
         try:
-            algorithm, workspace = memory.place(signature, inputs, outputs, given)
+            algorithm, workspace = memory.place(signature, inputs, outputs, given, saved)
         except OutOfMemory:
             tracker.cancel()
             raise
@@ -78,7 +80,7 @@ class Executor:
             memory.after_write(written, self.issued)
             tracker.updated |= op.update
         elif op.replayable:
-            self._record_lineage(signature, inputs, attrs, outputs)
+            self._record_lineage(signature, inputs, attrs, outputs, needs, saved)
         return outputs
 
     def signature(self, op: Op, inputs: tuple[Storage, ...], attrs: Attrs) -> Signature:
@@ -103,34 +105,43 @@ class Executor:
             algorithms = tuple(a for a in algorithms if a.bits_class == algorithms[0].bits_class)
         return Signature(op, metas, outputs, tuple(sorted(algorithms, key=lambda a: (a.seconds, a.workspace))))
 
+    def _needs(self, op: Op, inputs: tuple[Storage, ...]) -> tuple[bool, ...]:
+        """Which inputs want a gradient through this call; () if none does."""
+        if op.vjp is None or not self.grad_enabled:
+            return ()
+        needs = tuple([s.requires_grad for s in inputs])
+        return needs if True in needs else ()
+
+    def _saves(self, signature: Signature, attrs: Attrs, needs: tuple[bool, ...]) -> tuple[int, ...]:
+        """Which of inputs + outputs the call keeps for its gradient."""
+        saved = self._saved.get((signature, needs))
+        if saved is None:
+            saved = self._saved[signature, needs] = signature.op.saved_indices(attrs, needs, len(signature.inputs))
+        return saved
+
     def _view(self, signature: Signature, inputs: tuple[Storage, ...], attrs: Attrs) -> tuple[Storage, ...]:
         outputs = (View(signature.outputs[0], inputs[0].base),)
-        self._record_lineage(signature, inputs, attrs, outputs)
+        needs = self._needs(signature.op, inputs)
+        saved = self._saves(signature, attrs, needs) if needs else ()
+        self._record_lineage(signature, inputs, attrs, outputs, needs, saved)
         return outputs
 
     def _record_lineage(self, signature: Signature, inputs: tuple[Storage, ...], attrs: Attrs,
-                        outputs: tuple[Storage, ...]) -> None:
+                        outputs: tuple[Storage, ...], needs: tuple[bool, ...], saved: tuple[int, ...]) -> None:
         call = Call(signature.op, inputs, attrs, tuple([s.me for s in outputs]), self.issued, signature)
         for storage in outputs:
             storage.call = call
-        if not self.grad_enabled or signature.op.vjp is None:
-            return
-        needs = tuple([s.requires_grad for s in inputs])
-        if True not in needs:
+        if not needs:
             return
         call.needs = needs
-        saved = self._saved.get((signature, needs))
-        if saved is None:
-            saved = signature.op.saved_indices(attrs, needs, len(inputs))
-            self._saved[signature, needs] = saved
         outputs[0].requires_grad = True
         call.saved = saved
-        everything = inputs + outputs
+        count = len(inputs)
         for index in saved:
-            everything[index].retain_saved()
+            (inputs[index] if index < count else outputs[index - count]).retain_saved()
         if len(outputs) > 1:
             # An output that is saved lives as long as the first one, through which gradients come.
-            outputs[0].siblings = tuple(s for i, s in enumerate(outputs[1:], len(inputs) + 1) if i in saved)
+            outputs[0].siblings = tuple([s for i, s in enumerate(outputs) if i and count + i in saved])
 
     # Values --------------------------------------------------------------------------------------------------
     def read(self, storage: Storage) -> np.ndarray:
@@ -149,6 +160,12 @@ class Executor:
         storage.persistent = persistent
         self.memory.place_leaf(storage)
         return storage
+
+    def make_leaf(self, storage: Storage) -> None:
+        """Cut a storage's lineage: from now on it keeps its bytes, and pins nothing that it was computed from."""
+        if storage.status is RECOMPUTE:
+            self.replay(storage)
+        storage.call = None
 
     # Replay --------------------------------------------------------------------------------------------------
     def replay(self, target: Storage) -> None:
@@ -202,7 +219,7 @@ class Executor:
             # A sibling that has its bytes, or that nobody asks for, is computed into a scratch storage instead.
             wanted = storage is not None and storage.status is RECOMPUTE and storage.refs > 0
             outputs.append(storage if wanted and storage is not None else Storage(meta, memory, -1))
-        algorithm, workspace = memory.place(signature, call.inputs, outputs, given)
+        algorithm, workspace = memory.place(signature, call.inputs, outputs, given, ())
         self.device.launch(call.op.name, algorithm, outputs, call.inputs, call.attrs,
                            workspace.offset if workspace else 0)
         if workspace is not None:
@@ -213,9 +230,9 @@ class Executor:
         self.recompute_seconds += algorithm.seconds
 
     # Iterations ----------------------------------------------------------------------------------------------
-    def end_iteration(self) -> None:
-        """The boundary: survivors are made real, lineage is cut, counts restart."""
-        self.memory.end_iteration()
+    def end_iteration(self, *, failed: bool = False) -> None:
+        """The boundary: survivors are made real (unless the iteration failed), lineage is cut, counts restart."""
+        self.memory.end_iteration(failed=failed)
         self.device.end_iteration()
         self.tracker.end_iteration()
 

@@ -111,8 +111,12 @@ class Runtime:
         executor.explicit_iterations = True
         try:
             yield
-        finally:
+        except BaseException:
+            executor.end_iteration(failed=True)
+            raise
+        else:
             executor.end_iteration()
+        finally:
             executor.explicit_iterations = False
 
     def next_seed(self) -> int:

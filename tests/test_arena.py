@@ -1,5 +1,6 @@
 """The arena alone, with units of 16 bytes: against a model that keeps a plain list, and one sentence at a time."""
 
+import gc
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -206,8 +207,16 @@ def test_the_cheapest_window_never_reaches_over_a_block_that_may_not_be_evicted(
 
 
 def test_a_window_that_is_free_already_costs_nothing_after_prices_that_do_not_add_up_exactly():
-    arena, _ = filled("abc..")  # 0.1 + 0.2 + 0.3 - 0.1 - 0.2 - 0.3 is not 0 in binary
-    assert arena.cheapest_window(2 * UNIT, lambda b: {"a": 0.1, "b": 0.2, "c": 0.3}[b.owner]) == (0.0, [])
+    arena, _ = filled("xxabc..")  # in binary, 0.1 + 0.2 + 0.3 - 0.1 - 0.2 - 0.3 is 1e-16, more than x
+    prices = {"x": 1e-17, "a": 0.1, "b": 0.2, "c": 0.3}
+    assert arena.cheapest_window(2 * UNIT, lambda b: prices[b.owner]) == (0.0, [])
+
+
+def test_of_equal_slides_and_windows_the_lowest_is_taken():
+    arena, blocks = filled(".a.b.")
+    first, last = arena.cheapest_slide(2 * UNIT)
+    assert (first.offset, last.offset) == (0, 2 * UNIT)
+    assert arena.cheapest_window(2 * UNIT, lambda b: 1.0) == (1.0, [blocks["a"]])
 
 
 @pytest.mark.parametrize("price", [-1.0, float("inf"), float("nan")])
@@ -215,6 +224,22 @@ def test_a_price_is_finite_and_not_negative(price):
     arena, _ = filled("a")
     with pytest.raises(AssertionError, match="the cost of evicting"):
         arena.cheapest_window(1, lambda b: price)
+
+
+def test_blocks_that_are_gone_leave_no_cycle_for_the_garbage_collector():
+    arena = arena_of(40)
+    gc.collect()
+    gc.disable()
+    try:
+        blocks = [arena.allocate(UNIT, "x") for _ in range(40)]
+        for index in (0, 2, 1, 10, 30, 31, 32, *range(3, 10)):  # alone, between free ones, right and left of one
+            arena.free(blocks[index], NO_MARKS)
+        arena.slide(blocks[11], blocks[35])
+        blocks += [arena.allocate(UNIT, "y") for _ in range(11)]  # the last is an exact fit
+        blocks.clear()
+        assert gc.collect() == 0
+    finally:
+        gc.enable()
 
 
 # Every invariant of check() can fail

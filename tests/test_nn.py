@@ -65,7 +65,7 @@ def test_a_shared_parameter_is_trained_once_and_saved_under_both_names():
 
 def test_a_module_refuses_to_keep_the_result_of_an_operation():
     module = nn.Identity()
-    with pytest.raises(UserError, match="Identity.seen: .*not the result of relu"):
+    with pytest.raises(UserError, match=r"Identity\.seen: .*not the result of relu"):
         module.seen = full((2,), 1.0).relu()
 
 

@@ -55,6 +55,19 @@ def test_best_fit_takes_the_smallest_hole_and_first_fit_the_lowest():
     assert STRATEGIES["first_fit"](log, None).offsets["new"] == 0
 
 
+def test_without_a_capacity_best_fit_fills_holes_before_the_untouched_end():
+    # 12 bytes in all: were there no more, the hole at 11..12 would be a better fit for new than 0..10.
+    log = [Lifetime("big", 0, 1, 10), Lifetime("w", 0, 9, 1), Lifetime("new", 1, 2, 1)]
+    assert STRATEGIES["best_fit"](log, None).offsets["new"] == 0
+    assert STRATEGIES["best_fit"](log, 12).offsets["new"] == 11
+
+
+def test_an_offline_strategy_fills_a_hole_exactly():
+    # a 0..5, b above it at 5..9; c meets only b: 0..3; d meets b and c, and just fits between them.
+    log = [Lifetime("a", 0, 1, 5), Lifetime("b", 0, 2, 4), Lifetime("c", 1, 2, 3), Lifetime("d", 1, 2, 2)]
+    assert STRATEGIES["greedy_by_size"](log, None).offsets == {"a": 0, "b": 5, "c": 0, "d": 3}
+
+
 @pytest.mark.parametrize("name", STRATEGIES)
 @settings(max_examples=200, deadline=None, database=None)
 @given(log=logs())

@@ -34,7 +34,8 @@ class Block:
     """A range of an arena: free (``owner`` is None) or owned. One object is handed out once, so that freeing it again
     is always seen: owned -> free -> merged into a neighbour or carved up, and never owned again.
 
-    ``offset`` and ``size`` are in bytes; ``previous`` and ``next`` are the neighbours in address order, or None.
+    ``offset`` and ``size`` are in bytes; ``previous`` and ``next`` are the neighbours in address order, or None. A
+    block that was merged keeps its links as they were: nothing links to it, so they close no cycle.
     """
 
     __slots__ = ("offset", "size", "owner", "marks", "previous", "next")
@@ -134,8 +135,6 @@ class Arena:
                 free.size = rest
                 following = self._free_at[end] = free
                 insort(keys, rest << self._shift | end, 0, index)
-            else:
-                free.previous = free.next = None
         block = Block(offset, size, owner, free.marks, previous, following)
         if previous is None:
             self._first = block
@@ -166,9 +165,7 @@ class Arena:
             size += following.size
             if following.marks != marks:
                 marks = unite_marks(following.marks, marks)
-            merged, following = following, following.next
-            merged.previous = merged.next = None
-            block.next = following
+            following = block.next = following.next
             if following is not None:
                 following.previous = block
         if previous is not None and previous.owner is None:
@@ -179,7 +176,6 @@ class Arena:
             previous.next = following
             if following is not None:
                 following.previous = previous
-            block.previous = block.next = None
             block = previous
         else:
             self._free_at[block.offset] = block
@@ -214,7 +210,6 @@ class Arena:
             marks = unite_marks(marks, block.marks)
             del self._free_at[block.offset]
             del self._keys[bisect_left(self._keys, block.size << self._shift | block.offset)]
-            block.previous = block.next = None
         moved = []
         for block in members:
             if block.owner is not None:
@@ -283,7 +278,7 @@ class Arena:
             while size - window[0][0].size >= need:
                 dropped, price = window.popleft()
                 size -= dropped.size
-                # A block alone costs its price exactly: what rounding left over must not make a free block cost.
+                # A block alone costs its price exactly: the sum's rounding must not make a free block cost.
                 total = total - price if len(window) > 1 else window[0][1]
             if size >= need and total < least:
                 least, best = total, list(window)

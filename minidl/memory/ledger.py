@@ -52,7 +52,7 @@ class Ledger:
         """No bytes have changed."""
 
     def place(self, signature: Any, inputs: Sequence[Storage], outputs: Sequence[Storage],
-              given: int) -> tuple[Algorithm, None]:
+              given: int, saved: Sequence[int]) -> tuple[Algorithm, None]:
         """Count the outputs; the algorithm is the one with the least workspace."""
         algorithm = min(signature.algorithms, key=lambda a: a.workspace)
         name = signature.op.name
@@ -94,7 +94,7 @@ class Ledger:
     def regenerated(self, storage: Storage) -> None:
         """Nothing is ever dropped here."""
 
-    def end_iteration(self) -> None:
+    def end_iteration(self, *, failed: bool = False) -> None:
         """Nothing to cut: a dry step is one iteration."""
 
     def check(self) -> None:

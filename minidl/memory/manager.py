@@ -87,9 +87,10 @@ class Manager:
 
     # Placement -----------------------------------------------------------------------------------------------
     def place(self, signature: Any, inputs: Sequence[Storage], outputs: Sequence[Storage],
-              given: int) -> tuple[Algorithm, Block | None]:
+              given: int, saved: Sequence[int]) -> tuple[Algorithm, Block | None]:
         """Give every output a block, by donation or allocation, and choose the algorithm by the workspace at hand.
 
+        given: the inputs that are used for the last time (bits); saved: those that this call keeps for its gradient.
         Raises OutOfMemory, with every output unplaced again.
         """
         op = signature.op
@@ -104,7 +105,7 @@ class Manager:
                 if output.block is None:
                     block = self.arena.allocate(output.nbytes, output.me, high=op.long_lived or output.persistent)
                     if block is None:
-                        block = self._allocate_short(signature, inputs, outputs, output)
+                        block = self._allocate_short(signature, inputs, outputs, output, saved)
                     self.device.wait_marks(COMPUTE, block.marks)
                     output.block = block
                     output.status = IN  # fresh: RECOMPUTE -> IN is its first edge
@@ -152,21 +153,22 @@ class Manager:
                 self.dropped[base.me] = None
 
     def _allocate_short(self, signature: Any, inputs: Sequence[Storage], outputs: Sequence[Storage],
-                        output: Storage) -> Block:
+                        output: Storage, saved: Sequence[int]) -> Block:
         """Memory is short: donate what can be made again, then evict, then back up an input and write over it."""
         index = outputs.index(output)
-        over = [inputs[p].base for o, p in donation.candidates(signature, inputs, outputs)
+        over = [(p, inputs[p].base) for o, p in donation.candidates(signature, inputs, outputs)
                 if o == index and inputs[p].base.block is not None]
         if self.policy.moves_tensors:
-            for base in over:
-                if base.host is not None or (not base.saved and self._droppable(base)):
+            for position, base in over:
+                unsaved = position not in saved and not base.saved
+                if base.host is not None or (unsaved and self._droppable(base)):
                     return self._donate(output, base)
         pinned = {storage.base for storage in (*inputs, *outputs)}
         try:
             return self._allocate(output.nbytes, output.me, pinned, signature.op.name,
                                   high=signature.op.long_lived or output.persistent)
         except OutOfMemory:
-            for base in over if self.policy.moves_tensors else ():
+            for _, base in over if self.policy.moves_tensors else ():
                 if self._back_up(base):
                     return self._donate(output, base)
             raise
@@ -272,12 +274,13 @@ class Manager:
         """Have a valid copy on the host, making room by forgetting copies of what is on the device anyway."""
         if storage.host is not None:
             return True
-        if not self.allocator.host.fits(storage.nbytes):
+        host = self.allocator.host
+        if host.capacity - host.used_bytes < storage.nbytes:
             for ref in self.residents:
                 other = ref()
                 if other is not None and other.status is IN and other.host is not None:
                     self.allocator.forget_host_copy(other)
-                    if self.allocator.host.fits(storage.nbytes):
+                    if host.capacity - host.used_bytes >= storage.nbytes:
                         break
         return self.allocator.swap_out(storage)
 
@@ -319,9 +322,12 @@ class Manager:
         """A dropped storage has its bytes again."""
         self.dropped.pop(storage.me, None)
 
-    def end_iteration(self) -> None:
-        """Make survivors real and cut their lineage, so that nothing pins what this iteration read."""
-        for ref in list(self.dropped):
+    def end_iteration(self, *, failed: bool = False) -> None:
+        """Make survivors real and cut their lineage, so that nothing pins what this iteration read.
+
+        After a failure nothing is computed any more: what was dropped keeps its lineage until someone asks for it.
+        """
+        for ref in [] if failed else list(self.dropped):
             storage = ref()
             if storage is not None and storage.status is RECOMPUTE:
                 if missing_calls(storage) is None:

@@ -2,8 +2,19 @@
 
 from minidl.nn import init
 from minidl.nn.layers import (
-    AdaptiveAvgPool2d, AvgPool2d, BatchNorm2d, Conv2d, CrossEntropyLoss, Dropout, Flatten, Identity, Linear, MaxPool2d,
-    ReLU, Sigmoid, Tanh,
+    AdaptiveAvgPool2d,
+    AvgPool2d,
+    BatchNorm2d,
+    Conv2d,
+    CrossEntropyLoss,
+    Dropout,
+    Flatten,
+    Identity,
+    Linear,
+    MaxPool2d,
+    ReLU,
+    Sigmoid,
+    Tanh,
 )
 from minidl.nn.module import Module, ModuleList, Sequential
 from minidl.runtime import parameter

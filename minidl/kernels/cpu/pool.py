@@ -14,7 +14,7 @@ def _planes(x: Array) -> Iterator[Index]:
     return index_blocks(x.shape, x.itemsize, whole=2)
 
 
-def _first_valid(output: Pair, kernel: Pair, stride: Pair, padding: Pair) -> Array:
+def _first_valid(output: Shape, kernel: Pair, stride: Pair, padding: Pair) -> Array:
     """[P, Q]: index of the first tap of each window that is not padding."""
     r, s = (np.maximum(0, pad - np.arange(n) * step) for n, step, pad in zip(output, stride, padding, strict=True))
     return (r[:, None] * kernel[1] + s).astype(np.uint8)
@@ -22,7 +22,7 @@ def _first_valid(output: Pair, kernel: Pair, stride: Pair, padding: Pair) -> Arr
 
 def max_pool2d(y: Array, index: Array, x: Array, *, kernel: Pair, stride: Pair, padding: Pair) -> None:
     """Maximum of each window and its position r * S + s, the first of equal ones; a NaN is larger than all."""
-    output: Pair = y.shape[2:]
+    output = y.shape[2:]
     window = tuple(taps(x.shape[2:], output, kernel, stride, padding))
     start = _first_valid(output, kernel, stride, padding)  # what a window of -inf alone reports
     for planes in _planes(x):
@@ -72,7 +72,7 @@ def avg_pool2d_grad(dx: Array, dy: Array, *, x_shape: Shape, kernel: Pair, strid
             dx_part[..., tap.in_rows, tap.in_columns] += share[..., tap.rows, tap.columns]
 
 
-def _cells(size: Pair, output: Pair) -> Iterator[tuple[int, int, slice, slice, int]]:
+def _cells(size: Shape, output: Shape) -> Iterator[tuple[int, int, slice, slice, int]]:
     """(i, j, input rows, input columns, area) of each adaptive window: floor(i H / h) to ceil((i + 1) H / h)."""
     for i in range(output[0]):
         rows = slice(i * size[0] // output[0], -(-(i + 1) * size[0] // output[0]))

@@ -3,6 +3,8 @@
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from minidl.meta import Shape
+
 Pair = tuple[int, int]
 
 
@@ -31,9 +33,9 @@ class Tap:
     in_columns: slice
 
 
-def taps(size: Pair, output: Pair, kernel: Pair, stride: Pair, padding: Pair, *,
+def taps(size: Shape, output: Shape, kernel: Shape, stride: Pair, padding: Pair, *,
          rows: tuple[int, int] | None = None) -> Iterator[Tap]:
-    """Every tap of the window in order, over all output rows or those in [rows[0], rows[1])."""
+    """Every tap of the window in order, over all output rows or those in [rows[0], rows[1]); size, output, kernel: height, width."""
     out_from, out_to = rows or (0, output[0])
     across = [covered(0, output[1], size[1], s, stride[1], padding[1]) for s in range(kernel[1])]
     for r in range(kernel[0]):
