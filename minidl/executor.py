@@ -71,9 +71,12 @@ class Executor:
             algorithm, workspace = memory.place(signature, inputs, outputs, given, saved)
         except OutOfMemory:
             tracker.cancel()
+            memory.writing = set()
             raise
         self.device.launch(op.name, algorithm, outputs, inputs, attrs, workspace.offset if workspace else 0)
         tracker.record(signature, algorithm, inputs, outputs)
+        if memory.written_over:
+            memory.launched()
         if workspace is not None:
             memory.free_workspace(workspace)
         if written:
@@ -222,6 +225,8 @@ class Executor:
         algorithm, workspace = memory.place(signature, call.inputs, outputs, given, ())
         self.device.launch(call.op.name, algorithm, outputs, call.inputs, call.attrs,
                            workspace.offset if workspace else 0)
+        if memory.written_over:
+            memory.launched()
         if workspace is not None:
             memory.free_workspace(workspace)
         for storage in outputs:

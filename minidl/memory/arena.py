@@ -38,7 +38,7 @@ class Block:
     block that was merged keeps its links as they were: nothing links to it, so they close no cycle.
     """
 
-    __slots__ = ("offset", "size", "owner", "marks", "previous", "next")
+    __slots__ = ("marks", "next", "offset", "owner", "previous", "size")
 
     def __init__(self, offset: int, size: int, owner: object | None, marks: Marks,
                  previous: Block | None, following: Block | None) -> None:
@@ -60,7 +60,7 @@ class Arena:
     the last :meth:`reset_peak`. Read only, all three.
     """
 
-    __slots__ = ("capacity", "used_bytes", "peak_bytes", "_alignment", "_shift", "_mask", "_first", "_keys", "_free_at")
+    __slots__ = ("_alignment", "_first", "_free_at", "_keys", "_mask", "_shift", "capacity", "peak_bytes", "used_bytes")
 
     def __init__(self, capacity: int, *, alignment: int = ALIGNMENT) -> None:
         if capacity < 0 or alignment < 1:

@@ -13,7 +13,7 @@ Extents = tuple[tuple[int, int], ...]
 class HostPool:
     """``capacity_bytes`` of host memory. Free ranges are kept sorted by offset, and no two of them touch."""
 
-    __slots__ = ("capacity", "_starts", "_ends", "_used", "_peak")
+    __slots__ = ("_ends", "_peak", "_starts", "_used", "capacity")
 
     def __init__(self, capacity_bytes: int) -> None:
         if capacity_bytes < 0:

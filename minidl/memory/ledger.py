@@ -36,6 +36,8 @@ class Ledger:
         self.peak_op = ""
         self.largest_op = ""
         self.largest_op_bytes = 0
+        self.written_over: list[Storage] = []
+        self.writing: set[Storage] = set()
         self.replay: Callable[[Storage], None]
 
     def demand(self) -> Demand:
@@ -80,6 +82,9 @@ class Ledger:
         storage.status = IN
         self.live_bytes += aligned(storage.nbytes)
         self.peak_bytes = max(self.peak_bytes, self.live_bytes)
+
+    def launched(self) -> None:
+        """There are no blocks to take from inputs."""
 
     def free_workspace(self, block: Any) -> None:
         """There is none."""

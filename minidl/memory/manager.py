@@ -23,6 +23,7 @@ from minidl.memory.recompute import missing_calls, reads, replay_seconds
 from minidl.memory.storage import IN, OUT, RECOMPUTE, Storage
 from minidl.memory.tracker import SURVIVOR_STEP, Tracker
 from minidl.meta import Algorithm, aligned
+from minidl.op import Call
 from minidl.units import format_bytes
 
 
@@ -38,6 +39,8 @@ class Manager:
         self.residents: dict[weakref.ref[Storage], None] = {}  # every storage with bytes on the device or the host
         self.dropped: dict[weakref.ref[Storage], None] = {}  # RECOMPUTE, though someone may still ask for it
         self.protected: set[Storage] = set()  # may be swapped but not dropped: a replay under way needs them
+        self.writing: set[Storage] = set()  # targets of the in-place call under way
+        self.written_over: list[Storage] = []  # inputs whose block is an output's now; they name it until the launch
         self.replay: Callable[[Storage], None]
         self._impure = False  # in this iteration something was written in place after it had been read
 
@@ -61,14 +64,14 @@ class Manager:
 
     def before_write(self, targets: Iterable[Storage]) -> None:
         """Prepare for an in-place call: values that will be computed from the old bytes are computed now."""
-        for storage in targets:
-            base = storage.base
-            for ref in list(self.dropped):
-                other = ref()
-                if other is not None and reads(missing_calls(other) or [], base):
-                    self.replay(other)
-            if base.last_access >= self.tracker.iteration_start:
-                self._impure = True
+        # From here until it is done nothing may be dropped that would have to read the old bytes.
+        self.writing = {storage.base for storage in targets}
+        for ref in list(self.dropped):
+            other = ref()
+            if other is not None and reads(missing_calls(other) or [], self.writing):
+                self.replay(other)
+        if any(base.last_access >= self.tracker.iteration_start for base in self.writing):
+            self._impure = True
 
     def after_write(self, targets: Iterable[Storage], number: int) -> None:
         """Call ``number`` has changed the bytes: a host copy is stale, and lineage no longer leads to them."""
@@ -77,6 +80,7 @@ class Manager:
             base.mutated_at = number
             base.call = None
             self.allocator.forget_host_copy(base)
+        self.writing = set()
 
     def place_leaf(self, storage: Storage) -> None:
         """Give a new leaf uninitialised bytes. Raises OutOfMemory."""
@@ -112,10 +116,17 @@ class Manager:
                     self.residents[output.me] = None
             return self._workspace(signature, inputs, outputs)
         except OutOfMemory:
+            self.launched()
             for output in outputs:
                 if output.block is not None:
                     self.deallocate(output)
             raise
+
+    def launched(self) -> None:
+        """The call has been given to the device: the inputs that it writes over have lost their bytes."""
+        for storage in self.written_over:
+            storage.block = None
+        self.written_over.clear()
 
     def _workspace(self, signature: Any, inputs: Sequence[Storage],
                    outputs: Sequence[Storage]) -> tuple[Algorithm, Block | None]:
@@ -140,8 +151,9 @@ class Manager:
     def _take_over(self, output: Storage, base: Storage) -> None:
         block = base.block
         assert block is not None
-        output.block, base.block = block, None
+        output.block = block
         block.owner = output.me
+        self.written_over.append(base)
         output.status = IN
         self.residents[output.me] = None
         if base.host is not None:
@@ -157,11 +169,11 @@ class Manager:
         """Memory is short: donate what can be made again, then evict, then back up an input and write over it."""
         index = outputs.index(output)
         over = [(p, inputs[p].base) for o, p in donation.candidates(signature, inputs, outputs)
-                if o == index and inputs[p].base.block is not None]
+                if o == index and inputs[p].base.status is IN]
         if self.policy.moves_tensors:
             for position, base in over:
                 unsaved = position not in saved and not base.saved
-                if base.host is not None or (unsaved and self._droppable(base)):
+                if base.host is not None or (unsaved and self._lineage(base) is not None):
                     return self._donate(output, base)
         pinned = {storage.base for storage in (*inputs, *outputs)}
         try:
@@ -239,29 +251,31 @@ class Manager:
     def _residency(self, storage: Storage) -> Residency:
         block = storage.block
         assert block is not None
-        seconds = None
-        if self.policy.weighs_recomputation and storage not in self.protected:
-            calls = missing_calls(storage)
-            seconds = None if calls is None else replay_seconds(calls)
+        calls = self._lineage(storage) if self.policy.weighs_recomputation else None
+        seconds = None if calls is None else replay_seconds(calls)
         seen = storage.last_access >= self.tracker.iteration_start
         return Residency(storage.tensor_id, block.size, block.offset, storage.first_access if seen else None,
                          storage.last_access if seen else None, storage.persistent, storage.host is not None, seconds)
 
     def evict(self, storage: Storage, action: Action) -> bool:
         """Take a storage off the device; False if neither the host has room nor lineage can make it again."""
-        if action is Action.DROP and self._droppable(storage):
+        if action is Action.DROP and self._lineage(storage) is not None:
             self._drop(storage)
         elif self._back_up(storage):
             self.allocator.leave_device(storage)
             storage.become(OUT)
-        elif self._droppable(storage):  # the host is full: swapping degrades to recomputation
+        elif self._lineage(storage) is not None:  # the host is full: swapping degrades to recomputation
             self._drop(storage)
         else:
             return False
         return True
 
-    def _droppable(self, storage: Storage) -> bool:
-        return storage not in self.protected and missing_calls(storage) is not None
+    def _lineage(self, storage: Storage) -> list[Call] | None:
+        """The calls that would make a storage again if it were dropped now; None if it must not be."""
+        if storage in self.protected:
+            return None
+        calls = missing_calls(storage)
+        return None if calls is None or reads(calls, self.writing) else calls
 
     def _drop(self, storage: Storage) -> None:
         self.allocator.leave_device(storage)

@@ -37,6 +37,6 @@ def replay_seconds(calls: list[Call]) -> float:
     return sum(call.signature.algorithms[0].seconds for call in calls)
 
 
-def reads(calls: list[Call], storage: Storage) -> bool:
-    """Whether a replay would read these bytes."""
-    return any(s.base is storage for call in calls for s in call.inputs)
+def reads(calls: list[Call], storages: set[Storage]) -> bool:
+    """Whether a replay would read any of these storages' bytes."""
+    return bool(storages) and any(s.base in storages for call in calls for s in call.inputs)

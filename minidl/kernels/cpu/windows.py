@@ -35,7 +35,10 @@ class Tap:
 
 def taps(size: Shape, output: Shape, kernel: Shape, stride: Pair, padding: Pair, *,
          rows: tuple[int, int] | None = None) -> Iterator[Tap]:
-    """Every tap of the window in order, over all output rows or those in [rows[0], rows[1]); size, output, kernel: height, width."""
+    """Every tap of the window in order, over all output rows or those in [rows[0], rows[1]).
+
+    ``size``, ``output`` and ``kernel`` are heights and widths: of the input plane, the output plane, the window.
+    """
     out_from, out_to = rows or (0, output[0])
     across = [covered(0, output[1], size[1], s, stride[1], padding[1]) for s in range(kernel[1])]
     for r in range(kernel[0]):

@@ -1,0 +1,279 @@
+"""What each kernel must compute: plain float64 formulas, and a table of cases over them. Knows no device.
+
+A case's sizes stand at the edges of blocks of BLOCK elements; a test makes the blocks of its kernels that small.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from minidl import meta as metas
+from minidl import ops
+from minidl.kernels.random import fold_seed, random_bits
+from minidl.meta import meta
+from minidl.op import Op
+
+MODULES = (ops.conv, ops.elementwise, ops.linear, ops.loss, ops.norm, ops.pool, ops.shape, ops.update)
+OPS = {op.name: op for module in MODULES for op in vars(module).values() if isinstance(op, Op)}
+BLOCK = 64  # elements
+
+
+# Reference formulas ------------------------------------------------------------------------------------------------
+def patches(x, kernel, stride, padding, fill=0.0):
+    """[N, C, P, Q, R, S]: the windows of x."""
+    ph, pw = padding
+    padded = np.pad(x, ((0, 0), (0, 0), (ph, ph), (pw, pw)), constant_values=fill)
+    windows = np.lib.stride_tricks.sliding_window_view(padded, kernel, axis=(2, 3))
+    return windows[:, :, ::stride[0], ::stride[1]]
+
+
+def unpatch(d_patches, shape, stride, padding):
+    """The adjoint of patches, one window at a time."""
+    n, c, p, q, r, s = d_patches.shape
+    padded = np.zeros((n, c, shape[2] + 2 * padding[0], shape[3] + 2 * padding[1]))
+    for i in range(p):
+        for j in range(q):
+            padded[:, :, i * stride[0]:i * stride[0] + r, j * stride[1]:j * stride[1] + s] += d_patches[:, :, i, j]
+    return padded[:, :, padding[0]:padding[0] + shape[2], padding[1]:padding[1] + shape[3]]
+
+
+def conv_ref(x, w, b=None, *, stride, padding):
+    y = np.einsum("ncpqrs,kcrs->nkpq", patches(x, w.shape[2:], stride, padding), w)
+    return y if b is None else y + b[:, None, None]
+
+
+def dgrad_ref(dy, w, *, x_shape, stride, padding):
+    return unpatch(np.einsum("nkpq,kcrs->ncpqrs", dy, w), x_shape, stride, padding)
+
+
+def wgrad_ref(dy, x, *, kernel, stride, padding):
+    return np.einsum("nkpq,ncpqrs->kcrs", dy, patches(x, kernel, stride, padding)[:, :, :dy.shape[2], :dy.shape[3]])
+
+
+def max_ref(x, *, kernel, stride, padding):
+    flat = patches(x, kernel, stride, padding, -np.inf)
+    flat = flat.reshape(*flat.shape[:4], -1)
+    return flat.max(-1), flat.argmax(-1)
+
+
+def max_grad_ref(dy, index, *, x_shape, kernel, stride, padding):
+    onehot = index[..., None] == np.arange(kernel[0] * kernel[1])
+    return unpatch((dy[..., None] * onehot).reshape(*dy.shape, *kernel), x_shape, stride, padding)
+
+
+def avg_grad_ref(dy, *, x_shape, kernel, stride, padding):
+    share = np.broadcast_to(dy[..., None, None] / (kernel[0] * kernel[1]), (*dy.shape, *kernel))
+    return unpatch(share, x_shape, stride, padding)
+
+
+def adaptive_matrix(size, out):
+    m = np.zeros((out, size))
+    for i in range(out):
+        start, stop = int(np.floor(i * size / out)), int(np.ceil((i + 1) * size / out))
+        m[i, start:stop] = 1 / (stop - start)
+    return m
+
+
+def adaptive_ref(x, *, size):
+    return np.einsum("ph,nchw,qw->ncpq", adaptive_matrix(x.shape[2], size[0]), x, adaptive_matrix(x.shape[3], size[1]))
+
+
+def adaptive_grad_ref(dy, *, x_shape):
+    return np.einsum("ph,ncpq,qw->nchw", adaptive_matrix(x_shape[2], dy.shape[2]), dy,
+                     adaptive_matrix(x_shape[3], dy.shape[3]))
+
+
+def spread(v, x):
+    return v.reshape(-1, *(1,) * (x.ndim - 2))
+
+
+def normed(x, mean, var, eps):
+    return (x - spread(mean, x)) / np.sqrt(spread(var, x) + eps)
+
+
+def other_axes(x):
+    return (0, *range(2, x.ndim))
+
+
+def bn_grad_ref(dy, x, gamma, mean, var, dgamma, dbeta, *, eps, training):
+    m = x.size // x.shape[1]
+    if training:
+        dy = dy - spread(dbeta, x) / m - normed(x, mean, var, eps) * spread(dgamma, x) / m
+    return dy * spread(gamma / np.sqrt(var + eps), x)
+
+
+def cross_entropy_ref(logits, labels):
+    p = np.exp(logits) / np.exp(logits).sum(1, keepdims=True)
+    return -np.mean(np.log(p[np.arange(len(labels)), labels])), p
+
+
+def dropout_ref(x, *, p, seed):
+    key = fold_seed(seed)
+    kept = np.array([random_bits(key, i) >= p * 2**32 for i in range(x.size)]).reshape(x.shape)
+    return np.where(kept, x / (1 - p), 0)
+
+
+def momentum_ref(p, buf, g, *, lr, momentum, weight_decay, first=False):
+    buf = g + weight_decay * p + (0 if first else momentum * buf)
+    return p - lr * buf, buf
+
+
+def adam_ref(p, m, v, g, *, lr, beta1, beta2, eps, weight_decay, step):
+    g = g + weight_decay * p
+    m, v = beta1 * m + (1 - beta1) * g, beta2 * v + (1 - beta2) * g * g
+    return p - lr * (m / (1 - beta1**step)) / (np.sqrt(v / (1 - beta2**step)) + eps), m, v
+
+
+def by_tensor(ref, groups):
+    """A formula for one parameter, applied to groups of tensors."""
+    def apply(*tensors, **attrs):
+        n = len(tensors) // groups
+        results = [ref(*tensors[i::n], **attrs) for i in range(n)]
+        return [r[k] for k in range(groups - 1) for r in results]
+    return apply
+
+
+# Cases ------------------------------------------------------------------------------------------------------------
+@dataclass(frozen=True)
+class Case:
+    """Inputs by shape ("+": positive, "i<n>": integers below n), attributes, and the formula for the outputs."""
+
+    name: str
+    shapes: tuple[Any, ...]
+    reference: Callable[..., Any]
+    attrs: dict[str, Any] = field(default_factory=dict)
+
+    def inputs(self, dtype):
+        rng = np.random.default_rng(7)
+        result = []
+        for spec in self.shapes:
+            kind, shape = spec if spec and isinstance(spec[0], str) else ("", spec)
+            if kind.startswith("i"):
+                result.append(rng.integers(0, int(kind[1:]), shape).astype("uint8" if self.name.endswith("grad")
+                                           and "pool" in self.name else "int64"))
+            else:
+                values = rng.uniform(0.2, 2, shape) if kind == "+" else rng.standard_normal(shape)
+                result.append(np.asarray(values, dtype))
+        return result
+
+    def __str__(self):
+        return f"{self.name}-{'-'.join('x'.join(map(str, s)) for s in self.shapes)}"
+
+
+EDGES = [(), (1,), (2,), (BLOCK - 1,), (BLOCK,), (BLOCK + 1,), (2 * BLOCK + 1,), (3, 5, 7), (2, BLOCK + 1, 1)]
+BINARY = {"add": np.add, "sub": np.subtract, "mul": np.multiply, "div": np.divide}
+UNARY = {"neg": np.negative, "exp": np.exp, "relu": lambda x: np.maximum(x, 0), "tanh": np.tanh,
+         "sigmoid": lambda x: 1 / (1 + np.exp(-x))}
+GRADS = {"relu_grad": lambda dy, y: dy * (y > 0), "tanh_grad": lambda dy, y: dy * (1 - y * y),
+         "sigmoid_grad": lambda dy, y: dy * y * (1 - y)}
+IMAGE = (3, 5, 6, 7)
+WINDOWS = [{"kernel": (2, 2), "stride": (2, 2), "padding": (0, 0)}, {"kernel": (3, 2), "stride": (2, 1), "padding": (1, 1)},
+           {"kernel": (3, 3), "stride": (1, 3), "padding": (0, 1)}]
+# kernel, stride, padding, bias: pointwise; padded; asymmetric; strided 1x1; a window as large as the padded image
+CONVS = [((1, 1), (1, 1), (0, 0), True), ((3, 3), (1, 1), (1, 1), False), ((3, 2), (2, 1), (0, 2), True),
+         ((1, 1), (2, 2), (0, 0), False), ((1, 1), (1, 1), (1, 0), False), ((8, 9), (3, 3), (1, 1), False)]
+
+
+def cases():
+    for shape in EDGES:
+        for name, f in BINARY.items():
+            yield Case(name, (shape, ("+", shape)), f)
+        for name, f in UNARY.items():
+            yield Case(name, (shape,), f)
+        for name, f in GRADS.items():
+            yield Case(name, (shape, shape), f)
+        yield Case("sqrt_grad", (shape, ("+", shape)), lambda dy, y: dy / (2 * y))
+        yield Case("log", (("+", shape),), np.log)
+        yield Case("sqrt", (("+", shape),), np.sqrt)
+        yield Case("scale", (shape,), lambda x, value: x * value, {"value": -1.75})
+        yield Case("shift", (shape,), lambda x, value: x + value, {"value": 0.3})
+        yield Case("dropout", (shape,), dropout_ref, {"p": 0.3, "seed": 5})
+        yield Case("contiguous", (shape,), lambda x: x)
+        yield Case("add_", (shape, shape), np.add)
+        yield Case("copy_", (shape, shape), lambda a, b: b)
+        yield Case("fill_", (shape,), lambda a, value: np.full(a.shape, value), {"value": 1.5})
+    for a, b in (((4, 1, 3), (5, 1)), ((3,), (2, 70, 3)), ((), (5,))):
+        for name, f in BINARY.items():
+            yield Case(name, (a, ("+", b)), f)
+    for x, y in (((4, 70, 3), (70, 1)), ((4, 5), ()), ((4, 5), (1, 5)), ((4, 5), (4, 5)), ((2, 3, 4), (3, 1)), ((1,), (1,))):
+        yield Case("sum_to", (x,), lambda x, shape: x.sum(axis=tuple(
+            i for i, n in enumerate(((1,) * (x.ndim - len(shape)) + shape)) if n == 1), keepdims=True).reshape(shape),
+            {"shape": y})
+    swap = np.swapaxes
+    for a, b in (((3, 4), (4, 5)), ((2, 3, 4), (4, 5)), ((2, 1, 3, 4), (6, 4, 1)), ((1, 1), (1, 1)), ((65, 33), (33, 7))):
+        for ta in (False, True):
+            for tb in (False, True):
+                yield Case("matmul", ((*a[:-2], *a[-2:][::-1]) if ta else a, (*b[:-2], *b[-2:][::-1]) if tb else b),
+                           lambda a, b, transpose_a, transpose_b: (swap(a, -1, -2) if transpose_a else a)
+                           @ (swap(b, -1, -2) if transpose_b else b), {"transpose_a": ta, "transpose_b": tb})
+    for lead in ((1,), (7,), (2, 3), (2, 3, 4)):
+        yield Case("linear", ((*lead, 5), (4, 5), (4,)), lambda x, w, b: x @ w.T + b)
+        yield Case("linear", ((*lead, 5), (4, 5)), lambda x, w: x @ w.T)
+        yield Case("linear_dgrad", ((*lead, 4), (4, 5)), lambda dy, w: dy @ w)
+        yield Case("linear_wgrad", ((*lead, 40), (*lead, 5)), lambda dy, x: dy.reshape(-1, 40).T @ x.reshape(-1, 5))
+        yield Case("bias_grad", ((*lead, 70),), lambda dy, axis: dy.reshape(-1, 70).sum(0), {"axis": len(lead)})
+    yield Case("bias_grad", (IMAGE,), lambda dy, axis: dy.sum((0, 2, 3)), {"axis": 1})
+    for shape in ((2, 3), (1, 5, 9), IMAGE, (2, 1, 9, 9), (70, 3, 1, 1)):
+        c = (shape[1],)
+        yield Case("batch_norm_stats", (shape,), lambda x: (x.mean(other_axes(x)), x.var(other_axes(x))))
+        yield Case("batch_norm", (shape, c, c, c, ("+", c)), lambda x, gamma, beta, mean, var, eps, training:
+                   normed(x, mean, var, eps) * spread(gamma, x) + spread(beta, x), {"eps": 1e-3, "training": True})
+        yield Case("batch_norm_grad_reduce", (shape, shape, c, ("+", c)), lambda dy, x, mean, var, eps:
+                   ((dy * normed(x, mean, var, eps)).sum(other_axes(x)), dy.sum(other_axes(x))), {"eps": 1e-3})
+        for training in (True, False):
+            yield Case("batch_norm_grad", (shape, shape, c, c, ("+", c), c, c), bn_grad_ref,
+                       {"eps": 1e-3, "training": training})
+    yield Case("batch_norm_update_", ((5,), ("+", (5,)), (5,), ("+", (5,))), lambda rm, rv, m, v, momentum, count:
+               (0.9 * rm + 0.1 * m, 0.9 * rv + 0.1 * v * count / (count - 1)), {"momentum": 0.1, "count": 6})
+    for window in WINDOWS:
+        y = ops.pool.MAX_POOL2D.infer(meta(IMAGE), **window)[0].shape
+        yield Case("max_pool2d", (IMAGE,), max_ref, window)
+        yield Case("avg_pool2d", (IMAGE,), lambda x, **w: patches(x, **w).mean((-1, -2)), window)
+        yield Case("avg_pool2d_grad", (y,), avg_grad_ref, {"x_shape": IMAGE, **window})
+    yield Case("max_pool2d_grad", ((3, 5, 3, 3), ("i4", (3, 5, 3, 3))), max_grad_ref, {"x_shape": IMAGE, **WINDOWS[0]})
+    yield Case("max_pool2d_grad", ((2, 3, 4, 4), ("i9", (2, 3, 4, 4))), max_grad_ref,
+               {"x_shape": (2, 3, 6, 6), "kernel": (3, 3), "stride": (1, 1), "padding": (0, 0)})
+    for size in ((1, 1), (2, 3), (4, 5), (6, 7), (9, 2)):
+        yield Case("adaptive_avg_pool2d", (IMAGE,), adaptive_ref, {"size": size})
+        yield Case("adaptive_avg_pool2d_grad", ((*IMAGE[:2], *size),), adaptive_grad_ref, {"x_shape": IMAGE})
+    for n, classes in ((1, 1), (3, 10), (33, 70)):
+        yield Case("cross_entropy", ((n, classes), (f"i{classes}", (n,))), cross_entropy_ref)
+        yield Case("cross_entropy_grad", ((), (n, classes), (f"i{classes}", (n,))), lambda dloss, probs, labels:
+                   (probs - np.eye(probs.shape[1])[labels]) * dloss / len(labels))
+    for axis in (0, 1, 2):
+        shapes = [tuple(n if i == axis else 3 for i in range(3)) for n in (1, 4, 2)]
+        yield Case("concat", tuple(shapes), lambda *xs, axis: np.concatenate(xs, axis), {"axis": axis})
+        for start in (0, 1, 3):
+            def embedded(dy, shape, axis, start):
+                return np.pad(dy, [(start, 3 - start) if i == axis else (0, 0) for i in range(3)])
+            yield Case("narrow_grad", (shapes[2],), embedded,
+                       {"shape": tuple(5 if i == axis else 3 for i in range(3)), "axis": axis, "start": start})
+    some = ((3, 5), (2 * BLOCK + 1,))
+    positive = tuple(("+", s) for s in some)
+    for decay in (0.0, 0.1):
+        sgd = {"lr": 0.05, "weight_decay": decay}
+        yield Case("sgd_", some * 2, by_tensor(lambda p, g, lr, weight_decay: (p - lr * (g + weight_decay * p),), 2), sgd)
+        for first in (False, True):
+            yield Case("sgd_momentum_", some * 3, by_tensor(momentum_ref, 3), {**sgd, "momentum": 0.9, "first": first})
+        for step in (1, 7):
+            yield Case("adam_", some + some + positive + some, by_tensor(adam_ref, 4),
+                       {**sgd, "beta1": 0.9, "beta2": 0.99, "eps": 1e-3, "step": step})
+    yield Case("full", (), lambda shape, dtype, value: np.full(shape, value),
+               {"shape": (3, 4), "dtype": metas.float64, "value": 2.5})
+    for data in (np.arange(6.0).reshape(2, 3).T, None):
+        yield Case("upload", (), lambda shape, dtype, data: np.zeros(shape) if data is None else data,
+                   {"shape": (3, 2), "dtype": metas.float32, "data": data})
+        yield Case("upload_", ((3, 2),), lambda a, data: np.zeros(a.shape) if data is None else data, {"data": data})
+    for kernel, stride, padding, bias in CONVS:
+        window = {"stride": stride, "padding": padding}
+        w = (4, IMAGE[1], *kernel)
+        y = ops.conv.CONV2D.infer(meta(IMAGE), meta(w), **window).shape
+        yield Case("conv2d", (IMAGE, w) + ((4,),) * bias, conv_ref, window)
+        yield Case("conv2d_dgrad", (y, w), dgrad_ref, {"x_shape": IMAGE, **window})
+        yield Case("conv2d_wgrad", (y, IMAGE), wgrad_ref, {"kernel": kernel, **window})
+
+
+CASES = list(cases())
+RANDOM = {"normal_", "uniform_"}  # no formula: tests look at their moments

@@ -1,0 +1,255 @@
+"""Every CPU kernel against a plain float64 formula: block edges, strided inputs, donated outputs, both dtypes.
+
+Blocks are made tiny (64 elements of 4 bytes), so that small arrays have several of them, with ragged ends.
+"""
+
+import tracemalloc
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+from kernel_cases import BLOCK, CASES, OPS, RANDOM, Case
+
+from minidl import meta as metas
+from minidl.errors import ShapeError, UserError
+from minidl.kernels.cpu import ALGORITHMS, KERNELS, blocks, conv, linear, update
+from minidl.kernels.random import fold_seed, random_bits
+from minidl.meta import ALIGNMENT, meta
+
+# The result of n float32 additions or of a library's exp is off by some units in the last place, not by more.
+TOLERANCE = {"float32": 2e-5, "float64": 1e-12}
+
+
+@pytest.fixture(autouse=True)
+def tiny_blocks(monkeypatch, request):
+    if "real_blocks" not in request.fixturenames:
+        monkeypatch.setattr(blocks, "BLOCK_BYTES", 4 * BLOCK)
+        monkeypatch.setattr(linear, "BLOCK_BYTES", 4)
+        monkeypatch.setattr(conv, "COLUMN_BYTES", 600)
+
+
+@pytest.fixture
+def real_blocks():
+    """Blocks of their real size."""
+
+
+def poisoned(shape, dtype):
+    array = np.empty(shape, dtype)
+    array.reshape(-1).view(np.uint8).fill(0xFF)
+    return array
+
+
+def workspace(nbytes):
+    raw = np.full(nbytes + ALIGNMENT, 0xFF, np.uint8)
+    start = -raw.ctypes.data % ALIGNMENT
+    return raw[start:start + nbytes]
+
+
+def describe(array):
+    return meta(array.shape, metas.DTYPES[array.dtype.name])
+
+
+def strided(array):
+    """The same values in the reverse order of dimensions, inside a wider array, as permute and narrow make them."""
+    wide = np.full((*array.shape[:0:-1], array.shape[0] + 3) if array.ndim else (), 99, array.dtype)
+    view = wide[..., 2:-1].T if array.ndim else wide
+    view[...] = array
+    return view
+
+
+def call(name, inputs, attrs, *, kernel: Callable[..., None] | None = None, donate=None):
+    """Outputs of a kernel (those of an in-place one: the inputs it wrote), poisoned before, inputs untouched."""
+    op = OPS[name]
+    if op.mutates is not None:
+        inputs = [a.copy() if a.flags.c_contiguous else a for a in inputs]
+        (kernel or KERNELS[name])(*inputs, **attrs)
+        return [inputs[i] for i in op.mutates(len(inputs))]
+    inferred = op.infer(*map(describe, inputs), **attrs)
+    outputs = [poisoned(m.shape, m.dtype.name) for m in (inferred if isinstance(inferred, tuple) else (inferred,))]
+    if donate is not None:
+        output, source = donate
+        inputs = [a.copy() if i == source else a for i, a in enumerate(inputs)]
+        outputs[output] = inputs[source]
+    before = [a.copy() for a in inputs]
+    (kernel or KERNELS[name])(*outputs, *inputs, **attrs)
+    for i, (a, b) in enumerate(zip(inputs, before, strict=True)):
+        assert (donate is not None and i == donate[1]) or a.tobytes() == b.tobytes(), f"{name} wrote its input {i}"
+    return outputs
+
+
+def check(case, results, inputs, dtype):
+    expected = case.reference(*(a.astype(np.float64) if a.dtype.kind == "f" else a for a in inputs), **case.attrs)
+    expected = expected if isinstance(expected, tuple | list) else (expected,)
+    for result, right in zip(results, expected, strict=True):
+        scale = max(1.0, float(np.max(np.abs(right), initial=0)))
+        np.testing.assert_allclose(result, right, rtol=TOLERANCE[dtype], atol=TOLERANCE[dtype] * scale)
+
+
+def test_every_operation_that_is_not_a_view_has_a_kernel_and_a_case():
+    names = {name for name, op in OPS.items() if not op.view}
+    assert set(KERNELS) == names
+    assert {c.name for c in CASES} | RANDOM == names
+    assert set(ALGORITHMS) == {"conv2d", "conv2d_dgrad", "conv2d_wgrad"}
+
+
+@pytest.mark.parametrize("dtype", TOLERANCE)
+@pytest.mark.parametrize("case", CASES, ids=str)
+def test_the_kernel_equals_the_formula_on_contiguous_and_on_strided_inputs(case, dtype):
+    inputs = case.inputs(dtype)
+    check(case, call(case.name, inputs, case.attrs), inputs, dtype)
+    layouts = [strided(a) for a in inputs]
+    check(case, call(case.name, layouts, case.attrs), inputs, dtype)
+
+
+@pytest.mark.parametrize("dtype", TOLERANCE)
+@pytest.mark.parametrize("case", [c for c in CASES if OPS[c.name].donates], ids=str)
+def test_an_output_over_a_donated_input_has_the_same_bytes(case, dtype):
+    inputs = case.inputs(dtype)
+    plain = call(case.name, inputs, case.attrs)
+    for output, source in OPS[case.name].donates:
+        if inputs[source].shape == plain[output].shape:
+            donated = call(case.name, inputs, case.attrs, donate=(output, source))
+            assert [a.tobytes() for a in donated] == [a.tobytes() for a in plain], f"output {output} over {source}"
+
+
+@pytest.mark.parametrize("dtype", TOLERANCE)
+@pytest.mark.parametrize("column_bytes", [1, 600, 5000, 1 << 21])  # tiles of one row; several; images sharing a turn
+@pytest.mark.parametrize("case", [c for c in CASES if c.name in ALGORITHMS], ids=str)
+def test_convolutions_of_one_class_have_the_same_bytes_and_all_are_right(case, column_bytes, dtype, monkeypatch):
+    monkeypatch.setattr(conv, "COLUMN_BYTES", column_bytes)
+    contiguous = case.inputs(dtype)
+    for inputs in (contiguous, [strided(a) for a in contiguous]):
+        bits: dict[str, set[bytes]] = {}
+        inferred = OPS[case.name].infer(*map(describe, inputs), **case.attrs)
+        for algorithm in ALGORITHMS[case.name]:
+            if algorithm.name == "direct" and inputs is not contiguous and dtype == "float64":
+                continue  # compiled anew for every layout and dtype: three of the four will do
+            space = workspace(algorithm.workspace([describe(a) for a in inputs], [inferred], case.attrs))
+            result = call(case.name, inputs, case.attrs,
+                          kernel=lambda *a, run=algorithm.run, s=space, **k: run(*a, workspace=s, **k))
+            check(case, result, contiguous, dtype)
+            bits.setdefault(algorithm.bits_class, set()).add(result[0].tobytes())
+        assert all(len(variants) == 1 for variants in bits.values())
+
+
+def test_every_class_of_bits_has_a_convolution_without_workspace():
+    x, w = meta((16, 8, 14, 14)), meta((8, 8, 3, 3))
+    attrs = {"stride": (1, 1), "padding": (1, 1)}
+    nbytes = {a.name: (a.bits_class, a.workspace([x, w], [x], attrs)) for a in ALGORITHMS["conv2d"]}
+    # Column buffer: 8 channels x 9 taps x tiles of 2 rows (600 bytes hold none, so 1) x 14 columns x 4 bytes.
+    assert nbytes == {"tile": ("im2col", 8 * 9 * 14 * 4), "batch": ("im2col", 16 * 8 * 9 * 14 * 4),
+                      "scratch": ("im2col", 0), "direct": ("direct", 0)}
+
+
+def test_max_pool_takes_the_first_of_equal_maxima_and_never_the_padding():
+    window = {"kernel": (3, 3), "stride": (2, 2), "padding": (1, 1)}
+    for value in (0.0, -5.0, -np.inf):
+        y, index = call("max_pool2d", [np.full((1, 1, 4, 4), value)], window)
+        assert (y == value).all()
+        # The window at the corner starts with its 2x2 part inside the image: tap (1, 1) = 4; then (1, 0), (0, 1), (0, 0).
+        assert index.tolist() == [[[[4, 3], [1, 0]]]]
+    x = np.zeros((1, 1, 4, 4))
+    x[0, 0, 1, 1] = x[0, 0, 2, 2] = np.nan
+    y, index = call("max_pool2d", [x], {"kernel": (3, 3), "stride": (1, 1), "padding": (0, 0)})
+    assert np.isnan(y).all() and index.tolist() == [[[[4, 3], [1, 0]]]]
+
+
+def test_relu_and_its_gradient_pass_nan_and_do_not_multiply_infinity_by_zero():
+    x = np.array([-1.0, 0.0, 2.0, np.nan])
+    y = call("relu", [x], {})[0]
+    np.testing.assert_array_equal(y, [0, 0, 2, np.nan])
+    np.testing.assert_array_equal(call("relu_grad", [np.full(4, np.inf), y], {})[0], [0, 0, np.inf, np.inf])
+
+
+def test_extreme_values_are_values_and_not_warnings():
+    x = np.array([-1e4, 1e4, 0.0], np.float32)
+    np.testing.assert_array_equal(call("sigmoid", [x], {})[0], np.array([0, 1, 0.5], np.float32))
+    np.testing.assert_array_equal(call("log", [np.zeros(1, np.float32)], {})[0], [-np.inf])
+    loss, probs = call("cross_entropy", [np.array([[1e4, -1e4]], np.float32), np.array([1])], {})
+    assert loss == 2e4 and probs.tolist() == [[1, 0]]
+
+
+def test_statistics_do_not_cancel_when_the_mean_is_large():
+    x = (1000 + np.random.default_rng(1).standard_normal((8, 2, 30, 30))).astype(np.float32)
+    var = call("batch_norm_stats", [x], {})[1]  # sums of squares in float32 would be off by several percent
+    np.testing.assert_allclose(var, x.astype(np.float64).var((0, 2, 3)), rtol=1e-5)
+
+
+@pytest.mark.parametrize("labels", [[0, 3], [-1, 0]])
+def test_a_label_that_is_no_class_is_the_users_error(labels):
+    with pytest.raises(UserError, match=f"labels from {min(labels)} to {max(labels)} for 3 classes"):
+        call("cross_entropy", [np.zeros((2, 3)), np.array(labels)], {})
+
+
+def test_an_upload_of_another_shape_is_the_users_error():
+    with pytest.raises(ShapeError, match=r"\[3\] for a tensor of shape \[2\]"):
+        call("upload_", [np.zeros(2)], {"data": np.zeros(3)})
+
+
+def test_the_first_momentum_step_does_not_read_its_buffer():
+    p, g, buf = np.ones(3), np.ones(3), poisoned((3,), "float64")
+    update.sgd_momentum_(p, buf, g, lr=0.5, momentum=0.9, first=True)
+    assert p.tolist() == [0.5] * 3 and buf.tolist() == [1] * 3
+
+
+@pytest.mark.parametrize("dtype", TOLERANCE)
+@pytest.mark.parametrize(("name", "attrs", "mean", "std"), [
+    ("normal_", {"mean": 3.0, "std": 2.0}, 3.0, 2.0), ("uniform_", {"low": -1.0, "high": 5.0}, 2.0, 6 / 12**0.5)])
+def test_random_fills_follow_from_the_seed_alone_and_have_their_moments(name, attrs, mean, std, dtype, monkeypatch):
+    empty = poisoned((40_000,), dtype)
+    one = call(name, [empty], {"seed": 1, **attrs})[0]
+    assert abs(one.mean() - mean) < 5 * std / 200 and abs(one.std() - std) < 0.03  # 5 standard errors; sqrt(40000) = 200
+    monkeypatch.setattr(blocks, "BLOCK_BYTES", 1 << 20)
+    assert call(name, [empty], {"seed": 1, **attrs})[0].tobytes() == one.tobytes()
+    assert call(name, [empty], {"seed": 2, **attrs})[0].tobytes() != one.tobytes()
+    if name == "uniform_":
+        assert one.min() >= -1 and one.max() < 5
+
+
+def test_dropout_keeps_its_share_and_masks_of_neighbouring_seeds_are_independent():
+    ones = np.ones(100_000, np.float32)
+    first, again, other = (call("dropout", [ones], {"p": 0.25, "seed": s})[0] for s in (3, 3, 4))
+    assert first.tobytes() == again.tobytes()
+    kept = first > 0
+    assert np.unique(first).tolist() == [0, np.float32(4 / 3)]
+    assert abs(kept.mean() - 0.75) < 5 * (0.25 * 0.75 / 1e5) ** 0.5
+    both = (kept & (other > 0)).mean()  # 0.5625 if independent
+    assert abs(both - 0.75**2) < 5 * (0.5625 * 0.4375 / 1e5) ** 0.5
+    assert len({fold_seed(s) for s in (0, 1, 2, 2**32, 2**32 + 1, 2**64)}) == 6
+
+
+def test_random_bits_are_the_same_for_integers_arrays_and_compiled_code():
+    import numba
+    compiled = numba.njit(random_bits)
+    positions = [0, 1, 2, 12345, 2**31, 2**32 - 1]
+    plain = [random_bits(0xDEADBEEF, i) for i in positions]
+    assert random_bits(0xDEADBEEF, np.array(positions, np.uint32)).tolist() == plain
+    assert [int(compiled(np.uint32(0xDEADBEEF), np.uint32(i))) & 0xFFFFFFFF for i in positions] == plain
+
+
+LARGE = {  # 8 MiB each: nothing of that size may be allocated beside the outputs
+    "relu_grad": ((2, 1 << 20),) * 2, "tanh_grad": ((2, 1 << 20),) * 2, "sigmoid": ((2, 1 << 20),),
+    "sqrt_grad": ((2, 1 << 20),) * 2, "dropout": ((2, 1 << 20),), "sum_to": ((2, 1 << 20),), "sgd_momentum_": ((1 << 21,),) * 3,
+    "adam_": ((1 << 21,),) * 4, "batch_norm_stats": ((8, 16, 128, 128),), "normal_": ((1 << 21,),),
+    "batch_norm": ((8, 16, 128, 128), *((16,),) * 4), "batch_norm_grad_reduce": (*((8, 16, 128, 128),) * 2, (16,), (16,)),
+    "batch_norm_grad": (*((8, 16, 128, 128),) * 2, *((16,),) * 5), "max_pool2d": ((8, 16, 128, 128),),
+    "avg_pool2d": ((8, 16, 128, 128),), "conv2d": ((8, 16, 128, 128), (16, 16, 3, 3)), "bias_grad": ((8, 16, 128, 128),),
+    "linear_wgrad": ((2, 1 << 20), (2, 1)), "cross_entropy_grad": ((), (1 << 11, 1 << 10), ("i9", (1 << 11,)))}
+
+
+@pytest.mark.parametrize("name", LARGE)
+def test_no_kernel_allocates_large_temporaries_behind_the_arena(name, real_blocks):
+    attrs = dict(next((c.attrs for c in reversed(CASES) if c.name == name), {"seed": 1, "mean": 0.0, "std": 1.0}))
+    attrs |= {"sum_to": {"shape": (1, 1 << 20)}, "conv2d": {"stride": (1, 1), "padding": (1, 1)},
+              "linear_wgrad": {}, "bias_grad": {"axis": 1}, "batch_norm_grad": {"eps": 1e-5, "training": True}}.get(name, {})
+    inputs = Case(name, LARGE[name], lambda: None).inputs("float32")
+    op = OPS[name]
+    inferred = () if op.mutates else op.infer(*map(describe, inputs), **attrs)
+    outputs = [poisoned(m.shape, m.dtype.name) for m in (inferred if isinstance(inferred, tuple) else (inferred,))]
+    tracemalloc.start()
+    try:
+        KERNELS[name](*outputs, *inputs, **attrs)
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert peak < 3 << 20, f"{peak / 2**20:.1f} MiB"
