@@ -7,7 +7,7 @@ graph, or a second derivative, is an error.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import cache
 from heapq import heappop, heappush
@@ -22,7 +22,7 @@ from minidl.ops.shape import CONTIGUOUS
 from minidl.ops.update import add_, full
 from minidl.tensor import Tensor, apply, give
 
-Fetch = Callable[[Call, list[Any], dict[int, Tensor]], Any]
+Queue = list[tuple[int, Call]]
 
 
 @contextmanager
@@ -37,27 +37,37 @@ def no_grad() -> Iterator[None]:
 
 
 @cache
-def _arguments(op: Op) -> tuple[tuple[str, Fetch], ...]:
-    """How to find each argument of an op's vjp, by its name: see ``Op.vjp``."""
-    found: list[tuple[str, Fetch]] = []
+def _arguments(op: Op) -> tuple[tuple[str, str, int], ...]:
+    """Where each argument of an op's vjp comes from, by its name (see ``Op.vjp``): (name, source, index)."""
+    found = []
     for name in op.vjp_names[1:]:
         if name[0] == "d" and name[1:] in op.outputs:
-            position = op.outputs.index(name[1:])
-            found.append((name, lambda call, dys, saved, i=position: dys[i]))
+            found.append((name, "gradient", op.outputs.index(name[1:])))
         elif name in op.inputs:
-            position = op.inputs.index(name)
-            found.append((name, lambda call, dys, saved, i=position: saved.get(i)))
+            found.append((name, "input", op.inputs.index(name)))
         elif name in op.outputs:
-            position = op.outputs.index(name)
-            found.append((name, lambda call, dys, saved, i=position: saved.get(len(call.inputs) + i)))
+            found.append((name, "output", op.outputs.index(name)))
         elif name == "input_shapes":
-            found.append((name, lambda call, dys, saved: tuple(s.meta.shape for s in call.inputs)))
+            found.append((name, "shapes", 0))
         elif name.endswith("_shape") and name[:-6] in op.inputs:
-            position = op.inputs.index(name[:-6])
-            found.append((name, lambda call, dys, saved, i=position: call.inputs[i].meta.shape))
+            found.append((name, "shape", op.inputs.index(name[:-6])))
         else:
-            found.append((name, lambda call, dys, saved, n=name: call.attrs[n]))
+            found.append((name, "attribute", 0))
     return tuple(found)
+
+
+def _fetch(call: Call, source: str, index: int, name: str, dys: list[Tensor | None], saved: dict[int, Tensor]) -> Any:
+    if source == "gradient":
+        return dys[index]
+    if source == "input":
+        return saved.get(index)
+    if source == "output":
+        return saved.get(len(call.inputs) + index)
+    if source == "shape":
+        return call.inputs[index].meta.shape
+    if source == "shapes":
+        return tuple(s.meta.shape for s in call.inputs)
+    return call.attrs[name]
 
 
 def _take_saved(call: Call) -> dict[int, Tensor]:
@@ -96,7 +106,7 @@ def backward(loss: Tensor, gradient: Tensor | None = None) -> None:
         raise UserError(f"backward(): gradient {list(gradient.shape)} does not fit {list(loss.shape)}")
     with no_grad():
         gradients: dict[Storage, Tensor] = {}
-        queue: list[tuple[int, Call]] = []
+        queue: Queue = []
         seed = full(loss.shape, 1.0, loss.dtype) if gradient is None else gradient.alias()
         _deliver(loss.storage, seed, gradients, queue)
         del seed, gradient
@@ -104,10 +114,13 @@ def backward(loss: Tensor, gradient: Tensor | None = None) -> None:
             _differentiate(heappop(queue)[1], gradients, queue)
 
 
-def _deliver(storage: Storage, gradient: Tensor, gradients: dict[Storage, Tensor], queue: list[tuple[int, Call]]) -> None:
+def _deliver(storage: Storage, gradient: Tensor, gradients: dict[Storage, Tensor], queue: Queue) -> None:
     """Add a gradient to what has arrived for a storage, and have its call visited."""
     call = storage.call
     if call is None:
+        if not storage.requires_grad:
+            raise UserError(f"backward() reached a tensor of shape {list(storage.meta.shape)} whose iteration has ended: "
+                            "call backward() in the iteration that computed the loss")
         _add_to_leaf(storage, gradient)
         return
     other = gradients.get(storage)
@@ -119,14 +132,14 @@ def _deliver(storage: Storage, gradient: Tensor, gradients: dict[Storage, Tensor
     heappush(queue, (-call.sequence, call))
 
 
-def _differentiate(call: Call, gradients: dict[Storage, Tensor], queue: list[tuple[int, Call]]) -> None:
+def _differentiate(call: Call, gradients: dict[Storage, Tensor], queue: Queue) -> None:
     op, needs = call.op, call.needs
     if not needs or op.vjp is None:
         raise UserError(f"the gradient of {op.name} has been taken already: what it needs is gone. A second backward() "
                         "over the same graph, and second derivatives, are not supported")
     dys = [None if (s := ref()) is None else gradients.pop(s, None) for ref in call.outputs]
     saved = _take_saved(call)
-    arguments = {name: fetch(call, dys, saved) for name, fetch in _arguments(op)}
+    arguments = {name: _fetch(call, source, index, name, dys, saved) for name, source, index in _arguments(op)}
     del saved, dys
     results = op.vjp(needs, **arguments)
     arguments.clear()  # what the formula did not give away ends here

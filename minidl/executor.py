@@ -7,7 +7,6 @@ device, no policy and no op.
 
 from __future__ import annotations
 
-
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
@@ -30,7 +29,8 @@ if TYPE_CHECKING:
 class Executor:
     """Runs calls on one device under one memory manager (or a ledger, which only counts)."""
 
-    def __init__(self, device: Device, memory: Manager | Ledger, tracker: Tracker, *, deterministic: bool = True) -> None:
+    def __init__(self, device: Device, memory: Manager | Ledger, tracker: Tracker, *,
+                 deterministic: bool = True) -> None:
         self.device = device
         self.memory = memory
         self.tracker = tracker

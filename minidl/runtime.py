@@ -125,12 +125,14 @@ class Runtime:
         return int(np.random.SeedSequence([self.seed, count]).generate_state(1, np.uint64)[0] >> 1)
 
     def tensor(self, data: Any, *, shape: Shape | None = None, dtype: DType | None = None) -> Tensor:
-        """A leaf with the values of an array (one upload). ``data`` None with a shape: values do not matter."""
+        """A leaf with a copy of an array's values (one upload). ``data`` None with a shape: values do not matter."""
         if data is None:
             return apply(UPLOAD, shape=tuple(shape or ()), dtype=dtype or float32, data=None)
         array = np.asarray(data)
         wanted = dtype or DTYPES.get(array.dtype.name) or float32
-        return apply(UPLOAD, shape=array.shape, dtype=wanted, data=array if self.device.has_values else None)
+        # The upload happens when the device gets there: by then the caller may have filled its array anew.
+        values = array.astype(wanted.name, copy=True) if self.device.has_values else None
+        return apply(UPLOAD, shape=array.shape, dtype=wanted, data=values)
 
     def dry_run(self, step: Callable[[], Any]) -> Demand:
         """Run one step on shapes alone: what an unmanaged run of it needs, and its largest operation.

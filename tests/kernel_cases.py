@@ -85,6 +85,11 @@ def adaptive_grad_ref(dy, *, x_shape):
                      adaptive_matrix(x_shape[3], dy.shape[3]))
 
 
+def sum_ref(x, *, shape):
+    wide = (1,) * (x.ndim - len(shape)) + shape
+    return x.sum(axis=tuple(i for i, n in enumerate(wide) if n == 1), keepdims=True).reshape(shape)
+
+
 def spread(v, x):
     return v.reshape(-1, *(1,) * (x.ndim - 2))
 
@@ -113,6 +118,10 @@ def dropout_ref(x, *, p, seed):
     key = fold_seed(seed)
     kept = np.array([random_bits(key, i) >= p * 2**32 for i in range(x.size)]).reshape(x.shape)
     return np.where(kept, x / (1 - p), 0)
+
+
+def sgd_ref(p, g, *, lr, weight_decay):
+    return (p - lr * (g + weight_decay * p),)
 
 
 def momentum_ref(p, buf, g, *, lr, momentum, weight_decay, first=False):
@@ -169,7 +178,8 @@ UNARY = {"neg": np.negative, "exp": np.exp, "relu": lambda x: np.maximum(x, 0), 
 GRADS = {"relu_grad": lambda dy, y: dy * (y > 0), "tanh_grad": lambda dy, y: dy * (1 - y * y),
          "sigmoid_grad": lambda dy, y: dy * y * (1 - y)}
 IMAGE = (3, 5, 6, 7)
-WINDOWS = [{"kernel": (2, 2), "stride": (2, 2), "padding": (0, 0)}, {"kernel": (3, 2), "stride": (2, 1), "padding": (1, 1)},
+WINDOWS = [{"kernel": (2, 2), "stride": (2, 2), "padding": (0, 0)},
+           {"kernel": (3, 2), "stride": (2, 1), "padding": (1, 1)},
            {"kernel": (3, 3), "stride": (1, 3), "padding": (0, 1)}]
 # kernel, stride, padding, bias: pointwise; padded; asymmetric; strided 1x1; a window as large as the padded image
 CONVS = [((1, 1), (1, 1), (0, 0), True), ((3, 3), (1, 1), (1, 1), False), ((3, 2), (2, 1), (0, 2), True),
@@ -197,12 +207,12 @@ def cases():
     for a, b in (((4, 1, 3), (5, 1)), ((3,), (2, 70, 3)), ((), (5,))):
         for name, f in BINARY.items():
             yield Case(name, (a, ("+", b)), f)
-    for x, y in (((4, 70, 3), (70, 1)), ((4, 5), ()), ((4, 5), (1, 5)), ((4, 5), (4, 5)), ((2, 3, 4), (3, 1)), ((1,), (1,))):
-        yield Case("sum_to", (x,), lambda x, shape: x.sum(axis=tuple(
-            i for i, n in enumerate(((1,) * (x.ndim - len(shape)) + shape)) if n == 1), keepdims=True).reshape(shape),
-            {"shape": y})
+    for x, y in (((4, 70, 3), (70, 1)), ((4, 5), ()), ((4, 5), (1, 5)), ((4, 5), (4, 5)), ((2, 3, 4), (3, 1)),
+                 ((1,), (1,))):
+        yield Case("sum_to", (x,), sum_ref, {"shape": y})
     swap = np.swapaxes
-    for a, b in (((3, 4), (4, 5)), ((2, 3, 4), (4, 5)), ((2, 1, 3, 4), (6, 4, 1)), ((1, 1), (1, 1)), ((65, 33), (33, 7))):
+    for a, b in (((3, 4), (4, 5)), ((2, 3, 4), (4, 5)), ((2, 1, 3, 4), (6, 4, 1)), ((1, 1), (1, 1)),
+                 ((65, 33), (33, 7))):
         for ta in (False, True):
             for tb in (False, True):
                 yield Case("matmul", ((*a[:-2], *a[-2:][::-1]) if ta else a, (*b[:-2], *b[-2:][::-1]) if tb else b),
@@ -254,7 +264,7 @@ def cases():
     positive = tuple(("+", s) for s in some)
     for decay in (0.0, 0.1):
         sgd = {"lr": 0.05, "weight_decay": decay}
-        yield Case("sgd_", some * 2, by_tensor(lambda p, g, lr, weight_decay: (p - lr * (g + weight_decay * p),), 2), sgd)
+        yield Case("sgd_", some * 2, by_tensor(sgd_ref, 2), sgd)
         for first in (False, True):
             yield Case("sgd_momentum_", some * 3, by_tensor(momentum_ref, 3), {**sgd, "momentum": 0.9, "first": first})
         for step in (1, 7):

@@ -146,7 +146,7 @@ def test_max_pool_takes_the_first_of_equal_maxima_and_never_the_padding():
     for value in (0.0, -5.0, -np.inf):
         y, index = call("max_pool2d", [np.full((1, 1, 4, 4), value)], window)
         assert (y == value).all()
-        # The window at the corner starts with its 2x2 part inside the image: tap (1, 1) = 4; then (1, 0), (0, 1), (0, 0).
+        # The first tap of each window inside the image: (1, 1) = 4 at the corner, (1, 0) = 3, (0, 1) = 1, (0, 0) = 0.
         assert index.tolist() == [[[[4, 3], [1, 0]]]]
     x = np.zeros((1, 1, 4, 4))
     x[0, 0, 1, 1] = x[0, 0, 2, 2] = np.nan
@@ -175,6 +175,13 @@ def test_statistics_do_not_cancel_when_the_mean_is_large():
     np.testing.assert_allclose(var, x.astype(np.float64).var((0, 2, 3)), rtol=1e-5)
 
 
+def test_long_sums_are_accumulated_in_float64():
+    x = np.full((200_000, 2), 0.1, np.float32)  # added up in float32, the error passes 1e-3
+    for name, attrs in (("sum_to", {"shape": (1, 2)}), ("bias_grad", {"axis": 1})):
+        total = call(name, [x], attrs)[0].reshape(2)
+        np.testing.assert_allclose(total, 200_000 * np.float64(np.float32(0.1)), rtol=1e-7)
+
+
 @pytest.mark.parametrize("labels", [[0, 3], [-1, 0]])
 def test_a_label_that_is_no_class_is_the_users_error(labels):
     with pytest.raises(UserError, match=f"labels from {min(labels)} to {max(labels)} for 3 classes"):
@@ -198,12 +205,18 @@ def test_the_first_momentum_step_does_not_read_its_buffer():
 def test_random_fills_follow_from_the_seed_alone_and_have_their_moments(name, attrs, mean, std, dtype, monkeypatch):
     empty = poisoned((40_000,), dtype)
     one = call(name, [empty], {"seed": 1, **attrs})[0]
-    assert abs(one.mean() - mean) < 5 * std / 200 and abs(one.std() - std) < 0.03  # 5 standard errors; sqrt(40000) = 200
+    # Five standard errors: std / sqrt(40000) of the mean, and at most 2 / sqrt(2 * 40000) of the deviation.
+    assert abs(one.mean() - mean) < 5 * std / 200 and abs(one.std() - std) < 5 * 2 / 80_000**0.5
     monkeypatch.setattr(blocks, "BLOCK_BYTES", 1 << 20)
     assert call(name, [empty], {"seed": 1, **attrs})[0].tobytes() == one.tobytes()
     assert call(name, [empty], {"seed": 2, **attrs})[0].tobytes() != one.tobytes()
     if name == "uniform_":
         assert one.min() >= -1 and one.max() < 5
+
+
+def test_uniform_numbers_stay_below_their_upper_end_even_when_rounding_would_reach_it():
+    sample = call("uniform_", [poisoned((100,), "float32")], {"seed": 1, "low": 1e8, "high": 1e8 + 8})[0]
+    assert (sample == 1e8).all()  # float32 has nothing between 1e8 and 1e8 + 8
 
 
 def test_dropout_keeps_its_share_and_masks_of_neighbouring_seeds_are_independent():
@@ -227,21 +240,23 @@ def test_random_bits_are_the_same_for_integers_arrays_and_compiled_code():
     assert [int(compiled(np.uint32(0xDEADBEEF), np.uint32(i))) & 0xFFFFFFFF for i in positions] == plain
 
 
-LARGE = {  # 8 MiB each: nothing of that size may be allocated beside the outputs
-    "relu_grad": ((2, 1 << 20),) * 2, "tanh_grad": ((2, 1 << 20),) * 2, "sigmoid": ((2, 1 << 20),),
-    "sqrt_grad": ((2, 1 << 20),) * 2, "dropout": ((2, 1 << 20),), "sum_to": ((2, 1 << 20),), "sgd_momentum_": ((1 << 21,),) * 3,
-    "adam_": ((1 << 21,),) * 4, "batch_norm_stats": ((8, 16, 128, 128),), "normal_": ((1 << 21,),),
-    "batch_norm": ((8, 16, 128, 128), *((16,),) * 4), "batch_norm_grad_reduce": (*((8, 16, 128, 128),) * 2, (16,), (16,)),
-    "batch_norm_grad": (*((8, 16, 128, 128),) * 2, *((16,),) * 5), "max_pool2d": ((8, 16, 128, 128),),
-    "avg_pool2d": ((8, 16, 128, 128),), "conv2d": ((8, 16, 128, 128), (16, 16, 3, 3)), "bias_grad": ((8, 16, 128, 128),),
-    "linear_wgrad": ((2, 1 << 20), (2, 1)), "cross_entropy_grad": ((), (1 << 11, 1 << 10), ("i9", (1 << 11,)))}
+FLAT, IMAGES, CHANNELS = (2, 1 << 20), (8, 16, 128, 128), (16,)  # 8 MiB each of the first two
+LARGE = {  # nothing of that size may be allocated beside the outputs
+    "relu_grad": (FLAT, FLAT), "tanh_grad": (FLAT, FLAT), "sqrt_grad": (FLAT, FLAT), "sigmoid": (FLAT,),
+    "dropout": (FLAT,), "sum_to": (FLAT,), "normal_": (FLAT,), "linear_wgrad": (FLAT, (2, 1)),
+    "sgd_momentum_": (FLAT,) * 3, "adam_": (FLAT,) * 4, "cross_entropy_grad": ((), (2048, 1024), ("i9", (2048,))),
+    "batch_norm_stats": (IMAGES,), "batch_norm": (IMAGES, *(CHANNELS,) * 4),
+    "batch_norm_grad_reduce": (IMAGES, IMAGES, CHANNELS, CHANNELS),
+    "batch_norm_grad": (IMAGES, IMAGES, *(CHANNELS,) * 5), "bias_grad": (IMAGES,), "max_pool2d": (IMAGES,),
+    "avg_pool2d": (IMAGES,), "conv2d": (IMAGES, (16, 16, 3, 3)),
+}
+LARGE_ATTRS = {"sum_to": {"shape": (1, 1 << 20)}, "conv2d": {"stride": (1, 1), "padding": (1, 1)},
+               "normal_": {"seed": 1, "mean": 0.0, "std": 1.0}, "bias_grad": {"axis": 1}}
 
 
 @pytest.mark.parametrize("name", LARGE)
 def test_no_kernel_allocates_large_temporaries_behind_the_arena(name, real_blocks):
-    attrs = dict(next((c.attrs for c in reversed(CASES) if c.name == name), {"seed": 1, "mean": 0.0, "std": 1.0}))
-    attrs |= {"sum_to": {"shape": (1, 1 << 20)}, "conv2d": {"stride": (1, 1), "padding": (1, 1)},
-              "linear_wgrad": {}, "bias_grad": {"axis": 1}, "batch_norm_grad": {"eps": 1e-5, "training": True}}.get(name, {})
+    attrs = LARGE_ATTRS.get(name) or next(c.attrs for c in CASES if c.name == name)
     inputs = Case(name, LARGE[name], lambda: None).inputs("float32")
     op = OPS[name]
     inferred = () if op.mutates else op.infer(*map(describe, inputs), **attrs)

@@ -17,7 +17,8 @@ def create(name: str, *, poisoned: bool = False) -> Device:
     if name == "cuda" or name.startswith("cuda:"):
         raise UserError("the CUDA device is not part of this version yet; use --device sim:<gpu> to study a GPU's "
                         "memory and time, or --device cpu to train")
-    raise UserError(f"unknown device {name!r}: cpu, or sim:<profile> with one of {', '.join(sorted(profiles.PROFILES))}")
+    known = ", ".join(sorted(profiles.PROFILES))
+    raise UserError(f"unknown device {name!r}: cpu, or sim:<profile> with one of {known}")
 
 
 __all__ = ["Device", "DryDevice", "create"]

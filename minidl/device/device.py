@@ -24,8 +24,11 @@ Place = tuple[int, Meta]  # where a tensor's bytes start in the arena, and how i
 class Operand(Protocol):
     """What a launch must know of a storage: its description, and its base's block."""
 
-    meta: Meta
-    base: Any
+    @property
+    def meta(self) -> Meta: ...
+
+    @property
+    def base(self) -> Any: ...
 
 
 def place(operand: Operand) -> Place:

@@ -38,6 +38,7 @@ class Ledger:
         self.largest_op_bytes = 0
         self.written_over: list[Storage] = []
         self.writing: set[Storage] = set()
+        self.protected: set[Storage] = set()
         self.replay: Callable[[Storage], None]
 
     def demand(self) -> Demand:
@@ -59,12 +60,11 @@ class Ledger:
         algorithm = min(signature.algorithms, key=lambda a: a.workspace)
         name = signature.op.name
         taken = donation.free(signature, inputs, outputs, given)
-        for output, position in taken:
+        for _, position in taken:
             base = inputs[position].base
             if base.memory is self:
                 self.live_bytes -= aligned(base.nbytes)
                 base.status = RECOMPUTE
-            outputs[output].status = IN
         for output in outputs:
             output.status = IN
             self.live_bytes += aligned(output.nbytes)

@@ -100,8 +100,8 @@ class Manager:
         op = signature.op
         if op.donates:
             pairs = donation.free(signature, inputs, outputs, given)
-            for output, position in pairs:
-                self._take_over(outputs[output], inputs[position].base)
+            for target, position in pairs:
+                self._take_over(outputs[target], inputs[position].base)
             if pairs:
                 self.tracker.donated(tuple((outputs[o].tensor_id, inputs[p].base.tensor_id) for o, p in pairs))
         try:
@@ -238,7 +238,7 @@ class Manager:
         if window is not None and window[0] < device.move_seconds(moved_bytes):
             storages = [block.owner() for block in window[1] if isinstance(block.owner, weakref.ref)]
             # Not every one may go (the host may be full); the slide remains.
-            if all([self.evict(storage, willing[storage]) for storage in storages if storage is not None]):
+            if all(storage is None or self.evict(storage, willing[storage]) for storage in storages):
                 return
             slide = self.arena.cheapest_slide(need)
             assert slide is not None
@@ -348,7 +348,9 @@ class Manager:
                     raise Unrecoverable(f"tensor {storage.tensor_id} was dropped and cannot be computed again")
                 self.replay(storage)
         for storage in self.live():
-            storage.call = None
+            if storage.call is not None:
+                storage.call = None
+                storage.requires_grad = False  # its graph is gone: a later backward() must not end here in silence
             storage.access_count = 0
             if storage.tensor_id >= 0:
                 storage.tensor_id += SURVIVOR_STEP

@@ -4,7 +4,24 @@ from minidl.op import Op
 from minidl.ops import conv, elementwise, linear, loss, norm, pool, shape, update
 from minidl.ops.conv import conv2d
 from minidl.ops.elementwise import (
-    add, div, dropout, exp, expand, log, mean, mul, neg, relu, scale, shift, sigmoid, sqrt, sub, sum, sum_to, tanh,
+    add,
+    div,
+    dropout,
+    exp,
+    expand,
+    log,
+    mean,
+    mul,
+    neg,
+    relu,
+    scale,
+    shift,
+    sigmoid,
+    sqrt,
+    sub,
+    sum,
+    sum_to,
+    tanh,
 )
 from minidl.ops.linear import linear as linear_
 from minidl.ops.linear import matmul

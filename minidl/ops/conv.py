@@ -37,7 +37,7 @@ def _conv_infer(x: Meta, w: Meta, b: Meta | None = None, *, stride: Pair, paddin
         raise ShapeError(f"conv2d: input {list(x.shape)} [N, C, H, W] does not fit weight {list(w.shape)} [K, C, R, S]")
     if b is not None and b.shape != w.shape[:1]:
         raise ShapeError(f"conv2d: bias {list(b.shape)} does not fit weight {list(w.shape)}")
-    h, wd = window_output(x.shape, w.shape[2:], stride, padding, what="conv2d")  # type: ignore[arg-type]
+    h, wd = window_output(x.shape, w.shape[2:], stride, padding, what="conv2d")
     return meta((x.shape[0], w.shape[0], h, wd), x.dtype)
 
 

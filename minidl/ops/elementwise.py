@@ -1,6 +1,6 @@
 """Elementwise arithmetic with NumPy's broadcasting, activations, and dropout. Shapes and formulas; no arrays."""
 
-from functools import partial
+from collections.abc import Callable
 from math import prod
 
 from minidl.errors import ShapeError
@@ -96,7 +96,7 @@ MUL = Op("mul", _binary, vjp=_mul_vjp, donates=EITHER,
 DIV = Op("div", _binary, vjp=_div_vjp, donates=EITHER,
          saves=lambda attrs, needs: ("b",) + ("y",) * needs[1])
 FIRST = ((0, 0),)
-NEG = Op("neg", _same, vjp=lambda needs, dy: (neg(give(dy)),), donates=FIRST)
+NEG: Op = Op("neg", _same, vjp=lambda needs, dy: (neg(give(dy)),), donates=FIRST)
 SCALE = Op("scale", _same_scalar, vjp=lambda needs, dy, *, value: (scale(give(dy), value),),
            donates=FIRST, volatile=("value",))
 SHIFT = Op("shift", _same_scalar, vjp=lambda needs, dy: (dy,), donates=FIRST, volatile=("value",))
@@ -120,18 +120,23 @@ def _dropout_infer(x: Meta, *, p: float, seed: int) -> Meta:
 
 
 # The gradient is the same operation with the same seed: the mask is a function of (seed, element), never stored.
-DROPOUT = Op("dropout", _dropout_infer, donates=FIRST, volatile=("seed",),
+DROPOUT: Op = Op("dropout", _dropout_infer, donates=FIRST, volatile=("seed",),
              vjp=lambda needs, dy, *, p, seed: (apply(DROPOUT, give(dy), p=p, seed=seed),))
 
 
-def _unary(op: Op):
+def _unary(op: Op) -> Callable[[Tensor], Tensor]:
     def call(x: Tensor) -> Tensor:
         return apply(op, x)
     call.__name__, call.__doc__ = op.name, f"{op.name} of every element."
     return call
 
 
-neg, exp, log, sqrt, relu, tanh, sigmoid = map(_unary, (NEG, EXP, LOG, SQRT, RELU, TANH, SIGMOID))
+def neg(x: Tensor) -> Tensor:
+    """-x."""
+    return apply(NEG, x)
+
+
+exp, log, sqrt, relu, tanh, sigmoid = map(_unary, (EXP, LOG, SQRT, RELU, TANH, SIGMOID))
 
 
 def scale(x: Tensor, value: float) -> Tensor:
@@ -197,4 +202,3 @@ for _name, _function in {"__add__": add, "__radd__": add, "__sub__": sub, "__rsu
                          "__rmul__": mul, "__truediv__": div, "__neg__": neg, "sum": sum, "mean": mean,
                          "exp": exp, "log": log, "sqrt": sqrt, "relu": relu, "tanh": tanh, "sigmoid": sigmoid}.items():
     setattr(Tensor, _name, _function)
-__all__ = [n for n, f in globals().items() if callable(f) and not n.startswith("_") and f is not partial]

@@ -43,18 +43,19 @@ def _adaptive_grad_infer(dy: Meta, *, x_shape: Shape) -> Meta:
     return meta(x_shape, dy.dtype)
 
 
+MAX_POOL2D_GRAD = Op("max_pool2d_grad", _max_grad_infer, _pool_cost)
 MAX_POOL2D = Op("max_pool2d", _max_infer, _pool_cost, outputs=("y", "index"),
                 vjp=lambda needs, dy, dindex, index, *, x_shape, kernel, stride, padding:
                 (apply(MAX_POOL2D_GRAD, give(dy), give(index), x_shape=x_shape, kernel=kernel, stride=stride,
                        padding=padding),))
-MAX_POOL2D_GRAD = Op("max_pool2d_grad", _max_grad_infer, _pool_cost)
+AVG_POOL2D_GRAD = Op("avg_pool2d_grad", _avg_grad_infer, _pool_cost)
 AVG_POOL2D = Op("avg_pool2d", _avg_infer, _pool_cost,
                 vjp=lambda needs, dy, *, x_shape, kernel, stride, padding:
                 (apply(AVG_POOL2D_GRAD, give(dy), x_shape=x_shape, kernel=kernel, stride=stride, padding=padding),))
-AVG_POOL2D_GRAD = Op("avg_pool2d_grad", _avg_grad_infer, _pool_cost)
-ADAPTIVE_AVG_POOL2D = Op("adaptive_avg_pool2d", _adaptive_infer, _pool_cost,
-                         vjp=lambda needs, dy, *, x_shape: (apply(ADAPTIVE_AVG_POOL2D_GRAD, give(dy), x_shape=x_shape),))
 ADAPTIVE_AVG_POOL2D_GRAD = Op("adaptive_avg_pool2d_grad", _adaptive_grad_infer, _pool_cost)
+ADAPTIVE_AVG_POOL2D = Op("adaptive_avg_pool2d", _adaptive_infer, _pool_cost,
+                         vjp=lambda needs, dy, *, x_shape:
+                         (apply(ADAPTIVE_AVG_POOL2D_GRAD, give(dy), x_shape=x_shape),))
 
 
 def max_pool2d(x: Tensor, kernel: int | Pair, *, stride: int | Pair | None = None, padding: int | Pair = 0) -> Tensor:

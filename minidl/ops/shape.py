@@ -60,12 +60,12 @@ def _permute_vjp(needs, dy, *, axes):
     return (permute(dy, tuple(sorted(range(len(axes)), key=axes.__getitem__))),)
 
 
+NARROW_GRAD = Op("narrow_grad", _narrow_grad_infer, copy_cost)
 RESHAPE = Op("reshape", _reshape_infer, view=True, vjp=lambda needs, dy, *, x_shape: (reshape(dy, x_shape),))
 PERMUTE = Op("permute", _permute_infer, view=True, vjp=_permute_vjp)
 NARROW = Op("narrow", _narrow_infer, view=True,
             vjp=lambda needs, dy, *, x_shape, axis, start:
             (apply(NARROW_GRAD, dy, shape=x_shape, axis=axis, start=start),))
-NARROW_GRAD = Op("narrow_grad", _narrow_grad_infer, copy_cost)
 CONTIGUOUS = Op("contiguous", lambda x: meta(x.shape, x.dtype), copy_cost, vjp=lambda needs, dy: (dy,))
 CONCAT = Op("concat", _concat_infer, copy_cost, vjp=_concat_vjp)
 

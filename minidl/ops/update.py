@@ -23,7 +23,8 @@ def _groups(count: int):
     def infer(*tensors: Meta, **attrs: Any) -> tuple[Meta, ...]:
         n, rest = divmod(len(tensors), count)
         if rest or any(tensors[i].shape != tensors[g * n + i].shape for g in range(1, count) for i in range(n)):
-            raise ShapeError(f"an update needs {count} equal groups of tensors, not shapes {[t.shape for t in tensors]}")
+            shapes = [list(t.shape) for t in tensors]
+            raise ShapeError(f"an update needs {count} equal groups of tensors, not shapes {shapes}")
         return ()
     return infer
 
