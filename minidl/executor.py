@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     import numpy as np
 
     from minidl.device.device import Device
+    from minidl.memory.guide import Guide
     from minidl.memory.ledger import Ledger
     from minidl.memory.manager import Manager
     from minidl.memory.tracker import Tracker
@@ -35,8 +36,10 @@ class Executor:
         self.memory = memory
         self.tracker = tracker
         self.deterministic = deterministic
+        self.guide: Guide | None = None  # set where the policy plans
         self.grad_enabled = True
         self.explicit_iterations = False  # the program marks its iterations itself
+        self._iteration_began = self._stalled_before = 0.0
         self.issued = 0  # calls so far, views and in-place ones included: what "before" means for lineage
         self.recomputed_bytes = 0
         self.recompute_seconds = 0.0
@@ -56,13 +59,19 @@ class Executor:
         tracker, memory = self.tracker, self.memory
         if tracker.updated and not op.update and not self.explicit_iterations:
             self.end_iteration()
+        if memory.prefetches:
+            memory.prefetch()
         written = [inputs[i] for i in op.mutates(len(inputs))] if op.mutates is not None else ()
-        if written:
-            memory.before_write(written)
-        for storage in inputs:
-            if storage.base.status is not IN:
-                memory.make_resident(inputs, op.name)
-                break
+        try:
+            if written:
+                memory.before_write(written)
+            for storage in inputs:
+                if storage.base.status is not IN:
+                    memory.make_resident(inputs, op.name)
+                    break
+        except UserError:
+            memory.writing = set()  # the call is off: its targets may be read, and their readers dropped, again
+            raise
         outputs = tuple([Storage(meta, memory, tracker.temporary_id()) for meta in signature.outputs])
         needs = self._needs(op, inputs)
         saved = self._saves(signature, attrs, needs) if needs else ()
@@ -84,6 +93,10 @@ class Executor:
             tracker.updated |= op.update
         elif op.replayable:
             self._record_lineage(signature, inputs, attrs, outputs, needs, saved)
+        if self.guide is not None:
+            actions = self.guide.follow(signature, inputs, outputs)
+            if actions is not None:
+                memory.act(actions, inputs + outputs)
         return outputs
 
     def signature(self, op: Op, inputs: tuple[Storage, ...], attrs: Attrs) -> Signature:
@@ -154,6 +167,8 @@ class Executor:
             self.memory.make_resident((storage,), READ.name)
         self.tracker.begin()
         self.tracker.record(signature, signature.algorithms[0], (storage,), ())
+        if self.guide is not None:
+            self.guide.follow(signature, (storage,), ())
         return self.device.read(storage)
 
     def leaf(self, meta: Meta, *, persistent: bool) -> Storage:
@@ -237,9 +252,19 @@ class Executor:
     # Iterations ----------------------------------------------------------------------------------------------
     def end_iteration(self, *, failed: bool = False) -> None:
         """The boundary: survivors are made real (unless the iteration failed), lineage is cut, counts restart."""
+        if self.guide is not None and not failed:
+            self._advise(self.guide)
         self.memory.end_iteration(failed=failed)
         self.device.end_iteration()
         self.tracker.end_iteration()
+
+    def _advise(self, guide: Guide) -> None:
+        """Let the policy see what happened in this iteration."""
+        now, stalled = self.device.now(), self.device.stall_seconds()
+        guide.end_iteration(self.tracker.trace(), seconds=now - self._iteration_began,
+                            stall_seconds=stalled - self._stalled_before, late=self.memory.lateness(),
+                            paged_in_bytes=self.memory.paged_in_bytes)
+        self._iteration_began, self._stalled_before = now, stalled
 
     def check(self) -> None:
         """Raises AssertionError if an invariant of the memory does not hold."""

@@ -98,13 +98,12 @@ class Setup:
         manages = policies.create(self.policy).moves_tensors
         return demand.largest_op_bytes if manages else demand.unmanaged_peak_bytes
 
-    def short_of_host(self, batch: int, budget_bytes: int) -> bool:
-        """Whether a policy that swaps has to recompute for want of host memory, where more of it would help."""
-        if policies.create(self.policy).weighs_recomputation:
+    def short_of_host(self, batch: int, budget_bytes: int, recomputed_bytes: int) -> bool:
+        """Whether a policy that swaps had to recompute so much for want of host memory: more of it would help."""
+        if not recomputed_bytes or policies.create(self.policy).weighs_recomputation:
             return False
-        recomputed = self.trial(batch, budget_bytes).recomputed_bytes
-        return recomputed > 0 and recomputed > replace(self, host_memory=UNLIMITED).trial(
-            batch, budget_bytes).recomputed_bytes
+        roomy = replace(self, host_memory=UNLIMITED).trial(batch, budget_bytes)
+        return roomy.recomputed_bytes < recomputed_bytes
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,10 +145,10 @@ def largest_batch(setup: Setup, budget_bytes: int, *, most: int = 1 << 30) -> La
     def fits(batch: int) -> bool:
         if batch > most:
             return False
-        shortage = setup.trial(batch, budget_bytes).shortage
-        if shortage is not None:
-            limits[batch] = _limit(setup, batch, budget_bytes, shortage)
-        elif setup.short_of_host(batch, budget_bytes):
+        trial = setup.trial(batch, budget_bytes)
+        if trial.shortage is not None:
+            limits[batch] = _limit(setup, batch, budget_bytes, trial.shortage)
+        elif setup.short_of_host(batch, budget_bytes, trial.recomputed_bytes):
             limits[batch] = f"a batch of {batch} needs more than the {format_bytes(setup.host_memory)} of host memory"
         return batch not in limits
 

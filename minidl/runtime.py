@@ -20,9 +20,10 @@ from minidl import device as devices
 from minidl.errors import UserError
 from minidl.executor import Executor, activate, current
 from minidl.memory import policies
+from minidl.memory.guide import Guide
 from minidl.memory.ledger import Demand, Ledger
 from minidl.memory.manager import Manager
-from minidl.memory.plan import Policy
+from minidl.memory.plan import Costs, Limits, Policy
 from minidl.memory.storage import Storage
 from minidl.memory.trace import Trace
 from minidl.memory.tracker import Tracker
@@ -84,6 +85,10 @@ class Runtime:
         self.tracker = Tracker()
         self.memory = Manager(self.device, self.policy, self.tracker, budget, host)
         self.executor = Executor(self.device, self.memory, self.tracker, deterministic=deterministic)
+        if self.policy.plans:
+            profile = self.device.profile
+            costs = Costs(1.0 / profile.link_out_bandwidth, 1.0 / profile.link_in_bandwidth, profile.link_latency_s)
+            self.executor.guide = Guide(self.policy, costs, Limits(self.memory.arena.capacity, host))
         self.seed = seed
         self.counters: dict[str, int] = {}  # numbers that a step advances; a dry run puts them back
         self.dry = False

@@ -5,6 +5,7 @@ A case's sizes stand at the edges of blocks of BLOCK elements; a test makes the 
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from math import erf
 from typing import Any
 
 import numpy as np
@@ -15,7 +16,8 @@ from minidl.kernels.random import fold_seed, random_bits
 from minidl.meta import meta
 from minidl.op import Op
 
-MODULES = (ops.conv, ops.elementwise, ops.linear, ops.loss, ops.norm, ops.pool, ops.shape, ops.update)
+MODULES = (ops.attention, ops.conv, ops.elementwise, ops.embedding, ops.linear, ops.loss, ops.norm, ops.pool, ops.shape,
+           ops.update)
 OPS = {op.name: op for module in MODULES for op in vars(module).values() if isinstance(op, Op)}
 BLOCK = 64  # elements
 
@@ -109,9 +111,55 @@ def bn_grad_ref(dy, x, gamma, mean, var, dgamma, dbeta, *, eps, training):
     return dy * spread(gamma / np.sqrt(var + eps), x)
 
 
+def layer_ref(x, gamma, beta, *, eps):
+    mean, rstd = x.mean(-1), 1 / np.sqrt(x.var(-1) + eps)
+    return (x - mean[..., None]) * rstd[..., None] * gamma + beta, mean, rstd
+
+
+def layer_reduce_ref(dy, x, mean, rstd):
+    rows = tuple(range(x.ndim - 1))
+    return (dy * (x - mean[..., None]) * rstd[..., None]).sum(rows), dy.sum(rows)
+
+
+def layer_grad_ref(dy, x, gamma, mean, rstd):
+    xhat, g = (x - mean[..., None]) * rstd[..., None], dy * gamma
+    return (g - g.mean(-1, keepdims=True) - xhat * (g * xhat).mean(-1, keepdims=True)) * rstd[..., None]
+
+
+def softmax_ref(x, mask=0.0):
+    return np.exp(x + mask) / np.exp(x + mask).sum(-1, keepdims=True)
+
+
+def gelu_ref(x):
+    return x * (1 + np.vectorize(erf)(x / 2**0.5)) / 2
+
+
+def gelu_grad_ref(dy, x):
+    return dy * ((1 + np.vectorize(erf)(x / 2**0.5)) / 2 + x * np.exp(-x * x / 2) / (2 * np.pi)**0.5)
+
+
+def embedding_grad_ref(dy, ids, *, rows):
+    return np.einsum("ir,id->rd", np.eye(rows)[ids.reshape(-1)], dy.reshape(-1, dy.shape[-1]))
+
+
+def gather_ref(x, positions):
+    return np.take_along_axis(x, positions[..., None], 1).reshape(-1, x.shape[2])
+
+
+def gather_grad_ref(dy, positions, *, x_shape):
+    n, p = positions.shape
+    return np.einsum("npl,npd->nld", np.eye(x_shape[1])[positions], dy.reshape(n, p, -1))
+
+
 def cross_entropy_ref(logits, labels):
     p = np.exp(logits) / np.exp(logits).sum(1, keepdims=True)
-    return -np.mean(np.log(p[np.arange(len(labels)), labels])), p
+    counted = np.flatnonzero(labels != -100)
+    return -np.mean(np.log(p[counted, labels[counted]])), p
+
+
+def cross_entropy_grad_ref(dloss, probs, labels):
+    counted = (labels != -100)[:, None]
+    return (probs - (np.arange(probs.shape[1]) == labels[:, None])) * counted * dloss / counted.sum()
 
 
 def dropout_ref(x, *, p, seed):
@@ -147,7 +195,8 @@ def by_tensor(ref, groups):
 # Cases ------------------------------------------------------------------------------------------------------------
 @dataclass(frozen=True)
 class Case:
-    """Inputs by shape ("+": positive, "i<n>": integers below n), attributes, and the formula for the outputs."""
+    """Inputs by shape ("+": positive, "i<n>": integers below n, "g<n>": such too, but every third
+    -100, for labels that are to be ignored), attributes, and the formula for the outputs."""
 
     name: str
     shapes: tuple[Any, ...]
@@ -159,7 +208,11 @@ class Case:
         result = []
         for spec in self.shapes:
             kind, shape = spec if spec and isinstance(spec[0], str) else ("", spec)
-            if kind.startswith("i"):
+            if kind.startswith("g"):
+                labels = rng.integers(0, int(kind[1:]), shape)
+                labels[::3] = -100
+                result.append(labels)
+            elif kind.startswith("i"):
                 result.append(rng.integers(0, int(kind[1:]), shape).astype("uint8" if self.name.endswith("grad")
                                            and "pool" in self.name else "int64"))
             else:
@@ -174,9 +227,9 @@ class Case:
 EDGES = [(), (1,), (2,), (BLOCK - 1,), (BLOCK,), (BLOCK + 1,), (2 * BLOCK + 1,), (3, 5, 7), (2, BLOCK + 1, 1)]
 BINARY = {"add": np.add, "sub": np.subtract, "mul": np.multiply, "div": np.divide}
 UNARY = {"neg": np.negative, "exp": np.exp, "relu": lambda x: np.maximum(x, 0), "tanh": np.tanh,
-         "sigmoid": lambda x: 1 / (1 + np.exp(-x))}
+         "gelu": gelu_ref, "sigmoid": lambda x: 1 / (1 + np.exp(-x))}
 GRADS = {"relu_grad": lambda dy, y: dy * (y > 0), "tanh_grad": lambda dy, y: dy * (1 - y * y),
-         "sigmoid_grad": lambda dy, y: dy * y * (1 - y)}
+         "sigmoid_grad": lambda dy, y: dy * y * (1 - y), "gelu_grad": gelu_grad_ref}
 IMAGE = (3, 5, 6, 7)
 WINDOWS = [{"kernel": (2, 2), "stride": (2, 2), "padding": (0, 0)},
            {"kernel": (3, 2), "stride": (2, 1), "padding": (1, 1)},
@@ -248,10 +301,27 @@ def cases():
     for size in ((1, 1), (2, 3), (4, 5), (6, 7), (9, 2)):
         yield Case("adaptive_avg_pool2d", (IMAGE,), adaptive_ref, {"size": size})
         yield Case("adaptive_avg_pool2d_grad", ((*IMAGE[:2], *size),), adaptive_grad_ref, {"x_shape": IMAGE})
-    for n, classes in ((1, 1), (3, 10), (33, 70)):
-        yield Case("cross_entropy", ((n, classes), (f"i{classes}", (n,))), cross_entropy_ref)
-        yield Case("cross_entropy_grad", ((), (n, classes), (f"i{classes}", (n,))), lambda dloss, probs, labels:
-                   (probs - np.eye(probs.shape[1])[labels]) * dloss / len(labels))
+    for n, classes, kind in ((1, 1, "i"), (3, 10, "i"), (33, 70, "i"), (2, 3, "g"), (33, 70, "g")):
+        yield Case("cross_entropy", ((n, classes), (f"{kind}{classes}", (n,))), cross_entropy_ref)
+        yield Case("cross_entropy_grad", ((), (n, classes), (f"{kind}{classes}", (n,))), cross_entropy_grad_ref)
+    for shape in ((1,), (5,), (1, 2), (BLOCK + 1, 1), (3, BLOCK - 1), (3, BLOCK), (3, BLOCK + 1), (2, 3, 7),
+                  (2, 3, 2, 2 * BLOCK + 1)):
+        rows, d = shape[:-1], shape[-1:]
+        yield Case("layer_norm", (shape, d, d), layer_ref, {"eps": 1e-3})
+        yield Case("layer_norm_grad_reduce", (shape, shape, rows, ("+", rows)), layer_reduce_ref)
+        yield Case("layer_norm_grad", (shape, shape, d, rows, ("+", rows)), layer_grad_ref)
+        yield Case("softmax", (shape,), softmax_ref)
+        yield Case("softmax", (shape, d), softmax_ref)
+        yield Case("softmax_grad", (shape, shape), lambda dy, y: y * (dy - (dy * y).sum(-1, keepdims=True)))
+    yield Case("softmax", ((2, 3, 5, 40), (2, 1, 1, 40)), softmax_ref)
+    for table, ids in (((1, 1), (1,)), ((5, 3), (7,)), ((4, BLOCK + 1), (2, 9)), ((300, 2), (3, BLOCK, 2))):
+        numbers = (f"i{table[0]}", ids)
+        yield Case("embedding", (table, numbers), lambda w, ids: w[ids])
+        yield Case("embedding_grad", ((*ids, table[1]), numbers), embedding_grad_ref, {"rows": table[0]})
+    for (n, length, d), count in (((1, 1, 1), 1), ((2, 5, 3), 4), ((3, 4, BLOCK + 1), 9), ((2, BLOCK, 2), 1)):
+        numbers = (f"i{length}", (n, count))
+        yield Case("gather_rows", ((n, length, d), numbers), gather_ref)
+        yield Case("gather_rows_grad", ((n * count, d), numbers), gather_grad_ref, {"x_shape": (n, length, d)})
     for axis in (0, 1, 2):
         shapes = [tuple(n if i == axis else 3 for i in range(3)) for n in (1, 4, 2)]
         yield Case("concat", tuple(shapes), lambda *xs, axis: np.concatenate(xs, axis), {"axis": axis})

@@ -108,6 +108,11 @@ class Device:
         """The host waits for a position of a stream."""
         self.clock.synchronize(stream, position)
 
+    def lateness(self, copied_in: int, computed: int) -> float:
+        """Seconds by which a copy in, to be ready when the compute stream had reached ``computed``, came too late."""
+        clock = self.clock
+        return max(0.0, clock.finish_time(COPY_IN, copied_in) - clock.finish_time(COMPUTE, computed))
+
     def now(self) -> float:
         """Seconds since the start, on this device's clock, when all that was launched so far has finished."""
         return max(self.clock.host, self.clock.ready[COMPUTE])

@@ -1,17 +1,19 @@
 """The paper's Allocator over the arena and the host pool: it carries out what the manager decides.
 
 It moves bytes by the device's verbs and keeps the marks that make reuse safe: a freed block carries the last
-positions of the streams that used it, and whoever uses it next waits for these on its stream. In passive mode copies
-are synchronous: the host waits for each. Decides nothing.
+positions of the streams that used it, and whoever uses it next waits for these on its stream. Copies are queued;
+in passive mode the host waits for each, as the paper has it. Decides nothing.
 """
 
 from __future__ import annotations
 
+import weakref
+
 from minidl.device.clock import COMPUTE, COPY_IN, COPY_OUT
 from minidl.device.device import Device
-from minidl.memory.arena import Arena, Block
+from minidl.memory.arena import NO_MARKS, Arena, Block, Marks, unite_marks
 from minidl.memory.host_pool import HostPool
-from minidl.memory.storage import IN, SWAPPING_IN, SWAPPING_OUT, Storage
+from minidl.memory.storage import IN, OUT, SWAPPING_IN, SWAPPING_OUT, Storage
 
 
 class Allocator:
@@ -23,6 +25,7 @@ class Allocator:
         self.host = HostPool(host_bytes)
         device.attach(self.arena.capacity, host_bytes)
         self._positions = device.positions
+        self._host_read = 0  # position of the last copy in whose host bytes have been given back
         self.swapped_out_bytes = 0
         self.swapped_in_bytes = 0
         self.moved_bytes = 0
@@ -34,16 +37,16 @@ class Allocator:
         self.arena.free(block, marks)
 
     def leave_device(self, storage: Storage) -> None:
-        """Free the block of a storage whose bytes are safe elsewhere, or not wanted."""
+        """Free the block of a storage, whatever copies of it are under way: the marks name them."""
         block = storage.block
         assert block is not None
         storage.block = None
-        marks = (self._positions[COMPUTE], self._positions[COPY_OUT], 0)
+        marks = (self._positions[COMPUTE], storage.copied_out, storage.copied_in)
         self.device.poison(block.offset, block.size, marks)
         self.arena.free(block, marks)
 
-    def swap_out(self, storage: Storage) -> bool:
-        """Copy to the host, synchronously; False if the host has no room. The block stays."""
+    def start_swap_out(self, storage: Storage) -> bool:
+        """Queue the copy to the host; False if the host has no room. Computation goes on; the block stays."""
         extents = self.host.allocate(storage.nbytes)
         if extents is None:
             return False
@@ -51,31 +54,54 @@ class Allocator:
         assert block is not None
         storage.become(SWAPPING_OUT)
         device.wait(COPY_OUT, COMPUTE, self._positions[COMPUTE])
-        position = device.copy_out(extents, block.offset, storage.nbytes)
-        self.swapped_out_bytes += storage.nbytes
-        device.synchronize(COPY_OUT, position)
+        device.wait(COPY_OUT, COPY_IN, self._host_read)
+        storage.copied_out = device.copy_out(extents, block.offset, storage.nbytes)
         storage.host = extents
-        storage.become(IN)
+        self.swapped_out_bytes += storage.nbytes
         return True
 
-    def swap_in(self, storage: Storage, block: Block) -> None:
-        """Copy back from the host into a fresh block, synchronously; the host copy stays valid until written over."""
+    def finish_swap_out(self, storage: Storage) -> None:
+        """Give the block away: whoever takes it waits, on its stream, for the copy."""
+        self.leave_device(storage)
+        storage.become(OUT)
+
+    def start_swap_in(self, storage: Storage, block: Block) -> None:
+        """Queue the copy back into a fresh block; the host copy stays valid until the tensor is written."""
         device = self.device
         assert storage.host is not None
         storage.block = block
         storage.become(SWAPPING_IN)
         device.wait_marks(COPY_IN, block.marks)
-        position = device.copy_in(block.offset, storage.host, storage.nbytes)
+        device.wait(COPY_IN, COPY_OUT, storage.copied_out)
+        storage.copied_in = device.copy_in(block.offset, storage.host, storage.nbytes)
         self.swapped_in_bytes += storage.nbytes
-        device.synchronize(COPY_IN, position)
-        device.wait(COMPUTE, COPY_IN, position)
+
+    def finish_swap_in(self, storage: Storage) -> None:
+        """The compute stream waits for the copy; the host does not."""
+        self.device.wait(COMPUTE, COPY_IN, storage.copied_in)
         storage.become(IN)
+
+    def swap_out(self, storage: Storage) -> bool:
+        """Copy to the host while the host waits (passive mode); False if it has no room. The block stays."""
+        if not self.start_swap_out(storage):
+            return False
+        self.device.synchronize(COPY_OUT, storage.copied_out)
+        storage.become(IN)
+        return True
+
+    def swap_in(self, storage: Storage, block: Block) -> None:
+        """Copy back while the host waits (passive mode)."""
+        self.start_swap_in(storage, block)
+        self.device.synchronize(COPY_IN, storage.copied_in)
+        self.finish_swap_in(storage)
 
     def forget_host_copy(self, storage: Storage) -> None:
         """Give up a host copy, if there is one."""
         if storage.host is not None:
             self.host.free(storage.host)
             storage.host = None
+            # A copy in may still be reading these host bytes: copies out into them wait for it.
+            self._host_read = max(self._host_read, storage.copied_in)
 
     def slide(self, first: Block, last: Block) -> None:
         """Pack the blocks of a range together and move their bytes, in stream order."""
@@ -84,7 +110,9 @@ class Allocator:
         block: Block | None = first
         while block is not None:
             if block.owner is None:
-                marks = tuple(map(max, marks, block.marks))  # type: ignore[assignment]
+                marks = unite_marks(marks, block.marks)
+            else:  # its own copies under way read or write it where it lies now
+                marks = unite_marks(marks, self._copies(block))
             block = None if block is last else block.next
         device.wait_marks(COMPUTE, marks)
         end = last.offset + last.size
@@ -99,6 +127,10 @@ class Allocator:
             hole.marks = (self._positions[COMPUTE], hole.marks[1], hole.marks[2])
             start = hole.offset
             device.poison(start, end - start, hole.marks)
+
+    def _copies(self, block: Block) -> Marks:
+        storage = block.owner() if isinstance(block.owner, weakref.ref) else None
+        return NO_MARKS if storage is None else (0, storage.copied_out, storage.copied_in)
 
     def check(self) -> None:
         """Raises AssertionError unless arena and host pool are consistent."""

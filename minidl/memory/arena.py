@@ -228,14 +228,19 @@ class Arena:
         self._insert(rest)
         return moved
 
-    def cheapest_slide(self, nbytes: int) -> tuple[Block, Block] | None:
+    def cheapest_slide(self, nbytes: int, fixed: Callable[[Block], bool] | None = None) -> tuple[Block, Block] | None:
         """The range of blocks, as (first, last), with the least owned bytes among those that hold ``nbytes`` free
-        bytes or more; the lowest of equals. None if the arena has fewer free bytes."""
+        bytes or more; the lowest of equals. None if there is none: without ``fixed`` blocks, which may not be moved
+        and so end a range, only if the arena has fewer free bytes."""
         need = max(nbytes, 1)
         best: tuple[int, Block, Block] | None = None
         window: deque[Block] = deque()
         free = owned = 0
         for block in self.blocks():
+            if fixed is not None and block.owner is not None and fixed(block):
+                window.clear()
+                free = owned = 0
+                continue
             window.append(block)
             if block.owner is not None:
                 owned += block.size

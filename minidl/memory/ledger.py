@@ -37,6 +37,8 @@ class Ledger:
         self.largest_op = ""
         self.largest_op_bytes = 0
         self.written_over: list[Storage] = []
+        self.prefetches: tuple[()] = ()
+        self.paged_in_bytes = 0
         self.writing: set[Storage] = set()
         self.protected: set[Storage] = set()
         self.replay: Callable[[Storage], None]
@@ -83,13 +85,23 @@ class Ledger:
         self.live_bytes += aligned(storage.nbytes)
         self.peak_bytes = max(self.peak_bytes, self.live_bytes)
 
+    def prefetch(self) -> None:
+        """Nothing is ever away."""
+
+    def act(self, actions: Any, operands: Iterable[Storage]) -> None:
+        """No plan is followed."""
+
+    def lateness(self) -> dict[int, float]:
+        """Nothing is ever late."""
+        return {}
+
     def launched(self) -> None:
         """There are no blocks to take from inputs."""
 
     def free_workspace(self, block: Any) -> None:
         """There is none."""
 
-    def deallocate(self, storage: Storage) -> None:
+    def deallocate(self, storage: Storage, *, record_gone: bool = False) -> None:
         """Bytes that nobody can ask for any more."""
         if storage.status is IN:
             storage.status = RECOMPUTE

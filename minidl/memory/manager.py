@@ -9,6 +9,7 @@ an operation whose aligned working set fits the budget always runs.
 from __future__ import annotations
 
 import weakref
+from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
@@ -18,9 +19,10 @@ from minidl.errors import OutOfMemory, Unrecoverable
 from minidl.memory import donation
 from minidl.memory.allocator import Allocator
 from minidl.memory.arena import Block
+from minidl.memory.guide import Actions
 from minidl.memory.plan import Action, Policy, Residency
 from minidl.memory.recompute import missing_calls, reads, replay_seconds
-from minidl.memory.storage import IN, OUT, RECOMPUTE, Storage
+from minidl.memory.storage import IN, OUT, RECOMPUTE, SWAPPING_IN, SWAPPING_OUT, Storage, TensorId
 from minidl.memory.tracker import SURVIVOR_STEP, Tracker
 from minidl.meta import Algorithm, aligned
 from minidl.op import Call
@@ -40,6 +42,11 @@ class Manager:
         self.dropped: dict[weakref.ref[Storage], None] = {}  # RECOMPUTE, though someone may still ask for it
         self.protected: set[Storage] = set()  # may be swapped but not dropped: a replay under way needs them
         self.writing: set[Storage] = set()  # targets of the in-place call under way
+        self.leaving: deque[weakref.ref[Storage]] = deque()  # being copied out, earliest first; their blocks are due
+        self.prefetches: deque[weakref.ref[Storage]] = deque()  # to be swapped in as soon as there is room
+        self.evicted: dict[TensorId, weakref.ref[Storage]] = {}  # by the plan, in this iteration
+        self.arrivals: list[tuple[TensorId, int, int]] = []  # prefetched tensors when they were wanted: positions
+        self.paged_in_bytes = 0
         self.written_over: list[Storage] = []  # inputs whose block is an output's now; they name it until the launch
         self.replay: Callable[[Storage], None]
         self._impure = False  # in this iteration something was written in place after it had been read
@@ -57,10 +64,20 @@ class Manager:
                     self.replay(base)
             pinned = set(bases)
             for base in bases:
+                if base.status is SWAPPING_OUT:
+                    base.become(IN)  # wanted again before its bytes were given away
+                elif base.status is SWAPPING_IN:
+                    self._arrive(base)
+            for base in bases:
                 if base.status is OUT:
                     self._swap_in(base, pinned, op_name)
         finally:
             self.protected.difference_update(added)
+
+    def _arrive(self, storage: Storage) -> None:
+        """A prefetched tensor is wanted now; how late it was is known when the iteration is over."""
+        self.allocator.finish_swap_in(storage)
+        self.arrivals.append((storage.tensor_id, storage.copied_in, self.device.positions[COMPUTE]))
 
     def before_write(self, targets: Iterable[Storage]) -> None:
         """Prepare for an in-place call: values that will be computed from the old bytes are computed now."""
@@ -107,7 +124,10 @@ class Manager:
         try:
             for output in outputs:
                 if output.block is None:
-                    block = self.arena.allocate(output.nbytes, output.me, high=op.long_lived or output.persistent)
+                    high = op.long_lived or output.persistent
+                    block = self.arena.allocate(output.nbytes, output.me, high=high)
+                    if block is None and self.leaving:
+                        block = self._reclaim(output.nbytes, output.me, high=high)
                     if block is None:
                         block = self._allocate_short(signature, inputs, outputs, output, saved)
                     self.device.wait_marks(COMPUTE, block.marks)
@@ -206,6 +226,12 @@ class Manager:
         need = aligned(nbytes)
         arena = self.arena
         willing: dict[Storage, Action] = {}
+        self._reclaim_bytes(need)
+        if self.policy.moves_tensors and arena.free_bytes < need:
+            for ref in self.residents:  # what the plan has brought in too early for this
+                storage = ref()
+                if storage is not None and storage.status is SWAPPING_IN:
+                    self.allocator.finish_swap_in(storage)
         if self.policy.moves_tensors:
             evictable = self._evictable(pinned)
             ranking = self.policy.victims([self._residency(storage) for storage in evictable.values()], need)
@@ -231,8 +257,7 @@ class Manager:
             again = device.in_seconds(block.size)
             return again if storage.host is not None else again + device.out_seconds(block.size)
 
-        slide = self.arena.cheapest_slide(need)
-        assert slide is not None  # enough is free, and everything can be moved
+        slide = self._slide(need)
         moved_bytes = sum(block.size for block in _range(*slide) if block.owner is not None)
         window = self.arena.cheapest_window(need, seconds_to_evict) if willing else None
         if window is not None and window[0] < device.move_seconds(moved_bytes):
@@ -240,9 +265,14 @@ class Manager:
             # Not every one may go (the host may be full); the slide remains.
             if all(storage is None or self.evict(storage, willing[storage]) for storage in storages):
                 return
-            slide = self.arena.cheapest_slide(need)
-            assert slide is not None
+            slide = self._slide(need)
         self.allocator.slide(*slide)
+
+    def _slide(self, need: int) -> tuple[Block, Block]:
+        """The cheapest range to slide; only if there is no other, one with blocks that are being copied."""
+        slide = self.arena.cheapest_slide(need, _in_flight) or self.arena.cheapest_slide(need)
+        assert slide is not None  # enough is free, and everything can be moved
+        return slide
 
     def _evictable(self, pinned: set[Storage]) -> dict[int, Storage]:
         storages = (ref() for ref in self.residents)
@@ -301,6 +331,7 @@ class Manager:
     def _swap_in(self, storage: Storage, pinned: set[Storage], op_name: str) -> None:
         block = self._allocate(storage.nbytes, storage.me, pinned, op_name, high=storage.persistent)
         self.allocator.swap_in(storage, block)
+        self.paged_in_bytes += storage.nbytes
 
     def _out_of_memory(self, need: int, pinned: set[Storage], op_name: str) -> OutOfMemory:
         arena, host = self.arena, self.allocator.host
@@ -314,15 +345,86 @@ class Manager:
             text += f"; host memory is full ({format_bytes(host.used_bytes)} of {format_bytes(host.capacity)})"
         return OutOfMemory(text, op=op_name, need_bytes=need + in_use, budget_bytes=arena.capacity)
 
+    # Guided execution ----------------------------------------------------------------------------------------
+    def act(self, actions: Actions, operands: Iterable[Storage]) -> None:
+        """Do what the plan says after a call: evictions of its operands, then swap-ins of what was evicted before."""
+        evictions, prefetches = actions
+        if evictions:
+            for base in dict.fromkeys(storage.base for storage in operands):
+                action = evictions.get(base.tensor_id)
+                if action is not None and base.status is IN and base.refs:
+                    self._evict_ahead(base, action)
+        for tensor_id in prefetches:
+            ref = self.evicted.get(tensor_id)
+            if ref is not None:
+                self.prefetches.append(ref)
+
+    def _evict_ahead(self, storage: Storage, action: Action) -> None:
+        """Evict as planned: computation goes on, and the block is due when its memory is wanted."""
+        self.evicted[storage.tensor_id] = storage.me
+        if action is Action.DROP and self._lineage(storage) is not None:
+            self._drop(storage)
+        elif storage.host is not None:
+            self.allocator.leave_device(storage)
+            storage.become(OUT)
+        elif self.allocator.start_swap_out(storage):
+            self.leaving.append(storage.me)
+
+    def prefetch(self) -> None:
+        """Start the swap-ins that are due, in order, as far as there is room; the others are postponed."""
+        queue = self.prefetches
+        while queue:
+            storage = queue[0]()
+            if storage is None or storage.status is not OUT:
+                if storage is not None and storage.status is SWAPPING_OUT:
+                    storage.become(IN)
+                queue.popleft()
+                continue
+            nbytes = storage.nbytes
+            block = self.arena.allocate(nbytes, storage.me, high=storage.persistent)
+            if block is None:
+                block = self._reclaim(nbytes, storage.me, high=storage.persistent)
+            if block is None and self.arena.free_bytes >= aligned(nbytes):
+                slide = self.arena.cheapest_slide(aligned(nbytes), _in_flight)
+                if slide is not None:
+                    self.allocator.slide(*slide)
+                    block = self.arena.allocate(nbytes, storage.me)
+            if block is None:
+                return
+            self.allocator.start_swap_in(storage, block)
+            queue.popleft()
+
+    def _reclaim(self, nbytes: int, owner: object, *, high: bool) -> Block | None:
+        """A block, after giving away as many of those that are being copied out as it takes, earliest first."""
+        block = None
+        while block is None and self._reclaim_one():
+            block = self.arena.allocate(nbytes, owner, high=high)
+        return block
+
+    def _reclaim_bytes(self, need: int) -> None:
+        while self.arena.largest_free < need and self._reclaim_one():
+            pass
+
+    def _reclaim_one(self) -> bool:
+        while self.leaving:
+            storage = self.leaving.popleft()()
+            if storage is not None and storage.status is SWAPPING_OUT:
+                self.allocator.finish_swap_out(storage)
+                return True
+        return False
+
+    def lateness(self) -> dict[TensorId, float]:
+        """Seconds that computation waited for each prefetched tensor of this iteration."""
+        return {tensor_id: self.device.lateness(copied, computed) for tensor_id, copied, computed in self.arrivals}
+
     # Ends ----------------------------------------------------------------------------------------------------
-    def deallocate(self, storage: Storage) -> None:
+    def deallocate(self, storage: Storage, *, record_gone: bool = False) -> None:
         """Nobody can ask for these bytes any more: free them on the device and on the host."""
-        if self._impure and self.dropped and storage.call is not None and missing_calls(storage) is None:
+        if (self._impure and self.dropped and not record_gone and storage.call is not None
+                and missing_calls(storage) is None):
             return  # something dropped may still have to start from it; it goes with its record
-        block = storage.block
-        if block is not None:
-            storage.block = None
-            self.allocator.free(block)
+        if storage.block is not None:
+            self.allocator.leave_device(storage)
         if storage.host is not None:
             self.allocator.forget_host_copy(storage)
         if storage.status is not RECOMPUTE:
@@ -341,20 +443,25 @@ class Manager:
 
         After a failure nothing is computed any more: what was dropped keeps its lineage until someone asks for it.
         """
-        for ref in [] if failed else list(self.dropped):
-            storage = ref()
-            if storage is not None and storage.status is RECOMPUTE:
+        dropped = [s for s in (ref() for ref in self.dropped) if s is not None]
+        # What has bytes becomes a leaf first: to make room for the others it may be swapped, but no longer dropped.
+        for storage in self.live():
+            _cut(storage)
+        for storage in [] if failed else dropped:
+            if storage.status is RECOMPUTE:
                 if missing_calls(storage) is None:
                     raise Unrecoverable(f"tensor {storage.tensor_id} was dropped and cannot be computed again")
                 self.replay(storage)
-        for storage in self.live():
-            if storage.call is not None:
-                storage.call = None
-                storage.requires_grad = False  # its graph is gone: a later backward() must not end here in silence
+            _cut(storage)
+        for storage in dict.fromkeys([*self.live(), *dropped]):
             storage.access_count = 0
             if storage.tensor_id >= 0:
                 storage.tensor_id += SURVIVOR_STEP
         self._impure = False
+        self.prefetches.clear()
+        self.evicted.clear()
+        self.arrivals.clear()
+        self.paged_in_bytes = 0
 
     def live(self) -> list[Storage]:
         """The storages that have bytes somewhere."""
@@ -374,6 +481,18 @@ class Manager:
             gone = ref()
             assert gone is None or gone.status is RECOMPUTE, f"{gone} is listed as dropped"
         assert self.allocator.host.used_bytes == sum(s.nbytes for s in live if s.host is not None), "host leak"
+
+
+def _in_flight(block: Block) -> bool:
+    storage = block.owner() if isinstance(block.owner, weakref.ref) else None
+    return storage is not None and storage.status is not IN
+
+
+def _cut(storage: Storage) -> None:
+    """Make a storage with bytes a leaf."""
+    if storage.call is not None:
+        storage.call = None
+        storage.requires_grad = False  # its graph is gone: a later backward() must not end here in silence
 
 
 def _range(first: Block, last: Block) -> Iterable[Block]:

@@ -64,20 +64,35 @@ class Limits:
 
 @dataclass(frozen=True)
 class Plan:
-    """What to do after which access. The empty plan is passive mode."""
+    """What to do after which access. The empty plan is passive mode.
+
+    evictions    evicted-access -> how the tensor leaves the device after it. What was swapped out and has no prefetch
+                 is brought back at its back-access; what was dropped is recomputed there.
+    prefetches   in-trigger (an access of any tensor) -> the tensors whose swap-in is started after it, in this order.
+    predicted_seconds   length of an iteration under this plan, if the policy knows.
+    """
 
     evictions: Mapping[AccessKey, Action] = field(default_factory=dict)
+    prefetches: Mapping[AccessKey, tuple[TensorId, ...]] = field(default_factory=dict)
+    predicted_seconds: float | None = None
 
 
 EMPTY_PLAN = Plan()
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Observation:
-    """What an iteration under a plan showed."""
+    """What an iteration under a plan showed.
 
+    late      tensor -> seconds that the compute stream waited for its swap-in at the back-access.
+    paged_in  bytes that had to be brought back on demand: the plan had evicted them without a prefetch that worked.
+    """
+
+    trace: Trace
     seconds: float
     stall_seconds: float
+    late: Mapping[TensorId, float]
+    paged_in_bytes: int
 
 
 class Policy(Protocol):
@@ -85,11 +100,13 @@ class Policy(Protocol):
 
     ``moves_tensors`` False means that nothing may be evicted at all: an allocation that fails is the end.
     ``weighs_recomputation`` False spares the engine from finding out each Residency's recompute_seconds.
+    ``plans`` False means that every plan is the empty one, so nothing needs to be measured.
     """
 
     name: str
     moves_tensors: bool
     weighs_recomputation: bool
+    plans: bool
 
     def plan(self, trace: Trace, costs: Costs, limits: Limits) -> Plan:
         """A plan for the iterations after the measured one."""
@@ -101,7 +118,7 @@ class Policy(Protocol):
         ...
 
     def feedback(self, plan: Plan, observed: Observation) -> Plan:
-        """The plan corrected by what was seen."""
+        """The plan corrected by what was seen; the same object if there is nothing to correct."""
         ...
 
 
@@ -111,6 +128,7 @@ class OnDemand:
     name = ""
     moves_tensors = True
     weighs_recomputation = False
+    plans = False
 
     def plan(self, trace: Trace, costs: Costs, limits: Limits) -> Plan:
         return EMPTY_PLAN

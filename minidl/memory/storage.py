@@ -57,7 +57,7 @@ class Storage:
 
     __slots__ = ("meta", "memory", "call", "siblings", "requires_grad", "grad", "nbytes", "tensor_id", "refs",
                  "saved", "status", "block", "host", "persistent", "access_count", "first_access", "last_access",
-                 "mutated_at", "me", "__weakref__")
+                 "mutated_at", "copied_out", "copied_in", "me", "__weakref__")
 
     def __init__(self, meta: Meta, memory: Any, tensor_id: TensorId) -> None:
         self.meta = meta
@@ -78,6 +78,8 @@ class Storage:
         self.first_access = -1  # sequence numbers of calls
         self.last_access = -1
         self.mutated_at = -1
+        self.copied_out = 0  # positions of its last copy on the copy-out and the copy-in stream
+        self.copied_in = 0
         self.me: weakref.ref[Storage] = weakref.ref(self)
 
     @property
@@ -131,8 +133,9 @@ class Storage:
         return self.call.op.name if self.call is not None else ""
 
     def __del__(self) -> None:
-        if self.block is not None or self.host is not None:
-            self.memory.deallocate(self)
+        # Uses may remain: a leaf keeps its bytes, and a call that saved its own output cannot release it any more.
+        if self.refs or self.status is not RECOMPUTE:
+            self.memory.deallocate(self, record_gone=True)
 
     def __repr__(self) -> str:
         return f"Storage({self.tensor_id}, {self.meta}, {self.base.status.name}, refs {self.base.refs})"
@@ -147,3 +150,6 @@ class View(Storage):
         super().__init__(meta, base.memory, base.tensor_id)
         self.base = base  # type: ignore[misc] # the slot replaces the property
         base.refs += 1
+
+    def __del__(self) -> None:
+        """A view has no bytes of its own."""

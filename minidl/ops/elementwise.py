@@ -111,6 +111,8 @@ TANH_GRAD = Op("tanh_grad", _like_first, donates=EITHER)
 TANH = Op("tanh", _same, vjp=lambda needs, dy, y: (apply(TANH_GRAD, give(dy), give(y)),), donates=FIRST)
 SIGMOID_GRAD = Op("sigmoid_grad", _like_first, donates=EITHER)
 SIGMOID = Op("sigmoid", _same, vjp=lambda needs, dy, y: (apply(SIGMOID_GRAD, give(dy), give(y)),), donates=FIRST)
+GELU_GRAD = Op("gelu_grad", _like_first, donates=EITHER)
+GELU = Op("gelu", _same, vjp=lambda needs, dy, x: (apply(GELU_GRAD, give(dy), give(x)),), donates=FIRST)
 
 
 def _dropout_infer(x: Meta, *, p: float, seed: int) -> Meta:
@@ -137,6 +139,11 @@ def neg(x: Tensor) -> Tensor:
 
 
 exp, log, sqrt, relu, tanh, sigmoid = map(_unary, (EXP, LOG, SQRT, RELU, TANH, SIGMOID))
+
+
+def gelu(x: Tensor) -> Tensor:
+    """x times the probability that a normal number is below x (Hendrycks & Gimpel 2016), in its exact form with erf."""
+    return apply(GELU, x)
 
 
 def scale(x: Tensor, value: float) -> Tensor:

@@ -79,9 +79,12 @@ def _matmul(a: Tensor, b: Tensor, transpose_a: bool, transpose_b: bool) -> Tenso
     return apply(MATMUL, a, b, transpose_a=transpose_a, transpose_b=transpose_b)
 
 
-def matmul(a: Tensor, b: Tensor) -> Tensor:
-    """Product over the last two dimensions, broadcast over the others. Strided operands are not copied first."""
-    return _matmul(a, b, False, False)
+def matmul(a: Tensor, b: Tensor, *, transpose_a: bool = False, transpose_b: bool = False) -> Tensor:
+    """Product over the last two dimensions, broadcast over the others. Strided operands are not copied first.
+
+    transpose_a, transpose_b: swap the last two dimensions of the operand.
+    """
+    return _matmul(a, b, transpose_a, transpose_b)
 
 
 def linear(x: Tensor, w: Tensor, b: Tensor | None = None) -> Tensor:

@@ -1,4 +1,4 @@
-"""Softmax cross-entropy over the last dimension, averaged over the rows."""
+"""Softmax cross-entropy over the last dimension, averaged over the rows whose label is not to be ignored."""
 
 from minidl.errors import ShapeError
 from minidl.meta import Cost, Meta, meta
@@ -6,7 +6,7 @@ from minidl.op import Op
 from minidl.tensor import Tensor, apply, apply_all, give
 
 
-def _infer(logits: Meta, labels: Meta) -> tuple[Meta, Meta]:
+def _infer(logits: Meta, labels: Meta, *, ignore_index: int = -100) -> tuple[Meta, Meta]:
     if len(logits.shape) != 2 or labels.shape != logits.shape[:1] or labels.dtype.floating:
         raise ShapeError(f"cross_entropy needs logits [N, classes] and integer labels [N], not {logits} and {labels}")
     return meta((), logits.dtype), meta(logits.shape, logits.dtype)
@@ -16,13 +16,19 @@ def _cost(inputs, outputs, attrs) -> Cost:
     return Cost(4.0 * inputs[0].size, 2.0 * inputs[0].nbytes, "reduce")
 
 
-CROSS_ENTROPY_GRAD = Op("cross_entropy_grad", lambda dloss, probs, labels: meta(probs.shape, probs.dtype),
-                        donates=((0, 1),))
+def _grad_infer(dloss: Meta, probs: Meta, labels: Meta, *, ignore_index: int = -100) -> Meta:
+    return meta(probs.shape, probs.dtype)
+
+
+CROSS_ENTROPY_GRAD = Op("cross_entropy_grad", _grad_infer, donates=((0, 1),))
 CROSS_ENTROPY = Op("cross_entropy", _infer, _cost, outputs=("loss", "probs"), donates=((1, 0),),
-                   vjp=lambda needs, dloss, dprobs, probs, labels:
-                   (apply(CROSS_ENTROPY_GRAD, dloss, give(probs), labels), None))
+                   vjp=lambda needs, dloss, dprobs, probs, labels, *, ignore_index:
+                   (apply(CROSS_ENTROPY_GRAD, dloss, give(probs), labels, ignore_index=ignore_index), None))
 
 
-def cross_entropy(logits: Tensor, labels: Tensor) -> Tensor:
-    """-mean(log softmax(logits)[label]).  logits: [N, classes], labels: [N], integers."""
-    return apply_all(CROSS_ENTROPY, logits, labels)[0]
+def cross_entropy(logits: Tensor, labels: Tensor, *, ignore_index: int = -100) -> Tensor:
+    """-mean(log softmax(logits)[label]).  logits: [N, classes], labels: [N], integers.
+
+    Rows whose label is ``ignore_index`` count neither in the sum nor in the mean; if there are no others it is NaN.
+    """
+    return apply_all(CROSS_ENTROPY, logits, labels, ignore_index=ignore_index)[0]

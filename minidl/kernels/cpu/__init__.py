@@ -9,7 +9,7 @@ from collections.abc import Callable
 
 import numpy as np
 
-from minidl.kernels.cpu import elementwise, linear, loss, norm, pool, shape, update
+from minidl.kernels.cpu import attention, elementwise, embedding, linear, loss, norm, pool, shape, update
 from minidl.kernels.cpu.conv import CONVOLUTIONS, CpuAlgorithm
 
 __all__ = ["ALGORITHMS", "KERNELS", "CpuAlgorithm"]
@@ -28,12 +28,18 @@ _TABLE: dict[str, Callable[..., None]] = {
     "relu": elementwise.relu, "relu_grad": elementwise.relu_grad,
     "tanh": elementwise.tanh, "tanh_grad": elementwise.tanh_grad,
     "sigmoid": elementwise.sigmoid, "sigmoid_grad": elementwise.sigmoid_grad,
+    "gelu": elementwise.gelu, "gelu_grad": elementwise.gelu_grad,
+    "softmax": attention.softmax, "softmax_grad": attention.softmax_grad,
     "dropout": elementwise.dropout, "sum_to": elementwise.sum_to,
     "matmul": linear.matmul, "linear": linear.linear, "linear_dgrad": linear.linear_dgrad,
     "linear_wgrad": linear.linear_wgrad, "bias_grad": linear.bias_grad,
     "batch_norm_stats": norm.batch_norm_stats, "batch_norm": norm.batch_norm,
     "batch_norm_grad_reduce": norm.batch_norm_grad_reduce, "batch_norm_grad": norm.batch_norm_grad,
     "batch_norm_update_": norm.batch_norm_update_,
+    "layer_norm": norm.layer_norm, "layer_norm_grad": norm.layer_norm_grad,
+    "layer_norm_grad_reduce": norm.layer_norm_grad_reduce,
+    "embedding": embedding.embedding, "embedding_grad": embedding.embedding_grad,
+    "gather_rows": embedding.gather_rows, "gather_rows_grad": embedding.gather_rows_grad,
     "max_pool2d": pool.max_pool2d, "max_pool2d_grad": pool.max_pool2d_grad,
     "avg_pool2d": pool.avg_pool2d, "avg_pool2d_grad": pool.avg_pool2d_grad,
     "adaptive_avg_pool2d": pool.adaptive_avg_pool2d, "adaptive_avg_pool2d_grad": pool.adaptive_avg_pool2d_grad,

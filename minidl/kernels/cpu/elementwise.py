@@ -3,6 +3,7 @@
 An output may lie exactly over an input that the operation donates: each formula reads an element before it writes it.
 """
 
+from math import pi
 from typing import Any
 
 import numpy as np
@@ -97,6 +98,35 @@ def sigmoid_grad(dx: Array, dy: Array, y: Array) -> None:
         slope = 1 - y_part
         slope *= y_part
         np.multiply(dy_part, slope, out=dx_part)
+
+
+def gelu(y: Array, x: Array) -> None:
+    """x P(x), with P(x) = (1 + erf(x / sqrt 2)) / 2"""
+    for y_part, x_part in blocks(y, x):
+        np.multiply(x_part, _normal_below(x_part), out=y_part)
+
+
+def gelu_grad(dx: Array, dy: Array, x: Array) -> None:
+    """dy (P(x) + x exp(-x^2 / 2) / sqrt(2 pi))"""
+    for dx_part, dy_part, x_part in blocks(dx, dy, x):
+        slope = x_part * x_part
+        slope *= -0.5
+        np.exp(slope, out=slope)
+        slope *= (2.0 * pi)**-0.5
+        slope *= x_part
+        slope += _normal_below(x_part)
+        np.multiply(dy_part, slope, out=dx_part)
+
+
+def _normal_below(x: Array) -> Array:
+    """The probability that a normal number is below x."""
+    from scipy.special import erfc  # not at the top: a simulated device needs no SciPy
+
+    # erfc, not 1 + erf, which would cancel far below zero.
+    below = x * -(0.5**0.5)
+    erfc(below, out=below)
+    below *= 0.5
+    return below
 
 
 def dropout(y: Array, x: Array, *, p: float, seed: int) -> None:

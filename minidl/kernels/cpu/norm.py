@@ -1,6 +1,6 @@
-"""Batch normalisation in NumPy: statistics, apply, gradients. Knows arrays; no tensors, no devices.
+"""Batch and layer normalisation in NumPy: statistics, apply, gradients. Knows arrays; no tensors, no devices.
 
-Sums over a channel are accumulated in float64 and rounded once. Constants of a channel are found in float64 too.
+Sums over a channel or a row are accumulated in float64 and rounded once; so are constants found from them.
 """
 
 from collections.abc import Callable, Iterator
@@ -100,3 +100,54 @@ def batch_norm_update_(running_mean: Array, running_var: Array, mean: Array, var
     for running, batch, factor in ((running_mean, mean, 1.0), (running_var, var, count / (count - 1))):
         running *= 1.0 - momentum
         running += (momentum * factor) * batch
+
+
+def _row_mean(values: Array) -> Array:
+    """Mean over the last axis, which stays, in float64."""
+    return np.add.reduce(values, axis=-1, dtype=np.float64, keepdims=True) / values.shape[-1]
+
+
+def layer_norm(y: Array, mean: Array, rstd: Array, x: Array, gamma: Array, beta: Array, *, eps: float) -> None:
+    """(x - mean) rstd gamma + beta, with rstd = 1 / sqrt(var + eps); in two passes, so that nothing cancels."""
+    means, rstds = mean[..., None], rstd[..., None]
+    for index in index_blocks(x.shape, x.itemsize, whole=1):
+        part = y[index]
+        centre = _row_mean(x[index])
+        means[index] = centre
+        np.subtract(x[index], centre.astype(x.dtype), out=part)  # x is not read again: y may lie over it
+        rstds[index] = _reciprocal_deviation(_row_mean(part * part), eps)
+        part *= rstds[index]
+        part *= gamma
+        part += beta
+
+
+def _normed(x: Array, means: Array, rstds: Array, index: Index) -> Array:
+    values = x[index] - means[index]
+    values *= rstds[index]
+    return values
+
+
+def layer_norm_grad_reduce(dgamma: Array, dbeta: Array, dy: Array, x: Array, mean: Array, rstd: Array) -> None:
+    """dbeta = sum dy, dgamma = sum dy (x - mean) rstd, over all rows."""
+    means, rstds, axes = mean[..., None], rstd[..., None], tuple(range(x.ndim - 1))
+    gamma_sum, beta_sum = np.zeros(x.shape[-1]), np.zeros(x.shape[-1])
+    for index in index_blocks(x.shape, x.itemsize, whole=1):
+        products = _normed(x, means, rstds, index)
+        products *= dy[index]
+        gamma_sum += np.add.reduce(products, axis=axes, dtype=np.float64)
+        beta_sum += np.add.reduce(dy[index], axis=axes, dtype=np.float64)
+    dgamma[...], dbeta[...] = gamma_sum, beta_sum
+
+
+def layer_norm_grad(dx: Array, dy: Array, x: Array, gamma: Array, mean: Array, rstd: Array) -> None:
+    """rstd (g - mean of g - xhat times the mean of g xhat) for each row, with g = dy gamma, xhat = (x - mean) rstd."""
+    means, rstds = mean[..., None], rstd[..., None]
+    for index in index_blocks(x.shape, x.itemsize, whole=1):
+        normed = _normed(x, means, rstds, index)
+        part = dx[index]
+        np.multiply(dy[index], gamma, out=part)  # x and dy are not read again: dx may lie over either
+        level, slope = _row_mean(part), _row_mean(part * normed)
+        normed *= slope.astype(x.dtype)
+        part -= level.astype(x.dtype)
+        part -= normed
+        part *= rstds[index]

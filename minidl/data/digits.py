@@ -1,0 +1,85 @@
+"""The handwritten digits that come with scikit-learn: 1,797 images of 8x8 pixels, split once into training and test.
+
+Alpaydin & Kaynak, "Optical Recognition of Handwritten Digits", UCI Machine Learning Repository, 1998: its test part.
+scikit-learn is imported when the data is read, not before.
+"""
+
+from collections.abc import Iterator
+from itertools import count
+
+import numpy as np
+
+from minidl.data.batch import Batch, ImageShape
+from minidl.errors import UserError
+
+SIDE = 8  # pixels
+CLASSES = 10
+TEST_SHARE = 0.2
+SPLIT_SEED = 1998  # the split is part of the data set: it does not follow the seed of a run
+
+
+class Digits:
+    """1,438 images to train on and 359 to test with, [1, image_size, image_size], normalised by the training images.
+
+    Each pixel becomes a square as large as fits ``image_size``; a border of the background's value makes up the rest.
+    Raises UserError if scikit-learn is missing, or the size is below 8.
+    """
+
+    num_classes = CLASSES
+
+    def __init__(self, image_size: int = 32) -> None:
+        if image_size < SIDE:
+            raise UserError(f"the digits have {SIDE}x{SIDE} pixels: --image-size must be at least {SIDE}, "
+                            f"not {image_size}")
+        self.input_shape: ImageShape = (1, image_size, image_size)
+        images, labels = _read()
+        order = np.random.default_rng(SPLIT_SEED).permutation(len(images))
+        test, train = np.split(order, [int(TEST_SHARE * len(images))])
+        mean, deviation = images[train].mean(), images[train].std()
+        images = _enlarge((images - mean) / deviation, image_size).astype(np.float32)
+        self._train = images[train], labels[train]
+        self._test = images[test], labels[test]
+
+    @property
+    def train_size(self) -> int:
+        """Images to train on."""
+        return len(self._train[0])
+
+    def batches(self, batch: int, *, seed: int = 0) -> Iterator[Batch]:
+        """Epoch after epoch, each in an order of its own that follows from the seed.
+
+        What is left of an epoch when it holds no whole batch is skipped, so that every step has the same shapes.
+        """
+        images, labels = self._train
+        for epoch in count():
+            order = np.random.default_rng([seed, epoch]).permutation(len(images))
+            for start in range(0, len(order) - batch + 1, batch):
+                chosen = order[start:start + batch]
+                yield Batch(batch, self.input_shape, images[chosen], labels[chosen])
+
+    def test_batches(self, batch: int) -> Iterator[Batch]:
+        """Every test image once; the last batch may be smaller."""
+        images, labels = self._test
+        for start in range(0, len(images), batch):
+            chosen = slice(start, start + batch)
+            yield Batch(len(labels[chosen]), self.input_shape, images[chosen], labels[chosen])
+
+
+def _read() -> tuple[np.ndarray, np.ndarray]:
+    """Images [1797, 8, 8], values 0 to 16, and labels [1797], int64."""
+    try:
+        from sklearn.datasets import load_digits
+    except ImportError:
+        raise UserError('the digits come with scikit-learn, which is not installed: pip install "minidl[data]"') from None
+    data = load_digits()
+    return data.images, data.target.astype(np.int64)
+
+
+def _enlarge(images: np.ndarray, image_size: int) -> np.ndarray:
+    """[N, 8, 8] -> [N, 1, image_size, image_size]; the border is what an empty pixel became."""
+    scale = image_size // SIDE
+    large = images.repeat(scale, axis=1).repeat(scale, axis=2)
+    before = (image_size - SIDE * scale) // 2
+    after = image_size - SIDE * scale - before
+    padded = np.pad(large, ((0, 0), (before, after), (before, after)), constant_values=images.min())
+    return padded[:, None]

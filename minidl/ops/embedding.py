@@ -1,0 +1,52 @@
+"""Rows by number: of a table (embedding), or of every sequence of a batch (gather_rows); gradients add rows up."""
+
+from minidl.errors import ShapeError
+from minidl.meta import Cost, Meta, Shape, meta
+from minidl.op import Op
+from minidl.ops.shape import copy_cost
+from minidl.tensor import Tensor, apply, give
+
+
+def _embedding_infer(w: Meta, ids: Meta) -> Meta:
+    if len(w.shape) != 2 or ids.dtype.floating:
+        raise ShapeError(f"embedding needs a table [rows, width] and integer row numbers, not {w} and {ids}")
+    return meta((*ids.shape, w.shape[1]), w.dtype)
+
+
+def _embedding_grad_infer(dy: Meta, ids: Meta, *, rows: int) -> Meta:
+    return meta((rows, dy.shape[-1]), dy.dtype)
+
+
+def _gather_infer(x: Meta, positions: Meta) -> Meta:
+    if len(x.shape) != 3 or len(positions.shape) != 2 or positions.dtype.floating or x.shape[0] != positions.shape[0]:
+        raise ShapeError(f"gather_rows needs [N, L, D] and integer positions [N, P], not {x} and {positions}")
+    return meta((positions.size, x.shape[2]), x.dtype)
+
+
+def _gather_grad_infer(dy: Meta, positions: Meta, *, x_shape: Shape) -> Meta:
+    return meta(x_shape, dy.dtype)
+
+
+def _scatter_cost(inputs, outputs, attrs) -> Cost:
+    """The output is cleared; every row of dy is read, and added to a row of the output."""
+    return Cost(float(inputs[0].size), float(outputs[0].nbytes + 3 * inputs[0].nbytes), "copy")
+
+
+# The gradient of a table is dense, as the optimizer wants it, and outlives the activations.
+EMBEDDING_GRAD = Op("embedding_grad", _embedding_grad_infer, _scatter_cost, long_lived=True)
+EMBEDDING = Op("embedding", _embedding_infer, copy_cost,
+               vjp=lambda needs, dy, ids, *, w_shape: (apply(EMBEDDING_GRAD, give(dy), ids, rows=w_shape[0]), None))
+GATHER_ROWS_GRAD = Op("gather_rows_grad", _gather_grad_infer, _scatter_cost)
+GATHER_ROWS = Op("gather_rows", _gather_infer, copy_cost,
+                 vjp=lambda needs, dy, positions, *, x_shape:
+                 (apply(GATHER_ROWS_GRAD, give(dy), positions, x_shape=x_shape), None))
+
+
+def embedding(w: Tensor, ids: Tensor) -> Tensor:
+    """Rows of a table.  w: [rows, width], ids: integers of any shape, below rows -> [*ids.shape, width]."""
+    return apply(EMBEDDING, w, ids)
+
+
+def gather_rows(x: Tensor, positions: Tensor) -> Tensor:
+    """Some rows of each sequence.  x: [N, L, D], positions: [N, P] integers below L -> [N * P, D]."""
+    return apply(GATHER_ROWS, x, positions)

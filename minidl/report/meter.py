@@ -1,0 +1,64 @@
+"""Measures steps: seconds, bytes swapped and recomputed, time lost; and feeds the bar. Reads no clock of its own."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from math import isfinite
+from statistics import median
+
+from minidl.runtime import Runtime, Stats
+from minidl.units import format_bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """One step: seconds on the meter's clock, growth of the runtime's counters, and the loss (NaN: none)."""
+
+    seconds: float
+    grown: Stats
+    loss: float
+
+
+class Meter:
+    """``add`` after every step. ``clock`` gives seconds: the device's own where time is modelled, else the wall's."""
+
+    def __init__(self, runtime: Runtime, batch: int, clock: Callable[[], float]) -> None:
+        self.runtime = runtime
+        self.batch = batch
+        self.steps: list[Step] = []
+        self._clock = clock
+        self._before = runtime.stats()
+        self._time = clock()
+
+    def add(self, loss: float) -> Step:
+        """The step that ends now."""
+        now, stats = self._clock(), self.runtime.stats()
+        step = Step(now - self._time, stats.since(self._before), loss)
+        self.steps.append(step)
+        self._before, self._time = stats, now
+        return step
+
+    def median(self, value: Callable[[Step], float]) -> float:
+        """Over the steps after the first, which also warms up; over the first if it is the only one."""
+        return median(map(value, self.steps[1:] or self.steps))
+
+    def bar_fields(self) -> str:
+        """The last step in a few words, for the bar."""
+        step = self.steps[-1]
+        fields = [f"{rate(self.batch, step.seconds)} images/s",
+                  f"loss {f'{step.loss:.4f}' if isfinite(step.loss) else '-'}",
+                  f"memory {format_bytes(step.grown.peak_bytes)} of {format_bytes(step.grown.budget_bytes)}",
+                  f"swapped {format_bytes(step.grown.swapped_out_bytes + step.grown.swapped_in_bytes)}"]
+        if not self.runtime.device.has_values:
+            fields.append(f"stall {share(step.grown.stall_seconds, step.seconds)}")
+        return ", ".join(fields)
+
+
+def rate(items: int, seconds: float) -> str:
+    """Items a second, in three figures."""
+    value = items / seconds if seconds > 0 else 0.0
+    return f"{value:.0f}" if value >= 100 else f"{value:.3g}"
+
+
+def share(part: float, whole: float) -> str:
+    """A part in percent."""
+    return f"{part / whole:.0%}" if whole > 0 else "0%"

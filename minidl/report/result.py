@@ -1,0 +1,75 @@
+"""The result of a run, as ``--json`` writes it. KEYS documents every key; knows no devices."""
+
+import json
+from dataclasses import asdict, dataclass
+from math import isfinite
+from pathlib import Path
+from typing import Any
+
+from minidl.errors import UserError
+
+KEYS: dict[str, str] = {
+    "model": "name",
+    "batch": "images a step",
+    "device": "name",
+    "policy": "name",
+    "budget_bytes": "device memory that the run was allowed (bytes)",
+    "peak_bytes": "the most of it that was in use at once (bytes)",
+    "unmanaged_peak_bytes": "what the same step needs without memory management (bytes)",
+    "largest_op": "{name, bytes}: the operation with the largest working set, the least that any policy needs",
+    "step_seconds": "one step (seconds)",
+    "items_per_second": "images a second",
+    "swapped_out_bytes": "copied to the host in a step (bytes)",
+    "swapped_in_bytes": "copied back in a step (bytes)",
+    "recomputed_bytes": "computed again in a step (bytes)",
+    "recompute_seconds": "device time of that in a step (seconds)",
+    "stall_seconds": "how long the device waited for copies in a step (seconds)",
+    "host_peak_bytes": "the most host memory that swapped tensors took at once (bytes)",
+    "loss": "of the last step",
+    "accuracy": "share of the test images that were recognised, after training",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class LargestOp:
+    """The operation with the largest working set."""
+
+    name: str
+    bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class Result:
+    """One run; the fields are KEYS. Numbers "in a step" are medians over the steps after the first. None: not there."""
+
+    model: str
+    batch: int
+    device: str
+    policy: str
+    budget_bytes: int
+    peak_bytes: int
+    unmanaged_peak_bytes: int
+    largest_op: LargestOp
+    step_seconds: float
+    items_per_second: float
+    swapped_out_bytes: int
+    swapped_in_bytes: int
+    recomputed_bytes: int
+    recompute_seconds: float | None
+    stall_seconds: float | None
+    host_peak_bytes: int
+    loss: float | None
+    accuracy: float | None
+
+    def write(self, path: str) -> None:
+        """As one JSON object; a number that is not finite becomes null. Raises UserError."""
+        try:
+            Path(path).write_text(json.dumps(_finite(asdict(self)), indent=2) + "\n", encoding="utf-8")
+        except OSError as error:
+            raise UserError(f"cannot write {path}: {error.strerror}") from None
+
+
+def _finite(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {key: _finite(item) for key, item in value.items()}
+    return None if isinstance(value, float) and not isfinite(value) else value
