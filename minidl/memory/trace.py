@@ -25,7 +25,10 @@ class TraceTensor:
 class TraceCall:
     """One call. ``seconds`` is device time; ``frees`` are the tensors whose last use went with it.
 
-    ``donated`` are pairs (output id, input id): the output took over the input's bytes.
+    writes      inputs that were written in place.
+    donated     pairs (output id, input id): the output took over the input's bytes.
+    may_donate  pairs for which the operation allows that, and whose bytes coincide.
+    replayable  the same inputs give the same outputs again.
     """
 
     op: str
@@ -34,7 +37,10 @@ class TraceCall:
     seconds: float
     algorithms: tuple[Algorithm, ...]
     frees: tuple[TensorId, ...]
-    donated: tuple[tuple[TensorId, TensorId], ...]
+    donated: tuple[tuple[TensorId, TensorId], ...] = ()
+    may_donate: tuple[tuple[TensorId, TensorId], ...] = ()
+    writes: tuple[TensorId, ...] = ()
+    replayable: bool = True
 
 
 @dataclass(frozen=True, slots=True)

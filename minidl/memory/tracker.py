@@ -28,7 +28,7 @@ class Tracker:
         self._next_temporary = 0
         self._next_persistent = -1
         self._log: list[tuple[Any, ...]] = []
-        self._frees: list[tuple[int, TensorId]] = []
+        self._frees: list[tuple[int, TensorId, int]] = []
         self._donations: dict[int, tuple[tuple[TensorId, TensorId], ...]] = {}
 
     # Identity ------------------------------------------------------------------------------------------------
@@ -83,7 +83,7 @@ class Tracker:
     def freed(self, storage: Storage) -> None:
         """A tensor's bytes are no longer wanted by anyone."""
         if self.keep_log:
-            self._frees.append((self.sequence, storage.tensor_id))
+            self._frees.append((self.sequence, storage.tensor_id, storage.nbytes))
 
     # Iterations ----------------------------------------------------------------------------------------------
     def end_iteration(self) -> None:
@@ -103,10 +103,11 @@ class Tracker:
     def trace(self, persistent: Callable[[TensorId], bool] = lambda tensor_id: tensor_id < 0) -> Trace:
         """The iteration so far."""
         frees: dict[int, list[TensorId]] = {}
-        for sequence, tensor_id in self._frees:
-            frees.setdefault(sequence, []).append(tensor_id)
-        calls = []
         tensors: dict[TensorId, TraceTensor] = {}
+        for sequence, tensor_id, nbytes in self._frees:
+            frees.setdefault(sequence, []).append(tensor_id)
+            tensors[tensor_id] = TraceTensor(tensor_id, nbytes, persistent(tensor_id))
+        calls = []
         for number, (signature, algorithm, inputs, outputs) in enumerate(self._log):
             sequence = self.iteration_start + number
             for ids, sizes in ((inputs, signature.input_bytes), (outputs, signature.output_bytes)):
@@ -114,7 +115,13 @@ class Tracker:
                     known = tensors.get(tensor_id)
                     if known is None or known.nbytes < nbytes:  # a view names its base by fewer bytes
                         tensors[tensor_id] = TraceTensor(tensor_id, nbytes, persistent(tensor_id))
-            calls.append(TraceCall(signature.op.name, tuple(inputs), tuple(outputs), algorithm.seconds,
-                                   signature.algorithms, tuple(frees.get(sequence, ())),
-                                   self._donations.get(sequence, ())))
+            op = signature.op
+            written = op.mutates(len(inputs)) if op.mutates is not None else ()
+            calls.append(TraceCall(
+                op.name, tuple(inputs), tuple(outputs), algorithm.seconds, signature.algorithms,
+                frees=tuple(frees.get(sequence, ())), donated=self._donations.get(sequence, ()),
+                may_donate=tuple((outputs[o], inputs[i]) for o, i in op.donates
+                                 if signature.output_bytes[o] == tensors[inputs[i]].nbytes
+                                 and inputs.count(inputs[i]) == 1),
+                writes=tuple(inputs[i] for i in written), replayable=op.replayable and op.mutates is None))
         return Trace(tuple(calls), tensors)
