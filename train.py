@@ -92,7 +92,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Returns the exit code."""
     try:
         run(parse(arguments))
-    except UserError as error:
+    except (UserError, MemoryError) as error:  # the second: this machine has less than the budget
         print(f"train.py: error: {error}", file=sys.stderr)
         return 2
     return 0
@@ -192,7 +192,7 @@ def require_that_it_fits(setup: Setup, batch: int, budget: int, demand: Demand, 
     if shortage is None:
         return
     least = smallest_budget(setup, batch)
-    found = largest_batch(setup, budget, most=most).batch
+    found = largest_batch(setup, budget, most=most, full_host=True).batch
     host = f" and {format_bytes(setup.host_memory)} of host memory" if shortage.host_full else ""
     batches = f"the largest batch that would do in this budget is {found}" if found else "no batch would do in this one"
     raise UserError(

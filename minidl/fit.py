@@ -134,11 +134,11 @@ def smallest_budget(setup: Setup, batch: int) -> int:
     return enough
 
 
-def largest_batch(setup: Setup, budget_bytes: int, *, most: int = 1 << 30) -> LargestBatch:
+def largest_batch(setup: Setup, budget_bytes: int, *, most: int = 1 << 30, full_host: bool = False) -> LargestBatch:
     """The largest batch, up to ``most``, whose step runs in a budget.
 
     A policy that swaps is taken at its word: what runs only because tensors are recomputed when the host is full does
-    not count.
+    not count, unless with ``full_host``.
     """
     limits: dict[int, str] = {most + 1: f"there is no more than {most}"}
 
@@ -148,11 +148,11 @@ def largest_batch(setup: Setup, budget_bytes: int, *, most: int = 1 << 30) -> La
         trial = setup.trial(batch, budget_bytes)
         if trial.shortage is not None:
             limits[batch] = _limit(setup, batch, budget_bytes, trial.shortage)
-        elif setup.short_of_host(batch, budget_bytes, trial.recomputed_bytes):
+        elif not full_host and setup.short_of_host(batch, budget_bytes, trial.recomputed_bytes):
             limits[batch] = f"a batch of {batch} needs more than the {format_bytes(setup.host_memory)} of host memory"
         return batch not in limits
 
-    batch = _largest(fits, guess=_promising(setup, budget_bytes, most), most=most)
+    batch = _largest(fits, guess=_promising(setup, budget_bytes, most, full_host), most=most)
     return LargestBatch(batch, limits[batch + 1])
 
 
@@ -167,10 +167,10 @@ def _limit(setup: Setup, batch: int, budget_bytes: int, shortage: Shortage) -> s
             f"{format_bytes(budget_bytes)}, and policy {setup.policy!r} evicts nothing")
 
 
-def _promising(setup: Setup, budget_bytes: int, most: int) -> int:
+def _promising(setup: Setup, budget_bytes: int, most: int, full_host: bool) -> int:
     """About the largest batch that fits, going by demand alone: the working set, and what device and host hold."""
     policy = policies.create(setup.policy)
-    swaps = policy.moves_tensors and not policy.weighs_recomputation
+    swaps = policy.moves_tensors and not policy.weighs_recomputation and not full_host
 
     def may_fit(batch: int) -> bool:
         demand = setup.demand(batch)

@@ -8,6 +8,7 @@ from importlib import import_module
 
 from minidl.errors import UserError
 from minidl.nn import Module
+from models.bert import Text, bert_base, bert_large, bert_medium, bert_mini, bert_small, bert_tiny
 from models.lenet import LeNet
 from models.mlp import MLP
 from models.resnet import resnet18, resnet34, resnet50, resnet101, resnet152
@@ -21,11 +22,14 @@ class Model:
     build        takes ``num_classes`` and ``in_channels``; and ``image_size`` if the shapes of its layers depend on it.
     input_shape  (C, H, W) of one image, when these are not given.
     num_classes  likewise.
+    text         of a network for text, the batch it is made for: see ``models.bert``. It takes none of the above, and
+                 its forward pass returns a loss.
     """
 
     build: Callable[..., Module]
     input_shape: tuple[int, int, int] = (3, 224, 224)
     num_classes: int = 1000
+    text: Text | None = None
 
     @property
     def image_size(self) -> int:
@@ -45,6 +49,12 @@ MODELS: dict[str, Model] = {
     "resnet50": Model(resnet50),
     "resnet101": Model(resnet101),
     "resnet152": Model(resnet152),
+    "bert-tiny": Model(bert_tiny, text=Text()),
+    "bert-mini": Model(bert_mini, text=Text()),
+    "bert-small": Model(bert_small, text=Text()),
+    "bert-medium": Model(bert_medium, text=Text()),
+    "bert-base": Model(bert_base, text=Text()),
+    "bert-large": Model(bert_large, text=Text()),
 }
 
 

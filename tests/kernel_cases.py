@@ -177,8 +177,11 @@ def momentum_ref(p, buf, g, *, lr, momentum, weight_decay, first=False):
     return p - lr * buf, buf
 
 
-def adam_ref(p, m, v, g, *, lr, beta1, beta2, eps, weight_decay, step):
-    g = g + weight_decay * p
+def adam_ref(p, m, v, g, *, lr, beta1, beta2, eps, weight_decay, step, decoupled=False):
+    if decoupled:
+        p = p - lr * weight_decay * p
+    else:
+        g = g + weight_decay * p
     m, v = beta1 * m + (1 - beta1) * g, beta2 * v + (1 - beta2) * g * g
     return p - lr * (m / (1 - beta1**step)) / (np.sqrt(v / (1 - beta2**step)) + eps), m, v
 
@@ -338,8 +341,9 @@ def cases():
         for first in (False, True):
             yield Case("sgd_momentum_", some * 3, by_tensor(momentum_ref, 3), {**sgd, "momentum": 0.9, "first": first})
         for step in (1, 7):
-            yield Case("adam_", some + some + positive + some, by_tensor(adam_ref, 4),
-                       {**sgd, "beta1": 0.9, "beta2": 0.99, "eps": 1e-3, "step": step})
+            for kind in ({}, {"decoupled": True}):
+                yield Case("adam_", some + some + positive + some, by_tensor(adam_ref, 4),
+                           {**sgd, "beta1": 0.9, "beta2": 0.99, "eps": 1e-3, "step": step, **kind})
     yield Case("full", (), lambda shape, dtype, value: np.full(shape, value),
                {"shape": (3, 4), "dtype": metas.float64, "value": 2.5})
     for data in (np.arange(6.0).reshape(2, 3).T, None):

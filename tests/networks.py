@@ -1,4 +1,4 @@
-"""Small networks and a training loop that returns every byte of its state. Knows no test.
+"""Small networks, a training loop that returns every byte of its state, and hands on the memory. Knows no test.
 
 The networks are tiny in time (a few milliseconds a step) but deep enough that the working set of their largest
 operation is a small part of the unmanaged peak, and that this operation works on activations.
@@ -16,6 +16,8 @@ import numpy as np
 import minidl
 from minidl import nn
 from minidl.memory.ledger import Demand
+from minidl.memory.plan import Action
+from minidl.memory.storage import OUT, RECOMPUTE
 from minidl.ops.loss import cross_entropy
 from minidl.ops.shape import concat
 from minidl.optim import SGD, Adam, Optimizer
@@ -250,3 +252,57 @@ def differences(outcome: Outcome, reference: Outcome) -> list[str]:
     """Names of the pieces of state that are not the same, byte for byte."""
     assert outcome.state.keys() == reference.state.keys()
     return [name for name, value in reference.state.items() if outcome.state[name] != value]
+
+
+# For tests of single operations -------------------------------------------------------------------------------------
+UNIT = 256  # bytes that a tensor of 64 float32 takes: one unit of the arena
+
+
+def small_runtime(*, units: int = 1 << 12, policy: str = "passive", **options: Any) -> minidl.Runtime:
+    """A poisoned CPU arena of so many units."""
+    return minidl.Runtime(device="cpu", policy=policy, memory_budget=units * UNIT, poisoned=True,
+                          **{"host_memory": UNLIMITED} | options)
+
+
+def used_units(runtime: minidl.Runtime) -> int:
+    """Units of the arena in use, every invariant checked on the way."""
+    runtime.check()
+    used = runtime.stats().used_bytes
+    assert used % UNIT == 0
+    return used // UNIT
+
+
+def leaf(runtime: minidl.Runtime, value: float = 1.0, *, units: int = 1, requires_grad: bool = False) -> Tensor:
+    """An input of so many units, all of one value."""
+    tensor = runtime.tensor(np.full(64 * units, value, np.float32))
+    tensor.requires_grad = requires_grad
+    return tensor
+
+
+def drop(runtime: minidl.Runtime, tensor: Tensor) -> None:
+    """Take a tensor's bytes away, as a policy would that recomputes."""
+    assert runtime.memory.evict(tensor.storage.base, Action.DROP)
+    assert tensor.status is RECOMPUTE
+
+
+def swap_out(runtime: minidl.Runtime, tensor: Tensor) -> None:
+    """Move a tensor's bytes to the host, as a policy would that swaps."""
+    assert runtime.memory.evict(tensor.storage.base, Action.SWAP_OUT)
+    assert tensor.status is OUT
+
+
+@contextmanager
+def launches(runtime: minidl.Runtime) -> Iterator[list[str]]:
+    """The names of the operations that the device is given, replays included."""
+    device, names = runtime.device, []
+    launch = device.launch
+
+    def noted(name: str, *arguments: Any) -> int:
+        names.append(name)
+        return launch(name, *arguments)
+
+    device.launch = noted  # type: ignore[method-assign]
+    try:
+        yield names
+    finally:
+        del device.launch  # type: ignore[method-assign]

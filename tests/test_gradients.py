@@ -59,7 +59,8 @@ def constant(values, dtype=None) -> Tensor:
 
 
 def unary(function, draw=normal):
-    return [Case(function, (shape,), draw) for shape in [(), *((n,) for n in EDGES), *((2, n) for n in EDGES), (3, 2, 5)]]
+    shapes = [(), *((n,) for n in EDGES), *((2, n) for n in EDGES), (3, 2, 5)]
+    return [Case(function, (shape,), draw) for shape in shapes]
 
 
 def binary(function, draw=normal):
@@ -90,8 +91,9 @@ def normalisation(shape, *, training):
     return Case(function, (shape, (c,), (c,)))
 
 
-def entropy(rows, classes):
-    return Case(lambda x: ops.cross_entropy(x, constant(np.arange(rows) * 7 % classes, np.int64)), ((rows, classes),))
+def entropy(rows, classes, ignored=()):
+    labels = np.where(np.isin(np.arange(rows), ignored), -100, np.arange(rows) * 7 % classes)
+    return Case(lambda x: ops.cross_entropy(x, constant(labels, np.int64)), ((rows, classes),))
 
 
 def pooling(function, h, w, kernel, n=2, c=3, **attrs):
@@ -103,6 +105,7 @@ CASES: dict[str, list[Case]] = {
     "neg": unary(ops.neg), "scale": unary(lambda x: x * -2.5), "shift": unary(lambda x: 3.0 - x),
     "exp": unary(ops.exp), "log": unary(ops.log, positive), "sqrt": unary(ops.sqrt, positive),
     "relu": unary(ops.relu, distinct), "tanh": unary(ops.tanh), "sigmoid": unary(ops.sigmoid),
+    "gelu": unary(ops.gelu),
     "dropout": unary(lambda x: ops.dropout(x, 0.4, seed=11)),
     "sum_to": [Case(partial(ops.sum_to, shape=to), (shape,)) for n in EDGES for shape, to in
                [((3, n), (n,)), ((n, 3), (n, 1)), ((2, n, 3), (1, n, 1)), ((2, n), ()), ((2, n, 3), (n, 3))]],
@@ -113,12 +116,14 @@ CASES: dict[str, list[Case]] = {
     "permute": [Case(partial(ops.permute, axes=axes), ((2, n, 3),)) for n in EDGES
                 for axes in [(2, 1, 0), (1, 2, 0), (2, 0, 1), (0, 2, 1), (0, 1, 2)]],
     "narrow": [Case(partial(ops.narrow, axis=axis, start=start, stop=start + n), (shape,)) for n in EDGES
-               for axis, start, shape in [(0, 0, (n + 2, 3)), (0, 2, (n + 2, 3)), (1, 1, (2, n + 3, 2)), (2, 0, (1, 2, n))]],
+               for axis, start, shape in
+               [(0, 0, (n + 2, 3)), (0, 2, (n + 2, 3)), (1, 1, (2, n + 3, 2)), (2, 0, (1, 2, n))]],
     "contiguous": [Case(lambda x: ops.contiguous(ops.permute(x, (1, 0))), ((2, n),)) for n in EDGES[1:]],
     "concat": [Case(lambda *xs, axis=axis: ops.concat(xs, axis), shapes) for n in EDGES for axis, shapes in
                [(0, ((n, 3), (2, 3))), (1, ((2, 1), (2, n), (2, 3))), (2, ((2, 2, n), (2, 2, 5))), (1, ((n, 2),))]],
     "matmul": [case for n in EDGES for sizes in [(n, 3, 2), (2, n, 3), (3, 2, n)] for case in product(*sizes)]
-    + product(2, 3, 5, (2,), (2,)) + product(2, 3, 5, (3, 1), (2,)) + product(2, 3, 5, (), (2,)) + product(1, 2, 1, (2,)),
+    + product(2, 3, 5, (2,), (2,)) + product(2, 3, 5, (3, 1), (2,)) + product(2, 3, 5, (), (2,))
+    + product(1, 2, 1, (2,)),
     "linear": [Case(ops.linear_, shapes) for n in EDGES for shapes in
                [((n, 3), (2, 3)), ((n, 3), (2, 3), (2,)), ((2, n), (3, n), (3,)), ((2, 3), (n, 3), (n,)),
                 ((2, n, 3), (2, 3), (2,))]],
@@ -135,10 +140,20 @@ CASES: dict[str, list[Case]] = {
     "avg_pool2d": [pooling(ops.avg_pool2d, n, 2 * B + 1, (min(n, 2), 2)) for n in EDGES]
     + [pooling(ops.avg_pool2d, n, 3, 3, stride=2, padding=1) for n in EDGES]
     + [pooling(ops.avg_pool2d, 7, 5, (3, 2), stride=(1, 2)), pooling(ops.avg_pool2d, 5, 5, 2, c=2 * B + 1, n=1)],
-    "adaptive_avg_pool2d": [pooling(ops.adaptive_avg_pool2d, n, 5, size) for n in EDGES for size in (1, 3, (n, 5), (2, 7))],
+    "adaptive_avg_pool2d": [pooling(ops.adaptive_avg_pool2d, n, 5, size) for n in EDGES
+                            for size in (1, 3, (n, 5), (2, 7))],
     "batch_norm": [normalisation(shape, training=training) for n in EDGES for training in (False, True)
                    for shape in [(n, 2, 3), (3, n), (2, n, 2, 2), (2, 3, 1, n)]],
-    "cross_entropy": [entropy(rows, classes) for n in EDGES for rows, classes in [(n, 3), (2, n)]],
+    "cross_entropy": [entropy(rows, classes) for n in EDGES for rows, classes in [(n, 3), (2, n)]]
+    + [entropy(rows, 3, ignored=(0, 2)) for rows in (2, B + 1)],
+    "layer_norm": [Case(partial(ops.layer_norm, eps=1.0), (shape, shape[-1:], shape[-1:])) for n in EDGES
+                   for shape in [(n,), (n, 3), (2, n), (2, 3, n)]],
+    "softmax": [Case(ops.softmax, shapes) for n in EDGES for shapes in
+                [((n,),), ((2, n),), ((2, n), (n,)), ((n, 3), (n, 1)), ((2, 3, n), (2, 1, n)), ((n, 2), (n, 2))]],
+    "embedding": [Case(lambda w, ids=ids: ops.embedding_(w, constant(ids)), ((5, n),)) for n in EDGES
+                  for ids in ([2], [4, 0, 4, 4], [[1, 3, 1], [3, 3, 0]])],
+    "gather_rows": [Case(lambda x, at=at: ops.gather_rows(x, constant(at)), ((2, 3, n),)) for n in EDGES
+                    for at in ([[0], [2]], [[1, 1, 0, 1], [2, 0, 2, 2]])],
 }
 
 

@@ -73,6 +73,30 @@ def test_adam_follows_its_formula_and_counts_its_steps_from_one(weight_decay):
     assert state["step"] == 3
 
 
+def test_adamw_follows_its_formula_and_decay_does_not_pass_through_the_moments():
+    lr, beta1, beta2, eps, decay = 0.1, 0.8, 0.95, 1e-3, 0.2
+    p, m, v = np.array(START), np.zeros(3), np.zeros(3)
+    for t, g in enumerate(np.array(GRADS), start=1):
+        p = p * (1 - lr * decay)
+        m, v = beta1 * m + (1 - beta1) * g, beta2 * v + (1 - beta2) * g**2
+        p = p - lr * (m / (1 - beta1**t)) / (np.sqrt(v / (1 - beta2**t)) + eps)
+    ours = make_parameter()
+    adamw = optim.AdamW([ours], lr=lr, betas=(beta1, beta2), eps=eps, weight_decay=decay)
+    assert take_steps(adamw, ours) == pytest.approx(p, rel=1e-5)  # float32
+    assert adamw.state_dict()["m.0"] == pytest.approx(m, rel=1e-5)
+
+
+def test_decay_can_be_kept_from_some_parameters():
+    weights, bias = [make_parameter() for _ in range(2)], make_parameter()
+    adamw = optim.AdamW([weights[0], bias, weights[1]], lr=0.1, weight_decay=0.5, decays=lambda p: p is not bias)
+    for p in (*weights, bias):
+        set_grad(p, (0.0, 0.0, 0.0))
+    adamw.step()
+    assert bias.numpy().tolist() == list(START)
+    for p in weights:
+        assert p.numpy() == pytest.approx(np.array(START) * 0.95, rel=1e-6)  # 1 - 0.1 * 0.5; no gradient, no step
+
+
 def test_the_learning_rate_may_be_changed_between_steps():
     p = make_parameter((1.0,))
     sgd = optim.SGD([p], lr=0.5)

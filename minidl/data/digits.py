@@ -70,7 +70,7 @@ def _read() -> tuple[np.ndarray, np.ndarray]:
     try:
         from sklearn.datasets import load_digits
     except ImportError:
-        raise UserError('the digits come with scikit-learn, which is not installed: pip install "minidl[data]"') from None
+        raise UserError('the digits need scikit-learn, which is not installed: pip install "minidl[data]"') from None
     data = load_digits()
     return data.images, data.target.astype(np.int64)
 

@@ -127,7 +127,7 @@ class Manager:
                     high = op.long_lived or output.persistent
                     block = self.arena.allocate(output.nbytes, output.me, high=high)
                     if block is None and self.leaving:
-                        block = self._reclaim(output.nbytes, output.me, high=high)
+                        block = self._gather(output.nbytes, output.me, high=high)
                     if block is None:
                         block = self._allocate_short(signature, inputs, outputs, output, saved)
                     self.device.wait_marks(COMPUTE, block.marks)
@@ -190,7 +190,7 @@ class Manager:
         index = outputs.index(output)
         over = [(p, inputs[p].base) for o, p in donation.candidates(signature, inputs, outputs)
                 if o == index and inputs[p].base.status is IN]
-        if self.policy.moves_tensors:
+        if self.policy.moves_tensors and self.arena.free_bytes < aligned(output.nbytes):
             for position, base in over:
                 unsaved = position not in saved and not base.saved
                 if base.host is not None or (unsaved and self._lineage(base) is not None):
@@ -380,29 +380,30 @@ class Manager:
                     storage.become(IN)
                 queue.popleft()
                 continue
-            nbytes = storage.nbytes
-            block = self.arena.allocate(nbytes, storage.me, high=storage.persistent)
+            # At the persistent end: a block that is being filled cannot be moved, and would split the space.
+            block = self.arena.allocate(storage.nbytes, storage.me, high=True)
             if block is None:
-                block = self._reclaim(nbytes, storage.me, high=storage.persistent)
-            if block is None and self.arena.free_bytes >= aligned(nbytes):
-                slide = self.arena.cheapest_slide(aligned(nbytes), _in_flight)
-                if slide is not None:
-                    self.allocator.slide(*slide)
-                    block = self.arena.allocate(nbytes, storage.me)
+                block = self._gather(storage.nbytes, storage.me, high=True)
             if block is None:
                 return
             self.allocator.start_swap_in(storage, block)
             queue.popleft()
 
-    def _reclaim(self, nbytes: int, owner: object, *, high: bool) -> Block | None:
-        """A block, after giving away as many of those that are being copied out as it takes, earliest first."""
-        block = None
-        while block is None and self._reclaim_one():
+    def _gather(self, nbytes: int, owner: object, *, high: bool) -> Block | None:
+        """A block, without evicting anything: by sliding if enough is free in total, which costs little; otherwise by
+        giving away what is being copied out, earliest first, whose next user then waits for the copy."""
+        need = aligned(nbytes)
+        while True:
+            if self.arena.free_bytes >= need:
+                slide = self.arena.cheapest_slide(need, _in_flight)
+                if slide is not None:
+                    self.allocator.slide(*slide)
             block = self.arena.allocate(nbytes, owner, high=high)
-        return block
+            if block is not None or not self._reclaim_one():
+                return block
 
     def _reclaim_bytes(self, need: int) -> None:
-        while self.arena.largest_free < need and self._reclaim_one():
+        while self.arena.free_bytes < need and self._reclaim_one():
             pass
 
     def _reclaim_one(self) -> bool:

@@ -70,11 +70,13 @@ class Plan:
                  is brought back at its back-access; what was dropped is recomputed there.
     prefetches   in-trigger (an access of any tensor) -> the tensors whose swap-in is started after it, in this order.
     predicted_seconds   length of an iteration under this plan, if the policy knows.
+    round        how often it has been refined.
     """
 
     evictions: Mapping[AccessKey, Action] = field(default_factory=dict)
     prefetches: Mapping[AccessKey, tuple[TensorId, ...]] = field(default_factory=dict)
     predicted_seconds: float | None = None
+    round: int = 0
 
 
 EMPTY_PLAN = Plan()

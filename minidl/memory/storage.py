@@ -134,7 +134,8 @@ class Storage:
 
     def __del__(self) -> None:
         # Uses may remain: a leaf keeps its bytes, and a call that saved its own output cannot release it any more.
-        if self.refs or self.status is not RECOMPUTE:
+        # Without bytes or a call it was never placed, and nobody has it on a list.
+        if self.status is not RECOMPUTE or (self.refs and self.call is not None):
             self.memory.deallocate(self, record_gone=True)
 
     def __repr__(self) -> str:

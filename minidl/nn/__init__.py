@@ -1,25 +1,31 @@
 """Layers and the modules that hold them, with the names and the argument order of torch.nn."""
 
 from minidl.nn import init
+from minidl.nn.attention import MultiHeadAttention
 from minidl.nn.layers import (
+    GELU,
     AdaptiveAvgPool2d,
     AvgPool2d,
     BatchNorm2d,
     Conv2d,
     CrossEntropyLoss,
     Dropout,
+    Embedding,
     Flatten,
     Identity,
+    LayerNorm,
     Linear,
     MaxPool2d,
     ReLU,
     Sigmoid,
+    Softmax,
     Tanh,
 )
 from minidl.nn.module import Module, ModuleList, Sequential
 from minidl.runtime import parameter
 
 __all__ = [
-    "AdaptiveAvgPool2d", "AvgPool2d", "BatchNorm2d", "Conv2d", "CrossEntropyLoss", "Dropout", "Flatten", "Identity",
-    "Linear", "MaxPool2d", "Module", "ModuleList", "ReLU", "Sequential", "Sigmoid", "Tanh", "init", "parameter",
+    "GELU", "AdaptiveAvgPool2d", "AvgPool2d", "BatchNorm2d", "Conv2d", "CrossEntropyLoss", "Dropout", "Embedding",
+    "Flatten", "Identity", "LayerNorm", "Linear", "MaxPool2d", "Module", "ModuleList", "MultiHeadAttention", "ReLU",
+    "Sequential", "Sigmoid", "Softmax", "Tanh", "init", "parameter",
 ]

@@ -10,7 +10,7 @@ from math import sqrt
 from minidl.errors import UserError
 from minidl.nn import init
 from minidl.nn.module import Module
-from minidl.ops import conv, elementwise, linear, loss, norm, pool, shape
+from minidl.ops import attention, conv, elementwise, embedding, linear, loss, norm, pool, shape
 from minidl.ops.conv import Pair, pair
 from minidl.runtime import current_runtime, parameter
 from minidl.tensor import Tensor, give
@@ -83,21 +83,60 @@ class BatchNorm2d(Module):
         return f"{self.weight.size}, eps={self.eps}, momentum={self.momentum}"
 
 
-class Dropout(Module):
-    """In training, zero each element with probability p in [0, 1) and divide the rest by 1 - p; else the identity."""
+class LayerNorm(Module):
+    """Layer normalisation (Ba, Kiros & Hinton 2016) of rows of ``normalized_shape`` values: the last dimension."""
 
-    def __init__(self, p: float = 0.5) -> None:
+    def __init__(self, normalized_shape: int | tuple[int, ...], eps: float = 1e-5) -> None:
+        width = (normalized_shape,) if isinstance(normalized_shape, int) else tuple(normalized_shape)
+        if len(width) != 1:
+            raise UserError(f"LayerNorm: only the last dimension can be normalised, not {list(width)}")
+        self.eps = eps
+        self.weight = parameter(width)
+        self.bias = parameter(width)
+        init.constant_(self.weight, 1.0)
+        init.constant_(self.bias, 0.0)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return norm.layer_norm(x, self.weight, self.bias, eps=self.eps)
+
+    def extra_repr(self) -> str:
+        return f"{self.weight.size}, eps={self.eps}"
+
+
+class Embedding(Module):
+    """Rows of a table, by number.  ids: integers of any shape -> [*ids.shape, embedding_dim]."""
+
+    def __init__(self, num_embeddings: int, embedding_dim: int) -> None:
+        self.weight = parameter((num_embeddings, embedding_dim))
+        init.normal_(self.weight)
+
+    def forward(self, ids: Tensor) -> Tensor:
+        return embedding.embedding(self.weight, ids)
+
+    def extra_repr(self) -> str:
+        rows, width = self.weight.shape
+        return f"{rows}, {width}"
+
+
+class Dropout(Module):
+    """In training, zero each element with probability p in [0, 1) and divide the rest by 1 - p; else the identity.
+
+    With ``inplace`` the handle passed in is given up, so that its bytes may be written over.
+    """
+
+    def __init__(self, p: float = 0.5, inplace: bool = False) -> None:
         if not 0.0 <= p < 1.0:
             raise UserError(f"Dropout: p must be in [0, 1), not {p}")
         self.p = p
+        self.inplace = inplace
 
     def forward(self, x: Tensor) -> Tensor:
         if not self.training or self.p == 0.0:
             return x
-        return elementwise.dropout(x, self.p, current_runtime().next_seed())
+        return elementwise.dropout(give(x) if self.inplace else x, self.p, current_runtime().next_seed())
 
     def extra_repr(self) -> str:
-        return f"p={self.p}"
+        return f"p={self.p}" + (", inplace=True" if self.inplace else "")
 
 
 class ReLU(Module):
@@ -125,6 +164,20 @@ class Sigmoid(Module):
 
     def forward(self, x: Tensor) -> Tensor:
         return elementwise.sigmoid(x)
+
+
+class GELU(Module):
+    """x times the probability that a normal number is below x (Hendrycks & Gimpel 2016), in its exact form."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return elementwise.gelu(x)
+
+
+class Softmax(Module):
+    """exp(x) / sum(exp(x)) over the last dimension, after a mask, if there is one, has been added to x."""
+
+    def forward(self, x: Tensor, mask: Tensor | None = None) -> Tensor:
+        return attention.softmax(x, mask)
 
 
 class _Pool2d(Module):
@@ -184,10 +237,16 @@ class Identity(Module):
 
 
 class CrossEntropyLoss(Module):
-    """Softmax cross-entropy, averaged over rows.  logits: [N, classes], labels: [N] integers -> a scalar."""
+    """Softmax cross-entropy, averaged over the rows whose label is not ``ignore_index``.
+
+    logits: [N, classes], labels: [N] integers -> a scalar.
+    """
+
+    def __init__(self, ignore_index: int = -100) -> None:
+        self.ignore_index = ignore_index
 
     def forward(self, logits: Tensor, labels: Tensor) -> Tensor:
-        return loss.cross_entropy(logits, labels)
+        return loss.cross_entropy(logits, labels, ignore_index=self.ignore_index)
 
 
 def _window(kernel: Pair, stride: Pair, padding: Pair) -> str:

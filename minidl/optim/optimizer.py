@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
 import numpy as np
@@ -27,8 +27,11 @@ class Optimizer:
     """
 
     def __init__(self, params: Iterable[Tensor], *, op: Op, lr: float, weight_decay: float,
-                 states: tuple[str, ...] = ()) -> None:
-        """Raises UserError if there are no parameters, one comes twice or is not trained, or a number is negative."""
+                 states: tuple[str, ...] = (), decays: Callable[[Tensor], bool] | None = None) -> None:
+        """``decays`` says which parameters the weight decay is for; all by default.
+
+        Raises UserError if there are no parameters, one comes twice or is not trained, or a number is negative.
+        """
         self.parameters = list(params)
         if not self.parameters:
             raise UserError("the optimizer was given no parameters")
@@ -39,6 +42,7 @@ class Optimizer:
         require_at_least_zero(lr=lr, weight_decay=weight_decay)
         self.lr = lr
         self.weight_decay = weight_decay
+        self._decays = [decays is None or bool(decays(p)) for p in self.parameters]
         self._op = op
         self._states = {name: [_zeros_like(p) for p in self.parameters] for name in states}
 
@@ -54,7 +58,8 @@ class Optimizer:
             for state in self._states.values():
                 tensors += [state[i] for i in chunk]
             tensors += [grad for i in chunk if (grad := self.parameters[i].grad) is not None]
-            apply_all(self._op, *tensors, **attributes)
+            decay = attributes["weight_decay"] if self._decays[chunk[0]] else 0.0
+            apply_all(self._op, *tensors, **attributes | {"weight_decay": decay})
 
     def zero_grad(self) -> None:
         """Forget the gradients, which frees their memory."""
@@ -62,19 +67,23 @@ class Optimizer:
             tensor.grad = None
 
     def _chunks(self) -> Iterator[list[int]]:
-        """Indices of the parameters that have a gradient, in order; a chunk is over CHUNK_BYTES only if it is one."""
-        chunk: list[int] = []
-        nbytes = 0
-        for index, tensor in enumerate(self.parameters):
-            if tensor.grad is None:
-                continue
-            if chunk and nbytes + tensor.nbytes > CHUNK_BYTES:
+        """Indices of the parameters that have a gradient, in order, those that decay before those that do not.
+
+        A chunk is over CHUNK_BYTES only if it is one parameter.
+        """
+        for decay in (True, False):
+            chunk: list[int] = []
+            nbytes = 0
+            for index, tensor in enumerate(self.parameters):
+                if tensor.grad is None or self._decays[index] is not decay:
+                    continue
+                if chunk and nbytes + tensor.nbytes > CHUNK_BYTES:
+                    yield chunk
+                    chunk, nbytes = [], 0
+                chunk.append(index)
+                nbytes += tensor.nbytes
+            if chunk:
                 yield chunk
-                chunk, nbytes = [], 0
-            chunk.append(index)
-            nbytes += tensor.nbytes
-        if chunk:
-            yield chunk
 
     def _named_states(self) -> dict[str, Tensor]:
         return {f"{name}.{index}": tensor for name, tensors in self._states.items()

@@ -22,6 +22,6 @@ def advice(setup: Setup, result: Result, *, most: int) -> list[str]:
         for policy in dict.fromkeys((setup.policy, "passive")):
             if replace(setup, policy=policy).trial(2 * batch, budget).shortage is None:
                 flag = "" if policy == setup.policy else f" --policy {policy}"
-                return [f"--batch {2 * batch}{flag} fits this budget too; --batch max{flag} finds the largest that does"]
+                return [f"--batch {2 * batch}{flag} fits this budget too; --batch max{flag} finds the largest"]
     least = smallest_budget(replace(setup, policy="passive"), batch)
     return [f"--memory-budget {least} --policy passive: {format_bytes(least)} are enough for this batch"]

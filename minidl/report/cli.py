@@ -113,8 +113,8 @@ def _parser() -> argparse.ArgumentParser:
 
     group = parser.add_argument_group("device and memory")
     group.add_argument("--device", default="auto", metavar="auto|cuda|cpu|sim:NAME",
-                       help="sim:p100, sim:h100, ... compute no values, but know memory exactly and model time (default: "
-                            "auto, which is cpu with real data and sim:p100 with synthetic)")
+                       help="sim:p100, sim:h100, ... compute no values, but know memory exactly and model time "
+                            "(default: auto, which is cpu with real data and sim:p100 with synthetic)")
     group.add_argument("--memory-budget", type=_budget, metavar="16GiB|50%",
                        help="device memory, in bytes or as a part of what an unmanaged run needs "
                             "(default: the device's; on cpu at most 60%% of the free memory)")

@@ -48,15 +48,18 @@ def sgd_momentum_(*tensors: Array, lr: float, momentum: float, weight_decay: flo
 
 
 def adam_(*tensors: Array, lr: float, beta1: float, beta2: float, eps: float, weight_decay: float = 0.0,
-          step: int) -> None:
-    """Adam (Kingma & Ba 2015, algorithm 1) with L2 decay in the gradient; ``step`` counts from 1.
+          step: int, decoupled: bool = False) -> None:
+    """Adam (Kingma & Ba 2015, algorithm 1); ``step`` counts from 1.
 
+    The decay is L2, in the gradient, or if ``decoupled`` a factor of its own (AdamW: Loshchilov & Hutter 2019).
     Tensors: parameters, first moments, second moments, gradients.
     """
     step_size = lr / (1.0 - beta1**step)
     correction = (1.0 - beta2**step) ** 0.5
     for p, m, v, g in _grouped(tensors, 4):
-        gradient = _decayed(g, p, weight_decay)
+        if decoupled:
+            p *= 1.0 - lr * weight_decay
+        gradient = g if decoupled else _decayed(g, p, weight_decay)
         m *= beta1
         m += (1.0 - beta1) * gradient
         v *= beta2

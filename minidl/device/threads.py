@@ -1,0 +1,302 @@
+"""CPU numerics on real time: the three streams are worker threads, and time is the wall clock.
+
+A stream is an in-order queue and one worker that empties it. Positions are events, as on the virtual clock: a worker
+publishes a position when it has finished that piece of work, and whoever waits for one sleeps at a gate until then.
+Waiting for another stream is an entry in the waiting stream's queue, so the host goes on. Work only ever waits for
+work that was issued before it, so there is always a worker that can go on.
+
+    host      issue, wait ---> queue ---> worker: effect, then publish(position) ---> gates of those who wait for it
+
+The first error of a worker stops all three. It is raised, with its own traceback, by whatever the host asks for next,
+and by everything after that. Knows no kernels, bytes or tensors: an effect is any function without arguments.
+"""
+
+import atexit
+import threading
+import weakref
+from collections.abc import Callable
+from functools import partial
+from queue import SimpleQueue
+from time import perf_counter
+from types import TracebackType
+from typing import TYPE_CHECKING, NoReturn
+
+from minidl.device.clock import COMPUTE, STREAM_NAMES
+from minidl.device.cpu import ArrayDevice, Numerics
+from minidl.device.profiles import Profile
+from minidl.errors import UserError
+
+if TYPE_CHECKING:
+    from minidl.memory.arena import Marks
+
+DEPTH = 1000  # pieces of work that the host may be ahead of a stream
+
+Effect = Callable[[], None]
+Span = tuple[float, float]
+
+
+class _Countdown:
+    """An effect that waits for several positions; whoever finishes the last of them carries it out."""
+
+    __slots__ = ("effect", "remaining")
+
+    def __init__(self, effect: Effect, remaining: int) -> None:
+        self.effect = effect
+        self.remaining = remaining
+
+
+class Streams:
+    """Three streams on the wall clock: running until the first error or ``stop``, and never again. One host issues.
+
+    positions    pieces of work given to each stream; finished: how many of them it has done
+    stall        seconds that the compute stream has stood still for copies
+    synchronous  every issue waits until its work is done, so that an error is raised at the call that made it
+    delay        called with the stream before each piece of work (tests: any interleaving must do)
+    spans        by stream, position -> (start, end) in seconds of ``now``; None unless ``measure`` was called
+    """
+
+    def __init__(self, *, depth: int = DEPTH, synchronous: bool = False) -> None:
+        self.depth = depth
+        self.synchronous = synchronous
+        self.positions = [0, 0, 0]
+        self.finished = [0, 0, 0]
+        self.stall = 0.0
+        self.delay: Callable[[int], None] | None = None
+        self.spans: tuple[dict[int, Span], ...] | None = None
+        self._started = perf_counter()
+        self._idle_since = self._started  # when the compute stream finished its latest work
+        self._held = False  # the compute stream stands at a wait
+        self._error: BaseException | None = None
+        self._traceback: TracebackType | None = None
+        self._stopped = False
+        # Reentrant, because a finalizer may stop the streams in a thread that holds it.
+        self._lock = threading.RLock()
+        self._threads: list[threading.Thread | None] = [None, None, None]
+        self._queues: list[SimpleQueue[tuple[int, Effect]]] = [SimpleQueue() for _ in range(3)]
+        self._gates: list[list[tuple[int, SimpleQueue[None]]]] = [[], [], []]
+        self._countdowns: list[dict[int, list[_Countdown]]] = [{}, {}, {}]
+
+    # The host ------------------------------------------------------------------------------------------------
+    def issue(self, stream: int, seconds: float, effect: Effect, *, at_end: bool = False) -> int:
+        """Queue work on a stream; returns its position. What it was expected to take does not matter here.
+
+        Blocks while the host is too far ahead. Raises a worker's error; UserError after ``stop``.
+        """
+        if self._stopped:
+            self._refuse()
+        position = self.positions[stream] + 1
+        if position - self.finished[stream] > self.depth:
+            # Down to half, or the host would wake up for every single piece of work from now on.
+            self._sleep_until(stream, position - 1 - self.depth // 2)
+            self.check()
+        self._give(stream, position, effect)
+        self.positions[stream] = position
+        if self.synchronous:
+            self.synchronize(stream, position)
+        return position
+
+    def wait(self, stream: int, on: int, position: int) -> None:
+        """What is issued to ``stream`` from now on starts after ``position`` of stream ``on``; the host goes on."""
+        assert position <= self.positions[on], f"position {position} of stream {on} is not issued yet"
+        if self.finished[on] < position and not self._stopped:
+            self._give(stream, 0, partial(self._stand, stream, on, position))
+
+    def synchronize(self, stream: int, position: int) -> None:
+        """The host waits for a position of a stream. Raises a worker's error; UserError after ``stop``."""
+        assert position <= self.positions[stream], f"position {position} of stream {stream} is not issued yet"
+        if self.finished[stream] < position:
+            start = perf_counter()
+            self._sleep_until(stream, position)
+            with self._lock:
+                # The host would have given the idle compute stream something to do.
+                if stream != COMPUTE and self.finished[COMPUTE] == self.positions[COMPUTE] and not self._held:
+                    self.stall += perf_counter() - max(start, self._idle_since)
+        self.check()
+
+    def when_passed(self, marks: "Marks", effect: Effect) -> None:
+        """Carry out an effect when the streams have passed ``marks``, and before anything that waits for these.
+
+        It makes no stream wait for another: a wait that is missing elsewhere stays missing. Never raises.
+        """
+        with self._lock:
+            ahead = [(stream, position) for stream, position in enumerate(marks) if position > self.finished[stream]]
+            if self._stopped:
+                return
+            countdown = _Countdown(effect, len(ahead))
+            for stream, position in ahead:
+                self._countdowns[stream].setdefault(position, []).append(countdown)
+        if not ahead:
+            effect()
+
+    def check(self) -> None:
+        """Raises a worker's error; UserError after ``stop``."""
+        if self._stopped:
+            self._refuse()
+
+    def now(self) -> float:
+        """Seconds since these streams were made."""
+        return perf_counter() - self._started
+
+    def measure(self, on: bool = True) -> None:
+        """Note from now on when each piece of work starts and ends, or no longer; forgets what was noted before."""
+        self.spans = ({}, {}, {}) if on else None
+
+    def stop(self, error: BaseException | None = None) -> None:
+        """Discard what is queued and let the workers end, without waiting for them; for any thread, any time."""
+        with self._lock:
+            if self._stopped:
+                return
+            if error is not None:
+                self._error, self._traceback = error, error.__traceback__
+            self._stopped = True
+            for countdowns in self._countdowns:
+                countdowns.clear()
+            for stream in range(3):
+                self._queues[stream].put((0, _nothing))
+                for _, gate in self._gates[stream]:
+                    gate.put(None)
+
+    def close(self) -> None:
+        """Stop, and wait until the workers have finished what they were at."""
+        self.stop()
+        for thread in self._threads:
+            if thread is not None and thread is not threading.current_thread():
+                thread.join()
+
+    def _refuse(self) -> NoReturn:
+        if self._error is not None:
+            raise self._error.with_traceback(self._traceback)
+        raise UserError("this device was closed")
+
+    def _give(self, stream: int, position: int, effect: Effect) -> None:
+        self._queues[stream].put((position, effect))
+        if self._threads[stream] is None:  # a device that never swaps has no threads for copies
+            thread = threading.Thread(target=self._work, args=(stream,), name=f"minidl {STREAM_NAMES[stream]}",
+                                      daemon=True)
+            self._threads[stream] = thread
+            _running.add(self)
+            thread.start()
+
+    def _sleep_until(self, stream: int, position: int) -> None:
+        """Sleep until a stream has finished a position, or all have stopped."""
+        with self._lock:
+            if self.finished[stream] >= position or self._stopped:
+                return
+            gate: SimpleQueue[None] = SimpleQueue()
+            self._gates[stream].append((position, gate))
+        gate.get()
+
+    # The workers ---------------------------------------------------------------------------------------------
+    def _work(self, stream: int) -> None:
+        take = self._queues[stream].get
+        position = 0
+        while True:
+            done, effect = take()
+            if self._stopped:
+                return
+            try:
+                if done:
+                    position = done
+                    self._perform(stream, position, effect)
+                else:
+                    effect()
+            except BaseException as error:
+                error.add_note(f"on the {STREAM_NAMES[stream]} stream, at position {position}")
+                self.stop(error)
+                return
+            del effect  # or it would hold its arrays until the next one comes
+
+    def _perform(self, stream: int, position: int, effect: Effect) -> None:
+        if self.delay is not None:
+            self.delay(stream)
+        spans = self.spans
+        if spans is None:
+            effect()
+        else:
+            start = self.now()
+            effect()
+            spans[stream][position] = (start, self.now())
+        with self._lock:
+            for countdown in self._countdowns[stream].pop(position, ()):
+                countdown.remaining -= 1
+                if not countdown.remaining:
+                    countdown.effect()
+            self.finished[stream] = position
+            if stream == COMPUTE:
+                self._idle_since = perf_counter()
+            waiting = self._gates[stream]
+            if waiting:
+                self._gates[stream] = [entry for entry in waiting if entry[0] > position]
+                for wanted, gate in waiting:
+                    if wanted <= position:
+                        gate.put(None)
+
+    def _stand(self, stream: int, on: int, position: int) -> None:
+        """A worker's wait for another stream."""
+        if self.finished[on] >= position:
+            return
+        start = perf_counter()
+        if stream == COMPUTE:
+            self._held = True
+        self._sleep_until(on, position)
+        if stream == COMPUTE:
+            with self._lock:
+                self._held = False
+                self.stall += perf_counter() - start
+
+
+def _nothing() -> None:
+    """What is queued to wake up a worker that is to end."""
+
+
+_running: "weakref.WeakSet[Streams]" = weakref.WeakSet()
+
+
+@atexit.register
+def _close_all() -> None:
+    """Let no worker be in the midst of a kernel when the interpreter goes away."""
+    for streams in list(_running):
+        streams.close()
+
+
+class ThreadedCpuDevice(ArrayDevice):
+    """CPU numerics on worker threads; they end with ``close``, with the device, or with the interpreter."""
+
+    def __init__(self, name: str, profile: Profile, *, poisoned: bool = False, synchronous: bool = False,
+                 depth: int = DEPTH) -> None:
+        super().__init__(name, profile, poisoned=poisoned)
+        self.streams = Streams(depth=depth, synchronous=synchronous)
+        self.clock = self.streams  # type: ignore[assignment] # the same verbs; only the time is real
+        self.positions = self.streams.positions
+        weakref.finalize(self, self.streams.stop)  # the workers hold the streams, never the device
+
+    @property
+    def delay(self) -> Callable[[int], None] | None:
+        """Called with the stream before each piece of work, on its worker."""
+        return self.streams.delay
+
+    @delay.setter
+    def delay(self, delay: Callable[[int], None] | None) -> None:
+        self.streams.delay = delay
+
+    @property
+    def durations(self) -> dict[int, float]:
+        """Seconds of each launch and move since ``streams.measure()``, by position; those that have finished."""
+        spans = self.streams.spans
+        compute = {} if spans is None else spans[COMPUTE].copy()  # at once: its worker may go on
+        return {position: end - start for position, (start, end) in compute.items()}
+
+    def now(self) -> float:
+        """Seconds since the start on the wall clock, whatever has finished; synchronize before to have it all."""
+        return self.streams.now()
+
+    def end_iteration(self) -> None:
+        self.streams.check()  # an error that nobody has met yet belongs to this iteration
+
+    def close(self) -> None:
+        """End the workers and give the memory back. What was launched last may not have happened."""
+        self.streams.close()
+        self.numerics = Numerics(0, 0)
+
+    def _when_passed(self, marks: "Marks", effect: Effect) -> None:
+        self.streams.when_passed(marks, effect)

@@ -1,0 +1,48 @@
+"""Local search over modes with the compiled simulation as its objective. Imported only when a plan is refined."""
+
+import numpy as np
+from numba import njit
+
+from minidl.memory import schedule
+
+simulate = njit(cache=True)(schedule.simulate)
+
+
+@njit(cache=True)
+def improve(trace, budget, slack, penalty, can_drop, movable, mode, prefetch_at, evaluations, temperature, seed):
+    """Improve ``mode`` in place; returns (objective, seconds, bytes over the budget) of the best found.
+
+    trace: ``Problem.arrays()``. movable: the tensors whose mode may change. The objective is seconds plus ``penalty``
+    seconds a byte over the budget. A move changes one tensor's mode or exchanges two; it is kept if it is better, or
+    worse by less than a temperature that falls to nothing.
+    """
+    np.random.seed(seed)
+    time, over, _ = simulate(*trace, budget, slack, mode, prefetch_at)
+    current = time + penalty * over
+    best, best_time, best_over = current, time, over
+    best_mode = mode.copy()
+    count = len(movable)
+    for n in range(evaluations):
+        a = movable[np.random.randint(count)]
+        b = movable[np.random.randint(count)]
+        before_a, before_b = mode[a], mode[b]
+        if np.random.random() < 0.5:
+            mode[a] = np.random.randint(3)
+        else:
+            mode[a], mode[b] = mode[b], mode[a]
+        if (mode[a] == 2 and not can_drop[a]) or (mode[b] == 2 and not can_drop[b]) or (
+                mode[a] == before_a and mode[b] == before_b):
+            mode[a], mode[b] = before_a, before_b
+            continue
+        time, over, _ = simulate(*trace, budget, slack, mode, prefetch_at)
+        value = time + penalty * over
+        heat = temperature * (1.0 - n / evaluations)
+        if value <= current + heat * np.random.random():
+            current = value
+            if value < best:
+                best, best_time, best_over = value, time, over
+                best_mode[:] = mode
+        else:
+            mode[a], mode[b] = before_a, before_b
+    mode[:] = best_mode
+    return best, best_time, best_over

@@ -1,0 +1,308 @@
+"""When an output is written over an input, and when it must not be. Sizes are in units of 256 bytes.
+
+Peaks tell: an operation of 8 units in and 8 out peaks 8 lower if it writes in place. Values tell the rest: the arena
+is poisoned, and every input that someone may still ask for is read afterwards.
+"""
+
+import numpy as np
+import pytest
+from networks import UNIT, drop, launches, leaf, small_runtime, swap_out, used_units
+
+import minidl
+from minidl import nn
+from minidl.errors import OutOfMemory
+from minidl.memory.storage import IN, OUT, RECOMPUTE
+from minidl.ops.elementwise import DROPOUT, RELU_GRAD, SIGMOID_GRAD, TANH_GRAD, add, exp, mul, relu, scale, tanh
+from minidl.ops.norm import BATCH_NORM_GRAD, batch_norm
+from minidl.ops.shape import narrow
+from minidl.ops.update import fill_
+from minidl.runtime import Runtime, parameter
+from minidl.tensor import Tensor, apply, give
+
+SIZE = 8  # units of every tensor here, unless it says otherwise
+
+
+def values(tensor: Tensor) -> set[float]:
+    return set(tensor.numpy().ravel().tolist())
+
+
+def peak_units(runtime: Runtime) -> int:
+    """Highest use since the last call of this function; starts counting again."""
+    runtime.check()
+    peak = runtime.stats().peak_bytes // UNIT
+    runtime.memory.arena.reset_peak()
+    return peak
+
+
+def donated(runtime: Runtime) -> list[tuple[str, tuple[tuple[int, int], ...]]]:
+    """The calls of this iteration that wrote over an input."""
+    return [(call.op, call.donated) for call in runtime.trace().calls if call.donated]
+
+
+# Free donation: the caller hands over the last use -------------------------------------------------------------------
+def test_a_value_given_away_is_written_over():
+    with small_runtime() as runtime:
+        y = scale(leaf(runtime, units=SIZE), 2.0)
+        offset, peak = y.storage.block.offset, peak_units(runtime)
+        z = relu(give(y))
+        assert y.storage is None  # the handle is dead
+        assert z.storage.block.offset == offset
+        assert peak_units(runtime) == peak == 2 * SIZE  # the leaf, and the value
+        assert values(z) == {2.0}
+        assert donated(runtime) == [("relu", ((2, 1),))]
+
+
+def test_a_value_that_is_not_given_away_is_not_written_over():
+    with small_runtime() as runtime:
+        y = scale(leaf(runtime, units=SIZE), 2.0)
+        z = scale(y, 3.0)
+        assert used_units(runtime) == 3 * SIZE and values(y) == {2.0} and values(z) == {6.0}
+
+
+def test_a_leaf_is_never_written_over():
+    with small_runtime() as runtime:
+        x = leaf(runtime, units=SIZE)
+        y = relu(give(x))  # the handle is gone, but what x was may have to be read again to replay y
+        assert used_units(runtime) == 2 * SIZE and donated(runtime) == []
+        drop(runtime, y)
+        assert values(y) == {1.0}
+
+
+@pytest.mark.parametrize("holder", ["another handle", "a view", "a call that saved it"])
+def test_a_value_that_someone_else_may_ask_for_is_not_written_over(holder):
+    with small_runtime() as runtime:
+        y = scale(leaf(runtime, units=SIZE, requires_grad=True), 2.0)
+        other = {"another handle": y.alias, "a view": lambda: narrow(y, 0, 0, 64),
+                 "a call that saved it": lambda: mul(y, y)}[holder]()
+        before = used_units(runtime)
+        z = scale(give(y), 3.0)
+        assert used_units(runtime) == before + SIZE and donated(runtime) == []
+        assert values(z) == {6.0} and values(other) == {4.0 if holder == "a call that saved it" else 2.0}
+
+
+def test_a_part_of_a_larger_value_is_not_written_over():
+    with small_runtime() as runtime:
+        y = scale(leaf(runtime, units=SIZE), 2.0)
+        part = narrow(y, 0, 0, 64)
+        del y
+        z = scale(give(part), 3.0)
+        assert donated(runtime) == [] and values(z) == {6.0}
+
+
+def test_an_input_that_comes_twice_is_not_written_over():
+    with small_runtime() as runtime:
+        y = scale(leaf(runtime, units=SIZE), 3.0)
+        z = add(give(y), y)
+        assert donated(runtime) == [] and values(z) == {6.0}
+
+
+def test_an_input_of_another_size_is_not_written_over():
+    with small_runtime() as runtime:
+        small = scale(leaf(runtime), 3.0)
+        large = scale(leaf(runtime, units=2), 1.0).reshape((2, 64))
+        z = add(give(small), large)
+        assert donated(runtime) == [] and values(z) == {4.0}
+
+
+def test_in_place_relu_writes_over_what_nothing_saved():
+    """Batch norm saves its input, not its output; the second ReLU's input is saved by the first."""
+    with small_runtime() as runtime:
+        x = runtime.tensor(np.arange(512, dtype=np.float32).reshape(4, 2, 8, 8) - 256)
+        norm, activation = nn.BatchNorm2d(2), nn.ReLU(inplace=True)
+        before = used_units(runtime)
+        y = norm(x)
+        assert used_units(runtime) == before + SIZE + 2  # and the two statistics, which are saved
+        expected = y.numpy()
+        y = activation(y)
+        assert used_units(runtime) == before + SIZE + 2
+        assert (y.numpy() == np.maximum(expected, 0)).all()
+        y = activation(y)
+        assert used_units(runtime) == before + 2 * SIZE + 2
+        assert (y.numpy() == np.maximum(expected, 0)).all()
+
+
+# Gradients ----------------------------------------------------------------------------------------------------------
+@pytest.mark.parametrize(("op", "y"), [(RELU_GRAD, relu), (TANH_GRAD, tanh), (SIGMOID_GRAD, lambda x: x.sigmoid())])
+def test_a_gradient_formula_writes_over_the_gradient_that_came_in(op, y):
+    with small_runtime() as runtime:
+        w = leaf(runtime, 0.5, units=SIZE, requires_grad=True)
+        out = y(scale(w, 1.0))
+        seed = scale(leaf(runtime, 3.0, units=SIZE), 1.0)  # a value of its own, which backward() may hand over
+        runtime.memory.arena.reset_peak()
+        before = used_units(runtime)
+        out.backward(seed)
+        # The seed and the value are still ours, so the first formula has to make a gradient of its own; the next one
+        # writes over that.
+        assert values(seed) == {3.0}
+        assert dict(donated(runtime)).keys() == {"scale"}
+        del out
+        assert peak_units(runtime) == before + SIZE
+        assert w.grad is not None and used_units(runtime) == before  # the gradient, instead of the value
+        # The same by hand, with the handle given away.
+        a, b = scale(seed, 2.0), scale(seed, 0.1)
+        runtime.memory.arena.reset_peak()
+        before = used_units(runtime)
+        apply(op, give(a), give(b))
+        assert peak_units(runtime) == before
+        assert donated(runtime)[-1][0] == op.name
+
+
+def test_backward_through_a_chain_needs_one_gradient_at_a_time():
+    with small_runtime() as runtime:
+        w = leaf(runtime, 0.5, units=SIZE, requires_grad=True)
+        y = w
+        for _ in range(10):
+            y = relu(y)
+        before = used_units(runtime)
+        loss = y.sum()
+        del y
+        runtime.memory.arena.reset_peak()
+        loss.backward()
+        # The sum and its gradient take a unit each, and that gradient is only expanded; so the first formula writes
+        # over the value that its call had saved, and from there on there is one gradient, in one place.
+        assert peak_units(runtime) == before + 2
+        assert [name for name, _ in donated(runtime)] == ["relu_grad"] * 10
+        assert used_units(runtime) == 1 + 2 * SIZE
+
+
+def test_batch_norms_gradient_takes_the_place_of_the_one_that_came_in():
+    with small_runtime() as runtime:
+        x = leaf(runtime, units=SIZE, requires_grad=True).reshape((4, 2, 8, 8))
+        norm = nn.BatchNorm2d(2)
+        y = batch_norm(scale(x, 2.0), norm.weight, norm.bias, norm.running_mean, norm.running_var, training=True)
+        y = scale(y, 1.0)
+        loss = y.sum()
+        del y
+        loss.backward()
+        assert BATCH_NORM_GRAD.name in dict(donated(runtime))
+        assert x.storage.base.grad is not None
+
+
+def test_a_gradient_shared_by_a_residual_join_is_not_written_over():
+    """Both branches get the same gradient; the one visited first must leave it whole for the other."""
+    with small_runtime() as runtime:
+        w = leaf(runtime, 0.5, units=SIZE, requires_grad=True)
+        x = scale(w, 1.0)
+        loss = add(relu(x), scale(x, 3.0)).sum()
+        loss.backward()
+        assert w.grad is not None and values(w.grad) == {4.0}
+        a, b = scale(w, 1.0), scale(w, 1.0)
+        w.grad = None
+        seed = scale(leaf(runtime, 2.0, units=SIZE), 1.0)
+        add(tanh(a), relu(b)).backward(give(seed).alias())
+        expected = 2.0 * (1.0 - np.tanh(np.float32(0.5)) ** 2) + 2.0
+        assert w.grad is not None and np.allclose(w.grad.numpy(), expected, rtol=1e-6)
+
+
+def test_the_gradient_of_a_leaf_is_its_own():
+    """Two leaves of one sum must not share a gradient's bytes: each is added to later."""
+    with small_runtime() as runtime:
+        v, w = (leaf(runtime, 0.5, units=SIZE, requires_grad=True) for _ in range(2))
+        for _ in range(2):
+            add(v, w).sum().backward()
+        w.grad.fill_(7.0)
+        assert values(v.grad) == {2.0} and values(w.grad) == {7.0}
+        assert v.grad.storage.block is not w.grad.storage.block
+
+
+# Under pressure -----------------------------------------------------------------------------------------------------
+def test_under_pressure_an_input_that_can_be_made_again_is_written_over():
+    """Arena of 3 tensors: x, y, z fill it. exp(z) takes z's place, and z comes back when its handle is used."""
+    with small_runtime(units=3 * SIZE) as runtime:
+        x = leaf(runtime, 0.5, units=SIZE)
+        y = scale(x, 3.0)
+        z = scale(y, 5.0)
+        expected = z.numpy()
+        e = exp(z)
+        assert z.status is RECOMPUTE and e.status is IN and y.status is IN
+        assert runtime.stats().swapped_out_bytes == 0
+        with launches(runtime) as names:
+            again = z.numpy()
+        assert names == ["scale"] and again.tobytes() == expected.tobytes()
+        assert np.allclose(e.numpy(), np.exp(expected), rtol=1e-6)
+
+
+def test_an_input_with_a_copy_on_the_host_is_written_over_and_read_back():
+    with small_runtime(units=3 * SIZE) as runtime:
+        x = leaf(runtime, 0.5, units=SIZE)
+        y, z = scale(x, 3.0), scale(x, 5.0)
+        swap_out(runtime, x)
+        assert values(x) == {0.5} and x.status is IN  # back, and the copy is still valid
+        e = exp(x)
+        assert x.status is OUT and y.status is z.status is e.status is IN
+        assert runtime.stats().swapped_out_bytes == SIZE * UNIT
+        with launches(runtime) as names:
+            assert values(x) == {0.5}
+        assert names == []
+
+
+def test_the_input_that_the_call_itself_saves_is_backed_up_before_it_is_written_over():
+    """Arena of 2 tensors, and z = x * w fills it: w's gradient needs x. Dropping x would leave the product to be
+    replayed for it; instead x goes to the host, and its bytes to z."""
+    with small_runtime(units=2 * SIZE) as runtime:
+        w = leaf(runtime, 2.0, units=SIZE, requires_grad=True)
+        x = scale(w.detach(), 3.0)
+        z = mul(x, w)
+        assert x.status is OUT and runtime.stats().swapped_out_bytes == SIZE * UNIT
+        assert values(z) == {12.0}
+        with launches(runtime) as names:
+            assert values(x) == {6.0}
+        assert names == []
+        z.backward(x)
+        assert w.grad is not None and values(w.grad) == {36.0}
+
+
+def test_an_input_that_an_earlier_call_saved_is_backed_up_too():
+    with small_runtime(units=3 * SIZE, policy="passive") as runtime:
+        w = leaf(runtime, 0.5, units=SIZE, requires_grad=True)
+        x = exp(w)  # saved by its own call
+        y = relu(x)
+        swapped = runtime.stats().swapped_out_bytes
+        z = scale(x, 3.0)  # w is the better victim: x is not written over while it is saved
+        assert swapped == 0 and x.status is IN and w.status is OUT
+        z.backward(y)
+        assert w.grad is not None
+        assert np.allclose(w.grad.numpy(), 3 * np.exp(np.float32(0.5)) ** 2, rtol=1e-6)
+
+
+def test_a_leaf_is_backed_up_before_it_is_written_over():
+    with small_runtime(units=SIZE) as runtime:
+        x = leaf(runtime, 0.5, units=SIZE)
+        y = scale(x, 3.0)  # the whole arena is one tensor
+        assert x.status is OUT and values(y) == {1.5} and values(x) == {0.5} and values(y) == {1.5}
+
+
+def test_a_parameter_is_backed_up_before_it_is_written_over():
+    with small_runtime(units=SIZE) as runtime:
+        w = parameter((64 * SIZE,))
+        fill_(w, 0.5)
+        y = scale(w, 3.0)
+        assert w.status is OUT and values(y) == {1.5} and values(w) == {0.5}
+
+
+def test_with_a_full_host_and_no_lineage_nothing_is_written_over():
+    with small_runtime(units=SIZE, host_memory=SIZE * UNIT - 1) as runtime:
+        x = leaf(runtime, 0.5, units=SIZE)
+        with pytest.raises(OutOfMemory, match="host memory is full"):
+            scale(x, 3.0)
+        assert x.status is IN and values(x) == {0.5} and used_units(runtime) == SIZE
+
+
+def test_policy_none_takes_what_is_given_but_nothing_else():
+    with small_runtime(units=2 * SIZE, policy="none") as runtime:
+        y = scale(leaf(runtime, 0.5, units=SIZE), 3.0)
+        y = relu(give(y))
+        assert values(y) == {1.5}
+        with pytest.raises(OutOfMemory, match="evicts nothing"):
+            relu(y)
+        assert y.status is IN and values(y) == {1.5}
+
+
+def test_the_peak_of_dropout_and_arithmetic_given_away_does_not_grow():
+    with small_runtime(units=3 * SIZE, policy="none") as runtime, minidl.no_grad():
+        x, y = leaf(runtime, units=SIZE), scale(leaf(runtime, units=SIZE), 2.0)
+        for seed in range(3):
+            y = apply(DROPOUT, give(y), p=0.5, seed=seed)
+            y = add(give(y), x)
+            y = mul(give(y), x)
+        assert used_units(runtime) == 3 * SIZE

@@ -1,0 +1,448 @@
+"""Data lives while someone may still ask for it, and not a moment longer; records never need the cycle collector.
+
+Sizes are in units of 256 bytes: tensors of 64 float32.
+"""
+
+import gc
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import numpy as np
+import pytest
+from networks import UNIT, Training, drop, launches, leaf, small_runtime, swap_out, used_units
+
+import minidl
+from minidl.errors import OutOfMemory, UserError
+from minidl.memory.arena import Block
+from minidl.memory.storage import IN, OUT, RECOMPUTE, Storage, View
+from minidl.memory.tracker import SURVIVOR_STEP
+from minidl.meta import aligned
+from minidl.op import Call
+from minidl.ops.elementwise import add, exp, relu, scale, tanh
+from minidl.ops.shape import permute
+from minidl.ops.update import add_, fill_
+from minidl.optim import SGD
+from minidl.runtime import parameter
+from minidl.tensor import Tensor
+
+OURS = (Storage, View, Call, Tensor, Block)
+
+
+def alive() -> Counter[str]:
+    """How many records and handles exist. (How many blocks is a matter of how the arena is cut up.)"""
+    return Counter(type(thing).__name__ for thing in gc.get_objects() if type(thing) in OURS[:-1])
+
+
+@contextmanager
+def no_collector() -> Iterator[None]:
+    """Without the cycle collector; at the end there is nothing of ours for it to find."""
+    gc.collect()
+    gc.disable()
+    try:
+        yield
+        gc.set_debug(gc.DEBUG_SAVEALL)
+        gc.collect()
+        found = Counter(type(thing).__name__ for thing in gc.garbage if type(thing) in OURS)
+    finally:
+        gc.set_debug(0)
+        gc.garbage.clear()
+        gc.enable()
+    assert not found, f"only the cycle collector could free {dict(found)}"
+
+
+# Handles ------------------------------------------------------------------------------------------------------------
+def test_bytes_are_freed_with_the_last_handle():
+    with small_runtime() as runtime:
+        x = leaf(runtime)
+        y = scale(x, 2.0)
+        other = y.alias()
+        assert used_units(runtime) == 2
+        del y
+        assert used_units(runtime) == 2 and float(other.numpy()[0]) == 2.0
+        del other
+        assert used_units(runtime) == 1
+        del x
+        assert used_units(runtime) == 0
+
+
+def test_an_intermediate_is_freed_while_its_descendant_lives():
+    with small_runtime() as runtime:
+        x = leaf(runtime)
+        y = scale(scale(scale(x, 2.0), 2.0), 2.0)
+        assert used_units(runtime) == 2  # x and y: the two between are records without bytes
+        assert float(y.numpy()[0]) == 8.0
+
+
+def test_a_leaf_keeps_its_bytes_as_long_as_a_descendants_record_lives():
+    with small_runtime() as runtime:
+        x = leaf(runtime)
+        y = scale(scale(x, 2.0), 2.0)
+        del x
+        assert used_units(runtime) == 2
+        drop(runtime, y)
+        assert float(y.numpy()[0]) == 4.0  # it could be computed again because x is still there
+        del y
+        assert used_units(runtime) == 0
+
+
+def test_a_view_keeps_its_base_and_nothing_else():
+    with small_runtime() as runtime:
+        x = leaf(runtime, units=2)
+        y = scale(x, 3.0)
+        part = permute(y.reshape((2, 64)), (1, 0)).narrow(1, 1, 2)
+        del y
+        assert used_units(runtime) == 4  # the base is kept whole
+        assert part.numpy().tolist() == [[3.0]] * 64
+        swap_out(runtime, part)
+        assert used_units(runtime) == 2 and part.numpy().tolist() == [[3.0]] * 64
+        drop(runtime, part)
+        assert used_units(runtime) == 2 and part.numpy().tolist() == [[3.0]] * 64
+        del part
+        assert used_units(runtime) == 2
+        del x
+        assert used_units(runtime) == 0
+
+
+def test_bytes_on_the_host_are_freed_with_the_last_handle():
+    with small_runtime() as runtime:
+        x = leaf(runtime)
+        y = scale(x, 2.0)
+        swap_out(runtime, y)
+        assert runtime.stats().host_used_bytes == UNIT
+        del y
+        assert runtime.stats().host_used_bytes == 0
+        swap_out(runtime, x)
+        del x
+        assert runtime.stats().host_used_bytes == 0 == used_units(runtime)
+
+
+# What a gradient needs ----------------------------------------------------------------------------------------------
+def test_a_saved_tensor_lives_until_its_gradient_was_taken():
+    with small_runtime() as runtime:
+        w = leaf(runtime, 0.5, requires_grad=True)
+        y = exp(w)  # saved by its own call
+        z = tanh(y)
+        del y
+        assert used_units(runtime) == 3
+        loss = z.sum()
+        del z
+        assert used_units(runtime) == 4  # w, y, z (both saved), the sum
+        loss.backward()
+        assert w.grad is not None
+        expected = (1 - np.tanh(np.exp(np.float32(0.5))) ** 2) * np.exp(np.float32(0.5))
+        assert np.allclose(w.grad.numpy(), expected, rtol=1e-5)  # float32, three roundings
+        assert used_units(runtime) == 3  # w, its gradient, the loss
+
+
+def test_no_tensor_is_saved_for_a_gradient_that_nobody_wants():
+    with small_runtime() as runtime:
+        x = leaf(runtime)
+        w = leaf(runtime, requires_grad=True)
+        y = tanh(exp(x))  # x needs no gradient
+        assert used_units(runtime) == 3
+        product = w * y  # saves y for w's gradient; w is not saved, since y wants none
+        del y
+        assert used_units(runtime) == 4
+        with minidl.no_grad():
+            z = tanh(exp(w))
+        assert used_units(runtime) == 5 and not z.requires_grad
+        del product
+        assert used_units(runtime) == 3
+
+
+def test_forward_without_backward_frees_everything_with_the_loss():
+    with no_collector(), small_runtime() as runtime:
+        training = Training(runtime, "branching", "momentum")
+        before, records = used_units(runtime), alive()
+        x = runtime.tensor(np.ones(training.shape, np.float32))
+        loss = training.model(x).sum()
+        del x
+        assert used_units(runtime) > 2 * before
+        assert alive()["Call"] >= 50
+        del loss
+        assert used_units(runtime) == before
+        # The running statistics were written, and are still there; the calls that read them are gone.
+        assert alive() == records
+
+
+@pytest.mark.parametrize("policy", ["passive", "recompute"])
+@pytest.mark.parametrize("network", ["mlp", "vgg", "resnet", "branching"])
+def test_training_leaves_nothing_for_the_cycle_collector(network, policy):
+    with no_collector(), small_runtime(units=2100, policy=policy) as runtime:
+        training = Training(runtime, network, "momentum")
+        counts = []
+        for _ in range(3):
+            training.iterate()
+            counts.append(alive())
+        # From the second iteration on the gradients are there at the start too.
+        assert counts[1] == counts[2] and counts[2]["Call"] == 0
+        del training
+        assert used_units(runtime) == 0 == runtime.stats().host_used_bytes
+
+
+def test_what_was_dropped_and_never_wanted_again_leaves_no_trace():
+    with small_runtime(units=1500, policy="recompute") as runtime:
+        training = Training(runtime, "vgg", "momentum")
+        for _ in range(2):
+            x = runtime.tensor(np.ones(training.shape, np.float32))
+            loss = training.model(x)
+            del x
+            assert any(ref() is not None for ref in runtime.memory.dropped)  # relu outputs, saved by their own calls
+            del loss
+            assert not runtime.memory.dropped
+
+
+def test_a_dry_run_frees_graphs_that_are_never_differentiated():
+    with small_runtime() as runtime:
+        w = leaf(runtime, requires_grad=True)
+
+        def forward(times: int) -> None:
+            for _ in range(times):
+                tanh(exp(w))  # both saved by their own calls
+
+        assert runtime.dry_run(lambda: forward(1)).unmanaged_peak_bytes == 3 * UNIT
+        assert runtime.dry_run(lambda: forward(10)).unmanaged_peak_bytes == 3 * UNIT
+
+
+def test_ten_thousand_chained_calls_run_forward_and_backward_and_are_released():
+    length = 10_000
+    with no_collector(), small_runtime(units=3 * length) as runtime:
+        records = alive()
+        w = leaf(runtime, requires_grad=True)
+        y = w
+        for _ in range(length):
+            y = relu(y)
+        loss = y.sum()
+        assert used_units(runtime) == length + 2  # every relu saves its output
+        loss.backward()
+        assert w.grad is not None and w.grad.numpy().tolist() == [1.0] * 64
+        del y
+        assert used_units(runtime) == 3
+        del loss
+        y = w
+        for _ in range(length):
+            y = tanh(y)
+        assert alive()["Call"] == length
+        del y  # without backward: the records go one after the other, and with each what it saved
+        assert used_units(runtime) == 2
+        del w
+        assert alive() == records
+
+
+def test_replaying_ten_thousand_chained_calls_needs_no_recursion():
+    length = 10_000
+    with small_runtime() as runtime:
+        x = leaf(runtime)
+        y = x
+        with minidl.no_grad():
+            for _ in range(length):
+                y = y + 1.0
+        drop(runtime, y)
+        with launches(runtime) as names:
+            assert float(y.numpy()[0]) == length + 1.0
+        assert len(names) == length
+        assert runtime.stats().peak_bytes <= 4 * UNIT
+
+
+def test_a_hundred_thousand_chained_calls_without_gradients_use_no_more_memory():
+    runtime = minidl.Runtime(device="sim:p100", policy="none", memory_budget=4 * UNIT)
+    with runtime, minidl.no_grad():
+        y = runtime.tensor(None, shape=(64,))
+        for _ in range(100_000):
+            y = relu(y)
+        assert used_units(runtime) == 2  # the input, and the last value; only records in between
+        assert runtime.stats().peak_bytes == 3 * UNIT
+        del y
+        assert used_units(runtime) == 0
+
+
+# Iterations ---------------------------------------------------------------------------------------------------------
+@pytest.mark.parametrize("policy", ["passive", "recompute"])
+@pytest.mark.parametrize("units", [3000, 1700])
+def test_after_an_iteration_exactly_parameters_and_survivors_use_memory(policy, units):
+    """Survivors are leaves: neither the input batch nor anything between is kept for them."""
+    with small_runtime(units=units, policy=policy) as runtime:
+        training = Training(runtime, "vgg", "momentum")
+        model, optimizer = training.model, training.optimizer
+        for _ in range(2):
+            with runtime.iteration():
+                x = runtime.tensor(np.ones(training.shape, np.float32))
+                features = model[1](model[0](x))
+                y = features
+                for layer in list(model)[2:]:
+                    y = layer(y)
+                loss = y.sum()
+                del x, y
+                optimizer.zero_grad()
+                loss.backward()
+                optimizer.step()
+                middle = scale(scale(loss, 0.5), 0.5)
+                view = features.narrow(0, 0, 1)
+            survivors = [loss, middle, features]
+            parameters = [p for _, p in model._named_tensors(parameters=True, buffers=True)]
+            kept = [*parameters, *(p.grad for p in model.parameters()), *survivors,
+                    *(s for states in optimizer._states.values() for s in states)]
+            for tensor in survivors:
+                base = tensor.storage.base  # the sum is a view of what was added up
+                assert tensor.status in (IN, OUT) and base.is_leaf and not base.requires_grad
+            assert sum(aligned(s.nbytes) for s in runtime.memory.live()) == sum(aligned(t.nbytes) for t in kept)
+            assert used_units(runtime) * UNIT == sum(aligned(t.nbytes) for t in kept if t.status is IN)
+            del loss, middle, features, view, survivors, tensor, base, kept
+        # Parameters, gradients, momentum.
+        assert sum(aligned(s.nbytes) for s in runtime.memory.live()) == 3 * sum(aligned(p.nbytes) for p in parameters)
+
+
+def test_survivors_that_do_not_fit_together_are_all_made_real():
+    with small_runtime(units=6, policy="recompute") as runtime:
+        with runtime.iteration():
+            x = leaf(runtime)
+            kept = [scale(x, float(i)) for i in range(20)]
+            assert sum(t.status is RECOMPUTE for t in kept) >= 15
+            del x
+        # Making one real must not drop another that already was.
+        assert all(t.storage.is_leaf and t.status in (IN, OUT) for t in kept)
+        assert len(runtime.memory.live()) == 20
+        assert [float(t.numpy()[0]) for t in kept] == [float(i) for i in range(20)]
+
+
+def test_ids_and_access_counts_restart_with_every_iteration():
+    with small_runtime() as runtime:
+        w = parameter((64,))
+        fill_(w, 1.0)
+        optimizer = SGD([w], lr=0.1)
+        assert w.tensor_id < 0 and w.access_count == 1
+        with runtime.iteration():
+            pass
+        survivor, seen = None, []
+        for _ in range(3):
+            with runtime.iteration():
+                x = leaf(runtime)
+                y = w * x
+                loss = y.sum()
+                assert (w.access_count, x.access_count, y.access_count) == (1, 2, 2)
+                optimizer.zero_grad()
+                loss.backward()
+                optimizer.step()
+                assert w.access_count == 2  # the product, and the update; x, not w, is what the product saved
+                seen.append((w.tensor_id, x.tensor_id, y.tensor_id, loss.tensor_id, w.grad.tensor_id))
+                del x, y
+            if survivor is not None:
+                assert survivor.tensor_id == seen[0][3] + len(seen) * SURVIVOR_STEP  # its own id belongs to another now
+            survivor = loss if survivor is None else survivor
+            assert w.access_count == 0 == loss.access_count
+        assert seen[0] == seen[1] == seen[2] and len(set(seen[0])) == 5
+
+
+def test_what_was_dropped_in_a_failed_iteration_keeps_lineage_but_not_its_id():
+    with small_runtime() as runtime:
+        with pytest.raises(ZeroDivisionError), runtime.iteration():
+            x = leaf(runtime)
+            y = scale(x, 2.0)
+            drop(runtime, y)
+            1 / 0  # noqa: B018
+        assert y.status is RECOMPUTE and not y.storage.is_leaf
+        with runtime.iteration():
+            a = leaf(runtime)
+            b = scale(a, 3.0)
+            assert {a.tensor_id, b.tensor_id}.isdisjoint({x.tensor_id, y.tensor_id})
+            assert float(y.numpy()[0]) == 2.0
+        assert y.storage.is_leaf
+
+
+def test_without_marks_an_iteration_ends_at_the_first_other_call_after_an_update():
+    with small_runtime() as runtime:
+        first, second = parameter((64,)), parameter((64,))
+        for w in (first, second):
+            fill_(w, 1.0)
+        optimizers = [SGD([w], lr=0.1) for w in (first, second)]
+        iterations, ids = [], []
+        loss = None
+        for _ in range(3):
+            x = leaf(runtime)  # the upload is the first call of the iteration
+            ids.append(x.tensor_id)
+            iterations.append(runtime.tracker.iteration)
+            if loss is not None:
+                assert loss.storage.base.is_leaf and not loss.storage.base.requires_grad
+            y = x * first
+            loss = (y * second).sum()
+            assert runtime.tracker.iteration == iterations[-1]
+            for optimizer in optimizers:
+                optimizer.zero_grad()
+            loss.backward()
+            for optimizer in optimizers:
+                optimizer.step()  # two updates, one iteration
+            loss.item()  # reading is not a call that starts the next one
+            assert runtime.tracker.iteration == iterations[-1] and not y.storage.is_leaf
+        assert iterations == [0, 1, 2] and len(set(ids)) == 1
+
+
+def test_inside_a_marked_iteration_an_update_ends_nothing():
+    with small_runtime() as runtime:
+        w = parameter((64,))
+        fill_(w, 1.0)
+        optimizer = SGD([w], lr=0.1)
+        with runtime.iteration():
+            for _ in range(2):
+                optimizer.zero_grad()
+                (w * w).sum().backward()
+                optimizer.step()
+            y = scale(w, 2.0)
+            assert runtime.tracker.iteration == 0 and not y.storage.is_leaf
+        assert runtime.tracker.iteration == 1 and y.storage.is_leaf
+
+
+def test_backward_of_a_loss_from_an_ended_iteration_is_an_error():
+    with small_runtime() as runtime:
+        w = leaf(runtime, requires_grad=True)
+        with runtime.iteration():
+            hidden = scale(w, 2.0)
+            loss = hidden.sum()
+        with pytest.raises(UserError, match="backward"):
+            loss.backward()
+        with pytest.raises(UserError, match="backward"):
+            hidden.sum().backward()
+        assert w.grad is None and hidden.grad is None
+
+
+# Bytes that lineage cannot lead to any more -------------------------------------------------------------------------
+def test_a_value_from_overwritten_bytes_is_kept_for_what_was_dropped_and_freed_with_its_record():
+    with small_runtime() as runtime:
+        w = leaf(runtime, 2.0)
+        c = leaf(runtime, 1.0)
+        with runtime.iteration():
+            middle = scale(w, 3.0)  # 6, from the old w
+            late = scale(middle, 10.0)  # 60
+            unrelated = scale(c, 5.0)
+            drop(runtime, late)
+            drop(runtime, unrelated)
+            add_(w, c)  # w is 3 now: middle cannot be made again
+            del middle
+            assert used_units(runtime) == 3  # w, c, middle: late has to start from it
+            assert float(late.numpy()[0]) == 60.0
+            assert used_units(runtime) == 4
+            del late  # with it goes the record of middle, although `unrelated` is still dropped
+            assert used_units(runtime) == 2
+            assert float(unrelated.numpy()[0]) == 5.0
+
+
+def test_a_failed_iteration_leaks_nothing():
+    with no_collector(), small_runtime(units=1500, policy="none") as runtime:
+        training = Training(runtime, "vgg", "momentum")
+        before, records = used_units(runtime), alive()
+        with pytest.raises(OutOfMemory):
+            training.iterate()
+        assert used_units(runtime) == before
+        assert alive() == records
+
+
+def test_no_grad_sums_of_many_tensors_hold_only_what_is_named():
+    with small_runtime() as runtime:
+        total = leaf(runtime, 0.0)
+        for i in range(100):
+            total = add(total, scale(leaf(runtime, float(i)), 1.0))
+        # Every input is a leaf that the sum's lineage may need: 100 inputs, the first total, and the sum.
+        assert used_units(runtime) == 102
+        with runtime.iteration():
+            pass
+        assert used_units(runtime) == 1 and float(total.numpy()[0]) == 4950.0
