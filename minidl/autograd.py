@@ -143,13 +143,15 @@ def _differentiate(call: Call, gradients: dict[Storage, Tensor], queue: Queue) -
     del saved, dys
     results = op.vjp(needs, **arguments)
     arguments.clear()  # what the formula did not give away ends here
-    delivered: list[Tensor] = []
+    arrivals: list[tuple[Storage, Tensor]] = []
     for storage, need, result in zip(call.inputs, needs, results, strict=True):
         if need and result is not None:
-            if any(result is other for other in delivered):
-                result = result.alias()  # shared by two inputs: each gets a handle of its own
-            delivered.append(result)
-            _deliver(storage, result, gradients, queue)
+            # One gradient for two inputs: each gets a handle of its own, before either can be given away.
+            shared = any(result is other for _, other in arrivals)
+            arrivals.append((storage, result.alias() if shared else result))
+    del results, result
+    while arrivals:
+        _deliver(*arrivals.pop(0), gradients, queue)
 
 
 setattr(Tensor, "backward", backward)  # noqa: B010 - the method belongs to this module, not to tensor.py

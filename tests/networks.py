@@ -231,7 +231,7 @@ def train(network: str, *, steps: int = 2, optimizer: str = "momentum", checked:
 
     The runtime's options are those of ``minidl.Runtime``; without a budget memory is unlimited.
     """
-    options = {"device": "cpu", "poisoned": True, "policy": "none", "memory_budget": UNLIMITED,
+    options = {"device": "cpu:virtual", "poisoned": True, "policy": "none", "memory_budget": UNLIMITED,
                "host_memory": UNLIMITED} | runtime_options
     runtime = minidl.Runtime(**options)
     with runtime:
@@ -260,7 +260,7 @@ UNIT = 256  # bytes that a tensor of 64 float32 takes: one unit of the arena
 
 def small_runtime(*, units: int = 1 << 12, policy: str = "passive", **options: Any) -> minidl.Runtime:
     """A poisoned CPU arena of so many units."""
-    return minidl.Runtime(device="cpu", policy=policy, memory_budget=units * UNIT, poisoned=True,
+    return minidl.Runtime(device="cpu:virtual", policy=policy, memory_budget=units * UNIT, poisoned=True,
                           **{"host_memory": UNLIMITED} | options)
 
 

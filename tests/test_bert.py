@@ -126,7 +126,7 @@ def test_bert_base_keeps_12_bytes_a_parameter_until_gradients_come():
     assert fixed == pytest.approx(12 * 110_106_428 + 4 * 30_522 * 768, rel=0.001)
 
 
-def test_an_encoder_layer_in_inference_leaves_nothing_behind():
+def test_a_pass_without_gradients_leaves_nothing_behind_but_its_loss():
     with Runtime("sim:p100") as runtime:
         model = create("bert-tiny").eval()
         for parameter in model.parameters():
@@ -231,7 +231,7 @@ def test_a_few_steps_learn_a_batch_by_heart():
 
 
 def train(budget=None, policy="none", optimizer=AdamW):
-    """State of a tiny network after three steps with dropout, as bytes; the demand of a step; counters."""
+    """State of a tiny network after two steps with dropout, as bytes; the demand of a step; counters."""
     config = BertConfig(2, 32, 4, vocab_size=40, max_position_embeddings=64)
     text = Text(length=64, predictions=6, vocabulary=40)
     with Runtime("cpu", memory_budget=budget or "64MiB", policy=policy, host_memory="64MiB", poisoned=True) as runtime:
@@ -247,7 +247,7 @@ def train(budget=None, policy="none", optimizer=AdamW):
             losses.append(value.item())
         needs = runtime.dry_run(step)
         losses.clear()
-        for _ in range(3):
+        for _ in range(2):
             with runtime.iteration():
                 step()
             runtime.check()
@@ -255,7 +255,7 @@ def train(budget=None, policy="none", optimizer=AdamW):
         arrays = model.state_dict() | trained.state_dict() | {f"gradient {name}": p.grad.numpy()
                                                               for name, p in model.named_parameters()}
         state = {name: array.tobytes() for name, array in arrays.items()} | {"losses": np.array(losses).tobytes()}
-    assert np.isfinite(losses).all() and len(set(losses)) == 3
+    assert np.isfinite(losses).all() and len(set(losses)) == 2
     return state, needs, stats
 
 

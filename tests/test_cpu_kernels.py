@@ -193,6 +193,47 @@ def test_an_upload_of_another_shape_is_the_users_error():
         call("upload_", [np.zeros(2)], {"data": np.zeros(3)})
 
 
+def test_softmax_of_large_numbers_and_of_masked_rows_is_finite():
+    x = np.array([[1e4, 0.0, -1e4], [-1e4, -1e4, -1e4]], np.float32)
+    assert call("softmax", [x], {})[0].tolist() == [[1, 0, 0], [np.float32(1 / 3)] * 3]
+    masked = call("softmax", [np.zeros((1, 3), np.float32), np.array([0, -1e4, 0], np.float32)], {})[0]
+    assert masked.tolist() == [[0.5, 0, 0.5]]
+
+
+def test_gelu_does_not_cancel_far_below_zero():
+    y = call("gelu", [np.array([-10.0])], {})[0]
+    np.testing.assert_allclose(y, [-10 * 7.619853024160527e-24], rtol=1e-12)  # the normal distribution's tail at -10
+
+
+def test_layer_norm_does_not_cancel_when_the_mean_is_large():
+    x = (1000 + np.random.default_rng(1).standard_normal((4, 900))).astype(np.float32)
+    y, _, rstd = call("layer_norm", [x, np.ones(900, np.float32), np.zeros(900, np.float32)], {"eps": 0.0})
+    np.testing.assert_allclose(rstd, x.astype(np.float64).std(1) ** -1, rtol=1e-5)
+    np.testing.assert_allclose(y.std(1), 1, rtol=1e-5)
+
+
+def test_a_batch_in_which_every_label_is_ignored_has_no_mean_and_no_gradient():
+    ignored = np.full(2, -100)
+    loss, probs = call("cross_entropy", [np.zeros((2, 3)), ignored], {})
+    assert np.isnan(loss) and (probs == 1 / 3).all()
+    assert not call("cross_entropy_grad", [np.ones(()), probs, ignored], {})[0].any()
+
+
+@pytest.mark.parametrize(("name", "source", "ids"), [("embedding", (3, 2), [0, 3]), ("embedding", (3, 2), [-1, 0]),
+                                                     ("gather_rows", (2, 3, 1), [[0, 3], [1, 1]])])
+def test_a_number_that_is_no_row_is_the_users_error(name, source, ids):
+    with pytest.raises(UserError, match=f"{name}: row numbers from {np.min(ids)} to {np.max(ids)} for 3 rows"):
+        call(name, [np.zeros(source), np.array(ids)], {})
+
+
+@pytest.mark.parametrize("block", [1, BLOCK, 1 << 20])
+def test_rows_that_come_often_are_added_up_with_little_rounding(block, monkeypatch):
+    monkeypatch.setattr(blocks, "BLOCK_BYTES", 8 * block)
+    ids = np.zeros(3000, np.int64)
+    dw = call("embedding_grad", [np.full((3000, 2), 0.1, np.float32), ids], {"rows": 1})[0]
+    np.testing.assert_allclose(dw, 3000 * np.float64(np.float32(0.1)), rtol=1e-5 if block > 2 else 1e-3)
+
+
 def test_the_first_momentum_step_does_not_read_its_buffer():
     p, g, buf = np.ones(3), np.ones(3), poisoned((3,), "float64")
     update.sgd_momentum_(p, buf, g, lr=0.5, momentum=0.9, first=True)
@@ -240,7 +281,7 @@ def test_random_bits_are_the_same_for_integers_arrays_and_compiled_code():
     assert [int(compiled(np.uint32(0xDEADBEEF), np.uint32(i))) & 0xFFFFFFFF for i in positions] == plain
 
 
-FLAT, IMAGES, CHANNELS = (2, 1 << 20), (8, 16, 128, 128), (16,)  # 8 MiB each of the first two
+FLAT, IMAGES, CHANNELS, ROWS = (2, 1 << 20), (8, 16, 128, 128), (16,), (2048, 1024)  # 8 MiB each but the third
 LARGE = {  # nothing of that size may be allocated beside the outputs
     "relu_grad": (FLAT, FLAT), "tanh_grad": (FLAT, FLAT), "sqrt_grad": (FLAT, FLAT), "sigmoid": (FLAT,),
     "dropout": (FLAT,), "sum_to": (FLAT,), "normal_": (FLAT,), "linear_wgrad": (FLAT, (2, 1)),
@@ -249,9 +290,16 @@ LARGE = {  # nothing of that size may be allocated beside the outputs
     "batch_norm_grad_reduce": (IMAGES, IMAGES, CHANNELS, CHANNELS),
     "batch_norm_grad": (IMAGES, IMAGES, *(CHANNELS,) * 5), "bias_grad": (IMAGES,), "max_pool2d": (IMAGES,),
     "avg_pool2d": (IMAGES,), "conv2d": (IMAGES, (16, 16, 3, 3)),
+    "gelu": (FLAT,), "gelu_grad": (FLAT, FLAT), "softmax": (ROWS, (1, 1024)), "softmax_grad": (ROWS, ROWS),
+    "cross_entropy": (ROWS, ("g9", (2048,))), "layer_norm": (ROWS, (1024,), (1024,)),
+    "layer_norm_grad_reduce": (ROWS, ROWS, (2048,), (2048,)),
+    "layer_norm_grad": (ROWS, ROWS, (1024,), (2048,), (2048,)),
+    "embedding": ((9, 1024), ("i9", (2048,))), "embedding_grad": (ROWS, ("i9", (2048,))),
+    "gather_rows": ((4, 9, 1024), ("i9", (4, 512))), "gather_rows_grad": (ROWS, ("i9", (4, 512))),
 }
 LARGE_ATTRS = {"sum_to": {"shape": (1, 1 << 20)}, "conv2d": {"stride": (1, 1), "padding": (1, 1)},
-               "normal_": {"seed": 1, "mean": 0.0, "std": 1.0}, "bias_grad": {"axis": 1}}
+               "normal_": {"seed": 1, "mean": 0.0, "std": 1.0}, "bias_grad": {"axis": 1},
+               "embedding_grad": {"rows": 9}, "gather_rows_grad": {"x_shape": (4, 9, 1024)}}
 
 
 @pytest.mark.parametrize("name", LARGE)

@@ -92,8 +92,10 @@ def normalisation(shape, *, training):
 
 
 def entropy(rows, classes, ignored=()):
-    labels = np.where(np.isin(np.arange(rows), ignored), -100, np.arange(rows) * 7 % classes)
-    return Case(lambda x: ops.cross_entropy(x, constant(labels, np.int64)), ((rows, classes),))
+    """``ignored`` rows count neither in the sum nor in the mean."""
+    labels = np.arange(rows) * 7 % classes
+    labels[list(ignored)] = -100  # the default of ignore_index
+    return Case(lambda x: ops.cross_entropy(x, constant(labels)), ((rows, classes),))
 
 
 def pooling(function, h, w, kernel, n=2, c=3, **attrs):
@@ -145,13 +147,13 @@ CASES: dict[str, list[Case]] = {
     "batch_norm": [normalisation(shape, training=training) for n in EDGES for training in (False, True)
                    for shape in [(n, 2, 3), (3, n), (2, n, 2, 2), (2, 3, 1, n)]],
     "cross_entropy": [entropy(rows, classes) for n in EDGES for rows, classes in [(n, 3), (2, n)]]
-    + [entropy(rows, 3, ignored=(0, 2)) for rows in (2, B + 1)],
+    + [entropy(rows, 3, ignored=(0, rows - 1)) for rows in (B - 1, B + 1)],
     "layer_norm": [Case(partial(ops.layer_norm, eps=1.0), (shape, shape[-1:], shape[-1:])) for n in EDGES
                    for shape in [(n,), (n, 3), (2, n), (2, 3, n)]],
     "softmax": [Case(ops.softmax, shapes) for n in EDGES for shapes in
                 [((n,),), ((2, n),), ((2, n), (n,)), ((n, 3), (n, 1)), ((2, 3, n), (2, 1, n)), ((n, 2), (n, 2))]],
     "embedding": [Case(lambda w, ids=ids: ops.embedding_(w, constant(ids)), ((5, n),)) for n in EDGES
-                  for ids in ([2], [4, 0, 4, 4], [[1, 3, 1], [3, 3, 0]])],
+                  for ids in ([2], [4, 0, 4, 4], [[1, 3, 1], [3, 3, 0]], [1, 4, 2, 2, 2, 0, 1, 1, 4])],
     "gather_rows": [Case(lambda x, at=at: ops.gather_rows(x, constant(at)), ((2, 3, n),)) for n in EDGES
                     for at in ([[0], [2]], [[1, 1, 0, 1], [2, 0, 2, 2]])],
 }

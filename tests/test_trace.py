@@ -13,15 +13,19 @@ import pytest
 from networks import UNLIMITED, Training
 
 from minidl import Runtime, ops, parameter
+from minidl.memory.policies import POLICIES
 from minidl.memory.trace import Trace, TraceCall
 from minidl.ops.update import fill_
 
 NETS = ("vgg", "resnet", "branching")
-ITERATIONS = 3  # the first has no old gradients to free; the second is like all after it
+# The first makes the model and has no old gradients to free; the second is seen for the first time, the third again;
+# what is planned from these happens in the fourth.
+ITERATIONS = 4
 
 
 def runtime(**options) -> Runtime:
-    return Runtime(**({"device": "cpu", "memory_budget": UNLIMITED, "host_memory": UNLIMITED} | options))
+    return Runtime(**({"device": "cpu", "memory_budget": UNLIMITED, "host_memory": UNLIMITED,
+                      "policy": "none"} | options))
 
 
 @cache
@@ -69,8 +73,8 @@ def test_devices_differ_in_algorithms_and_times():
     assert calls[0] != calls[1] != calls[2] != calls[0]
 
 
-@pytest.mark.parametrize("percent", [75, 35, 0])
-@pytest.mark.parametrize("policy", ["passive", "recompute"])
+@pytest.mark.parametrize("percent", [50, 0])
+@pytest.mark.parametrize("policy", [name for name in POLICIES if name != "none"])
 @pytest.mark.parametrize(("network", "device"), [*((n, "cpu") for n in NETS), ("resnet", "sim:p100")])
 def test_budget_and_policy_do_not_show_in_the_trace(network, device, policy, percent):
     with runtime(device=device) as made:
@@ -83,7 +87,7 @@ def test_budget_and_policy_do_not_show_in_the_trace(network, device, policy, per
         assert {i: t for i, t in pressed.tensors.items() if i in free.tensors} == free.tensors
 
 
-@pytest.mark.parametrize("policy", ["none", "passive", "recompute"])
+@pytest.mark.parametrize("policy", POLICIES)
 def test_with_room_enough_every_policy_gives_the_same_trace_to_the_last_field(policy):
     for trace, other in zip(traces("branching", device="sim:p100", policy=policy),
                             traces("branching", device="sim:p100"), strict=True):
@@ -92,16 +96,17 @@ def test_with_room_enough_every_policy_gives_the_same_trace_to_the_last_field(po
 
 @pytest.mark.parametrize("device", ["cpu", "sim:p100"])
 @pytest.mark.parametrize("network", NETS)
-def test_the_second_iteration_is_the_third_to_the_last_id(network, device):
-    _, second, third = traces(network, device=device)
-    assert [without_times(c) for c in second.calls] == [without_times(c) for c in third.calls]
-    assert second.tensors == third.tensors
-    assert accesses(second) == accesses(third)
+def test_every_iteration_after_the_first_is_the_same_to_the_last_id(network, device):
+    _, second, *later = traces(network, device=device)
+    for trace in later:
+        assert [without_times(c) for c in second.calls] == [without_times(c) for c in trace.calls]
+        assert second.tensors == trace.tensors
+        assert accesses(second) == accesses(trace)
 
 
 @pytest.mark.parametrize("network", NETS)
 def test_the_first_iteration_asks_for_the_same_after_the_model_is_made(network):
-    first, second, _ = traces(network)
+    first, second, *_ = traces(network)
     start = next(i for i, call in enumerate(first.calls) if call.op == "upload")
     asked = [replace(without_times(c), frees=()) for c in first.calls[start:]]
     assert asked == [replace(without_times(c), frees=()) for c in second.calls]
@@ -131,8 +136,8 @@ def test_a_gradient_that_is_added_to_over_iterations_keeps_its_id():
         for _ in range(4):
             with made.iteration():
                 (made.tensor(np.ones((4, 64), np.float32)) * weight).sum().backward()
-                found.append(made.trace())
-    assert [c.op for c in found[1].calls][-1] == "add_"
+                found.append([(c.op, c.inputs, c.outputs) for c in made.trace().calls])
+    assert found[1][-1][0] == "add_"
     assert found[1] == found[2] == found[3]
 
 

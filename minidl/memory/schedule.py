@@ -144,7 +144,10 @@ def _droppable(trace: Trace, number: dict[TensorId, int], produced: np.ndarray, 
 
 def simulate(seconds, in_ptr, in_idx, out_ptr, out_idx, free_ptr, free_idx, donated_bytes, may_ptr, may_out, may_in,
              size, produced, evict_ptr, evict_idx, out_seconds, in_seconds, budget, slack, mode, prefetch_at):
-    """(seconds of the iteration, bytes by which memory was exceeded at worst, seconds spent in replays).
+    """(seconds of the iteration, excess in bytes, seconds spent in replays).
+
+    The excess is 0 if the budget is never exceeded; otherwise the worst of all steps and a part of their sum, so that a
+    search that is far from a feasible choice sees each step towards it.
 
     ``prefetch_at[t]`` is set to the call before which tensor t's swap-in starts, or -1 for on demand.
     """
@@ -316,7 +319,7 @@ def simulate(seconds, in_ptr, in_idx, out_ptr, out_idx, free_ptr, free_idx, dona
     tail_end = np.zeros(outs + 1)
     first_tail = last_tail = 0
     tails = 0
-    worst = 0
+    worst = excess = 0
     arrive = np.zeros(tensors)
     for s in range(steps):
         begin_in = now
@@ -325,8 +328,10 @@ def simulate(seconds, in_ptr, in_idx, out_ptr, out_idx, free_ptr, free_idx, dona
             if tail_end[first_tail] > now:
                 now = tail_end[first_tail]
             first_tail += 1
-        if during[s] - budget > worst:
-            worst = during[s] - budget
+        if during[s] > budget:
+            excess += during[s] - budget
+            if during[s] - budget > worst:
+                worst = during[s] - budget
         while next_issue < uses and at_step[use_list[issue[next_issue]]] == s:
             t = use_list[issue[next_issue]]
             next_issue += 1
@@ -350,4 +355,4 @@ def simulate(seconds, in_ptr, in_idx, out_ptr, out_idx, free_ptr, free_idx, dona
             tails += size[t]
     if lost:
         return 1e9, 1 << 60, 0.0
-    return now, worst, replay_seconds
+    return now, worst + excess // 8, replay_seconds
