@@ -49,6 +49,8 @@ def _arguments(op: Op) -> tuple[tuple[str, str, int], ...]:
             found.append((name, "output", op.outputs.index(name)))
         elif name == "input_shapes":
             found.append((name, "shapes", 0))
+        elif name.endswith("_partial") and name[:-8] in op.inputs:
+            found.append((name, "partial", op.inputs.index(name[:-8])))
         elif name.endswith("_shape") and name[:-6] in op.inputs:
             found.append((name, "shape", op.inputs.index(name[:-6])))
         else:
@@ -139,7 +141,16 @@ def _differentiate(call: Call, gradients: dict[Storage, Tensor], queue: Queue) -
                         "over the same graph, and second derivatives, are not supported")
     dys = [None if (s := ref()) is None else gradients.pop(s, None) for ref in call.outputs]
     saved = _take_saved(call)
-    arguments = {name: _fetch(call, source, index, name, dys, saved) for name, source, index in _arguments(op)}
+    arguments = {}
+    partial = set()
+    for name, source, index in _arguments(op):
+        if source == "partial":
+            storage = call.inputs[index]
+            arguments[name] = gradients.pop(storage, None) if needs[index] else None
+            if arguments[name] is not None:
+                partial.add(storage)
+        else:
+            arguments[name] = _fetch(call, source, index, name, dys, saved)
     del saved, dys
     results = op.vjp(needs, **arguments)
     arguments.clear()  # what the formula did not give away ends here
@@ -151,7 +162,12 @@ def _differentiate(call: Call, gradients: dict[Storage, Tensor], queue: Queue) -
             arrivals.append((storage, result.alias() if shared else result))
     del results, result
     while arrivals:
-        _deliver(*arrivals.pop(0), gradients, queue)
+        storage, gradient = arrivals.pop(0)
+        if storage in partial:
+            gradients[storage] = gradient  # already the sum, and its call is queued already
+        else:
+            _deliver(storage, gradient, gradients, queue)
+        del gradient
 
 
 setattr(Tensor, "backward", backward)  # noqa: B010 - the method belongs to this module, not to tensor.py

@@ -34,7 +34,8 @@ class Op:
     cost      ``(inputs, outputs, attrs) -> Cost``.
     vjp       gradient in terms of ops: ``(needs, d<output>..., <saved>...) -> tuple`` with one gradient (or None) an
               input. Parameters that name an input or output are saved for it; ``<name>_shape`` is free; attributes
-              come by name. ``needs[i]`` says whether input i wants its gradient.
+              come by name. ``needs[i]`` says whether input i wants its gradient. ``<input>_partial`` is what has
+              arrived for that input from other calls (or None): the formula must return the sum with it.
     saves     which of the vjp's inputs and outputs are kept, where that depends on what is needed:
               ``(attrs, needs) -> names``; the others arrive as None.
     outputs   names of the outputs. The differentiable one comes first.

@@ -46,8 +46,8 @@ def conv_ref(x, w, b=None, *, stride, padding):
     return y if b is None else y + b[:, None, None]
 
 
-def dgrad_ref(dy, w, *, x_shape, stride, padding):
-    return unpatch(np.einsum("nkpq,kcrs->ncpqrs", dy, w), x_shape, stride, padding)
+def dgrad_ref(dy, w, onto=0.0, *, x_shape, stride, padding):
+    return onto + unpatch(np.einsum("nkpq,kcrs->ncpqrs", dy, w), x_shape, stride, padding)
 
 
 def wgrad_ref(dy, x, *, kernel, stride, padding):
@@ -355,7 +355,8 @@ def cases():
         w = (4, IMAGE[1], *kernel)
         y = ops.conv.CONV2D.infer(meta(IMAGE), meta(w), **window).shape
         yield Case("conv2d", (IMAGE, w) + ((4,),) * bias, conv_ref, window)
-        yield Case("conv2d_dgrad", (y, w), dgrad_ref, {"x_shape": IMAGE, **window})
+        for onto in ((), (IMAGE,)):
+            yield Case("conv2d_dgrad", (y, w, *onto), dgrad_ref, {"x_shape": IMAGE, **window})
         yield Case("conv2d_wgrad", (y, IMAGE), wgrad_ref, {"kernel": kernel, **window})
 
 

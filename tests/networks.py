@@ -190,7 +190,8 @@ class Training:
         """All that training has changed: what must be the same under every policy and budget."""
         arrays: dict[str, Any] = {f"state {name}": array for name, array in self.model.state_dict().items()}
         arrays |= {f"optimizer {name}": array for name, array in self.optimizer.state_dict().items()}
-        arrays |= {f"gradient {name}": p.grad.numpy() for name, p in self.model.named_parameters() if p.grad is not None}
+        arrays |= {f"gradient {name}": parameter.grad.numpy() for name, parameter in self.model.named_parameters()
+                   if parameter.grad is not None}
         state = {name: array.tobytes() for name, array in arrays.items()}
         state["losses"] = np.array(self.losses).tobytes()
         state["random"] = repr((self.runtime.seed, sorted(self.runtime.counters.items()))).encode()

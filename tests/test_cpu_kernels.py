@@ -107,7 +107,7 @@ def test_an_output_over_a_donated_input_has_the_same_bytes(case, dtype):
     inputs = case.inputs(dtype)
     plain = call(case.name, inputs, case.attrs)
     for output, source in OPS[case.name].donates:
-        if inputs[source].shape == plain[output].shape:
+        if source < len(inputs) and inputs[source].shape == plain[output].shape:
             donated = call(case.name, inputs, case.attrs, donate=(output, source))
             assert [a.tobytes() for a in donated] == [a.tobytes() for a in plain], f"output {output} over {source}"
 

@@ -273,7 +273,7 @@ def test_a_leaf_is_backed_up_before_it_is_written_over():
 
 
 def test_a_parameter_is_backed_up_before_it_is_written_over():
-    with small_runtime(units=SIZE) as runtime:
+    with small_runtime(units=SIZE):
         w = parameter((64 * SIZE,))
         fill_(w, 0.5)
         y = scale(w, 3.0)

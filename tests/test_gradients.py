@@ -5,188 +5,22 @@ f along a random direction d must be sum(df/dx * d); an element that is wrong by
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass
-from functools import partial
-from typing import Any
 
 import numpy as np
 import pytest
+from gradient_cases import CASES, LAYOUTS, Array, B, constant, distinct
 from kernel_cases import OPS
 
 from minidl import Runtime, current_runtime, no_grad, ops
 from minidl.errors import UserError
 from minidl.kernels.cpu import blocks, conv, linear
-from minidl.tensor import Tensor, apply
+from minidl.tensor import Tensor
 
-B = 4  # elements in a block of the kernels here
-EDGES = (1, 2, B - 1, B, B + 1, 2 * B + 1)
 STEP = 1e-3
 # Of sum|w y| + sum|df/dx d|. The five-point slope is off by STEP^4 f^(5) / 30, 3e-14 f^(5), and by the rounding of f,
 # 1e-16 over STEP, 1e-13. Fifth derivatives reach 1,000 times that scale (quotients): 4e-11, as measured. An element
 # that is wrong is wrong by far more.
 TOLERANCE = 1e-9
-
-Array = np.ndarray[Any, Any]
-Draw = Callable[[np.random.Generator, tuple[int, ...]], Array]
-
-
-def normal(rng, shape):
-    return rng.standard_normal(shape)
-
-
-def positive(rng, shape):
-    """In [1, 2]: logarithms, roots and quotients have small third derivatives there."""
-    return rng.uniform(1.0, 2.0, shape)
-
-
-def distinct(rng, shape):
-    """No two values, and no value and zero, are nearer than 0.5: no step crosses a kink."""
-    count = int(np.prod(shape))
-    return (rng.permutation(count).reshape(shape) - count // 2 + 0.5) / 2
-
-
-@dataclass(frozen=True)
-class Case:
-    """A function of tensors of these shapes, all of which are differentiated."""
-
-    function: Callable[..., Tensor]
-    shapes: tuple[tuple[int, ...], ...]
-    draw: Draw = normal
-
-
-def constant(values, dtype=None) -> Tensor:
-    return current_runtime().tensor(np.asarray(values, dtype))
-
-
-def unary(function, draw=normal):
-    shapes = [(), *((n,) for n in EDGES), *((2, n) for n in EDGES), (3, 2, 5)]
-    return [Case(function, (shape,), draw) for shape in shapes]
-
-
-def binary(function, draw=normal):
-    same = [Case(function, ((2, n), (2, n)), draw) for n in EDGES]
-    spread = [Case(function, shapes, draw) for n in EDGES for shapes in
-              [((2, n), (n,)), ((n,), (2, n)), ((2, 1), (1, n)), ((n, 1), (3, 1, n)), ((), (n,)), ((n,), ())]]
-    return same + spread
-
-
-def product(m, k, n, a_lead=(), b_lead=()):
-    return [Case(partial(apply, OPS["matmul"], transpose_a=ta, transpose_b=tb),
-                 ((*a_lead, *((k, m) if ta else (m, k))), (*b_lead, *((n, k) if tb else (k, n)))))
-            for ta in (False, True) for tb in (False, True)]
-
-
-def convolution(n=2, c=2, k=3, h=5, w=5, kernel=(3, 3), bias=True, **attrs):
-    shapes = ((n, c, h, w), (k, c, *kernel), (k,))
-    return Case(partial(ops.conv2d, **attrs), shapes if bias else shapes[:2])
-
-
-def normalisation(shape, *, training):
-    """gamma and beta are inputs; statistics are the batch's in training, and constants otherwise."""
-    c = shape[1]
-
-    def function(x, gamma, beta):
-        mean, var = constant(np.linspace(-1.0, 1.0, c)), constant(np.linspace(0.5, 2.0, c))
-        return ops.batch_norm(x, gamma, beta, mean, var, training=training, eps=0.5)
-    return Case(function, (shape, (c,), (c,)))
-
-
-def entropy(rows, classes, ignored=()):
-    """``ignored`` rows count neither in the sum nor in the mean."""
-    labels = np.arange(rows) * 7 % classes
-    labels[list(ignored)] = -100  # the default of ignore_index
-    return Case(lambda x: ops.cross_entropy(x, constant(labels)), ((rows, classes),))
-
-
-def pooling(function, h, w, kernel, n=2, c=3, **attrs):
-    return Case(lambda x: function(x, kernel, **attrs), ((n, c, h, w),), distinct)
-
-
-CASES: dict[str, list[Case]] = {
-    "add": binary(ops.add), "sub": binary(ops.sub), "mul": binary(ops.mul), "div": binary(ops.div, positive),
-    "neg": unary(ops.neg), "scale": unary(lambda x: x * -2.5), "shift": unary(lambda x: 3.0 - x),
-    "exp": unary(ops.exp), "log": unary(ops.log, positive), "sqrt": unary(ops.sqrt, positive),
-    "relu": unary(ops.relu, distinct), "tanh": unary(ops.tanh), "sigmoid": unary(ops.sigmoid),
-    "gelu": unary(ops.gelu),
-    "dropout": unary(lambda x: ops.dropout(x, 0.4, seed=11)),
-    "sum_to": [Case(partial(ops.sum_to, shape=to), (shape,)) for n in EDGES for shape, to in
-               [((3, n), (n,)), ((n, 3), (n, 1)), ((2, n, 3), (1, n, 1)), ((2, n), ()), ((2, n, 3), (n, 3))]],
-    "expand": [Case(partial(ops.expand, shape=to), (shape,)) for n in EDGES for shape, to in
-               [((n,), (3, n)), ((n, 1), (n, 3)), ((1, n, 1), (2, n, 3)), ((), (2, n))]],
-    "reshape": [Case(partial(ops.reshape, shape=to), (shape,)) for n in EDGES for shape, to in
-                [((2, n), (n, 2, 1)), ((n, 6), (2, -1, 3)), ((2, n), (2 * n,))]],
-    "permute": [Case(partial(ops.permute, axes=axes), ((2, n, 3),)) for n in EDGES
-                for axes in [(2, 1, 0), (1, 2, 0), (2, 0, 1), (0, 2, 1), (0, 1, 2)]],
-    "narrow": [Case(partial(ops.narrow, axis=axis, start=start, stop=start + n), (shape,)) for n in EDGES
-               for axis, start, shape in
-               [(0, 0, (n + 2, 3)), (0, 2, (n + 2, 3)), (1, 1, (2, n + 3, 2)), (2, 0, (1, 2, n))]],
-    "contiguous": [Case(lambda x: ops.contiguous(ops.permute(x, (1, 0))), ((2, n),)) for n in EDGES[1:]],
-    "concat": [Case(lambda *xs, axis=axis: ops.concat(xs, axis), shapes) for n in EDGES for axis, shapes in
-               [(0, ((n, 3), (2, 3))), (1, ((2, 1), (2, n), (2, 3))), (2, ((2, 2, n), (2, 2, 5))), (1, ((n, 2),))]],
-    "matmul": [case for n in EDGES for sizes in [(n, 3, 2), (2, n, 3), (3, 2, n)] for case in product(*sizes)]
-    + product(2, 3, 5, (2,), (2,)) + product(2, 3, 5, (3, 1), (2,)) + product(2, 3, 5, (), (2,))
-    + product(1, 2, 1, (2,)),
-    "linear": [Case(ops.linear_, shapes) for n in EDGES for shapes in
-               [((n, 3), (2, 3)), ((n, 3), (2, 3), (2,)), ((2, n), (3, n), (3,)), ((2, 3), (n, 3), (n,)),
-                ((2, n, 3), (2, 3), (2,))]],
-    "conv2d": [convolution(n=n) for n in EDGES] + [convolution(c=n, k=B) for n in EDGES]
-    + [convolution(k=n, bias=False) for n in EDGES] + [convolution(h=n, w=2 * B + 1, padding=1) for n in EDGES]
-    + [convolution(h=n, w=n, kernel=(1, 1)) for n in EDGES]
-    # Strides that leave the last rows or columns unused, windows wider than the image, unequal sides.
-    + [convolution(h=6, w=8, stride=2, padding=1), convolution(h=8, w=6, stride=3), convolution(stride=(2, 1)),
-       convolution(kernel=(1, 1), stride=2, h=4), convolution(kernel=(7, 7), padding=3, h=3, w=4),
-       convolution(kernel=(2, 3), padding=(0, 2)), convolution(kernel=(5, 5), bias=False)],
-    "max_pool2d": [pooling(ops.max_pool2d, n, 2 * B + 1, (min(n, 2), 2)) for n in EDGES]
-    + [pooling(ops.max_pool2d, n, 3, 3, stride=2, padding=1) for n in EDGES]
-    + [pooling(ops.max_pool2d, 7, 5, (3, 2), stride=(1, 2)), pooling(ops.max_pool2d, 5, 5, 2, c=2 * B + 1, n=1)],
-    "avg_pool2d": [pooling(ops.avg_pool2d, n, 2 * B + 1, (min(n, 2), 2)) for n in EDGES]
-    + [pooling(ops.avg_pool2d, n, 3, 3, stride=2, padding=1) for n in EDGES]
-    + [pooling(ops.avg_pool2d, 7, 5, (3, 2), stride=(1, 2)), pooling(ops.avg_pool2d, 5, 5, 2, c=2 * B + 1, n=1)],
-    "adaptive_avg_pool2d": [pooling(ops.adaptive_avg_pool2d, n, 5, size) for n in EDGES
-                            for size in (1, 3, (n, 5), (2, 7))],
-    "batch_norm": [normalisation(shape, training=training) for n in EDGES for training in (False, True)
-                   for shape in [(n, 2, 3), (3, n), (2, n, 2, 2), (2, 3, 1, n)]],
-    "cross_entropy": [entropy(rows, classes) for n in EDGES for rows, classes in [(n, 3), (2, n)]]
-    + [entropy(rows, 3, ignored=(0, rows - 1)) for rows in (B - 1, B + 1)],
-    "layer_norm": [Case(partial(ops.layer_norm, eps=1.0), (shape, shape[-1:], shape[-1:])) for n in EDGES
-                   for shape in [(n,), (n, 3), (2, n), (2, 3, n)]],
-    "softmax": [Case(ops.softmax, shapes) for n in EDGES for shapes in
-                [((n,),), ((2, n),), ((2, n), (n,)), ((n, 3), (n, 1)), ((2, 3, n), (2, 1, n)), ((n, 2), (n, 2))]],
-    "embedding": [Case(lambda w, ids=ids: ops.embedding_(w, constant(ids)), ((5, n),)) for n in EDGES
-                  for ids in ([2], [4, 0, 4, 4], [[1, 3, 1], [3, 3, 0]], [1, 4, 2, 2, 2, 0, 1, 1, 4])],
-    "gather_rows": [Case(lambda x, at=at: ops.gather_rows(x, constant(at)), ((2, 3, n),)) for n in EDGES
-                    for at in ([[0], [2]], [[1, 1, 0, 1], [2, 0, 2, 2]])],
-}
-
-
-# Inputs as views: each makes a base array that a view function turns into an array of the shape that was asked for.
-def plain(rng, shape, draw):
-    return draw(rng, shape), lambda x: x
-
-
-def permuted(rng, shape, draw):
-    axes = tuple(np.roll(range(len(shape)), 1).tolist())
-    return draw(rng, tuple(shape[a] for a in axes)), lambda x: ops.permute(x, tuple(np.argsort(axes).tolist()))
-
-
-def narrowed(rng, shape, draw):
-    if not shape:
-        return plain(rng, shape, draw)
-    wide = (*shape[:-1], shape[-1] + 3)
-    return draw(rng, wide), lambda x: ops.narrow(x, len(shape) - 1, 2, 2 + shape[-1])
-
-
-def expanded(rng, shape, draw):
-    base = tuple(1 if i % 2 == 1 or len(shape) == 1 else n for i, n in enumerate(shape))
-    return draw(rng, base), lambda x: ops.expand(x, shape)
-
-
-def reshaped(rng, shape, draw):
-    flat = (1, *shape[::-1], 1)
-    return draw(rng, flat), lambda x: ops.reshape(x, shape)
-
-
-LAYOUTS = (plain, permuted, narrowed, expanded, reshaped)
 
 
 @pytest.fixture(autouse=True)

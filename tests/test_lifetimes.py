@@ -13,17 +13,13 @@ import pytest
 from networks import UNIT, Training, drop, launches, leaf, small_runtime, swap_out, used_units
 
 import minidl
-from minidl.errors import OutOfMemory, UserError
+from minidl.errors import OutOfMemory
 from minidl.memory.arena import Block
-from minidl.memory.storage import IN, OUT, RECOMPUTE, Storage, View
-from minidl.memory.tracker import SURVIVOR_STEP
-from minidl.meta import aligned
+from minidl.memory.storage import Storage, View
 from minidl.op import Call
 from minidl.ops.elementwise import add, exp, relu, scale, tanh
 from minidl.ops.shape import permute
-from minidl.ops.update import add_, fill_
-from minidl.optim import SGD
-from minidl.runtime import parameter
+from minidl.ops.update import add_
 from minidl.tensor import Tensor
 
 OURS = (Storage, View, Call, Tensor, Block)
@@ -255,154 +251,6 @@ def test_a_hundred_thousand_chained_calls_without_gradients_use_no_more_memory()
         assert runtime.stats().peak_bytes == 3 * UNIT
         del y
         assert used_units(runtime) == 0
-
-
-# Iterations ---------------------------------------------------------------------------------------------------------
-@pytest.mark.parametrize("policy", ["passive", "recompute"])
-@pytest.mark.parametrize("units", [3000, 1700])
-def test_after_an_iteration_exactly_parameters_and_survivors_use_memory(policy, units):
-    """Survivors are leaves: neither the input batch nor anything between is kept for them."""
-    with small_runtime(units=units, policy=policy) as runtime:
-        training = Training(runtime, "vgg", "momentum")
-        model, optimizer = training.model, training.optimizer
-        for _ in range(2):
-            with runtime.iteration():
-                x = runtime.tensor(np.ones(training.shape, np.float32))
-                features = model[1](model[0](x))
-                y = features
-                for layer in list(model)[2:]:
-                    y = layer(y)
-                loss = y.sum()
-                del x, y
-                optimizer.zero_grad()
-                loss.backward()
-                optimizer.step()
-                middle = scale(scale(loss, 0.5), 0.5)
-                view = features.narrow(0, 0, 1)
-            survivors = [loss, middle, features]
-            parameters = [p for _, p in model._named_tensors(parameters=True, buffers=True)]
-            kept = [*parameters, *(p.grad for p in model.parameters()), *survivors,
-                    *(s for states in optimizer._states.values() for s in states)]
-            for tensor in survivors:
-                base = tensor.storage.base  # the sum is a view of what was added up
-                assert tensor.status in (IN, OUT) and base.is_leaf and not base.requires_grad
-            assert sum(aligned(s.nbytes) for s in runtime.memory.live()) == sum(aligned(t.nbytes) for t in kept)
-            assert used_units(runtime) * UNIT == sum(aligned(t.nbytes) for t in kept if t.status is IN)
-            del loss, middle, features, view, survivors, tensor, base, kept
-        # Parameters, gradients, momentum.
-        assert sum(aligned(s.nbytes) for s in runtime.memory.live()) == 3 * sum(aligned(p.nbytes) for p in parameters)
-
-
-def test_survivors_that_do_not_fit_together_are_all_made_real():
-    with small_runtime(units=6, policy="recompute") as runtime:
-        with runtime.iteration():
-            x = leaf(runtime)
-            kept = [scale(x, float(i)) for i in range(20)]
-            assert sum(t.status is RECOMPUTE for t in kept) >= 15
-            del x
-        # Making one real must not drop another that already was.
-        assert all(t.storage.is_leaf and t.status in (IN, OUT) for t in kept)
-        assert len(runtime.memory.live()) == 20
-        assert [float(t.numpy()[0]) for t in kept] == [float(i) for i in range(20)]
-
-
-def test_ids_and_access_counts_restart_with_every_iteration():
-    with small_runtime() as runtime:
-        w = parameter((64,))
-        fill_(w, 1.0)
-        optimizer = SGD([w], lr=0.1)
-        assert w.tensor_id < 0 and w.access_count == 1
-        with runtime.iteration():
-            pass
-        survivor, seen = None, []
-        for _ in range(3):
-            with runtime.iteration():
-                x = leaf(runtime)
-                y = w * x
-                loss = y.sum()
-                assert (w.access_count, x.access_count, y.access_count) == (1, 2, 2)
-                optimizer.zero_grad()
-                loss.backward()
-                optimizer.step()
-                assert w.access_count == 2  # the product, and the update; x, not w, is what the product saved
-                seen.append((w.tensor_id, x.tensor_id, y.tensor_id, loss.tensor_id, w.grad.tensor_id))
-                del x, y
-            if survivor is not None:
-                assert survivor.tensor_id == seen[0][3] + len(seen) * SURVIVOR_STEP  # its own id belongs to another now
-            survivor = loss if survivor is None else survivor
-            assert w.access_count == 0 == loss.access_count
-        assert seen[0] == seen[1] == seen[2] and len(set(seen[0])) == 5
-
-
-def test_what_was_dropped_in_a_failed_iteration_keeps_lineage_but_not_its_id():
-    with small_runtime() as runtime:
-        with pytest.raises(ZeroDivisionError), runtime.iteration():
-            x = leaf(runtime)
-            y = scale(x, 2.0)
-            drop(runtime, y)
-            1 / 0  # noqa: B018
-        assert y.status is RECOMPUTE and not y.storage.is_leaf
-        with runtime.iteration():
-            a = leaf(runtime)
-            b = scale(a, 3.0)
-            assert {a.tensor_id, b.tensor_id}.isdisjoint({x.tensor_id, y.tensor_id})
-            assert float(y.numpy()[0]) == 2.0
-        assert y.storage.is_leaf
-
-
-def test_without_marks_an_iteration_ends_at_the_first_other_call_after_an_update():
-    with small_runtime() as runtime:
-        first, second = parameter((64,)), parameter((64,))
-        for w in (first, second):
-            fill_(w, 1.0)
-        optimizers = [SGD([w], lr=0.1) for w in (first, second)]
-        iterations, ids = [], []
-        loss = None
-        for _ in range(3):
-            x = leaf(runtime)  # the upload is the first call of the iteration
-            ids.append(x.tensor_id)
-            iterations.append(runtime.tracker.iteration)
-            if loss is not None:
-                assert loss.storage.base.is_leaf and not loss.storage.base.requires_grad
-            y = x * first
-            loss = (y * second).sum()
-            assert runtime.tracker.iteration == iterations[-1]
-            for optimizer in optimizers:
-                optimizer.zero_grad()
-            loss.backward()
-            for optimizer in optimizers:
-                optimizer.step()  # two updates, one iteration
-            loss.item()  # reading is not a call that starts the next one
-            assert runtime.tracker.iteration == iterations[-1] and not y.storage.is_leaf
-        assert iterations == [0, 1, 2] and len(set(ids)) == 1
-
-
-def test_inside_a_marked_iteration_an_update_ends_nothing():
-    with small_runtime() as runtime:
-        w = parameter((64,))
-        fill_(w, 1.0)
-        optimizer = SGD([w], lr=0.1)
-        with runtime.iteration():
-            for _ in range(2):
-                optimizer.zero_grad()
-                (w * w).sum().backward()
-                optimizer.step()
-            y = scale(w, 2.0)
-            assert runtime.tracker.iteration == 0 and not y.storage.is_leaf
-        assert runtime.tracker.iteration == 1 and y.storage.is_leaf
-
-
-def test_backward_of_a_loss_from_an_ended_iteration_is_an_error():
-    with small_runtime() as runtime:
-        w = leaf(runtime, requires_grad=True)
-        with runtime.iteration():
-            hidden = scale(w, 2.0)
-            loss = hidden.sum()
-        with pytest.raises(UserError, match="backward"):
-            loss.backward()
-        with pytest.raises(UserError, match="backward"):
-            hidden.sum().backward()
-        assert w.grad is None and hidden.grad is None
 
 
 # Bytes that lineage cannot lead to any more -------------------------------------------------------------------------

@@ -13,13 +13,12 @@ from minidl.errors import OutOfMemory, Unrecoverable
 from minidl.memory.plan import Action
 from minidl.memory.recompute import missing_calls
 from minidl.memory.storage import IN, OUT, RECOMPUTE
-from minidl.ops.elementwise import add, dropout, exp, mul, relu, scale, shift, tanh
+from minidl.ops.elementwise import add, exp, mul, relu, scale, shift, tanh
 from minidl.ops.norm import BATCH_NORM_STATS, batch_norm
 from minidl.ops.pool import MAX_POOL2D
 from minidl.ops.shape import concat
-from minidl.ops.update import add_, copy_, fill_, full
-from minidl.optim import SGD
-from minidl.runtime import Runtime, parameter
+from minidl.ops.update import fill_, full
+from minidl.runtime import Runtime
 from minidl.tensor import Tensor, apply_all
 
 RNG = np.random.default_rng(3)
@@ -208,119 +207,6 @@ def test_a_gradient_is_right_when_all_that_it_needs_was_dropped():
         assert {"exp", "tanh", "relu"} <= set(names)
         t, e = np.tanh(np.exp(0.5)), np.exp(0.5)
         assert np.allclose(w.grad.numpy(), (1 - t * t) * e * 1.5 + 3 * t, rtol=1e-6)
-
-
-# In-place writes ----------------------------------------------------------------------------------------------------
-def test_a_write_first_makes_again_what_was_dropped_and_reads_the_old_bytes():
-    with small_runtime() as runtime:
-        w, x = leaf(runtime, 2.0), leaf(runtime, 1.0)
-        direct, through, unrelated = scale(w, 3.0), exp(shift(scale(w, 3.0), -6.0)), scale(x, 5.0)
-        for tensor in (direct, through, unrelated):
-            drop(runtime, tensor)
-        with launches(runtime) as names:
-            add_(w, x)
-        assert sorted(names) == ["add_", "exp", "scale", "scale", "shift"]
-        assert direct.status is through.status is IN and unrelated.status is RECOMPUTE
-        assert (value(w), value(direct), value(through), value(unrelated)) == (3.0, 6.0, 1.0, 5.0)
-
-
-def test_a_write_through_a_view_counts_as_one_to_its_base():
-    with small_runtime() as runtime:
-        w = leaf(runtime, 2.0, units=2)
-        whole, part = scale(w, 3.0), scale(w.narrow(0, 0, 64), 5.0)
-        drop(runtime, whole)
-        drop(runtime, part)
-        fill_(w.narrow(0, 64, 128), 9.0)
-        assert set(whole.numpy()) == {6.0} and set(part.numpy()) == {10.0}
-        assert value(w) == 2.0 and float(w.numpy()[-1]) == 9.0
-
-
-def test_a_write_makes_the_host_copy_stale():
-    with small_runtime() as runtime:
-        w = leaf(runtime, 2.0)
-        swap_out(runtime, w)
-        assert value(w) == 2.0 and w.storage.host is not None  # brought back; the copy is kept
-        fill_(w, 4.0)
-        assert w.storage.host is None and runtime.stats().host_used_bytes == 0
-        swap_out(runtime, w)
-        assert value(w) == 4.0
-        swap_out(runtime, w)
-        fill_(w, 5.0)  # written while it was on the host: brought back first
-        swap_out(runtime, w)
-        assert value(w) == 5.0
-
-
-def test_what_was_computed_from_overwritten_bytes_is_swapped_but_never_dropped():
-    with small_runtime() as runtime:
-        w, x = leaf(runtime, 2.0), leaf(runtime, 1.0)
-        old = scale(w, 3.0)
-        later = exp(shift(old, -6.0))  # the value between has no bytes: it too leads to the old w
-        add_(w, x)
-        new = scale(w, 3.0)
-        for tensor in (old, later):
-            assert missing_calls(tensor.storage) is None or tensor is later
-            assert runtime.memory.evict(tensor.storage, Action.DROP)
-        assert old.status is OUT and later.status is RECOMPUTE  # later can be made from old, which is safe
-        drop(runtime, new)
-        assert (value(later), value(old), value(new)) == (1.0, 6.0, 9.0)
-        del old
-        assert runtime.memory.evict(later.storage, Action.DROP)
-        assert later.status is OUT and value(later) == 1.0
-
-
-def test_with_a_full_host_what_was_computed_from_overwritten_bytes_stays():
-    with small_runtime(host_memory=0) as runtime:
-        w, x = leaf(runtime, 2.0), leaf(runtime, 1.0)
-        old = scale(w, 3.0)
-        add_(w, x)
-        assert not runtime.memory.evict(old.storage, Action.DROP)
-        assert not runtime.memory.evict(old.storage, Action.SWAP_OUT)
-        assert old.status is IN and value(old) == 6.0
-
-
-def test_a_write_under_pressure_keeps_old_and_new_values_apart():
-    """Six values of one parameter, each from before another write, in an arena of four tensors."""
-    for policy in ("passive", "recompute"):
-        with small_runtime(units=4, policy=policy) as runtime:
-            w, one = parameter((64,)), leaf(runtime, 1.0)
-            fill_(w, 0.0)
-            kept = []
-            for _ in range(6):
-                kept.append(shift(scale(w, 10.0), 1.0))
-                kept.append(exp(scale(w, 0.0)))
-                add_(w, one)
-                runtime.check()
-            assert [value(t) for t in kept[::2]] == [10.0 * i + 1.0 for i in range(6)]
-            assert [value(t) for t in kept[1::2]] == [1.0] * 6
-
-
-def test_an_overwritten_intermediate_is_a_leaf_from_then_on():
-    with small_runtime() as runtime:
-        x = leaf(runtime, 2.0)
-        y = scale(x, 3.0)
-        z = shift(y, 1.0)
-        copy_(y, x)
-        assert y.storage.is_leaf and runtime.memory.evict(y.storage, Action.DROP)
-        assert y.status is OUT and value(y) == 2.0
-        assert runtime.memory.evict(z.storage, Action.DROP)
-        assert z.status is OUT and value(z) == 7.0
-
-
-def test_an_optimizer_step_keeps_values_of_the_forward_pass_right():
-    with small_runtime() as runtime:
-        w = parameter((64,))
-        fill_(w, 2.0)
-        optimizer = SGD([w], lr=1.0)
-        with runtime.iteration():
-            hidden = scale(w, 3.0)
-            exposed = shift(hidden, 0.5)
-            hidden.sum().backward()
-            drop(runtime, hidden)
-            drop(runtime, exposed)
-            optimizer.step()
-            assert value(w) == -1.0 and value(hidden) == 6.0 and value(exposed) == 6.5
-            drop(runtime, exposed)  # its lineage ends at hidden, which has bytes: it may go again
-            assert value(exposed) == 6.5
 
 
 # Pressure -----------------------------------------------------------------------------------------------------------

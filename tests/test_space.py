@@ -3,20 +3,28 @@
 Sizes are in units of 256 bytes. Values are sums of small whole numbers, exact in float32.
 """
 
-from collections.abc import Callable
 from contextlib import contextmanager
-from typing import Any
+from dataclasses import replace
 
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from networks import UNIT, Outcome, Training, checked_calls, differences, leaf, small_runtime, swap_out, train, used_units
+from networks import (
+    UNIT,
+    Training,
+    checked_calls,
+    differences,
+    leaf,
+    small_runtime,
+    swap_out,
+    train,
+    used_units,
+)
 
 import minidl
 from minidl.errors import OutOfMemory
-from minidl.memory.storage import IN, OUT
-from minidl.meta import aligned
+from minidl.memory.storage import IN
 from minidl.ops.elementwise import add, exp, scale, shift, sum_to
 from minidl.ops.shape import concat
 from minidl.ops.update import add_
@@ -31,6 +39,12 @@ ARENA = 16  # units
 # is. "make" uploads, "add" and "cat" read two tensors, "step" writes one in place, "drop" gives a handle up.
 COMMANDS = st.lists(st.tuples(st.sampled_from(["make", "make", "shift", "add", "cat", "step", "give up", "end"]),
                               st.integers(0, 11), st.integers(0, 11)), min_size=10, max_size=60)
+
+
+def value(tensor: Tensor) -> float:
+    """The value that every element has."""
+    (only,) = set(tensor.numpy().ravel().tolist())
+    return only
 
 
 Kept = list[tuple[Tensor, float]]  # tensors of one value, and the value
@@ -53,8 +67,8 @@ def execute(runtime: Runtime, kept: Kept, command: str, a: int, b: int, serial: 
         kept.append((shift(x, 1.0), x_value + 1))  # never needs more than its input, which may be written over
     elif command == "cat" and x is not y and 2 * both <= ARENA:
         total = concat([x, y], axis=0)  # the inputs may lie anywhere; the output needs one piece
-        assert set(total.narrow(0, 0, x.size).numpy()) == {x_value}
-        assert set(total.narrow(0, x.size, x.size + y.size).numpy()) == {y_value}
+        assert value(total.narrow(0, 0, x.size)) == x_value
+        assert value(total.narrow(0, x.size, x.size + y.size)) == y_value
     elif x.size == y.size and x is not y and both <= ARENA:
         if command == "add":
             kept.append((add(x, y), x_value + y_value))
@@ -70,16 +84,16 @@ def interpret(runtime: Runtime, commands: list[tuple[str, int, int]]) -> None:
         execute(runtime, kept, command, a, b, serial)
         del kept[:-12]
         runtime.check()
-    for tensor, expected in kept:
-        assert set(tensor.numpy()) == {expected}
+    while kept:
+        tensor, expected = kept.pop()
+        assert value(tensor) == expected
+        del tensor
     assert runtime.stats().peak_bytes <= ARENA * UNIT
-    kept.clear()
-    del tensor
     assert not runtime.memory.live() and runtime.stats().host_used_bytes == 0 and used_units(runtime) == 0
 
 
 @pytest.mark.parametrize("policy", ["passive", "recompute"])
-@settings(max_examples=150, deadline=None, derandomize=True, database=None)
+@settings(max_examples=300, deadline=None, derandomize=True, database=None)
 @given(commands=COMMANDS)
 def test_every_random_program_runs_in_the_working_set_of_its_largest_operation(policy, commands):
     with small_runtime(units=ARENA, policy=policy) as runtime:
@@ -87,7 +101,7 @@ def test_every_random_program_runs_in_the_working_set_of_its_largest_operation(p
 
 
 @pytest.mark.parametrize("policy", ["passive", "recompute"])
-@settings(max_examples=100, deadline=None, derandomize=True, database=None)
+@settings(max_examples=200, deadline=None, derandomize=True, database=None)
 @given(commands=COMMANDS, host=st.integers(0, 40))
 def test_with_little_host_memory_a_random_program_computes_the_same_or_fails_once(policy, commands, host):
     with small_runtime(units=ARENA, policy=policy, host_memory=host * UNIT) as runtime:
@@ -132,7 +146,7 @@ def test_inputs_in_use_that_split_the_space_are_moved(gap):
             wide = concat([x, y, x, y], axis=0)
         assert used_units(runtime) == 12 and runtime.stats().moved_bytes > 0
         assert wide.numpy().tolist() == ([3.0] * 128 + [5.0] * 128) * 2
-        assert set(x.numpy()) == {3.0} and set(y.numpy()) == {5.0}
+        assert value(x) == 3.0 and value(y) == 5.0
 
 
 def test_the_cheaper_of_moving_and_evicting_is_chosen():
@@ -154,26 +168,33 @@ def test_with_a_full_host_inputs_are_moved_rather_than_swapped():
         del hole
         assert layout(runtime) == "....b...."
         y = concat([x] * 8, axis=0)
-        assert set(y.numpy()) == {3.0} and set(x.numpy()) == {3.0}
+        assert value(y) == value(x) == 3.0
         assert runtime.stats().moved_bytes == UNIT
 
 
 def test_a_workspace_is_never_a_reason_to_fail():
-    """The convolution prefers a large workspace; in an arena without room for it, it takes none: same bits."""
-    results = []
-    for spare in (0, 1 << 10):
-        runtime = small_runtime()
-        with runtime:
-            x = runtime.tensor(np.random.default_rng(0).standard_normal((4, 8, 16, 16)).astype(np.float32))
-            layer = minidl.nn.Conv2d(8, 8, 3, padding=1)
-            need = runtime.dry_run(lambda layer=layer, x=x: layer(x)).largest_op_bytes
-        runtime = small_runtime(units=need // UNIT + spare, policy="none")
-        with runtime:
+    """A device whose fastest convolution takes a workspace: in an arena without room for it, it does without, with
+    the same bits; with room, the workspace is part of what is used, and of what must fit."""
+    def run(units: int) -> tuple[bytes, int, int]:
+        with small_runtime(units=units, policy="none") as runtime, minidl.no_grad():
+            algorithms = runtime.device.algorithms
+            runtime.device.algorithms = lambda *call: tuple(
+                replace(a, seconds=a.seconds / (1 + a.workspace)) for a in algorithms(*call))
             layer = minidl.nn.Conv2d(8, 8, 3, padding=1)
             x = runtime.tensor(np.random.default_rng(0).standard_normal((4, 8, 16, 16)).astype(np.float32))
-            with minidl.no_grad():
-                results.append((layer(x).numpy().tobytes(), runtime.stats().peak_bytes))
-    assert results[0][0] == results[1][0] and results[0][1] < results[1][1]
+            before = runtime.stats().used_bytes
+            need = runtime.dry_run(lambda: layer(x)).unmanaged_peak_bytes
+            y = layer(x)
+            after = runtime.stats()
+            assert after.used_bytes == before + y.nbytes
+            return y.numpy().tobytes(), need, after.peak_bytes
+    result, need, peak = run(1 << 12)
+    assert peak > 2 * need
+    assert run(need // UNIT) == (result, need, need)
+    assert run((peak - UNIT) // UNIT) == (result, need, need)
+    assert run(peak // UNIT) == (result, need, peak)
+    with pytest.raises(OutOfMemory, match="conv2d"):
+        run(need // UNIT - 1)
 
 
 # Persistent storages ------------------------------------------------------------------------------------------------
@@ -223,12 +244,13 @@ def test_what_does_not_fit_is_refused_with_the_numbers():
         with pytest.raises(OutOfMemory, match=r"upload: need 2.2 KiB beside 0 B in use by it"):
             leaf(runtime, units=9)
         runtime.check()
+        assert value(x) == 1.0
         swap_out(runtime, x)
         with pytest.raises(OutOfMemory, match="concat"):
             concat([y, x], axis=0)
         runtime.check()
-        assert set(x.numpy()) == {1.0} and set(y.numpy()) == {2.0}
-        assert set(add(x.narrow(0, 0, 128), y).numpy()) == {3.0}
+        assert (value(x), value(y)) == (1.0, 2.0)
+        assert value(add(x.narrow(0, 0, 128), y)) == 3.0
 
 
 def test_a_parameter_that_does_not_fit_is_refused():
@@ -264,127 +286,13 @@ def test_after_a_step_that_did_not_fit_a_smaller_batch_trains_as_if_nothing_had_
     assert run(True) == run(False)
 
 
-# Failures at every place --------------------------------------------------------------------------------------------
-def iteration_with_faults(policy: str, arm: Callable[[Runtime], None], *, units: int = 1170,
-                          ) -> tuple[dict[str, bytes] | None, str]:
-    """One undisturbed iteration, one with faults, and, if that failed, the same again without; the final state.
-
-    The network has no batch norm: a step that fails half-way has then changed nothing that the next one reads.
-    """
-    with small_runtime(units=units, policy=policy) as runtime:
-        training = Training(runtime, "vgg", "momentum")
-        training.iterate()
-        persistent = {s.tensor_id for s in runtime.memory.live() if s.tensor_id < 0}
-        before = training._data.bit_generator.state, dict(runtime.counters)
-        arm(runtime)
-        message = ""
-        try:
-            training.iterate()
-        except OutOfMemory as error:
-            message = str(error)
-        vars(runtime.memory).pop("_make_room", None)
-        allocator = runtime.memory.allocator
-        runtime.memory.arena = allocator.arena = getattr(allocator.arena, "real", allocator.arena)
-        allocator.host = getattr(allocator.host, "real", allocator.host)
-        runtime.check()
-        memory = runtime.memory
-        assert not memory.protected and not memory.writing and not memory.written_over
-        if message:
-            for parameter in training.model.parameters():
-                parameter.grad = None
-            live = memory.live()
-            assert {s.tensor_id for s in live} == persistent  # all else is gone, on the device and on the host
-            assert memory.allocator.host.used_bytes == sum(s.nbytes for s in live if s.host is not None)
-            assert used_units(runtime) * UNIT == sum(aligned(s.nbytes) for s in live if s.status is not OUT)
-            del live
-            training._data.bit_generator.state = before[0]
-            runtime.counters.update(before[1])
-            training.iterate()
-        return training.state(), message
-
-
-class Faulty:
-    """An arena or a host pool whose n-th first look, from 0, finds nothing. Looking again after a failure is not a
-    first look: room has been made for it."""
-
-    def __init__(self, real: Any, n: int) -> None:
-        self.real = real
-        self.remaining = n
-        self.again = False
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self.real, name)
-
-    def allocate(self, *arguments: Any, **options: Any) -> Any:
-        self.remaining -= not self.again
-        found = None if self.remaining == -1 and not self.again else self.real.allocate(*arguments, **options)
-        self.again = found is None
-        return found
-
-
-def undisturbed() -> Outcome:
-    return train("vgg", steps=2)
-
-
-@pytest.mark.parametrize("policy", ["passive", "recompute"])
-def test_whichever_allocation_fails_first_the_result_is_the_same(policy):
-    reference = undisturbed().state
-    ended = 0
-    for n in range(0, 240, 4):
-        def arm(runtime: Runtime, n: int = n) -> None:
-            faulty = Faulty(runtime.memory.arena, n)
-            runtime.memory.arena = runtime.memory.allocator.arena = faulty
-
-        state, message = iteration_with_faults(policy, arm)
-        assert state == reference
-        ended += bool(message)
-    assert ended == 0  # a second look finds room
-
-
-@pytest.mark.parametrize("policy", ["passive", "recompute"])
-def test_whichever_host_allocation_fails_the_result_is_the_same_or_one_clear_error(policy):
-    reference = undisturbed().state
-    for n in range(12):
-        def arm(runtime: Runtime, n: int = n) -> None:
-            runtime.memory.allocator.host = Faulty(runtime.memory.allocator.host, n)
-
-        state, message = iteration_with_faults(policy, arm)
-        assert state == reference
-        assert not message or ": need " in message
-
-
-@pytest.mark.parametrize("policy", ["passive", "recompute"])
-def test_wherever_memory_runs_out_nothing_is_leaked_and_the_step_can_be_repeated(policy):
-    """The n-th search for room fails: in the forward pass, in replays, in swapping in, in the optimizer."""
-    reference = undisturbed().state
-    failures = 0
-    for n in [*range(12), *range(12, 150, 3)]:
-        def arm(runtime: Runtime, n: int = n) -> None:
-            make_room = runtime.memory._make_room
-            remaining = [n]
-
-            def fail(nbytes: int, pinned: set, op_name: str) -> None:
-                remaining[0] -= 1
-                if remaining[0] == -1:
-                    raise runtime.memory._out_of_memory(nbytes, pinned, op_name)
-                make_room(nbytes, pinned, op_name)
-
-            runtime.memory._make_room = fail
-
-        state, message = iteration_with_faults(policy, arm)
-        assert state == reference
-        failures += bool(message)
-        if not message:
-            break
-    assert failures > (8 if policy == "passive" else 40)
-
-
-def test_every_call_of_a_step_at_the_smallest_budget_holds_the_invariants_with_half_the_host():
+def test_every_call_holds_the_invariants_with_a_nearly_full_host():
     reference = train("branching", steps=2)
-    demand = reference.demand
-    outcome = train("branching", steps=2, policy="passive", memory_budget=demand.unmanaged_peak_bytes // 2,
-                    host_memory=demand.unmanaged_peak_bytes // 5, checked=True)
+    peak = reference.demand.unmanaged_peak_bytes
+    outcome = train("branching", steps=2, policy="passive", memory_budget=peak * 6 // 10, host_memory=peak * 3 // 10,
+                    checked=True)
     assert differences(outcome, reference) == []
+    assert outcome.stats.recomputed_bytes > 0
 
 
 def test_checking_after_every_call_sees_a_corrupted_record():

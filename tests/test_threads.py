@@ -266,6 +266,22 @@ def test_bytes_that_all_streams_have_left_long_ago_are_poisoned_too(device):
     assert np.isnan(value(device, 1))
 
 
+@pytest.mark.parametrize("order", [(COMPUTE, COPY_OUT, COPY_IN), (COPY_IN, COPY_OUT, COMPUTE)])
+def test_an_effect_happens_once_after_the_last_of_its_marks_and_before_anyone_sees_that(order):
+    streams, doors, seen = Streams(), [threading.Event() for _ in range(3)], []
+    for stream, door in enumerate(doors):
+        streams.issue(stream, 0.0, lambda door=door: door.wait(PATIENCE_S) and None)
+    streams.when_passed((1, 1, 1), lambda: seen.append(list(streams.finished)))
+    for stream in order:
+        assert seen == []
+        doors[stream].set()
+        streams.synchronize(stream, 1)
+    assert seen == [[0 if stream == order[-1] else 1 for stream in range(3)]]
+    streams.when_passed((1, 1, 1), lambda: seen.append(list(streams.finished)))
+    assert seen[1:] == [[1, 1, 1]]
+    streams.close()
+
+
 def test_poison_makes_no_stream_wait_for_another(threads):  # a copy that hangs holds up the poison, not the kernels
     hung, done = threading.Event(), threading.Event()
     threads.delay = lambda stream: done.wait(PATIENCE_S) if stream == COPY_OUT and hung.set() is None else None
@@ -516,13 +532,13 @@ def test_a_device_that_nobody_refers_to_ends_its_threads_at_once():
 
 
 def test_streams_can_be_stopped_by_their_own_worker():  # as by a finalizer that happens to run there
-    streams = Streams()
-    streams.issue(COMPUTE, 0.0, lambda: time.sleep(0.01))
+    streams, opened = Streams(), threading.Event()
+    streams.issue(COMPUTE, 0.0, lambda: opened.wait(PATIENCE_S) and None)
     streams.when_passed((1, 0, 0), streams.close)  # called while the worker holds the lock
-    with pytest.raises(UserError, match="closed"):
-        streams.issue(COMPUTE, 0.0, lambda: time.sleep(0.01))
-        streams.synchronize(COMPUTE, 2)
+    opened.set()
     until(lambda: not any(t is not None and t.is_alive() for t in streams._threads))
+    with pytest.raises(UserError, match="closed"):
+        streams.issue(COMPUTE, 0.0, lambda: None)
 
 
 def test_the_interpreter_ends_in_the_midst_of_work():

@@ -1,7 +1,7 @@
 """A trace says what the program asked for: the same on every device, under every policy and budget, in every iteration.
 
-What a device chooses (algorithms and their times) and what only happens when memory is short (donations, and with them
-the moment of a free) are named where they are left out; copies and replays are in no trace.
+What a device chooses (algorithms and their times) and what happens more often when memory is short (donations) are left
+out where these differ, by name; copies and replays are in no trace.
 """
 
 from dataclasses import replace
@@ -49,8 +49,8 @@ def without_times(call: TraceCall) -> TraceCall:
 
 
 def without_pressure(call: TraceCall) -> TraceCall:
-    """What is left when memory is short: then more is donated, and what is written over is freed at another time."""
-    return replace(without_times(call), donated=(), frees=())
+    """What stays when memory is short: then more is written over. Frees stay: they follow from the last use alone."""
+    return replace(without_times(call), donated=())
 
 
 def accesses(trace: Trace) -> list[tuple[int, int, int]]:

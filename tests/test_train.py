@@ -11,15 +11,17 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from minidl import Runtime
+from minidl.data import Digits
 from minidl.errors import UserError
 from minidl.report.cli import DIGITS_BATCH, Share, parse
-from minidl.report.meter import rate, share
+from minidl.report.meter import Meter, rate, share
 from minidl.report.result import KEYS, LargestOp, Result
 from minidl.report.summary import summary
 
 ROOT = Path(__file__).parents[1]
 LENET = ["--model", "lenet", "--batch", "100", "--steps", "2"]
-DIGITS = ["--model", "lenet", "--data", "digits", "--memory-budget", "16MiB", "--host-memory", "16MiB"]
+ON_DIGITS = ["--model", "lenet", "--data", "digits", "--memory-budget", "16MiB", "--host-memory", "16MiB"]
 
 
 def load_train():
@@ -83,7 +85,7 @@ def number(pattern, text):
     (["--model", "lenet", "--image-size", "64"], "lenet needs images of 28, 30 or 32 pixels a side, not 64"),
     (["--data", "digits", "--image-size", "7", "--model", "mlp"], "--image-size must be at least 8, not 7"),
     (["--data", "digits", "--num-classes", "5"], "the digits have 10 classes"),
-    ([*DIGITS, "--batch", "2000"], "there are only 1438 images to train on"),
+    ([*ON_DIGITS, "--batch", "2000"], "there are only 1438 images to train on"),
     (["--json", "/nowhere/result.json"], "cannot write /nowhere/result.json: No such file or directory"),
     (["--device", "cpu", "--save", "/"], "cannot write /: Is a directory"),
     (["--save", "never.safetensors"], "--save: sim:p100 computes no values"),
@@ -185,7 +187,7 @@ def test_the_main_job_on_a_simulator_gives_every_number_and_no_loss(capsys, tmp_
 
 
 def test_real_data_goes_to_the_cpu_and_the_hints_are_flags(capsys, tmp_path):
-    result = result_of(tmp_path, *DIGITS, "--steps", "3")
+    result = result_of(tmp_path, *ON_DIGITS, "--steps", "3")
     assert (result["device"], result["batch"]) == ("cpu", DIGITS_BATCH)
     assert {key for key, value in result.items() if value is None} == {"recompute_seconds", "stall_seconds"}
     assert 0 <= result["accuracy"] <= 1 and 1 < result["loss"] < 4  # ln 10 = 2.3 before it has learnt
@@ -195,7 +197,7 @@ def test_real_data_goes_to_the_cpu_and_the_hints_are_flags(capsys, tmp_path):
 
 
 def test_lenet_learns_the_digits(tmp_path):
-    result = result_of(tmp_path, *DIGITS, "--epochs", "4")
+    result = result_of(tmp_path, *ON_DIGITS, "--epochs", "4")
     assert result["accuracy"] > 0.95
 
 
@@ -204,7 +206,7 @@ def test_half_of_the_unmanaged_peak_gives_the_same_bits(tmp_path):
 
     paths = [str(tmp_path / name) for name in ("free", "half")]
     for path, budget in zip(paths, ("16MiB", "50%"), strict=True):
-        result = result_of(tmp_path, *DIGITS, "--steps", "20", "--memory-budget", budget, "--save", path)
+        result = result_of(tmp_path, *ON_DIGITS, "--steps", "20", "--memory-budget", budget, "--save", path)
         assert (result["swapped_out_bytes"] > 0) == (budget == "50%")
     free, half = map(load_file, paths)
     layers = ("C1", "C3", "C5", "F6", "output")
@@ -217,9 +219,32 @@ def test_the_same_seed_gives_the_same_parameters_and_another_does_not(tmp_path):
     files = []
     for seed in (1, 1, 2):
         path = tmp_path / f"{len(files)}.safetensors"
-        assert train.main([*DIGITS, "--steps", "3", "--seed", str(seed), "--save", str(path)]) == 0
+        assert train.main([*ON_DIGITS, "--steps", "3", "--seed", str(seed), "--save", str(path)]) == 0
         files.append(path.read_bytes())
     assert files[0] == files[1] != files[2]
+
+
+def test_the_seed_decides_the_first_parameters_and_the_order_of_the_images(tmp_path, monkeypatch):
+    seeds = []
+    batches = Digits.batches
+    monkeypatch.setattr(Digits, "batches",
+                        lambda data, size, *, seed: seeds.append(seed) or batches(data, size, seed=seed))
+    files = [tmp_path / name for name in "ab"]
+    for seed, path in enumerate(files):  # with a learning rate of 0 the parameters stay what they were
+        assert train.main([*ON_DIGITS, "--steps", "1", "--lr", "0", "--seed", str(seed), "--save", str(path)]) == 0
+    assert files[0].read_bytes() != files[1].read_bytes()
+    assert seeds == [0, 1]
+
+
+def test_a_step_takes_the_median_of_the_steps_after_the_first():
+    times = iter([0, 10, 12, 16, 22])  # steps of 10 s, which warms up, and of 2, 4 and 6 s
+    meter = Meter(Runtime("sim:p100"), 8, lambda: next(times))
+    meter.add(0.0)
+    assert meter.median(lambda step: step.seconds) == 10
+    for _ in range(3):
+        meter.add(0.0)
+    assert meter.median(lambda step: step.seconds) == 4
+    assert "1.33 images/s" in meter.bar_fields()  # the last step: 8 images in 6 s
 
 
 def test_two_runs_on_a_simulator_agree_in_every_number(tmp_path):

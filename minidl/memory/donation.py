@@ -15,6 +15,8 @@ Pair = tuple[int, int]  # (output, input)
 def candidates(signature: Any, inputs: Sequence[Storage], outputs: Sequence[Storage]) -> Iterator[Pair]:
     """The pairs that the op allows and whose bytes coincide: the input is all of its base, in C order, used once."""
     for output, position in signature.op.donates:
+        if position >= len(inputs):  # an optional input that was not given
+            continue
         storage = inputs[position]
         base = storage.base
         meta = storage.meta

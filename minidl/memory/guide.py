@@ -79,6 +79,11 @@ class Guide:
             return None
         return entry.actions.get(position)
 
+    def upcoming(self) -> dict[TensorId, Action]:
+        """What is to be evicted after the next call, if it is the one that is expected."""
+        actions = self.active.actions.get(len(self._steps)) if self.active is not None else None
+        return actions[0] if actions is not None else {}
+
     def _sibling(self, prefix: int, step: Step) -> Entry | None:
         """Another known sequence that begins like this iteration, this call included."""
         wanted = hash((prefix, step))

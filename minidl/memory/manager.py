@@ -19,11 +19,11 @@ from minidl.errors import OutOfMemory, Unrecoverable
 from minidl.memory import donation
 from minidl.memory.allocator import Allocator
 from minidl.memory.arena import Block
-from minidl.memory.guide import Actions
+from minidl.memory.guide import Actions, Guide
 from minidl.memory.plan import Action, Policy, Residency
 from minidl.memory.recompute import missing_calls, reads, replay_seconds
 from minidl.memory.storage import IN, OUT, RECOMPUTE, SWAPPING_IN, SWAPPING_OUT, Storage, TensorId
-from minidl.memory.tracker import SURVIVOR_STEP, Tracker
+from minidl.memory.tracker import GRADIENT_ID, SURVIVOR_STEP, Tracker
 from minidl.meta import Algorithm, aligned
 from minidl.op import Call
 from minidl.units import format_bytes
@@ -48,6 +48,7 @@ class Manager:
         self.arrivals: list[tuple[TensorId, int, int]] = []  # prefetched tensors when they were wanted: positions
         self.paged_in_bytes = 0
         self.written_over: list[Storage] = []  # inputs whose block is an output's now; they name it until the launch
+        self.guide: Guide | None = None  # set where the policy plans
         self.replay: Callable[[Storage], None]
         self._impure = False  # in this iteration something was written in place after it had been read
 
@@ -151,10 +152,14 @@ class Manager:
     def _workspace(self, signature: Any, inputs: Sequence[Storage],
                    outputs: Sequence[Storage]) -> tuple[Algorithm, Block | None]:
         """The fastest algorithm whose workspace is free; only the least workspace is worth an eviction."""
-        for algorithm in signature.algorithms:
+        arena = self.arena
+        for position, algorithm in enumerate(signature.algorithms):
             if not algorithm.workspace:
                 return algorithm, None
-            block = self.arena.allocate(algorithm.workspace, self)
+            block = arena.allocate(algorithm.workspace, self)
+            if (block is None and position + 1 < len(signature.algorithms)
+                    and self._slide_for(algorithm.workspace, signature.algorithms[position + 1].seconds - algorithm.seconds)):
+                block = arena.allocate(algorithm.workspace, self)
             if block is not None:
                 self.device.wait_marks(COMPUTE, block.marks)
                 return algorithm, block
@@ -163,6 +168,17 @@ class Manager:
         block = self._allocate(algorithm.workspace, self, pinned, signature.op.name)
         self.device.wait_marks(COMPUTE, block.marks)
         return algorithm, block
+
+    def _slide_for(self, nbytes: int, gain_seconds: float) -> bool:
+        """Slide blocks together for a workspace, if that takes less time than the workspace saves."""
+        need = aligned(nbytes)
+        if self.arena.free_bytes < need:
+            return False
+        slide = self.arena.cheapest_slide(need, _in_flight)
+        if slide is None or self.device.move_seconds(_owned_bytes(*slide)) >= gain_seconds:
+            return False
+        self.allocator.slide(*slide)
+        return True
 
     def free_workspace(self, block: Block) -> None:
         """The call has been launched; whoever uses these bytes next is after it on the stream."""
@@ -188,12 +204,14 @@ class Manager:
                         output: Storage, saved: Sequence[int]) -> Block:
         """Memory is short: donate what can be made again, then evict, then back up an input and write over it."""
         index = outputs.index(output)
+        planned = self.guide.upcoming() if self.guide is not None else {}
         over = [(p, inputs[p].base) for o, p in donation.candidates(signature, inputs, outputs)
                 if o == index and inputs[p].base.status is IN]
         if self.policy.moves_tensors and self.arena.free_bytes < aligned(output.nbytes):
             for position, base in over:
                 unsaved = position not in saved and not base.saved
-                if base.host is not None or (unsaved and self._lineage(base) is not None):
+                leaves = planned.get(base.tensor_id) is Action.DROP  # right after this call
+                if base.host is not None or ((unsaved or leaves) and self._lineage(base) is not None):
                     return self._donate(output, base)
         pinned = {storage.base for storage in (*inputs, *outputs)}
         try:
@@ -258,7 +276,7 @@ class Manager:
             return again if storage.host is not None else again + device.out_seconds(block.size)
 
         slide = self._slide(need)
-        moved_bytes = sum(block.size for block in _range(*slide) if block.owner is not None)
+        moved_bytes = _owned_bytes(*slide)
         window = self.arena.cheapest_window(need, seconds_to_evict) if willing else None
         if window is not None and window[0] < device.move_seconds(moved_bytes):
             storages = [block.owner() for block in window[1] if isinstance(block.owner, weakref.ref)]
@@ -336,12 +354,13 @@ class Manager:
     def _out_of_memory(self, need: int, pinned: set[Storage], op_name: str) -> OutOfMemory:
         arena, host = self.arena, self.allocator.host
         in_use = sum(aligned(s.nbytes) for s in pinned if s.block is not None)
+        resident = len(self._evictable(pinned))  # asked to leave, in vain
         text = (f"{op_name}: need {format_bytes(need)} beside {format_bytes(in_use)} in use by it; "
                 f"{format_bytes(arena.free_bytes)} of {format_bytes(arena.capacity)} free, "
-                f"{len(self._evictable(pinned))} tensors resident")
+                f"{resident} tensors resident")
         if not self.policy.moves_tensors:
             text += f"; policy {self.policy.name!r} evicts nothing"
-        elif host.used_bytes + need > host.capacity:
+        elif resident or host.used_bytes + need > host.capacity:
             text += f"; host memory is full ({format_bytes(host.used_bytes)} of {format_bytes(host.capacity)})"
         return OutOfMemory(text, op=op_name, need_bytes=need + in_use, budget_bytes=arena.capacity)
 
@@ -454,9 +473,13 @@ class Manager:
                     raise Unrecoverable(f"tensor {storage.tensor_id} was dropped and cannot be computed again")
                 self.replay(storage)
             _cut(storage)
-        for storage in dict.fromkeys([*self.live(), *dropped]):
+        live = dict.fromkeys([*self.live(), *dropped])
+        owners = {s.grad.storage.base: s for s in live if s.persistent and s.grad is not None}
+        for storage in live:
             storage.access_count = 0
-            if storage.tensor_id >= 0:
+            if storage in owners:
+                storage.tensor_id = GRADIENT_ID - owners[storage].tensor_id
+            elif storage.tensor_id >= 0:
                 storage.tensor_id += SURVIVOR_STEP
         self._impure = False
         self.prefetches.clear()
@@ -501,3 +524,7 @@ def _range(first: Block, last: Block) -> Iterable[Block]:
     while block is not None:
         yield block
         block = None if block is last else block.next
+
+
+def _owned_bytes(first: Block, last: Block) -> int:
+    return sum(block.size for block in _range(first, last) if block.owner is not None)

@@ -6,6 +6,7 @@ The engine carries decisions out and does all the accounting, so every policy is
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
+from math import inf
 from typing import NamedTuple, Protocol
 
 from minidl.memory.trace import TensorId, Trace
@@ -70,13 +71,15 @@ class Plan:
                  is brought back at its back-access; what was dropped is recomputed there.
     prefetches   in-trigger (an access of any tensor) -> the tensors whose swap-in is started after it, in this order.
     predicted_seconds   length of an iteration under this plan, if the policy knows.
-    round        how often it has been refined.
+    round        how many plans came before it; best and best_seconds are the one that was fastest when it was tried.
     """
 
     evictions: Mapping[AccessKey, Action] = field(default_factory=dict)
     prefetches: Mapping[AccessKey, tuple[TensorId, ...]] = field(default_factory=dict)
     predicted_seconds: float | None = None
     round: int = 0
+    best: "Plan | None" = None
+    best_seconds: float = inf
 
 
 EMPTY_PLAN = Plan()

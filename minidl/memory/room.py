@@ -17,7 +17,7 @@ class Profile:
 
     def __init__(self, values: Sequence[int]) -> None:
         self.size = 1 << max(0, len(values) - 1).bit_length()
-        self._top = list([0] * self.size + list(values) + [0] * (self.size - len(values)))
+        self._top = [0] * self.size + list(values) + [0] * (self.size - len(values))
         self._added = [0] * (2 * self.size)  # to every call below this node, the node's own maximum included
         for node in range(self.size - 1, 0, -1):
             self._top[node] = max(self._top[2 * node], self._top[2 * node + 1])

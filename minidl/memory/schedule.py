@@ -1,14 +1,15 @@
-"""What an iteration would take under a choice of mode (keep, swap, drop) for every tensor: memory and time, simulated.
+"""What an iteration would take if each gap between two accesses of a tensor had a mode: memory and time, simulated.
 
-A choice is expanded into one linear list of steps: the program's calls, and before each the replays that it needs.
-Memory is accounted by position in that list; time only decides stalls. In short:
+A gap's mode is KEEP, SWAP or DROP. A choice of modes is expanded into one linear list of steps: the program's calls,
+and before each the replays that it needs. Memory is accounted by position in that list; time only decides stalls.
 
   expand     walk the calls with the state of every tensor. An input that was dropped is replayed: the missing calls of
              its lineage, in program order, each once; what they make and somebody wants later stays.
   prefetch   last use first, each swap-in starts as late as hides it behind computation (one transfer at a time), or
              else at the earliest call from which there is room for it until its use.
   run        forward: copies out start when their tensor has been used and occupy its memory until they have landed or,
-             when memory is wanted, stall the computation, earliest first.
+             when memory is wanted, stall the computation, earliest first. A call takes the fastest algorithm whose
+             workspace is left over.
 
 Everything is arrays of integers and floats, so that Numba can compile it; the same functions run without it. Knows
 no storages and no device.
@@ -22,25 +23,25 @@ from typing import Any
 import numpy as np
 
 from minidl.memory.plan import Costs
-from minidl.memory.trace import TensorId, Trace
+from minidl.memory.trace import TensorId, Trace, TraceCall
 from minidl.meta import aligned
 
 KEEP, SWAP, DROP = 0, 1, 2
 ABSENT, RESIDENT, AWAY, DROPPED, TEMPORARY = 0, 1, 2, 3, 4
 NEVER = 1 << 30
+WORTH_MOVING = 1e-4  # of all that is live at once: smaller tensors stay, they are too many for what they hold
 
 
 @dataclass(frozen=True)
 class Problem:
-    """A trace as arrays. Calls are numbered 0..K-1, tensors 0..T-1 (``ids`` has their names).
+    """A trace as arrays: calls 0..K-1, tensors 0..T-1 (``ids`` names them), gaps 0..G-1 in order of ``gap_call``.
 
-    Lists of variable length are a pointer array of K + 1 entries and a flat array. ``pair_out`` / ``pair_in`` are the
-    donations that happened, ``may_out`` / ``may_in`` those that a replay may make. ``evict_at`` and ``next_use`` are
-    the calls around a tensor's longest gap (NEVER if it has none); ``can_drop`` says whether lineage can make it again.
+    Lists of variable length are a pointer array of K + 1 entries and a flat array: inputs, outputs, frees, donations
+    that a call may make, its algorithms (fastest first; the last needs least workspace), and the gaps that begin with
+    it. A gap lies between the calls ``gap_call`` and ``gap_next`` that access ``gap_tensor`` one after the other.
     """
 
     ids: tuple[TensorId, ...]
-    seconds: np.ndarray
     in_ptr: np.ndarray
     in_idx: np.ndarray
     out_ptr: np.ndarray
@@ -51,27 +52,41 @@ class Problem:
     may_ptr: np.ndarray
     may_out: np.ndarray
     may_in: np.ndarray
+    algorithm_ptr: np.ndarray
+    algorithm_seconds: np.ndarray
+    algorithm_bytes: np.ndarray
     size: np.ndarray
     produced: np.ndarray
-    evict_at: np.ndarray
-    next_use: np.ndarray
-    evict_ptr: np.ndarray
-    evict_idx: np.ndarray
-    can_drop: np.ndarray
+    gap_ptr: np.ndarray
+    gap_tensor: np.ndarray
     out_seconds: np.ndarray
     in_seconds: np.ndarray
+    gap_call: np.ndarray
+    gap_next: np.ndarray
+    can_drop: np.ndarray
+    seconds: float
 
     def arrays(self) -> tuple[Any, ...]:
         """The arguments of ``simulate`` that describe the trace, in order."""
-        return (self.seconds, self.in_ptr, self.in_idx, self.out_ptr, self.out_idx, self.free_ptr, self.free_idx,
-                self.donated_bytes, self.may_ptr, self.may_out, self.may_in, self.size, self.produced,
-                self.evict_ptr, self.evict_idx, self.out_seconds, self.in_seconds)
+        return (self.in_ptr, self.in_idx, self.out_ptr, self.out_idx, self.free_ptr, self.free_idx, self.donated_bytes,
+                self.may_ptr, self.may_out, self.may_in, self.algorithm_ptr, self.algorithm_seconds,
+                self.algorithm_bytes, self.size, self.produced, self.gap_ptr, self.gap_tensor, self.out_seconds,
+                self.in_seconds)
 
 
 def _flat(lists: list[list[int]]) -> tuple[np.ndarray, np.ndarray]:
     pointers = np.zeros(len(lists) + 1, np.int64)
     pointers[1:] = np.cumsum([len(entries) for entries in lists])
     return pointers, np.array([entry for entries in lists for entry in entries], np.int64)
+
+
+def _algorithms(call: TraceCall) -> list[tuple[float, int]]:
+    """(seconds, workspace) of the algorithms worth having: each faster one needs more workspace."""
+    best: list[tuple[float, int]] = []
+    for seconds, workspace in sorted(((a.seconds, a.workspace) for a in call.algorithms), key=lambda a: (a[1], a[0])):
+        if not best or seconds < best[-1][0]:
+            best.append((seconds, aligned(workspace) if workspace else 0))
+    return best[::-1]
 
 
 def problem(trace: Trace, costs: Costs) -> Problem:
@@ -90,40 +105,39 @@ def problem(trace: Trace, costs: Costs) -> Problem:
             produced[number[tensor_id]] = k
         for tensor_id in call.writes:
             last_write[number[tensor_id]] = k
-    starts = np.concatenate([[0.0], np.cumsum([call.seconds for call in calls])])
-    evict_at = np.full(len(ids), NEVER, np.int64)
-    next_use = np.full(len(ids), NEVER, np.int64)
-    for n, at in enumerate(uses):
-        if produced[n] >= 0 and len(at) > 1:
-            gap, first = max((starts[b] - starts[a], a) for a, b in zip(at, at[1:], strict=False))
-            if gap > 0:
-                evict_at[n] = first
-                next_use[n] = at[at.index(first) + 1]
-    can_drop = _droppable(trace, number, produced, next_use, last_write)
-    evict: list[list[int]] = [[] for _ in calls]
-    for n in range(len(ids)):
-        if evict_at[n] != NEVER:
-            evict[evict_at[n]].append(n)
+    latest = _latest_replay(trace, number, produced, last_write)
+    least = WORTH_MOVING * size.sum()
+    gaps = sorted((a, b, n) for n, at in enumerate(uses) if produced[n] >= 0 and size[n] >= least
+                  for a, b in zip(at, at[1:], strict=False) if b > a + 1)
+    gap_lists: list[list[int]] = [[] for _ in calls]
+    for a, _, n in gaps:
+        gap_lists[a].append(n)
     in_ptr, in_idx = _flat([[number[i] for i in dict.fromkeys(call.inputs)] for call in calls])
     out_ptr, out_idx = _flat([[number[i] for i in call.outputs] for call in calls])
     free_ptr, free_idx = _flat([[number[i] for i in call.frees] for call in calls])
     may_ptr, may_out = _flat([[number[o] for o, _ in call.may_donate] for call in calls])
     _, may_in = _flat([[number[i] for _, i in call.may_donate] for call in calls])
-    evict_ptr, evict_idx = _flat(evict)
-    donated = np.array([sum(int(size[number[o]]) for o, _ in call.donated) for call in calls], np.int64)
+    gap_ptr, gap_tensor = _flat(gap_lists)
+    algorithms = [_algorithms(call) for call in calls]
+    algorithm_ptr, _ = _flat([[0] * len(a) for a in algorithms])
     return Problem(
-        ids, np.array([call.seconds for call in calls]), in_ptr, in_idx, out_ptr, out_idx, free_ptr, free_idx, donated,
-        may_ptr, may_out, may_in, size, produced, evict_at, next_use, evict_ptr, evict_idx, can_drop,
-        costs.latency_seconds + size * costs.out_seconds_per_byte, costs.latency_seconds + size * costs.in_seconds_per_byte)
+        ids, in_ptr, in_idx, out_ptr, out_idx, free_ptr, free_idx,
+        np.array([sum(int(size[number[o]]) for o, _ in call.donated) for call in calls], np.int64),
+        may_ptr, may_out, may_in, algorithm_ptr, np.array([s for a in algorithms for s, _ in a]),
+        np.array([w for a in algorithms for _, w in a], np.int64), size, produced, gap_ptr, gap_tensor,
+        costs.latency_seconds + size * costs.out_seconds_per_byte,
+        costs.latency_seconds + size * costs.in_seconds_per_byte,
+        np.array([a for a, _, _ in gaps], np.int64), np.array([b for _, b, _ in gaps], np.int64),
+        np.array([b <= latest[n] for _, b, n in gaps], np.bool_), sum(a[0][0] for a in algorithms))
 
 
-def _droppable(trace: Trace, number: dict[TensorId, int], produced: np.ndarray, next_use: np.ndarray,
-               last_write: np.ndarray) -> np.ndarray:
-    """Which tensors could be computed again at their next use: no call on the way is unreplayable or reads a leaf that
-    was written meanwhile. Conservative: a write anywhere between production and the end of the iteration but the last
-    calls (the optimizer's, after every next use) counts."""
-    possible = np.zeros(len(next_use), np.bool_)
-    latest = np.full(len(next_use), NEVER, np.int64)  # the value can be made again before this call
+def _latest_replay(trace: Trace, number: dict[TensorId, int], produced: np.ndarray,
+                   last_write: np.ndarray) -> np.ndarray:
+    """The last call before which each tensor's value could be made again; -1: never.
+
+    A leaf that is written in place ends the replays that read it before.
+    """
+    latest = np.full(len(produced), NEVER, np.int64)
     for call in trace.calls:
         for tensor_id in call.outputs:
             n = number[tensor_id]
@@ -133,67 +147,62 @@ def _droppable(trace: Trace, number: dict[TensorId, int], produced: np.ndarray, 
             limit = NEVER
             for source in call.inputs:
                 s = number[source]
-                if last_write[s] >= produced[n]:
+                if last_write[s] > produced[n]:
                     limit = min(limit, int(last_write[s]))
-                if produced[s] >= 0 and call.inputs:
-                    limit = min(limit, int(latest[s]) if latest[s] >= 0 else limit)
+                if latest[s] >= 0:
+                    limit = min(limit, int(latest[s]))
             latest[n] = limit
-            possible[n] = next_use[n] != NEVER and next_use[n] <= limit
-    return possible
+    return latest
 
 
-def simulate(seconds, in_ptr, in_idx, out_ptr, out_idx, free_ptr, free_idx, donated_bytes, may_ptr, may_out, may_in,
-             size, produced, evict_ptr, evict_idx, out_seconds, in_seconds, budget, slack, mode, prefetch_at):
-    """(seconds of the iteration, excess in bytes, seconds spent in replays).
+def simulate(in_ptr, in_idx, out_ptr, out_idx, free_ptr, free_idx, donated_bytes, may_ptr, may_out, may_in,
+             algorithm_ptr, algorithm_seconds, algorithm_bytes, size, produced, gap_ptr, gap_tensor, out_seconds,
+             in_seconds, budget, slack, mode, prefetch_at):
+    """(seconds of the iteration, excess in bytes, seconds spent in replays, bytes copied).
 
-    The excess is 0 if the budget is never exceeded; otherwise the worst of all steps and a part of their sum, so that a
-    search that is far from a feasible choice sees each step towards it.
-
-    ``prefetch_at[t]`` is set to the call before which tensor t's swap-in starts, or -1 for on demand.
+    mode: one of each gap. ``prefetch_at[gap]`` is set to the call before which the swap-in after it starts, or -1 for
+    on demand. The excess is 0 if the budget is never exceeded; otherwise the worst of all steps and a part of their
+    sum, so that a search that is far from a feasible choice sees each step towards it.
     """
-    calls, tensors = len(seconds), len(size)
-    most = 8 * calls + 64
+    calls, tensors = len(in_ptr) - 1, len(size)
+    most = 6 * calls + 64
+    failed = (1e9, 1 << 60, 0.0, 0)
     state = np.zeros(tensors, np.int64)
+    away_step = np.zeros(tensors, np.int64)      # the step after which it was swapped out
+    gap_of = np.zeros(tensors, np.int64)         # the gap it is in
+    copied = np.zeros(tensors, np.bool_)         # the host has a valid copy
+    freed_now = np.full(tensors, -1, np.int64)
     remaining = np.zeros(tensors, np.int64)
-    step_seconds = np.zeros(most)
+    step_call = np.zeros(most, np.int64)
     during = np.zeros(most, np.int64)
-    group = np.zeros(most, np.int64)      # the program's call that a step belongs to
-    out_step = np.full(tensors, -1, np.int64)
-    use_step = np.full(tensors, -1, np.int64)
-    out_list = np.zeros(tensors, np.int64)
-    use_list = np.zeros(tensors, np.int64)
+    group = np.zeros(most, np.int64)             # the program's call that a step belongs to
+    length = len(gap_tensor) + 1
+    out_t, out_s = np.zeros(length, np.int64), np.zeros(length, np.int64)
+    use_t, use_s, use_from = np.zeros(length, np.int64), np.zeros(length, np.int64), np.zeros(length, np.int64)
+    use_gap, use_at = np.zeros(length, np.int64), np.zeros(length, np.int64)
     outs = uses = 0
     stack = np.zeros(tensors + 8, np.int64)
-    visited = np.full(tensors, -1, np.int64)
     call_seen = np.full(calls, -1, np.int64)
     replay = np.zeros(calls, np.int64)
-    live = 0
+    live = moved = 0
     for t in range(tensors):
-        prefetch_at[t] = -1
         if produced[t] < 0:
             state[t] = RESIDENT
             live += size[t]
     steps = 0
     replay_seconds = 0.0
-    lost = False
     # --- expand
     for k in range(calls):
         replays = 0
         for i in range(in_ptr[k], in_ptr[k + 1]):
-            t = in_idx[i]
-            if state[t] == DROPPED or state[t] == ABSENT:
+            if state[in_idx[i]] == DROPPED or state[in_idx[i]] == ABSENT:
                 depth = 1
-                stack[0] = t
+                stack[0] = in_idx[i]
                 while depth:
                     depth -= 1
-                    u = stack[depth]
-                    if visited[u] == k:
-                        continue
-                    visited[u] = k
-                    c = produced[u]
+                    c = produced[stack[depth]]
                     if c < 0:
-                        lost = True
-                        continue
+                        return failed
                     if call_seen[c] == k:
                         continue
                     call_seen[c] = k
@@ -201,103 +210,101 @@ def simulate(seconds, in_ptr, in_idx, out_ptr, out_idx, free_ptr, free_idx, dona
                     replays += 1
                     for j in range(in_ptr[c], in_ptr[c + 1]):
                         v = in_idx[j]
-                        if (state[v] == DROPPED or state[v] == ABSENT) and visited[v] != k:
+                        if (state[v] == DROPPED or state[v] == ABSENT) and depth < tensors:
                             stack[depth] = v
                             depth += 1
+        if steps + replays >= most - 2:
+            return failed
         if replays:
             order = np.sort(replay[:replays])
             for r in range(replays):
-                c = order[r]
-                for j in range(in_ptr[c], in_ptr[c + 1]):
+                for j in range(in_ptr[order[r]], in_ptr[order[r] + 1]):
                     remaining[in_idx[j]] += 1
-            for r in range(replays):
-                c = order[r]
-                if steps >= most - 2:
-                    return 1e9, 1 << 60, 0.0
-                for j in range(in_ptr[c], in_ptr[c + 1]):
-                    v = in_idx[j]
-                    if state[v] == AWAY:
-                        state[v] = RESIDENT
-                        live += size[v]
-                        use_step[v] = steps
-                        use_list[uses] = v
-                        uses += 1
-                extra = 0
-                for j in range(out_ptr[c], out_ptr[c + 1]):
-                    extra += size[out_idx[j]]
+        for r in range(replays + 1):
+            c = order[r] if r < replays else k
+            for j in range(in_ptr[c], in_ptr[c + 1]):
+                v = in_idx[j]
+                if state[v] == AWAY:
+                    state[v] = RESIDENT
+                    live += size[v]
+                    use_t[uses], use_s[uses], use_from[uses], use_gap[uses] = v, steps, away_step[v], gap_of[v]
+                    uses += 1
+            extra = 0
+            for j in range(out_ptr[c], out_ptr[c + 1]):
+                extra += size[out_idx[j]]
+            step_call[steps] = c
+            group[steps] = k
+            if c == k:
+                for i in range(free_ptr[k], free_ptr[k + 1]):
+                    freed_now[free_idx[i]] = k
+                for g in range(gap_ptr[k], gap_ptr[k + 1]):
+                    if mode[g] == DROP:
+                        freed_now[gap_tensor[g]] = k
+                if donated_bytes[k]:
+                    extra -= donated_bytes[k]
+                else:  # what ends here, or is dropped, may be written over
+                    for j in range(may_ptr[k], may_ptr[k + 1]):
+                        if freed_now[may_in[j]] == k:
+                            extra -= size[may_out[j]]
+                            break
+            else:
                 for j in range(may_ptr[c], may_ptr[c + 1]):
-                    v = may_in[j]
-                    if state[v] == TEMPORARY and remaining[v] == 1:
+                    if state[may_in[j]] == TEMPORARY and remaining[may_in[j]] == 1:
                         extra -= size[may_out[j]]
                         break
-                during[steps] = live + extra
-                group[steps] = k
-                step_seconds[steps] = seconds[c]
-                replay_seconds += seconds[c]
-                steps += 1
-                for j in range(out_ptr[c], out_ptr[c + 1]):
-                    v = out_idx[j]
-                    if state[v] == DROPPED:
-                        state[v] = RESIDENT
-                        live += size[v]
-                    elif state[v] == ABSENT and remaining[v] > 0:
-                        state[v] = TEMPORARY
-                        live += size[v]
-                for j in range(in_ptr[c], in_ptr[c + 1]):
-                    v = in_idx[j]
-                    remaining[v] -= 1
-                    if remaining[v] == 0 and state[v] == TEMPORARY:
-                        state[v] = ABSENT
-                        live -= size[v]
-        if steps >= most - 2:
-            return 1e9, 1 << 60, 0.0
-        for i in range(in_ptr[k], in_ptr[k + 1]):
-            t = in_idx[i]
-            if state[t] == AWAY:
-                state[t] = RESIDENT
-                live += size[t]
-                use_step[t] = steps
-                use_list[uses] = t
-                uses += 1
+            during[steps] = live + extra
+            steps += 1
+            if c == k:
+                break
+            replay_seconds += algorithm_seconds[algorithm_ptr[c]]
+            for j in range(out_ptr[c], out_ptr[c + 1]):
+                v = out_idx[j]
+                if state[v] == DROPPED:
+                    state[v] = RESIDENT
+                    live += size[v]
+                elif state[v] == ABSENT and remaining[v] > 0:
+                    state[v] = TEMPORARY
+                    live += size[v]
+            for j in range(in_ptr[c], in_ptr[c + 1]):
+                v = in_idx[j]
+                remaining[v] -= 1
+                if remaining[v] == 0 and state[v] == TEMPORARY:
+                    state[v] = ABSENT
+                    live -= size[v]
         for i in range(out_ptr[k], out_ptr[k + 1]):
             state[out_idx[i]] = RESIDENT
             live += size[out_idx[i]]
-        during[steps] = live - donated_bytes[k]
-        group[steps] = k
-        step_seconds[steps] = seconds[k]
-        steps += 1
         for i in range(free_ptr[k], free_ptr[k + 1]):
             t = free_idx[i]
             if state[t] == RESIDENT:
                 live -= size[t]
             state[t] = ABSENT
-        for i in range(evict_ptr[k], evict_ptr[k + 1]):
-            t = evict_idx[i]
-            if mode[t] != KEEP and state[t] == RESIDENT:
+        for g in range(gap_ptr[k], gap_ptr[k + 1]):
+            t = gap_tensor[g]
+            prefetch_at[g] = -1
+            if mode[g] != KEEP and state[t] == RESIDENT:
                 live -= size[t]
-                if mode[t] == SWAP:
+                if mode[g] == SWAP:
                     state[t] = AWAY
-                    out_step[t] = steps - 1
-                    out_list[outs] = t
-                    outs += 1
+                    away_step[t] = steps - 1
+                    gap_of[t] = g
+                    if not copied[t]:
+                        copied[t] = True
+                        out_t[outs], out_s[outs] = t, steps - 1
+                        outs += 1
                 else:
                     state[t] = DROPPED
     # --- prefetch: as late as hides it, last use first
     starts = np.zeros(steps + 1)
     for s in range(steps):
-        starts[s + 1] = starts[s] + step_seconds[s]
-    at_step = np.full(tensors, -1, np.int64)
+        starts[s + 1] = starts[s] + algorithm_seconds[algorithm_ptr[step_call[s]]]
     link_free = starts[steps]
-    for i in range(uses - 1, -1, -1):
-        t = use_list[i]
-        use = use_step[t]
+    for u in range(uses - 1, -1, -1):
+        t, use = use_t[u], use_s[u]
         finish = min(starts[use], link_free)
         begin = finish - in_seconds[t] * (1.0 + slack)
-        s = use
-        best = use
-        while s - 1 > out_step[t]:
-            if during[s - 1] + size[t] > budget:
-                break
+        best = s = use
+        while s - 1 > use_from[u] and during[s - 1] + size[t] <= budget:
             s -= 1
             if s == 0 or group[s] != group[s - 1]:  # a swap-in starts between two calls of the program
                 best = s
@@ -305,54 +312,48 @@ def simulate(seconds, in_ptr, in_idx, out_ptr, out_idx, free_ptr, free_idx, dona
                     break
         for q in range(best, use):
             during[q] += size[t]
-        at_step[t] = best
-        link_free = max(starts[best], begin) if best < use else begin
-        if link_free > finish:
-            link_free = finish
+        use_at[u] = best
         if best < use:
-            prefetch_at[t] = group[best]
+            prefetch_at[use_gap[u]] = group[best]
+            begin = max(starts[best], begin)
+        link_free = min(begin, finish)
     # --- run
-    issue = np.argsort(at_step[use_list[:uses]], kind="mergesort")
-    next_issue = next_arrival = next_out = 0
+    issue = np.argsort(use_at[:uses], kind="mergesort")
+    next_issue = next_arrival = next_out = first_tail = last_tail = 0
+    tails = worst = excess = 0
     now = out_ready = in_ready = 0.0
-    tail_size = np.zeros(outs + 1, np.int64)
-    tail_end = np.zeros(outs + 1)
-    first_tail = last_tail = 0
-    tails = 0
-    worst = excess = 0
-    arrive = np.zeros(tensors)
+    tail_size, tail_end = np.zeros(outs + 1, np.int64), np.zeros(outs + 1)
+    arrive = np.zeros(uses + 1)
     for s in range(steps):
-        begin_in = now
+        before = now
         while tails and during[s] + tails > budget:
             tails -= tail_size[first_tail]
-            if tail_end[first_tail] > now:
-                now = tail_end[first_tail]
+            now = max(now, tail_end[first_tail])
             first_tail += 1
         if during[s] > budget:
             excess += during[s] - budget
-            if during[s] - budget > worst:
-                worst = during[s] - budget
-        while next_issue < uses and at_step[use_list[issue[next_issue]]] == s:
-            t = use_list[issue[next_issue]]
+            worst = max(worst, during[s] - budget)
+        while next_issue < uses and use_at[issue[next_issue]] == s:
+            u = issue[next_issue]
             next_issue += 1
-            begin = max(in_ready, begin_in if use_step[t] > s else now)
-            in_ready = begin + in_seconds[t]
-            arrive[t] = in_ready
-            if use_step[t] == s and in_ready > now:
-                now = in_ready
-        while next_arrival < uses and use_step[use_list[next_arrival]] == s:  # what this step uses must be there
-            now = max(now, arrive[use_list[next_arrival]])
+            moved += size[use_t[u]]
+            in_ready = max(in_ready, before if use_s[u] > s else now) + in_seconds[use_t[u]]
+            arrive[u] = in_ready
+        while next_arrival < uses and use_s[next_arrival] == s:  # what this step uses must be there
+            now = max(now, arrive[next_arrival])
             next_arrival += 1
-        now += step_seconds[s]
-        while next_out < outs and out_step[out_list[next_out]] == s:
-            t = out_list[next_out]
+        c = step_call[s]
+        spare = budget - during[s] - tails
+        for a in range(algorithm_ptr[c], algorithm_ptr[c + 1]):
+            if algorithm_bytes[a] <= spare or a == algorithm_ptr[c + 1] - 1:
+                now += algorithm_seconds[a]
+                break
+        while next_out < outs and out_s[next_out] == s:
+            t = out_t[next_out]
             next_out += 1
-            begin = max(out_ready, now)
-            out_ready = begin + out_seconds[t]
-            tail_size[last_tail] = size[t]
-            tail_end[last_tail] = out_ready
+            moved += size[t]
+            out_ready = max(out_ready, now) + out_seconds[t]
+            tail_size[last_tail], tail_end[last_tail] = size[t], out_ready
             last_tail += 1
             tails += size[t]
-    if lost:
-        return 1e9, 1 << 60, 0.0
-    return now, worst + excess // 8, replay_seconds
+    return now, worst + excess // 8, replay_seconds, moved

@@ -9,22 +9,26 @@ simulate = njit(cache=True)(schedule.simulate)
 
 
 @njit(cache=True)
-def improve(trace, budget, slack, penalty, can_drop, movable, mode, prefetch_at, evaluations, temperature, seed):
-    """Improve ``mode`` in place; returns (objective, seconds, bytes over the budget) of the best found.
+def improve(trace, budget, slack, excess_price, copy_price, can_drop, movable, rare, mode, prefetch_at,
+            evaluations, temperature, seed):
+    """Improve ``mode`` in place; returns the (objective, seconds, bytes over the budget) of the best found.
 
-    trace: ``Problem.arrays()``. movable: the tensors whose mode may change. The objective is seconds plus ``penalty``
-    seconds a byte over the budget. A move changes one tensor's mode or exchanges two; it is kept if it is better, or
-    worse by less than a temperature that falls to nothing.
+    trace: ``Problem.arrays()``. movable: the gaps whose mode may change. The objective is seconds, plus ``excess_price``
+    seconds a byte over the budget, plus ``copy_price`` seconds a byte copied: copies that computation hides are not
+    free, they leave no room for a slower link. A move changes one gap's mode or exchanges two; it is kept if it is
+    better, or worse by less than a temperature that falls to nothing.
     """
     np.random.seed(seed)
-    time, over, _ = simulate(*trace, budget, slack, mode, prefetch_at)
-    current = time + penalty * over
+    time, over, _, moved = simulate(*trace, budget, slack, mode, prefetch_at)
+    current = time + excess_price * over + copy_price * moved
     best, best_time, best_over = current, time, over
     best_mode = mode.copy()
-    count = len(movable)
+    count, rare_count = len(movable), len(rare)
     for n in range(evaluations):
         a = movable[np.random.randint(count)]
         b = movable[np.random.randint(count)]
+        if rare_count and np.random.random() < 0.15:
+            a = rare[np.random.randint(rare_count)]
         before_a, before_b = mode[a], mode[b]
         if np.random.random() < 0.5:
             mode[a] = np.random.randint(3)
@@ -34,10 +38,9 @@ def improve(trace, budget, slack, penalty, can_drop, movable, mode, prefetch_at,
                 mode[a] == before_a and mode[b] == before_b):
             mode[a], mode[b] = before_a, before_b
             continue
-        time, over, _ = simulate(*trace, budget, slack, mode, prefetch_at)
-        value = time + penalty * over
-        heat = temperature * (1.0 - n / evaluations)
-        if value <= current + heat * np.random.random():
+        time, over, _, moved = simulate(*trace, budget, slack, mode, prefetch_at)
+        value = time + excess_price * over + copy_price * moved
+        if value <= current + temperature * (1.0 - n / evaluations) * np.random.random():
             current = value
             if value < best:
                 best, best_time, best_over = value, time, over

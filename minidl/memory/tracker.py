@@ -14,6 +14,7 @@ from minidl.memory.storage import Storage, TensorId
 from minidl.memory.trace import Trace, TraceCall, TraceTensor
 
 SURVIVOR_STEP = 1 << 40  # added to the id of a tensor that outlives its iteration, once for each it outlives
+GRADIENT_ID = 1 << 62  # less a parameter's id: its gradient, once that has outlived the iteration that made it
 
 
 class Tracker:
@@ -29,6 +30,7 @@ class Tracker:
         self._next_persistent = -1
         self._log: list[tuple[Any, ...]] = []
         self._frees: list[tuple[int, TensorId, int]] = []
+        self._bases: dict[TensorId, int] = {}  # bytes of what was read through a view, which has fewer or more
         self._donations: dict[int, tuple[tuple[TensorId, TensorId], ...]] = {}
 
     # Identity ------------------------------------------------------------------------------------------------
@@ -60,6 +62,8 @@ class Tracker:
         for storage in inputs:
             base = storage.base
             ids.append(base.tensor_id)
+            if base is not storage:
+                self._bases[base.tensor_id] = base.nbytes
             if base.last_access != sequence:  # a tensor that is used twice by one call is accessed once
                 if base.last_access < self.iteration_start:
                     base.access_count = 1
@@ -94,6 +98,7 @@ class Tracker:
         self._next_temporary = 0
         self._log.clear()
         self._frees.clear()
+        self._bases.clear()
         self._donations.clear()
 
     def time_of(self, sequence: int) -> float:
@@ -112,16 +117,15 @@ class Tracker:
             sequence = self.iteration_start + number
             for ids, sizes in ((inputs, signature.input_bytes), (outputs, signature.output_bytes)):
                 for tensor_id, nbytes in zip(ids, sizes, strict=True):
-                    known = tensors.get(tensor_id)
-                    if known is None or known.nbytes < nbytes:  # a view names its base by fewer bytes
-                        tensors[tensor_id] = TraceTensor(tensor_id, nbytes, persistent(tensor_id))
+                    nbytes = self._bases.get(tensor_id, nbytes)
+                    tensors[tensor_id] = TraceTensor(tensor_id, nbytes, persistent(tensor_id))
             op = signature.op
             written = op.mutates(len(inputs)) if op.mutates is not None else ()
             calls.append(TraceCall(
                 op.name, tuple(inputs), tuple(outputs), algorithm.seconds, signature.algorithms,
                 frees=tuple(frees.get(sequence, ())), donated=self._donations.get(sequence, ()),
-                may_donate=tuple((outputs[o], inputs[i]) for o, i in op.donates
-                                 if signature.output_bytes[o] == tensors[inputs[i]].nbytes
+                may_donate=tuple((outputs[o], inputs[i]) for o, i in op.donates if i < len(inputs)
+                                 and signature.output_bytes[o] == tensors[inputs[i]].nbytes
                                  and inputs.count(inputs[i]) == 1),
                 writes=tuple(inputs[i] for i in written), replayable=op.replayable and op.mutates is None))
         return Trace(tuple(calls), tensors)

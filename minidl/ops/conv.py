@@ -59,15 +59,22 @@ def _cost(y: Meta, w: Meta, operands: tuple[Meta, ...]) -> Cost:
     return Cost(2.0 * y.size * c * r * s, float(sum(m.nbytes for m in operands)), "conv")
 
 
-def _conv_vjp(needs, dy, x, w, *, x_shape, w_shape, stride, padding):
+def _conv_vjp(needs, dy, x, w, *, x_shape, w_shape, x_partial, stride, padding):
     db = bias_grad(dy, axis=1) if len(needs) > 2 and needs[2] else None
     # The weight's gradient first: it is the last use of the saved input, which may then make room for dx.
     dw = apply(CONV2D_WGRAD, dy, give(x), kernel=w_shape[2:], stride=stride, padding=padding) if needs[1] else None
-    dx = apply(CONV2D_DGRAD, give(dy), w, x_shape=x_shape, stride=stride, padding=padding) if needs[0] else None
+    dx = None
+    if needs[0]:
+        # What has arrived for x from elsewhere is added to in place: at a join of branches this saves a tensor of x's
+        # size, just where memory is fullest, and a pass over it.
+        onto = () if x_partial is None else (give(x_partial),)
+        dx = apply(CONV2D_DGRAD, give(dy), w, *onto, x_shape=x_shape, stride=stride, padding=padding)
     return (dx, dw, db)[:len(needs)]
 
 
-def _dgrad_infer(dy: Meta, w: Meta, *, x_shape: Shape, stride: Pair, padding: Pair) -> Meta:
+def _dgrad_infer(dy: Meta, w: Meta, onto: Meta | None = None, *, x_shape: Shape, stride: Pair, padding: Pair) -> Meta:
+    if onto is not None and onto.shape != x_shape:
+        raise ShapeError(f"conv2d_dgrad: cannot add {list(x_shape)} onto {list(onto.shape)}")
     return meta(x_shape, dy.dtype)
 
 
@@ -77,7 +84,7 @@ def _wgrad_infer(dy: Meta, x: Meta, *, kernel: Pair, stride: Pair, padding: Pair
 
 CONV2D = Op("conv2d", _conv_infer, _fprop_cost, vjp=_conv_vjp,
             saves=lambda attrs, needs: ("w",) * needs[0] + ("x",) * needs[1])
-CONV2D_DGRAD = Op("conv2d_dgrad", _dgrad_infer, _dgrad_cost)
+CONV2D_DGRAD = Op("conv2d_dgrad", _dgrad_infer, _dgrad_cost, donates=((0, 2),))
 CONV2D_WGRAD = Op("conv2d_wgrad", _wgrad_infer, _wgrad_cost, long_lived=True)
 
 

@@ -136,16 +136,19 @@ def _fprop(y: Array, x: Array, w: Array, b: Array | None = None, *, whole_batch:
         y += b[:, None, None]
 
 
-def _dgrad(dx: Array, dy: Array, w: Array, *, whole_batch: bool, workspace: Array | None, stride: Pair, padding: Pair,
-           **_: Any) -> None:
+def _dgrad(dx: Array, dy: Array, w: Array, onto: Array | None = None, *, whole_batch: bool, workspace: Array | None,
+           stride: Pair, padding: Pair, **_: Any) -> None:
     g = _Geometry(dx.shape, w.shape, dy.shape, stride, padding, dy.itemsize)
     weights = w.reshape(w.shape[0], -1).T
     if g.pointwise:
-        for dy_n, dx_n in zip(_matrices(dy), _matrices(dx), strict=True):
-            np.matmul(weights, dy_n, out=dx_n)
+        for n, (dy_n, dx_n) in enumerate(zip(_matrices(dy), _matrices(dx), strict=True)):
+            if onto is None:
+                np.matmul(weights, dy_n, out=dx_n)
+            else:  # dx may lie over onto
+                np.add(onto[n].reshape(dx_n.shape), weights @ dy_n, out=dx_n)
         return
     buffer = _buffer(g, workspace)
-    dx.fill(0)
+    np.copyto(dx, 0 if onto is None else onto)
     for turn in _turns(g, whole_batch):
         for rows in g.tiles():
             columns = g.columns(buffer, dy.dtype, turn.stop - turn.start, rows[1] - rows[0])

@@ -6,6 +6,7 @@ Every output is summed in one fixed order, by one thread: several of a device's 
 from typing import Any
 
 import numba
+import numpy as np
 
 from minidl.kernels.cpu.blocks import Array
 from minidl.kernels.cpu.windows import Pair
@@ -41,7 +42,6 @@ def _forward(y: Array, x: Array, w: Array, stride: Pair, padding: Pair) -> None:
 def _input_gradient(dx: Array, dy: Array, w: Array, stride: Pair, padding: Pair) -> None:
     for n in range(dx.shape[0]):
         for c in range(dx.shape[1]):
-            dx[n, c] = 0
             for k in range(dy.shape[1]):
                 for r in range(w.shape[2]):
                     first_p, last_p = _span(dy.shape[2], dx.shape[2], r, stride[0], padding[0])
@@ -78,8 +78,10 @@ def conv2d(y: Array, x: Array, w: Array, b: Array | None = None, *, stride: Pair
         y += b[:, None, None]
 
 
-def conv2d_dgrad(dx: Array, dy: Array, w: Array, *, stride: Pair, padding: Pair, **_: Any) -> None:
-    """Gradient with respect to x."""
+def conv2d_dgrad(dx: Array, dy: Array, w: Array, onto: Array | None = None, *, stride: Pair, padding: Pair,
+                 **_: Any) -> None:
+    """Gradient with respect to x, added to ``onto`` if given."""
+    np.copyto(dx, 0 if onto is None else onto)
     _input_gradient(dx, dy, w, stride, padding)
 
 

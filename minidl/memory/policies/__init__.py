@@ -5,12 +5,16 @@ from difflib import get_close_matches
 from minidl.errors import UserError
 from minidl.memory.plan import Policy
 from minidl.memory.policies.auto import Auto
+from minidl.memory.policies.capuchin import Capuchin, CapuchinRecompute, CapuchinSwap
 from minidl.memory.policies.none import NoPolicy
 from minidl.memory.policies.passive import Passive
 from minidl.memory.policies.recompute import Recompute
 
 POLICIES: dict[str, type[Policy]] = {
     "auto": Auto,
+    "capuchin": Capuchin,
+    "capuchin-swap": CapuchinSwap,
+    "capuchin-recompute": CapuchinRecompute,
     "none": NoPolicy,
     "passive": Passive,
     "recompute": Recompute,

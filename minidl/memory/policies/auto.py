@@ -13,27 +13,43 @@ from dataclasses import replace
 
 import numpy as np
 
-from minidl.memory.plan import EMPTY_PLAN, AccessKey, Action, Costs, Eviction, Limits, Observation, OnDemand, Plan, Residency
+from minidl.memory.plan import (
+    EMPTY_PLAN,
+    AccessKey,
+    Action,
+    Costs,
+    Eviction,
+    Limits,
+    Observation,
+    OnDemand,
+    Plan,
+    Residency,
+)
 from minidl.memory.policies.passive import Passive
-from minidl.memory.schedule import DROP, KEEP, NEVER, SWAP, Problem, problem, simulate
+from minidl.memory.schedule import DROP, KEEP, SWAP, Problem, problem, simulate
 from minidl.memory.trace import TensorId, Trace
 
-WORTH_MOVING_BYTES = 1 << 20
 SLACK = 0.05          # a swap-in starts this share of its duration earlier than it must
 EXCESS_WEIGHT = 20.0  # going over the budget by all of it costs as much as this many iterations
-FIRST_WORK = 4e6      # steps simulated for the first plan, and for each refinement
-ROUNDS = 12
+COPY_WEIGHT = 0.02    # a copied byte costs this share of its time on the link, even when computation hides it
+TEMPERATURE = 0.003   # of the iteration: how much worse a move may be and still be kept, at first
+WORK = 8e6            # calls simulated for each plan
+SHORT_GAP = 0.01      # of the iteration: shorter gaps away from the fullest moment are not considered
+# Shares of the budget that plans are made for. What is left over is not lost: it spares the moves that a full arena
+# costs. How much of it pays is not known beforehand, so each share is tried, and the fastest plan is kept.
+SHARES = (0.99,) * 6 + (1.0, 0.98, 0.97, 0.99, 0.96, 0.95) * 2
+SETTLED = 6  # plans of one search; those after it start from the fastest so far
 
 
 class Auto(OnDemand):
-    """Search with the simulator as its objective."""
+    """Search with the simulator as its objective; then the plan that is fastest when it is tried."""
 
     name = "auto"
     plans = True
 
     def __init__(self) -> None:
-        self._costs: Costs | None = None
-        self._limits: Limits | None = None
+        self._costs = Costs(0.0, 0.0, 0.0)
+        self._limits = Limits(0, 0)
 
     def victims(self, resident: Sequence[Residency], nbytes: int) -> Sequence[Eviction]:
         return Passive().victims(resident, nbytes)
@@ -41,80 +57,99 @@ class Auto(OnDemand):
     def plan(self, trace: Trace, costs: Costs, limits: Limits) -> Plan:
         self._costs, self._limits = costs, limits
         facts = problem(trace, costs)
-        mode = np.zeros(len(facts.size), np.int64)
-        _, excess, _ = simulate(*facts.arrays(), limits.device_bytes, SLACK, mode, mode.copy())
-        if excess <= 0:
+        mode = np.zeros(len(facts.gap_call), np.int64)
+        _, excess, _, _ = simulate(*facts.arrays(), limits.device_bytes, SLACK, mode, mode.copy())
+        if excess <= 0 or not len(movable(facts)[0]):
             return EMPTY_PLAN
-        return self._refine(trace, facts, first_choice(facts, limits.device_bytes), 0, limits)
+        return self._search(trace, facts, first_choice(facts), 0)
 
     def feedback(self, plan: Plan, observed: Observation) -> Plan:
-        if not plan.evictions or plan.round >= ROUNDS or self._costs is None or self._limits is None:
+        if not plan.evictions or plan.round >= len(SHARES):
             return plan
+        if observed.seconds < plan.best_seconds:
+            plan = replace(plan, best=replace(plan, best=None), best_seconds=observed.seconds)
+        done = plan.round + 1
+        if done == len(SHARES):
+            assert plan.best is not None
+            return replace(plan.best, round=done)
         facts = problem(observed.trace, self._costs)
-        return self._refine(observed.trace, facts, modes_of(plan, facts, observed.trace), plan.round, self._limits)
+        start = plan if done < SETTLED or plan.best is None else plan.best
+        found = self._search(observed.trace, facts, modes_of(start, facts, observed.trace), done)
+        return replace(found, best=plan.best, best_seconds=plan.best_seconds)
 
-    def _refine(self, trace: Trace, facts: Problem, mode: np.ndarray, done: int, limits: Limits) -> Plan:
+    def _search(self, trace: Trace, facts: Problem, mode: np.ndarray, done: int) -> Plan:
         from minidl.memory import search  # compiled code: loaded when the first plan is made
 
         prefetch_at = np.full(len(mode), -1, np.int64)
-        seconds = float(facts.seconds.sum())
-        budget = limits.device_bytes
-        evaluations = max(200, int(FIRST_WORK / len(facts.seconds)))
-        temperature = 0.002 * seconds * 0.6 ** done
-        search.improve(facts.arrays(), budget, SLACK, EXCESS_WEIGHT * seconds / budget, facts.can_drop,
-                       movable(facts), mode, prefetch_at, evaluations, temperature, done)
-        predicted, _, _ = search.simulate(*facts.arrays(), budget, SLACK, mode, prefetch_at)
-        return replace(to_plan(trace, facts, mode, prefetch_at), predicted_seconds=float(predicted), round=done + 1)
+        budget = int(self._limits.device_bytes * SHARES[done])
+        search.improve(facts.arrays(), budget, SLACK, EXCESS_WEIGHT * facts.seconds / budget,
+                       COPY_WEIGHT * self._costs.out_seconds_per_byte, facts.can_drop, *movable(facts), mode,
+                       prefetch_at, max(200, int(WORK / len(trace.calls))), TEMPERATURE * facts.seconds * 0.6 ** (done % SETTLED),
+                       done)
+        predicted, _, _, _ = search.simulate(*facts.arrays(), budget, SLACK, mode, prefetch_at)
+        return replace(to_plan(trace, facts, mode, prefetch_at), predicted_seconds=float(predicted), round=done)
 
 
-def movable(facts: Problem) -> np.ndarray:
-    """The tensors worth moving: large, and idle while the unmanaged iteration needs most."""
-    usage = np.zeros(len(facts.seconds) + 1)
-    for n in range(len(facts.size)):
-        if facts.evict_at[n] != NEVER:
-            usage[facts.evict_at[n] + 1] += facts.size[n]
-            usage[facts.next_use[n]] -= facts.size[n]
-    peak = int(np.argmax(np.cumsum(usage)))
-    large = (facts.size >= WORTH_MOVING_BYTES) & (facts.evict_at != NEVER)
-    return np.nonzero(large & (facts.evict_at < peak) & (facts.next_use >= peak))[0]
+def movable(facts: Problem) -> tuple[np.ndarray, np.ndarray]:
+    """The gaps worth considering, as two groups: those at the iteration's fullest moment; the other long ones, which
+    matter only when the budget is a small part of what is needed."""
+    calls = len(facts.gap_ptr) - 1
+    held = np.zeros(calls + 1)
+    sizes = facts.size[facts.gap_tensor]
+    np.add.at(held, facts.gap_call + 1, sizes)
+    np.add.at(held, facts.gap_next, -sizes)
+    fullest = int(np.argmax(np.cumsum(held)))
+    there = (facts.gap_call < fullest) & (facts.gap_next >= fullest)
+    starts = np.concatenate([[0.0], np.cumsum(facts.algorithm_seconds[facts.algorithm_ptr[:-1]])])
+    long = starts[facts.gap_next] - starts[facts.gap_call] >= SHORT_GAP * facts.seconds
+    return np.nonzero(there)[0], np.nonzero(long & ~there)[0]
 
 
-def first_choice(facts: Problem, budget: int) -> np.ndarray:
-    """Everything leaves: the half that is cheapest to make again for its bytes is dropped, the rest is swapped."""
-    mode = np.zeros(len(facts.size), np.int64)
-    tensors = movable(facts)
-    price = facts.seconds[facts.produced[tensors]] / facts.size[tensors]
-    price[~facts.can_drop[tensors]] = np.inf
-    cheap = np.argsort(price, kind="stable")[:len(tensors) // 2]
-    mode[tensors] = SWAP
-    mode[tensors[cheap]] = np.where(facts.can_drop[tensors[cheap]], DROP, SWAP)
+def first_choice(facts: Problem) -> np.ndarray:
+    """Everything leaves in the gap at the fullest moment: the half that is cheapest to make again for its bytes is
+    dropped, the rest is swapped."""
+    mode = np.zeros(len(facts.gap_call), np.int64)
+    gaps, _ = movable(facts)
+    tensors = facts.gap_tensor[gaps]
+    price = facts.algorithm_seconds[facts.algorithm_ptr[facts.produced[tensors]]] / facts.size[tensors]
+    price[~facts.can_drop[gaps]] = np.inf
+    cheap = gaps[np.argsort(price, kind="stable")[:len(gaps) // 2]]
+    mode[gaps] = SWAP
+    mode[cheap] = np.where(facts.can_drop[cheap], DROP, SWAP)
     return mode
+
+
+def _keys(trace: Trace) -> tuple[dict[tuple[int, TensorId], AccessKey], dict[int, AccessKey]]:
+    """The access of a tensor by a call, and the first access of each call."""
+    key_of: dict[tuple[int, TensorId], AccessKey] = {}
+    first: dict[int, AccessKey] = {}
+    for access in trace.accesses:
+        key = (access.tensor_id, access.access_count)
+        key_of[access.call, access.tensor_id] = key
+        first.setdefault(access.call, key)
+    return key_of, first
 
 
 def modes_of(plan: Plan, facts: Problem, trace: Trace) -> np.ndarray:
     """The choice that a plan was made from."""
-    number = {tensor_id: n for n, tensor_id in enumerate(facts.ids)}
-    mode = np.full(len(facts.size), KEEP, np.int64)
-    for (tensor_id, _), action in plan.evictions.items():
-        mode[number[tensor_id]] = DROP if action is Action.DROP else SWAP
+    key_of, _ = _keys(trace)
+    mode = np.full(len(facts.gap_call), KEEP, np.int64)
+    for gap, (call, tensor) in enumerate(zip(facts.gap_call, facts.gap_tensor, strict=True)):
+        action = plan.evictions.get(key_of[int(call), facts.ids[tensor]])
+        if action is not None:
+            mode[gap] = DROP if action is Action.DROP else SWAP
     return mode
 
 
 def to_plan(trace: Trace, facts: Problem, mode: np.ndarray, prefetch_at: np.ndarray) -> Plan:
-    """Modes and calls as accesses: the evicted-access of each tensor, and the access at which its swap-in starts."""
-    key_of: dict[tuple[int, TensorId], AccessKey] = {}
-    first_key: dict[int, AccessKey] = {}
-    for access in trace.accesses:
-        key = (access.tensor_id, access.access_count)
-        key_of[access.call, access.tensor_id] = key
-        first_key.setdefault(access.call, key)
+    """Modes and calls as accesses: the evicted-access of each gap, and the access at which its swap-in starts."""
+    key_of, first = _keys(trace)
     evictions: dict[AccessKey, Action] = {}
     prefetches: dict[AccessKey, list[TensorId]] = {}
-    for n in np.nonzero(mode)[0]:
-        tensor_id = facts.ids[n]
-        action = Action.SWAP_OUT if mode[n] == SWAP else Action.DROP
-        evictions[key_of[int(facts.evict_at[n]), tensor_id]] = action
-    swapped = [n for n in np.nonzero((mode == SWAP) & (prefetch_at > 0))[0]]
-    for n in sorted(swapped, key=lambda n: (prefetch_at[n], facts.next_use[n])):
-        prefetches.setdefault(first_key[int(prefetch_at[n]) - 1], []).append(facts.ids[n])
+    for gap in np.nonzero(mode)[0]:
+        action = Action.SWAP_OUT if mode[gap] == SWAP else Action.DROP
+        evictions[key_of[int(facts.gap_call[gap]), facts.ids[facts.gap_tensor[gap]]]] = action
+    swapped = np.nonzero((mode == SWAP) & (prefetch_at > 0))[0]
+    for gap in sorted(swapped, key=lambda gap: (prefetch_at[gap], facts.gap_next[gap])):
+        prefetches.setdefault(first[int(prefetch_at[gap]) - 1], []).append(facts.ids[facts.gap_tensor[gap]])
     return Plan(evictions, {key: tuple(ids) for key, ids in prefetches.items()})
