@@ -1,6 +1,12 @@
 """minidl: an eager deep-learning framework built around tensor-granular memory management."""
 
-from minidl import autograd, ops  # noqa: F401 - importing them attaches the Tensor's operators
+import os
+
+# The CPU kernels multiply many small matrices, one image after the other. A pool of BLAS threads gains little on these
+# and spins against everything else on a busy machine, which can cost a factor of ten. Set it before NumPy is loaded.
+os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
+
+from minidl import autograd, ops  # noqa: E402, F401 - importing them attaches the Tensor's operators
 from minidl.autograd import no_grad
 from minidl.errors import OutOfMemory, ShapeError, UserError
 from minidl.executor import current

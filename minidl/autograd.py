@@ -121,8 +121,8 @@ def _deliver(storage: Storage, gradient: Tensor, gradients: dict[Storage, Tensor
     call = storage.call
     if call is None:
         if not storage.requires_grad:
-            raise UserError(f"backward() reached a tensor of shape {list(storage.meta.shape)} whose iteration has ended: "
-                            "call backward() in the iteration that computed the loss")
+            raise UserError(f"backward() reached a tensor of shape {list(storage.meta.shape)} whose iteration has "
+                            "ended: call backward() in the iteration that computed the loss")
         _add_to_leaf(storage, gradient)
         return
     other = gradients.get(storage)

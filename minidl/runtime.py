@@ -88,7 +88,8 @@ class Runtime:
         if self.policy.plans:
             profile = self.device.profile
             costs = Costs(1.0 / profile.link_out_bandwidth, 1.0 / profile.link_in_bandwidth, profile.link_latency_s)
-            self.executor.guide = self.memory.guide = Guide(self.policy, costs, Limits(self.memory.arena.capacity, host))
+            guide = Guide(self.policy, costs, Limits(self.memory.arena.capacity, host))
+            self.executor.guide = self.memory.guide = guide
         self.seed = seed
         self.counters: dict[str, int] = {}  # numbers that a step advances; a dry run puts them back
         self.dry = False

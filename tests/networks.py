@@ -1,4 +1,4 @@
-"""Small networks, a training loop that returns every byte of its state, and hands on the memory. Knows no test.
+"""Small networks, a training loop that returns every byte of its state, and helpers for tests of the memory.
 
 The networks are tiny in time (a few milliseconds a step) but deep enough that the working set of their largest
 operation is a small part of the unmanaged peak, and that this operation works on activations.

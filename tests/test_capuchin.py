@@ -233,18 +233,19 @@ def test_the_in_trigger_is_after_the_evicted_access():
     assert CapuchinSwap().plan(t, COSTS, limits(11)).prefetches == {(3, 1): (0,)}
 
 
-def test_swap_ins_queue_so_that_earlier_ones_start_earlier():
-    # Calls of 10 ms; 0 and 1 (12 ms each) are evicted after calls 0 and 1 and wanted at 90 and 80. Alone, 1 would start
-    # at 68; 0 has to start at 78, so 1 must have ended by then, and starts at 66: both in call 6 ... and with copies of
-    # 15 ms at 75 and 60: the accesses at 70 and 50, where 65 alone would have given 60.
-    def plan(size: float) -> Plan:
-        t = trace([call([], [0], 10), call([], [1], 10), call([], [2], 10),
-                   *[call([], [10 + n], 10) for n in range(5)], call([1], [3], 10), call([0], [4], 10)],
-                  {0: size, 1: size, 2: 40, 3: 0.25, 4: 0.25, **{10 + n: 0.25 for n in range(5)}})
-        return CapuchinSwap().plan(t, COSTS, limits(41))
+def queued(size: float) -> Plan:
+    t = trace([call([], [0], 10), call([], [1], 10), call([], [2], 10),
+               *[call([], [10 + n], 10) for n in range(5)], call([1], [3], 10), call([0], [4], 10)],
+              {0: size, 1: size, 2: 40, 3: 0.25, 4: 0.25, **{10 + n: 0.25 for n in range(5)}})
+    return CapuchinSwap().plan(t, COSTS, limits(41))
 
-    assert plan(12).prefetches == {(13, 1): (1,), (14, 1): (0,)}
-    assert plan(15).prefetches == {(12, 1): (1,), (14, 1): (0,)}
+
+def test_swap_ins_queue_so_that_earlier_ones_start_earlier():
+    # Calls of 10 ms; 0 and 1 are evicted after calls 0 and 1 and wanted at 90 and 80. Copies of 12 ms: 0 starts at 78,
+    # 1 has to end by then and starts at 66: the accesses at 70 and 60. Copies of 15 ms: at 75 and 60, the accesses at
+    # 70 and 50; alone 1 would have started at 65, with the access at 60.
+    assert queued(12).prefetches == {(13, 1): (1,), (14, 1): (0,)}
+    assert queued(15).prefetches == {(12, 1): (1,), (14, 1): (0,)}
 
 
 def test_room_for_a_prefetch_is_judged_with_the_others_on_the_planned_profile():
@@ -417,6 +418,12 @@ def test_a_late_tensor_starts_five_percent_of_its_swap_time_earlier_each_time():
         plan = policy.feedback(plan, seen({0: 1e-3}))
     assert starts == [80, 79, 78, 77]
     assert plan.moved == {0: 4 * MS}
+
+
+def test_each_tensor_keeps_the_shift_that_feedback_gave_it():  # 5% of 12 ms is 0.6 ms
+    policy = CapuchinSwap()
+    both = policy.feedback(policy.feedback(queued(12), seen({0: 1.0})), seen({1: 1.0, 0: 1e-9}))
+    assert isinstance(both, CapuchinPlan) and both.moved == {0: 600_000, 1: 600_000}
 
 
 def test_feedback_without_anything_late_is_the_same_plan():

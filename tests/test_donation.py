@@ -87,6 +87,12 @@ def test_a_part_of_a_larger_value_is_not_written_over():
         del y
         z = scale(give(part), 3.0)
         assert donated(runtime) == [] and values(z) == {6.0}
+        whole = scale(leaf(runtime, units=2), 2.0)
+        half = narrow(whole, 0, 64, 128)
+        del whole
+        # The sum is as large as what the half is a half of; written over it, it would read what it has just written.
+        rows = add(give(half), leaf(runtime, units=2).reshape((2, 64)))
+        assert donated(runtime) == [] and values(rows) == {3.0}
 
 
 def test_an_input_that_comes_twice_is_not_written_over():

@@ -80,6 +80,8 @@ def test_ids_and_access_counts_restart_with_every_iteration():
                 y = w * x
                 loss = y.sum()
                 assert (w.access_count, x.access_count, y.access_count) == (1, 2, 2)
+                first = runtime.tracker.iteration_start
+                assert (w.storage.first_access, x.storage.first_access) == (first + 1, first)
                 optimizer.zero_grad()
                 loss.backward()
                 optimizer.step()

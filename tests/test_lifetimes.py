@@ -131,6 +131,18 @@ def test_a_saved_tensor_lives_until_its_gradient_was_taken():
         assert used_units(runtime) == 3  # w, its gradient, the loss
 
 
+def test_what_a_call_saved_is_freed_with_it_even_if_its_record_lives_on():
+    with small_runtime() as runtime:
+        w = leaf(runtime, requires_grad=True)
+        x = scale(leaf(runtime), 2.0)
+        product = w * x  # saves x
+        other = scale(x, 3.0)  # its lineage keeps the record of x, and the leaf that x came from
+        del x
+        assert used_units(runtime) == 5
+        del product
+        assert used_units(runtime) == 3 and float(other.numpy()[0]) == 6.0
+
+
 def test_no_tensor_is_saved_for_a_gradient_that_nobody_wants():
     with small_runtime() as runtime:
         x = leaf(runtime)

@@ -223,6 +223,22 @@ def test_a_missing_wait_for_a_copy_still_on_its_way_out_shows_in_the_values():
     assert first_of_x((COPY_IN, COPY_OUT)) == 7.0
 
 
+def test_a_copy_into_bytes_that_a_move_left_behind_waits_for_the_move():
+    """Arena of 4000 units: B (1000) has 1000 free on its left and 2000 on its right, and a long queue of writes. C
+    (3000) comes back from the host as soon as B has been moved down, and no sooner."""
+    with small_runtime(units=4000) as runtime:
+        c = leaf(runtime, 3.0, units=3000)
+        swap_out(runtime, c)
+        hole, b = leaf(runtime, 1.0, units=1000), leaf(runtime, 2.0, units=1000)
+        del hole
+        with asynchronous(runtime):
+            for i in range(50):
+                fill_(b, float(i))
+            runtime.memory.make_resident((c.storage,), "test")
+        assert b.storage.block.offset == 0 and runtime.stats().moved_bytes == 1000 * UNIT
+        assert set(b.numpy()) == {49.0} and set(c.numpy()) == {3.0}
+
+
 def test_an_update_in_place_waits_for_the_copy_that_reads_the_old_bytes():
     """W is being copied out, and stays, when it is written: the copy must have the old bytes, or be given up."""
     with small_runtime() as runtime:

@@ -3,8 +3,10 @@
 Sizes are in units of 256 bytes: tensors of 64 float32.
 """
 
+import pytest
 from networks import drop, launches, leaf, small_runtime, swap_out
 
+from minidl.errors import OutOfMemory
 from minidl.memory.plan import Action
 from minidl.memory.recompute import missing_calls
 from minidl.memory.storage import IN, OUT, RECOMPUTE
@@ -129,3 +131,20 @@ def test_an_optimizer_step_keeps_values_of_the_forward_pass_right():
             assert value(w) == -1.0 and value(hidden) == 6.0 and value(exposed) == 6.5
             drop(runtime, exposed)  # its lineage ends at hidden, which has bytes: it may go again
             assert value(exposed) == 6.5
+
+
+def test_a_write_that_does_not_fit_changes_nothing():
+    """Arena of 3 units, all taken, and a host that is full of W: it cannot come back to be written."""
+    with small_runtime(units=3, host_memory=256) as runtime:
+        w, one = leaf(runtime, 2.0), leaf(runtime, 1.0)
+        copy = scale(w, 3.0)
+        drop(runtime, copy)
+        swap_out(runtime, w)
+        obstacles = [leaf(runtime), leaf(runtime)]
+        with pytest.raises(OutOfMemory, match=r"scale: need 256 B .*host memory is full"):
+            add_(w, one)
+        assert not runtime.memory.writing and copy.status is RECOMPUTE and w.status is OUT
+        runtime.check()
+        obstacles.clear()
+        add_(w, one)
+        assert (value(w), value(copy)) == (3.0, 6.0)

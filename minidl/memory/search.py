@@ -1,11 +1,13 @@
 """Local search over modes with the compiled simulation as its objective. Imported only when a plan is refined."""
 
+from collections.abc import Callable
+
 import numpy as np
 from numba import njit
 
 from minidl.memory import schedule
 
-simulate = njit(cache=True)(schedule.simulate)
+simulate: Callable[..., tuple[float, int, float, int]] = njit(cache=True)(schedule.simulate)
 
 
 @njit(cache=True)
@@ -13,10 +15,10 @@ def improve(trace, budget, slack, excess_price, copy_price, can_drop, movable, r
             evaluations, temperature, seed):
     """Improve ``mode`` in place; returns the (objective, seconds, bytes over the budget) of the best found.
 
-    trace: ``Problem.arrays()``. movable: the gaps whose mode may change. The objective is seconds, plus ``excess_price``
-    seconds a byte over the budget, plus ``copy_price`` seconds a byte copied: copies that computation hides are not
-    free, they leave no room for a slower link. A move changes one gap's mode or exchanges two; it is kept if it is
-    better, or worse by less than a temperature that falls to nothing.
+    trace: ``Problem.arrays()``. movable: the gaps whose mode may change; rare: those that are tried less often. The
+    objective is seconds, plus ``excess_price`` seconds a byte over the budget, plus ``copy_price`` seconds a byte
+    copied: copies that computation hides are not free, they leave no room for a slower link. A move changes one gap's
+    mode or exchanges two; it is kept if it is better, or worse by less than a temperature that falls to nothing.
     """
     np.random.seed(seed)
     time, over, _, moved = simulate(*trace, budget, slack, mode, prefetch_at)

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 
@@ -58,7 +59,8 @@ class Auto(OnDemand):
         self._costs, self._limits = costs, limits
         facts = problem(trace, costs)
         mode = np.zeros(len(facts.gap_call), np.int64)
-        _, excess, _, _ = simulate(*facts.arrays(), limits.device_bytes, SLACK, mode, mode.copy())
+        arguments: tuple[Any, ...] = (*facts.arrays(), limits.device_bytes, SLACK, mode, mode.copy())
+        _, excess, _, _ = simulate(*arguments)
         if excess <= 0 or not len(movable(facts)[0]):
             return EMPTY_PLAN
         return self._search(trace, facts, first_choice(facts), 0)
@@ -82,10 +84,10 @@ class Auto(OnDemand):
 
         prefetch_at = np.full(len(mode), -1, np.int64)
         budget = int(self._limits.device_bytes * SHARES[done])
+        temperature = TEMPERATURE * facts.seconds * 0.6 ** (done % SETTLED)
         search.improve(facts.arrays(), budget, SLACK, EXCESS_WEIGHT * facts.seconds / budget,
                        COPY_WEIGHT * self._costs.out_seconds_per_byte, facts.can_drop, *movable(facts), mode,
-                       prefetch_at, max(200, int(WORK / len(trace.calls))), TEMPERATURE * facts.seconds * 0.6 ** (done % SETTLED),
-                       done)
+                       prefetch_at, max(200, int(WORK / len(trace.calls))), temperature, done)
         predicted, _, _, _ = search.simulate(*facts.arrays(), budget, SLACK, mode, prefetch_at)
         return replace(to_plan(trace, facts, mode, prefetch_at), predicted_seconds=float(predicted), round=done)
 

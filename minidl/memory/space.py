@@ -1,0 +1,219 @@
+"""Making room on the device: what may leave it, what the policy says should, and how free bytes become one piece.
+
+Room is found in this order: a free block; what is being copied out anyway; what the policy ranks, until enough is free
+in total; then one piece is made of it, by the cheaper of evicting an address-contiguous window and sliding blocks
+together. Blocks in use may be moved, never evicted. Knows storages and times; no operation.
+"""
+
+from __future__ import annotations
+
+import weakref
+from collections import deque
+from collections.abc import Iterable
+
+from minidl.device.device import Device
+from minidl.errors import OutOfMemory
+from minidl.memory.allocator import Allocator
+from minidl.memory.arena import Block
+from minidl.memory.plan import Action, Policy, Residency
+from minidl.memory.recompute import missing_calls, reads, replay_seconds
+from minidl.memory.storage import IN, OUT, RECOMPUTE, SWAPPING_IN, SWAPPING_OUT, Storage
+from minidl.memory.tracker import Tracker
+from minidl.meta import aligned
+from minidl.op import Call
+from minidl.units import format_bytes
+
+
+class Space:
+    """The bytes of one device under one policy, and the sets that say what may be done with them."""
+
+    def __init__(self, device: Device, policy: Policy, tracker: Tracker, budget_bytes: int, host_bytes: int) -> None:
+        self.device = device
+        self.policy = policy
+        self.tracker = tracker
+        self.allocator = Allocator(device, budget_bytes, host_bytes)
+        self.arena = self.allocator.arena
+        self.residents: dict[weakref.ref[Storage], None] = {}  # every storage with bytes on the device or the host
+        self.dropped: dict[weakref.ref[Storage], None] = {}  # RECOMPUTE, though someone may still ask for it
+        self.leaving: deque[weakref.ref[Storage]] = deque()  # being copied out, earliest first; their blocks are due
+        self.protected: set[Storage] = set()  # may be swapped but not dropped: a replay under way needs them
+        self.writing: set[Storage] = set()  # targets of the in-place call under way
+
+    def _allocate(self, nbytes: int, owner: object, pinned: set[Storage], op_name: str, *, high: bool = False) -> Block:
+        block = self.arena.allocate(nbytes, owner, high=high)
+        if block is None:
+            self._make_room(nbytes, pinned, op_name)
+            block = self.arena.allocate(nbytes, owner, high=high)
+            assert block is not None
+        return block
+
+    def _make_room(self, nbytes: int, pinned: set[Storage], op_name: str) -> None:
+        need = aligned(nbytes)
+        arena = self.arena
+        willing: dict[Storage, Action] = {}
+        self._reclaim_bytes(need)
+        if self.policy.moves_tensors and arena.free_bytes < need:
+            for ref in self.residents:  # what the plan has brought in too early for this
+                storage = ref()
+                if storage is not None and storage.status is SWAPPING_IN:
+                    self.allocator.finish_swap_in(storage)
+        if self.policy.moves_tensors:
+            evictable = self._evictable(pinned)
+            ranking = self.policy.victims([self._residency(storage) for storage in evictable.values()], need)
+            willing = {evictable[tensor_id]: action for tensor_id, action in ranking if tensor_id in evictable}
+            for storage, action in list(willing.items()):
+                if arena.free_bytes >= need:
+                    break
+                if self.evict(storage, action):
+                    del willing[storage]
+        if arena.free_bytes < need:
+            raise self._out_of_memory(need, pinned, op_name)
+        if arena.largest_free < need:
+            self._make_one_piece(need, willing)
+
+    def _make_one_piece(self, need: int, willing: dict[Storage, Action]) -> None:
+        """Enough is free, but not in one piece: evict a contiguous window or slide blocks together, the cheaper."""
+        device = self.device
+
+        def seconds_to_evict(block: Block) -> float | None:
+            storage = block.owner() if isinstance(block.owner, weakref.ref) else None
+            if storage not in willing:
+                return None
+            again = device.in_seconds(block.size)
+            return again if storage.host is not None else again + device.out_seconds(block.size)
+
+        slide = self._slide(need)
+        moved_bytes = _owned_bytes(*slide)
+        window = self.arena.cheapest_window(need, seconds_to_evict) if willing else None
+        if window is not None and window[0] < device.move_seconds(moved_bytes):
+            storages = [block.owner() for block in window[1] if isinstance(block.owner, weakref.ref)]
+            # Not every one may go (the host may be full); the slide remains.
+            if all(storage is None or self.evict(storage, willing[storage]) for storage in storages):
+                return
+            slide = self._slide(need)
+        self.allocator.slide(*slide)
+
+    def _slide(self, need: int) -> tuple[Block, Block]:
+        """The cheapest range to slide; only if there is no other, one with blocks that are being copied."""
+        slide = self.arena.cheapest_slide(need, _in_flight) or self.arena.cheapest_slide(need)
+        assert slide is not None  # enough is free, and everything can be moved
+        return slide
+
+    def _slide_for(self, nbytes: int, gain_seconds: float) -> bool:
+        """Slide blocks together for a workspace, if that takes less time than the workspace saves."""
+        need = aligned(nbytes)
+        if self.arena.free_bytes < need:
+            return False
+        slide = self.arena.cheapest_slide(need, _in_flight)
+        if slide is None or self.device.move_seconds(_owned_bytes(*slide)) >= gain_seconds:
+            return False
+        self.allocator.slide(*slide)
+        return True
+
+    def _gather(self, nbytes: int, owner: object, *, high: bool) -> Block | None:
+        """A block, without evicting anything: by sliding if enough is free in total, which costs little; otherwise by
+        giving away what is being copied out, earliest first, whose next user then waits for the copy."""
+        need = aligned(nbytes)
+        while True:
+            if self.arena.free_bytes >= need:
+                slide = self.arena.cheapest_slide(need, _in_flight)
+                if slide is not None:
+                    self.allocator.slide(*slide)
+            block = self.arena.allocate(nbytes, owner, high=high)
+            if block is not None or not self._reclaim_one():
+                return block
+
+    def _reclaim_bytes(self, need: int) -> None:
+        while self.arena.free_bytes < need and self._reclaim_one():
+            pass
+
+    def _reclaim_one(self) -> bool:
+        while self.leaving:
+            storage = self.leaving.popleft()()
+            if storage is not None and storage.status is SWAPPING_OUT:
+                self.allocator.finish_swap_out(storage)
+                return True
+        return False
+
+    def _evictable(self, pinned: set[Storage]) -> dict[int, Storage]:
+        storages = (ref() for ref in self.residents)
+        return {s.tensor_id: s for s in storages if s is not None and s.status is IN and s not in pinned}
+
+    def _residency(self, storage: Storage) -> Residency:
+        block = storage.block
+        assert block is not None
+        calls = self._lineage(storage) if self.policy.weighs_recomputation else None
+        seconds = None if calls is None else replay_seconds(calls)
+        seen = storage.last_access >= self.tracker.iteration_start
+        return Residency(storage.tensor_id, block.size, block.offset, storage.first_access if seen else None,
+                         storage.last_access if seen else None, storage.persistent, storage.host is not None, seconds)
+
+    def evict(self, storage: Storage, action: Action) -> bool:
+        """Take a storage off the device; False if neither the host has room nor lineage can make it again."""
+        if action is Action.DROP and self._lineage(storage) is not None:
+            self._drop(storage)
+        elif self._back_up(storage):
+            self.allocator.leave_device(storage)
+            storage.become(OUT)
+        elif self._lineage(storage) is not None:  # the host is full: swapping degrades to recomputation
+            self._drop(storage)
+        else:
+            return False
+        return True
+
+    def _lineage(self, storage: Storage) -> list[Call] | None:
+        """The calls that would make a storage again if it were dropped now; None if it must not be."""
+        if storage in self.protected:
+            return None
+        calls = missing_calls(storage)
+        return None if calls is None or reads(calls, self.writing) else calls
+
+    def _drop(self, storage: Storage) -> None:
+        self.allocator.leave_device(storage)
+        self.allocator.forget_host_copy(storage)
+        storage.become(RECOMPUTE)
+        self.residents.pop(storage.me, None)
+        self.dropped[storage.me] = None
+
+    def _back_up(self, storage: Storage) -> bool:
+        """Have a valid copy on the host, making room by forgetting copies of what is on the device anyway."""
+        if storage.host is not None:
+            return True
+        host = self.allocator.host
+        if host.capacity - host.used_bytes < storage.nbytes:
+            for ref in self.residents:
+                other = ref()
+                if other is not None and other.status is IN and other.host is not None:
+                    self.allocator.forget_host_copy(other)
+                    if host.capacity - host.used_bytes >= storage.nbytes:
+                        break
+        return self.allocator.swap_out(storage)
+
+    def _out_of_memory(self, need: int, pinned: set[Storage], op_name: str) -> OutOfMemory:
+        arena, host = self.arena, self.allocator.host
+        in_use = sum(aligned(s.nbytes) for s in pinned if s.block is not None)
+        resident = len(self._evictable(pinned))  # asked to leave, in vain
+        text = (f"{op_name}: need {format_bytes(need)} beside {format_bytes(in_use)} in use by it; "
+                f"{format_bytes(arena.free_bytes)} of {format_bytes(arena.capacity)} free, "
+                f"{resident} tensors resident")
+        if not self.policy.moves_tensors:
+            text += f"; policy {self.policy.name!r} evicts nothing"
+        elif resident or host.used_bytes + need > host.capacity:
+            text += f"; host memory is full ({format_bytes(host.used_bytes)} of {format_bytes(host.capacity)})"
+        return OutOfMemory(text, op=op_name, need_bytes=need + in_use, budget_bytes=arena.capacity)
+
+
+def _in_flight(block: Block) -> bool:
+    storage = block.owner() if isinstance(block.owner, weakref.ref) else None
+    return storage is not None and storage.status is not IN
+
+
+def _range(first: Block, last: Block) -> Iterable[Block]:
+    block: Block | None = first
+    while block is not None:
+        yield block
+        block = None if block is last else block.next
+
+
+def _owned_bytes(first: Block, last: Block) -> int:
+    return sum(block.size for block in _range(first, last) if block.owner is not None)
