@@ -74,9 +74,13 @@ def _fetch(call: Call, source: str, index: int, name: str, dys: list[Tensor | No
 
 def _take_saved(call: Call) -> dict[int, Tensor]:
     """Handles on what the call saved; they take over the uses that it counted."""
+    storages = {index: call.saved_storage(index) for index in call.saved}
+    for storage in storages.values():
+        if storage.base.mutated_at > call.sequence:
+            raise UserError(f"the gradient of {call.op.name} needs a tensor of shape {list(storage.meta.shape)} that "
+                            "was written in place since")
     saved: dict[int, Tensor] = {}
-    for index in call.saved:
-        storage = call.saved_storage(index)
+    for index, storage in storages.items():
         storage.base.saved -= 1
         saved[index] = Tensor(storage)
     call.saved = ()

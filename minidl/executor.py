@@ -64,6 +64,9 @@ class Executor:
         written = [inputs[i] for i in op.mutates(len(inputs))] if op.mutates is not None else ()
         try:
             if written:
+                if self.grad_enabled and any(s.base.call is not None and s.base.requires_grad for s in written):
+                    raise UserError(f"{op.name} would write over a value that a gradient flows through; use the "
+                                    "operation that returns a new tensor")
                 memory.before_write(written)
             for storage in inputs:
                 if storage.base.status is not IN:

@@ -155,6 +155,9 @@ class Tensor:
     def __float__(self) -> float:
         return float(self.item())
 
+    def __bool__(self) -> bool:
+        return bool(self.item())
+
     def __len__(self) -> int:
         if not self.shape:
             raise TypeError("a tensor without dimensions has no length")

@@ -6,11 +6,12 @@ Sizes are in units of 256 bytes: tensors of 64 float32.
 import pytest
 from networks import drop, launches, leaf, small_runtime, swap_out
 
-from minidl.errors import OutOfMemory
+from minidl import Runtime, no_grad, ops
+from minidl.errors import OutOfMemory, UserError
 from minidl.memory.plan import Action
 from minidl.memory.recompute import missing_calls
 from minidl.memory.storage import IN, OUT, RECOMPUTE
-from minidl.ops.elementwise import exp, scale, shift
+from minidl.ops.elementwise import exp, mul, scale, shift
 from minidl.ops.update import add_, copy_, fill_
 from minidl.optim import SGD
 from minidl.runtime import parameter
@@ -148,3 +149,26 @@ def test_a_write_that_does_not_fit_changes_nothing():
         obstacles.clear()
         add_(w, one)
         assert (value(w), value(copy)) == (3.0, 6.0)
+
+
+def test_a_gradient_that_needs_what_was_written_in_place_since_is_an_error():
+    with Runtime(device="cpu:virtual", memory_budget="1MiB"):
+        w, c = parameter((4,)), parameter((4,), requires_grad=False)
+        fill_(w, 2.0)
+        fill_(c, 3.0)
+        z = mul(w, c)
+        fill_(c, 100.0)
+        with pytest.raises(UserError, match=r"the gradient of mul needs a tensor of shape \[4\] that was written"):
+            ops.sum(z).backward()
+
+
+def test_writing_over_a_value_that_a_gradient_flows_through_is_an_error():
+    with Runtime(device="cpu:virtual", memory_budget="1MiB"):
+        w = parameter((4,))
+        fill_(w, 2.0)
+        y = mul(w, 3.0)
+        with pytest.raises(UserError, match="add_ would write over a value that a gradient flows through"):
+            y.add_(w)
+        with no_grad():
+            y.add_(w)  # nobody differentiates this
+        assert y.numpy().tolist() == [8.0] * 4

@@ -50,6 +50,8 @@ class Space:
     def _make_room(self, nbytes: int, pinned: set[Storage], op_name: str) -> None:
         need = aligned(nbytes)
         arena = self.arena
+        if need + sum(aligned(s.nbytes) for s in pinned if s.block is not None) > arena.capacity:
+            raise self._out_of_memory(need, pinned, op_name)  # in vain: nothing is evicted for it
         willing: dict[Storage, Action] = {}
         self._reclaim_bytes(need)
         if self.policy.moves_tensors and arena.free_bytes < need:
