@@ -152,6 +152,7 @@ class Runtime:
         tracker = Tracker()
         ledger = Ledger(tracker, resident)
         executor = Executor(devices.DryDevice(self.device), ledger, tracker, deterministic=self.executor.deterministic)
+        executor.issued = self.executor.issued  # what was written in place before the dry run lies before its calls
         self.dry = True
         try:
             with activate(executor):

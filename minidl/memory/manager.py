@@ -15,6 +15,7 @@ from minidl.memory.guide import Actions
 from minidl.memory.placing import Placer
 from minidl.memory.plan import Action, Policy
 from minidl.memory.recompute import missing_calls, reads
+from minidl.memory.space import in_flight
 from minidl.memory.storage import IN, OUT, RECOMPUTE, SWAPPING_IN, SWAPPING_OUT, Storage, TensorId
 from minidl.memory.tracker import GRADIENT_ID, SURVIVOR_STEP, Tracker
 
@@ -179,6 +180,11 @@ class Manager(Placer):
             elif storage.tensor_id >= 0:
                 storage.tensor_id += SURVIVOR_STEP
         self._impure = False
+        if self.guide is not None and not failed:
+            # Little is left now, and wherever it lies it would split the space that the plan counts on.
+            slide = self.arena.cheapest_slide(self.arena.free_bytes, in_flight)
+            if slide is not None:
+                self.allocator.slide(*slide)
         self.prefetches.clear()
         self.evicted.clear()
         self.arrivals.clear()

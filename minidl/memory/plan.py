@@ -71,6 +71,7 @@ class Plan:
                  is brought back at its back-access; what was dropped is recomputed there.
     prefetches   in-trigger (an access of any tensor) -> the tensors whose swap-in is started after it, in this order.
     predicted_seconds   length of an iteration under this plan, if the policy knows.
+    share        of the device's budget that it was made for.
     round        how many plans came before it; best and best_seconds are the one that was fastest when it was tried.
     """
 
@@ -78,6 +79,7 @@ class Plan:
     prefetches: Mapping[AccessKey, tuple[TensorId, ...]] = field(default_factory=dict)
     predicted_seconds: float | None = None
     round: int = 0
+    share: float = 1.0
     best: "Plan | None" = None
     best_seconds: float = inf
 

@@ -97,7 +97,7 @@ class Space:
 
     def _slide(self, need: int) -> tuple[Block, Block]:
         """The cheapest range to slide; only if there is no other, one with blocks that are being copied."""
-        slide = self.arena.cheapest_slide(need, _in_flight) or self.arena.cheapest_slide(need)
+        slide = self.arena.cheapest_slide(need, in_flight) or self.arena.cheapest_slide(need)
         assert slide is not None  # enough is free, and everything can be moved
         return slide
 
@@ -106,7 +106,7 @@ class Space:
         need = aligned(nbytes)
         if self.arena.free_bytes < need:
             return False
-        slide = self.arena.cheapest_slide(need, _in_flight)
+        slide = self.arena.cheapest_slide(need, in_flight)
         if slide is None or self.device.move_seconds(_owned_bytes(*slide)) >= gain_seconds:
             return False
         self.allocator.slide(*slide)
@@ -118,7 +118,7 @@ class Space:
         need = aligned(nbytes)
         while True:
             if self.arena.free_bytes >= need:
-                slide = self.arena.cheapest_slide(need, _in_flight)
+                slide = self.arena.cheapest_slide(need, in_flight)
                 if slide is not None:
                     self.allocator.slide(*slide)
             block = self.arena.allocate(nbytes, owner, high=high)
@@ -205,7 +205,8 @@ class Space:
         return OutOfMemory(text, op=op_name, need_bytes=need + in_use, budget_bytes=arena.capacity)
 
 
-def _in_flight(block: Block) -> bool:
+def in_flight(block: Block) -> bool:
+    """Whether a block's bytes are being copied: moving it would have to wait."""
     storage = block.owner() if isinstance(block.owner, weakref.ref) else None
     return storage is not None and storage.status is not IN
 

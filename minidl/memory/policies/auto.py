@@ -34,12 +34,12 @@ SLACK = 0.05          # a swap-in starts this share of its duration earlier than
 EXCESS_WEIGHT = 20.0  # going over the budget by all of it costs as much as this many iterations
 COPY_WEIGHT = 0.02    # a copied byte costs this share of its time on the link, even when computation hides it
 TEMPERATURE = 0.003   # of the iteration: how much worse a move may be and still be kept, at first
-WORK = 8e6            # calls simulated for each plan
+WORK = 8e6          # calls simulated for each plan
 SHORT_GAP = 0.01      # of the iteration: shorter gaps away from the fullest moment are not considered
 # Shares of the budget that plans are made for. What is left over is not lost: it spares the moves that a full arena
-# costs. How much of it pays is not known beforehand, so each share is tried, and the fastest plan is kept.
-SHARES = (0.99,) * 6 + (1.0, 0.98, 0.97, 0.99, 0.96, 0.95) * 2
-SETTLED = 6  # plans of one search; those after it start from the fastest so far
+# costs. How much of it pays is not known beforehand, so each share is tried, and the fastest plan is refined and kept.
+SHARES = (0.99, 1.0, 0.97, 0.98, 0.96, 0.95) * 2
+ROUNDS = 40
 
 
 class Auto(OnDemand):
@@ -63,33 +63,38 @@ class Auto(OnDemand):
         _, excess, _, _ = simulate(*arguments)
         if excess <= 0 or not len(movable(facts)[0]):
             return EMPTY_PLAN
-        return self._search(trace, facts, first_choice(facts), 0)
+        return self._search(trace, facts, first_choice(facts), SHARES[0], 0)
 
     def feedback(self, plan: Plan, observed: Observation) -> Plan:
-        if not plan.evictions or plan.round >= len(SHARES):
+        if not plan.evictions or plan.round >= ROUNDS:
             return plan
         if observed.seconds < plan.best_seconds:
             plan = replace(plan, best=replace(plan, best=None), best_seconds=observed.seconds)
+        best = plan.best
+        assert best is not None
         done = plan.round + 1
-        if done == len(SHARES):
-            assert plan.best is not None
-            return replace(plan.best, round=done)
+        if done == ROUNDS:
+            return replace(best, round=done)
         facts = problem(observed.trace, self._costs)
-        start = plan if done < SETTLED or plan.best is None else plan.best
-        found = self._search(observed.trace, facts, modes_of(start, facts, observed.trace), done)
-        return replace(found, best=plan.best, best_seconds=plan.best_seconds)
+        if done < len(SHARES):
+            found = self._search(observed.trace, facts, first_choice(facts), SHARES[done], done)
+        else:  # around the fastest, a little above and below its share
+            share = min(1.0, best.share + (0.0, 0.005, -0.005)[done % 3])
+            found = self._search(observed.trace, facts, modes_of(best, facts, observed.trace), share, done)
+        return replace(found, best=best, best_seconds=plan.best_seconds)
 
-    def _search(self, trace: Trace, facts: Problem, mode: np.ndarray, done: int) -> Plan:
+    def _search(self, trace: Trace, facts: Problem, mode: np.ndarray, share: float, done: int) -> Plan:
         from minidl.memory import search  # compiled code: loaded when the first plan is made
 
         prefetch_at = np.full(len(mode), -1, np.int64)
-        budget = int(self._limits.device_bytes * SHARES[done])
-        temperature = TEMPERATURE * facts.seconds * 0.6 ** (done % SETTLED)
+        budget = int(self._limits.device_bytes * share)
+        temperature = TEMPERATURE * facts.seconds * (1.0 if done < len(SHARES) else 0.3)
         search.improve(facts.arrays(), budget, SLACK, EXCESS_WEIGHT * facts.seconds / budget,
                        COPY_WEIGHT * self._costs.out_seconds_per_byte, facts.can_drop, *movable(facts), mode,
                        prefetch_at, max(200, int(WORK / len(trace.calls))), temperature, done)
         predicted, _, _, _ = search.simulate(*facts.arrays(), budget, SLACK, mode, prefetch_at)
-        return replace(to_plan(trace, facts, mode, prefetch_at), predicted_seconds=float(predicted), round=done)
+        return replace(to_plan(trace, facts, mode, prefetch_at), predicted_seconds=float(predicted), share=share,
+                       round=done)
 
 
 def movable(facts: Problem) -> tuple[np.ndarray, np.ndarray]:
