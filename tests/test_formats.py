@@ -47,7 +47,7 @@ def test_every_field_is_in_the_file():
         return {field.name for field in fields(kind)}
 
     plan, trace = json.loads(plan_to_json(PLAN)), json.loads(trace_to_json(TRACE))
-    assert plan.keys() - {"format", "version"} == names(Plan) - {"round", "best", "best_seconds"}  # a search's state
+    assert plan.keys() - {"format", "version"} == names(Plan) - {"round", "best", "best_seconds", "share"}  # a search's state
     assert trace.keys() - {"format", "version"} == names(Trace)
     assert trace["calls"][0].keys() == names(TraceCall)
     assert trace["calls"][0]["algorithms"][0].keys() == names(Algorithm)

@@ -4,6 +4,7 @@ Sizes are in units of 256 bytes: tensors of 64 float32.
 """
 
 import gc
+import sys
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -306,3 +307,24 @@ def test_no_grad_sums_of_many_tensors_hold_only_what_is_named():
         with runtime.iteration():
             pass
         assert used_units(runtime) == 1 and float(total.numpy()[0]) == 4950.0
+
+
+@pytest.mark.parametrize("device", ["cpu:virtual", "cpu:threads"])
+def test_the_cycle_collector_may_free_tensors_in_the_middle_of_the_arenas_work(device):
+    thresholds, interval = gc.get_threshold(), sys.getswitchinterval()
+    gc.set_threshold(3)  # a collection at almost every allocation of Python's, in whatever thread it happens
+    sys.setswitchinterval(1e-4)
+    try:
+        with minidl.Runtime(device, memory_budget=1 << 22, host_memory=1 << 16) as runtime:
+            for _ in range(300):
+                product = runtime.tensor(np.ones((64, 64), np.float32)) @ runtime.tensor(np.ones((64, 64), np.float32))
+                cycle = [product]
+                cycle.append(cycle)
+                del cycle, product
+            gc.collect()
+            runtime.memory.bury()
+            runtime.check()
+            assert runtime.memory.arena.used_bytes == 0
+    finally:
+        gc.set_threshold(*thresholds)
+        sys.setswitchinterval(interval)

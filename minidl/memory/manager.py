@@ -7,6 +7,7 @@ from __future__ import annotations
 import weakref
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
+from threading import get_ident
 
 from minidl.device.clock import COMPUTE
 from minidl.device.device import Device
@@ -56,8 +57,12 @@ class Manager(Placer):
             self.protected.difference_update(added)
 
     def _swap_in(self, storage: Storage, pinned: set[Storage], op_name: str) -> None:
-        block = self._allocate(storage.nbytes, storage.me, pinned, op_name, high=storage.persistent)
-        self.allocator.swap_in(storage, block)
+        self.busy = True
+        try:
+            block = self._allocate(storage.nbytes, storage.me, pinned, op_name, high=storage.persistent)
+            self.allocator.swap_in(storage, block)
+        finally:
+            self.busy = False
         self.paged_in_bytes += storage.nbytes
 
     def _arrive(self, storage: Storage) -> None:
@@ -78,11 +83,13 @@ class Manager(Placer):
 
     def after_write(self, targets: Iterable[Storage], number: int) -> None:
         """Call ``number`` has changed the bytes: a host copy is stale, and lineage no longer leads to them."""
+        self.busy = True
         for storage in targets:
             base = storage.base
             base.mutated_at = number
             base.call = None
             self.allocator.forget_host_copy(base)
+        self.busy = False
         self.writing = set()
 
     # Guided execution ----------------------------------------------------------------------------------------
@@ -91,10 +98,12 @@ class Manager(Placer):
         """Do what the plan says after a call: evictions of its operands, then swap-ins of what was evicted before."""
         evictions, prefetches = actions
         if evictions:
+            self.busy = True
             for base in dict.fromkeys(storage.base for storage in operands):
                 action = evictions.get(base.tensor_id)
                 if action is not None and base.status is IN and base.refs:
                     self._evict_ahead(base, action)
+            self.busy = False
         for tensor_id in prefetches:
             ref = self.evicted.get(tensor_id)
             if ref is not None:
@@ -122,12 +131,15 @@ class Manager(Placer):
                 queue.popleft()
                 continue
             # At the persistent end: a block that is being filled cannot be moved, and would split the space.
+            self.busy = True
             block = self.arena.allocate(storage.nbytes, storage.me, high=True)
             if block is None:
                 block = self._gather(storage.nbytes, storage.me, high=True)
+            if block is not None:
+                self.allocator.start_swap_in(storage, block)
+            self.busy = False
             if block is None:
                 return
-            self.allocator.start_swap_in(storage, block)
             queue.popleft()
 
     def lateness(self) -> dict[TensorId, float]:
@@ -141,6 +153,10 @@ class Manager(Placer):
         if (self._impure and self.dropped and not record_gone and storage.call is not None
                 and missing_calls(storage) is None):
             return  # something dropped may still have to start from it; it goes with its record
+        if self.busy or get_ident() != self.thread:
+            self.orphans.append((storage, record_gone))
+            return
+        self.busy = True
         if storage.block is not None:
             self.allocator.leave_device(storage)
         if storage.host is not None:
@@ -151,6 +167,13 @@ class Manager(Placer):
         elif self.dropped:
             self.dropped.pop(storage.me, None)
         self.tracker.freed(storage)
+        self.busy = False
+
+    def bury(self) -> None:
+        """Free what was left while the arena was at work."""
+        while self.orphans:
+            storage, record_gone = self.orphans.popleft()
+            self.deallocate(storage, record_gone=record_gone)
 
     def regenerated(self, storage: Storage) -> None:
         """A dropped storage has its bytes again."""
@@ -179,12 +202,15 @@ class Manager(Placer):
                 storage.tensor_id = GRADIENT_ID - owners[storage].tensor_id
             elif storage.tensor_id >= 0:
                 storage.tensor_id += SURVIVOR_STEP
+        self.bury()
         self._impure = False
         if self.guide is not None and not failed:
             # Little is left now, and wherever it lies it would split the space that the plan counts on.
             slide = self.arena.cheapest_slide(self.arena.free_bytes, in_flight)
             if slide is not None:
+                self.busy = True
                 self.allocator.slide(*slide)
+                self.busy = False
         self.prefetches.clear()
         self.evicted.clear()
         self.arrivals.clear()

@@ -33,7 +33,12 @@ class Placer(Space):
 
     def place_leaf(self, storage: Storage) -> None:
         """Give a new leaf uninitialised bytes. Raises OutOfMemory."""
-        storage.block = self._allocate(storage.nbytes, storage.me, set(), "allocate", high=storage.persistent)
+        self.bury()
+        self.busy = True
+        try:
+            storage.block = self._allocate(storage.nbytes, storage.me, set(), "allocate", high=storage.persistent)
+        finally:
+            self.busy = False
         self.device.wait_marks(COMPUTE, storage.block.marks)
         storage.status = IN
         self.residents[storage.me] = None
@@ -46,6 +51,9 @@ class Placer(Space):
         Raises OutOfMemory, with every output unplaced again.
         """
         op = signature.op
+        if self.orphans:
+            self.bury()
+        self.busy = True
         if op.donates:
             pairs = donation.free(signature, inputs, outputs, given)
             for target, position in pairs:
@@ -68,10 +76,13 @@ class Placer(Space):
             return self._workspace(signature, inputs, outputs)
         except OutOfMemory:
             self.launched()
+            self.busy = False
             for output in outputs:
                 if output.block is not None:
                     self.deallocate(output)
             raise
+        finally:
+            self.busy = False
 
     def launched(self) -> None:
         """The call has been given to the device: the inputs that it writes over have lost their bytes."""
@@ -153,4 +164,8 @@ class Placer(Space):
 
     def deallocate(self, storage: Storage, *, record_gone: bool = False) -> None:
         """Free a storage's bytes."""
+        raise NotImplementedError
+
+    def bury(self) -> None:
+        """Free what was left while the arena was at work."""
         raise NotImplementedError

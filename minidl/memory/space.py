@@ -10,6 +10,7 @@ from __future__ import annotations
 import weakref
 from collections import deque
 from collections.abc import Iterable
+from threading import get_ident
 
 from minidl.device.device import Device
 from minidl.errors import OutOfMemory
@@ -38,6 +39,11 @@ class Space:
         self.leaving: deque[weakref.ref[Storage]] = deque()  # being copied out, earliest first; their blocks are due
         self.protected: set[Storage] = set()  # may be swapped but not dropped: a replay under way needs them
         self.writing: set[Storage] = set()  # targets of the in-place call under way
+        # The cycle collector may free tensors at any allocation of Python's, also in the middle of the arena's work, and
+        # in any thread: then they only queue here, until the next call.
+        self.orphans: deque[tuple[Storage, bool]] = deque()
+        self.busy = False
+        self.thread = get_ident()
 
     def _allocate(self, nbytes: int, owner: object, pinned: set[Storage], op_name: str, *, high: bool = False) -> Block:
         block = self.arena.allocate(nbytes, owner, high=high)
@@ -51,7 +57,7 @@ class Space:
         need = aligned(nbytes)
         arena = self.arena
         if need + sum(aligned(s.nbytes) for s in pinned if s.block is not None) > arena.capacity:
-            raise self._out_of_memory(need, pinned, op_name)  # in vain: nothing is evicted for it
+            raise self._out_of_memory(need, pinned, op_name, alone=True)  # nothing is evicted in vain
         willing: dict[Storage, Action] = {}
         self._reclaim_bytes(need)
         if self.policy.moves_tensors and arena.free_bytes < need:
@@ -191,14 +197,16 @@ class Space:
                         break
         return self.allocator.swap_out(storage)
 
-    def _out_of_memory(self, need: int, pinned: set[Storage], op_name: str) -> OutOfMemory:
+    def _out_of_memory(self, need: int, pinned: set[Storage], op_name: str, *, alone: bool = False) -> OutOfMemory:
         arena, host = self.arena, self.allocator.host
         in_use = sum(aligned(s.nbytes) for s in pinned if s.block is not None)
         resident = len(self._evictable(pinned))  # asked to leave, in vain
         text = (f"{op_name}: need {format_bytes(need)} beside {format_bytes(in_use)} in use by it; "
                 f"{format_bytes(arena.free_bytes)} of {format_bytes(arena.capacity)} free, "
                 f"{resident} tensors resident")
-        if not self.policy.moves_tensors:
+        if alone:
+            text += f"; that alone is more than {format_bytes(arena.capacity)}"
+        elif not self.policy.moves_tensors:
             text += f"; policy {self.policy.name!r} evicts nothing"
         elif resident or host.used_bytes + need > host.capacity:
             text += f"; host memory is full ({format_bytes(host.used_bytes)} of {format_bytes(host.capacity)})"

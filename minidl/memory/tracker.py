@@ -110,6 +110,8 @@ class Tracker:
         frees: dict[int, list[TensorId]] = {}
         tensors: dict[TensorId, TraceTensor] = {}
         for sequence, tensor_id, nbytes in self._frees:
+            if sequence < self.iteration_start:
+                continue  # before the first call: it took no part
             frees.setdefault(sequence, []).append(tensor_id)
             tensors[tensor_id] = TraceTensor(tensor_id, nbytes, persistent(tensor_id))
         calls = []
