@@ -76,7 +76,7 @@ class Runtime:
     """
 
     def __init__(self, device: str | devices.Device = "cpu", *, memory_budget: int | str | None = None,
-                 host_memory: int | str | None = None, policy: str | Policy = "passive", seed: int = 0,
+                 host_memory: int | str | None = None, policy: str | Policy = "auto", seed: int = 0,
                  poisoned: bool = False, deterministic: bool = True) -> None:
         self.device = devices.create(device, poisoned=poisoned) if isinstance(device, str) else device
         self.policy = policies.create(policy) if isinstance(policy, str) else policy

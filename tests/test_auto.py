@@ -110,3 +110,18 @@ def test_a_guided_run_changes_no_bit(network, policy):
     managed, _, guided = state(policy=policy, memory_budget=budget)
     assert guided
     assert managed == reference
+
+
+@pytest.mark.parametrize("policy", ["auto", "capuchin"])
+def test_a_guided_run_on_threads_changes_no_bit(policy):
+    def state(device, **settings):
+        with Runtime(device, host_memory="64MiB", poisoned=True, **settings) as runtime:
+            training = Training(runtime, "resnet", "momentum")
+            demand = training.demand()
+            for _ in range(8):
+                training.iterate()
+            return training.state(), demand
+
+    reference, demand = state("cpu:virtual", policy="none", memory_budget="64MiB")
+    budget = max(demand.unmanaged_peak_bytes // 2, demand.largest_op_bytes)
+    assert state("cpu:threads", policy=policy, memory_budget=budget)[0] == reference

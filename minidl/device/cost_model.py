@@ -29,6 +29,7 @@ ARITHMETIC_KINDS = ("conv", "winograd", "fft", "matmul")
 IMPLICIT_GEMM_SLOWDOWN = 1.15  # it divides for every element's address where the precomputed variant looks it up
 WINOGRAD_SAVING = 2.25  # 36 products of a 2x2 tile of outputs by 3x3 become 16
 TILE, TILE_VALUES = 2, 16  # a tile of 2x2 outputs is 4x4 = 16 values when transformed
+PARTS = (1, 2, 5, 10)  # into how many parts of about equal size a batch may be cut
 COMPLEX_BYTES = 8
 MAX_FFT_EXTENT = 256  # the longest padded side that cuDNN transforms in one piece
 
@@ -60,17 +61,20 @@ def algorithms(profile: Profile, op_name: str, inputs: Sequence[Meta], outputs: 
         y, x, w = inputs[0].shape, inputs[1].shape, outputs[0].shape
     else:
         return (Algorithm("", kernel_seconds(profile, cost.kind, cost.flops, cost.nbytes)),)
-    return _convolution(profile, x, w, y, attrs, cost)
+    return _convolution(profile, x, w, y, attrs, cost, sums_over_images=op_name == "conv2d_wgrad")
 
 
-def _convolution(profile: Profile, x: Shape, w: Shape, y: Shape, attrs: Mapping[str, Any],
-                 cost: Cost) -> tuple[Algorithm, ...]:
+def _convolution(profile: Profile, x: Shape, w: Shape, y: Shape, attrs: Mapping[str, Any], cost: Cost, *,
+                 sums_over_images: bool) -> tuple[Algorithm, ...]:
     """The product and its two gradients alike: x [N, C, H, W], w [K, C, R, S], y [N, K, P, Q] in any role."""
     unit_stride = tuple(attrs["stride"]) == (1, 1)
     choices = _gemm(profile, w, y, cost)
     first_class = "gemm"
     if w[2:] == (3, 3) and unit_stride:
-        choices += _winograd(profile, x, w, y, cost)
+        # A batch may be run in parts, each with its share of the workspace (Oyama et al., "u-cuDNN: Accelerating Deep
+        # Learning Frameworks with Micro-Batching", 2018). Images are independent, so the bits are the same; not so
+        # where it is summed over them.
+        choices += _winograd(profile, x, w, y, cost, parts=(1,) if sums_over_images else PARTS)
         if profile.tensor_flops <= WINOGRAD_SAVING * profile.peak_flops:
             first_class = "winograd"  # else tensor cores, which a fused Winograd cannot use, gain more
     if min(w[2:]) >= 5 and unit_stride:
@@ -86,18 +90,22 @@ def _gemm(profile: Profile, w: Shape, y: Shape, cost: Cost) -> list[Algorithm]:
             Algorithm("implicit_gemm", seconds * IMPLICIT_GEMM_SLOWDOWN, 0, "gemm")]
 
 
-def _winograd(profile: Profile, x: Shape, w: Shape, y: Shape, cost: Cost) -> list[Algorithm]:
+def _winograd(profile: Profile, x: Shape, w: Shape, y: Shape, cost: Cost, *,
+              parts: Sequence[int]) -> list[Algorithm]:
     """cuDNN has no fused kernel for the weight's gradient; other libraries do (MIOpen), and so does the simulator."""
     n, k, c = x[0], w[0], w[1]
     flops = cost.flops / WINOGRAD_SAVING
-    tiles = n * math.ceil(y[2] / TILE) * math.ceil(y[3] / TILE)
-    transformed = 4 * TILE_VALUES * (tiles * (c + k) + c * k)
-    fused = kernel_seconds(profile, "winograd", flops, cost.nbytes)
-    # Every operand is transformed to or from its tiles, in two passes over them, around the product over the tiles.
-    nonfused = (kernel_seconds(profile, "elementwise", 0.0, cost.nbytes + transformed)
-                + kernel_seconds(profile, "matmul", flops, transformed))
-    return [Algorithm("winograd", fused, 0, "winograd"),
-            Algorithm("winograd_nonfused", nonfused, aligned(transformed), "winograd")]
+    choices = [Algorithm("winograd", kernel_seconds(profile, "winograd", flops, cost.nbytes), 0, "winograd")]
+    for count in parts:
+        images = math.ceil(n / count)  # of the largest part
+        tiles = images * math.ceil(y[2] / TILE) * math.ceil(y[3] / TILE)
+        transformed = 4 * TILE_VALUES * (tiles * (c + k) + c * k)
+        # Every operand is transformed to or from its tiles, in two passes over them, around the product over the tiles.
+        nonfused = count * (kernel_seconds(profile, "elementwise", 0.0, cost.nbytes / count + transformed)
+                            + kernel_seconds(profile, "matmul", flops / count, transformed))
+        name = "winograd_nonfused" if count == 1 else f"winograd_nonfused/{count}"
+        choices.append(Algorithm(name, nonfused, aligned(transformed), "winograd"))
+    return choices
 
 
 def _fft(profile: Profile, x: Shape, w: Shape, cost: Cost, padding: Sequence[int]) -> list[Algorithm]:

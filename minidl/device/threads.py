@@ -21,7 +21,7 @@ from time import perf_counter
 from types import TracebackType
 from typing import TYPE_CHECKING, NoReturn
 
-from minidl.device.clock import COMPUTE, STREAM_NAMES
+from minidl.device.clock import COMPUTE, COPY_IN, STREAM_NAMES
 from minidl.device.cpu import ArrayDevice, Numerics
 from minidl.device.profiles import Profile
 from minidl.errors import UserError
@@ -61,6 +61,7 @@ class Streams:
         self.positions = [0, 0, 0]
         self.finished = [0, 0, 0]
         self.stall = 0.0
+        self.stood: dict[tuple[int, int], float] = {}  # (stream, position) -> how long the compute stream waited for it
         self.delay: Callable[[int], None] | None = None
         self.spans: tuple[dict[int, Span], ...] | None = None
         self._started = perf_counter()
@@ -242,7 +243,9 @@ class Streams:
         if stream == COMPUTE:
             with self._lock:
                 self._held = False
-                self.stall += perf_counter() - start
+                seconds = perf_counter() - start
+                self.stall += seconds
+                self.stood[on, position] = seconds
 
 
 def _nothing() -> None:
@@ -290,8 +293,13 @@ class ThreadedCpuDevice(ArrayDevice):
         """Seconds since the start on the wall clock, whatever has finished; synchronize before to have it all."""
         return self.streams.now()
 
+    def lateness(self, copied_in: int, computed: int) -> float:
+        """Seconds that the compute stream stood still for a copy in, as far as it has got."""
+        return self.streams.stood.get((COPY_IN, copied_in), 0.0)
+
     def end_iteration(self) -> None:
         self.streams.check()  # an error that nobody has met yet belongs to this iteration
+        self.streams.stood.clear()
 
     def close(self) -> None:
         """End the workers and give the memory back. What was launched last may not have happened."""

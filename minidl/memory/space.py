@@ -39,8 +39,8 @@ class Space:
         self.leaving: deque[weakref.ref[Storage]] = deque()  # being copied out, earliest first; their blocks are due
         self.protected: set[Storage] = set()  # may be swapped but not dropped: a replay under way needs them
         self.writing: set[Storage] = set()  # targets of the in-place call under way
-        # The cycle collector may free tensors at any allocation of Python's, also in the middle of the arena's work, and
-        # in any thread: then they only queue here, until the next call.
+        # The cycle collector may free tensors at any allocation of Python's, also in the middle of the arena's work,
+        # and in any thread: then they only queue here, until the next call.
         self.orphans: deque[tuple[Storage, bool]] = deque()
         self.busy = False
         self.thread = get_ident()
@@ -204,11 +204,9 @@ class Space:
         text = (f"{op_name}: need {format_bytes(need)} beside {format_bytes(in_use)} in use by it; "
                 f"{format_bytes(arena.free_bytes)} of {format_bytes(arena.capacity)} free, "
                 f"{resident} tensors resident")
-        if alone:
-            text += f"; that alone is more than {format_bytes(arena.capacity)}"
-        elif not self.policy.moves_tensors:
+        if not self.policy.moves_tensors:
             text += f"; policy {self.policy.name!r} evicts nothing"
-        elif resident or host.used_bytes + need > host.capacity:
+        elif (resident and not alone) or host.used_bytes + need > host.capacity:
             text += f"; host memory is full ({format_bytes(host.used_bytes)} of {format_bytes(host.capacity)})"
         return OutOfMemory(text, op=op_name, need_bytes=need + in_use, budget_bytes=arena.capacity)
 

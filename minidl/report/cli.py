@@ -120,8 +120,8 @@ def _parser() -> argparse.ArgumentParser:
                             "(default: the device's; on cpu at most 60%% of the free memory)")
     group.add_argument("--host-memory", type=_size, metavar="64GiB",
                        help="for swapped tensors (default: the device's; on cpu at most 30%% of the free memory)")
-    group.add_argument("--policy", type=_policy, default="passive", metavar="|".join(POLICIES),
-                       help="what to do when memory is short (default: passive)")
+    group.add_argument("--policy", type=_policy, default="auto", metavar="|".join(POLICIES),
+                       help="what to do when memory is short (default: auto)")
 
     group = parser.add_argument_group("output")
     group.add_argument("--json", metavar="FILE", help="write the result there; keys below")

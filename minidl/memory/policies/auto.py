@@ -38,7 +38,7 @@ WORK = 8e6          # calls simulated for each plan
 SHORT_GAP = 0.01      # of the iteration: shorter gaps away from the fullest moment are not considered
 # Shares of the budget that plans are made for. What is left over is not lost: it spares the moves that a full arena
 # costs. How much of it pays is not known beforehand, so each share is tried, and the fastest plan is refined and kept.
-SHARES = (0.99, 1.0, 0.97, 0.98, 0.96, 0.95) * 2
+SHARES = (0.99, 1.0, 0.97, 0.98, 0.96, 0.95, 0.92, 0.98, 1.0, 0.97, 0.99, 0.96)
 ROUNDS = 40
 
 
