@@ -6,10 +6,10 @@ from networks import Training
 
 from bench.steps import run, training_step, unmanaged
 from minidl import Runtime
-from minidl.memory import schedule, search
 from minidl.memory.plan import Costs, Limits
+from minidl.memory.planning import schedule, search
+from minidl.memory.planning.schedule import DROP, KEEP, SWAP, problem, simulate
 from minidl.memory.policies.auto import SLACK, Auto, first_choice, modes_of, movable, to_plan
-from minidl.memory.schedule import DROP, KEEP, SWAP, problem, simulate
 
 COSTS = Costs(1 / 12.4e9, 1 / 12.4e9, 1e-5)
 ROOMY = 1 << 50

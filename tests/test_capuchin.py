@@ -10,13 +10,13 @@ from collections.abc import Sequence
 import pytest
 from networks import differences, train
 
-from minidl.memory.hybrid import Choice
-from minidl.memory.lifetimes import BEFORE, Lifetimes
-from minidl.memory.msps import MOST_CALLS, Candidate, Recomputation, lineage
 from minidl.memory.plan import Action, Costs, Limits, Observation, Plan
+from minidl.memory.planning.hybrid import Choice
+from minidl.memory.planning.lifetimes import BEFORE, Lifetimes
+from minidl.memory.planning.msps import MOST_CALLS, Candidate, Recomputation, lineage
+from minidl.memory.planning.room import NOWHERE, Link, Profile
 from minidl.memory.policies import POLICIES, create
 from minidl.memory.policies.capuchin import Capuchin, CapuchinPlan, CapuchinRecompute, CapuchinSwap
-from minidl.memory.room import NOWHERE, Link, Profile
 from minidl.memory.trace import Trace, TraceCall, TraceTensor
 from minidl.meta import Algorithm
 

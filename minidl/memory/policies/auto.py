@@ -1,7 +1,7 @@
 """Our own planner: keep, swap or drop for every tensor, found by local search on the simulated iteration.
 
 The paper ranks tensors by free time and by memory saving per second. Both judge one tensor at a time, on the profile
-that was measured. Here a whole choice is judged, on the profile that it leads to (``memory/schedule.py``): replays
+that was measured. Here a whole choice is judged, on the profile that it leads to (``planning/schedule.py``): replays
 with their own transients, copies out due when their memory is wanted, transfers that queue. A first plan comes from a
 short search; each iteration that follows refines it, until the time for it is used up.
 """
@@ -26,8 +26,8 @@ from minidl.memory.plan import (
     Plan,
     Residency,
 )
+from minidl.memory.planning.schedule import DROP, KEEP, SWAP, Problem, problem, simulate
 from minidl.memory.policies.passive import Passive
-from minidl.memory.schedule import DROP, KEEP, SWAP, Problem, problem, simulate
 from minidl.memory.trace import TensorId, Trace
 
 SLACK = 0.05          # a swap-in starts this share of its duration earlier than it must
@@ -84,7 +84,7 @@ class Auto(OnDemand):
         return replace(found, best=best, best_seconds=plan.best_seconds)
 
     def _search(self, trace: Trace, facts: Problem, mode: np.ndarray, share: float, done: int) -> Plan:
-        from minidl.memory import search  # compiled code: loaded when the first plan is made
+        from minidl.memory.planning import search  # compiled code: loaded when the first plan is made
 
         prefetch_at = np.full(len(mode), -1, np.int64)
         budget = int(self._limits.device_bytes * share)

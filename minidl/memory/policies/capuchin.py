@@ -1,6 +1,6 @@
 """Capuchin (Peng et al., ASPLOS 2020): a plan from one measured iteration, corrected by what the next ones show.
 
-    choice        what is swapped out and what is dropped: ``minidl.memory.hybrid`` and ``minidl.memory.msps``.
+    choice        what is swapped out and what is dropped: ``planning.hybrid`` and ``planning.msps``.
     in-triggers   the latest access earlier than SwapInStart, later than the evicted-access and out of the peak that the
                   plan leaves. Swap-ins queue: from the last one backwards, each must have ended when the next starts.
                   Where there is no such access the back-access brings the tensor in.
@@ -15,11 +15,11 @@ from bisect import bisect_left
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
-from minidl.memory.hybrid import NANO, Choice
-from minidl.memory.lifetimes import Lifetimes
 from minidl.memory.plan import EMPTY_PLAN, AccessKey, Action, Costs, Limits, Observation, Plan
+from minidl.memory.planning.hybrid import NANO, Choice
+from minidl.memory.planning.lifetimes import Lifetimes
+from minidl.memory.planning.room import NOWHERE, Profile
 from minidl.memory.policies.passive import Passive
-from minidl.memory.room import NOWHERE, Profile
 from minidl.memory.trace import TensorId, Trace
 
 FEEDBACK_SHARE = 0.05  # of its SwapTime, by which a late tensor's in-trigger moves

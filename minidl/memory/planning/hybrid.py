@@ -15,10 +15,10 @@ from __future__ import annotations
 
 import heapq
 
-from minidl.memory.lifetimes import Lifetimes
-from minidl.memory.msps import Candidate, Recomputation, lineage
 from minidl.memory.plan import Costs
-from minidl.memory.room import Link, Profile
+from minidl.memory.planning.lifetimes import Lifetimes
+from minidl.memory.planning.msps import Candidate, Recomputation, lineage
+from minidl.memory.planning.room import Link, Profile
 from minidl.memory.trace import TensorId
 
 NANO = 1_000_000_000  # nanoseconds a second

@@ -5,7 +5,7 @@ from collections.abc import Callable
 import numpy as np
 from numba import njit
 
-from minidl.memory import schedule
+from minidl.memory.planning import schedule
 
 simulate: Callable[..., tuple[float, int, float, int]] = njit(cache=True)(schedule.simulate)
 

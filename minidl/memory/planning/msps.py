@@ -18,7 +18,7 @@ import heapq
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 
-from minidl.memory.lifetimes import BEFORE, Lifetimes
+from minidl.memory.planning.lifetimes import BEFORE, Lifetimes
 from minidl.memory.trace import TensorId
 
 MOST_CALLS = 50  # a lineage of more calls is not worth recomputing; it would make planning quadratic
