@@ -29,13 +29,15 @@ from minidl.memory.ledger import Demand
 from minidl.meta import ALIGNMENT
 from minidl.nn import Module
 from minidl.ops import cross_entropy
-from minidl.optim import SGD, Adam, Optimizer
+from minidl.optim import SGD, Adam, AdamW, Optimizer
 from minidl.report.advice import advice
 from minidl.report.cli import DIGITS_EPOCHS, SYNTHETIC_STEPS, Options, Share, parse
 from minidl.report.meter import Meter
 from minidl.report.result import LargestOp, Result
 from minidl.report.summary import summary
+from minidl.tensor import Tensor
 from minidl.units import format_bytes
+from models import bert
 
 DIGITS_IMAGE_SIZE = 32  # at most, unless asked for: there is no more in them
 ENDLESS = 1 << 30
@@ -46,15 +48,18 @@ class Training:
 
     def __init__(self, options: Options, data: Data) -> None:
         real = isinstance(data, Digits)
-        self.model: Module = models.create(
+        self.text = models.find(options.model).text
+        self.model: Module = models.create(options.model) if self.text else models.create(
             options.model, num_classes=data.num_classes if real else options.num_classes,
             in_channels=data.input_shape[0] if real else None, image_size=data.input_shape[1])
         self.optimizer: Optimizer
-        if options.optimizer == "adam":
-            self.optimizer = Adam(self.model.parameters(), lr=_or(options.lr, 0.001),
+        name = options.optimizer or ("adamw" if self.text else "momentum")
+        if name.startswith("adam"):
+            kind = AdamW if name == "adamw" else Adam
+            self.optimizer = kind(self.model.parameters(), lr=_or(options.lr, 0.001),
                                   weight_decay=options.weight_decay)
         else:
-            momentum = _or(options.momentum, 0.0 if options.optimizer == "sgd" else 0.9)
+            momentum = _or(options.momentum, 0.0 if name == "sgd" else 0.9)
             self.optimizer = SGD(self.model.parameters(), lr=_or(options.lr, 0.05), momentum=momentum,
                                  weight_decay=options.weight_decay)
 
@@ -63,14 +68,18 @@ class Training:
         runtime = current_runtime()
         with runtime.iteration():
             self.optimizer.zero_grad()
-            images, labels = batch.upload(runtime)
-            logits = self.model(images)
-            del images  # no handle outlives its use: it would keep the memory
-            loss = cross_entropy(logits, labels)
-            del logits
+            loss = self.loss(batch)
             loss.backward()
             self.optimizer.step()
             return loss.item()
+
+    def loss(self, batch: Batch) -> Tensor:
+        """What to differentiate. No handle on images or logits outlives it: that would keep their memory."""
+        runtime = current_runtime()
+        if self.text:
+            return bert.loss(self.model, bert.synthetic_batch(runtime, batch.size, self.text))
+        images, labels = batch.upload(runtime)
+        return cross_entropy(self.model(images), labels)
 
     def accuracy(self, batches: Iterator[Batch]) -> float | None:
         """Share of the images whose largest logit is that of their label; None without images, or without values."""
@@ -115,7 +124,8 @@ def run(options: Options) -> None:
     batch, budget = settle(options, setup, most)
     demand = setup.demand(batch)
     require_that_it_fits(setup, batch, budget, demand, most)
-    print(f"{options.model}, batch {batch}, {'x'.join(map(str, data.input_shape))} images, "
+    kind = "images" if len(data.input_shape) == 3 else "tokens a sequence"
+    print(f"{options.model}, batch {batch}, {'x'.join(map(str, data.input_shape))} {kind}, "
           f"budget {format_bytes(budget)}, policy {options.policy}", flush=True)
 
     steps = options.steps or SYNTHETIC_STEPS
@@ -154,6 +164,10 @@ def choose_device(options: Options) -> Device:
 def read_data(options: Options, device: Device) -> Data:
     """The data set, in the size that the model gets. Raises UserError."""
     known = models.find(options.model)
+    if known.text is not None:
+        if options.data == "digits" or options.image_size or options.num_classes:
+            raise UserError(f"{options.model} reads text: --data digits, --image-size and --num-classes are for images")
+        return Synthetic((known.text.length,), 0, values=False)  # it makes its own noise
     if options.data == "digits":
         digits = Digits(options.image_size or min(known.image_size, DIGITS_IMAGE_SIZE))
         if _or(options.num_classes, digits.num_classes) != digits.num_classes:

@@ -317,3 +317,16 @@ def test_the_summary_leaves_out_what_the_device_does_not_know():
 def test_rates_have_three_figures_and_shares_are_in_percent():
     assert [rate(n, 1.0) for n in (0.1234, 12.34, 123.4, 12345)] == ["0.123", "12.3", "123", "12345"]
     assert (rate(1, 0.0), share(1, 4), share(1, 0)) == ("0", "25%", "0%")
+
+
+def test_a_network_for_text_trains_on_sequences(tmp_path):
+    on_gpu = result_of(tmp_path, "--model", "bert-base", "--batch", "64", "--steps", "2")
+    assert (on_gpu["device"], on_gpu["batch"], on_gpu["loss"]) == ("sim:p100", 64, None)
+    here = result_of(tmp_path, "--model", "bert-tiny", "--batch", "2", "--steps", "2", "--device", "cpu")
+    assert 5 < here["loss"] < 20  # about ln 30,522 = 10.3 for a word and ln 2 for the order
+
+
+@pytest.mark.parametrize("flags", [["--data", "digits"], ["--image-size", "32"], ["--num-classes", "3"]])
+def test_what_is_for_images_is_refused_for_text(capsys, flags):
+    assert train.main(["--model", "bert-tiny", *flags]) == 2
+    assert "bert-tiny reads text" in capsys.readouterr().err

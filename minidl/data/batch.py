@@ -8,7 +8,7 @@ from minidl.meta import float32, int64
 from minidl.runtime import Runtime
 from minidl.tensor import Tensor
 
-ImageShape = tuple[int, int, int]
+ImageShape = tuple[int, ...]  # [C, H, W]; of text, [tokens]
 
 
 @dataclass(frozen=True, slots=True)

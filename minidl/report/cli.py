@@ -16,7 +16,7 @@ SYNTHETIC_STEPS = 10
 SYNTHETIC_BATCH = 32
 DIGITS_EPOCHS = 15
 DIGITS_BATCH = 24  # half of the unmanaged peak is enough for lenet at this one
-OPTIMIZERS = ("sgd", "momentum", "adam")
+OPTIMIZERS = ("sgd", "momentum", "adam", "adamw")
 DATA = ("synthetic", "digits")
 
 
@@ -39,7 +39,7 @@ class Options:
     steps: int | None
     epochs: int | None
     seed: int
-    optimizer: str
+    optimizer: str | None
     lr: float | None
     momentum: float | None
     weight_decay: float
@@ -65,8 +65,8 @@ def parse(arguments: Sequence[str] | None) -> Options:
     options = Options(**values)
     if options.data == "synthetic" and options.epochs is not None:
         raise UserError("synthetic data has no epochs: give --steps")
-    if options.optimizer == "adam" and options.momentum is not None:
-        raise UserError("adam takes no --momentum")
+    if options.optimizer in ("adam", "adamw") and options.momentum is not None:
+        raise UserError(f"{options.optimizer} takes no --momentum")
     if options.batch is None and isinstance(options.memory_budget, Share):
         raise UserError("--batch max needs a --memory-budget in bytes: a percentage is one of the peak at a batch")
     return options
@@ -105,8 +105,8 @@ def _parser() -> argparse.ArgumentParser:
                        help="all random numbers follow from it (default: 0)")
 
     group = parser.add_argument_group("optimizer")
-    group.add_argument("--optimizer", "--opt", choices=OPTIMIZERS, default="momentum",
-                       help="(default: momentum, which is sgd with --momentum 0.9)")
+    group.add_argument("--optimizer", "--opt", choices=OPTIMIZERS, default=None,
+                       help="(default: momentum, which is sgd with --momentum 0.9; for text adamw)")
     group.add_argument("--lr", type=_rate, metavar="RATE", help="learning rate (default: 0.05; adam 0.001)")
     group.add_argument("--momentum", type=_rate, metavar="M", help="(default: 0.9; sgd 0)")
     group.add_argument("--weight-decay", "--wd", type=_rate, default=1e-4, metavar="W", help="(default: 1e-4)")
