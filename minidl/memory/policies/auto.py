@@ -34,11 +34,12 @@ SLACK = 0.05          # a swap-in starts this share of its duration earlier than
 EXCESS_WEIGHT = 20.0  # going over the budget by all of it costs as much as this many iterations
 COPY_WEIGHT = 0.02    # a copied byte costs this share of its time on the link, even when computation hides it
 TEMPERATURE = 0.003   # of the iteration: how much worse a move may be and still be kept, at first
-WORK = 8e6          # calls simulated for each plan
+FIRST_WORK = 8e6      # calls simulated for the first plan, which is wanted at once, and to refine one
+WORK = 3.5e7          # calls simulated for each other plan that is made from scratch
 SHORT_GAP = 0.01      # of the iteration: shorter gaps away from the fullest moment are not considered
 # Shares of the budget that plans are made for. What is left over is not lost: it spares the moves that a full arena
 # costs. How much of it pays is not known beforehand, so each share is tried, and the fastest plan is refined and kept.
-SHARES = (0.99, 1.0, 0.97, 0.98, 0.96, 0.95, 0.92, 0.98, 1.0, 0.97, 0.99, 0.96)
+SHARES = (0.99, 1.0, 0.97, 0.98, 0.99, 0.96, 0.95, 0.92, 1.0, 0.98)
 ROUNDS = 40
 
 
@@ -89,9 +90,10 @@ class Auto(OnDemand):
         prefetch_at = np.full(len(mode), -1, np.int64)
         budget = int(self._limits.device_bytes * share)
         temperature = TEMPERATURE * facts.seconds * (1.0 if done < len(SHARES) else 0.3)
+        work = WORK if 0 < done < len(SHARES) else FIRST_WORK
         search.improve(facts.arrays(), budget, SLACK, EXCESS_WEIGHT * facts.seconds / budget,
                        COPY_WEIGHT * self._costs.out_seconds_per_byte, facts.can_drop, *movable(facts), mode,
-                       prefetch_at, max(200, int(WORK / len(trace.calls))), temperature, done)
+                       prefetch_at, max(200, int(work / len(trace.calls))), temperature, done)
         predicted, _, _, _ = search.simulate(*facts.arrays(), budget, SLACK, mode, prefetch_at)
         return replace(to_plan(trace, facts, mode, prefetch_at), predicted_seconds=float(predicted), share=share,
                        round=done)
