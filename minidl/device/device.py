@@ -108,6 +108,11 @@ class Device:
         """The host waits for a position of a stream."""
         self.clock.synchronize(stream, position)
 
+    def landed(self, copied_out: int) -> bool:
+        """Whether a copy out will have finished, as far as is known, when the work launched so far has."""
+        clock = self.clock
+        return clock.finish_time(COPY_OUT, copied_out) <= max(clock.ready[COMPUTE], clock.host)
+
     def lateness(self, copied_in: int, computed: int) -> float:
         """Seconds by which a copy in, to be ready when the compute stream had reached ``computed``, came too late."""
         clock = self.clock

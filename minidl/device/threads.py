@@ -21,7 +21,7 @@ from time import perf_counter
 from types import TracebackType
 from typing import TYPE_CHECKING, NoReturn
 
-from minidl.device.clock import COMPUTE, COPY_IN, STREAM_NAMES
+from minidl.device.clock import COMPUTE, COPY_IN, COPY_OUT, STREAM_NAMES
 from minidl.device.cpu import ArrayDevice, Numerics
 from minidl.device.profiles import Profile
 from minidl.errors import UserError
@@ -292,6 +292,10 @@ class ThreadedCpuDevice(ArrayDevice):
     def now(self) -> float:
         """Seconds since the start on the wall clock, whatever has finished; synchronize before to have it all."""
         return self.streams.now()
+
+    def landed(self, copied_out: int) -> bool:
+        """Whether a copy out has finished."""
+        return self.streams.finished[COPY_OUT] >= copied_out
 
     def lateness(self, copied_in: int, computed: int) -> float:
         """Seconds that the compute stream stood still for a copy in, as far as it has got."""

@@ -122,6 +122,10 @@ class Space:
         """A block, without evicting anything: by sliding if enough is free in total, which costs little; otherwise by
         giving away what is being copied out, earliest first, whose next user then waits for the copy."""
         need = aligned(nbytes)
+        self._reclaim_landed()
+        block = self.arena.allocate(nbytes, owner, high=high)
+        if block is not None:
+            return block
         while True:
             if self.arena.free_bytes >= need:
                 slide = self.arena.cheapest_slide(need, in_flight)
@@ -130,6 +134,16 @@ class Space:
             block = self.arena.allocate(nbytes, owner, high=high)
             if block is not None or not self._reclaim_one():
                 return block
+
+    def _reclaim_landed(self) -> None:
+        """Give away the blocks whose copies computation would not have to wait for."""
+        while self.leaving:
+            storage = self.leaving[0]()
+            if storage is not None and storage.status is SWAPPING_OUT:
+                if not self.device.landed(storage.copied_out):
+                    return
+                self.allocator.finish_swap_out(storage)
+            self.leaving.popleft()
 
     def _reclaim_bytes(self, need: int) -> None:
         while self.arena.free_bytes < need and self._reclaim_one():

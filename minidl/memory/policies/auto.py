@@ -40,7 +40,7 @@ SHORT_GAP = 0.01      # of the iteration: shorter gaps away from the fullest mom
 # Shares of the budget that plans are made for. What is left over is not lost: it spares the moves that a full arena
 # costs. How much of it pays is not known beforehand, so each share is tried, and the fastest plan is refined and kept.
 SHARES = (0.99, 1.0, 0.97, 0.98, 0.99, 0.96, 0.95, 0.92, 1.0, 0.98)
-ROUNDS = 40
+ROUNDS = 52
 
 
 class Auto(OnDemand):
@@ -80,7 +80,7 @@ class Auto(OnDemand):
         if done < len(SHARES):
             found = self._search(observed.trace, facts, first_choice(facts), SHARES[done], done)
         else:  # around the fastest, a little above and below its share
-            share = min(1.0, best.share + (0.0, 0.005, -0.005)[done % 3])
+            share = min(1.0, best.share + (0.0, 0.005, -0.005, -0.015)[done % 4])
             found = self._search(observed.trace, facts, modes_of(best, facts, observed.trace), share, done)
         return replace(found, best=best, best_seconds=plan.best_seconds)
 
