@@ -106,6 +106,7 @@ def test_a_block_is_given_away_when_its_copy_has_landed_and_not_before():
         assert (x.status, memory.arena.used_bytes) == (SWAPPING_OUT, used)
         for _ in range(40):
             y = exp(y)
+        used = memory.arena.used_bytes
         memory._reclaim_landed()
         assert (x.status, memory.arena.used_bytes) == (OUT, used - x.nbytes)
         runtime.check()
