@@ -80,9 +80,9 @@ def test_only_gaps_around_the_fullest_moment_are_moved_first(trace):
 def test_guided_execution_is_as_fast_as_predicted_and_far_faster_than_passive(name, batch, share):
     limit = unmanaged(name, batch).images_per_second
     passive = run(name, batch, "passive").images_per_second
-    with Runtime(device="sim:p100", policy="auto") as runtime:
+    with Runtime(device="sim:p100", policy=Auto(rounds=12)) as runtime:
         step = training_step(runtime, name, batch)
-        for _ in range(58):
+        for _ in range(30):
             before = runtime.stats()
             with runtime.iteration():
                 step()

@@ -71,6 +71,7 @@ class Plan:
                  is brought back at its back-access; what was dropped is recomputed there.
     prefetches   in-trigger (an access of any tensor) -> the tensors whose swap-in is started after it, in this order.
     predicted_seconds   length of an iteration under this plan, if the policy knows.
+    settled      it has been run once, so that its next iteration starts from what it left itself.
     share        of the device's budget that it was made for.
     round        how many plans came before it; best and best_seconds are the one that was fastest when it was tried.
     """
@@ -80,6 +81,7 @@ class Plan:
     predicted_seconds: float | None = None
     round: int = 0
     share: float = 1.0
+    settled: bool = False
     best: "Plan | None" = None
     best_seconds: float = inf
 

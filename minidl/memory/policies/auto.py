@@ -40,16 +40,17 @@ SHORT_GAP = 0.01      # of the iteration: shorter gaps away from the fullest mom
 # Shares of the budget that plans are made for. What is left over is not lost: it spares the moves that a full arena
 # costs. How much of it pays is not known beforehand, so each share is tried, and the fastest plan is refined and kept.
 SHARES = (0.99, 1.0, 0.97, 0.98, 0.99, 0.96, 0.95, 0.92, 1.0, 0.98)
-ROUNDS = 52
+ROUNDS = 40  # each takes two iterations
 
 
 class Auto(OnDemand):
-    """Search with the simulator as its objective; then the plan that is fastest when it is tried."""
+    """Search with the simulator as its objective; then the fastest of ``rounds`` plans that were tried."""
 
     name = "auto"
     plans = True
 
-    def __init__(self) -> None:
+    def __init__(self, *, rounds: int = ROUNDS) -> None:
+        self.rounds = rounds
         self._costs = Costs(0.0, 0.0, 0.0)
         self._limits = Limits(0, 0)
 
@@ -67,14 +68,16 @@ class Auto(OnDemand):
         return self._search(trace, facts, first_choice(facts), SHARES[0], 0)
 
     def feedback(self, plan: Plan, observed: Observation) -> Plan:
-        if not plan.evictions or plan.round >= ROUNDS:
+        if not plan.evictions or plan.round >= self.rounds:
             return plan
+        if not plan.settled:  # its first iteration started from what another plan left in the arena
+            return replace(plan, settled=True)
         if observed.seconds < plan.best_seconds:
             plan = replace(plan, best=replace(plan, best=None), best_seconds=observed.seconds)
         best = plan.best
         assert best is not None
         done = plan.round + 1
-        if done == ROUNDS:
+        if done == self.rounds:
             return replace(best, round=done)
         facts = problem(observed.trace, self._costs)
         if done < len(SHARES):
