@@ -1,6 +1,6 @@
 """Runtime, the one object a user makes: a device, a budget and a policy.
 
-    with Runtime(device="sim:p100", memory_budget="8GiB", policy="passive") as runtime:
+    with Runtime(device="sim:p100", memory_budget="8GiB", policy="auto") as runtime:
         model, optimizer = ...
         for images, labels in batches:
             with runtime.iteration():
