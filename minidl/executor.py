@@ -255,18 +255,21 @@ class Executor:
     # Iterations ----------------------------------------------------------------------------------------------
     def end_iteration(self, *, failed: bool = False) -> None:
         """The boundary: survivors are made real (unless the iteration failed), lineage is cut, counts restart."""
-        if self.guide is not None and not failed:
-            self._advise(self.guide)
+        if self.guide is not None:
+            self._advise(self.guide, failed=failed)
         self.memory.end_iteration(failed=failed)
         self.device.end_iteration()
         self.tracker.end_iteration()
 
-    def _advise(self, guide: Guide) -> None:
+    def _advise(self, guide: Guide, *, failed: bool) -> None:
         """Let the policy see what happened in this iteration."""
         now, stalled = self.device.now(), self.device.stall_seconds()
-        guide.end_iteration(self.tracker.trace(), seconds=now - self._iteration_began,
-                            stall_seconds=stalled - self._stalled_before, late=self.memory.lateness(),
-                            paged_in_bytes=self.memory.paged_in_bytes)
+        if failed:
+            guide.abandon_iteration()
+        else:
+            guide.end_iteration(self.tracker.trace, seconds=now - self._iteration_began,
+                                stall_seconds=stalled - self._stalled_before, late=self.memory.lateness(),
+                                paged_in_bytes=self.memory.paged_in_bytes)
         self._iteration_began, self._stalled_before = now, stalled
 
     def check(self) -> None:

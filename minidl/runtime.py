@@ -92,7 +92,6 @@ class Runtime:
             self.executor.guide = self.memory.guide = guide
         self.seed = seed
         self.counters: dict[str, int] = {}  # numbers that a step advances; a dry run puts them back
-        self.dry = False
         self._contexts: list[Any] = []
 
     @property
@@ -153,12 +152,10 @@ class Runtime:
         ledger = Ledger(tracker, resident)
         executor = Executor(devices.DryDevice(self.device), ledger, tracker, deterministic=self.executor.deterministic)
         executor.issued = self.executor.issued  # what was written in place before the dry run lies before its calls
-        self.dry = True
         try:
             with activate(executor):
                 step()
         finally:
-            self.dry = False
             self.counters = counters
             for storage, grad, count, first, last in kept:
                 storage.grad = grad

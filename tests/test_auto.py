@@ -112,6 +112,24 @@ def test_a_block_is_given_away_when_its_copy_has_landed_and_not_before():
         runtime.check()
 
 
+def test_after_an_iteration_that_failed_the_next_one_is_guided_again():
+    with Runtime(device="sim:p100", policy="capuchin") as runtime:
+        step = training_step(runtime, "resnet18", 900)
+        for _ in range(4):
+            with runtime.iteration():
+                step()
+        guide = runtime.executor.guide
+        (entry,) = guide.entries
+        with pytest.raises(KeyboardInterrupt), runtime.iteration():
+            runtime.tensor(None, shape=(900, 3, 224, 224))
+            raise KeyboardInterrupt
+        with runtime.iteration():
+            step()
+            assert guide.active is entry
+        runtime.check()
+        assert guide.diverged == 0
+
+
 @pytest.mark.parametrize("policy", ["auto", "capuchin"])
 @pytest.mark.parametrize("network", ["vgg", "resnet", "branching"])
 def test_a_guided_run_changes_no_bit(network, policy):

@@ -5,6 +5,7 @@ Sizes are in units of 256 bytes: tensors of 64 float32.
 
 import gc
 import sys
+import threading
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -328,3 +329,20 @@ def test_the_cycle_collector_may_free_tensors_in_the_middle_of_the_arenas_work(d
     finally:
         gc.set_threshold(*thresholds)
         sys.setswitchinterval(interval)
+
+
+def test_a_runtime_may_be_used_in_another_thread_than_the_one_that_made_it():
+    runtime = minidl.Runtime("cpu:virtual", memory_budget=1 << 22, host_memory=1 << 16)
+    left: list[int] = []
+
+    def train() -> None:
+        with runtime:
+            for _ in range(3):
+                product = runtime.tensor(np.ones((64, 64), np.float32)) @ runtime.tensor(np.ones((64, 64), np.float32))
+                del product
+            left.append(runtime.memory.arena.used_bytes)
+
+    worker = threading.Thread(target=train, daemon=True)
+    worker.start()
+    worker.join(30)
+    assert left == [0]  # and not a worker that waits for ever

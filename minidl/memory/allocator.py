@@ -11,9 +11,14 @@ import weakref
 
 from minidl.device.clock import COMPUTE, COPY_IN, COPY_OUT
 from minidl.device.device import Device
-from minidl.memory.arena import NO_MARKS, Arena, Block, Marks, unite_marks
+from minidl.memory.arena import NO_MARKS, Arena, Block, between, unite_marks
 from minidl.memory.host_pool import HostPool
 from minidl.memory.storage import IN, OUT, SWAPPING_IN, SWAPPING_OUT, Storage
+
+
+def storage_of(block: Block) -> Storage | None:
+    """Whose bytes a block holds; None if it is free, or a workspace."""
+    return block.owner() if isinstance(block.owner, weakref.ref) else None
 
 
 class Allocator:
@@ -106,14 +111,13 @@ class Allocator:
     def slide(self, first: Block, last: Block) -> None:
         """Pack the blocks of a range together and move their bytes, in stream order."""
         device = self.device
-        marks = (0, 0, 0)
-        block: Block | None = first
-        while block is not None:
-            if block.owner is None:
+        marks = NO_MARKS
+        for block in between(first, last):
+            storage = storage_of(block)
+            if storage is not None:  # its own copies under way read or write it where it lies now
+                marks = unite_marks(marks, (0, storage.copied_out, storage.copied_in))
+            elif block.owner is None:
                 marks = unite_marks(marks, block.marks)
-            else:  # its own copies under way read or write it where it lies now
-                marks = unite_marks(marks, self._copies(block))
-            block = None if block is last else block.next
         device.wait_marks(COMPUTE, marks)
         end = last.offset + last.size
         moved = self.arena.slide(first, last)
@@ -127,10 +131,6 @@ class Allocator:
             hole.marks = (self._positions[COMPUTE], hole.marks[1], hole.marks[2])
             start = hole.offset
             device.poison(start, end - start, hole.marks)
-
-    def _copies(self, block: Block) -> Marks:
-        storage = block.owner() if isinstance(block.owner, weakref.ref) else None
-        return NO_MARKS if storage is None else (0, storage.copied_out, storage.copied_in)
 
     def check(self) -> None:
         """Raises AssertionError unless arena and host pool are consistent."""

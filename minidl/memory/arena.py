@@ -53,6 +53,14 @@ class Block:
         return f"Block({self.offset}+{self.size} {'free' if self.owner is None else 'owned'})"
 
 
+def between(first: Block, last: Block) -> Iterator[Block]:
+    """The blocks first..last in address order, both included. Do not allocate, free or slide while iterating."""
+    block: Block | None = first
+    while block is not None:
+        yield block
+        block = None if block is last else block.next
+
+
 class Arena:
     """Blocks in ``capacity`` bytes, rounded down to ``alignment``; offsets and sizes are multiples of it.
 

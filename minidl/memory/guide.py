@@ -8,7 +8,7 @@ the rest of the iteration runs in passive mode. Decides nothing itself, and move
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from minidl.memory.plan import Action, Costs, Limits, Observation, Plan, Policy
@@ -90,31 +90,41 @@ class Guide:
         position = len(self._steps)
         return next((e for e in self.entries if position < len(e.prefixes) and e.prefixes[position] == wanted), None)
 
-    def end_iteration(self, trace: Trace, *, seconds: float, stall_seconds: float, late: Mapping[TensorId, float],
-                      paged_in_bytes: int) -> None:
-        """Correct the plan that was followed, or plan a sequence that has now been measured."""
+    def abandon_iteration(self) -> None:
+        """The iteration failed: what was seen of it says nothing, and the next one starts from the beginning."""
+        self._steps = []
+        if self.active is None and self.entries:
+            self.active = self.entries[-1]
+
+    def end_iteration(self, measure: Callable[[], Trace], *, seconds: float, stall_seconds: float,
+                      late: Mapping[TensorId, float], paged_in_bytes: int) -> None:
+        """Correct the plan that was followed, or plan a sequence that has now been measured.
+
+        measure: builds the trace of this iteration, which takes milliseconds; one that was followed has one already.
+        """
         steps, self._steps = self._steps, []
         entry = self.active
         if entry is not None and len(steps) == len(entry.steps):
-            plan = self.policy.feedback(entry.plan, Observation(trace, seconds, stall_seconds, late, paged_in_bytes))
+            observed = Observation(entry.trace, seconds, stall_seconds, late, paged_in_bytes)
+            plan = self.policy.feedback(entry.plan, observed)
             if plan is not entry.plan:
                 entry.adopt(plan)
             return
         known = self._find(steps)
         if known is None:
-            known = self._measure(steps, trace)
+            known = self._measure(steps, measure)
         # The latest sequence is tried first in the next iteration.
         self.active = known if known is not None else (self.entries[-1] if self.entries else None)
 
     def _find(self, steps: list[Step]) -> Entry | None:
         return next((e for e in self.entries if e.steps == steps), None)
 
-    def _measure(self, steps: list[Step], trace: Trace) -> Entry | None:
+    def _measure(self, steps: list[Step], measure: Callable[[], Trace]) -> Entry | None:
         key = hash(tuple(steps))
         if key not in self._seen_once:
             self._seen_once.add(key)
             return None
-        entry = Entry(steps, trace)
-        entry.adopt(self.policy.plan(trace, self.costs, self.limits))
+        entry = Entry(steps, measure())
+        entry.adopt(self.policy.plan(entry.trace, self.costs, self.limits))
         self.entries.append(entry)
         return entry

@@ -171,7 +171,7 @@ class Manager(Placer):
 
     def bury(self) -> None:
         """Free what was left while the arena was at work."""
-        while self.orphans:
+        for _ in range(len(self.orphans)):
             storage, record_gone = self.orphans.popleft()
             self.deallocate(storage, record_gone=record_gone)
 

@@ -8,6 +8,7 @@ working set fits the budget always runs.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from threading import get_ident
 from typing import Any
 
 from minidl.device.clock import COMPUTE
@@ -33,6 +34,7 @@ class Placer(Space):
 
     def place_leaf(self, storage: Storage) -> None:
         """Give a new leaf uninitialised bytes. Raises OutOfMemory."""
+        self.thread = get_ident()
         self.bury()
         self.busy = True
         try:
@@ -51,6 +53,7 @@ class Placer(Space):
         Raises OutOfMemory, with every output unplaced again.
         """
         op = signature.op
+        self.thread = get_ident()
         if self.orphans:
             self.bury()
         self.busy = True

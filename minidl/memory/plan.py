@@ -93,6 +93,7 @@ EMPTY_PLAN = Plan()
 class Observation:
     """What an iteration under a plan showed.
 
+    trace     that of the iteration in which its calls were measured.
     late      tensor -> seconds that the compute stream waited for its swap-in at the back-access.
     paged_in  bytes that had to be brought back on demand: the plan had evicted them without a prefetch that worked.
     """

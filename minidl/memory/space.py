@@ -9,13 +9,12 @@ from __future__ import annotations
 
 import weakref
 from collections import deque
-from collections.abc import Iterable
 from threading import get_ident
 
 from minidl.device.device import Device
 from minidl.errors import OutOfMemory
-from minidl.memory.allocator import Allocator
-from minidl.memory.arena import Block
+from minidl.memory.allocator import Allocator, storage_of
+from minidl.memory.arena import Block, between
 from minidl.memory.plan import Action, Policy, Residency
 from minidl.memory.recompute import missing_calls, reads, replay_seconds
 from minidl.memory.storage import IN, OUT, RECOMPUTE, SWAPPING_IN, SWAPPING_OUT, Storage
@@ -43,7 +42,7 @@ class Space:
         # and in any thread: then they only queue here, until the next call.
         self.orphans: deque[tuple[Storage, bool]] = deque()
         self.busy = False
-        self.thread = get_ident()
+        self.thread = get_ident()  # the one that calls now; a runtime may be made in one and used in another
 
     def _allocate(self, nbytes: int, owner: object, pinned: set[Storage], op_name: str, *, high: bool = False) -> Block:
         block = self.arena.allocate(nbytes, owner, high=high)
@@ -84,7 +83,7 @@ class Space:
         device = self.device
 
         def seconds_to_evict(block: Block) -> float | None:
-            storage = block.owner() if isinstance(block.owner, weakref.ref) else None
+            storage = storage_of(block)
             if storage not in willing:
                 return None
             again = device.in_seconds(block.size)
@@ -94,7 +93,7 @@ class Space:
         moved_bytes = _owned_bytes(*slide)
         window = self.arena.cheapest_window(need, seconds_to_evict) if willing else None
         if window is not None and window[0] < device.move_seconds(moved_bytes):
-            storages = [block.owner() for block in window[1] if isinstance(block.owner, weakref.ref)]
+            storages = [storage_of(block) for block in window[1]]
             # Not every one may go (the host may be full); the slide remains.
             if all(storage is None or self.evict(storage, willing[storage]) for storage in storages):
                 return
@@ -227,16 +226,9 @@ class Space:
 
 def in_flight(block: Block) -> bool:
     """Whether a block's bytes are being copied: moving it would have to wait."""
-    storage = block.owner() if isinstance(block.owner, weakref.ref) else None
+    storage = storage_of(block)
     return storage is not None and storage.status is not IN
 
 
-def _range(first: Block, last: Block) -> Iterable[Block]:
-    block: Block | None = first
-    while block is not None:
-        yield block
-        block = None if block is last else block.next
-
-
 def _owned_bytes(first: Block, last: Block) -> int:
-    return sum(block.size for block in _range(first, last) if block.owner is not None)
+    return sum(block.size for block in between(first, last) if block.owner is not None)
