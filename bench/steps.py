@@ -5,6 +5,7 @@ from dataclasses import dataclass
 
 import models
 from minidl import Runtime
+from minidl.memory.switches import ALL_ON, Switches
 from minidl.meta import int64
 from minidl.ops.loss import cross_entropy
 from minidl.optim import SGD
@@ -44,9 +45,9 @@ def training_step(runtime: Runtime, name: str, batch: int) -> Callable[[], None]
 
 
 def run(name: str, batch: int, policy: str, *, steps: int = 3, device: str = "sim:p100",
-        budget: int | str | None = None) -> Run:
+        budget: int | str | None = None, switches: Switches = ALL_ON) -> Run:
     """Train a few steps. Raises OutOfMemory."""
-    with Runtime(device=device, policy=policy, memory_budget=budget) as runtime:
+    with Runtime(device=device, policy=policy, memory_budget=budget, switches=switches) as runtime:
         step = training_step(runtime, name, batch)
         before = runtime.stats()
         best = float("inf")

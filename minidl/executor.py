@@ -7,11 +7,12 @@ device, no policy and no op.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from minidl.errors import OutOfMemory, Unrecoverable, UserError
+from minidl.errors import Unrecoverable, UserError
 from minidl.memory.recompute import missing_calls
 from minidl.memory.storage import IN, RECOMPUTE, Storage, View
 from minidl.meta import Meta
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
     from minidl.memory.guide import Guide
     from minidl.memory.ledger import Ledger
     from minidl.memory.manager import Manager
+    from minidl.memory.trace import Trace
     from minidl.memory.tracker import Tracker
 
 
@@ -31,13 +33,16 @@ class Executor:
     """Runs calls on one device under one memory manager (or a ledger, which only counts)."""
 
     def __init__(self, device: Device, memory: Manager | Ledger, tracker: Tracker, *,
-                 deterministic: bool = True) -> None:
+                 deterministic: bool = True, fuses: bool = True) -> None:
         self.device = device
         self.memory = memory
         self.tracker = tracker
         self.deterministic = deterministic
         self.guide: Guide | None = None  # set where the policy plans
         self.grad_enabled = True
+        self.fuses = fuses  # operations that have a fused form use it
+        # Is shown every result when it is made: the operation's name, its inputs, what it wrote.
+        self.inspect: Callable[[str, tuple[Storage, ...], tuple[Storage, ...]], None] | None = None
         self.explicit_iterations = False  # the program marks its iterations itself
         self._iteration_began = self._stalled_before = 0.0
         self.issued = 0  # calls so far, views and in-place ones included: what "before" means for lineage
@@ -72,7 +77,7 @@ class Executor:
                 if storage.base.status is not IN:
                     memory.make_resident(inputs, op.name)
                     break
-        except UserError:
+        except BaseException:
             memory.writing = set()  # the call is off: its targets may be read, and their readers dropped, again
             raise
         outputs = tuple([Storage(meta, memory, tracker.temporary_id()) for meta in signature.outputs])
@@ -81,11 +86,12 @@ class Executor:
         tracker.begin()
         try:
             algorithm, workspace = memory.place(signature, inputs, outputs, given, saved)
-        except OutOfMemory:
+        except BaseException:
             tracker.cancel()
             memory.writing = set()
             raise
-        self.device.launch(op.name, algorithm, outputs, inputs, attrs, workspace.offset if workspace else 0)
+        self.device.launch(op.name, algorithm, outputs, inputs, attrs, workspace.offset if workspace else 0,
+                           tracker.durations.append)
         tracker.record(signature, algorithm, inputs, outputs)
         if memory.written_over:
             memory.launched()
@@ -96,6 +102,8 @@ class Executor:
             tracker.updated |= op.update
         elif op.replayable:
             self._record_lineage(signature, inputs, attrs, outputs, needs, saved)
+        if self.inspect is not None:
+            self.inspect(op.name, inputs, (*outputs, *written))
         if self.guide is not None:
             actions = self.guide.follow(signature, inputs, outputs)
             if actions is not None:
@@ -119,10 +127,12 @@ class Executor:
         outputs = result if isinstance(result, tuple) else (result,)
         if op.view:
             return Signature(op, metas, outputs, ())
-        algorithms = self.device.algorithms(op.name, metas, outputs, attrs, op.cost(metas, outputs, attrs))
+        cost = op.cost(metas, outputs, attrs)
+        algorithms = self.device.algorithms(op.name, metas, outputs, attrs, cost)
         if self.deterministic:
             algorithms = tuple(a for a in algorithms if a.bits_class == algorithms[0].bits_class)
-        return Signature(op, metas, outputs, tuple(sorted(algorithms, key=lambda a: (a.seconds, a.workspace))))
+        return Signature(op, metas, outputs, tuple(sorted(algorithms, key=lambda a: (a.seconds, a.workspace))),
+                         cost.flops)
 
     def _needs(self, op: Op, inputs: tuple[Storage, ...]) -> tuple[bool, ...]:
         """Which inputs want a gradient through this call; () if none does."""
@@ -172,7 +182,9 @@ class Executor:
         self.tracker.record(signature, signature.algorithms[0], (storage,), ())
         if self.guide is not None:
             self.guide.follow(signature, (storage,), ())
-        return self.device.read(storage)
+        value = self.device.read(storage)
+        self.tracker.durations.append(signature.algorithms[0].seconds)  # after those of all that it waited for
+        return value
 
     def leaf(self, meta: Meta, *, persistent: bool) -> Storage:
         """An uninitialised leaf with bytes of its own. Raises OutOfMemory."""
@@ -194,42 +206,48 @@ class Executor:
 
         Only the call being replayed is pinned. Values that the rest of the replay needs may be swapped meanwhile, but
         not dropped, so it always ends; dropped values that come by on the way stay, as long as memory allows
-        (collective recomputation).
+        (collective recomputation, unless that is switched off).
         """
         calls = missing_calls(target)
         if calls is None:
             raise Unrecoverable(f"tensor {target.tensor_id} ({target.operation_name or 'a leaf'}, {target.meta}) was "
                                 "freed, and what it was computed from is gone")
         memory, tracker = self.memory, self.tracker
-        made = {s for call in calls for ref in call.outputs if (s := ref()) is not None and s.status is RECOMPUTE}
+        durations: list[float] = []  # of the replayed calls, once the device knows them
+        # In program order, not a set's: the same program gives the same interleaving, whatever the addresses.
+        made = dict.fromkeys(s for call in calls for ref in call.outputs
+                             if (s := ref()) is not None and s.status is RECOMPUTE)
         uses: dict[Storage, int] = {}
         for call in calls:
-            for base in {s.base for s in call.inputs}:
+            for base in dict.fromkeys(s.base for s in call.inputs):
                 uses[base] = uses.get(base, 0) + 1
-        held = [base for base in made if base in uses]
+        held = dict.fromkeys([*uses, *(s for s in made if s.refs)])
         for base in held:
-            base.refs += 1  # someone asks for it: the rest of this replay
+            base.refs += 1  # someone asks for it: this replay. Others' handles may go to the cycle collector meanwhile.
         fresh = (uses.keys() | {target}) - memory.protected
         memory.protected |= fresh
         keep_log, tracker.keep_log = tracker.keep_log, False
         try:
             for call in calls:
-                self._replay_call(call, made, uses)
-                for base in {s.base for s in call.inputs}:
+                self._replay_call(call, made, uses, durations)
+                for base in dict.fromkeys(s.base for s in call.inputs):
                     uses[base] -= 1
                     if not uses[base]:
                         if base in fresh and base is not target:
                             memory.protected.discard(base)
-                        if base in held:
-                            held.remove(base)
-                            base.release()
+                        del held[base]
+                        base.release()
+                if not memory.switches.collective:  # what the rest of the replay does not read goes at once
+                    memory.drop_again(s for s in made if not uses.get(s) and s.call is not calls[-1])
         finally:
             for base in held:
                 base.release()
             memory.protected -= fresh
             tracker.keep_log = keep_log
+        memory.replayed(target, durations)
 
-    def _replay_call(self, call: Call, made: set[Storage], uses: dict[Storage, int]) -> None:
+    def _replay_call(self, call: Call, made: dict[Storage, None], uses: dict[Storage, int],
+                     durations: list[float]) -> None:
         memory, signature = self.memory, call.signature
         if any(s.base.status is not IN for s in call.inputs):
             memory.make_resident(call.inputs, call.op.name)
@@ -242,7 +260,7 @@ class Executor:
             outputs.append(storage if wanted and storage is not None else Storage(meta, memory, -1))
         algorithm, workspace = memory.place(signature, call.inputs, outputs, given, ())
         self.device.launch(call.op.name, algorithm, outputs, call.inputs, call.attrs,
-                           workspace.offset if workspace else 0)
+                           workspace.offset if workspace else 0, partial(self._add_replay, durations))
         if memory.written_over:
             memory.launched()
         if workspace is not None:
@@ -250,7 +268,10 @@ class Executor:
         for storage in outputs:
             self.recomputed_bytes += storage.nbytes
             memory.regenerated(storage)
-        self.recompute_seconds += algorithm.seconds
+
+    def _add_replay(self, durations: list[float], seconds: float) -> None:
+        durations.append(seconds)
+        self.recompute_seconds += seconds
 
     # Iterations ----------------------------------------------------------------------------------------------
     def end_iteration(self, *, failed: bool = False) -> None:
@@ -263,14 +284,21 @@ class Executor:
 
     def _advise(self, guide: Guide, *, failed: bool) -> None:
         """Let the policy see what happened in this iteration."""
+        if guide.observes:
+            self.device.settle()
         now, stalled = self.device.now(), self.device.stall_seconds()
         if failed:
             guide.abandon_iteration()
         else:
-            guide.end_iteration(self.tracker.trace, seconds=now - self._iteration_began,
-                                stall_seconds=stalled - self._stalled_before, late=self.memory.lateness(),
+            guide.end_iteration(self.trace, seconds=now - self._iteration_began,
+                                stall_seconds=stalled - self._stalled_before, returns=self.memory.returns(),
                                 paged_in_bytes=self.memory.paged_in_bytes)
         self._iteration_began, self._stalled_before = now, stalled
+
+    def trace(self) -> Trace:
+        """The iteration so far, with durations that are all known."""
+        self.device.settle()
+        return self.tracker.trace()
 
     def check(self) -> None:
         """Raises AssertionError if an invariant of the memory does not hold."""

@@ -24,10 +24,12 @@ class DType:
 
 float64 = DType("float64", 8, True)
 float32 = DType("float32", 4, True)
+float16 = DType("float16", 2, True)
+bfloat16 = DType("bfloat16", 2, True)
 int64 = DType("int64", 8, False)
 int32 = DType("int32", 4, False)
 uint8 = DType("uint8", 1, False)
-DTYPES: dict[str, DType] = {d.name: d for d in (float64, float32, int64, int32, uint8)}
+DTYPES: dict[str, DType] = {d.name: d for d in (float64, float32, float16, bfloat16, int64, int32, uint8)}
 
 
 @dataclass(frozen=True, eq=False, slots=True)

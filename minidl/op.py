@@ -90,13 +90,15 @@ READ = Op("read", lambda x: (), lambda inputs, outputs, attrs: Cost(0.0, float(i
 class Signature:
     """All that follows from an op, its inputs' metas and its fixed attributes; one object for all calls alike.
 
-    ``algorithms`` are the permitted ones, fastest first. Guided execution compares calls by this object.
+    ``algorithms`` are the permitted ones, fastest first; ``flops`` of one call. Guided execution compares calls by this
+    object.
     """
 
     op: Op
     inputs: tuple[Meta, ...]
     outputs: tuple[Meta, ...]
     algorithms: tuple[Algorithm, ...]
+    flops: float = 0.0
 
     @property
     def input_bytes(self) -> tuple[int, ...]:

@@ -14,6 +14,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Any
 
+import ml_dtypes  # noqa: F401 - NumPy knows bfloat16 by name from here on
 import numpy as np
 
 from minidl import device as devices
@@ -25,6 +26,7 @@ from minidl.memory.ledger import Demand, Ledger
 from minidl.memory.manager import Manager
 from minidl.memory.plan import Costs, Limits, Policy
 from minidl.memory.storage import Storage
+from minidl.memory.switches import ALL_ON, Switches
 from minidl.memory.trace import Trace
 from minidl.memory.tracker import Tracker
 from minidl.meta import DTYPES, DType, Shape, aligned, float32, meta
@@ -64,32 +66,37 @@ class Stats:
 class Runtime:
     """Device, budget and policy under one executor; current inside its ``with``.
 
-    device         "cpu", "sim:<profile>", "sim:<file.json>" or a Device
+    device         "cpu", "cpu:<file.json>", "cpu:virtual", "sim:<profile>", "sim:<file.json>" or a Device
     memory_budget  bytes of device memory, as a number or "16GiB"; the device's capacity by default
     host_memory    bytes of host memory for swapped tensors; the device profile's by default
     policy         a name of ``minidl.memory.policies.POLICIES`` or a Policy
     seed           all random numbers follow from it
     poisoned       fill the CPU arena, and all that is freed, with NaN
     deterministic  never mix algorithms that give different bits
+    switches       features to turn off, to see what they are worth
 
     Raises UserError for a name or size that does not exist.
     """
 
     def __init__(self, device: str | devices.Device = "cpu", *, memory_budget: int | str | None = None,
                  host_memory: int | str | None = None, policy: str | Policy = "auto", seed: int = 0,
-                 poisoned: bool = False, deterministic: bool = True) -> None:
+                 poisoned: bool = False, deterministic: bool = True, switches: Switches = ALL_ON) -> None:
         self.device = devices.create(device, poisoned=poisoned) if isinstance(device, str) else device
         self.policy = policies.create(policy) if isinstance(policy, str) else policy
         budget = _bytes(memory_budget, self.device.profile.memory_bytes, "memory budget")
         host = _bytes(host_memory, self.device.profile.host_memory_bytes, "host memory", least=0)
         self.tracker = Tracker()
-        self.memory = Manager(self.device, self.policy, self.tracker, budget, host)
-        self.executor = Executor(self.device, self.memory, self.tracker, deterministic=deterministic)
+        self.memory = Manager(self.device, self.policy, self.tracker, budget, host, switches)
+        self.executor = Executor(self.device, self.memory, self.tracker, deterministic=deterministic,
+                                 fuses=switches.fused)
         if self.policy.plans:
             profile = self.device.profile
             costs = Costs(1.0 / profile.link_out_bandwidth, 1.0 / profile.link_in_bandwidth, profile.link_latency_s)
-            guide = Guide(self.policy, costs, Limits(self.memory.arena.capacity, host))
+            guide = Guide(self.policy, costs, Limits(self.memory.arena.capacity, host), switches,
+                          peak_flops=profile.peak_flops, measured_iterations=self.device.measured_iterations)
             self.executor.guide = self.memory.guide = guide
+        self.keeps_trace = False  # whether ``iteration`` leaves what it did in ``last_trace``
+        self.last_trace: Trace | None = None
         self.seed = seed
         self.counters: dict[str, int] = {}  # numbers that a step advances; a dry run puts them back
         self._contexts: list[Any] = []
@@ -120,6 +127,8 @@ class Runtime:
             executor.end_iteration(failed=True)
             raise
         else:
+            if self.keeps_trace:
+                self.last_trace = executor.trace()
             executor.end_iteration()
         finally:
             executor.explicit_iterations = False
@@ -150,7 +159,8 @@ class Runtime:
         counters = dict(self.counters)
         tracker = Tracker()
         ledger = Ledger(tracker, resident)
-        executor = Executor(devices.DryDevice(self.device), ledger, tracker, deterministic=self.executor.deterministic)
+        executor = Executor(devices.DryDevice(self.device), ledger, tracker, deterministic=self.executor.deterministic,
+                            fuses=self.executor.fuses)
         executor.issued = self.executor.issued  # what was written in place before the dry run lies before its calls
         try:
             with activate(executor):
@@ -172,7 +182,7 @@ class Runtime:
 
     def trace(self) -> Trace:
         """The iteration so far, as plain data."""
-        return self.tracker.trace()
+        return self.executor.trace()
 
     def check(self) -> None:
         """Raises AssertionError if an invariant of the memory does not hold."""

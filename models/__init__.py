@@ -1,35 +1,56 @@
-"""The networks that train.py knows by name. One of your own needs no entry: ``package.module:function`` will do."""
+"""The networks that train.py knows by name, which is timm's where it has one.
+
+One of your own needs no entry: ``package.module:function`` will do.
+"""
 
 import inspect
-from collections.abc import Callable
+import sys
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from difflib import get_close_matches
+from functools import partial
 from importlib import import_module
 
 from minidl.errors import UserError
 from minidl.nn import Module
-from models.bert import Text, bert_base, bert_large, bert_medium, bert_mini, bert_small, bert_tiny
+from minidl.ops import cross_entropy
+from minidl.tensor import Tensor
+from models import bert, gpt, inception_v3, unet
+from models.densenet import densenet121, densenet169, densenet201
+from models.inception_v4 import InceptionV4
 from models.lenet import LeNet
 from models.mlp import MLP
 from models.resnet import resnet18, resnet34, resnet50, resnet101, resnet152
-from models.vgg import vgg11, vgg13, vgg16, vgg19
+from models.text import Text
+from models.vgg import vgg11, vgg11_bn, vgg13, vgg13_bn, vgg16, vgg16_bn, vgg19, vgg19_bn
+
+
+def classification_loss(model: Module, images: Tensor, labels: Tensor, *, label_smoothing: float = 0.0) -> Tensor:
+    """Mean cross-entropy.  images: [N, C, H, W], labels: [N] -> a scalar."""
+    return cross_entropy(model(images), labels, label_smoothing=label_smoothing)
 
 
 @dataclass(frozen=True)
 class Model:
-    """A network by name: how to make one, and the data it is made for unless told otherwise.
+    """A network by name: how to make one, what to differentiate, and the data it is made for unless told otherwise.
 
-    build        takes ``num_classes`` and ``in_channels``; and ``image_size`` if the shapes of its layers depend on it.
-    input_shape  (C, H, W) of one image, when these are not given.
-    num_classes  likewise.
-    text         of a network for text, the batch it is made for: see ``models.bert``. It takes none of the above, and
-                 its forward pass returns a loss.
+    build         takes ``num_classes`` and ``in_channels``, and ``image_size`` if shapes of its layers depend on it.
+    input_shape   (C, H, W) of one image, when these are not given.
+    num_classes   likewise.
+    loss          of the network, images and labels: a scalar.
+    pixel_labels  whether there is a label a pixel, [N, H, W], or one an image, [N].
+    text          of a network for text, the shape of its batch. It takes none of the above, and its forward pass
+                  returns a loss.
+    text_batch    makes a batch of noise for it, its forward pass's arguments: (runtime, batch size, text).
     """
 
     build: Callable[..., Module]
     input_shape: tuple[int, int, int] = (3, 224, 224)
     num_classes: int = 1000
+    loss: Callable[[Module, Tensor, Tensor], Tensor] = classification_loss
+    pixel_labels: bool = False
     text: Text | None = None
+    text_batch: Callable[..., Sequence[Tensor]] = bert.synthetic_batch
 
     @property
     def image_size(self) -> int:
@@ -37,25 +58,42 @@ class Model:
         return self.input_shape[1]
 
 
+_BERT = partial(Model, text=Text())
+_GPT = partial(Model, text=gpt.CONTEXT, text_batch=gpt.synthetic_batch)
+_V3 = partial(Model, input_shape=(3, 299, 299), loss=inception_v3.loss)
+
 MODELS: dict[str, Model] = {
     "mlp": Model(MLP, (1, 28, 28), 10),
     "lenet": Model(LeNet, (1, 32, 32), 10),
-    "vgg11": Model(vgg11),
-    "vgg13": Model(vgg13),
-    "vgg16": Model(vgg16),
-    "vgg19": Model(vgg19),
-    "resnet18": Model(resnet18),
-    "resnet34": Model(resnet34),
-    "resnet50": Model(resnet50),
-    "resnet101": Model(resnet101),
-    "resnet152": Model(resnet152),
-    "bert-tiny": Model(bert_tiny, text=Text()),
-    "bert-mini": Model(bert_mini, text=Text()),
-    "bert-small": Model(bert_small, text=Text()),
-    "bert-medium": Model(bert_medium, text=Text()),
-    "bert-base": Model(bert_base, text=Text()),
-    "bert-large": Model(bert_large, text=Text()),
+    "vgg11": Model(vgg11), "vgg13": Model(vgg13), "vgg16": Model(vgg16), "vgg19": Model(vgg19),
+    "vgg11_bn": Model(vgg11_bn), "vgg13_bn": Model(vgg13_bn), "vgg16_bn": Model(vgg16_bn), "vgg19_bn": Model(vgg19_bn),
+    "resnet18": Model(resnet18), "resnet34": Model(resnet34), "resnet50": Model(resnet50),
+    "resnet101": Model(resnet101), "resnet152": Model(resnet152),
+    "inception_v3": _V3(inception_v3.inception_v3), "inception_v3_aux": _V3(inception_v3.inception_v3_aux),
+    "inception_v4": Model(InceptionV4, (3, 299, 299)),
+    "densenet121": Model(densenet121), "densenet169": Model(densenet169), "densenet201": Model(densenet201),
+    "unet": Model(unet.UNet, num_classes=2, loss=unet.loss, pixel_labels=True),
+    "bert-tiny": _BERT(bert.bert_tiny), "bert-mini": _BERT(bert.bert_mini), "bert-small": _BERT(bert.bert_small),
+    "bert-medium": _BERT(bert.bert_medium), "bert-base": _BERT(bert.bert_base), "bert-large": _BERT(bert.bert_large),
+    "gpt2": _GPT(gpt.gpt2), "gpt2-medium": _GPT(gpt.gpt2_medium), "gpt2-large": _GPT(gpt.gpt2_large),
+    "gpt2-xl": _GPT(gpt.gpt2_xl),
 }
+
+
+def listing() -> str:
+    """Every name with the data it is made for, family by family under the paper that each comes from."""
+    lines, family = [], ""
+    for name, model in MODELS.items():
+        build = model.build.func if isinstance(model.build, partial) else model.build
+        source = (sys.modules[build.__module__].__doc__ or "").partition("\n")[0]
+        if source != family:
+            lines.append(source)
+            family = source
+        data = (f"{model.text.length} tokens a sequence" if model.text else
+                f"{'x'.join(map(str, model.input_shape))} images, {model.num_classes} classes"
+                + (" a pixel" if model.pixel_labels else ""))
+        lines.append(f"  {name:17} {data}")
+    return "\n".join(lines)
 
 
 def find(name: str) -> Model:

@@ -20,19 +20,11 @@ from minidl.meta import float32, int64
 from minidl.ops import cross_entropy, gather_rows, linear_, tanh
 from minidl.runtime import Runtime
 from minidl.tensor import Tensor, give
+from models.text import Text
 
 INITIAL_STD = 0.02
 MASKED_SCORE = -10_000.0  # added to the scores of positions that are not to be seen: exp makes it 0
 IGNORED = -100  # label of a prediction that does not count
-
-
-@dataclass(frozen=True, slots=True)
-class Text:
-    """The shape of a batch of text: tokens a sequence, positions predicted in each, size of the vocabulary."""
-
-    length: int = 128
-    predictions: int = 20
-    vocabulary: int = 30_522
 
 
 @dataclass(frozen=True, slots=True)
@@ -218,11 +210,16 @@ class BertForPreTraining(nn.Module):
 
     def forward(self, input_ids: Tensor, token_type_ids: Tensor, attention_mask: Tensor, masked_positions: Tensor,
                 masked_labels: Tensor, next_sentence_labels: Tensor) -> Tensor:
-        x, pooled = self.bert(input_ids, token_type_ids, attention_mask)
-        x = gather_rows(give(x), masked_positions)
-        x = self.cls.predictions(x, self.bert.embeddings.word_embeddings.weight)
+        x, pooled = self.masked_words(input_ids, token_type_ids, attention_mask, masked_positions)
         x = cross_entropy(give(x), masked_labels.reshape((-1,)))
         return x + cross_entropy(self.cls.seq_relationship(pooled), next_sentence_labels)
+
+    def masked_words(self, input_ids: Tensor, token_type_ids: Tensor, attention_mask: Tensor,
+                     masked_positions: Tensor) -> tuple[Tensor, Tensor]:
+        """A score a word at each predicted position, [N P, vocabulary]; and the pooled sequences, [N, D]."""
+        x, pooled = self.bert(input_ids, token_type_ids, attention_mask)
+        x = gather_rows(give(x), masked_positions)
+        return self.cls.predictions(x, self.bert.embeddings.word_embeddings.weight), pooled
 
 
 def _network(layers: int, width: int, heads: int, *, vocabulary: int = 30_522) -> BertForPreTraining:

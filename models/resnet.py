@@ -22,19 +22,15 @@ class BasicBlock(nn.Module):
     def __init__(self, in_channels: int, width: int, stride: int) -> None:
         self.conv1 = nn.Conv2d(in_channels, width, 3, stride, 1, bias=False)
         self.bn1 = nn.BatchNorm2d(width)
-        self.relu = nn.ReLU(inplace=True)
         self.conv2 = nn.Conv2d(width, width, 3, 1, 1, bias=False)
         self.bn2 = nn.BatchNorm2d(width)
         self.downsample = _shortcut(in_channels, width * self.expansion, stride)
 
     def forward(self, x: Tensor) -> Tensor:
         y = self.conv1(x)
-        y = self.bn1(y)
-        y = self.relu(y)
+        y = self.bn1(y, relu=True)
         y = self.conv2(y)
-        y = self.bn2(y)
-        y = y + self.downsample(x)
-        return self.relu(y)
+        return self.bn2(y, residual=self.downsample(x), relu=True)
 
 
 class Bottleneck(nn.Module):
@@ -49,20 +45,15 @@ class Bottleneck(nn.Module):
         self.bn2 = nn.BatchNorm2d(width)
         self.conv3 = nn.Conv2d(width, width * self.expansion, 1, bias=False)
         self.bn3 = nn.BatchNorm2d(width * self.expansion)
-        self.relu = nn.ReLU(inplace=True)
         self.downsample = _shortcut(in_channels, width * self.expansion, stride)
 
     def forward(self, x: Tensor) -> Tensor:
         y = self.conv1(x)
-        y = self.bn1(y)
-        y = self.relu(y)
+        y = self.bn1(y, relu=True)
         y = self.conv2(y)
-        y = self.bn2(y)
-        y = self.relu(y)
+        y = self.bn2(y, relu=True)
         y = self.conv3(y)
-        y = self.bn3(y)
-        y = y + self.downsample(x)
-        return self.relu(y)
+        return self.bn3(y, residual=self.downsample(x), relu=True)
 
 
 def _shortcut(in_channels: int, out_channels: int, stride: int) -> nn.Module:
@@ -78,7 +69,6 @@ class ResNet(nn.Module):
                  num_classes: int = 1000, in_channels: int = 3) -> None:
         self.conv1 = nn.Conv2d(in_channels, 64, 7, 2, 3, bias=False)
         self.bn1 = nn.BatchNorm2d(64)
-        self.relu = nn.ReLU(inplace=True)
         self.maxpool = nn.MaxPool2d(3, 2, 1)
         self.layer1 = _stage(block, 64, 64, depths[0], 1)
         self.layer2 = _stage(block, 64 * block.expansion, 128, depths[1], 2)
@@ -93,8 +83,7 @@ class ResNet(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         x = self.conv1(x)
-        x = self.bn1(x)
-        x = self.relu(x)
+        x = self.bn1(x, relu=True)
         x = self.maxpool(x)
         x = self.layer1(x)
         x = self.layer2(x)

@@ -2,7 +2,8 @@
 
 Section 2.1 and Table 1: stacks of 3x3 convolutions with ReLU, each stack ended by a 2x2 max-pooling, then three fully
 connected layers with dropout on the first two (section 3.1). A 7x7 average pooling before these admits other image
-sizes than 224 (at least 32). Parameters are named as in torchvision.
+sizes than 224 (at least 32). The variants "_bn" put batch normalisation (Ioffe & Szegedy, ICML 2015) between each
+convolution and its ReLU. Parameters are named as in torchvision.
 """
 
 from functools import partial
@@ -22,8 +23,8 @@ COLUMNS: dict[str, tuple[int | str, ...]] = {
 class VGG(nn.Module):
     """[N, in_channels, H, W] -> [N, num_classes], for one column of Table 1."""
 
-    def __init__(self, column: str, *, num_classes: int = 1000, in_channels: int = 3) -> None:
-        self.features = _features(COLUMNS[column], in_channels)
+    def __init__(self, column: str, *, num_classes: int = 1000, in_channels: int = 3, normalised: bool = False) -> None:
+        self.features = _features(COLUMNS[column], in_channels, normalised=normalised)
         self.avgpool = nn.AdaptiveAvgPool2d(7)
         self.flatten = nn.Flatten()
         self.classifier = nn.Sequential(
@@ -46,13 +47,15 @@ class VGG(nn.Module):
         return self.classifier(x)
 
 
-def _features(column: tuple[int | str, ...], channels: int) -> nn.Sequential:
+def _features(column: tuple[int | str, ...], channels: int, *, normalised: bool) -> nn.Sequential:
     layers: list[nn.Module] = []
     for entry in column:
         if isinstance(entry, str):
             layers.append(nn.MaxPool2d(2))
         else:
-            layers += [nn.Conv2d(channels, entry, 3, padding=1), nn.ReLU(inplace=True)]
+            layers.append(nn.Conv2d(channels, entry, 3, padding=1))
+            # The ReLU that is part of the normalisation keeps its number.
+            layers += [nn.BatchNormReLU2d(entry), nn.Identity()] if normalised else [nn.ReLU(inplace=True)]
             channels = entry
     return nn.Sequential(*layers)
 
@@ -61,3 +64,7 @@ vgg11 = partial(VGG, "A")
 vgg13 = partial(VGG, "B")
 vgg16 = partial(VGG, "D")
 vgg19 = partial(VGG, "E")
+vgg11_bn = partial(VGG, "A", normalised=True)
+vgg13_bn = partial(VGG, "B", normalised=True)
+vgg16_bn = partial(VGG, "D", normalised=True)
+vgg19_bn = partial(VGG, "E", normalised=True)

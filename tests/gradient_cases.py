@@ -72,14 +72,24 @@ def convolution(n=2, c=2, k=3, h=5, w=5, kernel=(3, 3), bias=True, **attrs):
     return Case(partial(ops.conv2d, **attrs), shapes if bias else shapes[:2])
 
 
-def normalisation(shape, *, training):
-    """gamma and beta are inputs; statistics are the batch's in training, and constants otherwise."""
-    c = shape[1]
+def transposed(n=2, c=2, k=3, p=3, q=4, kernel=(2, 2), bias=True, **attrs):
+    shapes = ((n, k, p, q), (k, c, *kernel), (c,))
+    return Case(partial(ops.conv_transpose2d, **attrs), shapes if bias else shapes[:2])
 
-    def function(x, gamma, beta):
+
+def normalisation(shape, *, training, relu=False, added=False):
+    """gamma and beta are inputs; statistics are the batch's in training, and constants otherwise.
+
+    With relu whole channels are on or off, far from the bend, where there is no slope to compare with.
+    """
+    c = shape[1]
+    far = np.where(np.arange(c) % 2, -40.0, 40.0) if relu else np.zeros(c)
+
+    def function(x, gamma, beta, residual=None):
         mean, var = constant(np.linspace(-1.0, 1.0, c)), constant(np.linspace(0.5, 2.0, c))
-        return ops.batch_norm(x, gamma, beta, mean, var, training=training, eps=0.5)
-    return Case(function, (shape, (c,), (c,)))
+        return ops.batch_norm(x, gamma, beta + constant(far), mean, var, training=training, eps=0.5, relu=relu,
+                              residual=residual)
+    return Case(function, (shape, (c,), (c,), shape) if added else (shape, (c,), (c,)))
 
 
 def entropy(rows, classes, ignored=()):
@@ -98,7 +108,7 @@ CASES: dict[str, list[Case]] = {
     "neg": unary(ops.neg), "scale": unary(lambda x: x * -2.5), "shift": unary(lambda x: 3.0 - x),
     "exp": unary(ops.exp), "log": unary(ops.log, positive), "sqrt": unary(ops.sqrt, positive),
     "relu": unary(ops.relu, distinct), "tanh": unary(ops.tanh), "sigmoid": unary(ops.sigmoid),
-    "gelu": unary(ops.gelu),
+    "gelu": unary(ops.gelu), "gelu_tanh": unary(ops.gelu_tanh),
     "dropout": unary(lambda x: ops.dropout(x, 0.4, seed=11)),
     "sum_to": [Case(partial(ops.sum_to, shape=to), (shape,)) for n in EDGES for shape, to in
                [((3, n), (n,)), ((n, 3), (n, 1)), ((2, n, 3), (1, n, 1)), ((2, n), ()), ((2, n, 3), (n, 3))]],
@@ -127,16 +137,27 @@ CASES: dict[str, list[Case]] = {
     + [convolution(h=6, w=8, stride=2, padding=1), convolution(h=8, w=6, stride=3), convolution(stride=(2, 1)),
        convolution(kernel=(1, 1), stride=2, h=4), convolution(kernel=(7, 7), padding=3, h=3, w=4),
        convolution(kernel=(2, 3), padding=(0, 2)), convolution(kernel=(5, 5), bias=False)],
+    "conv2d_dgrad": [transposed(n=n, stride=2) for n in EDGES] + [transposed(c=n, k=B, stride=2) for n in EDGES]
+    + [transposed(k=n, bias=False) for n in EDGES] + [transposed(p=n, q=2 * B + 1, kernel=(3, 3), padding=1)
+                                                      for n in EDGES]
+    # Outputs that no window covers, windows that overlap, unequal sides.
+    + [transposed(kernel=(1, 1), stride=2), transposed(kernel=(3, 3), stride=2), transposed(stride=(3, 1)),
+       transposed(kernel=(3, 2), stride=2, padding=(1, 0))],
     "max_pool2d": [pooling(ops.max_pool2d, n, 2 * B + 1, (min(n, 2), 2)) for n in EDGES]
     + [pooling(ops.max_pool2d, n, 3, 3, stride=2, padding=1) for n in EDGES]
     + [pooling(ops.max_pool2d, 7, 5, (3, 2), stride=(1, 2)), pooling(ops.max_pool2d, 5, 5, 2, c=2 * B + 1, n=1)],
     "avg_pool2d": [pooling(ops.avg_pool2d, n, 2 * B + 1, (min(n, 2), 2)) for n in EDGES]
     + [pooling(ops.avg_pool2d, n, 3, 3, stride=2, padding=1) for n in EDGES]
-    + [pooling(ops.avg_pool2d, 7, 5, (3, 2), stride=(1, 2)), pooling(ops.avg_pool2d, 5, 5, 2, c=2 * B + 1, n=1)],
+    + [pooling(ops.avg_pool2d, 7, 5, (3, 2), stride=(1, 2)), pooling(ops.avg_pool2d, 5, 5, 2, c=2 * B + 1, n=1)]
+    + [pooling(ops.avg_pool2d, n, 4, 3, stride=1, padding=1, count_include_pad=False) for n in EDGES],
     "adaptive_avg_pool2d": [pooling(ops.adaptive_avg_pool2d, n, 5, size) for n in EDGES
                             for size in (1, 3, (n, 5), (2, 7))],
     "batch_norm": [normalisation(shape, training=training) for n in EDGES for training in (False, True)
                    for shape in [(n, 2, 3), (3, n), (2, n, 2, 2), (2, 3, 1, n)]],
+    "batch_norm_relu": [normalisation(shape, training=training, relu=True) for n in EDGES for training in (False, True)
+                        for shape in [(n, 2, 3), (3, n), (2, n, 2, 2)]],
+    "batch_norm_add_relu": [normalisation(shape, training=training, relu=True, added=True) for n in EDGES
+                            for training in (False, True) for shape in [(n, 2, 3), (3, n), (2, n, 2, 2)]],
     "cross_entropy": [entropy(rows, classes) for n in EDGES for rows, classes in [(n, 3), (2, n)]]
     + [entropy(rows, 3, ignored=(0, rows - 1)) for rows in (B - 1, B + 1)],
     "layer_norm": [Case(partial(ops.layer_norm, eps=1.0), (shape, shape[-1:], shape[-1:])) for n in EDGES

@@ -16,7 +16,7 @@ from minidl.kernels.random import fold_seed, random_bits
 from minidl.meta import meta
 from minidl.op import Op
 
-MODULES = (ops.attention, ops.conv, ops.elementwise, ops.embedding, ops.linear, ops.loss, ops.norm, ops.pool, ops.shape,
+MODULES = (ops.attention, ops.conv, ops.elementwise, ops.embedding, ops.linear, ops.loss, ops.batchnorm, ops.layernorm, ops.pool, ops.shape,
            ops.update)
 OPS = {op.name: op for module in MODULES for op in vars(module).values() if isinstance(op, Op)}
 BLOCK = 64  # elements
@@ -111,6 +111,20 @@ def bn_grad_ref(dy, x, gamma, mean, var, dgamma, dbeta, *, eps, training):
     return dy * spread(gamma / np.sqrt(var + eps), x)
 
 
+def line_ref(x, gamma, beta, mean, var, eps):
+    return normed(x, mean, var, eps) * spread(gamma, x) + spread(beta, x)
+
+
+def bn_relu_reduce_ref(dy, x, gamma, beta, mean, var, *, eps):
+    dy = dy * (line_ref(x, gamma, beta, mean, var, eps) > 0)
+    return (dy * normed(x, mean, var, eps)).sum(other_axes(x)), dy.sum(other_axes(x))
+
+
+def bn_relu_grad_ref(dy, x, gamma, beta, mean, var, dgamma, dbeta, *, eps, training):
+    dy = dy * (line_ref(x, gamma, beta, mean, var, eps) > 0)
+    return bn_grad_ref(dy, x, gamma, mean, var, dgamma, dbeta, eps=eps, training=training)
+
+
 def layer_ref(x, gamma, beta, *, eps):
     mean, rstd = x.mean(-1), 1 / np.sqrt(x.var(-1) + eps)
     return (x - mean[..., None]) * rstd[..., None] * gamma + beta, mean, rstd
@@ -136,6 +150,15 @@ def gelu_ref(x):
 
 def gelu_grad_ref(dy, x):
     return dy * ((1 + np.vectorize(erf)(x / 2**0.5)) / 2 + x * np.exp(-x * x / 2) / (2 * np.pi)**0.5)
+
+
+def gelu_tanh_ref(x):
+    return x * (1 + np.tanh((2 / np.pi)**0.5 * (x + 0.044715 * x**3))) / 2
+
+
+def gelu_tanh_grad_ref(dy, x):
+    inner = np.tanh((2 / np.pi)**0.5 * (x + 0.044715 * x**3))
+    return dy * (1 + inner + x * (1 - inner**2) * (2 / np.pi)**0.5 * (1 + 3 * 0.044715 * x * x)) / 2
 
 
 def embedding_grad_ref(dy, ids, *, rows):
@@ -230,9 +253,10 @@ class Case:
 EDGES = [(), (1,), (2,), (BLOCK - 1,), (BLOCK,), (BLOCK + 1,), (2 * BLOCK + 1,), (3, 5, 7), (2, BLOCK + 1, 1)]
 BINARY = {"add": np.add, "sub": np.subtract, "mul": np.multiply, "div": np.divide}
 UNARY = {"neg": np.negative, "exp": np.exp, "relu": lambda x: np.maximum(x, 0), "tanh": np.tanh,
-         "gelu": gelu_ref, "sigmoid": lambda x: 1 / (1 + np.exp(-x))}
+         "gelu": gelu_ref, "gelu_tanh": gelu_tanh_ref, "sigmoid": lambda x: 1 / (1 + np.exp(-x))}
 GRADS = {"relu_grad": lambda dy, y: dy * (y > 0), "tanh_grad": lambda dy, y: dy * (1 - y * y),
-         "sigmoid_grad": lambda dy, y: dy * y * (1 - y), "gelu_grad": gelu_grad_ref}
+         "sigmoid_grad": lambda dy, y: dy * y * (1 - y), "gelu_grad": gelu_grad_ref,
+         "gelu_tanh_grad": gelu_tanh_grad_ref}
 IMAGE = (3, 5, 6, 7)
 WINDOWS = [{"kernel": (2, 2), "stride": (2, 2), "padding": (0, 0)},
            {"kernel": (3, 2), "stride": (2, 1), "padding": (1, 1)},
@@ -290,6 +314,15 @@ def cases():
                    ((dy * normed(x, mean, var, eps)).sum(other_axes(x)), dy.sum(other_axes(x))), {"eps": 1e-3})
         for training in (True, False):
             yield Case("batch_norm_grad", (shape, shape, c, c, ("+", c), c, c), bn_grad_ref,
+                       {"eps": 1e-3, "training": training})
+        line = {"eps": 1e-3, "training": True}
+        yield Case("batch_norm_relu", (shape, c, c, c, ("+", c)), lambda x, gamma, beta, mean, var, eps, training:
+                   np.maximum(line_ref(x, gamma, beta, mean, var, eps), 0), line)
+        yield Case("batch_norm_add_relu", (shape, shape, c, c, c, ("+", c)), lambda x, r, gamma, beta, mean, var, eps,
+                   training: np.maximum(line_ref(x, gamma, beta, mean, var, eps) + r, 0), line)
+        yield Case("batch_norm_relu_grad_reduce", (shape, shape, c, c, c, ("+", c)), bn_relu_reduce_ref, {"eps": 1e-3})
+        for training in (True, False):
+            yield Case("batch_norm_relu_grad", (shape, shape, c, c, c, ("+", c), c, c), bn_relu_grad_ref,
                        {"eps": 1e-3, "training": training})
     yield Case("batch_norm_update_", ((5,), ("+", (5,)), (5,), ("+", (5,))), lambda rm, rv, m, v, momentum, count:
                (0.9 * rm + 0.1 * m, 0.9 * rv + 0.1 * v * count / (count - 1)), {"momentum": 0.1, "count": 6})

@@ -186,7 +186,7 @@ def test_loss_and_gradients_are_those_of_pytorch():
     torch = pytest.importorskip("torch", reason="PyTorch, the peer, is not installed (pip install -e '.[peers]')")
     arrays = batch_arrays()
     rng = np.random.default_rng(4)
-    with Runtime("cpu", memory_budget="64MiB", poisoned=True) as runtime:
+    with Runtime("cpu:virtual", memory_budget="64MiB", poisoned=True) as runtime:
         model = BertForPreTraining(TINY).eval()  # without dropout, whose masks are not PyTorch's
         # Five times the initial weights: attention is not uniform then, and every gradient is well above rounding.
         state = {name: (0.1 * rng.standard_normal(a.shape) + name.endswith("LayerNorm.weight")).astype(np.float32)
@@ -214,7 +214,7 @@ def test_loss_and_gradients_are_those_of_pytorch():
 
 # Training -----------------------------------------------------------------------------------------------------------
 def test_a_few_steps_learn_a_batch_by_heart():
-    with Runtime("cpu", memory_budget="64MiB", poisoned=True) as runtime:
+    with Runtime("cpu:virtual", memory_budget="64MiB", poisoned=True) as runtime:
         model = BertForPreTraining(TINY)
         optimizer = AdamW(model.parameters(), lr=2e-3, decays=decays)
         losses = []
@@ -234,7 +234,8 @@ def train(budget=None, policy="none", optimizer=AdamW):
     """State of a tiny network after two steps with dropout, as bytes; the demand of a step; counters."""
     config = BertConfig(2, 32, 4, vocab_size=40, max_position_embeddings=64)
     text = Text(length=64, predictions=6, vocabulary=40)
-    with Runtime("cpu", memory_budget=budget or "64MiB", policy=policy, host_memory="64MiB", poisoned=True) as runtime:
+    with Runtime("cpu:virtual", memory_budget=budget or "64MiB", policy=policy, host_memory="64MiB",
+                 poisoned=True) as runtime:
         model = BertForPreTraining(config)
         trained = optimizer(model.parameters(), weight_decay=0.1, decays=decays)
         losses = []

@@ -54,7 +54,7 @@ def test_every_profile_is_complete_and_positive(name):
     assert profile.name == name and profile.title
     assert set(profile.efficiency) == set(KINDS)
     assert all(0 < fraction < 1 for fraction in profile.efficiency.values())
-    numbers = [v for key, v in dataclasses.asdict(profile).items() if key not in ("name", "title", "efficiency")]
+    numbers = [v for key, v in dataclasses.asdict(profile).items() if key not in ("name", "title", "efficiency", "rates")]
     assert all(value > 0 and math.isfinite(value) for value in numbers)
     assert isinstance(profile.memory_bytes, int) and isinstance(profile.host_memory_bytes, int)
     assert profile.tensor_flops >= profile.peak_flops
@@ -232,6 +232,9 @@ def test_a_profile_survives_json(name, tmp_path):
     ({"efficiency": {"conv": 0.5}}, "no efficiency for winograd, fft"),
     ({"efficiency": {**P100.efficiency, "conv": 1.5}}, r"efficiency of conv must be in \(0, 1\], not 1.5"),
     ({"efficiency": {**P100.efficiency, "pol": 0.5}}, "unknown kind of work 'pol'; did you mean pool"),
+    ({"rates": {"add": 3}}, "rates must be an object of objects of numbers"),
+    ({"rates": {"add": {"byte": 1e-9}}}, "unknown term of work 'byte'; did you mean bytes"),
+    ({"rates": {"add": {"bytes": -1}}}, "rates of add: bytes must be at least 0 and finite, not -1"),
 ])
 def test_a_faulty_profile_file_says_what_is_wrong(change, message, tmp_path):
     path = tmp_path / "gpu.json"

@@ -12,8 +12,8 @@ import minidl
 from minidl import nn
 from minidl.errors import OutOfMemory
 from minidl.memory.storage import IN, OUT, RECOMPUTE
+from minidl.ops.batchnorm import BATCH_NORM_GRAD, batch_norm
 from minidl.ops.elementwise import DROPOUT, RELU_GRAD, SIGMOID_GRAD, TANH_GRAD, add, exp, mul, relu, scale, tanh
-from minidl.ops.norm import BATCH_NORM_GRAD, batch_norm
 from minidl.ops.shape import narrow
 from minidl.ops.update import fill_
 from minidl.runtime import Runtime, parameter

@@ -134,7 +134,7 @@ def test_no_batch_fits_a_budget_below_the_parameters_update():
     assert found.batch == 0 and "sgd_momentum_" in found.limit
 
 
-@pytest.mark.parametrize("on", ["cpu", "sim:p100"])
+@pytest.mark.parametrize("on", ["cpu:virtual", "sim:p100"])
 def test_nothing_is_launched_on_the_device_itself(on):
     what = setup(**LENET, on=on)
     largest_batch(what, 3000 * KIB)

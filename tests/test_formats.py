@@ -8,7 +8,7 @@ import pytest
 from networks import train
 
 from minidl.errors import UserError
-from minidl.memory.formats import plan_from_json, plan_to_json, trace_from_json, trace_to_json
+from minidl.memory.formats import SavedPlan, plan_from_json, plan_to_json, trace_from_json, trace_to_json
 from minidl.memory.plan import Action, Costs, Limits, Plan
 from minidl.memory.policies.capuchin import Capuchin
 from minidl.memory.policies.passive import Passive
@@ -21,7 +21,8 @@ TRACE = Trace(
      TraceCall("update_", (-1, 1), (), 0.0, (), (1, 1 << 40), writes=(-1,), replayable=False)),
     {t: TraceTensor(t, nbytes, t < 0) for t, nbytes in ((-1, 4), (0, 0), (1, 1 << 40), (2, 7), (1 << 40, 9))})
 PLAN = Plan(evictions={(5, 1): Action.SWAP_OUT, (-2, 3): Action.DROP}, prefetches={(6, 2): (5, 9), (6, 3): (1 << 40,)},
-            predicted_seconds=0.1 + 0.2)
+            offsets={(5, 0): 256, (5, 1): 0, (1 << 40, 0): 512}, predicted_seconds=0.1 + 0.2)
+SAVED = SavedPlan(PLAN, 1107, {5: ("conv", 4), -2: ("", 1 << 40)})
 
 
 def head(text: str) -> dict[str, Any]:
@@ -36,10 +37,11 @@ def test_a_trace_is_the_same_after_a_round_trip():
 
 
 def test_a_plan_is_the_same_after_a_round_trip():
-    assert plan_from_json(plan_to_json(PLAN)) == PLAN
-    assert head(plan_to_json(PLAN)) == {"format": "minidl-plan", "version": 1}
-    assert plan_from_json(plan_to_json(Plan())) == Plan()
-    assert list(plan_from_json(plan_to_json(PLAN)).prefetches) == list(PLAN.prefetches)  # order is part of a plan
+    assert plan_from_json(plan_to_json(SAVED)) == SAVED
+    assert head(plan_to_json(SAVED)) == {"format": "minidl-plan", "version": 2}
+    nothing = SavedPlan(Plan(), 0, {})
+    assert plan_from_json(plan_to_json(nothing)) == nothing
+    assert list(plan_from_json(plan_to_json(SAVED)).plan.prefetches) == list(PLAN.prefetches)  # order is part of a plan
 
 
 SEARCH_STATE = {"round", "best", "best_seconds", "share", "settled"}  # of the planner, not of the plan
@@ -49,8 +51,8 @@ def test_every_field_is_in_the_file():
     def names(kind: type) -> set[str]:
         return {field.name for field in fields(kind)}
 
-    plan, trace = json.loads(plan_to_json(PLAN)), json.loads(trace_to_json(TRACE))
-    assert plan.keys() - {"format", "version"} == names(Plan) - SEARCH_STATE
+    plan, trace = json.loads(plan_to_json(SAVED)), json.loads(trace_to_json(TRACE))
+    assert plan.keys() - {"format", "version", "calls"} == names(Plan) - SEARCH_STATE
     assert trace.keys() - {"format", "version"} == names(Trace)
     assert trace["calls"][0].keys() == names(TraceCall)
     assert trace["calls"][0]["algorithms"][0].keys() == names(Algorithm)
@@ -59,7 +61,8 @@ def test_every_field_is_in_the_file():
 
 def test_each_call_and_each_tensor_is_one_line():
     assert len(trace_to_json(TRACE).splitlines()) == 1 + 1 + 5 + 1 + 2  # head, "tensors", "calls"
-    assert len(plan_to_json(PLAN).splitlines()) == 1 + 1 + 1 + 2 + 1 + 2
+    # head, "calls", "predicted_seconds"; then each list
+    assert len(plan_to_json(SAVED).splitlines()) == 1 + 1 + 1 + (1 + 2) + (1 + 2) + (1 + 3)
 
 
 def test_a_measured_trace_gives_the_same_plan_after_a_round_trip():
@@ -79,7 +82,7 @@ def test_a_measured_trace_gives_the_same_plan_after_a_round_trip():
     plan = Capuchin().plan(trace, costs, limits)
     assert plan.evictions and Capuchin().plan(again, costs, limits) == plan
     # What a plan keeps for its own feedback stays behind; what the engine obeys does not.
-    read = plan_from_json(plan_to_json(plan))
+    read = plan_from_json(plan_to_json(SavedPlan.of(plan, trace))).plan
     assert (read.evictions, read.prefetches) == (plan.evictions, plan.prefetches) and type(read) is Plan
 
 
@@ -141,11 +144,18 @@ def test_a_bad_trace_is_refused_with_the_place(path, value, message):
     ("predicted_seconds", "1", 'minidl-plan: predicted_seconds: expected seconds, a number of at least 0, got "1"'),
     ("evictions.0.action", "all of them, and of the others those that nobody wants",
      'minidl-plan: evictions[0].action: expected "swap out" or "drop", got "all of them, and of the others those...'),
-    ("round", 1, "minidl-plan: round is unknown; there are predicted_seconds, evictions, prefetches"),
+    ("round", 1, "minidl-plan: round is unknown; there are calls, predicted_seconds, evictions, prefetches, "
+     "offsets"),
+    ("offsets.1.arrival", 0, "minidl-plan: offsets[1]: arrival 0 of tensor 5 is listed twice"),
+    ("offsets.0.offset", -1, "minidl-plan: offsets[0].offset: expected an integer of at least 0, got -1"),
+    ("version", 1, "minidl-plan: version 1; only version 2 can be read"),
+    ("calls", -1, "minidl-plan: calls: expected an integer of at least 0, got -1"),
+    ("evictions.0.bytes", ..., "minidl-plan: evictions[0].bytes is missing"),
+    ("evictions.1.tensor", 5, "minidl-plan: evictions[1]: tensor 5 had another op or other bytes before"),
 ])
 def test_a_bad_plan_is_refused_with_the_place(path, value, message):
     with pytest.raises(UserError) as error:
-        plan_from_json(changed(plan_to_json(PLAN), path, value))
+        plan_from_json(changed(plan_to_json(SAVED), path, value))
     assert str(error.value).startswith(message)
 
 

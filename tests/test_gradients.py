@@ -13,7 +13,7 @@ from kernel_cases import OPS
 
 from minidl import Runtime, current_runtime, no_grad, ops
 from minidl.errors import UserError
-from minidl.kernels.cpu import blocks, conv, linear
+from minidl.kernels.cpu import blocks, conv
 from minidl.tensor import Tensor
 
 STEP = 1e-3
@@ -27,13 +27,12 @@ TOLERANCE = 1e-9
 def tiny_blocks(monkeypatch):
     """Kernels cut arrays into blocks of B float64, so that small arrays have several, with ragged ends."""
     monkeypatch.setattr(blocks, "BLOCK_BYTES", 8 * B)
-    monkeypatch.setattr(linear, "BLOCK_BYTES", 8)
-    monkeypatch.setattr(conv, "COLUMN_BYTES", 600)
+    monkeypatch.setattr(conv, "PIXELS", 20)
 
 
 @pytest.fixture(autouse=True)
 def runtime():
-    with Runtime(device="cpu", memory_budget="4MiB", host_memory="1MiB", poisoned=True) as made:
+    with Runtime(device="cpu:virtual", memory_budget="4MiB", host_memory="1MiB", poisoned=True) as made:
         yield made
 
 

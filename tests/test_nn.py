@@ -15,7 +15,7 @@ from minidl.ops import full
 
 @pytest.fixture(autouse=True)
 def runtime():
-    with Runtime(device="cpu", memory_budget="4MiB", poisoned=True, seed=5) as made:
+    with Runtime(device="cpu:virtual", memory_budget="4MiB", poisoned=True, seed=5) as made:
         yield made
 
 

@@ -19,7 +19,7 @@ GRADS = ((0.5, -1.0, 0.25), (1.5, 0.0, -2.0), (-0.5, 0.125, 1.0))  # one a step
 
 @pytest.fixture(autouse=True)
 def runtime():
-    with Runtime(device="cpu", memory_budget="4MiB", poisoned=True) as made:
+    with Runtime(device="cpu:virtual", memory_budget="4MiB", poisoned=True) as made:
         yield made
 
 

@@ -209,7 +209,7 @@ def our_gradients(name, shape, budget, *, training) -> tuple[Arrays, Arrays, lis
     """The state before the step; loss, gradients and, in training, buffers after it; and the branches taken."""
     images, labels = batch(shape)
     taken: list[Any] = []
-    with Runtime(device="cpu", memory_budget=budget, host_memory="1MiB", poisoned=True) as runtime:
+    with Runtime(device="cpu:virtual", memory_budget=budget, host_memory="1MiB", poisoned=True) as runtime:
         model = without_dropout(create(name, num_classes=CLASSES)).train(training)
         before = model.state_dict()
         with branches_noted(taken):
@@ -288,7 +288,7 @@ TINY = (8, 1, 32, 32)
 
 def our_steps(make, arguments) -> tuple[Arrays, Arrays]:
     """The state before the first step; and each parameter's change after the last, with the optimizer's state."""
-    with Runtime(device="cpu", memory_budget="16MiB", host_memory="1MiB", poisoned=True) as runtime:
+    with Runtime(device="cpu:virtual", memory_budget="16MiB", host_memory="1MiB", poisoned=True) as runtime:
         model = create("lenet", num_classes=CLASSES)
         before = model.state_dict()
         optimizer = make(model.parameters(), **arguments)

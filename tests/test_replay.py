@@ -13,8 +13,8 @@ from minidl.errors import OutOfMemory, Unrecoverable
 from minidl.memory.plan import Action
 from minidl.memory.recompute import missing_calls
 from minidl.memory.storage import IN, OUT, RECOMPUTE
+from minidl.ops.batchnorm import BATCH_NORM_STATS, batch_norm
 from minidl.ops.elementwise import add, exp, mul, relu, scale, shift, tanh
-from minidl.ops.norm import BATCH_NORM_STATS, batch_norm
 from minidl.ops.pool import MAX_POOL2D
 from minidl.ops.shape import concat
 from minidl.ops.update import fill_, full

@@ -24,7 +24,7 @@ ITERATIONS = 4
 
 
 def runtime(**options) -> Runtime:
-    return Runtime(**({"device": "cpu", "memory_budget": UNLIMITED, "host_memory": UNLIMITED,
+    return Runtime(**({"device": "cpu:virtual", "memory_budget": UNLIMITED, "host_memory": UNLIMITED,
                       "policy": "none"} | options))
 
 
@@ -75,7 +75,7 @@ def test_devices_differ_in_algorithms_and_times():
 
 @pytest.mark.parametrize("percent", [50, 0])
 @pytest.mark.parametrize("policy", [name for name in POLICIES if name != "none"])
-@pytest.mark.parametrize(("network", "device"), [*((n, "cpu") for n in NETS), ("resnet", "sim:p100")])
+@pytest.mark.parametrize(("network", "device"), [*((n, "cpu:virtual") for n in NETS), ("resnet", "sim:p100")])
 def test_budget_and_policy_do_not_show_in_the_trace(network, device, policy, percent):
     with runtime(device=device) as made:
         demand = Training(made, network, "momentum").demand()

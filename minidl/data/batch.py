@@ -1,6 +1,8 @@
-"""A batch: images with their labels on the host, or only their shapes. Knows no data set and no model."""
+"""A batch on the host: images with their labels, or pairs of sentences; or only their shapes. Knows no data set and no
+model."""
 
-from dataclasses import dataclass
+from collections.abc import Iterator
+from dataclasses import dataclass, fields
 
 import numpy as np
 
@@ -13,15 +15,80 @@ ImageShape = tuple[int, ...]  # [C, H, W]; of text, [tokens]
 
 @dataclass(frozen=True, slots=True)
 class Batch:
-    """``size`` images [C, H, W], float32, and labels, int64; the arrays are None where values do not matter."""
+    """``size`` images [C, H, W], float32, and labels, int64; the arrays are None where values do not matter.
+
+    ``label_shape`` is that of the labels of one image: (), one for all of it, or (H, W), one a pixel.
+    """
 
     size: int
     input_shape: ImageShape
     images: np.ndarray | None = None
     labels: np.ndarray | None = None
+    label_shape: tuple[int, ...] = ()
+
+    @property
+    def nbytes(self) -> int:
+        """Host memory that the arrays take, or would take."""
+        elements = int(np.prod(self.input_shape)) * 4 + int(np.prod(self.label_shape)) * 8
+        return self.size * elements
 
     def upload(self, runtime: Runtime) -> tuple[Tensor, Tensor]:
-        """Images [N, C, H, W] and labels [N] on the device: two operations. Raises OutOfMemory."""
+        """Images [N, C, H, W] and labels [N, *label_shape] on the device: two operations. Raises OutOfMemory."""
         images = runtime.tensor(self.images, shape=(self.size, *self.input_shape), dtype=float32)
-        labels = runtime.tensor(self.labels, shape=(self.size,), dtype=int64)
+        labels = runtime.tensor(self.labels, shape=(self.size, *self.label_shape), dtype=int64)
         return images, labels
+
+    def split(self, parts: int) -> list["Batch"]:
+        """Equal parts, in order; ``size`` must be a multiple of their number."""
+        return [Batch(self.size // parts, self.input_shape, None if self.images is None else self.images[piece],
+                      None if self.labels is None else self.labels[piece], self.label_shape)
+                for piece in _pieces(self.size, parts)]
+
+
+@dataclass(frozen=True, slots=True)
+class TextBatch:
+    """``size`` pairs of segments of ``length`` tokens, ``predictions`` of them to be predicted: what BERT is given.
+
+    The arrays, in the order of BertForPreTraining's arguments, are None where values do not matter; [N, length] or
+    [N, predictions], int64, but for the mask, float32 (1 for tokens, 0 for padding), and next_sentence_labels, [N].
+    """
+
+    size: int
+    length: int
+    predictions: int
+    input_ids: np.ndarray | None = None
+    token_type_ids: np.ndarray | None = None
+    attention_mask: np.ndarray | None = None
+    masked_positions: np.ndarray | None = None
+    masked_labels: np.ndarray | None = None
+    next_sentence_labels: np.ndarray | None = None
+
+    @property
+    def nbytes(self) -> int:
+        """Host memory that the arrays take, or would take."""
+        return self.size * (20 * self.length + 16 * self.predictions + 8)
+
+    def upload(self, runtime: Runtime) -> tuple[Tensor, ...]:
+        """All six on the device, an operation each. Raises OutOfMemory."""
+        tokens, predicted = (self.size, self.length), (self.size, self.predictions)
+        shapes = tokens, tokens, tokens, predicted, predicted, (self.size,)
+        return tuple(runtime.tensor(array, shape=shape, dtype=float32 if name == "attention_mask" else int64)
+                     for (name, array), shape in zip(self._arrays(), shapes, strict=True))
+
+    def split(self, parts: int) -> list["TextBatch"]:
+        """Equal parts, in order; ``size`` must be a multiple of their number."""
+        return [TextBatch(self.size // parts, self.length, self.predictions,
+                          **{name: None if array is None else array[piece] for name, array in self._arrays()})
+                for piece in _pieces(self.size, parts)]
+
+    def _arrays(self) -> Iterator[tuple[str, np.ndarray | None]]:
+        return ((field.name, getattr(self, field.name)) for field in fields(self)[3:])
+
+
+AnyBatch = Batch | TextBatch
+
+
+def _pieces(size: int, parts: int) -> list[slice]:
+    part = size // parts
+    assert part * parts == size, f"a batch of {size} has no {parts} equal parts"
+    return [slice(n * part, (n + 1) * part) for n in range(parts)]

@@ -5,17 +5,17 @@ scikit-learn is imported when the data is read, not before.
 """
 
 from collections.abc import Iterator
-from itertools import count
 
 import numpy as np
 
 from minidl.data.batch import Batch, ImageShape
+from minidl.data.dataset import SPLIT_SEED, in_order
+from minidl.data.feed import Feed
 from minidl.errors import UserError
 
 SIDE = 8  # pixels
 CLASSES = 10
 TEST_SHARE = 0.2
-SPLIT_SEED = 1998  # the split is part of the data set: it does not follow the seed of a run
 
 
 class Digits:
@@ -26,6 +26,10 @@ class Digits:
     """
 
     num_classes = CLASSES
+    class_names = tuple(map(str, range(CLASSES)))
+    label_shape: tuple[int, ...] = ()
+    real = True
+    feed: Feed | None = None
 
     def __init__(self, image_size: int = 32) -> None:
         if image_size < SIDE:
@@ -45,17 +49,18 @@ class Digits:
         """Images to train on."""
         return len(self._train[0])
 
-    def batches(self, batch: int, *, seed: int = 0) -> Iterator[Batch]:
-        """Epoch after epoch, each in an order of its own that follows from the seed.
+    def shapes(self, batch: int) -> Batch:
+        """A batch without values."""
+        return Batch(batch, self.input_shape)
+
+    def batches(self, batch: int, *, seed: int = 0, skip: int = 0) -> Iterator[Batch]:
+        """Epoch after epoch, each in an order of its own that follows from the seed; without the first ``skip`` ones.
 
         What is left of an epoch when it holds no whole batch is skipped, so that every step has the same shapes.
         """
         images, labels = self._train
-        for epoch in count():
-            order = np.random.default_rng([seed, epoch]).permutation(len(images))
-            for start in range(0, len(order) - batch + 1, batch):
-                chosen = order[start:start + batch]
-                yield Batch(batch, self.input_shape, images[chosen], labels[chosen])
+        for chosen in in_order(len(images), batch, seed=seed, skip=skip):
+            yield Batch(batch, self.input_shape, images[chosen.examples], labels[chosen.examples])
 
     def test_batches(self, batch: int) -> Iterator[Batch]:
         """Every test image once; the last batch may be smaller."""

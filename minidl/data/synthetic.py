@@ -5,13 +5,23 @@ from collections.abc import Iterator
 import numpy as np
 
 from minidl.data.batch import Batch, ImageShape
+from minidl.data.feed import Feed
 
 
 class Synthetic:
-    """One batch, again and again; ``values`` False leaves out the numbers, for devices that have none."""
+    """One batch, again and again; ``values`` False leaves out the numbers, for devices that have none.
 
-    def __init__(self, input_shape: ImageShape, num_classes: int, *, values: bool = True) -> None:
+    ``label_shape``: (H, W) for a label a pixel.
+    """
+
+    class_names: tuple[str, ...] = ()
+    real = False
+    feed: Feed | None = None
+
+    def __init__(self, input_shape: ImageShape, num_classes: int, *, values: bool = True,
+                 label_shape: tuple[int, ...] = ()) -> None:
         self.input_shape = input_shape
+        self.label_shape = label_shape
         self.num_classes = num_classes
         self.values = values
 
@@ -19,13 +29,17 @@ class Synthetic:
     def train_size(self) -> None:
         """There is no end to it."""
 
-    def batches(self, batch: int, *, seed: int = 0) -> Iterator[Batch]:
-        """The same batch without end; the seed decides its values."""
-        data = Batch(batch, self.input_shape)
+    def shapes(self, batch: int) -> Batch:
+        """A batch without values."""
+        return Batch(batch, self.input_shape, label_shape=self.label_shape)
+
+    def batches(self, batch: int, *, seed: int = 0, skip: int = 0) -> Iterator[Batch]:
+        """The same batch without end, wherever it starts; the seed decides its values."""
+        data = self.shapes(batch)
         if self.values:
             random = np.random.default_rng(seed)
             data = Batch(batch, self.input_shape, random.standard_normal((batch, *self.input_shape), np.float32),
-                         random.integers(self.num_classes, size=batch))
+                         random.integers(self.num_classes, size=(batch, *self.label_shape)), self.label_shape)
         while True:
             yield data
 

@@ -7,6 +7,7 @@ An event is a position: the number of pieces of work issued to a stream so far. 
 means waiting until its first p pieces have finished. Position 0 is always in the past.
 """
 
+from bisect import bisect_right
 from collections.abc import Callable
 from heapq import heappop, heappush
 
@@ -29,8 +30,11 @@ class VirtualClock:
         self._issued = 0
 
     def issue(self, stream: int, seconds: float, effect: Callable[[], None] | None = None, *,
-              at_end: bool = False) -> int:
-        """Queue work on a stream; returns its position. Its effect happens when it starts, or when it ends."""
+              at_end: bool = False, timed: Callable[[float], None] | None = None) -> int:
+        """Queue work on a stream; returns its position. Its effect happens when it starts, or when it ends.
+
+        timed: told the seconds that the work takes, as soon as they are known: here at once.
+        """
         start = self.ready[stream]
         if start < self.host:
             start = self.host
@@ -40,6 +44,8 @@ class VirtualClock:
         self._finished[stream].append(end)
         if effect is not None:
             self.at(end if at_end else start, effect)
+        if timed is not None:
+            timed(seconds)
         self.positions[stream] = position = self.positions[stream] + 1
         return position
 
@@ -77,7 +83,10 @@ class VirtualClock:
             heappop(agenda)[2]()
 
     def forget(self) -> None:
-        """Drop the finish times before now: a wait for one of them waits for the oldest that is kept."""
+        """Drop the finish times before now, but for the last: a wait for one of them waits for the oldest that is kept,
+        which must be in the past too."""
+        now = max(self.host, self.ready[COMPUTE])
         for stream, finished in enumerate(self._finished):
-            self._first[stream] += len(finished) - 1
-            del finished[:-1]
+            past = max(0, bisect_right(finished, now) - 1)
+            self._first[stream] += past
+            del finished[:past]

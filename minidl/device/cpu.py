@@ -13,15 +13,16 @@ Knows no storages and no policy.
 
 import ctypes
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from functools import partial
+from threading import Lock
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.lib.stride_tricks import as_strided
 
 from minidl.device.clock import COMPUTE, COPY_IN, COPY_OUT
-from minidl.device.device import Device, Operand, Place, place
+from minidl.device.device import Device, Operand, Place, Timed, place
+from minidl.device.fitted import cpu_algorithms
 from minidl.device.profiles import Profile
 from minidl.kernels.cpu import ALGORITHMS, KERNELS
 from minidl.meta import ALIGNMENT, Algorithm, Cost, Meta
@@ -31,6 +32,9 @@ if TYPE_CHECKING:
     from minidl.memory.host_pool import Extents
 
 POISON = 0xFF  # every float of these bytes is NaN, every integer absurd
+# One kernel at a time in the whole process, whatever runtimes and threads there are: kernels use all cores, and the
+# thread layer beneath them aborts when two of its parallel regions meet. Copies need no part of it: they run beside.
+_one_kernel = Lock()
 VARIANTS = {op: {a.name: a for a in variants} for op, variants in ALGORITHMS.items()}
 
 
@@ -53,11 +57,12 @@ class Numerics:
         """Run a kernel on the operands at ``places``, outputs first. Its errors carry a note with the op's name."""
         try:
             arrays = [self.array(at) for at in places]
-            if algorithm.name:
-                scratch = self._arena[workspace:workspace + algorithm.workspace]
-                VARIANTS[op_name][algorithm.name].run(*arrays, workspace=scratch, **attrs)
-            else:
-                KERNELS[op_name](*arrays, **attrs)
+            with _one_kernel:
+                if algorithm.name:
+                    scratch = self._arena[workspace:workspace + algorithm.workspace]
+                    VARIANTS[op_name][algorithm.name].run(*arrays, workspace=scratch, **attrs)
+                else:
+                    KERNELS[op_name](*arrays, **attrs)
         except Exception as error:
             error.add_note(f"in the kernel of {op_name}")
             raise
@@ -113,21 +118,14 @@ class ArrayDevice(Device):
 
     def algorithms(self, op_name: str, inputs: Sequence[Meta], outputs: Sequence[Meta], attrs: dict[str, Any],
                    cost: Cost) -> tuple[Algorithm, ...]:
-        variants = ALGORITHMS.get(op_name)
-        if variants is None:
-            return super().algorithms(op_name, inputs, outputs, attrs, cost)
-        # Variants differ in workspace; their modelled time is that of the workspace-free simulated one, scaled.
-        seconds = max(a.seconds for a in super().algorithms(op_name, inputs, outputs, attrs, cost))
-        plain = Algorithm("", seconds)
-        return tuple(replace(plain, name=v.name, seconds=seconds * v.relative_time, bits_class=v.bits_class,
-                             workspace=v.workspace(inputs, outputs, attrs)) for v in variants)
+        return cpu_algorithms(self.profile, op_name, inputs, outputs, attrs, cost)
 
     # Effects refer to the numerics, never to the device: a queue of them does not keep it alive.
     def launch(self, op_name: str, algorithm: Algorithm, outputs: Sequence[Operand], inputs: Sequence[Operand],
-               attrs: dict[str, Any], workspace: int) -> int:
+               attrs: dict[str, Any], workspace: int, timed: Timed = None) -> int:
         places = [place(operand) for operand in (*outputs, *inputs)]
         effect = partial(self.numerics.run, op_name, algorithm, places, attrs, workspace)
-        return self.clock.issue(COMPUTE, algorithm.seconds, effect)
+        return self.clock.issue(COMPUTE, algorithm.seconds, effect, timed=timed)
 
     def move(self, to: int, origin: int, nbytes: int) -> int:
         return self.clock.issue(COMPUTE, self.move_seconds(nbytes), partial(self.numerics.move, to, origin, nbytes))
@@ -160,9 +158,9 @@ class CpuDevice(ArrayDevice):
     """CPU numerics on the virtual clock."""
 
     def launch(self, op_name: str, algorithm: Algorithm, outputs: Sequence[Operand], inputs: Sequence[Operand],
-               attrs: dict[str, Any], workspace: int) -> int:
+               attrs: dict[str, Any], workspace: int, timed: Timed = None) -> int:
         self.clock.host += self._launch_overhead_s
-        return super().launch(op_name, algorithm, outputs, inputs, attrs, workspace)
+        return super().launch(op_name, algorithm, outputs, inputs, attrs, workspace, timed)
 
     def _when_passed(self, marks: "Marks", effect: Callable[[], None]) -> None:
         clock = self.clock

@@ -4,7 +4,7 @@ The verbs are the same for all devices, so that swapping is written once. Positi
 ``clock``). Knows offsets in its arena and times; knows no storage's history and no policy.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, Protocol
 
 from minidl.device.clock import COMPUTE, COPY_IN, COPY_OUT, VirtualClock
@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from minidl.memory.arena import Marks
     from minidl.memory.host_pool import Extents
 
+Timed = Callable[[float], None] | None  # is told the device seconds of a piece of work, once they are known
 Place = tuple[int, Meta]  # where a tensor's bytes start in the arena, and how its elements lie from there
 
 
@@ -40,6 +41,8 @@ class Device:
     """A device without numerics on the virtual clock: the simulator, and the base of the others."""
 
     has_values = False
+    wall_clock = False  # seconds are measured: they differ from run to run, and are known only afterwards
+    measured_iterations = 1  # how many iterations the durations in a trace are the median of
 
     def __init__(self, name: str, profile: Profile) -> None:
         self.name = name
@@ -59,11 +62,14 @@ class Device:
 
     # Work on the compute stream ------------------------------------------------------------------------------
     def launch(self, op_name: str, algorithm: Algorithm, outputs: Sequence[Operand], inputs: Sequence[Operand],
-               attrs: dict[str, Any], workspace: int) -> int:
-        """Run a kernel after all that the compute stream was given before; returns its position."""
+               attrs: dict[str, Any], workspace: int, timed: Timed = None) -> int:
+        """Run a kernel after all that the compute stream was given before; returns its position.
+
+        timed: told its device seconds when they are known; for launches in program order, and never during a wait.
+        """
         clock = self.clock
         clock.host += self._launch_overhead_s
-        return clock.issue(COMPUTE, algorithm.seconds)
+        return clock.issue(COMPUTE, algorithm.seconds, timed=timed)
 
     def move(self, to: int, origin: int, nbytes: int) -> int:
         """Copy bytes within the arena; the ranges may overlap (memmove). On the compute stream."""
@@ -107,6 +113,9 @@ class Device:
     def synchronize(self, stream: int, position: int) -> None:
         """The host waits for a position of a stream."""
         self.clock.synchronize(stream, position)
+
+    def settle(self) -> None:
+        """Return when the times of all that was launched are known: on a modelled clock they are."""
 
     def landed(self, copied_out: int) -> bool:
         """Whether a copy out will have finished, as far as is known, when the work launched so far has."""
@@ -152,5 +161,5 @@ class DryDevice(Device):
         return self._device.algorithms(op_name, inputs, outputs, attrs, cost)
 
     def launch(self, op_name: str, algorithm: Algorithm, outputs: Sequence[Operand], inputs: Sequence[Operand],
-               attrs: dict[str, Any], workspace: int) -> int:
+               attrs: dict[str, Any], workspace: int, timed: Timed = None) -> int:
         return 0

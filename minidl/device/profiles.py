@@ -15,6 +15,8 @@ from typing import Any
 from minidl.errors import UserError
 
 KINDS = ("conv", "winograd", "fft", "matmul", "elementwise", "reduce", "pool", "copy")
+TERMS = ("calls", "flops", "bytes", "far_bytes", "columns", "weights")  # of work, in ``rates``
+OPTIONAL = ("rates",)
 MAY_BE_ZERO = ("link_latency_s", "launch_overhead_s", "kernel_floor_s", "half_fill_flops", "half_fill_bytes")
 MIB = 2**20
 
@@ -33,6 +35,8 @@ class Profile:
     half_fill_bytes       fill a GPU: fill(work) = work / (work + half).
     efficiency            kind of work -> fraction of its peak that a kernel reaches when it fills the GPU: of the
                           arithmetic for conv, winograd, fft and matmul, of the bandwidth (and peak) for the others.
+    rates                 of a machine that was measured (``minidl.calibrate``): operation and algorithm -> term of its
+                          work -> seconds a unit of it takes; see ``device/fitted.py``. Empty for a GPU.
     """
 
     name: str
@@ -50,13 +54,14 @@ class Profile:
     half_fill_bytes: float
     host_memory_bytes: int
     efficiency: Mapping[str, float] = field(hash=False)
+    rates: Mapping[str, Mapping[str, float]] = field(default_factory=dict, hash=False)
 
     def __post_init__(self) -> None:
         missing = [kind for kind in KINDS if kind not in self.efficiency]
         if missing:
             raise UserError(f"profile {self.name!r}: no efficiency for {', '.join(missing)}")
         for key, value in asdict(self).items():
-            if key in ("name", "title", "efficiency"):
+            if key in ("name", "title", "efficiency", "rates"):
                 continue
             zero_too = key in MAY_BE_ZERO
             if not (0 < value < math.inf or value == 0 and zero_too):
@@ -67,6 +72,13 @@ class Profile:
                 raise UserError(f"profile {self.name!r}: unknown kind of work {kind!r}{_nearest(kind, KINDS)}")
             if not 0 < fraction <= 1:
                 raise UserError(f"profile {self.name!r}: efficiency of {kind} must be in (0, 1], not {fraction}")
+        for work, terms in self.rates.items():
+            for term, seconds in terms.items():
+                if term not in TERMS:
+                    raise UserError(f"profile {self.name!r}: unknown term of work {term!r}{_nearest(term, TERMS)}")
+                if not 0 <= seconds < math.inf:
+                    raise UserError(f"profile {self.name!r}: rates of {work}: {term} must be at least 0 and finite, "
+                                    f"not {seconds}")
 
 
 # Fractions of the peak, one set a family of GPUs. Calibrated on the published training speeds in images/s of ResNet-50
@@ -168,7 +180,7 @@ def to_json(profile: Profile) -> str:
 
 
 def load(path: str | Path) -> Profile:
-    """A profile from a JSON file with the fields of Profile, all of them. Raises UserError."""
+    """A profile from a JSON file with the fields of Profile, all of them but ``rates``. Raises UserError."""
     try:
         data = json.loads(Path(path).read_text(encoding="utf-8"))
     except OSError as error:
@@ -181,11 +193,11 @@ def load(path: str | Path) -> Profile:
     for key in data:
         if key not in names:
             raise UserError(f"profile {path}: unknown field {key!r}{_nearest(key, names)}")
-    missing = [name for name in names if name not in data]
+    missing = [name for name in names if name not in data and name not in OPTIONAL]
     if missing:
         raise UserError(f"profile {path}: missing {', '.join(missing)}")
-    for f in fields(Profile):
-        _check_type(path, f.name, data[f.name])
+    for key, value in data.items():
+        _check_type(path, key, value)
     return Profile(**data)
 
 
@@ -194,13 +206,20 @@ def _check_type(path: str | Path, name: str, value: Any) -> None:
     if name in ("name", "title"):
         good, wanted = isinstance(value, str), "a string"
     elif name == "efficiency":
-        good, wanted = isinstance(value, dict) and all(map(_is_number, value.values())), "an object of numbers"
+        good, wanted = _is_object_of_numbers(value), "an object of numbers"
+    elif name == "rates":
+        good = isinstance(value, dict) and all(map(_is_object_of_numbers, value.values()))
+        wanted = "an object of objects of numbers"
     elif name.endswith("memory_bytes"):
         good, wanted = _is_number(value) and isinstance(value, int), "a whole number"
     else:
         good, wanted = _is_number(value), "a number"
     if not good:
         raise UserError(f"profile {path}: {name} must be {wanted}, not {value!r}")
+
+
+def _is_object_of_numbers(value: Any) -> bool:
+    return isinstance(value, dict) and all(map(_is_number, value.values()))
 
 
 def _is_number(value: Any) -> bool:

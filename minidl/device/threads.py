@@ -23,6 +23,7 @@ from typing import TYPE_CHECKING, NoReturn
 
 from minidl.device.clock import COMPUTE, COPY_IN, COPY_OUT, STREAM_NAMES
 from minidl.device.cpu import ArrayDevice, Numerics
+from minidl.device.device import Timed
 from minidl.device.profiles import Profile
 from minidl.errors import UserError
 
@@ -73,14 +74,15 @@ class Streams:
         # Reentrant, because a finalizer may stop the streams in a thread that holds it.
         self._lock = threading.RLock()
         self._threads: list[threading.Thread | None] = [None, None, None]
-        self._queues: list[SimpleQueue[tuple[int, Effect]]] = [SimpleQueue() for _ in range(3)]
+        self._queues: list[SimpleQueue[tuple[int, Effect, Timed]]] = [SimpleQueue() for _ in range(3)]
         self._gates: list[list[tuple[int, SimpleQueue[None]]]] = [[], [], []]
         self._countdowns: list[dict[int, list[_Countdown]]] = [{}, {}, {}]
 
     # The host ------------------------------------------------------------------------------------------------
-    def issue(self, stream: int, seconds: float, effect: Effect, *, at_end: bool = False) -> int:
+    def issue(self, stream: int, seconds: float, effect: Effect, *, at_end: bool = False, timed: Timed = None) -> int:
         """Queue work on a stream; returns its position. What it was expected to take does not matter here.
 
+        timed: told by the worker what it took, before anyone sees that it is done.
         Blocks while the host is too far ahead. Raises a worker's error; UserError after ``stop``.
         """
         if self._stopped:
@@ -90,7 +92,7 @@ class Streams:
             # Down to half, or the host would wake up for every single piece of work from now on.
             self._sleep_until(stream, position - 1 - self.depth // 2)
             self.check()
-        self._give(stream, position, effect)
+        self._give(stream, position, effect, timed)
         self.positions[stream] = position
         if self.synchronous:
             self.synchronize(stream, position)
@@ -153,7 +155,7 @@ class Streams:
             for countdowns in self._countdowns:
                 countdowns.clear()
             for stream in range(3):
-                self._queues[stream].put((0, _nothing))
+                self._queues[stream].put((0, _nothing, None))
                 for _, gate in self._gates[stream]:
                     gate.put(None)
 
@@ -169,8 +171,8 @@ class Streams:
             raise self._error.with_traceback(self._traceback)
         raise UserError("this device was closed")
 
-    def _give(self, stream: int, position: int, effect: Effect) -> None:
-        self._queues[stream].put((position, effect))
+    def _give(self, stream: int, position: int, effect: Effect, timed: Timed = None) -> None:
+        self._queues[stream].put((position, effect, timed))
         if self._threads[stream] is None:  # a device that never swaps has no threads for copies
             thread = threading.Thread(target=self._work, args=(stream,), name=f"minidl {STREAM_NAMES[stream]}",
                                       daemon=True)
@@ -192,31 +194,32 @@ class Streams:
         take = self._queues[stream].get
         position = 0
         while True:
-            done, effect = take()
+            done, effect, timed = take()
             if self._stopped:
                 return
             try:
                 if done:
                     position = done
-                    self._perform(stream, position, effect)
+                    self._perform(stream, position, effect, timed)
                 else:
                     effect()
             except BaseException as error:
                 error.add_note(f"on the {STREAM_NAMES[stream]} stream, at position {position}")
                 self.stop(error)
                 return
-            del effect  # or it would hold its arrays until the next one comes
+            del effect, timed  # or they would hold their arrays until the next ones come
 
-    def _perform(self, stream: int, position: int, effect: Effect) -> None:
+    def _perform(self, stream: int, position: int, effect: Effect, timed: Timed) -> None:
         if self.delay is not None:
             self.delay(stream)
+        start = perf_counter()
+        effect()
+        end = perf_counter()
+        if timed is not None:
+            timed(end - start)
         spans = self.spans
-        if spans is None:
-            effect()
-        else:
-            start = self.now()
-            effect()
-            spans[stream][position] = (start, self.now())
+        if spans is not None:
+            spans[stream][position] = (start - self._started, end - self._started)
         with self._lock:
             for countdown in self._countdowns[stream].pop(position, ()):
                 countdown.remaining -= 1
@@ -265,6 +268,9 @@ def _close_all() -> None:
 class ThreadedCpuDevice(ArrayDevice):
     """CPU numerics on worker threads; they end with ``close``, with the device, or with the interpreter."""
 
+    wall_clock = True
+    measured_iterations = 3  # what else the machine does adds time now here, now there
+
     def __init__(self, name: str, profile: Profile, *, poisoned: bool = False, synchronous: bool = False,
                  depth: int = DEPTH) -> None:
         super().__init__(name, profile, poisoned=poisoned)
@@ -282,12 +288,8 @@ class ThreadedCpuDevice(ArrayDevice):
     def delay(self, delay: Callable[[int], None] | None) -> None:
         self.streams.delay = delay
 
-    @property
-    def durations(self) -> dict[int, float]:
-        """Seconds of each launch and move since ``streams.measure()``, by position; those that have finished."""
-        spans = self.streams.spans
-        compute = {} if spans is None else spans[COMPUTE].copy()  # at once: its worker may go on
-        return {position: end - start for position, (start, end) in compute.items()}
+    def settle(self) -> None:
+        self.synchronize(COMPUTE, self.positions[COMPUTE])
 
     def now(self) -> float:
         """Seconds since the start on the wall clock, whatever has finished; synchronize before to have it all."""

@@ -57,10 +57,14 @@ class Allocator:
             return False
         device, block = self.device, storage.block
         assert block is not None
-        storage.become(SWAPPING_OUT)
         device.wait(COPY_OUT, COMPUTE, self._positions[COMPUTE])
         device.wait(COPY_OUT, COPY_IN, self._host_read)
-        storage.copied_out = device.copy_out(extents, block.offset, storage.nbytes)
+        try:
+            storage.copied_out = device.copy_out(extents, block.offset, storage.nbytes)
+        except BaseException:
+            self.host.free(extents)  # the tensor stays where it is
+            raise
+        storage.become(SWAPPING_OUT)
         storage.host = extents
         self.swapped_out_bytes += storage.nbytes
         return True
@@ -74,11 +78,15 @@ class Allocator:
         """Queue the copy back into a fresh block; the host copy stays valid until the tensor is written."""
         device = self.device
         assert storage.host is not None
-        storage.block = block
-        storage.become(SWAPPING_IN)
         device.wait_marks(COPY_IN, block.marks)
         device.wait(COPY_IN, COPY_OUT, storage.copied_out)
-        storage.copied_in = device.copy_in(block.offset, storage.host, storage.nbytes)
+        try:
+            storage.copied_in = device.copy_in(block.offset, storage.host, storage.nbytes)
+        except BaseException:
+            self.free(block)  # the tensor stays on the host
+            raise
+        storage.block = block
+        storage.become(SWAPPING_IN)
         self.swapped_in_bytes += storage.nbytes
 
     def finish_swap_in(self, storage: Storage) -> None:

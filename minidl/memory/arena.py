@@ -155,6 +155,35 @@ class Arena:
             self.peak_bytes = used
         return block
 
+    def allocate_at(self, offset: int, nbytes: int, owner: object) -> Block | None:
+        """A block of ``nbytes`` that starts at ``offset``, or None if not all of these bytes are free."""
+        if owner is None or offset % self._alignment:
+            raise AssertionError(f"a block at {offset}, aligned to {self._alignment}, for {owner}")
+        size = -(-max(nbytes, 1) // self._alignment) * self._alignment
+        free = next((b for b in self._free_at.values() if b.offset <= offset and offset + size <= b.offset + b.size),
+                    None)
+        if free is None:
+            return None
+        del self._free_at[free.offset]
+        del self._keys[bisect_left(self._keys, free.size << self._shift | free.offset)]
+        block = Block(offset, size, owner, free.marks, None, None)
+        members = [block]
+        if free.offset < offset:
+            members.insert(0, Block(free.offset, offset - free.offset, None, free.marks, None, None))
+        end = free.offset + free.size
+        if offset + size < end:
+            members.append(Block(offset + size, end - offset - size, None, free.marks, None, None))
+        left = free.previous
+        for member in members:
+            self._link(left, member)
+            if member.owner is None:
+                self._insert(member)
+            left = member
+        self._link(left, free.next)
+        self.used_bytes += size
+        self.peak_bytes = max(self.peak_bytes, self.used_bytes)
+        return block
+
     def free(self, block: Block, marks: Marks) -> None:
         """Give a block back, last used at ``marks``. Raises AssertionError if it is free already."""
         if block.owner is None:

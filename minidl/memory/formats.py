@@ -2,23 +2,24 @@
 
 docs/formats.md describes both. Every file names its format and version; what is unknown, missing or of the wrong kind
 is a UserError that says where. Knows no policy: of a plan only what the engine obeys is kept, not what its policy noted
-for itself (search state, room for feedback).
+for itself (search state, room for feedback), beside what tells the iteration that it was made for.
 """
 
 from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from minidl.errors import UserError
-from minidl.memory.plan import AccessKey, Action, Plan
+from minidl.memory.plan import AccessKey, Action, Plan, ResidencyKey
 from minidl.memory.trace import TensorId, Trace, TraceCall, TraceTensor
 from minidl.meta import Algorithm
 
 TRACE_FORMAT, PLAN_FORMAT = "minidl-trace", "minidl-plan"
-VERSION = 1
+VERSIONS = {TRACE_FORMAT: 1, PLAN_FORMAT: 2}
 LARGEST = sys.float_info.max
 Value = TypeVar("Value")
 
@@ -39,16 +40,42 @@ def _call_to_data(call: TraceCall) -> dict[str, Any]:
         "replayable": call.replayable}
 
 
-def plan_to_json(plan: Plan) -> str:
+@dataclass(frozen=True)
+class SavedPlan:
+    """A plan as a file holds it, with what tells the iteration that it was made for.
+
+    calls    how many that has.
+    evicted  the tensors that the plan evicts -> the operation that makes each ("" if none does), and bytes.
+    """
+
+    plan: Plan
+    calls: int
+    evicted: Mapping[TensorId, tuple[str, int]]
+
+    @classmethod
+    def of(cls, plan: Plan, trace: Trace) -> SavedPlan:
+        """A plan for an iteration like this one. Raises KeyError for a tensor that the trace does not have."""
+        made_by = {tensor_id: call.op for call in trace.calls for tensor_id in call.outputs}
+        obeyed = Plan(evictions=plan.evictions, prefetches=plan.prefetches, offsets=plan.offsets,
+                      predicted_seconds=plan.predicted_seconds)
+        return cls(obeyed, len(trace.calls),
+                   {t: (made_by.get(t, ""), trace.tensors[t].nbytes) for t, _ in plan.evictions})
+
+
+def plan_to_json(saved: SavedPlan) -> str:
     """One line of JSON for each eviction and each in-trigger."""
+    plan = saved.plan
     return _document(PLAN_FORMAT, {
+        "calls": saved.calls,
         "predicted_seconds": plan.predicted_seconds,
-        "evictions": [{"tensor": t, "access": n, "action": action.value} for (t, n), action in plan.evictions.items()],
-        "prefetches": [{"tensor": t, "access": n, "swap_in": ids} for (t, n), ids in plan.prefetches.items()]})
+        "evictions": [{"tensor": t, "access": n, "action": action.value, "op": saved.evicted[t][0],
+                       "bytes": saved.evicted[t][1]} for (t, n), action in plan.evictions.items()],
+        "prefetches": [{"tensor": t, "access": n, "swap_in": ids} for (t, n), ids in plan.prefetches.items()],
+        "offsets": [{"tensor": t, "arrival": n, "offset": offset} for (t, n), offset in plan.offsets.items()]})
 
 
 def _document(name: str, parts: dict[str, Any]) -> str:
-    lines = [f'{{"format": {json.dumps(name)}, "version": {VERSION}']
+    lines = [f'{{"format": {json.dumps(name)}, "version": {VERSIONS[name]}']
     for key, value in parts.items():
         if isinstance(value, list) and value and isinstance(value[0], dict):
             rows = ",\n  ".join(json.dumps(row, allow_nan=False) for row in value)
@@ -104,23 +131,36 @@ def _call_from_data(entry: dict[str, Any], where: str) -> TraceCall:
         writes=_field(entry, where, "writes", _ids), replayable=_field(entry, where, "replayable", _flag))
 
 
-def plan_from_json(text: str | bytes) -> Plan:
+def plan_from_json(text: str | bytes) -> SavedPlan:
     """Raises UserError naming what is wrong, and where."""
     return _read(text, PLAN_FORMAT, _plan_from_data)
 
 
-def _plan_from_data(data: dict[str, Any]) -> Plan:
-    _known(data, "", "predicted_seconds evictions prefetches")
+def _plan_from_data(data: dict[str, Any]) -> SavedPlan:
+    _known(data, "", "calls predicted_seconds evictions prefetches offsets")
     evictions: dict[AccessKey, Action] = {}
+    evicted: dict[TensorId, tuple[str, int]] = {}
     for where, entry in _entries(data, "", "evictions"):
-        _known(entry, where, "tensor access action")
-        evictions[_access(entry, where, evictions)] = _field(entry, where, "action", _action)
+        _known(entry, where, "tensor access action op bytes")
+        key = _access(entry, where, evictions)
+        evictions[key] = _field(entry, where, "action", _action)
+        facts = _field(entry, where, "op", _text), _field(entry, where, "bytes", _count)
+        if evicted.setdefault(key[0], facts) != facts:
+            raise _Wrong(f"{where}: tensor {key[0]} had another op or other bytes before")
     prefetches: dict[AccessKey, tuple[TensorId, ...]] = {}
     for where, entry in _entries(data, "", "prefetches"):
         _known(entry, where, "tensor access swap_in")
         prefetches[_access(entry, where, prefetches)] = _field(entry, where, "swap_in", _ids)
+    offsets: dict[ResidencyKey, int] = {}
+    for where, entry in _entries(data, "", "offsets"):
+        _known(entry, where, "tensor arrival offset")
+        stay = _field(entry, where, "tensor", _integer), _field(entry, where, "arrival", _count)
+        if stay in offsets:
+            raise _Wrong(f"{where}: arrival {stay[1]} of tensor {stay[0]} is listed twice")
+        offsets[stay] = _field(entry, where, "offset", _count)
     seconds = None if data.get("predicted_seconds") is None else _field(data, "", "predicted_seconds", _duration)
-    return Plan(evictions=evictions, prefetches=prefetches, predicted_seconds=seconds)
+    plan = Plan(evictions=evictions, prefetches=prefetches, offsets=offsets, predicted_seconds=seconds)
+    return SavedPlan(plan, _field(data, "", "calls", _count), evicted)
 
 
 def _access(entry: dict[str, Any], where: str, taken: Iterable[AccessKey]) -> AccessKey:
@@ -199,8 +239,8 @@ def _read(text: str | bytes, name: str, build: Callable[[dict[str, Any]], Value]
     found, version = data.pop("format"), data.pop("version", None)
     if found != name:
         raise UserError(f"{name}: the format of this file is {_shown(found)}")
-    if type(version) is not int or version != VERSION:
-        raise UserError(f"{name}: version {_shown(version)}; only version {VERSION} can be read")
+    if type(version) is not int or version != VERSIONS[name]:
+        raise UserError(f"{name}: version {_shown(version)}; only version {VERSIONS[name]} can be read")
     try:
         return build(data)
     except _Wrong as wrong:

@@ -1,23 +1,51 @@
 """Guided execution: compares each call with a measured trace, and says what its plan wants done after it.
 
-A sequence of calls is planned when it has been seen twice: the first time warms up, the second is measured. While an
-iteration runs, each call is compared with the entry being followed (op, shapes, fixed attributes and tensor ids; not
-seeds or rates). At the first difference another known sequence with the same beginning takes over; if there is none,
-the rest of the iteration runs in passive mode. Decides nothing itself, and moves nothing.
+A sequence of calls is planned when it has been seen twice: the first time warms up, the second is measured (where time
+is not modelled it is measured several times, for the medians). While an iteration runs, each call is compared with the
+entry being followed (op, shapes, fixed attributes and tensor ids; not seeds or rates). At the first difference another
+known sequence with the same beginning takes over; if there is none, the rest of the iteration runs in passive mode.
+Decides nothing itself, and moves nothing.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
-from minidl.memory.plan import Action, Costs, Limits, Observation, Plan, Policy
-from minidl.memory.storage import TensorId
-from minidl.memory.trace import Trace
+from minidl.memory.plan import AccessKey, Action, Costs, Limits, Observation, Plan, Policy
+from minidl.memory.planning.static import with_static_times
+from minidl.memory.storage import Storage, TensorId
+from minidl.memory.switches import Switches
+from minidl.memory.trace import Trace, typical
 from minidl.op import Signature
 
 Step = tuple[Signature, tuple[TensorId, ...], tuple[TensorId, ...]]
 Actions = tuple[dict[TensorId, Action], tuple[TensorId, ...]]  # evictions and prefetches after one call
+
+
+@dataclass(frozen=True, slots=True)
+class Returns:
+    """How tensors came back in one iteration, by the access after which they had left the device. In seconds.
+
+    late        the compute stream waited for a swap-in that was started ahead (0: it did not have to).
+    paged_in    the copy of one that was brought back on demand.
+    recomputed  the replay of one that was dropped. Those that came by in another's replay are not here.
+    """
+
+    late: Mapping[AccessKey, float] = field(default_factory=dict)
+    paged_in: Mapping[AccessKey, float] = field(default_factory=dict)
+    recomputed: Mapping[AccessKey, float] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Followed:
+    """An iteration that was followed to its end: the plan it ran under, and how it went."""
+
+    plan: Plan
+    seconds: float
+    stall_seconds: float
+    returns: Returns
 
 
 class Entry:
@@ -27,6 +55,7 @@ class Entry:
         self.steps = steps
         self.trace = trace
         self.plan = Plan()
+        self.last: Followed | None = None
         self.actions: dict[int, Actions] = {}
         self.prefixes = [0]
         for step in steps:
@@ -53,15 +82,21 @@ class Entry:
 class Guide:
     """Which known sequence this iteration follows, and how far it has come."""
 
-    def __init__(self, policy: Policy, costs: Costs, limits: Limits) -> None:
+    def __init__(self, policy: Policy, costs: Costs, limits: Limits, switches: Switches, *, peak_flops: float,
+                 measured_iterations: int = 1) -> None:
+        """peak_flops: what the device computes a second, for static times; measured_iterations: that a trace takes."""
         self.policy = policy
         self.costs = costs
         self.limits = limits
+        self.switches = switches
+        self.peak_flops = peak_flops
+        self.measured_iterations = measured_iterations
         self.entries: list[Entry] = []
         self.active: Entry | None = None
         self.diverged = 0  # iterations that left every known sequence
         self._steps: list[Step] = []
-        self._seen_once: set[int] = set()
+        self._recalled: list[tuple[Trace, Plan]] = []
+        self._measured: dict[int, list[Trace]] = {}  # of sequences that were seen, but not often enough, by their hash
 
     def follow(self, signature: Signature, inputs: Sequence[Any], outputs: Sequence[Any]) -> Actions | None:
         """Note the next call; what is to be done after it, if it is the one that was expected."""
@@ -79,6 +114,17 @@ class Guide:
             return None
         return entry.actions.get(position)
 
+    def address(self, storage: Storage) -> int | None:
+        """Where the plan wants the next bytes of a storage."""
+        if self.active is None:
+            return None
+        return self.active.plan.offsets.get((storage.tensor_id, storage.residency))
+
+    @property
+    def addressed(self) -> bool:
+        """Whether the plan that is followed says where bytes go."""
+        return self.active is not None and bool(self.active.plan.offsets)
+
     def upcoming(self) -> dict[TensorId, Action]:
         """What is to be evicted after the next call, if it is the one that is expected."""
         actions = self.active.actions.get(len(self._steps)) if self.active is not None else None
@@ -90,6 +136,11 @@ class Guide:
         position = len(self._steps)
         return next((e for e in self.entries if position < len(e.prefixes) and e.prefixes[position] == wanted), None)
 
+    @property
+    def observes(self) -> bool:
+        """Whether the policy will be told how this iteration went."""
+        return self.active is not None and bool(self.active.actions)
+
     def abandon_iteration(self) -> None:
         """The iteration failed: what was seen of it says nothing, and the next one starts from the beginning."""
         self._steps = []
@@ -97,7 +148,7 @@ class Guide:
             self.active = self.entries[-1]
 
     def end_iteration(self, measure: Callable[[], Trace], *, seconds: float, stall_seconds: float,
-                      late: Mapping[TensorId, float], paged_in_bytes: int) -> None:
+                      returns: Returns, paged_in_bytes: int) -> None:
         """Correct the plan that was followed, or plan a sequence that has now been measured.
 
         measure: builds the trace of this iteration, which takes milliseconds; one that was followed has one already.
@@ -105,10 +156,16 @@ class Guide:
         steps, self._steps = self._steps, []
         entry = self.active
         if entry is not None and len(steps) == len(entry.steps):
-            observed = Observation(entry.trace, seconds, stall_seconds, late, paged_in_bytes)
-            plan = self.policy.feedback(entry.plan, observed)
-            if plan is not entry.plan:
-                entry.adopt(plan)
+            entry.last = Followed(entry.plan, seconds, stall_seconds, returns)
+            if self.switches.feedback:
+                late: dict[TensorId, float] = {}
+                for (tensor_id, _), waited in returns.late.items():
+                    late[tensor_id] = late.get(tensor_id, 0.0) + waited
+                observed = Observation(entry.trace, self.costs, self.limits, seconds, stall_seconds, late,
+                                       paged_in_bytes)
+                plan = self.policy.feedback(entry.plan, observed)
+                if plan is not entry.plan:
+                    entry.adopt(plan)
             return
         known = self._find(steps)
         if known is None:
@@ -121,10 +178,34 @@ class Guide:
 
     def _measure(self, steps: list[Step], measure: Callable[[], Trace]) -> Entry | None:
         key = hash(tuple(steps))
-        if key not in self._seen_once:
-            self._seen_once.add(key)
+        traces = self._measured.get(key)
+        if traces is None and self._recalled and (entry := self._recollect(steps, measure())) is not None:
+            return entry
+        if traces is None:
+            self._measured[key] = []
             return None
-        entry = Entry(steps, measure())
+        traces.append(measure())
+        if len(traces) < self.measured_iterations:
+            return None
+        trace = typical(self._measured.pop(key))
+        if not self.switches.measured_times:
+            trace = with_static_times(trace, [signature.flops for signature, _, _ in steps], peak_flops=self.peak_flops)
+        entry = Entry(steps, trace)
         entry.adopt(self.policy.plan(entry.trace, self.costs, self.limits))
         self.entries.append(entry)
         return entry
+
+    def recall(self, measured: Sequence[tuple[Trace, Plan]]) -> None:
+        """Traces and plans of an earlier run with the same policy, costs and limits: what proves to be one of these
+        sequences when it has run once is neither measured nor planned again."""
+        self._recalled = list(measured)
+
+    def _recollect(self, steps: list[Step], trace: Trace) -> Entry | None:
+        for number, (known, plan) in enumerate(self._recalled):
+            if known.same_calls(trace):
+                del self._recalled[number]
+                entry = Entry(steps, known)
+                entry.adopt(plan)
+                self.entries.append(entry)
+                return entry
+        return None

@@ -11,7 +11,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from minidl.memory import donation
+from minidl.memory.guide import Returns
 from minidl.memory.storage import IN, RECOMPUTE, Storage
+from minidl.memory.switches import ALL_ON
 from minidl.memory.tracker import Tracker
 from minidl.meta import Algorithm, aligned
 
@@ -39,6 +41,7 @@ class Ledger:
         self.written_over: list[Storage] = []
         self.prefetches: tuple[()] = ()
         self.paged_in_bytes = 0
+        self.switches = ALL_ON
         self.writing: set[Storage] = set()
         self.protected: set[Storage] = set()
         self.replay: Callable[[Storage], None]
@@ -91,9 +94,12 @@ class Ledger:
     def act(self, actions: Any, operands: Iterable[Storage]) -> None:
         """No plan is followed."""
 
-    def lateness(self) -> dict[int, float]:
-        """Nothing is ever late."""
-        return {}
+    def returns(self) -> Returns:
+        """Nothing is ever away."""
+        return Returns()
+
+    def replayed(self, target: Storage, durations: Sequence[float]) -> None:
+        """Nothing is ever dropped here."""
 
     def launched(self) -> None:
         """There are no blocks to take from inputs."""
@@ -109,6 +115,9 @@ class Ledger:
             self.tracker.freed(storage)
 
     def regenerated(self, storage: Storage) -> None:
+        """Nothing is ever dropped here."""
+
+    def drop_again(self, storages: Iterable[Storage]) -> None:
         """Nothing is ever dropped here."""
 
     def end_iteration(self, *, failed: bool = False) -> None:

@@ -12,24 +12,30 @@ from threading import get_ident
 from minidl.device.clock import COMPUTE
 from minidl.device.device import Device
 from minidl.errors import Unrecoverable
-from minidl.memory.guide import Actions
+from minidl.memory.guide import Actions, Returns
 from minidl.memory.placing import Placer
-from minidl.memory.plan import Action, Policy
+from minidl.memory.plan import AccessKey, Action, Policy
 from minidl.memory.recompute import missing_calls, reads
 from minidl.memory.space import in_flight
 from minidl.memory.storage import IN, OUT, RECOMPUTE, SWAPPING_IN, SWAPPING_OUT, Storage, TensorId
+from minidl.memory.switches import Switches
 from minidl.memory.tracker import GRADIENT_ID, SURVIVOR_STEP, Tracker
 
 
 class Manager(Placer):
     """Memory of one device under one policy. ``replay`` is set by the executor: it makes a dropped storage again."""
 
-    def __init__(self, device: Device, policy: Policy, tracker: Tracker, budget_bytes: int, host_bytes: int) -> None:
-        super().__init__(device, policy, tracker, budget_bytes, host_bytes)
+    def __init__(self, device: Device, policy: Policy, tracker: Tracker, budget_bytes: int, host_bytes: int,
+                 switches: Switches) -> None:
+        super().__init__(device, policy, tracker, budget_bytes, host_bytes, switches)
         self.replay: Callable[[Storage], None]
         self.prefetches: deque[weakref.ref[Storage]] = deque()  # to be swapped in as soon as there is room
         self.evicted: dict[TensorId, weakref.ref[Storage]] = {}  # by the plan, in this iteration
-        self.arrivals: list[tuple[TensorId, int, int]] = []  # prefetched tensors when they were wanted: positions
+        # How evicted tensors came back in this iteration, by the access after which they had left: positions on the
+        # copy-in and the compute stream, when a prefetched one was wanted; seconds of copying, or of replaying.
+        self.arrivals: list[tuple[AccessKey, int, int]] = []
+        self.paged_in: dict[AccessKey, float] = {}
+        self.recomputed: dict[AccessKey, Sequence[float]] = {}
         self.paged_in_bytes = 0
         self._impure = False  # in this iteration something was written in place after it had been read
 
@@ -59,27 +65,34 @@ class Manager(Placer):
     def _swap_in(self, storage: Storage, pinned: set[Storage], op_name: str) -> None:
         self.busy = True
         try:
-            block = self._allocate(storage.nbytes, storage.me, pinned, op_name, high=storage.persistent)
+            address = self.guide.address(storage) if self.guide is not None else None
+            block = self._claim(storage, address) if address is not None else None
+            if block is None:
+                block = self._allocate(storage.nbytes, storage.me, pinned, op_name, high=storage.persistent)
+            storage.residency += 1
             self.allocator.swap_in(storage, block)
         finally:
             self.busy = False
         self.paged_in_bytes += storage.nbytes
+        if self.guide is not None:
+            self.paged_in[storage.tensor_id, storage.access_count] = self.device.in_seconds(storage.nbytes)
 
     def _arrive(self, storage: Storage) -> None:
         """A prefetched tensor is wanted now; how late it was is known when the iteration is over."""
         self.allocator.finish_swap_in(storage)
-        self.arrivals.append((storage.tensor_id, storage.copied_in, self.device.positions[COMPUTE]))
+        key = storage.tensor_id, storage.access_count
+        self.arrivals.append((key, storage.copied_in, self.device.positions[COMPUTE]))
 
     def before_write(self, targets: Iterable[Storage]) -> None:
         """Prepare for an in-place call: values that will be computed from the old bytes are computed now."""
         # From here until it is done nothing may be dropped that would have to read the old bytes.
         self.writing = {storage.base for storage in targets}
+        if any(base.last_access >= self.tracker.iteration_start for base in self.writing):
+            self._impure = True
         for ref in list(self.dropped):
             other = ref()
             if other is not None and reads(missing_calls(other) or [], self.writing):
                 self.replay(other)
-        if any(base.last_access >= self.tracker.iteration_start for base in self.writing):
-            self._impure = True
 
     def after_write(self, targets: Iterable[Storage], number: int) -> None:
         """Call ``number`` has changed the bytes: a host copy is stale, and lineage no longer leads to them."""
@@ -99,11 +112,13 @@ class Manager(Placer):
         evictions, prefetches = actions
         if evictions:
             self.busy = True
-            for base in dict.fromkeys(storage.base for storage in operands):
-                action = evictions.get(base.tensor_id)
-                if action is not None and base.status is IN and base.refs:
-                    self._evict_ahead(base, action)
-            self.busy = False
+            try:
+                for base in dict.fromkeys(storage.base for storage in operands):
+                    action = evictions.get(base.tensor_id)
+                    if action is not None and base.status is IN and base.refs:
+                        self._evict_ahead(base, action)
+            finally:
+                self.busy = False
         for tensor_id in prefetches:
             ref = self.evicted.get(tensor_id)
             if ref is not None:
@@ -132,27 +147,44 @@ class Manager(Placer):
                 continue
             # At the persistent end: a block that is being filled cannot be moved, and would split the space.
             self.busy = True
-            block = self.arena.allocate(storage.nbytes, storage.me, high=True)
-            if block is None:
-                block = self._gather(storage.nbytes, storage.me, high=True)
-            if block is not None:
-                self.allocator.start_swap_in(storage, block)
-            self.busy = False
+            try:
+                address = self.guide.address(storage) if self.guide is not None else None
+                block = self._claim(storage, address) if address is not None else None
+                if block is None:
+                    block = self.arena.allocate(storage.nbytes, storage.me, high=True)
+                if block is None:
+                    block = self._gather(storage.nbytes, storage.me, high=True)
+                if block is not None:
+                    storage.residency += 1
+                    self.allocator.start_swap_in(storage, block)
+            finally:
+                self.busy = False
             if block is None:
                 return
             queue.popleft()
 
-    def lateness(self) -> dict[TensorId, float]:
-        """Seconds that computation waited for each prefetched tensor of this iteration."""
-        return {tensor_id: self.device.lateness(copied, computed) for tensor_id, copied, computed in self.arrivals}
+    def returns(self) -> Returns:
+        """How what had left the device in this iteration came back."""
+        late = {key: self.device.lateness(copied, computed) for key, copied, computed in self.arrivals}
+        recomputed = {key: sum(durations) for key, durations in self.recomputed.items()}
+        return Returns(late, dict(self.paged_in), recomputed)
+
+    def replayed(self, target: Storage, durations: Sequence[float]) -> None:
+        """A dropped storage was wanted, and has been computed again.
+
+        durations: of the calls of its replay (seconds); on a clock that is not modelled it fills as they finish.
+        """
+        if self.guide is not None:
+            self.recomputed[target.tensor_id, target.access_count] = durations
 
     # Ends ----------------------------------------------------------------------------------------------------
 
     def deallocate(self, storage: Storage, *, record_gone: bool = False) -> None:
         """Nobody can ask for these bytes any more: free them on the device and on the host."""
-        if (self._impure and self.dropped and not record_gone and storage.call is not None
-                and missing_calls(storage) is None):
-            return  # something dropped may still have to start from it; it goes with its record
+        if self._impure and self.dropped and not record_gone and storage.call is not None:
+            calls = missing_calls(storage)
+            if calls is None or reads(calls, self.writing):
+                return  # something dropped may still have to start from it; it goes with its record
         if self.busy or get_ident() != self.thread:
             self.orphans.append((storage, record_gone))
             return
@@ -173,11 +205,21 @@ class Manager(Placer):
         """Free what was left while the arena was at work."""
         for _ in range(len(self.orphans)):
             storage, record_gone = self.orphans.popleft()
-            self.deallocate(storage, record_gone=record_gone)
+            if record_gone or not storage.refs:  # a replay may have come to need it again: it lets go of it later
+                self.deallocate(storage, record_gone=record_gone)
 
     def regenerated(self, storage: Storage) -> None:
-        """A dropped storage has its bytes again."""
+        """A dropped storage has its bytes again: a replay's target, or what came by on the way."""
         self.dropped.pop(storage.me, None)
+        self.kept[storage.me] = storage.access_count
+
+    def drop_again(self, storages: Iterable[Storage]) -> None:
+        """Without collective recomputation: what a replay made on its way goes, if it may."""
+        self.busy = True
+        for storage in storages:
+            if storage.status is IN and storage.refs and self._lineage(storage) is not None:
+                self._drop(storage)
+        self.busy = False
 
     def end_iteration(self, *, failed: bool = False) -> None:
         """Make survivors real and cut their lineage, so that nothing pins what this iteration read.
@@ -198,6 +240,7 @@ class Manager(Placer):
         owners = {s.grad.storage.base: s for s in live if s.persistent and s.grad is not None}
         for storage in live:
             storage.access_count = 0
+            storage.residency = 1
             if storage in owners:
                 storage.tensor_id = GRADIENT_ID - owners[storage].tensor_id
             elif storage.tensor_id >= 0:
@@ -205,15 +248,23 @@ class Manager(Placer):
         self.bury()
         self._impure = False
         if self.guide is not None and not failed:
-            # Little is left now, and wherever it lies it would split the space that the plan counts on.
-            slide = self.arena.cheapest_slide(self.arena.free_bytes, in_flight)
+            # Little is left now, and wherever it lies it would split the space that the plan counts on. Planned
+            # addresses count on it at the low end; without them the persistent end will do.
+            if self.guide.addressed:
+                blocks = list(self.arena.blocks())
+                slide = None if any(map(in_flight, blocks)) else (blocks[0], blocks[-1])
+            else:
+                slide = self.arena.cheapest_slide(self.arena.free_bytes, in_flight)
             if slide is not None:
                 self.busy = True
                 self.allocator.slide(*slide)
                 self.busy = False
         self.prefetches.clear()
         self.evicted.clear()
+        self.kept.clear()
         self.arrivals.clear()
+        self.paged_in.clear()
+        self.recomputed.clear()
         self.paged_in_bytes = 0
 
     def live(self) -> list[Storage]:

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from threading import get_ident
 from typing import Any
 
-from minidl.device.clock import COMPUTE
+from minidl.device.clock import COMPUTE, COPY_IN, COPY_OUT
 from minidl.device.device import Device
 from minidl.errors import OutOfMemory
 from minidl.memory import donation
@@ -20,6 +20,7 @@ from minidl.memory.guide import Guide
 from minidl.memory.plan import Action, Policy
 from minidl.memory.space import Space
 from minidl.memory.storage import IN, OUT, RECOMPUTE, Storage
+from minidl.memory.switches import Switches
 from minidl.memory.tracker import Tracker
 from minidl.meta import Algorithm, aligned
 
@@ -27,9 +28,12 @@ from minidl.meta import Algorithm, aligned
 class Placer(Space):
     """Gives every output a block, and every call the workspace that is left over."""
 
-    def __init__(self, device: Device, policy: Policy, tracker: Tracker, budget_bytes: int, host_bytes: int) -> None:
-        super().__init__(device, policy, tracker, budget_bytes, host_bytes)
+    def __init__(self, device: Device, policy: Policy, tracker: Tracker, budget_bytes: int, host_bytes: int,
+                 switches: Switches) -> None:
+        super().__init__(device, policy, tracker, budget_bytes, host_bytes, switches)
         self.guide: Guide | None = None  # set where the policy plans
+        self.coupled = not switches.decoupled_swap
+        self._overlapped = (0, 0)  # positions of the copies that the last call overlapped, out and in
         self.written_over: list[Storage] = []  # inputs whose block is an output's now; they name it until the launch
 
     def place_leaf(self, storage: Storage) -> None:
@@ -50,12 +54,14 @@ class Placer(Space):
         """Give every output a block, by donation or allocation, and choose the algorithm by the workspace at hand.
 
         given: the inputs that are used for the last time (bits); saved: those that this call keeps for its gradient.
-        Raises OutOfMemory, with every output unplaced again.
+        Raises OutOfMemory, or what a copy raises, with every output unplaced again.
         """
         op = signature.op
         self.thread = get_ident()
         if self.orphans:
             self.bury()
+        if self.coupled:
+            self._wait_for_copies()
         self.busy = True
         if op.donates:
             pairs = donation.free(signature, inputs, outputs, given)
@@ -66,18 +72,14 @@ class Placer(Space):
         try:
             for output in outputs:
                 if output.block is None:
-                    high = op.long_lived or output.persistent
-                    block = self.arena.allocate(output.nbytes, output.me, high=high)
-                    if block is None and self.leaving:
-                        block = self._gather(output.nbytes, output.me, high=high)
-                    if block is None:
-                        block = self._allocate_short(signature, inputs, outputs, output, saved)
+                    block = self._place(signature, inputs, outputs, output, saved)
                     self.device.wait_marks(COMPUTE, block.marks)
                     output.block = block
+                    output.residency += 1
                     output.status = IN  # fresh: RECOMPUTE -> IN is its first edge
                     self.residents[output.me] = None
             return self._workspace(signature, inputs, outputs)
-        except OutOfMemory:
+        except BaseException:
             self.launched()
             self.busy = False
             for output in outputs:
@@ -86,6 +88,31 @@ class Placer(Space):
             raise
         finally:
             self.busy = False
+
+    def _wait_for_copies(self) -> None:
+        """Without decoupled swapping: what was being copied while the last call ran must have ended before this one."""
+        device, (out, back_in) = self.device, self._overlapped
+        device.wait(COMPUTE, COPY_OUT, out)
+        device.wait(COMPUTE, COPY_IN, back_in)
+        self._overlapped = device.positions[COPY_OUT], device.positions[COPY_IN]
+
+    def _place(self, signature: Any, inputs: Sequence[Storage], outputs: Sequence[Storage], output: Storage,
+               saved: Sequence[int]) -> Block:
+        """A block for one output: where the plan wants it, or where it fits, or what can be made free."""
+        guide = self.guide
+        high = signature.op.long_lived or output.persistent
+        if guide is not None and guide.addressed:
+            address = guide.address(output)
+            if address is not None:
+                block = (self._claim(output, address)
+                         or self._write_over(signature, inputs, outputs, output, saved, address=address))
+                if block is not None:
+                    return block
+            high = True  # the plan keeps that end for what has no address
+        block = self.arena.allocate(output.nbytes, output.me, high=high)
+        if block is None and self.leaving:
+            block = self._gather(output.nbytes, output.me, high=high)
+        return block or self._allocate_short(signature, inputs, outputs, output, saved)
 
     def launched(self) -> None:
         """The call has been given to the device: the inputs that it writes over have lost their bytes."""
@@ -101,7 +128,8 @@ class Placer(Space):
             if not algorithm.workspace:
                 return algorithm, None
             block = arena.allocate(algorithm.workspace, self)
-            if block is None and position + 1 < len(signature.algorithms):
+            if block is None and position + 1 < len(signature.algorithms) and not (
+                    self.guide is not None and self.guide.addressed):
                 gain_seconds = signature.algorithms[position + 1].seconds - algorithm.seconds
                 if self._slide_for(algorithm.workspace, gain_seconds):
                     block = arena.allocate(algorithm.workspace, self)
@@ -109,7 +137,7 @@ class Placer(Space):
                 self.device.wait_marks(COMPUTE, block.marks)
                 return algorithm, block
         algorithm = min(signature.algorithms, key=lambda a: a.workspace)
-        pinned = {storage.base for storage in (*inputs, *outputs)}
+        pinned = _with_bytes(inputs, outputs)
         block = self._allocate(algorithm.workspace, self, pinned, signature.op.name)
         self.device.wait_marks(COMPUTE, block.marks)
         return algorithm, block
@@ -122,6 +150,7 @@ class Placer(Space):
         block = base.block
         assert block is not None
         output.block = block
+        output.residency += 1
         block.owner = output.me
         self.written_over.append(base)
         output.status = IN
@@ -137,27 +166,46 @@ class Placer(Space):
     def _allocate_short(self, signature: Any, inputs: Sequence[Storage], outputs: Sequence[Storage],
                         output: Storage, saved: Sequence[int]) -> Block:
         """Memory is short: donate what can be made again, then evict, then back up an input and write over it."""
-        index = outputs.index(output)
-        planned = self.guide.upcoming() if self.guide is not None else {}
-        over = [(p, inputs[p].base) for o, p in donation.candidates(signature, inputs, outputs)
-                if o == index and inputs[p].base.status is IN]
-        if self.policy.moves_tensors and self.arena.free_bytes < aligned(output.nbytes):
-            for position, base in over:
-                unsaved = position not in saved and not base.saved
-                leaves = planned.get(base.tensor_id) is Action.DROP  # right after this call
-                if base.host is not None or ((unsaved or leaves) and self._lineage(base) is not None):
-                    return self._donate(output, base)
-        pinned = {storage.base for storage in (*inputs, *outputs)}
+        if self.arena.free_bytes < aligned(output.nbytes):
+            block = self._write_over(signature, inputs, outputs, output, saved)
+            if block is not None:
+                return block
+        pinned = _with_bytes(inputs, outputs)
         try:
             return self._allocate(output.nbytes, output.me, pinned, signature.op.name,
                                   high=signature.op.long_lived or output.persistent)
         except OutOfMemory:
-            for _, base in over if self.policy.moves_tensors else ():
+            for _, base in self._candidates(signature, inputs, outputs, output):
                 if self._back_up(base):
                     return self._donate(output, base)
             raise
 
+    def _candidates(self, signature: Any, inputs: Sequence[Storage], outputs: Sequence[Storage],
+                    output: Storage) -> list[tuple[int, Storage]]:
+        """The inputs, with their positions, that an output might be written over if they could be made again."""
+        if not self.policy.moves_tensors:
+            return []
+        index = outputs.index(output)
+        return [(p, inputs[p].base) for o, p in donation.candidates(signature, inputs, outputs)
+                if o == index and inputs[p].base.status is IN]
+
+    def _write_over(self, signature: Any, inputs: Sequence[Storage], outputs: Sequence[Storage], output: Storage,
+                    saved: Sequence[int], *, address: int | None = None) -> Block | None:
+        """The block of an input (at this address, if one is given) that can be made again or is about to leave."""
+        planned = self.guide.upcoming() if self.guide is not None else {}
+        for position, base in self._candidates(signature, inputs, outputs, output):
+            assert base.block is not None
+            if address is not None and base.block.offset != address:
+                continue
+            unsaved = position not in saved and not base.saved
+            leaves = planned.get(base.tensor_id) is Action.DROP  # right after this call
+            if base.host is not None or ((unsaved or leaves) and self._lineage(base) is not None):
+                return self._donate(output, base)
+        return None
+
     def _donate(self, output: Storage, base: Storage) -> Block:
+        if base.host is not None:  # a copy that is still under way reads what the call is about to write over
+            self.device.wait(COMPUTE, COPY_OUT, base.copied_out)
         base.refs += 1  # the handles that remain will ask for it again: it is not free, only written over
         self._take_over(output, base)
         base.refs -= 1
@@ -172,3 +220,9 @@ class Placer(Space):
     def bury(self) -> None:
         """Free what was left while the arena was at work."""
         raise NotImplementedError
+
+
+def _with_bytes(inputs: Sequence[Storage], outputs: Sequence[Storage]) -> set[Storage]:
+    """The operands that have bytes of their own: an input that is written over still names its block, which counts as
+    the output's."""
+    return {storage.base for storage in (*inputs, *outputs) if storage.base.status is IN}

@@ -12,6 +12,7 @@ from typing import NamedTuple, Protocol
 from minidl.memory.trace import TensorId, Trace
 
 AccessKey = tuple[TensorId, int]  # {tensor_id, access_count}
+ResidencyKey = tuple[TensorId, int]  # {tensor_id, how often it has come to the device before in this iteration}
 
 
 class Action(Enum):
@@ -70,6 +71,8 @@ class Plan:
     evictions    evicted-access -> how the tensor leaves the device after it. What was swapped out and has no prefetch
                  is brought back at its back-access; what was dropped is recomputed there.
     prefetches   in-trigger (an access of any tensor) -> the tensors whose swap-in is started after it, in this order.
+    offsets      residency -> the address of its bytes. Those that have none, and all when the program or the sizes
+                 differ from the plan, are placed as they come.
     predicted_seconds   length of an iteration under this plan, if the policy knows.
     settled      it has been run once, so that its next iteration starts from what it left itself.
     share        of the device's budget that it was made for.
@@ -78,6 +81,7 @@ class Plan:
 
     evictions: Mapping[AccessKey, Action] = field(default_factory=dict)
     prefetches: Mapping[AccessKey, tuple[TensorId, ...]] = field(default_factory=dict)
+    offsets: Mapping[ResidencyKey, int] = field(default_factory=dict)
     predicted_seconds: float | None = None
     round: int = 0
     share: float = 1.0
@@ -93,12 +97,14 @@ EMPTY_PLAN = Plan()
 class Observation:
     """What an iteration under a plan showed.
 
-    trace     that of the iteration in which its calls were measured.
+    trace, costs, limits   what the plan was made from; the trace is that of the iteration that was measured.
     late      tensor -> seconds that the compute stream waited for its swap-in at the back-access.
     paged_in  bytes that had to be brought back on demand: the plan had evicted them without a prefetch that worked.
     """
 
     trace: Trace
+    costs: Costs
+    limits: Limits
     seconds: float
     stall_seconds: float
     late: Mapping[TensorId, float]

@@ -18,6 +18,7 @@ from minidl.memory.arena import Block, between
 from minidl.memory.plan import Action, Policy, Residency
 from minidl.memory.recompute import missing_calls, reads, replay_seconds
 from minidl.memory.storage import IN, OUT, RECOMPUTE, SWAPPING_IN, SWAPPING_OUT, Storage
+from minidl.memory.switches import Switches
 from minidl.memory.tracker import Tracker
 from minidl.meta import aligned
 from minidl.op import Call
@@ -27,14 +28,19 @@ from minidl.units import format_bytes
 class Space:
     """The bytes of one device under one policy, and the sets that say what may be done with them."""
 
-    def __init__(self, device: Device, policy: Policy, tracker: Tracker, budget_bytes: int, host_bytes: int) -> None:
+    def __init__(self, device: Device, policy: Policy, tracker: Tracker, budget_bytes: int, host_bytes: int,
+                 switches: Switches) -> None:
         self.device = device
         self.policy = policy
+        self.switches = switches
         self.tracker = tracker
         self.allocator = Allocator(device, budget_bytes, host_bytes)
         self.arena = self.allocator.arena
         self.residents: dict[weakref.ref[Storage], None] = {}  # every storage with bytes on the device or the host
         self.dropped: dict[weakref.ref[Storage], None] = {}  # RECOMPUTE, though someone may still ask for it
+        # What replays have made, oldest first, with the access count it then had: until it is accessed it stays as long
+        # as memory allows (collective recomputation).
+        self.kept: dict[weakref.ref[Storage], int] = {}
         self.leaving: deque[weakref.ref[Storage]] = deque()  # being copied out, earliest first; their blocks are due
         self.protected: set[Storage] = set()  # may be swapped but not dropped: a replay under way needs them
         self.writing: set[Storage] = set()  # targets of the in-place call under way
@@ -43,6 +49,20 @@ class Space:
         self.orphans: deque[tuple[Storage, bool]] = deque()
         self.busy = False
         self.thread = get_ident()  # the one that calls now; a runtime may be made in one and used in another
+
+    def _claim(self, storage: Storage, offset: int) -> Block | None:
+        """The bytes that a plan has for a storage, unless something is there that does not leave."""
+        block = self.arena.allocate_at(offset, storage.nbytes, storage.me)
+        if block is None and self.leaving:
+            end = offset + storage.nbytes
+            # Each once: what was wanted again and evicted again is in the queue twice.
+            for other in dict.fromkeys(s for s in (ref() for ref in self.leaving)
+                                       if s is not None and s.status is SWAPPING_OUT):
+                assert other.block is not None
+                if other.block.offset < end and offset < other.block.offset + other.block.size:
+                    self.allocator.finish_swap_out(other)
+            block = self.arena.allocate_at(offset, storage.nbytes, storage.me)
+        return block
 
     def _allocate(self, nbytes: int, owner: object, pinned: set[Storage], op_name: str, *, high: bool = False) -> Block:
         block = self.arena.allocate(nbytes, owner, high=high)
@@ -64,6 +84,7 @@ class Space:
                 storage = ref()
                 if storage is not None and storage.status is SWAPPING_IN:
                     self.allocator.finish_swap_in(storage)
+        self._drop_kept(need, pinned)
         if self.policy.moves_tensors:
             evictable = self._evictable(pinned)
             ranking = self.policy.victims([self._residency(storage) for storage in evictable.values()], need)
@@ -147,6 +168,18 @@ class Space:
     def _reclaim_bytes(self, need: int) -> None:
         while self.arena.free_bytes < need and self._reclaim_one():
             pass
+
+    def _drop_kept(self, need: int, pinned: set[Storage]) -> None:
+        """Give up what came by in replays: it costs no copy, and nobody counted on it."""
+        for ref, count in list(self.kept.items()):
+            if self.arena.free_bytes >= need:
+                return
+            storage = ref()
+            if storage is None or storage.status is not IN or storage.access_count != count:
+                del self.kept[ref]  # somebody else's by now
+            elif storage not in pinned and self._lineage(storage) is not None:
+                self._drop(storage)
+                del self.kept[ref]
 
     def _reclaim_one(self) -> bool:
         while self.leaving:

@@ -56,8 +56,8 @@ class Storage:
     """The record of one tensor. Made by the executor with one use, which the first handle takes over."""
 
     __slots__ = ("meta", "memory", "call", "siblings", "requires_grad", "grad", "nbytes", "tensor_id", "refs",
-                 "saved", "status", "block", "host", "persistent", "access_count", "first_access", "last_access",
-                 "mutated_at", "copied_out", "copied_in", "me", "__weakref__")
+                 "saved", "status", "block", "host", "persistent", "residency", "access_count", "first_access",
+                 "last_access", "mutated_at", "copied_out", "copied_in", "me", "__weakref__")
 
     def __init__(self, meta: Meta, memory: Any, tensor_id: TensorId) -> None:
         self.meta = meta
@@ -74,6 +74,7 @@ class Storage:
         self.block: Block | None = None
         self.host: Extents | None = None  # a valid copy of the bytes on the host
         self.persistent = False
+        self.residency = 0  # how often it has got a block in this iteration, if it was made in it; else one more
         self.access_count = 0
         self.first_access = -1  # sequence numbers of calls
         self.last_access = -1

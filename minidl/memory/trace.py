@@ -4,8 +4,10 @@ A call's accesses share its time; they are ordered by sequence number. Replays a
 it is what the program asked for, the same under every policy and on every device (times and workspaces aside).
 """
 
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from functools import cached_property
+from statistics import median
 
 from minidl.meta import Algorithm
 
@@ -73,7 +75,37 @@ class Trace:
             time_s += call.seconds
         return tuple(accesses)
 
+    def same_calls(self, other: "Trace") -> bool:
+        """Whether both are of one program: the same operations on tensors of the same ids and sizes, in this order."""
+        def what(trace: Trace) -> list[object]:
+            return [(call.op, call.inputs, call.outputs,
+                     [trace.tensors[tensor_id].nbytes for tensor_id in (*call.inputs, *call.outputs)])
+                    for call in trace.calls]
+        return len(self.calls) == len(other.calls) and what(self) == what(other)
+
     @cached_property
     def seconds(self) -> float:
         """Length of the stall-free timeline."""
         return sum(call.seconds for call in self.calls)
+
+
+def scaled(algorithms: tuple[Algorithm, ...], factor: float) -> tuple[Algorithm, ...]:
+    """The same with all their seconds multiplied; the same object for a factor of 1, that of modelled times."""
+    return algorithms if factor == 1.0 else tuple(replace(a, seconds=a.seconds * factor) for a in algorithms)
+
+
+def typical(traces: Sequence[Trace]) -> Trace:
+    """The last of several traces of the same calls, with each call's median duration.
+
+    What other work on the machine adds to a call now and then is not in it. A call may have been carried out by
+    different algorithms in different iterations: what is compared is its speed against the modelled one.
+    """
+    if len(traces) == 1:
+        return traces[0]
+    calls = []
+    for same in zip(*(trace.calls for trace in traces), strict=True):
+        last = same[-1]
+        now = last.algorithms[0].seconds
+        factor = median(call.algorithms[0].seconds for call in same) / now if now else 1.0
+        calls.append(replace(last, seconds=last.seconds * factor, algorithms=scaled(last.algorithms, factor)))
+    return Trace(tuple(calls), traces[-1].tensors)

@@ -1,8 +1,8 @@
 """Records every tensor access of an iteration, in the executor's hot path. Decides nothing.
 
-``begin`` opens a call and numbers it; ``record`` notes it with its accesses; ``freed`` notes a tensor's end. From
-these a Trace is built when somebody asks. On-demand paging needs the access list only as each storage's first and
-last access, which are kept in its record.
+``begin`` opens a call and numbers it; ``record`` notes it with its accesses; ``freed`` notes a tensor's end; the device
+appends to ``durations`` what each call took. From these a Trace is built when somebody asks. On-demand paging needs the
+access list only as each storage's first and last access, which are kept in its record.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from minidl.memory.storage import Storage, TensorId
-from minidl.memory.trace import Trace, TraceCall, TraceTensor
+from minidl.memory.trace import Trace, TraceCall, TraceTensor, scaled
 
 SURVIVOR_STEP = 1 << 40  # added to the id of a tensor that outlives its iteration, once for each it outlives
 GRADIENT_ID = 1 << 62  # less a parameter's id: its gradient, once that has outlived the iteration that made it
@@ -26,6 +26,7 @@ class Tracker:
         self.iteration_start = 1  # the first call of this iteration
         self.updated = False  # an optimizer step was seen in this iteration
         self.keep_log = True  # off during replays, which no program asked for
+        self.durations: list[float] = []  # device seconds of the calls in the log, as far as they are known yet
         self._next_temporary = 0
         self._next_persistent = -1
         self._log: list[tuple[Any, ...]] = []
@@ -39,6 +40,11 @@ class Tracker:
         tensor_id = self._next_temporary
         self._next_temporary = tensor_id + 1
         return tensor_id
+
+    @property
+    def temporaries(self) -> int:
+        """How many temporary ids this iteration has given out: the next one."""
+        return self._next_temporary
 
     def persistent_id(self) -> TensorId:
         """For parameters, buffers and optimizer state: negative, given once."""
@@ -95,6 +101,7 @@ class Tracker:
         self.iteration += 1
         self.iteration_start = self.sequence + 1
         self.updated = False
+        self.durations = []  # a new one: what is still running belongs to the old
         self._next_temporary = 0
         self._log.clear()
         self._frees.clear()
@@ -103,10 +110,15 @@ class Tracker:
 
     def time_of(self, sequence: int) -> float:
         """Start of a call of this iteration on the stall-free timeline, in seconds; of an earlier one: 0."""
-        return sum(algorithm.seconds for _, algorithm, _, _ in self._log[:max(0, sequence - self.iteration_start)])
+        count = max(0, sequence - self.iteration_start)
+        known = self.durations[:count]
+        return sum(known) + sum(algorithm.seconds for _, algorithm, _, _ in self._log[len(known):count])
 
     def trace(self, persistent: Callable[[TensorId], bool] = lambda tensor_id: tensor_id < 0) -> Trace:
-        """The iteration so far."""
+        """The iteration so far. A call that the device has not finished yet counts with its modelled duration.
+
+        Alternatives to the algorithm that ran are taken to keep their modelled ratio to it.
+        """
         frees: dict[int, list[TensorId]] = {}
         tensors: dict[TensorId, TraceTensor] = {}
         for sequence, tensor_id, nbytes in self._frees:
@@ -115,7 +127,9 @@ class Tracker:
             frees.setdefault(sequence, []).append(tensor_id)
             tensors[tensor_id] = TraceTensor(tensor_id, nbytes, persistent(tensor_id))
         calls = []
+        durations = self.durations.copy()
         for number, (signature, algorithm, inputs, outputs) in enumerate(self._log):
+            seconds = durations[number] if number < len(durations) else algorithm.seconds
             sequence = self.iteration_start + number
             for ids, sizes in ((inputs, signature.input_bytes), (outputs, signature.output_bytes)):
                 for tensor_id, nbytes in zip(ids, sizes, strict=True):
@@ -124,7 +138,8 @@ class Tracker:
             op = signature.op
             written = op.mutates(len(inputs)) if op.mutates is not None else ()
             calls.append(TraceCall(
-                op.name, tuple(inputs), tuple(outputs), algorithm.seconds, signature.algorithms,
+                op.name, tuple(inputs), tuple(outputs), seconds,
+                scaled(signature.algorithms, seconds / algorithm.seconds if algorithm.seconds else 1.0),
                 frees=tuple(frees.get(sequence, ())), donated=self._donations.get(sequence, ()),
                 may_donate=tuple((outputs[o], inputs[i]) for o, i in op.donates if i < len(inputs)
                                  and signature.output_bytes[o] == tensors[inputs[i]].nbytes

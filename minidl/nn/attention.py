@@ -1,12 +1,37 @@
 """Multi-head self-attention (Vaswani et al. 2017, section 3.2.2). Knows no network; all arithmetic is in minidl.ops."""
 
+import numpy as np
+
 from minidl.errors import UserError
 from minidl.nn.layers import Dropout, Linear
 from minidl.nn.module import Module
 from minidl.ops.attention import merge_heads, softmax, split_heads
 from minidl.ops.elementwise import scale
 from minidl.ops.linear import matmul
+from minidl.runtime import current_runtime
 from minidl.tensor import Tensor, give
+
+
+def causal_mask(length: int) -> Tensor:
+    """[L, L], 0 on and below the diagonal and -inf above it: a position sees itself and what came before. Uploaded."""
+    runtime = current_runtime()
+    values = np.triu(np.full((length, length), -np.inf, np.float32), 1) if runtime.device.has_values else None
+    return runtime.tensor(values, shape=(length, length))
+
+
+def attend(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None = None, *, heads: int, dropout: Dropout) -> Tensor:
+    """softmax(q k^T / sqrt(D) + mask) v for each head.  q, k, v: [N, L, heads * D] -> the same; q's bytes are given up.
+
+    The mask is added to the scores, so it broadcasts to [N, heads, L, L]; dropout acts on what the softmax gives.
+    """
+    q = scale(give(q), (q.shape[2] // heads) ** -0.5)
+    q, k, v = (split_heads(y, heads) for y in (q, k, v))
+    # Each result replaces the one before: no name outlives its use.
+    y = matmul(q, k, transpose_b=True)
+    y = softmax(give(y), mask)
+    y = dropout(y)
+    y = matmul(y, v)
+    return merge_heads(y)
 
 
 class MultiHeadAttention(Module):
@@ -30,11 +55,4 @@ class MultiHeadAttention(Module):
         self.dropout = Dropout(dropout)
 
     def forward(self, x: Tensor, mask: Tensor | None = None) -> Tensor:
-        q = scale(give(self.query(x)), (x.shape[2] // self.heads) ** -0.5)
-        q, k, v = (split_heads(y, self.heads) for y in (q, self.key(x), self.value(x)))
-        # Each result replaces the one before: no name outlives its use.
-        y = matmul(q, k, transpose_b=True)
-        y = softmax(give(y), mask)
-        y = self.dropout(y)
-        y = matmul(y, v)
-        return merge_heads(y)
+        return attend(self.query(x), self.key(x), self.value(x), mask, heads=self.heads, dropout=self.dropout)

@@ -10,7 +10,7 @@ from math import sqrt
 from minidl.errors import UserError
 from minidl.nn import init
 from minidl.nn.module import Module
-from minidl.ops import attention, conv, elementwise, embedding, linear, loss, norm, pool, shape
+from minidl.ops import attention, batchnorm, conv, elementwise, embedding, layernorm, linear, loss, pool, shape
 from minidl.ops.conv import Pair, pair
 from minidl.runtime import current_runtime, parameter
 from minidl.tensor import Tensor, give
@@ -59,8 +59,30 @@ class Conv2d(Module):
         return f"{ins}, {outs}{_window((kernel[0], kernel[1]), self.stride, self.padding)}{_no_bias(self.bias)}"
 
 
+class ConvTranspose2d(Module):
+    """Transposed convolution.  x: [N, in_channels, H, W] -> [N, out_channels, (H - 1) stride - 2 padding + R, ...]."""
+
+    def __init__(self, in_channels: int, out_channels: int, kernel_size: int | Pair, stride: int | Pair = 1,
+                 padding: int | Pair = 0, *, bias: bool = True) -> None:
+        self.stride = pair(stride)
+        self.padding = pair(padding)
+        self.weight = parameter((in_channels, out_channels, *pair(kernel_size)))
+        self.bias = parameter((out_channels,)) if bias else None
+        _initialise(self.weight, self.bias)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return conv.conv_transpose2d(x, self.weight, self.bias, stride=self.stride, padding=self.padding)
+
+    def extra_repr(self) -> str:
+        ins, outs, *kernel = self.weight.shape
+        return f"{ins}, {outs}{_window((kernel[0], kernel[1]), self.stride, self.padding)}{_no_bias(self.bias)}"
+
+
 class BatchNorm2d(Module):
-    """Batch normalisation over [N, C, H, W] (Ioffe & Szegedy 2015): batch statistics in training, else running ones."""
+    """Batch normalisation over [N, C, H, W] (Ioffe & Szegedy 2015): batch statistics in training, else running ones.
+
+    ``bn(x, residual=r, relu=True)`` is relu(bn(x) + r) in one pass over the feature maps.
+    """
 
     running_mean: Tensor
     running_var: Tensor
@@ -75,12 +97,20 @@ class BatchNorm2d(Module):
         for tensor, value in ((self.weight, 1.0), (self.bias, 0.0), (self.running_mean, 0.0), (self.running_var, 1.0)):
             init.constant_(tensor, value)
 
-    def forward(self, x: Tensor) -> Tensor:
-        return norm.batch_norm(x, self.weight, self.bias, self.running_mean, self.running_var, training=self.training,
-                               momentum=self.momentum, eps=self.eps)
+    def forward(self, x: Tensor, *, residual: Tensor | None = None, relu: bool = False) -> Tensor:
+        return batchnorm.batch_norm(x, self.weight, self.bias, self.running_mean, self.running_var,
+                                    training=self.training, momentum=self.momentum, eps=self.eps, relu=relu,
+                                    residual=residual)
 
     def extra_repr(self) -> str:
         return f"{self.weight.size}, eps={self.eps}, momentum={self.momentum}"
+
+
+class BatchNormReLU2d(BatchNorm2d):
+    """relu(bn(x)) in one pass over the feature maps, for a Sequential."""
+
+    def forward(self, x: Tensor) -> Tensor:  # type: ignore[override]
+        return super().forward(x, relu=True)
 
 
 class LayerNorm(Module):
@@ -97,7 +127,7 @@ class LayerNorm(Module):
         init.constant_(self.bias, 0.0)
 
     def forward(self, x: Tensor) -> Tensor:
-        return norm.layer_norm(x, self.weight, self.bias, eps=self.eps)
+        return layernorm.layer_norm(x, self.weight, self.bias, eps=self.eps)
 
     def extra_repr(self) -> str:
         return f"{self.weight.size}, eps={self.eps}"
@@ -167,10 +197,18 @@ class Sigmoid(Module):
 
 
 class GELU(Module):
-    """x times the probability that a normal number is below x (Hendrycks & Gimpel 2016), in its exact form."""
+    """x times the probability that a normal number is below x (Hendrycks & Gimpel 2016): exact, or by its tanh form."""
+
+    def __init__(self, approximate: str = "none") -> None:
+        if approximate not in ("none", "tanh"):
+            raise UserError(f"GELU: approximate is none or tanh, not {approximate!r}")
+        self.approximate = approximate
 
     def forward(self, x: Tensor) -> Tensor:
-        return elementwise.gelu(x)
+        return elementwise.gelu(x) if self.approximate == "none" else elementwise.gelu_tanh(x)
+
+    def extra_repr(self) -> str:
+        return "" if self.approximate == "none" else f"approximate={self.approximate!r}"
 
 
 class Softmax(Module):
@@ -200,10 +238,19 @@ class MaxPool2d(_Pool2d):
 
 
 class AvgPool2d(_Pool2d):
-    """Mean of each window of [N, C, H, W], padding counted as zeros; the stride is the window by default."""
+    """Mean of each window of [N, C, H, W]; the stride is the window by default. Padding counts as zeros, or not."""
+
+    def __init__(self, kernel_size: int | Pair, stride: int | Pair | None = None, padding: int | Pair = 0, *,
+                 count_include_pad: bool = True) -> None:
+        super().__init__(kernel_size, stride, padding)
+        self.count_include_pad = count_include_pad
 
     def forward(self, x: Tensor) -> Tensor:
-        return pool.avg_pool2d(x, self.kernel_size, stride=self.stride, padding=self.padding)
+        return pool.avg_pool2d(x, self.kernel_size, stride=self.stride, padding=self.padding,
+                               count_include_pad=self.count_include_pad)
+
+    def extra_repr(self) -> str:
+        return super().extra_repr() + ("" if self.count_include_pad else ", count_include_pad=False")
 
 
 class AdaptiveAvgPool2d(Module):

@@ -33,8 +33,8 @@ class Module:
     training: bool = True
     _buffer_names: frozenset[str] = frozenset()
 
-    def __call__(self, *inputs: Any) -> Any:
-        return self.forward(*inputs)
+    def __call__(self, *inputs: Any, **options: Any) -> Any:
+        return self.forward(*inputs, **options)
 
     def __setattr__(self, name: str, value: Any) -> None:
         if isinstance(value, Tensor) and value.operation_name:

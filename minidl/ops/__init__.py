@@ -1,9 +1,22 @@
 """Every operation, each defined once; ``OPS`` is the table that the kernel tables must match."""
 
 from minidl.op import Op
-from minidl.ops import attention, conv, elementwise, embedding, linear, loss, norm, pool, shape, update
+from minidl.ops import (
+    attention,
+    batchnorm,
+    conv,
+    elementwise,
+    embedding,
+    layernorm,
+    linear,
+    loss,
+    pool,
+    shape,
+    update,
+)
 from minidl.ops.attention import merge_heads, softmax, split_heads
-from minidl.ops.conv import conv2d
+from minidl.ops.batchnorm import batch_norm
+from minidl.ops.conv import conv2d, conv_transpose2d
 from minidl.ops.elementwise import (
     add,
     div,
@@ -11,6 +24,7 @@ from minidl.ops.elementwise import (
     exp,
     expand,
     gelu,
+    gelu_tanh,
     log,
     mean,
     mul,
@@ -27,10 +41,10 @@ from minidl.ops.elementwise import (
 )
 from minidl.ops.embedding import embedding as embedding_
 from minidl.ops.embedding import gather_rows
+from minidl.ops.layernorm import layer_norm
 from minidl.ops.linear import linear as linear_
 from minidl.ops.linear import matmul
 from minidl.ops.loss import cross_entropy
-from minidl.ops.norm import batch_norm, layer_norm
 from minidl.ops.pool import adaptive_avg_pool2d, avg_pool2d, max_pool2d
 from minidl.ops.shape import concat, contiguous, detach, flatten, narrow, permute, reshape
 from minidl.ops.update import add_, copy_, fill_, full, normal_, uniform_, upload_

@@ -72,6 +72,13 @@ def _conv_vjp(needs, dy, x, w, *, x_shape, w_shape, x_partial, stride, padding):
     return (dx, dw, db)[:len(needs)]
 
 
+def _dgrad_vjp(needs, ddx, dy, w, *, w_shape, stride, padding):
+    """Linear in dy and in w, as a layer of its own (conv_transpose2d): its gradients are the other two of the three."""
+    dw = apply(CONV2D_WGRAD, give(dy), ddx, kernel=w_shape[2:], stride=stride, padding=padding) if needs[1] else None
+    ddy = apply(CONV2D, ddx, w, stride=stride, padding=padding) if needs[0] else None
+    return (ddy, dw, ddx)[:len(needs)]
+
+
 def _dgrad_infer(dy: Meta, w: Meta, onto: Meta | None = None, *, x_shape: Shape, stride: Pair, padding: Pair) -> Meta:
     if onto is not None and onto.shape != x_shape:
         raise ShapeError(f"conv2d_dgrad: cannot add {list(x_shape)} onto {list(onto.shape)}")
@@ -84,7 +91,8 @@ def _wgrad_infer(dy: Meta, x: Meta, *, kernel: Pair, stride: Pair, padding: Pair
 
 CONV2D = Op("conv2d", _conv_infer, _fprop_cost, vjp=_conv_vjp,
             saves=lambda attrs, needs: ("w",) * needs[0] + ("x",) * needs[1])
-CONV2D_DGRAD = Op("conv2d_dgrad", _dgrad_infer, _dgrad_cost, donates=((0, 2),))
+CONV2D_DGRAD: Op = Op("conv2d_dgrad", _dgrad_infer, _dgrad_cost, outputs=("dx",), donates=((0, 2),), vjp=_dgrad_vjp,
+                      saves=lambda attrs, needs: ("w",) * needs[0] + ("dy",) * needs[1])
 CONV2D_WGRAD = Op("conv2d_wgrad", _wgrad_infer, _wgrad_cost, long_lived=True)
 
 
@@ -92,3 +100,21 @@ def conv2d(x: Tensor, w: Tensor, b: Tensor | None = None, *, stride: int | Pair 
     """Cross-correlation.  x: [N, C, H, W], w: [K, C, R, S], b: [K] -> [N, K, P, Q].  Raises ShapeError."""
     inputs = (x, w) if b is None else (x, w, b)
     return apply(CONV2D, *inputs, stride=pair(stride), padding=pair(padding))
+
+
+def conv_transpose2d(x: Tensor, w: Tensor, b: Tensor | None = None, *, stride: int | Pair = 1,
+                     padding: int | Pair = 0) -> Tensor:
+    """Transposed convolution: what the input's gradient of conv2d computes (Zeiler et al., "Deconvolutional Networks",
+    CVPR 2010).  x: [N, K, P, Q], w: [K, C, R, S], b: [C] -> [N, C, (P - 1) stride - 2 padding + R, ...].
+    Raises ShapeError.
+    """
+    stride, padding = pair(stride), pair(padding)
+    if x.ndim != 4 or w.ndim != 4 or x.shape[1] != w.shape[0] or b is not None and b.shape != w.shape[1:2]:
+        bias = f" and bias {list(b.shape)} [C]" if b is not None else ""
+        raise ShapeError(f"conv_transpose2d: input {list(x.shape)} [N, K, P, Q] does not fit weight {list(w.shape)} "
+                         f"[K, C, R, S]{bias}")
+    h, wd = ((n - 1) * t - 2 * p + k for n, k, t, p in zip(x.shape[2:], w.shape[2:], stride, padding, strict=True))
+    if h < 1 or wd < 1:
+        raise ShapeError(f"conv_transpose2d: padding {padding} leaves nothing of {list(x.shape)}")
+    y = apply(CONV2D_DGRAD, x, w, x_shape=(x.shape[0], w.shape[1], h, wd), stride=stride, padding=padding)
+    return y if b is None else give(y) + b.reshape((-1, 1, 1))

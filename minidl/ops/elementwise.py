@@ -113,6 +113,8 @@ SIGMOID_GRAD = Op("sigmoid_grad", _like_first, donates=EITHER)
 SIGMOID = Op("sigmoid", _same, vjp=lambda needs, dy, y: (apply(SIGMOID_GRAD, give(dy), give(y)),), donates=FIRST)
 GELU_GRAD = Op("gelu_grad", _like_first, donates=EITHER)
 GELU = Op("gelu", _same, vjp=lambda needs, dy, x: (apply(GELU_GRAD, give(dy), give(x)),), donates=FIRST)
+GELU_TANH_GRAD = Op("gelu_tanh_grad", _like_first, donates=EITHER)
+GELU_TANH = Op("gelu_tanh", _same, vjp=lambda needs, dy, x: (apply(GELU_TANH_GRAD, give(dy), give(x)),), donates=FIRST)
 
 
 def _dropout_infer(x: Meta, *, p: float, seed: int) -> Meta:
@@ -144,6 +146,11 @@ exp, log, sqrt, relu, tanh, sigmoid = map(_unary, (EXP, LOG, SQRT, RELU, TANH, S
 def gelu(x: Tensor) -> Tensor:
     """x times the probability that a normal number is below x (Hendrycks & Gimpel 2016), in its exact form with erf."""
     return apply(GELU, x)
+
+
+def gelu_tanh(x: Tensor) -> Tensor:
+    """gelu by its approximation x (1 + tanh(sqrt(2 / pi) (x + 0.044715 x^3))) / 2 (section 2 there)."""
+    return apply(GELU_TANH, x)
 
 
 def scale(x: Tensor, value: float) -> Tensor:

@@ -3,6 +3,9 @@
 from minidl.errors import ShapeError
 from minidl.meta import Cost, Meta, meta
 from minidl.op import Op
+from minidl.ops.elementwise import add, mean, scale, sub
+from minidl.ops.embedding import gather_rows
+from minidl.ops.shape import reshape
 from minidl.tensor import Tensor, apply, apply_all, give
 
 
@@ -26,9 +29,18 @@ CROSS_ENTROPY = Op("cross_entropy", _infer, _cost, outputs=("loss", "probs"), do
                    (apply(CROSS_ENTROPY_GRAD, dloss, give(probs), labels, ignore_index=ignore_index), None))
 
 
-def cross_entropy(logits: Tensor, labels: Tensor, *, ignore_index: int = -100) -> Tensor:
+def cross_entropy(logits: Tensor, labels: Tensor, *, ignore_index: int = -100, label_smoothing: float = 0.0) -> Tensor:
     """-mean(log softmax(logits)[label]).  logits: [N, classes], labels: [N], integers.
 
     Rows whose label is ``ignore_index`` count neither in the sum nor in the mean; if there are no others it is NaN.
+
+    With ``label_smoothing`` e the target is 1 - e for the label and e shared by all classes (Szegedy et al. 2016,
+    section 7). Then every row must have a label. As -log softmax(z)[c] is that of the label plus z[label] - z[c], what
+    is added to the loss is e times the mean of z[label] - z: no second softmax is needed.
     """
-    return apply_all(CROSS_ENTROPY, logits, labels, ignore_index=ignore_index)[0]
+    loss = apply_all(CROSS_ENTROPY, logits, labels, ignore_index=ignore_index)[0]
+    if not label_smoothing:
+        return loss
+    n, classes = logits.shape
+    own = gather_rows(reshape(logits, (n, classes, 1)), reshape(labels, (n, 1)))
+    return add(loss, scale(sub(mean(own), mean(logits)), label_smoothing))

@@ -4,6 +4,7 @@ from minidl.errors import ShapeError
 from minidl.meta import Cost, Meta, Shape, meta, uint8
 from minidl.op import Op
 from minidl.ops.conv import Pair, pair, window_output
+from minidl.ops.update import full
 from minidl.tensor import Tensor, apply, apply_all, give
 
 
@@ -64,10 +65,16 @@ def max_pool2d(x: Tensor, kernel: int | Pair, *, stride: int | Pair | None = Non
     return apply_all(MAX_POOL2D, x, kernel=kernel, stride=pair(stride or kernel), padding=pair(padding))[0]
 
 
-def avg_pool2d(x: Tensor, kernel: int | Pair, *, stride: int | Pair | None = None, padding: int | Pair = 0) -> Tensor:
-    """Mean of each window, padding counted as zeros; the stride is the window by default."""
-    kernel = pair(kernel)
-    return apply(AVG_POOL2D, x, kernel=kernel, stride=pair(stride or kernel), padding=pair(padding))
+def avg_pool2d(x: Tensor, kernel: int | Pair, *, stride: int | Pair | None = None, padding: int | Pair = 0,
+               count_include_pad: bool = True) -> Tensor:
+    """Mean of each window; the stride is the window by default. Padding counts as zeros, or not at all."""
+    kernel, padding = pair(kernel), pair(padding)
+    window = {"kernel": kernel, "stride": pair(stride or kernel), "padding": padding}
+    y = apply(AVG_POOL2D, x, **window)
+    if count_include_pad or padding == (0, 0):
+        return y
+    # The mean over a window of ones is the share of it that is not padding.
+    return give(y) / apply(AVG_POOL2D, full((1, 1, *x.shape[2:]), 1.0, x.dtype), **window)
 
 
 def adaptive_avg_pool2d(x: Tensor, size: int | Pair) -> Tensor:

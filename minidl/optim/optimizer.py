@@ -85,17 +85,18 @@ class Optimizer:
             if chunk:
                 yield chunk
 
-    def _named_states(self) -> dict[str, Tensor]:
+    def named_states(self) -> dict[str, Tensor]:
+        """The tensors of the state, as ``<state>.<index of the parameter>``."""
         return {f"{name}.{index}": tensor for name, tensors in self._states.items()
                 for index, tensor in enumerate(tensors)}
 
     def state_dict(self) -> dict[str, np.ndarray]:
         """A copy on the host of the state, as ``<state>.<index of the parameter>``; not of lr and the other rates."""
-        return {name: tensor.numpy() for name, tensor in self._named_states().items()}
+        return {name: tensor.numpy() for name, tensor in self.named_states().items()}
 
     def load_state_dict(self, arrays: Mapping[str, Any]) -> None:
         """Overwrite the state with what ``state_dict`` returned; nothing is written if it raises UserError."""
-        targets = self._named_states()
+        targets = self.named_states()
         if arrays.keys() != targets.keys():
             wrong = sorted(arrays.keys() ^ targets.keys())
             raise UserError(f"the state does not fit {type(self).__name__} of {len(self.parameters)} parameters: "

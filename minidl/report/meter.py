@@ -37,6 +37,10 @@ class Meter:
         self._before, self._time = stats, now
         return step
 
+    def restart(self) -> None:
+        """What lies between this and the last step (a pass over test data, a checkpoint) counts for no step."""
+        self._before, self._time = self.runtime.stats(), self._clock()
+
     def median(self, value: Callable[[Step], float]) -> float:
         """Over the steps after the first, which also warms up; over the first if it is the only one."""
         return median(map(value, self.steps[1:] or self.steps))
@@ -48,12 +52,12 @@ class Meter:
                   f"loss {f'{step.loss:.4f}' if isfinite(step.loss) else '-'}",
                   f"memory {format_bytes(step.grown.peak_bytes)} of {format_bytes(step.grown.budget_bytes)}",
                   f"swapped {format_bytes(step.grown.swapped_out_bytes + step.grown.swapped_in_bytes)}"]
-        if not self.runtime.device.has_values:
+        if self.runtime.device.wall_clock or not self.runtime.device.has_values:
             fields.append(f"stall {share(step.grown.stall_seconds, step.seconds)}")
         return ", ".join(fields)
 
 
-def rate(items: int, seconds: float) -> str:
+def rate(items: float, seconds: float) -> str:
     """Items a second, in three figures."""
     value = items / seconds if seconds > 0 else 0.0
     return f"{value:.0f}" if value >= 100 else f"{value:.3g}"

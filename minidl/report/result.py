@@ -27,6 +27,7 @@ KEYS: dict[str, str] = {
     "host_peak_bytes": "the most host memory that swapped tensors took at once (bytes)",
     "loss": "of the last step",
     "accuracy": "share of the test images that were recognised, after training",
+    "accuracy_top5": "share of them whose class was among the five most likely",
 }
 
 
@@ -60,11 +61,16 @@ class Result:
     host_peak_bytes: int
     loss: float | None
     accuracy: float | None
+    accuracy_top5: float | None = None
+
+    def to_json(self) -> str:
+        """As one JSON object; a number that is not finite becomes null."""
+        return json.dumps(_finite(asdict(self)), indent=2) + "\n"
 
     def write(self, path: str) -> None:
-        """As one JSON object; a number that is not finite becomes null. Raises UserError."""
+        """``to_json`` to a file. Raises UserError."""
         try:
-            Path(path).write_text(json.dumps(_finite(asdict(self)), indent=2) + "\n", encoding="utf-8")
+            Path(path).write_text(self.to_json(), encoding="utf-8")
         except OSError as error:
             raise UserError(f"cannot write {path}: {error.strerror}") from None
 

@@ -20,7 +20,8 @@ def summary(result: Result, unmanaged_seconds: float | None, hints: list[str]) -
         lines.append(("time lost a step", f"{_cost(result.stall_seconds, result)} waiting for copies, "
                                           f"{_cost(result.recompute_seconds, result)} recomputing"))
     learnt = [f"{name} {value:{form}}" for name, value, form in (
-        ("loss", result.loss, ".6g"), ("test accuracy", result.accuracy, ".2%")) if value is not None]
+        ("loss", result.loss, ".6g"), ("test accuracy", result.accuracy, ".2%"),
+        ("among the top five", result.accuracy_top5, ".2%")) if value is not None]
     if learnt:
         lines.append(("learnt", ", ".join(learnt)))
     lines += [("try next" if position == 0 else "", hint) for position, hint in enumerate(hints)]
@@ -29,10 +30,11 @@ def summary(result: Result, unmanaged_seconds: float | None, hints: list[str]) -
 
 
 def _speed(result: Result, unmanaged_seconds: float | None) -> str:
-    text = f"{rate(result.batch, result.step_seconds)} images/s, {result.step_seconds:.3g} s a step"
+    items = result.items_per_second * result.step_seconds  # of a step, which may have several batches
+    text = f"{rate(items, result.step_seconds)} images/s, {result.step_seconds:.3g} s a step"
     if unmanaged_seconds:
         text += (f"; {share(unmanaged_seconds, result.step_seconds)} of the "
-                 f"{rate(result.batch, unmanaged_seconds)} images/s with unlimited memory")
+                 f"{rate(items, unmanaged_seconds)} images/s with unlimited memory")
     return text
 
 

@@ -9,7 +9,19 @@ from collections.abc import Callable
 
 import numpy as np
 
-from minidl.kernels.cpu import attention, elementwise, embedding, linear, loss, norm, pool, shape, update
+from minidl.kernels.cpu import (
+    attention,
+    batchnorm,
+    elementwise,
+    embedding,
+    layernorm,
+    linear,
+    loss,
+    pool,
+    shape,
+    sums,
+    update,
+)
 from minidl.kernels.cpu.conv import CONVOLUTIONS, CpuAlgorithm
 
 __all__ = ["ALGORITHMS", "KERNELS", "CpuAlgorithm"]
@@ -29,15 +41,18 @@ _TABLE: dict[str, Callable[..., None]] = {
     "tanh": elementwise.tanh, "tanh_grad": elementwise.tanh_grad,
     "sigmoid": elementwise.sigmoid, "sigmoid_grad": elementwise.sigmoid_grad,
     "gelu": elementwise.gelu, "gelu_grad": elementwise.gelu_grad,
+    "gelu_tanh": elementwise.gelu_tanh, "gelu_tanh_grad": elementwise.gelu_tanh_grad,
     "softmax": attention.softmax, "softmax_grad": attention.softmax_grad,
-    "dropout": elementwise.dropout, "sum_to": elementwise.sum_to,
+    "dropout": elementwise.dropout, "sum_to": sums.sum_to,
     "matmul": linear.matmul, "linear": linear.linear, "linear_dgrad": linear.linear_dgrad,
     "linear_wgrad": linear.linear_wgrad, "bias_grad": linear.bias_grad,
-    "batch_norm_stats": norm.batch_norm_stats, "batch_norm": norm.batch_norm,
-    "batch_norm_grad_reduce": norm.batch_norm_grad_reduce, "batch_norm_grad": norm.batch_norm_grad,
-    "batch_norm_update_": norm.batch_norm_update_,
-    "layer_norm": norm.layer_norm, "layer_norm_grad": norm.layer_norm_grad,
-    "layer_norm_grad_reduce": norm.layer_norm_grad_reduce,
+    "batch_norm_stats": batchnorm.batch_norm_stats, "batch_norm": batchnorm.batch_norm,
+    "batch_norm_grad_reduce": batchnorm.batch_norm_grad_reduce, "batch_norm_grad": batchnorm.batch_norm_grad,
+    "batch_norm_relu": batchnorm.batch_norm_relu, "batch_norm_add_relu": batchnorm.batch_norm_add_relu,
+    "batch_norm_relu_grad_reduce": batchnorm.batch_norm_relu_grad_reduce,
+    "batch_norm_relu_grad": batchnorm.batch_norm_relu_grad, "batch_norm_update_": batchnorm.batch_norm_update_,
+    "layer_norm": layernorm.layer_norm, "layer_norm_grad": layernorm.layer_norm_grad,
+    "layer_norm_grad_reduce": layernorm.layer_norm_grad_reduce,
     "embedding": embedding.embedding, "embedding_grad": embedding.embedding_grad,
     "gather_rows": embedding.gather_rows, "gather_rows_grad": embedding.gather_rows_grad,
     "max_pool2d": pool.max_pool2d, "max_pool2d_grad": pool.max_pool2d_grad,
@@ -48,7 +63,7 @@ _TABLE: dict[str, Callable[..., None]] = {
     "sgd_": update.sgd_, "sgd_momentum_": update.sgd_momentum_, "adam_": update.adam_,
     "add_": update.add_, "copy_": update.copy_, "fill_": update.fill_, "full": update.full,
     "normal_": update.normal_, "uniform_": update.uniform_, "upload": update.upload, "upload_": update.upload_,
-    **{name: next(a.run for a in variants if a.name == "scratch") for name, variants in CONVOLUTIONS.items()},
+    **{name: next(a.run for a in variants if a.name == "serial") for name, variants in CONVOLUTIONS.items()},
 }
 
 KERNELS: dict[str, Callable[..., None]] = {name: _quiet(kernel) for name, kernel in _TABLE.items()}

@@ -1,6 +1,9 @@
-"""Cut arrays into pieces small enough for the cache, so that temporaries stay out of the memory budget.
+"""Cut arrays into pieces small enough for the cache, and stage pieces that kernels cannot take as they lie.
 
-Knows shapes and nothing of the arithmetic. Cuts follow from shapes alone, never from addresses: bits stay the same.
+Kernels take *plain* arrays: C-contiguous, in a type that a processor computes in. Pieces of strided, broadcast or half
+arrays are copied (decoded) before, and results of halves are encoded after; temporaries stay out of the memory budget
+in this way. Cuts follow from shapes alone, never from addresses: bits stay the same.
+Knows shapes and storage, and nothing of the arithmetic.
 """
 
 from collections.abc import Iterator
@@ -10,10 +13,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from minidl.kernels.cpu.half import decode, encode
 from minidl.meta import Shape
 
 Array = NDArray[Any]
-Index = tuple[slice, ...]
+Index = tuple[Any, ...]  # slices; of an array without dimensions, an ellipsis
 
 BLOCK_BYTES = 256 * 1024  # about what a core's own cache holds next to its temporaries
 
@@ -25,7 +29,7 @@ def index_blocks(shape: Shape, itemsize: int, *, whole: int = 0) -> Iterator[Ind
     """
     axis = len(shape) - whole - 1
     if axis < 0:
-        yield (slice(None),) * len(shape)
+        yield (slice(None),) * len(shape) or (...,)  # () would take the element out of an array without dimensions
         return
     step_bytes = itemsize * prod(shape[axis + 1:])
     while axis > 0 and step_bytes * shape[axis] <= BLOCK_BYTES:
@@ -48,3 +52,41 @@ def blocks(*arrays: Array) -> Iterator[tuple[Array, ...]]:
         arrays = tuple(a if a.shape == shape else np.broadcast_to(a, shape) for a in arrays)
     for index in index_blocks(arrays[0].shape, arrays[0].itemsize):
         yield tuple(a[index] for a in arrays)
+
+
+def is_plain(a: Array) -> bool:
+    """Whether kernels take the array as it lies; the halves are the only types of two bytes."""
+    return a.flags.c_contiguous and a.itemsize != 2
+
+
+def pieces(shape: Shape, *arrays: Array, whole: int) -> Iterator[Index]:
+    """Everything at once if all arrays are plain, else pieces for staging, of about BLOCK_BYTES each.
+
+    The last ``whole`` dimensions of ``shape`` are not cut.
+    """
+    if all(map(is_plain, arrays)):
+        yield (slice(None),) * len(shape) or (...,)
+    else:
+        yield from index_blocks(shape, 4, whole=whole)
+
+
+def source(part: Array) -> Array:
+    """A piece of an operand as a plain array: itself, or a copy."""
+    if part.itemsize == 2:
+        return decode(part)
+    return part if part.flags.c_contiguous else np.ascontiguousarray(part)
+
+
+def room(part: Array) -> Array:
+    """Where a kernel puts its results for a piece of an output: there, or in a plain array beside it."""
+    return part if is_plain(part) else np.empty(part.shape, np.float32 if part.itemsize == 2 else part.dtype)
+
+
+def settle(part: Array, results: Array) -> None:
+    """Bring results from their ``room`` to the piece of the output."""
+    if results is part:
+        return
+    if part.itemsize == 2 and part.flags.c_contiguous:
+        encode(part, results)
+    else:
+        part[...] = results

@@ -1,156 +1,173 @@
-"""Elementwise arithmetic, activations, dropout and sums, in NumPy. Knows arrays; no tensors, no devices.
+"""Elementwise arithmetic, activations and dropout: loops over the formulas of ``scalar``. No tensors, no devices.
 
-An output may lie exactly over an input that the operation donates: each formula reads an element before it writes it.
+An output may lie exactly over an input that the operation donates: each element is read before it is written.
 """
 
-from math import pi
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
+from numba import prange
 
-from minidl.kernels.cpu.blocks import Array, blocks, index_blocks
+from minidl.kernels import scalar
+from minidl.kernels.cpu.blocks import Array, index_blocks, is_plain, room, settle, source
+from minidl.kernels.cpu.compiled import Kernel, compiled
 from minidl.kernels.random import fold_seed, random_bits
-from minidl.meta import Shape
+
+CHUNK = 1 << 14  # elements of a piece of work
+STRIP = 1 << 11  # elements of it that stay in the first-level cache
+
+Formula = Callable[..., Any]
 
 
-def add(y: Array, a: Array, b: Array) -> None:
-    np.add(a, b, out=y)
+# A loop that reads one array and writes another becomes vector instructions only where they do not overlap: the
+# compiler does not know that an output over its input is harmless. So a strip is computed in place after it was
+# copied, or, of two inputs, beside the output.
+@compiled
+def bring(to: Array, origin: Array) -> None:
+    """to = origin, unless they are the same."""
+    if to.ctypes.data != origin.ctypes.data:
+        for i in range(to.size):
+            to[i] = origin[i]
 
 
-def sub(y: Array, a: Array, b: Array) -> None:
-    np.subtract(a, b, out=y)
+def _one(formula: Formula) -> Kernel:
+    def one(y: Array, x: Array) -> None:
+        for chunk in prange((y.size + CHUNK - 1) // CHUNK):
+            for start in range(chunk * CHUNK, min(y.size, (chunk + 1) * CHUNK), STRIP):
+                part = y[start:start + STRIP]
+                bring(part, x[start:start + STRIP])
+                for i in range(part.size):
+                    part[i] = formula(part[i])
+    return Kernel(one)
 
 
-def mul(y: Array, a: Array, b: Array) -> None:
-    np.multiply(a, b, out=y)
+def _two(formula: Formula) -> Kernel:
+    def two(y: Array, a: Array, b: Array) -> None:
+        apart = y.ctypes.data != a.ctypes.data and y.ctypes.data != b.ctypes.data
+        for chunk in prange((y.size + CHUNK - 1) // CHUNK):
+            results = np.empty(STRIP, y.dtype)
+            for start in range(chunk * CHUNK, min(y.size, (chunk + 1) * CHUNK), STRIP):
+                part, a_part, b_part = y[start:start + STRIP], a[start:start + STRIP], b[start:start + STRIP]
+                target = part if apart else results[:part.size]
+                for i in range(target.size):
+                    target[i] = formula(a_part[i], b_part[i])
+                bring(part, target)
+    return Kernel(two)
 
 
-def div(y: Array, a: Array, b: Array) -> None:
-    np.divide(a, b, out=y)
+def _with_number(formula: Formula) -> Kernel:
+    def with_number(y: Array, x: Array, value: float) -> None:
+        number = x.dtype.type(value)
+        for chunk in prange((y.size + CHUNK - 1) // CHUNK):
+            for start in range(chunk * CHUNK, min(y.size, (chunk + 1) * CHUNK), STRIP):
+                part = y[start:start + STRIP]
+                bring(part, x[start:start + STRIP])
+                for i in range(part.size):
+                    part[i] = formula(part[i], number)
+    return Kernel(with_number)
 
 
-def neg(y: Array, x: Array) -> None:
-    np.negative(x, out=y)
+def _repeating(formula: Formula) -> Kernel:
+    """y[r, i] = formula(a[r, i], b[i])"""
+    def repeating(y: Array, a: Array, b: Array) -> None:
+        rows = max(1, CHUNK // b.size)
+        for chunk in prange((y.shape[0] + rows - 1) // rows):
+            for r in range(chunk * rows, min(y.shape[0], (chunk + 1) * rows)):
+                for start in range(0, b.size, STRIP):
+                    part, b_part = y[r, start:start + STRIP], b[start:start + STRIP]
+                    bring(part, a[r, start:start + STRIP])
+                    for i in range(part.size):
+                        part[i] = formula(part[i], b_part[i])
+    return Kernel(repeating)
+
+
+@Kernel
+def _dropout(y: Array, x: Array, key: int, threshold: int, keep_scale: float, first: int) -> None:
+    factor = x.dtype.type(keep_scale)
+    for chunk in prange((y.size + CHUNK - 1) // CHUNK):
+        for start in range(chunk * CHUNK, min(y.size, (chunk + 1) * CHUNK), STRIP):
+            part = y[start:start + STRIP]
+            bring(part, x[start:start + STRIP])
+            for i in range(part.size):
+                bits = random_bits(np.uint32(key), np.uint32(first + start + i))
+                part[i] = scalar.dropout(part[i], bits, threshold, factor)
+
+
+def over_elements(kernel: Callable[..., None], y: Array, *inputs: Array, numbers: tuple[Any, ...] = ()) -> None:
+    """Run a kernel of flat arrays, at once or on staged pieces; the inputs are broadcast to y's shape."""
+    shape = y.shape
+    if all(a.shape == shape and is_plain(a) for a in (y, *inputs)):
+        kernel(y.size, y.reshape(-1), *[a.reshape(-1) for a in inputs], *numbers)
+        return
+    wide = [a if a.shape == shape else np.broadcast_to(a, shape) for a in inputs]
+    for index in index_blocks(shape, 4):
+        part = y[index]
+        results = room(part)
+        kernel(part.size, results.reshape(-1), *[source(a[index]).reshape(-1) for a in wide], *numbers)
+        settle(part, results)
+
+
+def _function(formula: Formula) -> Callable[[Array, Array], None]:
+    kernel = _one(formula)
+
+    def run(y: Array, x: Array) -> None:
+        over_elements(kernel, y, x)
+    return run
+
+
+def _gradient(formula: Formula) -> Callable[[Array, Array, Array], None]:
+    kernel = _two(formula)
+
+    def run(dx: Array, dy: Array, saved: Array) -> None:
+        over_elements(kernel, dx, dy, saved)
+    return run
+
+
+def _operator(formula: Formula) -> Callable[[Array, Array, Array], None]:
+    """Two operands; a second one that repeats along leading dimensions is read where it lies."""
+    kernel, repeating = _two(formula), _repeating(formula)
+
+    def run(y: Array, a: Array, b: Array) -> None:
+        if (a.shape == y.shape != b.shape and b.size > 0 and b.shape == y.shape[y.ndim - b.ndim:]
+                and is_plain(y) and is_plain(a) and is_plain(b)):
+            rows = (-1, b.size)
+            repeating(y.size, y.reshape(rows), a.reshape(rows), b.reshape(-1))
+        else:
+            over_elements(kernel, y, a, b)
+    return run
+
+
+add, sub, mul, div = map(_operator, (scalar.add, scalar.sub, scalar.mul, scalar.div))
+neg, sqrt, exp = map(_function, (scalar.neg, scalar.sqrt, scalar.exp))
+relu, tanh, sigmoid = map(_function, (scalar.relu, scalar.tanh, scalar.sigmoid))
+gelu, gelu_tanh = map(_function, (scalar.gelu, scalar.gelu_tanh))
+sqrt_grad, relu_grad, tanh_grad = map(_gradient, (scalar.sqrt_grad, scalar.relu_grad, scalar.tanh_grad))
+sigmoid_grad, gelu_grad = map(_gradient, (scalar.sigmoid_grad, scalar.gelu_grad))
+gelu_tanh_grad = _gradient(scalar.gelu_tanh_grad)
+_scale, _shift = _with_number(scalar.mul), _with_number(scalar.add)
 
 
 def scale(y: Array, x: Array, *, value: float) -> None:
-    np.multiply(x, value, out=y)
+    over_elements(_scale, y, x, numbers=(float(value),))
 
 
 def shift(y: Array, x: Array, *, value: float) -> None:
-    np.add(x, value, out=y)
-
-
-def exp(y: Array, x: Array) -> None:
-    np.exp(x, out=y)
+    over_elements(_shift, y, x, numbers=(float(value),))
 
 
 def log(y: Array, x: Array) -> None:
-    np.log(x, out=y)
-
-
-def sqrt(y: Array, x: Array) -> None:
-    np.sqrt(x, out=y)
-
-
-def sqrt_grad(dx: Array, dy: Array, y: Array) -> None:
-    """dy / (2 y)"""
-    np.divide(dy, y, out=dx)
-    dx *= 0.5
-
-
-def relu(y: Array, x: Array) -> None:
-    np.maximum(x, 0, out=y)
-
-
-def relu_grad(dx: Array, dy: Array, y: Array) -> None:
-    """dy where y > 0, else 0; selected rather than multiplied, as 0 times infinity is not 0."""
-    for dx_part, dy_part, y_part in blocks(dx, dy, y):
-        off = y_part <= 0  # before dx is written: it may lie over y
-        np.copyto(dx_part, dy_part)
-        np.copyto(dx_part, 0, where=off)
-
-
-def tanh(y: Array, x: Array) -> None:
-    np.tanh(x, out=y)
-
-
-def tanh_grad(dx: Array, dy: Array, y: Array) -> None:
-    """dy (1 - y^2)"""
-    for dx_part, dy_part, y_part in blocks(dx, dy, y):
-        slope = y_part * y_part
-        np.subtract(1, slope, out=slope)
-        np.multiply(dy_part, slope, out=dx_part)
-
-
-def sigmoid(y: Array, x: Array) -> None:
-    """1 / (1 + exp(-x)); where exp overflows to infinity the quotient is 0, as it should be."""
-    for y_part, x_part in blocks(y, x):
-        np.negative(x_part, out=y_part)
-        np.exp(y_part, out=y_part)
-        y_part += 1
-        np.reciprocal(y_part, out=y_part)
-
-
-def sigmoid_grad(dx: Array, dy: Array, y: Array) -> None:
-    """dy y (1 - y)"""
-    for dx_part, dy_part, y_part in blocks(dx, dy, y):
-        slope = 1 - y_part
-        slope *= y_part
-        np.multiply(dy_part, slope, out=dx_part)
-
-
-def gelu(y: Array, x: Array) -> None:
-    """x P(x), with P(x) = (1 + erf(x / sqrt 2)) / 2"""
-    for y_part, x_part in blocks(y, x):
-        np.multiply(x_part, _normal_below(x_part), out=y_part)
-
-
-def gelu_grad(dx: Array, dy: Array, x: Array) -> None:
-    """dy (P(x) + x exp(-x^2 / 2) / sqrt(2 pi))"""
-    for dx_part, dy_part, x_part in blocks(dx, dy, x):
-        slope = x_part * x_part
-        slope *= -0.5
-        np.exp(slope, out=slope)
-        slope *= (2.0 * pi)**-0.5
-        slope *= x_part
-        slope += _normal_below(x_part)
-        np.multiply(dy_part, slope, out=dx_part)
-
-
-def _normal_below(x: Array) -> Array:
-    """The probability that a normal number is below x."""
-    from scipy.special import erfc  # not at the top: a simulated device needs no SciPy
-
-    # erfc, not 1 + erf, which would cancel far below zero.
-    below = x * -(0.5**0.5)
-    erfc(below, out=below)
-    below *= 0.5
-    return below
+    """NumPy's own: it has vector instructions for this function too."""
+    over_elements(lambda _, y_part, x_part: np.log(x_part, out=y_part), y, x)
 
 
 def dropout(y: Array, x: Array, *, p: float, seed: int) -> None:
-    """x / (1 - p) where the element's random bits are at least p 2^32, else 0. Positions count in C order."""
+    """x / (1 - p) where the element's random bits are at least p 2^32, else 0. Positions count in C order, mod 2^32."""
     key, threshold, keep_scale = fold_seed(seed), int(p * 2.0**32), 1.0 / (1.0 - p)
     start = 0
-    for y_part, x_part in blocks(y, x):
-        # Taken modulo 2^32 before it becomes an array, so that no position is too large for uint32.
-        position = np.arange(y_part.size, dtype=np.uint32) + np.uint32(start & 0xFFFFFFFF)
-        dropped = random_bits(key, position) < threshold
-        np.multiply(x_part, keep_scale, out=y_part)
-        np.copyto(y_part, 0, where=dropped.reshape(y_part.shape))
-        start += y_part.size
 
-
-def sum_to(y: Array, x: Array, *, shape: Shape) -> None:
-    """Sum over the dimensions in which ``shape`` is shorter or 1; accumulated in float64 if floating."""
-    wide = y.reshape((1,) * (x.ndim - len(shape)) + tuple(shape))
-    axes = tuple(i for i, (w, n) in enumerate(zip(wide.shape, x.shape, strict=True)) if w != n)
-    if not axes:
-        np.copyto(wide, x)
-        return
-    accumulator: Any = np.float64 if y.dtype.kind == "f" else None
-    # Pieces of the output: its float64 copy is the only temporary.
-    for index in index_blocks(wide.shape, 8):
-        terms = x[tuple(slice(None) if i in axes else part for i, part in enumerate(index))]
-        wide[index] = np.add.reduce(terms, axis=axes, dtype=accumulator, keepdims=True)
+    def run(work: int, y_part: Array, x_part: Array) -> None:
+        nonlocal start
+        _dropout(work, y_part, x_part, key, threshold, keep_scale, start)
+        start += work
+    over_elements(run, y, x)

@@ -1,53 +1,106 @@
-"""Rows by number, and their gradients, in NumPy. Knows arrays; no tensors, no devices."""
+"""Rows by number, and their gradients. Knows arrays; no tensors, no devices."""
 
 import numpy as np
+from numba import prange
 
 from minidl.errors import UserError
-from minidl.kernels.cpu.blocks import Array, index_blocks
+from minidl.kernels.cpu.blocks import Array, index_blocks, is_plain, source
+from minidl.kernels.cpu.compiled import Kernel
 from minidl.meta import Shape
 
 
-def _check_numbers(numbers: Array, rows: int, *, what: str) -> None:
+@Kernel
+def _gather(y: Array, table: Array, numbers: Array) -> None:
+    for i in prange(numbers.size):
+        row = numbers[i]
+        for d in range(y.shape[1]):
+            y[i, d] = table[row, d]
+
+
+@Kernel
+def _scatter(table: Array, rows: Array, order: Array, starts: Array, targets: Array) -> None:
+    """table[targets[g]] += sum of rows[order[i]] over the i of group g, in float64 and in that order."""
+    for g in prange(targets.size):
+        total = np.zeros(table.shape[1])
+        for i in range(starts[g], starts[g + 1]):
+            row = order[i]
+            for d in range(total.size):
+                total[d] += rows[row, d]
+        target = targets[g]
+        for d in range(total.size):
+            table[target, d] += table.dtype.type(total[d])
+
+
+@Kernel
+def _clear(table: Array) -> None:
+    for row in prange(table.shape[0]):
+        for d in range(table.shape[1]):
+            table[row, d] = 0
+
+
+def _numbers(numbers: Array, rows: int, *, what: str) -> Array:
+    """As one contiguous int64 array [...], so that kernels are compiled for one type of it. Raises UserError."""
     low, high = int(numbers.min(initial=0)), int(numbers.max(initial=0))
     if low < 0 or high >= rows:
         raise UserError(f"{what}: row numbers from {low} to {high} for {rows} rows (0 to {rows - 1})")
+    return np.ascontiguousarray(numbers, np.int64)
 
 
-def _add_rows(table: Array, numbers: Array, rows: Array) -> None:
-    """table[numbers[i]] += rows[i] for every i, by the order of the numbers, then of i: the same bits every time.
+def _take(y: Array, table: Array, numbers: Array) -> None:
+    """y[i] = table[numbers[i]] for all i; y, table: [.., D]. Bytes as they are: any dtype."""
+    if table.flags.c_contiguous:
+        words = np.dtype(f"u{table.itemsize}")
+        _gather(y.size, y.view(words), table.view(words), numbers)
+    else:
+        np.take(table, numbers, axis=0, out=y, mode="clip")  # checked; with mode "raise" NumPy makes a copy of y first
 
-    table: [R, D], numbers: any shape, rows: [*numbers.shape, D]. Rows of one number are added up in float64 first.
+
+def _groups(ordered: Array) -> tuple[Array, Array]:
+    """Where runs of equal numbers start, and the end; the number of each run."""
+    starts = np.flatnonzero(np.concatenate(([True], ordered[1:] != ordered[:-1], [True])))
+    return starts, ordered[starts[:-1]]
+
+
+def _scattered(table: Array, numbers: Array, rows: Array) -> None:
+    """table = 0, then table[numbers[i]] += rows[i] for every i, by the order of the numbers, then of i.
+
+    table: [R, D], numbers: [...], int64, rows: [*numbers.shape, D]. Rows of one number are added up in float64 first.
     """
     flat = numbers.reshape(-1)
     order = np.argsort(flat, kind="stable")
-    for index in index_blocks((flat.size, table.shape[1]), 8, whole=1):
+    if is_plain(table) and is_plain(rows):
+        _clear(table.size, table)
+        _scatter(rows.size, table, rows.reshape(-1, table.shape[1]), order, *_groups(flat[order]))
+        return
+    table.fill(0)
+    for index in index_blocks((flat.size, table.shape[1]), 4, whole=1):
         chosen = order[index[0]]
-        targets, starts = np.unique(flat[chosen], return_index=True)
-        terms = rows[np.unravel_index(chosen, numbers.shape)]
-        table[targets] += np.add.reduceat(terms, starts, axis=0, dtype=np.float64).astype(table.dtype)
+        terms = source(rows[np.unravel_index(chosen, numbers.shape)])
+        starts, targets = _groups(flat[chosen])
+        totals = np.zeros((targets.size, table.shape[1]), terms.dtype)
+        _scatter(terms.size, totals, terms, np.arange(chosen.size), starts, np.arange(targets.size))
+        table[targets] = (source(table[targets]) + totals).astype(table.dtype)
 
 
 def embedding(y: Array, w: Array, ids: Array) -> None:
     """w[ids]. Raises UserError for a number that is no row."""
-    _check_numbers(ids, w.shape[0], what="embedding")
-    np.take(w, ids, axis=0, out=y, mode="clip")  # checked above; with mode "raise" NumPy makes a copy of y first
+    numbers = _numbers(ids, w.shape[0], what="embedding")
+    _take(y.reshape(-1, w.shape[1]), w, numbers.reshape(-1))
 
 
 def embedding_grad(dw: Array, dy: Array, ids: Array, *, rows: int) -> None:
     """The sum of dy over all uses of each row, zero for the others."""
-    dw.fill(0)
-    _add_rows(dw, ids, dy)
+    _scattered(dw, np.ascontiguousarray(ids, np.int64), dy)
 
 
 def gather_rows(y: Array, x: Array, positions: Array) -> None:
     """x[n, positions[n, p]] as row n P + p. Raises UserError for a number that is no row."""
-    _check_numbers(positions, x.shape[1], what="gather_rows")
-    for rows, source, numbers in zip(y.reshape(*positions.shape, -1), x, positions, strict=True):
-        np.take(source, numbers, axis=0, out=rows, mode="clip")
+    numbers = _numbers(positions, x.shape[1], what="gather_rows")
+    for rows, table, chosen in zip(y.reshape(*positions.shape, -1), x, numbers, strict=True):
+        _take(rows, table, chosen)
 
 
 def gather_rows_grad(dx: Array, dy: Array, positions: Array, *, x_shape: Shape) -> None:
     """dy at the rows it came from, added up where a row came twice, zero elsewhere."""
-    dx.fill(0)
     numbers = positions + np.arange(x_shape[0])[:, None] * x_shape[1]
-    _add_rows(dx.reshape(-1, x_shape[2]), numbers.reshape(-1), dy)
+    _scattered(dx.reshape(-1, x_shape[2]), numbers.reshape(-1), dy)

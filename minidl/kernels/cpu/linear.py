@@ -1,48 +1,89 @@
-"""Matrix products through BLAS, written straight into their outputs. Knows arrays; no tensors, no devices."""
+"""Matrix products and linear layers: what is multiplied with what. Knows arrays; no tensors, no devices."""
 
+from functools import cache
+from typing import Any
+
+import numba
 import numpy as np
 
-from minidl.kernels.cpu.blocks import BLOCK_BYTES, Array
-from minidl.kernels.cpu.elementwise import sum_to
+from minidl.kernels.cpu.blocks import Array
+from minidl.kernels.cpu.cuts import even, panel, pieces, up
+from minidl.kernels.cpu.flat import flat, row
+from minidl.kernels.cpu.sums import sum_to
+from minidl.meta import Shape
+
+NONE: dict[Any, Array] = {np.dtype(name): np.empty(0, name) for name in ("float32", "float64")}
+SERIAL = 1 << 15  # below this number of multiplications one core is faster than waking another
+PANELS, ROWS, TASKS = 5, 256, 8  # of a task, at most; tasks, at least, where the shape allows it
+
+
+@cache
+def _starts(batch: Shape, strides: Shape) -> Array:
+    """Where the matrices of a batch start: elements, in C order."""
+    starts = np.zeros(batch, np.int64)
+    for axis, (count, stride) in enumerate(zip(batch, strides, strict=True)):
+        starts += np.arange(count).reshape((-1, *(1,) * (len(batch) - 1 - axis))) * stride
+    return starts.reshape(-1)
+
+
+def _operand(array: Array, batch: Shape) -> tuple[Array, Array, int, int]:
+    """An operand [..., rows, columns] as the kernel takes it: flat, starts of its matrices, steps down and across."""
+    data, strides = flat(array)
+    lead = len(batch) - (array.ndim - 2)
+    spread = tuple(0 if i < lead or array.shape[i - lead] == 1 else strides[i - lead] for i in range(len(batch)))
+    return data, _starts(batch, spread), strides[-2], strides[-1]
+
+
+@cache
+def _cuts(count: int, m: int, n: int, panel: int) -> tuple[int, int]:
+    """Rows and columns of a task: a few panels, whose packing is worth it, and enough tasks for some cores."""
+    width = even(pieces(n, panel), PANELS) * panel
+    tasks = count * pieces(n, width)
+    return up(even(m, max(min(ROWS, pieces(m, pieces(TASKS, tasks))), 32)), 8), width
+
+
+def _multiply(y: Array, a: Array, b: Array, bias: Array | None = None, *, keep: bool = False) -> None:
+    """y = a b (+ bias, or y if ``keep``): over the last two dimensions, broadcast over the others; y is dense."""
+    from minidl.kernels.cpu import matrices  # compiled with Numba: not loaded by devices that only count
+    batch, (m, n), k = y.shape[:-2], y.shape[-2:], a.shape[-1]
+    a_flat, b_flat = _operand(a, batch), _operand(b, batch)
+    cuts = _cuts(a_flat[1].size, m, n, panel(y.itemsize))
+    workers = 1 if y.size * k < SERIAL else numba.get_num_threads()
+    bias = NONE[y.dtype] if bias is None else row(bias)
+    matrices.products(y.reshape(-1), *a_flat, *b_flat, bias, keep, m, n, k, *cuts, workers)
+
+
+def _rows(array: Array) -> Array:
+    """[..., n] as a matrix of all rows: a view where the layout allows it."""
+    return array.reshape(-1, array.shape[-1])
 
 
 def matmul(y: Array, a: Array, b: Array, *, transpose_a: bool, transpose_b: bool) -> None:
-    np.matmul(a.swapaxes(-1, -2) if transpose_a else a, b.swapaxes(-1, -2) if transpose_b else b, out=y)
+    """y = a b over the last two dimensions, each swapped first if asked for; broadcast over the others."""
+    _multiply(y, a.swapaxes(-1, -2) if transpose_a else a, b.swapaxes(-1, -2) if transpose_b else b)
 
 
 def linear(y: Array, x: Array, w: Array, b: Array | None = None) -> None:
-    """x w^T + b"""
-    if x.flags.c_contiguous:  # all rows in one product; else one product a leading index, without a copy
-        np.matmul(x.reshape(-1, x.shape[-1]), w.T, out=y.reshape(-1, y.shape[-1]))
-    else:
-        np.matmul(x, w.T, out=y)
-    if b is not None:
-        y += b
+    """x w^T + b.  x: [..., in], w: [out, in], b: [out]."""
+    if x.flags.c_contiguous:  # all rows in one product; else one product for each leading index, without a copy
+        x, y = _rows(x), _rows(y)
+    _multiply(y, x, w.T, b)
 
 
 def linear_dgrad(dx: Array, dy: Array, w: Array) -> None:
     """dy w"""
     if dy.flags.c_contiguous:
-        np.matmul(dy.reshape(-1, dy.shape[-1]), w, out=dx.reshape(-1, dx.shape[-1]))
-    else:
-        np.matmul(dy, w, out=dx)
+        dy, dx = _rows(dy), _rows(dx)
+    _multiply(dx, dy, w)
 
 
 def linear_wgrad(dw: Array, dy: Array, x: Array) -> None:
     """dy^T x, summed over all rows"""
-    if dy.ndim == 2 or (dy.flags.c_contiguous and x.flags.c_contiguous):
-        np.matmul(dy.reshape(-1, dy.shape[-1]).T, x.reshape(-1, x.shape[-1]), out=dw)
+    if dy.ndim > 2 and not (dy.flags.c_contiguous and x.flags.c_contiguous):
+        for index in np.ndindex(dy.shape[:-2]):
+            _multiply(dw, dy[index].T, x[index], keep=any(index))
         return
-    dw.fill(0)
-    for index in np.ndindex(dy.shape[:-2]):
-        add_product(dw, dy[index].T, x[index])
-
-
-def add_product(c: Array, a: Array, b: Array) -> None:
-    """c += a b, a few rows at a time so that the product to be added stays about one block.  All 2-D."""
-    rows = max(32, 4 * BLOCK_BYTES // max(1, c.shape[1] * c.itemsize))
-    for start in range(0, c.shape[0], rows):
-        c[start:start + rows] += a[start:start + rows] @ b
+    _multiply(dw, _rows(dy).T, _rows(x))
 
 
 def bias_grad(db: Array, dy: Array, *, axis: int) -> None:

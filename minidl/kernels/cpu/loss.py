@@ -1,44 +1,82 @@
-"""Softmax cross-entropy in NumPy. Knows arrays; no tensors, no devices."""
+"""Softmax cross-entropy, and its gradient, a row at a time. Knows arrays; no tensors, no devices."""
+
+import math
 
 import numpy as np
+from numba import prange
 
 from minidl.errors import UserError
-from minidl.kernels.cpu.blocks import Array, index_blocks
+from minidl.kernels.cpu.attention import soften
+from minidl.kernels.cpu.blocks import Array, pieces, room, settle, source
+from minidl.kernels.cpu.compiled import Kernel
+from minidl.kernels.cpu.elementwise import bring
+from minidl.kernels.cpu.sums import largest
 
 
-def _counted(labels: Array, classes: int, ignore_index: int) -> Array:
-    """[N], booleans: which labels are not to be ignored. Raises UserError if one of them is no class."""
+@Kernel
+def _cross_entropy(losses: Array, probs: Array, logits: Array, labels: Array, ignore_index: int) -> None:
+    """losses: [N], float64; 0 where the label is to be ignored. probs may be logits."""
+    for r in prange(logits.shape[0]):
+        row, label = probs[r], labels[r]
+        chosen = 0.0  # before the row is written
+        if label != ignore_index:
+            chosen = np.float64(logits[r, label]) - np.float64(largest(logits[r]))
+        bring(row, logits[r])
+        divisor = soften(row)
+        losses[r] = math.log(divisor) - chosen if label != ignore_index else 0.0
+        for i in range(row.size):
+            row[i] /= logits.dtype.type(divisor)
+
+
+@Kernel
+def _cross_entropy_grad(dx: Array, probs: Array, labels: Array, factor: float, ignore_index: int) -> None:
+    scale = probs.dtype.type(factor)
+    for r in prange(probs.shape[0]):
+        row, label = dx[r], labels[r]
+        if label == ignore_index:
+            row[:] = 0
+            continue
+        bring(row, probs[r])
+        chosen = (row[label] - probs.dtype.type(1)) * scale
+        for i in range(row.size):
+            row[i] *= scale
+        row[label] = chosen
+
+
+def _numbers(labels: Array) -> Array:
+    """Labels as one contiguous int64 array, so that kernels are compiled for one type of it."""
+    return np.ascontiguousarray(labels, np.int64)
+
+
+def _check(labels: Array, classes: int, ignore_index: int) -> int:
+    """How many labels are not to be ignored. Raises UserError if one of them is no class."""
     counted = labels != ignore_index
     wrong = counted & ((labels < 0) | (labels >= classes))
     if wrong.any():
         low, high = int(labels[counted].min()), int(labels[counted].max())
         raise UserError(f"cross_entropy: labels from {low} to {high} for {classes} classes (0 to {classes - 1})")
-    return counted
+    return int(np.count_nonzero(counted))
 
 
 def cross_entropy(loss: Array, probs: Array, logits: Array, labels: Array, *, ignore_index: int = -100) -> None:
     """-mean(log softmax(logits)[label]) over the counted rows, and the softmax of all. Raises UserError."""
-    counted = _counted(labels, logits.shape[1], ignore_index)
-    total = 0.0
-    for index in index_blocks(logits.shape, logits.itemsize, whole=1):
-        part, count = probs[index], counted[index[0]]
-        np.subtract(logits[index], np.max(logits[index], axis=1, keepdims=True), out=part)
-        chosen = part[np.flatnonzero(count), labels[index[0]][count]].astype(np.float64)
-        np.exp(part, out=part)
-        sums = np.add.reduce(part, axis=1, dtype=np.float64, keepdims=True)
-        part /= sums.astype(part.dtype)
-        total += float(np.sum(np.log(sums[count, 0]) - chosen))
-    loss[...] = np.float64(total) / np.count_nonzero(counted)  # NaN, not an error, if there is none
+    labels = _numbers(labels)
+    count = _check(labels, logits.shape[1], ignore_index)
+    losses = np.empty(labels.size)
+    for index in pieces(logits.shape, probs, logits, whole=1):
+        part = probs[index]
+        results = room(part)
+        _cross_entropy(part.size, losses[index[0]], results, source(logits[index]), labels[index[0]], ignore_index)
+        settle(part, results)
+    loss[...] = np.sum(losses) / np.float64(count)  # NaN, not an error, if there is none
 
 
 def cross_entropy_grad(dx: Array, dloss: Array, probs: Array, labels: Array, *, ignore_index: int = -100) -> None:
     """(softmax - onehot(label)) dloss / number of counted rows; 0 in the others."""
-    counted = labels != ignore_index
-    factor = (dloss / np.count_nonzero(counted)).astype(dx.dtype)
-    for index in index_blocks(probs.shape, probs.itemsize, whole=1):
-        part, count = dx[index], counted[index[0]]
-        at_label = np.flatnonzero(count), labels[index[0]][count]
-        chosen = (probs[index][at_label] - 1) * factor  # before dx, which may lie over probs
-        np.multiply(probs[index], factor, out=part)
-        part[at_label] = chosen
-        part[~count] = 0
+    labels = _numbers(labels)
+    factor = float(dloss) / max(1, int(np.count_nonzero(labels != ignore_index)))
+    for index in pieces(probs.shape, dx, probs, whole=1):
+        part = dx[index]
+        results = room(part)
+        _cross_entropy_grad(part.size, results, source(probs[index]), labels[index[0]], factor, ignore_index)
+        settle(part, results)

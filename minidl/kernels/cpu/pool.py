@@ -1,95 +1,181 @@
-"""Pooling in NumPy, one tap of the window after the other. Knows arrays; no tensors, no devices."""
-
-from collections.abc import Iterator
+"""Pooling of [N, C, H, W], a plane at a time. Knows arrays; no tensors, no devices."""
 
 import numpy as np
+from numba import prange
 
-from minidl.kernels.cpu.blocks import Array, Index, index_blocks
-from minidl.kernels.cpu.windows import Pair, taps
+from minidl.kernels.cpu.blocks import Array, pieces, room, settle, source
+from minidl.kernels.cpu.compiled import Kernel, compiled
+from minidl.kernels.cpu.sums import total
+from minidl.kernels.cpu.windows import Pair
 from minidl.meta import Shape
 
 
-def _planes(x: Array) -> Iterator[Index]:
-    """Pieces of [N, C, H, W] that keep planes whole."""
-    return index_blocks(x.shape, x.itemsize, whole=2)
+@compiled
+def _covered(count: int, size: int, tap: int, stride: int, padding: int) -> tuple[int, int]:
+    """First and one past the last of ``count`` outputs whose tap falls inside [0, size)."""
+    first = max(0, -((tap - padding) // stride))
+    return first, max(first, min(count, (size - 1 + padding - tap) // stride + 1))
 
 
-def _first_valid(output: Shape, kernel: Pair, stride: Pair, padding: Pair) -> Array:
-    """[P, Q]: index of the first tap of each window that is not padding."""
-    r, s = (np.maximum(0, pad - np.arange(n) * step) for n, step, pad in zip(output, stride, padding, strict=True))
-    return (r[:, None] * kernel[1] + s).astype(np.uint8)
+@Kernel
+def _max_pool(y: Array, index: Array, x: Array, kernel: Pair, stride: Pair, padding: Pair) -> None:
+    """y, index: [planes, P, Q], x: [planes, H, W]"""
+    for plane in prange(y.shape[0]):
+        for p in range(y.shape[1]):
+            top = p * stride[0] - padding[0]
+            first_r, last_r = max(0, -top), min(kernel[0], x.shape[1] - top)
+            for q in range(y.shape[2]):
+                left = q * stride[1] - padding[1]
+                first_s, last_s = max(0, -left), min(kernel[1], x.shape[2] - left)
+                chosen = first_r * kernel[1] + first_s  # what a window of -inf alone reports
+                best = x.dtype.type(-np.inf)
+                for r in range(first_r, last_r):
+                    for s in range(first_s, last_s):
+                        value = x[plane, top + r, left + s]
+                        if not value <= best and best == best:  # larger, or the first NaN
+                            best, chosen = value, r * kernel[1] + s
+                y[plane, p, q], index[plane, p, q] = best, chosen
+
+
+@Kernel
+def _max_pool_grad(dx: Array, dy: Array, index: Array, kernel: Pair, stride: Pair, padding: Pair) -> None:
+    for plane in prange(dy.shape[0]):
+        dx[plane] = 0
+        for p in range(dy.shape[1]):
+            for q in range(dy.shape[2]):
+                tap = index[plane, p, q]
+                h, w = p * stride[0] - padding[0] + tap // kernel[1], q * stride[1] - padding[1] + tap % kernel[1]
+                dx[plane, h, w] += dy[plane, p, q]
+
+
+@Kernel
+def _avg_pool(y: Array, x: Array, kernel: Pair, stride: Pair, padding: Pair) -> None:
+    size = x.dtype.type(kernel[0] * kernel[1])
+    for plane in prange(y.shape[0]):
+        for p in range(y.shape[1]):
+            y[plane, p] = 0
+            for r in range(kernel[0]):
+                h = p * stride[0] - padding[0] + r
+                if h < 0 or h >= x.shape[1]:
+                    continue
+                for s in range(kernel[1]):
+                    first, last = _covered(y.shape[2], x.shape[2], s, stride[1], padding[1])
+                    for q in range(first, last):
+                        y[plane, p, q] += x[plane, h, q * stride[1] - padding[1] + s]
+            for q in range(y.shape[2]):
+                y[plane, p, q] /= size
+
+
+@Kernel
+def _avg_pool_grad(dx: Array, dy: Array, kernel: Pair, stride: Pair, padding: Pair) -> None:
+    size = dy.dtype.type(kernel[0] * kernel[1])
+    for plane in prange(dy.shape[0]):
+        dx[plane] = 0
+        for p in range(dy.shape[1]):
+            for r in range(kernel[0]):
+                h = p * stride[0] - padding[0] + r
+                if h < 0 or h >= dx.shape[1]:
+                    continue
+                for s in range(kernel[1]):
+                    first, last = _covered(dy.shape[2], dx.shape[2], s, stride[1], padding[1])
+                    for q in range(first, last):
+                        dx[plane, h, q * stride[1] - padding[1] + s] += dy[plane, p, q] / size
+
+
+@Kernel
+def _global_avg_pool(y: Array, x: Array) -> None:
+    """The one cell that is the whole plane. y: [planes], x: [planes, H W]"""
+    for plane in prange(y.size):
+        y[plane] = total(x[plane]) / x.shape[1]
+
+
+@Kernel
+def _adaptive_avg_pool(y: Array, x: Array) -> None:
+    for plane in prange(y.shape[0]):
+        for i in range(y.shape[1]):
+            top, bottom = i * x.shape[1] // y.shape[1], -(-(i + 1) * x.shape[1] // y.shape[1])
+            for j in range(y.shape[2]):
+                left, right = j * x.shape[2] // y.shape[2], -(-(j + 1) * x.shape[2] // y.shape[2])
+                cell = 0.0
+                for h in range(top, bottom):
+                    for w in range(left, right):
+                        cell += x[plane, h, w]
+                y[plane, i, j] = cell / ((bottom - top) * (right - left))
+
+
+@Kernel
+def _adaptive_avg_pool_grad(dx: Array, dy: Array) -> None:
+    for plane in prange(dy.shape[0]):
+        dx[plane] = 0
+        for i in range(dy.shape[1]):
+            top, bottom = i * dx.shape[1] // dy.shape[1], -(-(i + 1) * dx.shape[1] // dy.shape[1])
+            for j in range(dy.shape[2]):
+                left, right = j * dx.shape[2] // dy.shape[2], -(-(j + 1) * dx.shape[2] // dy.shape[2])
+                share = dy[plane, i, j] / dy.dtype.type((bottom - top) * (right - left))
+                for h in range(top, bottom):
+                    for w in range(left, right):
+                        dx[plane, h, w] += share
+
+
+def _planes(a: Array) -> Array:
+    """[N, C, H, W] as [N * C, H, W]."""
+    return a.reshape(-1, *a.shape[2:])
 
 
 def max_pool2d(y: Array, index: Array, x: Array, *, kernel: Pair, stride: Pair, padding: Pair) -> None:
     """Maximum of each window and its position r * S + s, the first of equal ones; a NaN is larger than all."""
-    output = y.shape[2:]
-    window = tuple(taps(x.shape[2:], output, kernel, stride, padding))
-    start = _first_valid(output, kernel, stride, padding)  # what a window of -inf alone reports
-    for planes in _planes(x):
-        x_part, y_part, index_part = x[planes], y[planes], index[planes]
-        y_part.fill(-np.inf)
-        index_part[...] = start
-        for tap in window:
-            best = y_part[..., tap.rows, tap.columns]
-            value = x_part[..., tap.in_rows, tap.in_columns]
-            better = ~(value <= best)  # larger, or one of the two is NaN ...
-            better &= ~np.isnan(best)  # ... and it is not the one that we have
-            np.copyto(best, value, where=better)
-            np.copyto(index_part[..., tap.rows, tap.columns], tap.r * kernel[1] + tap.s, where=better)
+    for planes in pieces(x.shape, y, x, whole=2):
+        part, positions = y[planes[:2]], index[planes[:2]]
+        results, values = room(part), source(x[planes])
+        _max_pool(values.size, _planes(results), _planes(positions), _planes(values), kernel, stride, padding)
+        settle(part, results)
 
 
 def max_pool2d_grad(dx: Array, dy: Array, index: Array, *, x_shape: Shape, kernel: Pair, stride: Pair,
                     padding: Pair) -> None:
     """Each dy goes to the position that its window's maximum had; overlapping windows add up."""
-    window = tuple(taps(x_shape[2:], dy.shape[2:], kernel, stride, padding))
-    for planes in _planes(dx):
-        dx_part, dy_part, index_part = dx[planes], dy[planes], index[planes]
-        dx_part.fill(0)
-        for tap in window:
-            target = dx_part[..., tap.in_rows, tap.in_columns]
-            chosen = index_part[..., tap.rows, tap.columns] == tap.r * kernel[1] + tap.s
-            np.add(target, dy_part[..., tap.rows, tap.columns], out=target, where=chosen)
+    for planes in pieces(dx.shape, dx, dy, index, whole=2):
+        part = dx[planes]
+        results = room(part)
+        _max_pool_grad(part.size, _planes(results), _planes(source(dy[planes[:2]])),
+                       _planes(source(index[planes[:2]])), kernel, stride, padding)
+        settle(part, results)
 
 
 def avg_pool2d(y: Array, x: Array, *, kernel: Pair, stride: Pair, padding: Pair) -> None:
     """Mean of each window, padding counted as zeros."""
-    window = tuple(taps(x.shape[2:], y.shape[2:], kernel, stride, padding))
-    for planes in _planes(x):
-        x_part, y_part = x[planes], y[planes]
-        y_part.fill(0)
-        for tap in window:
-            y_part[..., tap.rows, tap.columns] += x_part[..., tap.in_rows, tap.in_columns]
-        y_part /= kernel[0] * kernel[1]
+    for planes in pieces(x.shape, y, x, whole=2):
+        part = y[planes[:2]]
+        results, values = room(part), source(x[planes])
+        _avg_pool(values.size, _planes(results), _planes(values), kernel, stride, padding)
+        settle(part, results)
 
 
 def avg_pool2d_grad(dx: Array, dy: Array, *, x_shape: Shape, kernel: Pair, stride: Pair, padding: Pair) -> None:
     """dy / (R S) to every position of the window that is not padding."""
-    window = tuple(taps(x_shape[2:], dy.shape[2:], kernel, stride, padding))
-    for planes in _planes(dx):
-        dx_part, share = dx[planes], dy[planes] / (kernel[0] * kernel[1])
-        dx_part.fill(0)
-        for tap in window:
-            dx_part[..., tap.in_rows, tap.in_columns] += share[..., tap.rows, tap.columns]
-
-
-def _cells(size: Shape, output: Shape) -> Iterator[tuple[int, int, slice, slice, int]]:
-    """(i, j, input rows, input columns, area) of each adaptive window: floor(i H / h) to ceil((i + 1) H / h)."""
-    for i in range(output[0]):
-        rows = slice(i * size[0] // output[0], -(-(i + 1) * size[0] // output[0]))
-        for j in range(output[1]):
-            columns = slice(j * size[1] // output[1], -(-(j + 1) * size[1] // output[1]))
-            yield i, j, rows, columns, (rows.stop - rows.start) * (columns.stop - columns.start)
+    for planes in pieces(dx.shape, dx, dy, whole=2):
+        part = dx[planes]
+        results = room(part)
+        _avg_pool_grad(part.size, _planes(results), _planes(source(dy[planes[:2]])), kernel, stride, padding)
+        settle(part, results)
 
 
 def adaptive_avg_pool2d(y: Array, x: Array, *, size: Pair) -> None:
-    """Mean of each cell of a ``size`` grid over the plane."""
-    for i, j, rows, columns, area in _cells(x.shape[2:], size):
-        total = np.add.reduce(x[..., rows, columns], axis=(2, 3), dtype=np.float64)
-        y[..., i, j] = total / area
+    """Mean of each cell of a ``size`` grid over the plane: rows floor(i H / h) to ceil((i + 1) H / h), and so on."""
+    for planes in pieces(x.shape, y, x, whole=2):
+        part = y[planes[:2]]
+        results, values = room(part), source(x[planes])
+        if size == (1, 1):
+            _global_avg_pool(values.size, results.reshape(-1), values.reshape(results.size, -1))
+        else:
+            _adaptive_avg_pool(values.size, _planes(results), _planes(values))
+        settle(part, results)
 
 
 def adaptive_avg_pool2d_grad(dx: Array, dy: Array, *, x_shape: Shape) -> None:
     """dy / area to every position of its cell; cells may overlap by one row or column."""
-    dx.fill(0)
-    for i, j, rows, columns, area in _cells(x_shape[2:], dy.shape[2:]):
-        dx[..., rows, columns] += (dy[..., i, j] / area)[..., None, None]
+    for planes in pieces(dx.shape, dx, dy, whole=2):
+        part = dx[planes]
+        results = room(part)
+        _adaptive_avg_pool_grad(part.size, _planes(results), _planes(source(dy[planes[:2]])))
+        settle(part, results)

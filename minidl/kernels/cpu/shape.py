@@ -1,20 +1,82 @@
-"""The copies that undo views. Knows arrays; no tensors, no devices."""
+"""The copies that undo views: bytes as they are, whatever the dtype. Knows arrays; no tensors, no devices."""
 
 import numpy as np
+from numba import prange
+from numpy.lib.stride_tricks import as_strided
 
 from minidl.kernels.cpu.blocks import Array
+from minidl.kernels.cpu.compiled import PARALLEL_FROM, Kernel
 from minidl.meta import Shape
+
+TILE = 32  # rows and columns of a transposition that stay in the first-level cache
+
+
+@Kernel
+def _copy(to: Array, origin: Array, shape: Array, to_steps: Array, origin_steps: Array) -> None:
+    """Flat arrays, looked at in four dimensions; steps in elements.
+
+    Rows where both lie side by side, else tiles over the last two dimensions, so that no cache line is fetched twice.
+    """
+    height, width = shape[2], shape[3]
+    rows_lie = to_steps[3] == 1 and origin_steps[3] == 1
+    columns = width if rows_lie else min(width, TILE)
+    tall = (height + TILE - 1) // TILE
+    for task in prange(shape[0] * shape[1] * tall):
+        plane, top = task // tall, task % tall * TILE
+        i, j = plane // shape[1], plane % shape[1]
+        for left in range(0, width, columns):
+            count = min(columns, width - left)
+            for h in range(top, min(top + TILE, height)):
+                a = i * to_steps[0] + j * to_steps[1] + h * to_steps[2] + left * to_steps[3]
+                b = i * origin_steps[0] + j * origin_steps[1] + h * origin_steps[2] + left * origin_steps[3]
+                if rows_lie:
+                    target, values = to[a:a + count], origin[b:b + count]
+                    for w in range(values.size):
+                        target[w] = values[w]
+                else:
+                    for w in range(count):
+                        to[a + w * to_steps[3]] = origin[b + w * origin_steps[3]]
+
+
+def _merged(to: Array, origin: Array) -> tuple[Array, Array, Array]:
+    """Shape and both strides (elements), with dimensions united that lie one within the other in both arrays."""
+    merged: list[tuple[int, int, int]] = []
+    for n, a, b in zip(to.shape, to.strides, origin.strides, strict=True):
+        if n == 1:
+            continue
+        if merged and merged[-1][1:] == (a * n, b * n):
+            merged[-1] = (merged[-1][0] * n, a, b)
+        else:
+            merged.append((n, a, b))
+    table = np.array([(1, 0, 0)] * (4 - len(merged)) + merged)
+    return table[:, 0], table[:, 1] // to.itemsize, table[:, 2] // to.itemsize
+
+
+def _span(a: Array) -> Array:
+    """All that lies between the first and the last element of a strided array, as words without a meaning."""
+    extent = 1 + sum((n - 1) * step for n, step in zip(a.shape, a.strides, strict=True)) // a.itemsize
+    return as_strided(a.view(f"u{a.itemsize}"), (extent,), (a.itemsize,))
+
+
+def copy(to: Array, origin: Array) -> None:
+    """to[...] = origin, of one shape and dtype; neither overlaps the other."""
+    if to.size >= PARALLEL_FROM:
+        shape, to_steps, origin_steps = map(np.ascontiguousarray, _merged(to, origin))
+        if shape.size == 4:
+            _copy(to.size, _span(to), _span(origin), shape, to_steps, origin_steps)
+            return
+    np.copyto(to, origin)
 
 
 def contiguous(y: Array, x: Array) -> None:
-    np.copyto(y, x)
+    copy(y, x)
 
 
 def concat(y: Array, *xs: Array, axis: int) -> None:
     start = 0
     for x in xs:
         stop = start + x.shape[axis]
-        np.copyto(y[(slice(None),) * axis + (slice(start, stop),)], x)
+        copy(y[(slice(None),) * axis + (slice(start, stop),)], x)
         start = stop
 
 
@@ -22,5 +84,5 @@ def narrow_grad(dx: Array, dy: Array, *, shape: Shape, axis: int, start: int) ->
     """dy at [start, start + its extent) along the axis, zeros elsewhere."""
     lead, stop = (slice(None),) * axis, start + dy.shape[axis]
     dx[(*lead, slice(0, start))] = 0
-    dx[(*lead, slice(start, stop))] = dy
+    copy(dx[(*lead, slice(start, stop))], dy)
     dx[(*lead, slice(stop, None))] = 0

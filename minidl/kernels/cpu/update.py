@@ -1,34 +1,121 @@
-"""Optimizer steps, fills, uploads and random numbers, in place. Knows arrays; no tensors, no devices."""
+"""Optimizer steps, fills, uploads and random numbers, in place. Knows arrays; no tensors, no devices.
 
-from collections.abc import Iterator
+A step over many parameters is one kernel call: they are cut into pieces of CHUNK elements, and the kernel is given
+where each piece lies in every group of tensors.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
+from numba import carray, prange
+from numba.core import types
+from numba.extending import intrinsic
 
 from minidl.errors import ShapeError
-from minidl.kernels.cpu.blocks import Array, blocks
+from minidl.kernels import scalar
+from minidl.kernels.cpu import elementwise
+from minidl.kernels.cpu.blocks import Array, blocks, is_plain, room, settle, source
+from minidl.kernels.cpu.compiled import Kernel, compiled
+from minidl.kernels.cpu.half import is_half
+from minidl.kernels.cpu.shape import copy
+
+CHUNK = 1 << 14  # elements
 
 
-def _grouped(tensors: tuple[Array, ...], groups: int) -> Iterator[tuple[Array, ...]]:
-    """Matching pieces of the i-th tensor of every group, for every i."""
+@intrinsic
+def _pointer(typing_context: Any, address: Any, like: Any) -> Any:
+    """An address as a pointer to elements of the type of the array ``like``."""
+    result = types.CPointer(like.dtype)
+
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        return builder.inttoptr(arguments[0], context.get_value_type(result))
+    return result(address, like), generate
+
+
+@compiled
+def _part(pieces: Array, sizes: Array, like: Array, group: int, piece: int) -> Any:
+    """One piece of one group as an array."""
+    return carray(_pointer(pieces[group, piece], like), sizes[piece])  # type: ignore[call-arg]
+
+
+# Steps --------------------------------------------------------------------------------------------------------------
+# pieces: [groups, P], addresses; sizes: [P], elements; like: an array of the tensors' type.
+@Kernel
+def _sgd(pieces: Array, sizes: Array, like: Array, lr: float, weight_decay: float) -> None:
+    rate, decay = like.dtype.type(lr), like.dtype.type(weight_decay)
+    for piece in prange(sizes.size):
+        p, g = _part(pieces, sizes, like, 0, piece), _part(pieces, sizes, like, 1, piece)
+        for i in range(p.size):
+            p[i] = scalar.sgd(p[i], g[i], rate, decay)
+
+
+@Kernel
+def _sgd_momentum(pieces: Array, sizes: Array, like: Array, lr: float, momentum: float, weight_decay: float,
+                  first: bool) -> None:
+    kind = like.dtype.type
+    rate, keep, decay = kind(lr), kind(momentum), kind(weight_decay)
+    for piece in prange(sizes.size):
+        p, buffer = _part(pieces, sizes, like, 0, piece), _part(pieces, sizes, like, 1, piece)
+        g = _part(pieces, sizes, like, 2, piece)
+        if first:
+            buffer[:] = 0  # it holds anything, NaN perhaps
+        for i in range(p.size):
+            p[i], buffer[i] = scalar.sgd_momentum(p[i], buffer[i], g[i], rate, keep, decay)
+
+
+@Kernel
+def _adam(pieces: Array, sizes: Array, like: Array, numbers: Array) -> None:
+    kind = like.dtype.type
+    step_size, beta1, beta2, eps = kind(numbers[0]), kind(numbers[1]), kind(numbers[2]), kind(numbers[3])
+    correction, l2, shrink = kind(numbers[4]), kind(numbers[5]), kind(numbers[6])
+    for piece in prange(sizes.size):
+        p, m = _part(pieces, sizes, like, 0, piece), _part(pieces, sizes, like, 1, piece)
+        v, g = _part(pieces, sizes, like, 2, piece), _part(pieces, sizes, like, 3, piece)
+        for i in range(p.size):
+            p[i], m[i], v[i] = scalar.adam(p[i], m[i], v[i], g[i], step_size, beta1, beta2, eps, correction, l2, shrink)
+
+
+def _step(kernel: Callable[..., None], tensors: Sequence[Array], groups: int, *numbers: Any) -> None:
+    """Run a step on the i-th tensor of every group, for every i; all but the last group are written."""
     n = len(tensors) // groups
+    together: dict[np.dtype[Any], list[tuple[Array, ...]]] = {}
     for i in range(n):
-        yield from blocks(*tensors[i::n])
+        members = tuple(tensors[i::n])
+        if all(a.dtype == members[0].dtype and is_plain(a) for a in members):
+            together.setdefault(members[0].dtype, []).append(members)
+        else:
+            _staged_step(kernel, members, *numbers)
+    for several in together.values():
+        _run(kernel, several, *numbers)
 
 
-def _decayed(gradient: Array, parameter: Array, weight_decay: float) -> Array:
-    """gradient + weight_decay * parameter; the gradient itself, not a copy, if there is no decay."""
-    if not weight_decay:
-        return gradient
-    direction = parameter * weight_decay
-    direction += gradient
-    return direction
+def _run(kernel: Callable[..., None], several: Sequence[tuple[Array, ...]], *numbers: Any) -> None:
+    """One kernel call for plain tensors of one dtype."""
+    totals = np.array([members[0].size for members in several])
+    counts = -(-totals // CHUNK)
+    owner = np.repeat(np.arange(len(several)), counts)
+    start = (np.arange(owner.size) - np.repeat(np.cumsum(counts) - counts, counts)) * CHUNK
+    addresses = np.array([[a.ctypes.data for a in members] for members in several]).T
+    like = several[0][0].reshape(-1)
+    kernel(int(totals.sum()), np.ascontiguousarray(addresses[:, owner] + start * like.itemsize),
+           np.minimum(totals[owner] - start, CHUNK), like, *numbers)
+
+
+def _staged_step(kernel: Callable[..., None], members: tuple[Array, ...], *numbers: Any) -> None:
+    """The step of one parameter, some of whose tensors are halves or strided."""
+    for parts in blocks(*members):
+        values = [source(part).astype(np.float32 if is_half(members[0].dtype) else members[0].dtype, copy=False)
+                  for part in parts]
+        _run(kernel, [tuple(values)], *numbers)
+        for part, results in zip(parts[:-1], values[:-1], strict=True):
+            if results is not part:
+                part[...] = results
 
 
 def sgd_(*tensors: Array, lr: float, weight_decay: float = 0.0) -> None:
     """p -= lr (g + weight_decay p).  Tensors: parameters, gradients."""
-    for p, g in _grouped(tensors, 2):
-        p -= lr * _decayed(g, p, weight_decay)
+    _step(_sgd, tensors, 2, float(lr), float(weight_decay))
 
 
 def sgd_momentum_(*tensors: Array, lr: float, momentum: float, weight_decay: float = 0.0,
@@ -37,14 +124,7 @@ def sgd_momentum_(*tensors: Array, lr: float, momentum: float, weight_decay: flo
 
     Tensors: parameters, buffers, gradients. On the first step the buffers are written without being read.
     """
-    for p, buf, g in _grouped(tensors, 3):
-        direction = _decayed(g, p, weight_decay)
-        if first:
-            buf[...] = direction
-        else:
-            buf *= momentum
-            buf += direction
-        p -= lr * buf
+    _step(_sgd_momentum, tensors, 3, float(lr), float(momentum), float(weight_decay), first)
 
 
 def adam_(*tensors: Array, lr: float, beta1: float, beta2: float, eps: float, weight_decay: float = 0.0,
@@ -54,32 +134,18 @@ def adam_(*tensors: Array, lr: float, beta1: float, beta2: float, eps: float, we
     The decay is L2, in the gradient, or if ``decoupled`` a factor of its own (AdamW: Loshchilov & Hutter 2019).
     Tensors: parameters, first moments, second moments, gradients.
     """
-    step_size = lr / (1.0 - beta1**step)
-    correction = (1.0 - beta2**step) ** 0.5
-    for p, m, v, g in _grouped(tensors, 4):
-        if decoupled:
-            p *= 1.0 - lr * weight_decay
-        gradient = g if decoupled else _decayed(g, p, weight_decay)
-        m *= beta1
-        m += (1.0 - beta1) * gradient
-        v *= beta2
-        square = gradient * gradient
-        square *= 1.0 - beta2
-        v += square
-        denominator = np.sqrt(v, out=square)
-        denominator /= correction
-        denominator += eps
-        change = np.divide(m, denominator, out=denominator)
-        change *= step_size
-        p -= change
+    l2, shrink = (0.0, 1.0 - lr * weight_decay) if decoupled else (weight_decay, 1.0)
+    _step(_adam, tensors, 4, np.array([lr / (1.0 - beta1**step), beta1, beta2, eps, (1.0 - beta2**step) ** 0.5, l2,
+                                       shrink]))
 
 
+# Fills --------------------------------------------------------------------------------------------------------------
 def add_(a: Array, b: Array) -> None:
-    np.add(a, b, out=a)
+    elementwise.add(a, a, b)
 
 
 def copy_(a: Array, b: Array) -> None:
-    np.copyto(a, b)
+    copy(a, b)
 
 
 def fill_(a: Array, *, value: float) -> None:
@@ -90,24 +156,34 @@ def full(y: Array, *, value: float, **_: Any) -> None:
     y.fill(value)
 
 
-def normal_(a: Array, *, seed: int, mean: float, std: float) -> None:
-    """Normal numbers: element i, in C order, follows from (seed, i)."""
+def _samples(a: Array, seed: int) -> Iterator[tuple[Array, Array, np.random.Generator]]:
+    """Pieces of a, where their values are computed, and the generator, which goes on from piece to piece.
+
+    NumPy's generator: initial values are made once.
+    """
     generator = np.random.Generator(np.random.Philox(key=seed))
     for (part,) in blocks(a):
-        sample = generator.standard_normal(part.shape, dtype=a.dtype.type)
+        values = room(part)
+        yield part, values, generator
+        settle(part, values)
+
+
+def normal_(a: Array, *, seed: int, mean: float, std: float) -> None:
+    """Normal numbers: element i, in C order, follows from (seed, i)."""
+    for _, values, generator in _samples(a, seed):
+        sample = generator.standard_normal(values.shape, dtype=values.dtype.type)
         sample *= std
-        np.add(sample, mean, out=part)
+        np.add(sample, mean, out=values)
 
 
 def uniform_(a: Array, *, seed: int, low: float, high: float) -> None:
     """Uniform numbers in [low, high): element i, in C order, follows from (seed, i)."""
-    generator = np.random.Generator(np.random.Philox(key=seed))
     below = np.nextafter(a.dtype.type(high), a.dtype.type(low))  # scaling may round up to high itself
-    for (part,) in blocks(a):
-        sample = generator.random(part.shape, dtype=a.dtype.type)
+    for _, values, generator in _samples(a, seed):
+        sample = generator.random(values.shape, dtype=values.dtype.type)
         sample *= high - low
         sample += low
-        np.minimum(sample, below, out=part)
+        np.minimum(sample, values.dtype.type(below), out=values)
 
 
 def upload(y: Array, *, data: Any, **_: Any) -> None:

@@ -11,162 +11,37 @@ and before each the replays that it needs. Memory is accounted by position in th
              when memory is wanted, stall the computation, earliest first. A call takes the fastest algorithm whose
              workspace is left over.
 
-Everything is arrays of integers and floats, so that Numba can compile it; the same functions run without it. Knows
-no storages and no device.
+The same walk can note every residency, the steps for which a tensor holds its bytes, so that addresses can be found
+for them (``packing``). Everything is arrays of integers and floats (``problem``), so that Numba can compile it; the
+same function runs without it. Knows no storages and no device.
 """
-
-from __future__ import annotations
-
-from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 
-from minidl.memory.plan import Costs
-from minidl.memory.trace import TensorId, Trace, TraceCall
-from minidl.meta import aligned
-
 KEEP, SWAP, DROP = 0, 1, 2
 ABSENT, RESIDENT, AWAY, DROPPED, TEMPORARY = 0, 1, 2, 3, 4
-NEVER = 1 << 30
-WORTH_MOVING = 1e-4  # of all that is live at once: smaller tensors stay, they are too many for what they hold
 
 
-@dataclass(frozen=True)
-class Problem:
-    """A trace as arrays: calls 0..K-1, tensors 0..T-1 (``ids`` names them), gaps 0..G-1 in order of ``gap_call``.
-
-    Lists of variable length are a pointer array of K + 1 entries and a flat array: inputs, outputs, frees, donations
-    that a call may make, its algorithms (fastest first; the last needs least workspace), and the gaps that begin with
-    it. A gap lies between the calls ``gap_call`` and ``gap_next`` that access ``gap_tensor`` one after the other.
-    """
-
-    ids: tuple[TensorId, ...]
-    in_ptr: np.ndarray
-    in_idx: np.ndarray
-    out_ptr: np.ndarray
-    out_idx: np.ndarray
-    free_ptr: np.ndarray
-    free_idx: np.ndarray
-    donated_bytes: np.ndarray
-    may_ptr: np.ndarray
-    may_out: np.ndarray
-    may_in: np.ndarray
-    algorithm_ptr: np.ndarray
-    algorithm_seconds: np.ndarray
-    algorithm_bytes: np.ndarray
-    size: np.ndarray
-    produced: np.ndarray
-    gap_ptr: np.ndarray
-    gap_tensor: np.ndarray
-    out_seconds: np.ndarray
-    in_seconds: np.ndarray
-    gap_call: np.ndarray
-    gap_next: np.ndarray
-    can_drop: np.ndarray
-    seconds: float
-
-    def arrays(self) -> tuple[Any, ...]:
-        """The arguments of ``simulate`` that describe the trace, in order."""
-        return (self.in_ptr, self.in_idx, self.out_ptr, self.out_idx, self.free_ptr, self.free_idx, self.donated_bytes,
-                self.may_ptr, self.may_out, self.may_in, self.algorithm_ptr, self.algorithm_seconds,
-                self.algorithm_bytes, self.size, self.produced, self.gap_ptr, self.gap_tensor, self.out_seconds,
-                self.in_seconds)
-
-
-def _flat(lists: list[list[int]]) -> tuple[np.ndarray, np.ndarray]:
-    pointers = np.zeros(len(lists) + 1, np.int64)
-    pointers[1:] = np.cumsum([len(entries) for entries in lists])
-    return pointers, np.array([entry for entries in lists for entry in entries], np.int64)
-
-
-def _algorithms(call: TraceCall) -> list[tuple[float, int]]:
-    """(seconds, workspace) of the algorithms worth having: each faster one needs more workspace."""
-    best: list[tuple[float, int]] = []
-    for seconds, workspace in sorted(((a.seconds, a.workspace) for a in call.algorithms), key=lambda a: (a[1], a[0])):
-        if not best or seconds < best[-1][0]:
-            best.append((seconds, aligned(workspace) if workspace else 0))
-    return best[::-1]
-
-
-def problem(trace: Trace, costs: Costs) -> Problem:
-    """The arrays of a trace."""
-    ids = tuple(trace.tensors)
-    number = {tensor_id: n for n, tensor_id in enumerate(ids)}
-    calls = trace.calls
-    size = np.array([aligned(trace.tensors[i].nbytes) for i in ids], np.int64)
-    produced = np.full(len(ids), -1, np.int64)
-    uses: list[list[int]] = [[] for _ in ids]
-    last_write = np.full(len(ids), -1, np.int64)
-    for k, call in enumerate(calls):
-        for tensor_id in dict.fromkeys((*call.inputs, *call.outputs)):
-            uses[number[tensor_id]].append(k)
-        for tensor_id in call.outputs:
-            produced[number[tensor_id]] = k
-        for tensor_id in call.writes:
-            last_write[number[tensor_id]] = k
-    latest = _latest_replay(trace, number, produced, last_write)
-    least = WORTH_MOVING * size.sum()
-    gaps = sorted((a, b, n) for n, at in enumerate(uses) if produced[n] >= 0 and size[n] >= least
-                  for a, b in zip(at, at[1:], strict=False) if b > a + 1)
-    gap_lists: list[list[int]] = [[] for _ in calls]
-    for a, _, n in gaps:
-        gap_lists[a].append(n)
-    in_ptr, in_idx = _flat([[number[i] for i in dict.fromkeys(call.inputs)] for call in calls])
-    out_ptr, out_idx = _flat([[number[i] for i in call.outputs] for call in calls])
-    free_ptr, free_idx = _flat([[number[i] for i in call.frees] for call in calls])
-    may_ptr, may_out = _flat([[number[o] for o, _ in call.may_donate] for call in calls])
-    _, may_in = _flat([[number[i] for _, i in call.may_donate] for call in calls])
-    gap_ptr, gap_tensor = _flat(gap_lists)
-    algorithms = [_algorithms(call) for call in calls]
-    algorithm_ptr, _ = _flat([[0] * len(a) for a in algorithms])
-    return Problem(
-        ids, in_ptr, in_idx, out_ptr, out_idx, free_ptr, free_idx,
-        np.array([sum(int(size[number[o]]) for o, _ in call.donated) for call in calls], np.int64),
-        may_ptr, may_out, may_in, algorithm_ptr, np.array([s for a in algorithms for s, _ in a]),
-        np.array([w for a in algorithms for _, w in a], np.int64), size, produced, gap_ptr, gap_tensor,
-        costs.latency_seconds + size * costs.out_seconds_per_byte,
-        costs.latency_seconds + size * costs.in_seconds_per_byte,
-        np.array([a for a, _, _ in gaps], np.int64), np.array([b for _, b, _ in gaps], np.int64),
-        np.array([b <= latest[n] for _, b, n in gaps], np.bool_), sum(a[0][0] for a in algorithms))
-
-
-def _latest_replay(trace: Trace, number: dict[TensorId, int], produced: np.ndarray,
-                   last_write: np.ndarray) -> np.ndarray:
-    """The last call before which each tensor's value could be made again; -1: never.
-
-    A leaf that is written in place ends the replays that read it before.
-    """
-    latest = np.full(len(produced), NEVER, np.int64)
-    for call in trace.calls:
-        for tensor_id in call.outputs:
-            n = number[tensor_id]
-            if not call.replayable:
-                latest[n] = -1
-                continue
-            limit = NEVER
-            for source in call.inputs:
-                s = number[source]
-                if last_write[s] > produced[n]:
-                    limit = min(limit, int(last_write[s]))
-                if latest[s] >= 0:
-                    limit = min(limit, int(latest[s]))
-            latest[n] = limit
-    return latest
-
-
-def simulate(in_ptr, in_idx, out_ptr, out_idx, free_ptr, free_idx, donated_bytes, may_ptr, may_out, may_in,
-             algorithm_ptr, algorithm_seconds, algorithm_bytes, size, produced, gap_ptr, gap_tensor, out_seconds,
-             in_seconds, budget, slack, mode, prefetch_at):
-    """(seconds of the iteration, excess in bytes, seconds spent in replays, bytes copied).
+def simulate(in_ptr, in_idx, out_ptr, out_idx, free_ptr, free_idx, may_ptr, may_out, may_in, algorithm_ptr,
+             algorithm_seconds, algorithm_bytes, size, produced, gap_ptr, gap_tensor, out_seconds, in_seconds,
+             budget, slack, mode, prefetch_at, notes):
+    """(seconds of the iteration, excess in bytes, seconds spent in replays, bytes copied, residencies).
 
     mode: one of each gap. ``prefetch_at[gap]`` is set to the call before which the swap-in after it starts, or -1 for
     on demand. The excess is 0 if the budget is never exceeded; otherwise the worst of all steps and a part of their
     sum, so that a search that is far from a feasible choice sees each step towards it.
+
+    notes: [any length, 4]; unless empty, each residency is noted there in the order of its first step but for
+    prefetches: tensor (-1 - tensor for a replay's output that nobody wants), first and last step (-1: until the end),
+    and the residency whose bytes it was written over, or -1. Their number is the last result.
     """
     calls, tensors = len(in_ptr) - 1, len(size)
     most = 6 * calls + 64
-    failed = (1e9, 1 << 60, 0.0, 0)
+    failed = (1e9, 1 << 60, 0.0, 0, 0)
+    noting = len(notes) > 0
+    noted = 0
+    note_of = np.full(tensors, -1, np.int64)     # its residency now
+    donor = np.full(tensors, -1, np.int64)       # whose bytes an output is about to take over
     state = np.zeros(tensors, np.int64)
     away_step = np.zeros(tensors, np.int64)      # the step after which it was swapped out
     gap_of = np.zeros(tensors, np.int64)         # the gap it is in
@@ -180,6 +55,7 @@ def simulate(in_ptr, in_idx, out_ptr, out_idx, free_ptr, free_idx, donated_bytes
     out_t, out_s = np.zeros(length, np.int64), np.zeros(length, np.int64)
     use_t, use_s, use_from = np.zeros(length, np.int64), np.zeros(length, np.int64), np.zeros(length, np.int64)
     use_gap, use_at = np.zeros(length, np.int64), np.zeros(length, np.int64)
+    use_note, out_note = np.zeros(length, np.int64), np.zeros(length, np.int64)
     outs = uses = 0
     stack = np.zeros(tensors + 8, np.int64)
     call_seen = np.full(calls, -1, np.int64)
@@ -189,6 +65,10 @@ def simulate(in_ptr, in_idx, out_ptr, out_idx, free_ptr, free_idx, donated_bytes
         if produced[t] < 0:
             state[t] = RESIDENT
             live += size[t]
+            if noting:
+                notes[noted] = (t, 0, -1, -1)
+                note_of[t] = noted
+                noted += 1
     steps = 0
     replay_seconds = 0.0
     # --- expand
@@ -228,6 +108,10 @@ def simulate(in_ptr, in_idx, out_ptr, out_idx, free_ptr, free_idx, donated_bytes
                     state[v] = RESIDENT
                     live += size[v]
                     use_t[uses], use_s[uses], use_from[uses], use_gap[uses] = v, steps, away_step[v], gap_of[v]
+                    if noting:
+                        notes[noted] = (v, steps, -1, -1)
+                        note_of[v] = use_note[uses] = noted
+                        noted += 1
                     uses += 1
             extra = 0
             for j in range(out_ptr[c], out_ptr[c + 1]):
@@ -240,19 +124,28 @@ def simulate(in_ptr, in_idx, out_ptr, out_idx, free_ptr, free_idx, donated_bytes
                 for g in range(gap_ptr[k], gap_ptr[k + 1]):
                     if mode[g] == DROP:
                         freed_now[gap_tensor[g]] = k
-                if donated_bytes[k]:
-                    extra -= donated_bytes[k]
-                else:  # what ends here, or is dropped, may be written over
-                    for j in range(may_ptr[k], may_ptr[k + 1]):
-                        if freed_now[may_in[j]] == k:
-                            extra -= size[may_out[j]]
-                            break
-            else:
-                for j in range(may_ptr[c], may_ptr[c + 1]):
-                    if state[may_in[j]] == TEMPORARY and remaining[may_in[j]] == 1:
-                        extra -= size[may_out[j]]
-                        break
+            for j in range(may_ptr[c], may_ptr[c + 1]):
+                # what ends here, or is dropped, may be written over
+                v = may_in[j]
+                if (freed_now[v] == k) if c == k else (state[v] == TEMPORARY and remaining[v] == 1):
+                    extra -= size[may_out[j]]
+                    donor[may_out[j]] = v
+                    break
             during[steps] = live + extra
+            if noting:
+                for j in range(out_ptr[c], out_ptr[c + 1]):
+                    v = out_idx[j]
+                    if c == k or state[v] == DROPPED or (state[v] == ABSENT and remaining[v] > 0):
+                        notes[noted] = (v, steps, -1, -1)
+                        note_of[v] = noted
+                    else:
+                        notes[noted] = (-1 - v, steps, steps, -1)
+                    if donor[v] >= 0:
+                        notes[noted, 3] = note_of[donor[v]]
+                        notes[note_of[donor[v]], 2] = steps - 1
+                    noted += 1
+            for j in range(out_ptr[c], out_ptr[c + 1]):
+                donor[out_idx[j]] = -1
             steps += 1
             if c == k:
                 break
@@ -271,6 +164,8 @@ def simulate(in_ptr, in_idx, out_ptr, out_idx, free_ptr, free_idx, donated_bytes
                 if remaining[v] == 0 and state[v] == TEMPORARY:
                     state[v] = ABSENT
                     live -= size[v]
+                    if noting and notes[note_of[v], 2] < 0:
+                        notes[note_of[v], 2] = steps - 1
         for i in range(out_ptr[k], out_ptr[k + 1]):
             state[out_idx[i]] = RESIDENT
             live += size[out_idx[i]]
@@ -278,6 +173,8 @@ def simulate(in_ptr, in_idx, out_ptr, out_idx, free_ptr, free_idx, donated_bytes
             t = free_idx[i]
             if state[t] == RESIDENT:
                 live -= size[t]
+                if noting and notes[note_of[t], 2] < 0:
+                    notes[note_of[t], 2] = steps - 1
             state[t] = ABSENT
         for g in range(gap_ptr[k], gap_ptr[k + 1]):
             t = gap_tensor[g]
@@ -290,10 +187,15 @@ def simulate(in_ptr, in_idx, out_ptr, out_idx, free_ptr, free_idx, donated_bytes
                     gap_of[t] = g
                     if not copied[t]:
                         copied[t] = True
-                        out_t[outs], out_s[outs] = t, steps - 1
+                        out_t[outs], out_s[outs], out_note[outs] = t, steps - 1, note_of[t]
                         outs += 1
+                    elif noting:
+                        notes[note_of[t], 2] = steps - 1
                 else:
                     state[t] = DROPPED
+                    copied[t] = False
+                    if noting and notes[note_of[t], 2] < 0:
+                        notes[note_of[t], 2] = steps - 1
     # --- prefetch: as late as hides it, last use first
     starts = np.zeros(steps + 1)
     for s in range(steps):
@@ -313,6 +215,8 @@ def simulate(in_ptr, in_idx, out_ptr, out_idx, free_ptr, free_idx, donated_bytes
         for q in range(best, use):
             during[q] += size[t]
         use_at[u] = best
+        if noting:
+            notes[use_note[u], 1] = best
         if best < use:
             prefetch_at[use_gap[u]] = group[best]
             begin = max(starts[best], begin)
@@ -322,14 +226,17 @@ def simulate(in_ptr, in_idx, out_ptr, out_idx, free_ptr, free_idx, donated_bytes
     next_issue = next_arrival = next_out = first_tail = last_tail = 0
     tails = worst = excess = 0
     now = out_ready = in_ready = 0.0
+    landed = 0
     tail_size, tail_end = np.zeros(outs + 1, np.int64), np.zeros(outs + 1)
-    arrive = np.zeros(uses + 1)
+    arrive, landed_at = np.zeros(uses + 1), np.zeros(tensors)
     for s in range(steps):
-        before = now
         while tails and during[s] + tails > budget:
             tails -= tail_size[first_tail]
             now = max(now, tail_end[first_tail])
             first_tail += 1
+        while noting and landed < last_tail and (landed < first_tail or tail_end[landed] <= now):
+            notes[out_note[landed], 2] = s - 1
+            landed += 1
         if during[s] > budget:
             excess += during[s] - budget
             worst = max(worst, during[s] - budget)
@@ -337,7 +244,7 @@ def simulate(in_ptr, in_idx, out_ptr, out_idx, free_ptr, free_idx, donated_bytes
             u = issue[next_issue]
             next_issue += 1
             moved += size[use_t[u]]
-            in_ready = max(in_ready, before if use_s[u] > s else now) + in_seconds[use_t[u]]
+            in_ready = max(in_ready, now, landed_at[use_t[u]]) + in_seconds[use_t[u]]
             arrive[u] = in_ready
         while next_arrival < uses and use_s[next_arrival] == s:  # what this step uses must be there
             now = max(now, arrive[next_arrival])
@@ -353,7 +260,7 @@ def simulate(in_ptr, in_idx, out_ptr, out_idx, free_ptr, free_idx, donated_bytes
             next_out += 1
             moved += size[t]
             out_ready = max(out_ready, now) + out_seconds[t]
-            tail_size[last_tail], tail_end[last_tail] = size[t], out_ready
+            tail_size[last_tail], tail_end[last_tail], landed_at[t] = size[t], out_ready, out_ready
             last_tail += 1
             tails += size[t]
-    return now, worst + excess // 8, replay_seconds, moved
+    return now, worst + excess // 8, replay_seconds, moved, noted

@@ -7,7 +7,7 @@ from numba import njit
 
 from minidl.memory.planning import schedule
 
-simulate: Callable[..., tuple[float, int, float, int]] = njit(cache=True)(schedule.simulate)
+simulate: Callable[..., tuple[float, int, float, int, int]] = njit(cache=True)(schedule.simulate)
 
 
 @njit(cache=True)
@@ -21,7 +21,8 @@ def improve(trace, budget, slack, excess_price, copy_price, can_drop, movable, r
     mode or exchanges two; it is kept if it is better, or worse by less than a temperature that falls to nothing.
     """
     np.random.seed(seed)
-    time, over, _, moved = simulate(*trace, budget, slack, mode, prefetch_at)
+    nothing = np.zeros((0, 4), np.int64)
+    time, over, _, moved, _ = simulate(*trace, budget, slack, mode, prefetch_at, nothing)
     current = time + excess_price * over + copy_price * moved
     best, best_time, best_over = current, time, over
     best_mode = mode.copy()
@@ -40,7 +41,7 @@ def improve(trace, budget, slack, excess_price, copy_price, can_drop, movable, r
                 mode[a] == before_a and mode[b] == before_b):
             mode[a], mode[b] = before_a, before_b
             continue
-        time, over, _, moved = simulate(*trace, budget, slack, mode, prefetch_at)
+        time, over, _, moved, _ = simulate(*trace, budget, slack, mode, prefetch_at, nothing)
         value = time + excess_price * over + copy_price * moved
         if value <= current + temperature * (1.0 - n / evaluations) * np.random.random():
             current = value

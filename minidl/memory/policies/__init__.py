@@ -6,6 +6,7 @@ from minidl.errors import UserError
 from minidl.memory.plan import Policy
 from minidl.memory.policies.auto import Auto
 from minidl.memory.policies.capuchin import Capuchin, CapuchinRecompute, CapuchinSwap
+from minidl.memory.policies.exact import Exact
 from minidl.memory.policies.none import NoPolicy
 from minidl.memory.policies.passive import Passive
 from minidl.memory.policies.recompute import Recompute
@@ -15,6 +16,7 @@ POLICIES: dict[str, type[Policy]] = {
     "capuchin": Capuchin,
     "capuchin-swap": CapuchinSwap,
     "capuchin-recompute": CapuchinRecompute,
+    "exact": Exact,
     "none": NoPolicy,
     "passive": Passive,
     "recompute": Recompute,

@@ -25,81 +25,114 @@ from minidl.memory.plan import (
     OnDemand,
     Plan,
     Residency,
+    ResidencyKey,
 )
-from minidl.memory.planning.schedule import DROP, KEEP, SWAP, Problem, problem, simulate
+from minidl.memory.planning.problem import Problem, problem
+from minidl.memory.planning.schedule import DROP, KEEP, SWAP, simulate
 from minidl.memory.policies.passive import Passive
 from minidl.memory.trace import TensorId, Trace
 
 SLACK = 0.05          # a swap-in starts this share of its duration earlier than it must
-EXCESS_WEIGHT = 20.0  # going over the budget by all of it costs as much as this many iterations
+EXCESS_WEIGHT = 2e3   # going over the budget by all of it costs as much as this many iterations
 COPY_WEIGHT = 0.02    # a copied byte costs this share of its time on the link, even when computation hides it
 TEMPERATURE = 0.003   # of the iteration: how much worse a move may be and still be kept, at first
-FIRST_WORK = 8e6      # calls simulated for the first plan, which is wanted at once, and to refine one
-WORK = 3.5e7          # calls simulated for each other plan that is made from scratch
+FIRST_WORK = 8e6      # calls simulated for the first plan, which is wanted at once
+WORK = 3.5e7          # calls simulated for each other one
 SHORT_GAP = 0.01      # of the iteration: shorter gaps away from the fullest moment are not considered
-# Shares of the budget that plans are made for. What is left over is not lost: it spares the moves that a full arena
-# costs. How much of it pays is not known beforehand, so each share is tried, and the fastest plan is refined and kept.
-SHARES = (0.99, 1.0, 0.97, 0.98, 0.99, 0.96, 0.95, 0.92, 1.0, 0.98)
-ROUNDS = 40  # each takes two iterations
+NOTES = 12            # residencies noted a call, at most
+# Shares of the budget that plans are made for: the less of it, the more surely all finds an address, and the slower.
+SHARES = (0.985, 0.99, 0.98, 1.0, 0.97, 0.985)
+ROUNDS = 24           # searches, one an iteration
+PASSIVE_ROUND = 2     # when passive mode is tried: a search among few choices may find nothing better
+ENOUGH = 4000         # simulations a gap: a small iteration needs no more
+NOTHING = np.zeros((0, 4), np.int64)
 
 
 class Auto(OnDemand):
-    """Search with the simulator as its objective; then the fastest of ``rounds`` plans that were tried."""
+    """Search with the simulator as its objective; of what ``rounds`` searches find, the plan that ran fastest."""
 
     name = "auto"
     plans = True
 
     def __init__(self, *, rounds: int = ROUNDS) -> None:
         self.rounds = rounds
-        self._costs = Costs(0.0, 0.0, 0.0)
-        self._limits = Limits(0, 0)
 
     def victims(self, resident: Sequence[Residency], nbytes: int) -> Sequence[Eviction]:
         return Passive().victims(resident, nbytes)
 
     def plan(self, trace: Trace, costs: Costs, limits: Limits) -> Plan:
-        self._costs, self._limits = costs, limits
         facts = problem(trace, costs)
         mode = np.zeros(len(facts.gap_call), np.int64)
-        arguments: tuple[Any, ...] = (*facts.arrays(), limits.device_bytes, SLACK, mode, mode.copy())
-        _, excess, _, _ = simulate(*arguments)
+        arguments: tuple[Any, ...] = (*facts.arrays(), limits.device_bytes, SLACK, mode, mode.copy(), NOTHING)
+        _, excess, _, _, _ = simulate(*arguments)
         if excess <= 0 or not len(movable(facts)[0]):
             return EMPTY_PLAN
-        return self._search(trace, facts, first_choice(facts), SHARES[0], 0)
+        return _search(trace, facts, costs, limits, first_choice(facts), share=SHARES[0], done=0, work=FIRST_WORK)
 
     def feedback(self, plan: Plan, observed: Observation) -> Plan:
-        if not plan.evictions or plan.round >= self.rounds:
+        if plan.predicted_seconds is None or plan.round >= self.rounds:  # all fits, or the search is over
             return plan
         if not plan.settled:  # its first iteration started from what another plan left in the arena
             return replace(plan, settled=True)
-        if observed.seconds < plan.best_seconds:
-            plan = replace(plan, best=replace(plan, best=None), best_seconds=observed.seconds)
-        best = plan.best
-        assert best is not None
-        done = plan.round + 1
-        if done == self.rounds:
-            return replace(best, round=done)
-        facts = problem(observed.trace, self._costs)
-        if done < len(SHARES):
-            found = self._search(observed.trace, facts, first_choice(facts), SHARES[done], done)
-        else:  # around the fastest, a little above and below its share
-            share = min(1.0, best.share + (0.0, 0.005, -0.005, -0.015)[done % 4])
-            found = self._search(observed.trace, facts, modes_of(best, facts, observed.trace), share, done)
-        return replace(found, best=best, best_seconds=plan.best_seconds)
+        best, best_seconds, done = plan.best or plan, plan.best_seconds, plan.round + 1
+        if observed.seconds < best_seconds:
+            best, best_seconds = replace(plan, best=None), observed.seconds
+        found = self._another(best, observed, done)
+        assert found.predicted_seconds is not None
+        if found.predicted_seconds >= best_seconds or done == self.rounds:  # not worth a try
+            found = replace(best, round=done, settled=best.evictions == plan.evictions)
+        return replace(found, best=best, best_seconds=best_seconds)
 
-    def _search(self, trace: Trace, facts: Problem, mode: np.ndarray, share: float, done: int) -> Plan:
-        from minidl.memory.planning import search  # compiled code: loaded when the first plan is made
+    def _another(self, best: Plan, observed: Observation, done: int) -> Plan:
+        """The next plan to try: from scratch for one of the shares, or around the fastest; passive mode once."""
+        if done == PASSIVE_ROUND:
+            return Plan(predicted_seconds=0.0, round=done)
+        trace, costs, limits = observed.trace, observed.costs, observed.limits
+        facts = problem(trace, costs)
+        if done % 2 or not best.evictions:
+            return _search(trace, facts, costs, limits, first_choice(facts), share=SHARES[done // 2 % len(SHARES)],
+                           done=done)
+        share = min(1.0, best.share + (0.0, 0.005, -0.005)[done // 2 % 3])
+        return _search(trace, facts, costs, limits, modes_of(best, facts, trace), share=share, done=done,
+                       temperature=0.3)
 
-        prefetch_at = np.full(len(mode), -1, np.int64)
-        budget = int(self._limits.device_bytes * share)
-        temperature = TEMPERATURE * facts.seconds * (1.0 if done < len(SHARES) else 0.3)
-        work = WORK if 0 < done < len(SHARES) else FIRST_WORK
-        search.improve(facts.arrays(), budget, SLACK, EXCESS_WEIGHT * facts.seconds / budget,
-                       COPY_WEIGHT * self._costs.out_seconds_per_byte, facts.can_drop, *movable(facts), mode,
-                       prefetch_at, max(200, int(work / len(trace.calls))), temperature, done)
-        predicted, _, _, _ = search.simulate(*facts.arrays(), budget, SLACK, mode, prefetch_at)
-        return replace(to_plan(trace, facts, mode, prefetch_at), predicted_seconds=float(predicted), share=share,
-                       round=done)
+
+def _search(trace: Trace, facts: Problem, costs: Costs, limits: Limits, mode: np.ndarray, *, share: float, done: int,
+            work: float = WORK, temperature: float = 1.0) -> Plan:
+    """The plan that annealing finds from a first choice, for a share of the budget."""
+    from minidl.memory.planning import search  # compiled code: loaded when the first plan is made
+
+    prefetch_at = np.full(len(mode), -1, np.int64)
+    budget = int(limits.device_bytes * share)
+    search.improve(facts.arrays(), budget, SLACK, EXCESS_WEIGHT * facts.seconds / budget,
+                   COPY_WEIGHT * costs.out_seconds_per_byte, facts.can_drop, *movable(facts), mode, prefetch_at,
+                   max(200, min(int(work / len(trace.calls)), ENOUGH * len(mode))),
+                   temperature * TEMPERATURE * facts.seconds, done)
+    notes = np.zeros((NOTES * len(trace.calls) + len(facts.ids), 4), np.int64)
+    predicted, _, _, _, noted = search.simulate(*facts.arrays(), budget, SLACK, mode, prefetch_at, notes)
+    return replace(to_plan(trace, facts, mode, prefetch_at), offsets=addresses(facts, notes[:noted], limits),
+                   predicted_seconds=float(predicted), share=share, round=done)
+
+
+def addresses(facts: Problem, notes: np.ndarray, limits: Limits) -> dict[ResidencyKey, int]:
+    """Where each residency's bytes go. What outlives the iteration lies below, packed together."""
+    from minidl.memory.planning import packing
+
+    before = facts.produced < 0
+    outlives = before.copy()
+    outlives[facts.free_idx] = False
+    below = int(facts.size[outlives].sum())
+    steps = int(notes[:, 1:3].max(initial=0)) + 1
+    offsets, _ = packing.addresses(notes, steps, facts.size, born_before=before, outlives=outlives,
+                                   room=limits.device_bytes - below)
+    result: dict[ResidencyKey, int] = {}
+    seen: dict[int, int] = {}
+    for (tensor, _, _, _), offset in zip(notes.tolist(), offsets.tolist(), strict=True):
+        if tensor >= 0:
+            count = seen[tensor] = seen.get(tensor, -1) + 1
+            if offset >= 0:
+                result[facts.ids[tensor], count] = below + offset
+    return result
 
 
 def movable(facts: Problem) -> tuple[np.ndarray, np.ndarray]:

@@ -87,26 +87,19 @@ class Capuchin(Passive):
 
     swap, recompute  which of the two may be used (the paper's breakdown turns one off).
     listing          Algorithm 1 as listed instead of the text of section 4.5.
-    feedback         correct in-triggers by what was late.
-    static_times     plan with one duration for all calls of a kind of operation, their mean, as systems do that go by
-                     layer types; the sum over the iteration stays the measured one.
     """
 
     name = "capuchin"
     plans = True
 
-    def __init__(self, *, swap: bool = True, recompute: bool = True, listing: bool = False, feedback: bool = True,
-                 static_times: bool = False) -> None:
+    def __init__(self, *, swap: bool = True, recompute: bool = True, listing: bool = False) -> None:
         self.swap = swap
         self.recompute = recompute
         self.listing = listing
-        self.corrects = feedback
-        self.static_times = static_times
 
     def plan(self, trace: Trace, costs: Costs, limits: Limits) -> Plan:
         """Raises nothing: what the plan cannot save is left to passive mode."""
-        choice = Choice(Lifetimes.of(with_static_times(trace) if self.static_times else trace), costs,
-                        limits.device_bytes)
+        choice = Choice(Lifetimes.of(trace), costs, limits.device_bytes)
         if self.listing:
             choice.take_in_order(swap=self.swap, recompute=self.recompute)
         else:
@@ -116,7 +109,7 @@ class Capuchin(Passive):
         return EMPTY_PLAN if not choice.swapped and not choice.dropped else with_triggers(choice)
 
     def feedback(self, plan: Plan, observed: Observation) -> Plan:
-        if not self.corrects or not isinstance(plan, CapuchinPlan):
+        if not isinstance(plan, CapuchinPlan):
             return plan
         late = {tensor_id for tensor_id, seconds in observed.late.items() if seconds > LATE_SECONDS} - plan.stuck
         moved = {swap.tensor_id: plan.moved.get(swap.tensor_id, 0) + round(swap.time * FEEDBACK_SHARE)
@@ -129,8 +122,8 @@ class CapuchinSwap(Capuchin):
 
     name = "capuchin-swap"
 
-    def __init__(self, *, listing: bool = False, feedback: bool = True, static_times: bool = False) -> None:
-        super().__init__(recompute=False, listing=listing, feedback=feedback, static_times=static_times)
+    def __init__(self, *, listing: bool = False) -> None:
+        super().__init__(recompute=False, listing=listing)
 
 
 class CapuchinRecompute(Capuchin):
@@ -138,18 +131,8 @@ class CapuchinRecompute(Capuchin):
 
     name = "capuchin-recompute"
 
-    def __init__(self, *, listing: bool = False, static_times: bool = False) -> None:
-        super().__init__(swap=False, listing=listing, static_times=static_times)
-
-
-def with_static_times(trace: Trace) -> Trace:
-    """The same trace with every call's duration the mean of its kind's."""
-    total: dict[str, float] = {}
-    count: dict[str, int] = {}
-    for call in trace.calls:
-        total[call.op] = total.get(call.op, 0.0) + call.seconds
-        count[call.op] = count.get(call.op, 0) + 1
-    return Trace(tuple(replace(call, seconds=total[call.op] / count[call.op]) for call in trace.calls), trace.tensors)
+    def __init__(self, *, listing: bool = False) -> None:
+        super().__init__(swap=False, listing=listing)
 
 
 def with_triggers(choice: Choice) -> CapuchinPlan:

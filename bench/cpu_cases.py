@@ -1,0 +1,69 @@
+"""The training steps that are timed on the CPU: networks, sizes and data, and the step in minidl.
+
+``bench/torch_cases.py`` has the same steps in PyTorch.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+
+import models
+from minidl import Runtime
+from minidl.meta import int64
+from minidl.ops import cross_entropy
+from minidl.optim import SGD, Adam, Optimizer
+from models import bert
+from models.text import Text
+
+BATCH = 32
+CLASSES = 1000
+LEARNING_RATE = 1e-3
+
+
+@dataclass(frozen=True)
+class Case:
+    """A network and its input: images of ``size`` pixels a side, or sequences of ``size`` tokens."""
+
+    name: str
+    size: int
+    text: bool = False
+
+
+CASES = {case.name: case for case in (Case("resnet18", 64), Case("vgg11", 64), Case("resnet50", 96),
+                                      Case("bert-small", 128, text=True))}
+
+
+@dataclass(frozen=True)
+class Images:
+    """A batch of noise with labels."""
+
+    values: np.ndarray
+    labels: np.ndarray
+
+
+def images(case: Case, batch: int) -> Images:
+    """The same for every framework."""
+    rng = np.random.default_rng(0)
+    return Images(rng.standard_normal((batch, 3, case.size, case.size), np.float32), rng.integers(CLASSES, size=batch))
+
+
+def training_step(runtime: Runtime, case: Case, batch: int = BATCH) -> Callable[[], float]:
+    """Upload, forward, backward, optimizer (SGD with momentum, or Adam for text), and the loss's value."""
+    text = Text(length=case.size)
+    data = None if case.text else images(case, batch)
+    model = models.create(case.name, **{} if case.text else {"num_classes": CLASSES, "image_size": case.size})
+    optimizer: Optimizer = (Adam(model.parameters(), lr=LEARNING_RATE) if case.text
+                            else SGD(model.parameters(), lr=LEARNING_RATE, momentum=0.9))
+
+    def step() -> float:
+        with runtime.iteration():
+            optimizer.zero_grad()
+            if data is None:
+                loss = bert.loss(model, bert.synthetic_batch(runtime, batch, text))
+            else:
+                loss = cross_entropy(model(runtime.tensor(data.values)), runtime.tensor(data.labels, dtype=int64))
+            loss.backward()
+            optimizer.step()
+            return loss.item()
+    return step

@@ -1,0 +1,94 @@
+"""Fits rates to measured calls: seconds = sum of rate x amount over the terms of a call's work, no rate below zero.
+
+Knows samples as numbers; measures nothing.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from statistics import median
+
+import numpy as np
+
+from minidl.device.profiles import KINDS, TERMS
+
+ENOUGH = 12  # samples to fit the rates of up to six terms
+
+
+@dataclass(frozen=True, slots=True)
+class Sample:
+    """One call as it was measured: under which names its rate belongs, its kind of work, its amounts, its seconds."""
+
+    keys: tuple[str, ...]
+    kind: str
+    flops: float
+    nbytes: float
+    amounts: Mapping[str, float]
+    seconds: float
+
+
+def fit(samples: Sequence[Sample]) -> dict[str, float]:
+    """The rates that come nearest to the samples' seconds.
+
+    Squared errors are divided by the seconds: long calls count for more, because they are more of a step, but do not
+    drown the short ones. Terms that the samples cannot tell apart share their time in some way; all rates are >= 0
+    (non-negative least squares: Lawson and Hanson, Solving Least Squares Problems, 1974, chapter 23).
+    """
+    from scipy.optimize import nnls
+
+    names = [term for term in TERMS if any(sample.amounts.get(term) for sample in samples)]
+    amounts = np.array([[sample.amounts.get(name, 0.0) for name in names] for sample in samples])
+    seconds = np.array([sample.seconds for sample in samples])
+    scale = amounts.max(axis=0)  # the amounts are of very different sizes
+    weight = seconds ** -0.5
+    rates, _ = nnls(amounts / scale * weight[:, None], seconds * weight)
+    return {name: float(rate) for name, rate in zip(names, rates / scale, strict=True) if rate}
+
+
+def rates(samples: Iterable[Sample]) -> dict[str, dict[str, float]]:
+    """The rates of every name that samples belong to.
+
+    A special name (a window and stride of a convolution) that has few samples gets the rates of its general one, all
+    multiplied by the factor that suits these: a fit of its own would leave its terms to chance.
+    """
+    groups: dict[str, list[Sample]] = {}
+    for sample in samples:
+        for key in sample.keys:
+            groups.setdefault(key, []).append(sample)
+    found: dict[str, dict[str, float]] = {}
+    for group in groups.values():
+        *special, general = group[0].keys
+        if general not in found:
+            found[general] = fit(groups[general])
+        for key in special:
+            alike = groups[key]
+            found[key] = fit(alike) if len(alike) >= ENOUGH else scaled(found[general], alike)
+    return dict(sorted(found.items()))
+
+
+def scaled(general: Mapping[str, float], samples: Sequence[Sample]) -> dict[str, float]:
+    """Rates times the median factor by which samples are slower than these say."""
+    factor = median(s.seconds / sum(rate * s.amounts.get(term, 0.0) for term, rate in general.items()) for s in samples)
+    return {term: rate * factor for term, rate in general.items()}
+
+
+def peaks(samples: Sequence[Sample], bandwidth: float) -> tuple[float, float, dict[str, float]]:
+    """(FLOP/s, bytes/s, efficiency by kind): the best that was seen, and the typical share of it.
+
+    bandwidth: what copies reach. A cache may be faster: the peak is the best that anything reached. Typical is the
+    median over calls by their share of the time. Kinds of work that the CPU has no kernels for take their nearest
+    relative's.
+    """
+    flops = max(s.flops / s.seconds for s in samples if s.kind in ("conv", "matmul"))
+    nbytes = max(bandwidth, *(s.nbytes / s.seconds for s in samples))
+    efficiency = {}
+    for kind in KINDS:
+        alike = [s for s in samples if s.kind == kind]
+        long = sorted(alike, key=lambda s: s.seconds)[-max(1, len(alike) // 2):] if alike else []
+        if long:
+            efficiency[kind] = median(s.flops / s.seconds / flops if kind in ("conv", "matmul")
+                                      else s.nbytes / s.seconds / nbytes for s in long)
+    for kind in KINDS:
+        if kind not in efficiency:
+            relative = "conv" if kind in ("winograd", "fft") else "elementwise"
+            efficiency[kind] = bandwidth / nbytes if kind == "copy" else efficiency[relative]
+    return flops, nbytes, efficiency

@@ -1,0 +1,10 @@
+"""Checkpoints of a training: safetensors and JSON with checksums, written so that one is always there to go on with.
+
+``durable`` knows files, ``safetensors`` the format, ``store`` a folder of checkpoints, ``state`` what a training is.
+"""
+
+from minidl.checkpoint.safetensors import CorruptFile
+from minidl.checkpoint.state import Fixed, documents_of, restore, tensors_of
+from minidl.checkpoint.store import Checkpoint, Store, read_checkpoint
+
+__all__ = ["Checkpoint", "CorruptFile", "Fixed", "Store", "documents_of", "read_checkpoint", "restore", "tensors_of"]

@@ -1,0 +1,108 @@
+"""Files that outlast a crash: written under a temporary name, synced, renamed. Knows bytes and names, no format.
+
+A folder is published in this order, and the machine may stop after each step:
+
+    1. its files are written and synced, in a folder whose name begins with a dot
+    2. that folder is synced: what it holds has names that last
+    3. it is renamed, which is one step of the file system: it exists from now on, and not before
+    4. the folder that it is in is synced: the new name lasts
+
+A folder is removed in the reverse order: it loses its name first, and its files after. So whatever has a name without
+a dot is complete. Raises OSError; who knows what the files mean says so.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterable
+from hashlib import sha256
+from pathlib import Path
+from typing import BinaryIO, NamedTuple
+
+READ_BYTES = 1 << 20  # memory that checking a file takes, whatever the file says of itself
+HIDDEN = "."
+
+
+class Piece(NamedTuple):
+    """A range of a file that has a checksum of its own."""
+
+    offset: int
+    nbytes: int
+    sha256: str
+
+
+def write_file(path: Path, chunks: Iterable[bytes | memoryview]) -> list[Piece]:
+    """Write chunks of bytes, one at a time, and sync; returns a piece for each."""
+    pieces: list[Piece] = []
+    file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | getattr(os, "O_BINARY", 0), 0o666)
+    try:
+        offset = 0
+        for chunk in chunks:
+            rest = memoryview(chunk)
+            pieces.append(Piece(offset, rest.nbytes, sha256(rest).hexdigest()))
+            offset += rest.nbytes
+            while rest.nbytes:
+                rest = rest[os.write(file, rest):]
+            del chunk, rest  # before the next one is made
+        os.fsync(file)
+    finally:
+        os.close(file)
+    return pieces
+
+
+def first_difference(file: BinaryIO, piece: Piece) -> str:
+    """What is wrong with a piece of a file; empty if its checksum agrees."""
+    digest, rest = sha256(), piece.nbytes
+    file.seek(piece.offset)
+    while rest:
+        chunk = file.read(min(rest, READ_BYTES))
+        if not chunk:
+            return f"the file ends {rest} bytes early"
+        digest.update(chunk)
+        rest -= len(chunk)
+    return "" if digest.hexdigest() == piece.sha256 else "the checksum does not agree"
+
+
+def replace_file(path: Path, data: bytes) -> None:
+    """Write a file anew: whoever opens it finds the old content or the new, whole."""
+    hidden = path.with_name(HIDDEN + path.name)
+    write_file(hidden, [data])
+    os.replace(hidden, path)
+    sync_folder(path.parent)
+
+
+def publish_folder(path: Path, fill: Callable[[Path], None]) -> None:
+    """Make a folder with the files that ``fill`` writes into it; it takes the place of one of that name."""
+    hidden = path.with_name(HIDDEN + path.name)
+    remove_folder(hidden)
+    os.mkdir(hidden)
+    fill(hidden)
+    sync_folder(hidden)
+    remove_folder(path)
+    os.rename(hidden, path)
+    sync_folder(path.parent)
+
+
+def remove_folder(path: Path) -> None:
+    """Remove a folder and its files, if there is one: its name goes first."""
+    if not path.exists():
+        return
+    if not path.name.startswith(HIDDEN):
+        gone = path.with_name(f"{HIDDEN}{path.name}.old")
+        remove_folder(gone)
+        os.rename(path, gone)
+        path = gone
+    for name in os.listdir(path):
+        os.unlink(path / name)
+    os.rmdir(path)
+
+
+def sync_folder(path: Path) -> None:
+    """Make the names in a folder last."""
+    if os.name == "nt":
+        return  # the names of a folder cannot be synced there
+    folder = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(folder)
+    finally:
+        os.close(folder)

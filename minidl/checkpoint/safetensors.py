@@ -1,0 +1,147 @@
+"""The safetensors format: a table of names, types, shapes and byte ranges in JSON, then the bytes. Knows no checkpoint.
+
+    8 bytes            length of the table, unsigned, little-endian
+    the table          {"name": {"dtype": "F32", "shape": [2, 3], "data_offsets": [0, 24]}, ...}, spaces at its end
+    the rest           the tensors, little-endian, in C order, without holes between them
+
+Source: github.com/huggingface/safetensors, README "Format". It is written here, and not by the package of that name,
+for two things that a checkpoint needs: a tensor is on the host only while it is written, and a table that is wrong is
+refused with the byte at which it is, before anything is allocated by what it says.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from math import prod
+from typing import Any, BinaryIO
+
+from minidl.errors import UserError
+from minidl.meta import Shape
+
+CODES: dict[str, str] = {"float64": "F64", "float32": "F32", "float16": "F16", "bfloat16": "BF16", "int64": "I64",
+                         "int32": "I32", "uint8": "U8"}
+ITEM_BYTES: dict[str, int] = {"F64": 8, "F32": 4, "F16": 2, "BF16": 2, "I64": 8, "I32": 4, "U8": 1}
+NAMES = {code: name for name, code in CODES.items()}
+LENGTH_BYTES = 8
+LARGEST_TABLE = 100_000_000  # bytes, as the format has it
+MOST_DIMENSIONS = 64
+
+
+class CorruptFile(UserError):
+    """A file that is not what it says, or not what was written: ``path``, and ``offset`` in bytes."""
+
+    def __init__(self, path: object, offset: int, what: str) -> None:
+        super().__init__(f"{path}: at byte {offset}: {what}")
+        self.path = path
+        self.offset = offset
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """One tensor in a file: NumPy's name of its type, its shape, and where its bytes are in the file."""
+
+    dtype: str
+    shape: Shape
+    offset: int
+    nbytes: int
+
+
+def table(tensors: Mapping[str, tuple[str, Shape]]) -> bytes:
+    """The beginning of a file for tensors of these types (NumPy's names) and shapes, whose bytes follow in this order.
+
+    Each starts at a multiple of its item's size if larger items come first.
+    """
+    rows: dict[str, Any] = {}
+    start = 0
+    for name, (dtype, shape) in tensors.items():
+        code = CODES[dtype]
+        stop = start + prod(shape) * ITEM_BYTES[code]
+        rows[name] = {"dtype": code, "shape": list(shape), "data_offsets": [start, stop]}
+        start = stop
+    text = json.dumps(rows, separators=(",", ":")).encode()
+    text += b" " * (-len(text) % LENGTH_BYTES)
+    return len(text).to_bytes(LENGTH_BYTES, "little") + text
+
+
+def read_table(file: BinaryIO, path: object, file_bytes: int) -> dict[str, Entry]:
+    """The table of an open file of that many bytes, in the order of the bytes. Raises CorruptFile."""
+    length = int.from_bytes(file.read(LENGTH_BYTES), "little")
+    if file_bytes < LENGTH_BYTES:
+        raise CorruptFile(path, 0, f"{file_bytes} bytes are too few for a safetensors file")
+    data = LENGTH_BYTES + length
+    if length > LARGEST_TABLE or data > file_bytes:
+        raise CorruptFile(path, 0, f"a table of {length} bytes does not fit a file of {file_bytes}")
+    text = file.read(length)
+    rows = parse_object(text, path, LENGTH_BYTES)
+    entries: dict[str, Entry] = {}
+    for name, row in rows.items():
+        if name == "__metadata__":
+            continue
+        try:
+            entries[name] = _entry(row, data)
+        except ValueError as error:
+            raise CorruptFile(path, LENGTH_BYTES + _where(text, name), f"tensor {_short(name)}: {error}") from None
+    ordered = dict(sorted(entries.items(), key=lambda item: (item[1].offset, item[1].nbytes)))
+    end = data
+    for name, entry in ordered.items():
+        if entry.offset != end:
+            raise CorruptFile(path, LENGTH_BYTES + _where(text, name),
+                              f"tensor {_short(name)} starts at byte {entry.offset}; the one before ends at {end}")
+        end += entry.nbytes
+    if end != file_bytes:
+        raise CorruptFile(path, min(end, file_bytes), f"the tensors end at byte {end}, the file at {file_bytes}")
+    return ordered
+
+
+def _entry(row: Any, data: int) -> Entry:
+    """Raises ValueError saying what is wrong."""
+    if type(row) is not dict or row.keys() != {"dtype", "shape", "data_offsets"}:
+        raise ValueError("expected dtype, shape and data_offsets")
+    code, shape, offsets = row["dtype"], row["shape"], row["data_offsets"]
+    if type(code) is not str or code not in NAMES:
+        raise ValueError(f"dtype {_short(code)} is none of {', '.join(NAMES)}")
+    for key, value, most in (("shape", shape, MOST_DIMENSIONS), ("data_offsets", offsets, 2)):
+        if type(value) is not list or len(value) > most or not all(type(n) is int and 0 <= n < 1 << 63 for n in value):
+            raise ValueError(f"{key} {_short(value)} is no list of at most {most} sizes")
+    nbytes = prod(shape) * ITEM_BYTES[code]
+    if len(offsets) != 2 or offsets[1] - offsets[0] != nbytes:
+        raise ValueError(f"data_offsets {_short(offsets)} are not {_short(nbytes)} bytes apart")
+    return Entry(NAMES[code], tuple(shape), data + offsets[0], nbytes)
+
+
+def parse_object(text: bytes, path: object, offset: int) -> dict[str, Any]:
+    """A JSON object, each key of which comes once, that begins at this byte of a file. Raises CorruptFile."""
+    def unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+        found = dict(pairs)
+        if len(found) < len(pairs):
+            raise ValueError("a key comes twice")
+        return found
+
+    try:
+        value = json.loads(text.decode("utf-8"), object_pairs_hook=unique)
+    except json.JSONDecodeError as error:
+        at = len(error.doc[:error.pos].encode())
+        raise CorruptFile(path, offset + at, f"not JSON: {error.msg}") from None
+    except UnicodeDecodeError as error:
+        raise CorruptFile(path, offset + error.start, "not UTF-8") from None
+    except RecursionError:
+        raise CorruptFile(path, offset, "not JSON that can be read: nested too deeply") from None
+    except ValueError as error:  # also a number with thousands of digits
+        raise CorruptFile(path, offset, f"not JSON that can be read: {_short(error)}") from None
+    if type(value) is not dict:
+        raise CorruptFile(path, offset, "expected a JSON object")
+    return value
+
+
+def _where(text: bytes, name: str) -> int:
+    return max(0, text.find(json.dumps(name).encode()))
+
+
+def _short(value: object) -> str:
+    try:
+        text = str(value)
+    except ValueError:  # an integer of thousands of digits has no decimal form
+        return "a number of thousands of digits"
+    return text if len(text) <= 40 else text[:37] + "..."

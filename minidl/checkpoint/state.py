@@ -1,0 +1,127 @@
+"""What a training has to remember to go on bit for bit, to a checkpoint and back. Knows no file and no loop.
+
+    tensors       parameters, buffers (batch norm's statistics) and the optimizer's states
+    counters      the runtime's: random seeds given out, steps done, Adam's t. All random numbers follow from the seed
+                  and these; so does the position in the data, whose order follows from the seed and the step.
+    fixed         the arguments that decide the results. They must be the same when the training goes on; memory
+                  budget and policy need not, as they do not change a bit.
+    measured      traces and plans, so that the plan found so far is followed again. They count only under the same
+                  device, policy, budget and host memory; elsewhere the policy starts anew.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+from minidl.checkpoint.safetensors import CorruptFile
+from minidl.checkpoint.store import Checkpoint
+from minidl.errors import UserError
+from minidl.memory.formats import SavedPlan, plan_from_json, plan_to_json, trace_from_json, trace_to_json
+from minidl.memory.plan import Plan
+from minidl.memory.trace import Trace
+from minidl.nn import Module
+from minidl.ops.update import upload_
+from minidl.optim import Optimizer
+from minidl.runtime import Runtime
+from minidl.tensor import Tensor
+
+STATE = "state.json"
+Fixed = Mapping[str, str | int | float | None]
+
+
+def tensors_of(model: Module, optimizer: Optimizer) -> dict[str, Tensor]:
+    """All tensors that a training step changes, by the names that a checkpoint gives them: for ``Store.save``."""
+    named = {f"model.{name}": tensor for name, tensor in (*model.named_parameters(), *model.named_buffers())}
+    return named | {f"optimizer.{name}": tensor for name, tensor in optimizer.named_states().items()}
+
+
+def documents_of(runtime: Runtime, fixed: Fixed) -> dict[str, str]:
+    """Everything else, as documents for ``Store.save``."""
+    documents = {}
+    plans = []
+    for number, (trace, plan) in enumerate(_measured(runtime)):
+        plans.append({"round": plan.round, "share": plan.share})
+        documents[f"trace-{number}.json"] = trace_to_json(trace)
+        documents[f"plan-{number}.json"] = plan_to_json(SavedPlan.of(plan, trace))
+    state = {"seed": runtime.seed, "counters": runtime.counters, "fixed": fixed, "setting": _setting(runtime),
+             "plans": plans}
+    return {STATE: json.dumps(state, indent=1) + "\n"} | documents
+
+
+def _measured(runtime: Runtime) -> list[tuple[Trace, Plan]]:
+    """What the runtime knows of its iterations: each sequence's trace, and the best plan for it so far."""
+    guide = runtime.executor.guide
+    return [] if guide is None else [(entry.trace, replace(entry.plan.best or entry.plan, round=entry.plan.round))
+                                     for entry in guide.entries]
+
+
+def _setting(runtime: Runtime) -> dict[str, str | int]:
+    """What a plan is made for."""
+    return {"device": runtime.device.name, "policy": runtime.policy.name, "budget_bytes": runtime.budget_bytes,
+            "host_bytes": runtime.memory.allocator.host.capacity}
+
+
+def restore(checkpoint: Checkpoint, runtime: Runtime, model: Module, optimizer: Optimizer, fixed: Fixed) -> None:
+    """Put a training into the state that a checkpoint holds: one iteration, with an upload for each tensor.
+
+    Raises UserError, before anything is written, if the checkpoint is not one of this training.
+    """
+    state = checkpoint.document(STATE)
+    where = checkpoint.path / STATE
+    counters, plans, was = state.get("counters"), state.get("plans"), state.get("fixed")
+    if type(was) is not dict or type(plans) is not list or type(counters) is not dict or not _are_counts(counters):
+        raise CorruptFile(where, 0, "expected counters, plans and fixed arguments")
+    for name in sorted({*was, *fixed}):
+        if was.get(name) != fixed.get(name):
+            raise UserError(f"{checkpoint.path} was made with {_argument(name, was.get(name))}, not "
+                            f"{_argument(name, fixed.get(name))}: to go on with it, leave that as it was")
+    targets = tensors_of(model, optimizer)
+    _require_that_they_fit(checkpoint, targets)
+    measured = [_plan(checkpoint, number, row) for number, row in enumerate(plans)]
+    with runtime.iteration():
+        for name, tensor in targets.items():
+            upload_(tensor, checkpoint.array(name))
+    runtime.counters.clear()
+    runtime.counters.update(counters)
+    if runtime.executor.guide is not None and state.get("setting") == _setting(runtime):
+        runtime.executor.guide.recall(measured)
+
+
+def _are_counts(counters: dict[str, Any]) -> bool:
+    return all(type(n) is int and n >= 0 for n in counters.values())
+
+
+def _argument(name: str, value: object) -> str:
+    return f"no {name}" if value is None else f"{name} {value}"
+
+
+def _require_that_they_fit(checkpoint: Checkpoint, targets: Mapping[str, Tensor]) -> None:
+    other = sorted(checkpoint.tensors.keys() ^ targets.keys())
+    if other:
+        raise UserError(f"{checkpoint.path} is not of this model and optimizer: {len(other)} tensors are missing or "
+                        f"unexpected, the first is {other[0]}")
+    for name, tensor in targets.items():
+        found = checkpoint.tensors[name]
+        if (found.shape, found.dtype) != (tensor.shape, tensor.dtype.name):
+            raise UserError(f"{checkpoint.path} is not of this model: {name} is {found.dtype}{list(found.shape)} and "
+                            f"must be {tensor.dtype.name}{list(tensor.shape)}")
+
+
+def _plan(checkpoint: Checkpoint, number: int, row: Any) -> tuple[Trace, Plan]:
+    """The trace and the plan of a sequence of calls, and how far its policy had come with it."""
+    documents = []
+    for kind, read in (("trace", trace_from_json), ("plan", plan_from_json)):
+        name = f"{kind}-{number}.json"
+        checkpoint.document(name)  # refused here if it is missing, or no JSON
+        try:
+            documents.append(read(checkpoint.documents[name]))
+        except UserError as error:
+            raise CorruptFile(checkpoint.path / name, 0, str(error)) from None
+    trace, saved = documents
+    assert isinstance(trace, Trace) and isinstance(saved, SavedPlan)
+    if type(row) is not dict or type(row.get("round")) is not int or type(row.get("share")) is not float:
+        raise CorruptFile(checkpoint.path / STATE, 0, f"plans[{number}]: expected round and share")
+    return trace, replace(saved.plan, round=row["round"], share=row["share"])

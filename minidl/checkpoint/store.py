@@ -1,0 +1,213 @@
+"""A folder of checkpoints: each a folder ``step-00000050`` of its own, the newest few kept. Knows no model.
+
+    tensors.safetensors   the tensors
+    *.json                everything else, as documents of their own
+    manifest.json         the SHA-256 of every range of bytes: one a tensor, one a document; and its own
+
+A checkpoint is written by ``durable.publish_folder``, so one that has a name is complete: a program that is killed at
+any moment leaves the ones before. Reading checks every byte before anything is believed, in memory that does not
+depend on what the files say.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from hashlib import sha256
+from pathlib import Path
+from typing import Any, Protocol
+
+import numpy as np
+
+from minidl.checkpoint.durable import (
+    HIDDEN,
+    Piece,
+    first_difference,
+    publish_folder,
+    remove_folder,
+    sync_folder,
+    write_file,
+)
+from minidl.checkpoint.safetensors import CODES, ITEM_BYTES, CorruptFile, Entry, parse_object, read_table, table
+from minidl.errors import UserError
+from minidl.meta import DType, Shape
+
+FORMAT, VERSION = "minidl-checkpoint", 1
+TENSORS, MANIFEST = "tensors.safetensors", "manifest.json"
+LARGEST_DOCUMENT = 256 << 20  # bytes
+_NAME = re.compile(r"step-(\d{8,})")
+_OWN_CHECKSUM = '"sha256": "{}"}}\n'
+
+
+class Source(Protocol):
+    """What is saved of a tensor."""
+
+    @property
+    def shape(self) -> Shape: ...
+
+    @property
+    def dtype(self) -> DType: ...
+
+    def numpy(self) -> np.ndarray: ...
+
+
+@dataclass(frozen=True)
+class Checkpoint:
+    """One that has been read and found to be as it was written. Its tensors are read when they are asked for."""
+
+    path: Path
+    step: int
+    tensors: Mapping[str, Entry]
+    documents: Mapping[str, bytes]
+
+    def array(self, name: str) -> np.ndarray:
+        """The value of a tensor. Raises CorruptFile if the file has changed since it was checked."""
+        entry = self.tensors[name]
+        with open(self.path / TENSORS, "rb") as file:
+            file.seek(entry.offset)
+            data = file.read(entry.nbytes)
+        if len(data) != entry.nbytes:
+            raise CorruptFile(self.path / TENSORS, entry.offset, f"{name} ends early")
+        return np.frombuffer(data, entry.dtype).reshape(entry.shape)
+
+    def document(self, name: str) -> dict[str, Any]:
+        """A document as an object. Raises CorruptFile."""
+        if name not in self.documents:
+            raise CorruptFile(self.path / name, 0, "there is no such file")
+        return parse_object(self.documents[name], self.path / name, 0)
+
+
+class Store:
+    """The checkpoints in one folder; ``keep`` is how many stay there."""
+
+    def __init__(self, folder: Path, *, keep: int) -> None:
+        self.folder = folder
+        self.keep = keep
+
+    def steps(self) -> list[int]:
+        """The steps of which there is a checkpoint, oldest first."""
+        if not self.folder.is_dir():
+            return []
+        found = (_NAME.fullmatch(name) for name in os.listdir(self.folder))
+        return sorted(int(match[1]) for match in found if match)
+
+    def path(self, step: int) -> Path:
+        return self.folder / f"step-{step:08}"
+
+    def save(self, step: int, tensors: Mapping[str, Source], documents: Mapping[str, str]) -> Path:
+        """Write a checkpoint, then remove the oldest beyond ``keep``. Raises UserError when the disk refuses.
+
+        Tensors are read one at a time, when they are written. The names of documents end in ``.json``.
+        """
+        path = self.path(step)
+        try:
+            if not self.folder.is_dir():
+                os.makedirs(self.folder)
+                sync_folder(self.folder.parent)
+            self._clean()
+            publish_folder(path, lambda folder: _fill(folder, tensors, documents))
+            for old in self.steps()[:-self.keep]:
+                remove_folder(self.path(old))
+        except OSError as error:
+            raise UserError(f"cannot write the checkpoint {path}: {error.strerror or error}") from None
+        return path
+
+    def _clean(self) -> None:
+        """Remove what a program that was killed has left of a checkpoint: those without a name."""
+        for name in os.listdir(self.folder):
+            if name.startswith(HIDDEN) and _NAME.match(name[1:]):
+                remove_folder(self.folder / name)
+
+
+def _fill(folder: Path, tensors: Mapping[str, Source], documents: Mapping[str, str]) -> None:
+    names = sorted(tensors, key=lambda name: -ITEM_BYTES[CODES[tensors[name].dtype.name]])  # so that all are aligned
+    head = table({name: (tensors[name].dtype.name, tensors[name].shape) for name in names})
+
+    def chunks() -> Iterator[bytes | memoryview]:
+        yield head
+        for name in names:
+            yield np.ascontiguousarray(tensors[name].numpy()).reshape(-1).view(np.uint8).data
+
+    rows = [_row(TENSORS, name, piece)
+            for name, piece in zip(["", *names], write_file(folder / TENSORS, chunks()), strict=True)]
+    for name, text in documents.items():
+        rows += [_row(name, "", piece) for piece in write_file(folder / name, [text.encode()])]
+    body = f'{{"format": "{FORMAT}", "version": {VERSION},\n"pieces": [\n' + ",\n".join(rows) + "],\n"
+    own = _OWN_CHECKSUM.format(sha256(body.encode()).hexdigest())
+    write_file(folder / MANIFEST, [(body + own).encode()])
+
+
+def _row(file: str, tensor: str, piece: Piece) -> str:
+    return json.dumps({"file": file, "tensor": tensor, "offset": piece.offset, "bytes": piece.nbytes,
+                       "sha256": piece.sha256})
+
+
+def read_checkpoint(path: Path) -> Checkpoint:
+    """Check every byte of a checkpoint. Raises UserError; CorruptFile with the file and the byte if one is damaged."""
+    match = _NAME.fullmatch(path.name)
+    if match is None or not path.is_dir():
+        raise UserError(f"{path} is no checkpoint")
+    try:
+        return _read(path, int(match[1]))
+    except OSError as error:
+        raise UserError(f"cannot read the checkpoint {path}: {error.strerror or error}") from None
+
+
+def _read(path: Path, step: int) -> Checkpoint:
+    pieces = _manifest(path / MANIFEST)
+    documents: dict[str, bytes] = {}
+    entries: dict[str, Entry] = {}
+    for name, listed in pieces.items():
+        with open(path / name, "rb") as file:
+            size, end = os.fstat(file.fileno()).st_size, 0
+            for tensor, piece in listed:
+                if piece.offset != end:
+                    raise CorruptFile(path / MANIFEST, 0, f"the pieces of {name} leave out byte {end}")
+                wrong = first_difference(file, piece)
+                if wrong:
+                    whose = f" of {tensor}" if tensor else ""
+                    raise CorruptFile(path / name, piece.offset, f"{wrong} (the {piece.nbytes} bytes{whose} from here)")
+                end += piece.nbytes
+            if end != size:
+                raise CorruptFile(path / name, end, f"{size - end} bytes too many")
+            file.seek(0)
+            if name == TENSORS:
+                entries = read_table(file, path / name, size)
+            elif size > LARGEST_DOCUMENT:
+                raise CorruptFile(path / name, 0, f"{size} bytes are too many for a document")
+            else:
+                documents[name] = file.read(size)
+    if TENSORS not in pieces:
+        raise CorruptFile(path / MANIFEST, 0, f"{TENSORS} is not listed")
+    return Checkpoint(path, step, entries, documents)
+
+
+def _manifest(path: Path) -> dict[str, list[tuple[str, Piece]]]:
+    """file -> its pieces, each with the name of a tensor or nothing."""
+    with open(path, "rb") as file:
+        size = os.fstat(file.fileno()).st_size
+        if size > LARGEST_DOCUMENT:
+            raise CorruptFile(path, 0, f"{size} bytes are too many for a manifest")
+        text = file.read(size)
+    own = len(_OWN_CHECKSUM.format("0" * 64))
+    if text[-own:] != _OWN_CHECKSUM.format(sha256(text[:-own]).hexdigest()).encode():
+        raise CorruptFile(path, max(0, size - own), "the checksum of the manifest itself does not agree")
+    data = parse_object(text, path, 0)
+    if data.get("format") != FORMAT or data.get("version") != VERSION:
+        raise CorruptFile(path, 0, f"not version {VERSION} of {FORMAT}")
+    rows = data.get("pieces")
+    pieces: dict[str, list[tuple[str, Piece]]] = {}
+    for row in rows if type(rows) is list else [None]:
+        if type(row) is not dict or {key: type(value) for key, value in row.items()} != _ROW:
+            raise CorruptFile(path, 0, "pieces is no list of pieces")
+        file, offset, nbytes = row["file"], row["offset"], row["bytes"]
+        if file != TENSORS and not re.fullmatch(r"[a-z0-9-]+\.json", file) or min(offset, nbytes) < 0:
+            raise CorruptFile(path, 0, "a piece of no file of a checkpoint")
+        pieces.setdefault(file, []).append((row["tensor"], Piece(offset, nbytes, row["sha256"])))
+    return pieces
+
+
+_ROW = {"file": str, "tensor": str, "offset": int, "bytes": int, "sha256": str}

@@ -1,0 +1,90 @@
+"""Batches made ahead of the step by threads, in order; and how well they keep up. Knows no format and no model.
+
+At most ``ahead`` batches are under way or ready while a step runs: they are what the host budget counts. A batch is cut
+into examples, so that all threads work on the one that is wanted next. An error of an example is raised when its batch
+is due, and not before: which batch that is does not depend on the threads.
+"""
+
+from collections import deque
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass, field
+from threading import Lock
+from time import perf_counter
+from typing import Generic, Protocol, TypeVar
+
+MOST_AHEAD = 4  # batches
+HOST_SHARE = 0.25  # of the host budget, at most, for them
+
+
+class _Sized(Protocol):
+    @property
+    def nbytes(self) -> int: ...
+
+
+B = TypeVar("B", bound=_Sized)
+
+
+@dataclass(frozen=True, slots=True)
+class Job(Generic[B]):
+    """A batch to be, of ``size`` examples: ``parts`` fill it, in any order and at the same time; ``done`` returns it."""
+
+    size: int
+    parts: list[Callable[[], None]]
+    done: Callable[[], B]
+
+
+@dataclass
+class Feed:
+    """Counts what the threads do, and how long whoever wants a batch waits for it.
+
+    workers      threads
+    ahead        batches
+    """
+
+    workers: int
+    ahead: int
+    waited_seconds: float = 0.0
+    busy_seconds: float = 0.0  # of all threads together
+    made: int = 0  # examples
+    peak_bytes: int = 0  # of batches ahead at once
+    _lock: Lock = field(default_factory=Lock, repr=False)
+
+    @property
+    def per_second(self) -> float | None:
+        """Examples a second that the threads can make, beside all else that runs; None before the first."""
+        return self.made * self.workers / self.busy_seconds if self.busy_seconds else None
+
+    def run(self, jobs: Iterator[Job[B]]) -> Iterator[B]:
+        """The batches, in order. To be closed, or used up: then no thread is left."""
+        pool = ThreadPoolExecutor(self.workers, thread_name_prefix="data")
+        waiting: deque[tuple[Job[B], list[Future[None]]]] = deque()
+        try:
+            while True:
+                while len(waiting) <= self.ahead and (job := next(jobs, None)) is not None:
+                    waiting.append((job, [pool.submit(self._timed, part) for part in job.parts]))
+                if not waiting:
+                    return
+                start = perf_counter()
+                job, futures = waiting.popleft()
+                for future in futures:
+                    future.result()
+                self.waited_seconds += perf_counter() - start
+                self.made += job.size
+                batch = job.done()
+                self.peak_bytes = max(self.peak_bytes, batch.nbytes * len(waiting))
+                yield batch
+        finally:
+            pool.shutdown(wait=True, cancel_futures=True)
+
+    def _timed(self, part: Callable[[], None]) -> None:
+        start = perf_counter()
+        part()
+        seconds = perf_counter() - start
+        with self._lock:
+            self.busy_seconds += seconds
+
+
+def batches_ahead(nbytes: int, host_memory: int) -> int:
+    """How many batches of ``nbytes`` to keep ready in a host budget; 0: each is made when it is wanted."""
+    return min(MOST_AHEAD, int(host_memory * HOST_SHARE) // max(nbytes, 1))

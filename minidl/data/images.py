@@ -1,0 +1,139 @@
+"""A data set of encoded images: decoded by threads ahead of the step, a random part of each to train on. Knows no
+format: a Source has the bytes, ``pixels`` makes images of them, ``Feed`` has the threads."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import partial
+
+import numpy as np
+
+from minidl.data.batch import Batch, ImageShape
+from minidl.data.dataset import Chosen, held_out, in_order, once
+from minidl.data.feed import Feed, Job
+from minidl.data.pixels import central_view, classes_of, decode, pixels, random_view, whole
+from minidl.data.source import BadFile, BadFiles, Source
+from minidl.errors import UserError
+
+LEAST_WITH_MASK = 0.5  # of the area of an image with a mask: small parts of it show little of what is to be found
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """Some images of a source, by number."""
+
+    source: Source
+    examples: np.ndarray
+
+    def __len__(self) -> int:
+        return len(self.examples)
+
+
+class Images:
+    """Images [channels, size, size], normalised, with a class each or one a pixel.
+
+    train, test   where they come from; ``test`` None: a tenth of ``train``, always the same ones, is held out
+    num_classes   None: one more than the largest label
+    channels      1 (grey) or 3
+    bad           what becomes of broken files. With ``skip`` the next image that is whole takes the place of a broken
+                  one in training, whatever the threads do; from the test it is left out.
+    """
+
+    real = True
+
+    def __init__(self, train: Source, test: Source | None, *, size: int, channels: int, num_classes: int | None,
+                 bad: BadFiles, feed: Feed) -> None:
+        self.input_shape: ImageShape = (channels, size, size)
+        self.label_shape: tuple[int, ...] = (size, size) if train.labels is None else ()
+        self.class_names = train.class_names
+        self.feed: Feed | None = feed
+        self.bad = bad
+        self._feed = feed
+        if test is None:
+            learnt, tested = held_out(len(train))
+            self._train, self._test = Part(train, learnt), Part(train, tested)
+        else:
+            self._train, self._test = Part(train, np.arange(len(train))), Part(test, np.arange(len(test)))
+        self.num_classes = self._count_classes(num_classes)
+
+    def _count_classes(self, wanted: int | None) -> int:
+        """How many classes there are. Raises BadFile if a label is not below what was asked for."""
+        if self._train.source.labels is None:
+            assert wanted is not None, "masks do not say how many classes there are"
+            return wanted
+        if wanted is None:
+            wanted = len(self.class_names) or int(self._train.source.labels.max()) + 1
+        for part in (self._train, self._test):
+            labels = part.source.labels
+            assert labels is not None
+            wrong = np.flatnonzero(labels >= wanted)
+            for example in wrong:
+                self.bad.note(BadFile(part.source.name(int(example)), f"its class is {labels[example]}, and there are "
+                                                                      f"{wanted} (0 to {wanted - 1})"))
+        return wanted
+
+    @property
+    def train_size(self) -> int:
+        """Images to train on."""
+        return len(self._train)
+
+    def shapes(self, batch: int) -> Batch:
+        """A batch without values."""
+        return Batch(batch, self.input_shape, label_shape=self.label_shape)
+
+    def batches(self, batch: int, *, seed: int = 0, skip: int = 0) -> Iterator[Batch]:
+        """See Data. Raises BadFile when a batch is due that has a broken image."""
+        chosen = in_order(len(self._train), batch, seed=seed, skip=skip)
+        yield from self._feed.run(self._job(self._train, some, seed) for some in chosen)
+
+    def test_batches(self, batch: int) -> Iterator[Batch]:
+        """Every test image once, its middle (with masks all of it); without broken ones, if they are skipped."""
+        jobs = (self._job(self._test, some, None) for some in once(len(self._test), batch))
+        return (made for made in self._feed.run(jobs) if made.size)
+
+    def _job(self, part: Part, chosen: Chosen, seed: int | None) -> Job[Batch]:
+        """A batch to be filled row by row; ``seed`` None: without randomness, and without replacement."""
+        count = len(chosen.examples)
+        images = np.empty((count, *self.input_shape), np.float32)
+        labels = np.empty((count, *self.label_shape), np.int64)
+        kept = np.ones(count, bool)
+
+        def fill(row: int) -> None:
+            at = int(chosen.examples[row])
+            for step in range(len(part) if seed is not None else 1):
+                example = int(part.examples[(at + step) % len(part)])
+                if part.source.name(example) in self.bad:
+                    continue
+                random = None if seed is None else np.random.default_rng([seed, chosen.epoch, example])
+                try:
+                    self._fill(part.source, example, random, images[row], labels[row:row + 1])
+                    return
+                except BadFile as error:
+                    self.bad.note(error)
+            if seed is not None:
+                raise UserError(f"{part.source.name(0)}: neither this nor any of the other {len(part) - 1} images can be "
+                                "used")
+            kept[row] = False
+
+        def done() -> Batch:
+            whole_batch = kept.all()
+            return Batch(int(kept.sum()), self.input_shape, images if whole_batch else images[kept],
+                         labels if whole_batch else labels[kept], self.label_shape)
+
+        return Job(count, [partial(fill, row) for row in range(count)], done)
+
+    def _fill(self, source: Source, example: int, random: np.random.Generator | None, image_out: np.ndarray,
+              label_out: np.ndarray) -> None:
+        """Decode one image, and its mask.  label_out: [1] or [1, size, size]."""
+        name, size = source.name(example), self.input_shape[1]
+        image = decode(source.image(example), name, mode="L" if self.input_shape[0] == 1 else "RGB")
+        if source.labels is not None:
+            label_out[0] = source.labels[example]
+            view = central_view(*image.size) if random is None else random_view(*image.size, random)
+        else:
+            mask = decode(source.mask(example), name, mode=None)
+            if mask.size != image.size:
+                raise BadFile(name, f"{image.size[0]} x {image.size[1]} pixels, and its mask {mask.size[0]} x "
+                                    f"{mask.size[1]}")
+            view = whole(*image.size) if random is None else random_view(*image.size, random, least=LEAST_WITH_MASK)
+            classes_of(mask, view, size, name, num_classes=self.num_classes, out=label_out[0])
+        pixels(image, view, size, out=image_out)

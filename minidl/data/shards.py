@@ -1,0 +1,125 @@
+"""Images in WebDataset's tar shards: members of one name up to the first dot make a sample, ``.cls`` has its class.
+
+A shard is indexed once, from its headers, and images are then read from where they lie. Every length that a header
+claims is held against that of the file. Decodes no image.
+"""
+
+import os
+import tarfile
+from collections.abc import Iterator, Sequence
+from io import RawIOBase
+from pathlib import Path
+from typing import Any, BinaryIO, cast
+
+from minidl.data.source import MOST_FILE_BYTES, BadFile, BadFiles, Extent, Packed, is_image
+from minidl.errors import UserError
+
+LABEL = "cls"
+MOST_LABEL_BYTES = 32
+_LONGEST_HEADER = 1 << 20  # bytes; of a name, or of what is told about a member
+
+
+def read_shards(paths: Sequence[Path], bad: BadFiles) -> Packed:
+    """All samples of the shards, in their order. Of a broken one those before the damage count, if it is skipped.
+
+    Raises BadFile, with the shard and the sample, if one is cut off or damaged, or if a sample has no image, several,
+    or no class. Raises UserError if there are no samples.
+    """
+    extents: list[Extent] = []
+    labels: list[int] = []
+    for path in paths:
+        try:
+            file = os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0))  # stays open: samples are read from it
+        except OSError as error:
+            bad.note(BadFile(str(path), error.strerror or str(error)))
+            continue
+        try:
+            for name, members in _samples(_members(path, file)):
+                try:
+                    extent, label = _sample(f"{path}:{name}", file, members)
+                    extents.append(extent)
+                    labels.append(label)
+                except BadFile as error:
+                    bad.note(error)
+        except BadFile as error:
+            bad.note(error)
+    if not extents:
+        raise UserError(f"{paths[0]}: there are no samples with an image and a class in it")
+    return Packed(extents, labels)
+
+
+def _samples(members: Iterator[tarfile.TarInfo]) -> Iterator[tuple[str, dict[str, tarfile.TarInfo]]]:
+    """(name, members by what comes after the first dot); a sample's members lie together."""
+    name, parts = "", dict[str, tarfile.TarInfo]()
+    for member in members:
+        folder, _, base = member.name.rpartition("/")
+        stem, _, ending = base.partition(".")
+        key = f"{folder}/{stem}" if folder else stem
+        if parts and key != name:
+            yield name, parts
+            parts = {}
+        name = key
+        parts[ending.lower()] = member
+    if parts:
+        yield name, parts
+
+
+def _sample(name: str, file: int, members: dict[str, tarfile.TarInfo]) -> tuple[Extent, int]:
+    images = [member for ending, member in members.items() if is_image(f"x.{ending}")]
+    if len(images) != 1 or LABEL not in members:
+        raise BadFile(name, f"a sample is one image and one .{LABEL}, not {', '.join(members) or 'nothing'}")
+    label, image = members[LABEL], images[0]
+    text = os.pread(file, min(label.size, MOST_LABEL_BYTES), label.offset_data)
+    if label.size > MOST_LABEL_BYTES or not text.strip().isdigit():
+        raise BadFile(name, f"its class is {text!r}, not a whole number from 0")
+    if not 0 < image.size <= MOST_FILE_BYTES:
+        raise BadFile(name, f"{image.size} bytes, and an image has 1 to {MOST_FILE_BYTES}")
+    return Extent(file, image.offset_data, image.size, name), int(text)
+
+
+def _members(path: Path, file: int) -> Iterator[tarfile.TarInfo]:
+    """The files in a shard, by their headers. Raises BadFile where it is cut off or damaged."""
+    size, end = os.fstat(file).st_size, 0
+    try:
+        # Only "r:": a compressed shard could not be read in any order.
+        with tarfile.open(fileobj=cast(BinaryIO, _Bounded(file, size)), mode="r:") as archive:
+            while (member := archive.next()) is not None:
+                archive.members.clear()  # it keeps all of them, and a shard may have a million
+                if member.offset < end or member.size < 0:
+                    raise BadFile(str(path), f"damaged at byte {end}")
+                end = member.offset_data + (member.size if member.isreg() else 0)
+                if end > size:
+                    raise BadFile(str(path), f"cut off: {member.name} should end at byte {end}, and it has {size}")
+                if member.isreg():
+                    yield member
+            # An archive ends with a block of zeros; without one the end is missing.
+            if os.pread(file, tarfile.BLOCKSIZE, archive.offset) != bytes(tarfile.BLOCKSIZE):
+                raise BadFile(str(path), f"cut off or damaged at byte {archive.offset}")
+    except BadFile:
+        raise
+    except (tarfile.TarError, OSError, ValueError, OverflowError, EOFError, RecursionError, KeyError) as error:
+        raise BadFile(str(path), f"not a tar archive, or damaged: {error}") from None
+
+
+class _Bounded(RawIOBase):
+    """A file of which no more is ever read at once than there is, and than a header may have: lengths that a damaged
+    archive claims are not allocated."""
+
+    def __init__(self, file: int, size: int) -> None:
+        self._file = file
+        self._size = size
+        self._at = 0
+
+    def read(self, size: int = -1) -> Any:
+        data = os.pread(self._file, max(0, min(size, self._size - self._at, _LONGEST_HEADER)), self._at)
+        self._at += len(data)
+        return data
+
+    def seek(self, offset: int, whence: int = 0) -> int:
+        if offset < 0:
+            raise OSError(f"it leads to byte {offset}")
+        self._at = offset
+        return offset
+
+    def tell(self) -> int:
+        return self._at

@@ -1,0 +1,131 @@
+"""Where encoded images and their labels come from, one at a time, and what becomes of broken ones. Decodes nothing."""
+
+import os
+import stat
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from threading import Lock
+from typing import Protocol
+
+import numpy as np
+
+from minidl.errors import UserError
+
+IMAGE_SUFFIXES = (".jpg", ".jpeg", ".png", ".webp", ".bmp", ".gif", ".ppm", ".pgm")
+MOST_FILE_BYTES = 256 << 20  # of one image: what is longer is not read
+
+
+class BadFile(UserError):
+    """A file, or a part of one, that cannot be used: ``name`` says which, the message also why."""
+
+    def __init__(self, name: str, why: str) -> None:
+        super().__init__(f"{name}: {why}")
+        self.name = name
+
+
+class BadFiles:
+    """What is done about them: the first ends the run, or all are left out, counted and named at the end."""
+
+    def __init__(self, *, skip: bool = False) -> None:
+        self.skip = skip
+        self._found: dict[str, str] = {}
+        self._lock = Lock()
+
+    def note(self, error: BadFile) -> None:
+        """Raises it, unless bad files are skipped."""
+        if not self.skip:
+            raise error
+        with self._lock:
+            self._found.setdefault(error.name, str(error))
+
+    def __contains__(self, name: str) -> bool:
+        return name in self._found
+
+    def __len__(self) -> int:
+        return len(self._found)
+
+    @property
+    def messages(self) -> list[str]:
+        """One a file, by its name (threads find them in any order); what is no text in a name is shown as bytes."""
+        return [self._found[name].encode(errors="backslashreplace").decode() for name in sorted(self._found)]
+
+
+class Source(Protocol):
+    """Encoded images with labels, by number. May be asked by several threads at once.
+
+    class_names   () if they have none
+    labels        [N], a class an image; None where each has a mask
+    """
+
+    class_names: tuple[str, ...]
+    labels: np.ndarray | None
+
+    def __len__(self) -> int: ...
+
+    def name(self, example: int) -> str:
+        """For people: which file, and which part of it."""
+
+    def image(self, example: int) -> bytes:
+        """As it is stored. Raises BadFile."""
+
+    def mask(self, example: int) -> bytes:
+        """As it is stored, an image of classes. Raises BadFile."""
+
+
+@dataclass(frozen=True, slots=True)
+class Extent:
+    """A part of an open file: one encoded image. ``name`` for people."""
+
+    file: int  # descriptor
+    offset: int
+    nbytes: int
+    name: str
+
+
+class Packed:
+    """Images that lie inside of larger files, which stay open: a Source."""
+
+    def __init__(self, extents: Sequence[Extent], labels: Sequence[int]) -> None:
+        self.class_names: tuple[str, ...] = ()
+        self.labels: np.ndarray | None = np.array(labels, np.int64)
+        self._extents = extents
+
+    def __len__(self) -> int:
+        return len(self._extents)
+
+    def name(self, example: int) -> str:
+        return self._extents[example].name
+
+    def image(self, example: int) -> bytes:
+        extent = self._extents[example]
+        data = os.pread(extent.file, extent.nbytes, extent.offset)
+        if len(data) != extent.nbytes:
+            raise BadFile(extent.name, f"only {len(data)} of its {extent.nbytes} bytes are there")
+        return data
+
+    def mask(self, example: int) -> bytes:
+        raise AssertionError("packed images have classes, not masks")
+
+
+def read_image(path: Path) -> bytes:
+    """The bytes of a file. Raises BadFile if there are none or too many, or if it is none that can be read at once."""
+    try:
+        with open(path, "rb", opener=_without_waiting) as file:
+            status = os.fstat(file.fileno())
+            if not stat.S_ISREG(status.st_mode):
+                raise BadFile(str(path), "not a file")
+            if not 0 < status.st_size <= MOST_FILE_BYTES:
+                raise BadFile(str(path), f"{status.st_size} bytes, and an image has 1 to {MOST_FILE_BYTES}")
+            return file.read(status.st_size)
+    except OSError as error:
+        raise BadFile(str(path), error.strerror or str(error)) from None
+
+
+def is_image(name: str) -> bool:
+    """By its suffix; hidden files are none."""
+    return name.lower().endswith(IMAGE_SUFFIXES) and not name.startswith(".")
+
+
+def _without_waiting(path: str, flags: int) -> int:
+    return os.open(path, flags | getattr(os, "O_NONBLOCK", 0))  # a pipe that nobody writes to would never open

@@ -1,0 +1,255 @@
+"""Batch normalisation of [N, C, ...], alone or with the addition and the ReLU after it. No tensors, no devices.
+
+Sums over a channel are accumulated in float64 and rounded once; so are constants found from them. The fused kernels
+compute what the separate calls would, operation by operation, so they have the same bits.
+"""
+
+from collections.abc import Callable
+from math import prod
+from typing import Any
+
+import numpy as np
+from numba import prange
+
+from minidl.kernels import scalar
+from minidl.kernels.cpu.blocks import Array, pieces, room, settle, source
+from minidl.kernels.cpu.compiled import Kernel, compiled
+from minidl.kernels.cpu.half import is_half
+from minidl.kernels.cpu.sums import total, total_and_slope, total_square
+
+GROUP = 1 << 15  # elements of a channel that are looked at twice: they stay in a core's own cache
+STRIP = 1 << 11  # elements that a gradient masks at a time
+
+
+# Loops over [N, C, S] -----------------------------------------------------------------------------------------------
+@Kernel
+def _stats(means: Array, squares: Array, x: Array, seen: int) -> None:
+    """Take the images of x into each channel's mean and sum of squared deviations (float64), of ``seen`` values so far.
+
+    Each group of values gives its own mean first and its deviations from it then, so that nothing cancels; groups are
+    united by the formula of Chan, Golub & LeVeque (1979).
+    """
+    n, c, s = x.shape
+    images, length = max(1, GROUP // s), min(s, GROUP)
+    for channel in prange(c):
+        count, mean, square = float(seen), means[channel], squares[channel]
+        for first in range(0, n, images):
+            last = min(n, first + images)
+            for start in range(0, s, length):
+                stop = min(s, start + length)
+                added = float((last - first) * (stop - start))
+                part = 0.0
+                for image in range(first, last):
+                    part += total(x[image, channel, start:stop])
+                part /= added
+                part_square = 0.0
+                for image in range(first, last):
+                    part_square += total_square(x[image, channel, start:stop], part)
+                gap = part - mean
+                share = added / (count + added)
+                mean += gap * share
+                square += part_square + gap * gap * (count * share)
+                count += added
+        means[channel], squares[channel] = mean, square
+
+
+@compiled
+def _normed(x: Any, centre: Any, factor: Any, offset: Any) -> Any:
+    return (x - centre) * factor + offset
+
+
+@Kernel
+def _apply(y: Array, x: Array, centre: Array, factor: Array, offset: Array) -> None:
+    for plane in prange(x.shape[0] * x.shape[1]):
+        n, c = plane // x.shape[1], plane % x.shape[1]
+        centre_c, factor_c, offset_c = centre[c], factor[c], offset[c]
+        for i in range(x.shape[2]):
+            y[n, c, i] = _normed(x[n, c, i], centre_c, factor_c, offset_c)
+
+
+@Kernel
+def _apply_relu(y: Array, x: Array, centre: Array, factor: Array, offset: Array) -> None:
+    for plane in prange(x.shape[0] * x.shape[1]):
+        n, c = plane // x.shape[1], plane % x.shape[1]
+        centre_c, factor_c, offset_c = centre[c], factor[c], offset[c]
+        for i in range(x.shape[2]):
+            y[n, c, i] = scalar.relu(_normed(x[n, c, i], centre_c, factor_c, offset_c))
+
+
+@Kernel
+def _apply_add_relu(y: Array, x: Array, residual: Array, centre: Array, factor: Array, offset: Array) -> None:
+    for plane in prange(x.shape[0] * x.shape[1]):
+        n, c = plane // x.shape[1], plane % x.shape[1]
+        centre_c, factor_c, offset_c = centre[c], factor[c], offset[c]
+        for i in range(x.shape[2]):
+            y[n, c, i] = scalar.relu(_normed(x[n, c, i], centre_c, factor_c, offset_c) + residual[n, c, i])
+
+
+@Kernel
+def _reduce(levels: Array, slopes: Array, dy: Array, x: Array, centre: Array) -> None:
+    """Add each channel's sums of dy and of dy (x - centre) to float64 numbers."""
+    for c in prange(x.shape[1]):
+        level, slope = 0.0, 0.0
+        for n in range(x.shape[0]):
+            for start in range(0, x.shape[2], STRIP):
+                more, product = total_and_slope(dy[n, c, start:start + STRIP], x[n, c, start:start + STRIP], centre[c])
+                level += more
+                slope += product
+        levels[c] += level
+        slopes[c] += slope
+
+
+@Kernel
+def _relu_reduce(levels: Array, slopes: Array, dy: Array, x: Array, centre: Array, normal: Array,
+                 offset: Array) -> None:
+    """``_reduce`` of the gradient behind the ReLU, whose mask is found again from x."""
+    for c in prange(x.shape[1]):
+        level, slope = 0.0, 0.0
+        centre_c, normal_c, offset_c = centre[c], normal[c], offset[c]
+        masked = np.empty(STRIP, dy.dtype)
+        for n in range(x.shape[0]):
+            for start in range(0, x.shape[2], STRIP):
+                gradient, values = dy[n, c, start:start + STRIP], x[n, c, start:start + STRIP]
+                for i in range(values.size):
+                    masked[i] = scalar.relu_grad(gradient[i], _normed(values[i], centre_c, normal_c, offset_c))
+                more, product = total_and_slope(masked[:values.size], values, centre_c)
+                level += more
+                slope += product
+        levels[c] += level
+        slopes[c] += slope
+
+
+@Kernel
+def _grad(dx: Array, dy: Array, x: Array, centre: Array, slope: Array, level: Array, factor: Array) -> None:
+    for plane in prange(x.shape[0] * x.shape[1]):
+        n, c = plane // x.shape[1], plane % x.shape[1]
+        centre_c, slope_c, level_c = centre[c], slope[c], level[c]
+        factor_c = factor[c]
+        for i in range(x.shape[2]):
+            dx[n, c, i] = (dy[n, c, i] - _normed(x[n, c, i], centre_c, slope_c, level_c)) * factor_c
+
+
+@Kernel
+def _relu_grad(dx: Array, dy: Array, x: Array, centre: Array, slope: Array, level: Array, factor: Array,
+               normal: Array, offset: Array) -> None:
+    for plane in prange(x.shape[0] * x.shape[1]):
+        n, c = plane // x.shape[1], plane % x.shape[1]
+        centre_c, slope_c, level_c = centre[c], slope[c], level[c]
+        factor_c, normal_c, offset_c = factor[c], normal[c], offset[c]
+        for i in range(x.shape[2]):
+            masked = scalar.relu_grad(dy[n, c, i], _normed(x[n, c, i], centre_c, normal_c, offset_c))
+            dx[n, c, i] = (masked - _normed(x[n, c, i], centre_c, slope_c, level_c)) * factor_c
+
+
+# Kernels ------------------------------------------------------------------------------------------------------------
+def _planes(a: Array) -> Array:
+    """[N, C, ...] as [N, C, S]."""
+    return a.reshape(*a.shape[:2], -1)
+
+
+def _wide(values: Array) -> Array:
+    """float32 for halves, else the same type."""
+    return values.astype(np.float32) if is_half(values.dtype) else values
+
+
+def _compute_type(x: Array) -> Any:
+    return np.float32 if is_half(x.dtype) else x.dtype
+
+
+def _over_images(kernel: Callable[..., None], out: Array, *inputs: Array, channels: tuple[Array, ...]) -> None:
+    """Run an elementwise kernel, at once or on staged images; what is per channel [C] becomes x's type."""
+    constants = [values.astype(_compute_type(out)) for values in channels]
+    for index in pieces(out.shape, out, *inputs, whole=out.ndim - 1):
+        part = out[index]
+        results = room(part)
+        kernel(part.size, _planes(results), *[_planes(source(a[index])) for a in inputs], *constants)
+        settle(part, results)
+
+
+def _reciprocal_deviation(var: Array, eps: float) -> Array:
+    return 1.0 / np.sqrt(var.astype(np.float64) + eps)
+
+
+def batch_norm_stats(mean: Array, var: Array, x: Array) -> None:
+    """Mean and biased variance of each channel, in one pass over memory."""
+    means, squares, seen = np.zeros(x.shape[1]), np.zeros(x.shape[1]), 0
+    for index in pieces(x.shape, x, whole=x.ndim - 1):
+        part = _planes(source(x[index]))
+        _stats(part.size, means, squares, part, seen)
+        seen += part.shape[0] * part.shape[2]
+    mean[...], var[...] = means, squares / seen
+
+
+def _line(gamma: Array, beta: Array, mean: Array, var: Array, eps: float) -> tuple[Array, ...]:
+    """centre, factor, offset of (x - centre) factor + offset"""
+    return mean, gamma * _reciprocal_deviation(var, eps), beta
+
+
+def batch_norm(y: Array, x: Array, gamma: Array, beta: Array, mean: Array, var: Array, *,
+               eps: float, training: bool) -> None:
+    """(x - mean) / sqrt(var + eps) * gamma + beta"""
+    _over_images(_apply, y, x, channels=_line(gamma, beta, mean, var, eps))
+
+
+def batch_norm_relu(y: Array, x: Array, gamma: Array, beta: Array, mean: Array, var: Array, *,
+                    eps: float, training: bool) -> None:
+    """The positive part of batch_norm."""
+    _over_images(_apply_relu, y, x, channels=_line(gamma, beta, mean, var, eps))
+
+
+def batch_norm_add_relu(y: Array, x: Array, residual: Array, gamma: Array, beta: Array, mean: Array, var: Array, *,
+                        eps: float, training: bool) -> None:
+    """The positive part of batch_norm + residual."""
+    _over_images(_apply_add_relu, y, x, residual, channels=_line(gamma, beta, mean, var, eps))
+
+
+def _sum_gradients(kernel: Callable[..., None], dgamma: Array, dbeta: Array, dy: Array, x: Array, var: Array,
+                   eps: float, channels: tuple[Array, ...]) -> None:
+    levels, slopes = np.zeros(x.shape[1]), np.zeros(x.shape[1])
+    constants = [values.astype(_compute_type(x)) for values in channels]
+    for index in pieces(x.shape, dy, x, whole=x.ndim - 1):
+        values = _planes(source(x[index]))
+        kernel(values.size, levels, slopes, _planes(source(dy[index])), values, *constants)
+    dgamma[...], dbeta[...] = slopes * _reciprocal_deviation(var, eps), levels
+
+
+def batch_norm_grad_reduce(dgamma: Array, dbeta: Array, dy: Array, x: Array, mean: Array, var: Array, *,
+                           eps: float) -> None:
+    """dbeta = sum dy, dgamma = sum dy (x - mean) / sqrt(var + eps), over each channel."""
+    _sum_gradients(_reduce, dgamma, dbeta, dy, x, var, eps, (mean,))
+
+
+def batch_norm_relu_grad_reduce(dgamma: Array, dbeta: Array, dy: Array, x: Array, gamma: Array, beta: Array,
+                                mean: Array, var: Array, *, eps: float) -> None:
+    """batch_norm_grad_reduce of dy where the normalised x is positive, else of 0."""
+    _sum_gradients(_relu_reduce, dgamma, dbeta, dy, x, var, eps, _line(gamma, beta, mean, var, eps))
+
+
+def _slopes(x: Array, gamma: Array, mean: Array, var: Array, dgamma: Array, dbeta: Array, eps: float,
+            training: bool) -> tuple[Array, ...]:
+    """centre, slope, level, factor of (dy - (x - centre) slope - level) factor"""
+    rstd = _reciprocal_deviation(var, eps)
+    # Without batch statistics the gradient does not depend on x: its coefficient, and what is subtracted, vanish.
+    count = x.shape[0] * prod(x.shape[2:]) if training else np.inf
+    return mean, rstd * dgamma / count, dbeta.astype(np.float64) / count, gamma * rstd
+
+
+def batch_norm_grad(dx: Array, dy: Array, x: Array, gamma: Array, mean: Array, var: Array, dgamma: Array,
+                    dbeta: Array, *, eps: float, training: bool) -> None:
+    """gamma rstd (dy - dbeta / m - xhat dgamma / m) with m values a channel; gamma rstd dy if not training."""
+    _over_images(_grad, dx, dy, x, channels=_slopes(x, gamma, mean, var, dgamma, dbeta, eps, training))
+
+
+def batch_norm_relu_grad(dx: Array, dy: Array, x: Array, gamma: Array, beta: Array, mean: Array, var: Array,
+                         dgamma: Array, dbeta: Array, *, eps: float, training: bool) -> None:
+    """batch_norm_grad of dy where the normalised x is positive, else of 0."""
+    _, factor, offset = _line(gamma, beta, mean, var, eps)
+    _over_images(_relu_grad, dx, dy, x, channels=(
+        *_slopes(x, gamma, mean, var, dgamma, dbeta, eps, training), factor, offset))
+
+
+def batch_norm_update_(running_mean: Array, running_var: Array, mean: Array, var: Array, *,
+                       momentum: float, count: int) -> None:
+    """Move the running statistics towards those of the batch; the variance unbiased by count / (count - 1)."""
+    for running, batch, factor in ((running_mean, mean, 1.0), (running_var, var, count / (count - 1))):
+        running[...] = (1.0 - momentum) * _wide(running) + (momentum * factor) * _wide(batch)

@@ -1,0 +1,184 @@
+"""Between images and the columns of a matrix product: ``pack``, its adjoint ``scatter``, and ``transpose``.
+
+A tensor is a flat array with the strides (in elements) of its four dimensions. Columns are a matrix [C R S, T] with a
+row for each tap of each channel and a column for each output pixel of a tile; pixels are numbered through the batch:
+
+    columns[(c, r, s), (n, p, q)] = x[n, c, p * stride + r - padding, q * stride + s - padding], 0 outside
+
+Where the pixels of a tile lie is found once a tile, and once a tap whether they are inside: the loop over channels then
+only moves vectors. Knows flat arrays and extents; no products, no workspaces.
+"""
+
+from typing import Any
+
+import numba
+
+from minidl.kernels.cpu.compiled import compiled
+from minidl.kernels.cpu.vectors import lanes, pick_every_second, pick_run, pick_scattered, turn_run, turn_scattered
+
+# Rows of the table of places (int32): offset, height and width of tap (0, 0); offset of the current tap; start and step
+# of each vector.
+PLACES = 6
+OUTSIDE = -(1 << 30)  # a height that no tap brings inside
+
+
+@compiled
+def padded(count: int, lane_count: int) -> Any:
+    """Elements of the whole vectors that hold ``count``."""
+    return (count + lane_count - 1) // lane_count * lane_count
+
+
+@compiled
+def locate(places: Any, pixels: Any, output: Any, stride: Any, padding: Any, strides: Any, lane_count: int) -> None:
+    """Fill ``places`` for the pixels (first, last): where their tap (0, 0) is, as if the image went on for ever.
+
+    A vector of pixels is a run, of step 1 or 2, if their offsets are evenly spaced: then they are for every tap.
+    """
+    area, count = output[0] * output[1], pixels[1] - pixels[0]
+    n, pixel = 0, pixels[0] % area
+    p, q = pixel // output[1], pixel % output[1]
+    origins, heights, widths, starts, steps = places[0], places[1], places[2], places[4], places[5]
+    for i in range(count):
+        h, w = p * stride[0] - padding[0], q * stride[1] - padding[1]
+        origins[i], heights[i], widths[i] = n * strides[0] + h * strides[2] + w * strides[3], h, w
+        q += 1
+        if q == output[1]:
+            p, q = p + 1, 0
+            if p == output[0]:
+                n, p = n + 1, 0
+    for i in range(count, padded(count, lane_count)):
+        heights[i] = OUTSIDE
+    for first in range(0, count, lane_count):
+        last = min(first + lane_count, count) - 1
+        step = max(1, origins[min(first + 1, last)] - origins[first])
+        for i in range(first, last):
+            if origins[i + 1] - origins[i] != step:
+                step = 0
+        starts[first // lane_count], steps[first // lane_count] = origins[first], step
+
+
+@compiled
+def _aim(places: Any, count: int, r: int, s: int, size: Any, strides: Any) -> Any:
+    """Set the offsets of tap (r, s), -1 outside; the offset of the tap from tap (0, 0)."""
+    origins, heights, widths, offsets = places[0][:count], places[1][:count], places[2][:count], places[3][:count]
+    height, width, shift = numba.int32(size[0]), numba.int32(size[1]), numba.int32(r * strides[2] + s * strides[3])
+    for i in range(count):
+        h, w = heights[i] + numba.int32(r), widths[i] + numba.int32(s)
+        inside = (h >= 0) & (h < height) & (w >= 0) & (w < width)
+        offsets[i] = origins[i] + shift if inside else numba.int32(-1)
+    return shift
+
+
+@compiled
+def pack(columns: Any, at: int, width: int, x: Any, strides: Any, size: Any, kernel: Any, channels: Any, places: Any,
+         first_image: int, count: int) -> None:
+    """Columns of the channels (first, last) and of the ``count`` pixels in ``places``, in panels ``width`` wide.
+
+    Panels follow each other, each [rows][width]. With a width of at least ``count`` this is the matrix itself.
+    """
+    lane_count = lanes(columns)
+    taps, offsets = kernel[0] * kernel[1], places[3]
+    rows = (channels[1] - channels[0]) * taps
+    begin = first_image * strides[0] + channels[0] * strides[1]
+    for r in range(kernel[0]):
+        for s in range(kernel[1]):
+            shift = _aim(places, padded(count, lane_count), r, s, size, strides)
+            for first in range(0, count, lane_count):
+                start, step = begin + places[4, first // lane_count] + shift, places[5, first // lane_count]
+                to = at + first // width * rows * width + first % width + (r * kernel[1] + s) * width
+                if step == 1:
+                    for c in range(channels[1] - channels[0]):
+                        pick_run(columns, to + c * taps * width, x, start + c * strides[1], offsets, first)
+                elif step == 2:
+                    for c in range(channels[1] - channels[0]):
+                        pick_every_second(columns, to + c * taps * width, x, start + c * strides[1], offsets, first)
+                else:
+                    for c in range(channels[1] - channels[0]):
+                        pick_scattered(columns, to + c * taps * width, x, begin + c * strides[1], offsets, first)
+
+
+@compiled
+def transpose(panels: Any, at: int, width: int, dy: Any, strides: Any, size: Any, channels: Any, places: Any,
+              first_image: int, count: int) -> None:
+    """The transpose of dy itself: pixels in rows, channels (first, last) in panels ``width`` wide: [count][width]."""
+    lane_count = lanes(panels)
+    _aim(places, padded(count, lane_count), 0, 0, size, strides)
+    offsets, starts, steps = places[3], places[4], places[5]
+    for k in range(0, channels[1] - channels[0], lane_count):
+        to = at + k // width * count * width + k % width
+        rows = channels[1] - channels[0] - k
+        origin = first_image * strides[0] + (channels[0] + k) * strides[1]
+        for i in range(0, count, lane_count):
+            start = starts[i // lane_count]
+            if steps[i // lane_count] != 1:
+                turn_scattered(panels, to + i * width, width, count - i, dy, origin, strides[1], rows, offsets, i)
+            else:
+                turn_run(panels, to + i * width, width, count - i, dy, origin + start, strides[1], rows, offsets, i)
+
+
+@compiled
+def span(count: int, size: int, tap: int, stride: int, padding: int) -> Any:
+    """First and one past the last of ``count`` outputs whose tap falls inside [0, size)."""
+    first = min(count, max(0, -((tap - padding) // stride)))
+    return first, max(first, min(count, (size - 1 + padding - tap) // stride + 1))
+
+
+# The loops below run over slices from zero: an index that the compiler knows not to be negative needs no test for
+# Python's wrap-around, and only then are they made of vector instructions.
+# The loops below run over slices from zero: an index that the compiler knows not to be negative needs no test for
+# Python's wrap-around, and only then are they made of vector instructions.
+@compiled
+def _fill(target: Any, at: int, count: int, value: Any) -> None:
+    part = target[at:at + count]
+    for i in range(count):
+        part[i] = value
+
+
+@compiled
+def _add(target: Any, at: int, step: int, source: Any, start: int, count: int) -> None:
+    run = source[start:start + count]
+    if step == 1:
+        part = target[at:at + count]
+        for i in range(count):
+            part[i] += run[i]
+    else:
+        for i in range(count):
+            target[at + i * step] += run[i]
+
+
+@compiled
+def scatter(dx: Any, columns: Any, at: int, ld: int, size: Any, output: Any, kernel: Any, stride: Any, padding: Any,
+            channel_count: int, images: Any, channels: Any, rows: Any) -> None:
+    """Add every column entry to the element of dx [N, channel_count, height, width] that it came from.
+
+    What stands in the columns of taps that fall outside the image is overwritten.
+    """
+    height, width = size
+    q_count = output[1]
+    row_count = rows[1] - rows[0]
+    shifted = stride[0] == 1 and stride[1] == 1 and width == q_count
+    row = at
+    for c in range(channels[0], channels[1]):
+        for r in range(kernel[0]):
+            p_first, p_last = span(output[0], height, r, stride[0], padding[0])
+            p_first = min(max(p_first, rows[0]), rows[1])
+            p_last = max(p_first, min(p_last, rows[1]))
+            for s in range(kernel[1]):
+                q_first, q_last = span(q_count, width, s, stride[1], padding[1])
+                if q_last > q_first and p_last > p_first:
+                    for n in range(images[0], images[1]):
+                        start = row + ((n - images[0]) * row_count - rows[0]) * q_count
+                        begin = (n * channel_count + c) * height * width
+                        if shifted:
+                            for p in range(p_first, p_last - 1):
+                                _fill(columns, start + p * q_count + q_last, q_count - q_last, 0)
+                                _fill(columns, start + (p + 1) * q_count, q_first, 0)
+                            _add(dx, begin + (p_first + r - padding[0]) * width + q_first + s - padding[1], 1,
+                                 columns, start + p_first * q_count + q_first,
+                                 (p_last - p_first - 1) * q_count + q_last - q_first)
+                        else:
+                            for p in range(p_first, p_last):
+                                _add(dx, begin + (p * stride[0] + r - padding[0]) * width
+                                     + q_first * stride[1] + s - padding[1], stride[1],
+                                     columns, start + p * q_count + q_first, q_last - q_first)
+                row += ld

@@ -1,0 +1,28 @@
+"""An array as compiled code takes it: one dimension and strides. Knows layouts; no arithmetic.
+
+Compiled kernels are made once for each type of their arguments, and the layout of an array is part of its type: with
+flat arrays there is one version of each kernel for each dtype.
+"""
+
+import numpy as np
+from numpy.lib.stride_tricks import as_strided
+
+from minidl.kernels.cpu.blocks import Array
+from minidl.meta import Shape, row_major
+
+
+def flat(array: Array) -> tuple[Array, Shape]:
+    """All elements that an array spans, as one dimension, and the array's strides in elements."""
+    dense = row_major(array.shape)
+    if array.flags.c_contiguous:
+        return array.reshape(-1), dense
+    # A dimension of size 1 is never stepped along, but its stride may be anything.
+    strides = tuple(d if n == 1 else s // array.itemsize
+                    for n, s, d in zip(array.shape, array.strides, dense, strict=True))
+    extent = 1 + sum((n - 1) * s for n, s in zip(array.shape, strides, strict=True))
+    return as_strided(array, (extent,), (array.itemsize,)), strides
+
+
+def row(vector: Array) -> Array:
+    """A vector whose elements follow each other; a copy only if they do not."""
+    return np.ascontiguousarray(vector).reshape(-1)

@@ -1,0 +1,185 @@
+"""Convolutions as matrix products over tiles of columns (im2col), in compiled code on all cores.
+
+Output pixels are cut into tiles and channels into chunks, so that the columns of one tile and chunk stay in a core's
+own cache, packed as the product wants them. A task owns a part of the result: no two tasks write the same element, and
+nothing is left to be summed up afterwards.
+
+    fprop    task = (tile, block of K):        for chunks of C, in order:  y += w[chunk] columns(x)[chunk]
+    dgrad    task = (tile, block of C):        for chunks of the block:    add the columns w[chunk]^T dy to dx
+    wgrad    task = (block of K, chunk of C):  for tiles, in order:        dw[chunk]^T += columns(x)[chunk] dy^T
+
+A tile of dgrad is whole images, or one image in pieces that come one after the other. Cuts follow from the shapes
+alone, and worker i does tasks i, i + workers, ..., in its own part of the workspace: the result does not depend on how
+many workers there are. Tensors are flat arrays with strides; y, dx and dw are dense. Knows no metas.
+"""
+
+from functools import partial
+from typing import Any
+
+import numba
+import numpy as np
+
+from minidl.kernels.cpu.columns import PLACES, locate, pack, padded, scatter, transpose
+from minidl.kernels.cpu.compiled import compiled
+from minidl.kernels.cpu.product import multiply
+from minidl.kernels.cpu.vectors import lanes
+
+parallel = partial(compiled, parallel=True)
+
+# Arguments of all kernels: x_shape (N, C, H, W), w_shape (K, R, S), y_shape (P, Q), stride, padding, and cuts:
+#   tile    pixels of it (fprop, wgrad), or rows of an image (dgrad)
+#   images  dgrad: of a tile; fprop: 1 if a tile is a piece of one image, more if it may be of several
+#   chunk, block, width    channels that are gathered at a time, channels of a task, pixels of the widest tile
+
+
+@compiled
+def _fprop_task(y: Any, x: Any, x_strides: Any, w: Any, b: Any, buffer: Any, at: int, places: Any, x_shape: Any,
+                w_shape: Any, y_shape: Any, stride: Any, padding: Any, cuts: Any, task: int) -> None:
+    n_count, c_count, height, width = x_shape
+    k_count, taps, area = w_shape[0], w_shape[1] * w_shape[2], y_shape[0] * y_shape[1]
+    panel = 3 * lanes(y)
+    blocks = (k_count + cuts[3] - 1) // cuts[3]
+    tile, k = task // blocks, task % blocks * cuts[3]
+    block = min(cuts[3], k_count - k)
+    if cuts[1] == 1:  # a piece of one image: the product goes straight to y
+        pieces = (area + cuts[0] - 1) // cuts[0]
+        first = tile // pieces * area + tile % pieces * cuts[0]
+        last = min(first + cuts[0], (tile // pieces + 1) * area)
+        out, out_at, ld, columns_at = y, first // area * k_count * area + k * area + first % area, area, at
+    else:
+        first = tile * cuts[0]
+        last = min(first + cuts[0], n_count * area)
+        ld = padded(last - first, lanes(y))
+        out, out_at, columns_at = buffer, at, at + block * ld
+    count = last - first
+    image = first // area
+    locate(places, (first, last), y_shape, stride, padding, x_strides, lanes(buffer))
+    if b.size:
+        for i in range(block):
+            row = out[out_at + i * ld:out_at + i * ld + count]
+            for j in range(count):
+                row[j] = b[k + i]
+    for c in range(0, c_count, cuts[2]):
+        stop = min(c + cuts[2], c_count)
+        pack(buffer, columns_at, panel, x, x_strides, (height, width), (w_shape[1], w_shape[2]), (c, stop), places,
+             image, count)
+        multiply(out, out_at, ld, w, (k * c_count + c) * taps, c_count * taps, 1, buffer, columns_at, block, count,
+                 (stop - c) * taps, c > 0 or b.size > 0)
+    if cuts[1] > 1:
+        for i in range(block):
+            pixel = first
+            while pixel < last:
+                run = min(last - pixel, area - pixel % area)
+                to, origin = (pixel // area * k_count + k + i) * area + pixel % area, at + i * ld + pixel - first
+                target, source = y[to:to + run], buffer[origin:origin + run]
+                for j in range(run):
+                    target[j] = source[j]
+                pixel += run
+
+
+@parallel
+def fprop(y: Any, x: Any, x_strides: Any, w: Any, b: Any, buffer: Any, x_shape: Any, w_shape: Any, y_shape: Any,
+          stride: Any, padding: Any, cuts: Any, workers: int, tasks: int) -> None:
+    """y = convolution of x and w, plus b if that is not empty."""
+    share = buffer.size // workers
+    for worker in numba.prange(workers):
+        places = np.empty((PLACES, cuts[4]), np.int32)
+        for task in range(worker, tasks, workers):
+            _fprop_task(y, x, x_strides, w, b, buffer, worker * share, places, x_shape, w_shape, y_shape, stride,
+                        padding, cuts, task)
+
+
+@compiled
+def _dgrad_task(dx: Any, dy: Any, dy_strides: Any, w: Any, onto: Any, onto_strides: Any, buffer: Any, at: int,
+                places: Any, x_shape: Any, w_shape: Any, y_shape: Any, stride: Any, padding: Any, cuts: Any,
+                task: int) -> None:
+    n_count, c_count, height, width = x_shape
+    k_count, taps = w_shape[0], w_shape[1] * w_shape[2]
+    area, panel = y_shape[0] * y_shape[1], 3 * lanes(dx)
+    blocks = (c_count + cuts[3] - 1) // cuts[3]
+    images = (task // blocks * cuts[1], min((task // blocks + 1) * cuts[1], n_count))
+    c_first = task % blocks * cuts[3]
+    c_last = min(c_first + cuts[3], c_count)
+    same = (cuts[1] == 1 and taps == 1 and stride[0] == 1 and stride[1] == 1 and padding[0] == 0 and padding[1] == 0)
+    for n in range(images[0], images[1]):
+        for c in range(c_first, c_last):
+            to, origin = (n * c_count + c) * height * width, n * onto_strides[0] + c * onto_strides[1]
+            if onto.size and onto_strides[3] == 1 and onto_strides[2] == width:
+                dx[to:to + height * width] = onto[origin:origin + height * width]
+            elif onto.size:
+                for h in range(height):
+                    for j in range(width):
+                        dx[to + h * width + j] = onto[origin + h * onto_strides[2] + j * onto_strides[3]]
+            elif not same:
+                dx[to:to + height * width] = 0
+    for p in range(0, y_shape[0], cuts[0]):
+        rows = (p, min(p + cuts[0], y_shape[0]))
+        pixels = (images[0] * area + p * y_shape[1], (images[1] - 1) * area + rows[1] * y_shape[1])
+        count = pixels[1] - pixels[0]
+        ld = padded(count, lanes(dx))
+        columns_at = at + k_count * ((count + panel - 1) // panel * panel)
+        locate(places, pixels, y_shape, (1, 1), (0, 0), dy_strides, lanes(buffer))
+        pack(buffer, at, panel, dy, dy_strides, y_shape, (1, 1), (0, k_count), places, images[0], count)
+        if same:
+            multiply(dx, (images[0] * c_count + c_first) * area + p * y_shape[1], area, w, c_first, 1, c_count,
+                     buffer, at, c_last - c_first, count, k_count, onto.size > 0)
+            continue
+        for c in range(c_first, c_last, cuts[2]):
+            stop = min(c + cuts[2], c_last)
+            multiply(buffer, columns_at, ld, w, c * taps, 1, c_count * taps, buffer, at, (stop - c) * taps, count,
+                     k_count, False)
+            scatter(dx, buffer, columns_at, ld, (height, width), y_shape, (w_shape[1], w_shape[2]), stride, padding,
+                    c_count, images, (c, stop), rows)
+
+
+@parallel
+def dgrad(dx: Any, dy: Any, dy_strides: Any, w: Any, onto: Any, onto_strides: Any, buffer: Any, x_shape: Any,
+          w_shape: Any, y_shape: Any, stride: Any, padding: Any, cuts: Any, workers: int, tasks: int) -> None:
+    """dx = adjoint of the convolution of dy and w, plus ``onto`` (which may be dx) if that is not empty."""
+    share = buffer.size // workers
+    for worker in numba.prange(workers):
+        places = np.empty((PLACES, cuts[4]), np.int32)
+        for task in range(worker, tasks, workers):
+            _dgrad_task(dx, dy, dy_strides, w, onto, onto_strides, buffer, worker * share, places, x_shape, w_shape,
+                        y_shape, stride, padding, cuts, task)
+
+
+@compiled
+def _wgrad_task(dw: Any, dy: Any, dy_strides: Any, x: Any, x_strides: Any, buffer: Any, at: int, places: Any,
+                x_shape: Any, w_shape: Any, y_shape: Any, stride: Any, padding: Any, cuts: Any, task: int) -> None:
+    n_count, c_count, height, width = x_shape
+    k_count, taps, area = w_shape[0], w_shape[1] * w_shape[2], y_shape[0] * y_shape[1]
+    panel = 3 * lanes(dw)
+    chunks = (c_count + cuts[2] - 1) // cuts[2]
+    c, k = task % chunks * cuts[2], task // chunks * cuts[3]
+    channels, block = (c, min(c + cuts[2], c_count)), min(cuts[3], k_count - k)
+    m = (channels[1] - channels[0]) * taps
+    ld = padded(block, lanes(dw))
+    right_at = at + m * ld
+    columns_at = right_at + (block + panel - 1) // panel * panel * cuts[4]
+    for first in range(0, n_count * area, cuts[0]):
+        last = min(first + cuts[0], n_count * area)
+        count, image = last - first, first // area
+        pitch = padded(count, lanes(dw))
+        locate(places, (first, last), y_shape, (1, 1), (0, 0), dy_strides, lanes(buffer))
+        transpose(buffer, right_at, panel, dy, dy_strides, y_shape, (k, k + block), places, image, count)
+        locate(places, (first, last), y_shape, stride, padding, x_strides, lanes(buffer))
+        pack(buffer, columns_at, pitch, x, x_strides, (height, width), (w_shape[1], w_shape[2]), channels, places,
+             image, count)
+        multiply(buffer, at, ld, buffer, columns_at, pitch, 1, buffer, right_at, m, block, count, first > 0)
+    for i in range(block):
+        to = ((k + i) * c_count + c) * taps
+        for j in range(m):
+            dw[to + j] = buffer[at + j * ld + i]
+
+
+@parallel
+def wgrad(dw: Any, dy: Any, dy_strides: Any, x: Any, x_strides: Any, buffer: Any, x_shape: Any, w_shape: Any,
+          y_shape: Any, stride: Any, padding: Any, cuts: Any, workers: int, tasks: int) -> None:
+    """dw = gradient of the weights, summed over images and pixels."""
+    share = buffer.size // workers
+    for worker in numba.prange(workers):
+        places = np.empty((PLACES, cuts[4]), np.int32)
+        for task in range(worker, tasks, workers):
+            _wgrad_task(dw, dy, dy_strides, x, x_strides, buffer, worker * share, places, x_shape, w_shape, y_shape,
+                        stride, padding, cuts, task)

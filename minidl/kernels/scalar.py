@@ -1,0 +1,258 @@
+"""Each elementwise formula once, as a plain function of numbers. Knows no arrays, no dtype's name and no device.
+
+A device lifts these functions into its kernels: Numba compiles them as they stand, for the CPU and for CUDA. They
+therefore use comparisons, + - * /, square roots, integers, and each other, and nothing else. Called from Python they
+compute in double precision, or in whatever NumPy scalars they are given.
+
+Literals are as exact in float32 as in float64 and come as float32, because a Python number would turn all arithmetic
+into float64; ``typed`` does the same for constants that have to be rounded. Conditions are written so that NaN passes.
+
+The transcendental functions (``exp``, ``tanh``, ``bell``, ``normal_below``) are those of ``math``, but for float32 a
+device may take the polynomials instead that stand at the end (``FLOAT32``): these have no branches and no calls, so
+that loops over them become vector instructions.
+"""
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+Number = Any  # a float of either precision, or an integer
+
+ZERO, HALF, ONE, TWO, THREE = np.float32(0), np.float32(0.5), np.float32(1), np.float32(2), np.float32(3)
+ROOT_HALF = 0.5**0.5
+DENSITY = (2.0 * math.pi)**-0.5  # of the normal distribution at 0
+GELU_FACTOR, GELU_CUBIC = (2.0 / math.pi)**0.5, 0.044715
+
+
+def typed(value: float, like: Number) -> Number:
+    """A constant in the type of ``like``. Devices know it as a conversion while they compile."""
+    return type(like)(value)
+
+
+# Transcendental functions -------------------------------------------------------------------------------------------
+def exp(x: Number) -> Number:
+    return math.exp(x)
+
+
+def tanh(x: Number) -> Number:
+    return math.tanh(x)
+
+
+def bell(x: Number) -> Number:
+    """exp(-x^2 / 2)"""
+    return math.exp(-0.5 * x * x)
+
+
+def normal_below(x: Number) -> Number:
+    """The probability that a normal number is below x; not 1 + erf, which would cancel far below zero."""
+    return 0.5 * math.erfc(-ROOT_HALF * x)
+
+
+# Arithmetic ---------------------------------------------------------------------------------------------------------
+def add(a: Number, b: Number) -> Number:
+    return a + b
+
+
+def sub(a: Number, b: Number) -> Number:
+    return a - b
+
+
+def mul(a: Number, b: Number) -> Number:
+    return a * b
+
+
+def div(a: Number, b: Number) -> Number:
+    return a / b
+
+
+def neg(x: Number) -> Number:
+    return -x
+
+
+def sqrt(x: Number) -> Number:
+    return math.sqrt(x)
+
+
+def sqrt_grad(dy: Number, y: Number) -> Number:
+    """dy / (2 y)"""
+    return HALF * dy / y
+
+
+# Activations, and their gradients in terms of what they save --------------------------------------------------------
+def relu(x: Number) -> Number:
+    return typed(0, x) if x <= ZERO else x
+
+
+def relu_grad(dy: Number, y: Number) -> Number:
+    """dy where y > 0, else 0; selected rather than multiplied, as 0 times infinity is not 0."""
+    return typed(0, dy) if y <= ZERO else dy
+
+
+def tanh_grad(dy: Number, y: Number) -> Number:
+    return dy * (ONE - y * y)
+
+
+def sigmoid(x: Number) -> Number:
+    """1 / (1 + exp(-x)); where exp overflows to infinity the quotient is 0, as it should be."""
+    return ONE / (ONE + exp(-x))
+
+
+def sigmoid_grad(dy: Number, y: Number) -> Number:
+    return dy * ((ONE - y) * y)
+
+
+def gelu(x: Number) -> Number:
+    """x P(x), with P(x) the probability that a normal number is below x (Hendrycks & Gimpel 2016)."""
+    return x * normal_below(x)
+
+
+def gelu_grad(dy: Number, x: Number) -> Number:
+    """dy (P(x) + x p(x)), with p the density that belongs to P"""
+    return dy * (normal_below(x) + x * (typed(DENSITY, x) * bell(x)))
+
+
+def _gelu_inner(x: Number) -> Number:
+    """tanh(sqrt(2 / pi) (x + 0.044715 x^3))"""
+    return tanh(typed(GELU_FACTOR, x) * x * (ONE + typed(GELU_CUBIC, x) * x * x))
+
+
+def gelu_tanh(x: Number) -> Number:
+    """x (1 + tanh u) / 2, with u = sqrt(2 / pi) (x + 0.044715 x^3)"""
+    return HALF * x * (ONE + _gelu_inner(x))
+
+
+def gelu_tanh_grad(dy: Number, x: Number) -> Number:
+    """dy (1 + tanh u + x (1 - tanh^2 u) u') / 2"""
+    t = _gelu_inner(x)
+    slope = typed(GELU_FACTOR, x) * (ONE + typed(3 * GELU_CUBIC, x) * x * x)
+    return HALF * dy * ((ONE + t) + x * (ONE - t * t) * slope)
+
+
+# Dropout ------------------------------------------------------------------------------------------------------------
+def dropout(x: Number, bits: int, threshold: int, keep_scale: Number) -> Number:
+    """x times ``keep_scale`` where the element's 32 random bits are at least the threshold p 2^32, else 0."""
+    return x * keep_scale if bits >= threshold else typed(0, x)
+
+
+# Optimizer steps of one element: what is written, the parameter first -----------------------------------------------
+def sgd(p: Number, g: Number, lr: Number, weight_decay: Number) -> Number:
+    return p - lr * (g + weight_decay * p)
+
+
+def sgd_momentum(p: Number, velocity: Number, g: Number, lr: Number, momentum: Number,
+                 weight_decay: Number) -> tuple[Number, Number]:
+    """velocity = momentum velocity + g + weight_decay p;  p = p - lr velocity"""
+    velocity = momentum * velocity + (g + weight_decay * p)
+    return p - lr * velocity, velocity
+
+
+def adam(p: Number, m: Number, v: Number, g: Number, step_size: Number, beta1: Number, beta2: Number, eps: Number,
+         correction: Number, l2: Number, shrink: Number) -> tuple[Number, Number, Number]:
+    """Adam (Kingma & Ba 2015, algorithm 1) with its corrections of bias folded into two numbers of the step.
+
+    step_size   lr / (1 - beta1^t);  correction: sqrt(1 - beta2^t)
+    l2, shrink  weight decay added to the gradient; 1 - lr weight_decay as a factor of p (AdamW). One of them is idle.
+    """
+    p = shrink * p
+    g = g + l2 * p
+    m = beta1 * m + (ONE - beta1) * g
+    v = beta2 * v + (ONE - beta2) * (g * g)
+    return p - step_size * (m / (math.sqrt(v) / correction + eps)), m, v
+
+
+# float32 without branches and calls ----------------------------------------------------------------------------------
+# Errors are bounds in units in the last place against exact results, measured over the whole range by the tests.
+_LOG2_E = np.float32(1.4426950408889634)
+_LN2_HIGH = np.float32(0.693145751953125)  # 15 bits: its products with the exponents that occur are exact
+_LN2_LOW = np.float32(1.42860682030941723212e-6)
+_ROUND = np.float32(1.5 * 2**23)  # added, it leaves the nearest integer in the lowest bits
+_ROUND_BITS = np.int32(0x4B400000)
+
+
+def _power_of_two(n: Number) -> Number:
+    """2^n for -127 < n < 128"""
+    return np.int32((n + 127) << 23).view(np.float32)
+
+
+def _exp_of_sum(x: Number, tail: Number) -> Number:
+    """exp(x + tail), with x in [-104, 89] (or NaN) and a tail that is small beside 1.
+
+    n = round(x / ln 2), r = x - n ln 2 + tail in [-0.37, 0.37], exp(r) by the polynomial of Cephes' expf; times 2^n in
+    two factors, so that results below the normal numbers are rounded once.
+    """
+    shifted = x * _LOG2_E + _ROUND
+    n = shifted - _ROUND
+    r = ((x - n * _LN2_HIGH) - n * _LN2_LOW) + tail
+    p = np.float32(1.9875691500e-4)
+    p = p * r + np.float32(1.3981999507e-3)
+    p = p * r + np.float32(8.3334519073e-3)
+    p = p * r + np.float32(4.1665795894e-2)
+    p = p * r + np.float32(1.6666665459e-1)
+    p = p * r + np.float32(5.0000001201e-1)
+    p = p * (r * r) + r + ONE
+    exponent = np.int32(np.float32(shifted).view(np.int32) - _ROUND_BITS)
+    half = np.int32(exponent >> 1)
+    return p * _power_of_two(half) * _power_of_two(np.int32(exponent - half))
+
+
+def exp32(x: Number) -> Number:
+    """exp within 1.1 units in the last place, infinities, NaN and results below the normal numbers included."""
+    x = np.float32(89) if x > np.float32(89) else x
+    x = np.float32(-104) if x < np.float32(-104) else x
+    return _exp_of_sum(x, ZERO)
+
+
+def tanh32(x: Number) -> Number:
+    """tanh within 1.5 units: an odd polynomial (Cephes' tanhf) below 0.625, 1 - 2 / (exp(2 |x|) + 1) above."""
+    size = abs(x)
+    s = x * x
+    p = np.float32(-5.70498872745e-3)
+    p = p * s + np.float32(2.06390887954e-2)
+    p = p * s + np.float32(-5.37397155531e-2)
+    p = p * s + np.float32(1.33314422036e-1)
+    p = p * s + np.float32(-3.33332819422e-1)
+    near = x * (ONE + s * p)
+    clamped = np.float32(10) if size > np.float32(10) else size
+    far = ONE - TWO / (_exp_of_sum(TWO * clamped, ZERO) + ONE)
+    far = -far if x < ZERO else far
+    return near if size < np.float32(0.625) else far
+
+
+def bell32(x: Number) -> Number:
+    """exp(-x^2 / 2) within 1.3 units. The square is taken in two parts: its rounding error times 100 would be seen."""
+    x = np.float32(15) if x > np.float32(15) else x
+    x = np.float32(-15) if x < np.float32(-15) else x
+    high = np.int32(np.float32(x).view(np.int32) & -4096).view(np.float32)  # 12 bits, so that its square is exact
+    return _exp_of_sum(-HALF * (high * high), -HALF * ((x - high) * (x + high)))
+
+
+def normal_below32(x: Number) -> Number:
+    """P(x) within 6 units, down to the smallest numbers.
+
+    P(-t) = exp(-t^2 / 2) Q(t), and Q(t) (t + 4) is a polynomial in w = (t - 4) / (t + 4) for 0 <= t <= 15: fitted to
+    erfcx(t / sqrt 2) / 2 with a relative error of 1e-8.
+    """
+    t = abs(x)
+    t = np.float32(15) if t > np.float32(15) else t
+    share = ONE / (t + np.float32(4))
+    w = (t - np.float32(4)) * share
+    q = np.float32(-0.00013661528646480292)
+    q = q * w + np.float32(0.0001704266032902524)
+    q = q * w + np.float32(0.001568485633470118)
+    q = q * w + np.float32(-0.0035071736201643944)
+    q = q * w + np.float32(-0.007523388601839542)
+    q = q * w + np.float32(0.0604027658700943)
+    q = q * w + np.float32(-0.18652379512786865)
+    q = q * w + np.float32(0.38713696599006653)
+    q = q * w + np.float32(-0.6078965663909912)
+    q = q * w + np.float32(0.7552851438522339)
+    below = bell32(x) * (q * share)
+    return ONE - below if x > ZERO else below
+
+
+# What a device may compute instead where the argument is a float32.
+FLOAT32: dict[Callable[..., Any], Callable[..., Any]] = {
+    exp: exp32, tanh: tanh32, bell: bell32, normal_below: normal_below32,
+}

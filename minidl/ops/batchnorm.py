@@ -1,0 +1,153 @@
+"""Batch normalisation (Ioffe & Szegedy 2015) as two calls, statistics and apply; alone, or with the ReLU after it.
+
+Batch statistics are small and are kept, so that replaying a dropped output is the apply alone. Running statistics are
+updated by an in-place call of their own, once, however often the others are replayed.
+
+Every call here moves bytes and computes next to nothing, so what it takes is the number of passes over a feature map.
+The fused calls spare the passes between normalisation, addition and ReLU, in replays too:
+
+    separate  y = relu(norm(x) + residual)    reads x, n, residual, s; writes n, s, y     seven passes
+    fused                                     reads x, residual; writes y                 three
+
+Without a residual the gradient finds ReLU's mask again from x, so it needs no pass of its own and no output. The bits
+are those of the separate calls.
+"""
+
+from minidl.errors import ShapeError
+from minidl.executor import current
+from minidl.meta import Cost, Meta, meta
+from minidl.op import Op
+from minidl.ops.elementwise import RELU_GRAD, add
+from minidl.ops.elementwise import relu as relu_
+from minidl.tensor import Tensor, apply, apply_all, give
+
+
+def _channels(x: Meta) -> Meta:
+    if len(x.shape) < 2:
+        raise ShapeError(f"batch norm needs [N, C, ...], not {list(x.shape)}")
+    return meta((x.shape[1],), x.dtype)
+
+
+def _check(x: Meta, *per_channel: Meta) -> None:
+    if any(m.shape != _channels(x).shape for m in per_channel):
+        raise ShapeError(f"batch norm over {list(per_channel[0].shape)} channels does not fit {list(x.shape)}")
+
+
+def _stats_infer(x: Meta) -> tuple[Meta, Meta]:
+    return _channels(x), _channels(x)
+
+
+def _stats_cost(inputs, outputs, attrs) -> Cost:
+    # One pass: mean and mean of squares (or Welford's update) are found together.
+    return Cost(3.0 * inputs[0].size, float(inputs[0].nbytes), "reduce")
+
+
+def _apply_infer(x: Meta, gamma: Meta, beta: Meta, mean: Meta, var: Meta, *, eps: float, training: bool) -> Meta:
+    _check(x, gamma, beta, mean, var)
+    return meta(x.shape, x.dtype)
+
+
+def _add_infer(x: Meta, residual: Meta, gamma: Meta, beta: Meta, mean: Meta, var: Meta, *,
+               eps: float, training: bool) -> Meta:
+    _check(x, gamma, beta, mean, var)
+    if residual.shape != x.shape or residual.dtype != x.dtype:
+        raise ShapeError(f"batch norm cannot add {residual} to {x}")
+    return meta(x.shape, x.dtype)
+
+
+def _grad_reduce_cost(inputs, outputs, attrs) -> Cost:
+    return Cost(4.0 * inputs[0].size, float(inputs[0].nbytes + inputs[1].nbytes), "reduce")
+
+
+def _grad_reduce_infer(dy: Meta, x: Meta, mean: Meta, var: Meta, *, eps: float) -> tuple[Meta, Meta]:
+    return _channels(x), _channels(x)
+
+
+def _relu_grad_reduce_infer(dy: Meta, x: Meta, gamma: Meta, beta: Meta, mean: Meta, var: Meta, *,
+                            eps: float) -> tuple[Meta, Meta]:
+    return _channels(x), _channels(x)
+
+
+def _grad_infer(dy: Meta, x: Meta, gamma: Meta, mean: Meta, var: Meta, dgamma: Meta, dbeta: Meta,
+                *, eps: float, training: bool) -> Meta:
+    return meta(x.shape, x.dtype)
+
+
+def _relu_grad_infer(dy: Meta, x: Meta, gamma: Meta, beta: Meta, mean: Meta, var: Meta, dgamma: Meta, dbeta: Meta,
+                     *, eps: float, training: bool) -> Meta:
+    return meta(x.shape, x.dtype)
+
+
+def _apply_vjp(needs, dy, x, gamma, mean, var, *, eps, training):
+    """With batch statistics, mean and var are functions of x: this is the whole gradient of both calls."""
+    dgamma, dbeta = apply_all(BATCH_NORM_GRAD_REDUCE, dy, x, mean, var, eps=eps)
+    dx = None
+    if needs[0]:
+        # The last use of dy and of the saved x: either may be written over.
+        dx = apply(BATCH_NORM_GRAD, give(dy), give(x), gamma, mean, var, dgamma, dbeta, eps=eps, training=training)
+    return dx, dgamma if needs[1] else None, dbeta if needs[2] else None, None, None
+
+
+def _relu_vjp(needs, dy, x, gamma, beta, mean, var, *, eps, training):
+    dgamma, dbeta = apply_all(BATCH_NORM_RELU_GRAD_REDUCE, dy, x, gamma, beta, mean, var, eps=eps)
+    dx = None
+    if needs[0]:
+        dx = apply(BATCH_NORM_RELU_GRAD, give(dy), give(x), gamma, beta, mean, var, dgamma, dbeta, eps=eps,
+                   training=training)
+    return dx, dgamma if needs[1] else None, dbeta if needs[2] else None, None, None
+
+
+def _add_relu_vjp(needs, dy, y, x, gamma, mean, var, *, eps, training):
+    """The gradient of the sum goes to both branches, so it is made once and read from then on."""
+    dsum = apply(RELU_GRAD, give(dy), give(y))
+    dgamma, dbeta = apply_all(BATCH_NORM_GRAD_REDUCE, dsum, x, mean, var, eps=eps)
+    dx = None
+    if needs[0]:
+        dx = apply(BATCH_NORM_GRAD, dsum, give(x), gamma, mean, var, dgamma, dbeta, eps=eps, training=training)
+    return dx, dsum if needs[1] else None, dgamma if needs[2] else None, dbeta if needs[3] else None, None, None
+
+
+BATCH_NORM_STATS = Op("batch_norm_stats", _stats_infer, _stats_cost, outputs=("mean", "var"))
+BATCH_NORM = Op("batch_norm", _apply_infer, vjp=_apply_vjp, donates=((0, 0),))
+BATCH_NORM_RELU = Op("batch_norm_relu", _apply_infer, vjp=_relu_vjp, donates=((0, 0),))
+BATCH_NORM_ADD_RELU = Op("batch_norm_add_relu", _add_infer, vjp=_add_relu_vjp, donates=((0, 1), (0, 0)))
+BATCH_NORM_GRAD_REDUCE = Op("batch_norm_grad_reduce", _grad_reduce_infer, _grad_reduce_cost,
+                            outputs=("dgamma", "dbeta"), long_lived=True)
+BATCH_NORM_GRAD = Op("batch_norm_grad", _grad_infer, donates=((0, 0), (0, 1)))
+BATCH_NORM_RELU_GRAD_REDUCE = Op("batch_norm_relu_grad_reduce", _relu_grad_reduce_infer, _grad_reduce_cost,
+                                 outputs=("dgamma", "dbeta"), long_lived=True)
+BATCH_NORM_RELU_GRAD = Op("batch_norm_relu_grad", _relu_grad_infer, donates=((0, 0), (0, 1)))
+BATCH_NORM_UPDATE = Op("batch_norm_update_",
+                       lambda running_mean, running_var, mean, var, *, momentum, count: (),
+                       mutates=lambda n: (0, 1))
+
+
+def batch_norm(x: Tensor, gamma: Tensor, beta: Tensor, running_mean: Tensor, running_var: Tensor, *,
+               training: bool, momentum: float = 0.1, eps: float = 1e-5, relu: bool = False,
+               residual: Tensor | None = None) -> Tensor:
+    """n = (x - mean) / sqrt(var + eps) * gamma + beta, per channel.  x: [N, C, ...]; the others: [C].
+
+    With a residual [N, C, ...] the result is n + residual; with relu, the positive part of it. In training mean and
+    (biased) variance are those of the batch, and the running ones move towards them by ``momentum`` (the variance
+    unbiased, as PyTorch has it); otherwise the running ones are used.  Raises ShapeError.
+    """
+    if not training:
+        return _normalise(x, gamma, beta, running_mean, running_var, eps, False, relu, residual)
+    count = x.size // x.shape[1]
+    if count < 2:
+        raise ShapeError(f"batch norm in training needs more than one value per channel, not {list(x.shape)}")
+    mean, var = apply_all(BATCH_NORM_STATS, x)
+    apply_all(BATCH_NORM_UPDATE, running_mean, running_var, mean, var, momentum=momentum, count=count)
+    return _normalise(x, gamma, beta, mean, var, eps, True, relu, residual)
+
+
+def _normalise(x: Tensor, gamma: Tensor, beta: Tensor, mean: Tensor, var: Tensor, eps: float, training: bool,
+               relu: bool, residual: Tensor | None) -> Tensor:
+    if relu and current().fuses:
+        if residual is None:
+            return apply(BATCH_NORM_RELU, x, gamma, beta, mean, var, eps=eps, training=training)
+        return apply(BATCH_NORM_ADD_RELU, x, residual, gamma, beta, mean, var, eps=eps, training=training)
+    y = apply(BATCH_NORM, x, gamma, beta, mean, var, eps=eps, training=training)
+    if residual is not None:
+        y = add(y, residual)
+    return relu_(y) if relu else y

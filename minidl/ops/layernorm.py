@@ -1,0 +1,60 @@
+"""Layer normalisation (Ba, Kiros & Hinton 2016). Batch normalisation has a file of its own.
+
+It takes the statistics of each row, and keeps them next to its input, so that neither part of its gradient looks for
+them again.
+"""
+
+from minidl.errors import ShapeError
+from minidl.meta import Cost, Meta, meta
+from minidl.op import Op
+from minidl.tensor import Tensor, apply, apply_all, give
+
+
+def _grad_reduce_cost(inputs, outputs, attrs) -> Cost:
+    return Cost(4.0 * inputs[0].size, float(inputs[0].nbytes + inputs[1].nbytes), "reduce")
+
+
+def _rows(x: Meta) -> Meta:
+    return meta(x.shape[:-1], x.dtype)
+
+
+def _layer_infer(x: Meta, gamma: Meta, beta: Meta, *, eps: float) -> tuple[Meta, Meta, Meta]:
+    if not x.shape or not gamma.shape == beta.shape == x.shape[-1:]:
+        raise ShapeError(f"layer norm over rows of {list(gamma.shape)} does not fit {list(x.shape)}")
+    return meta(x.shape, x.dtype), _rows(x), _rows(x)
+
+
+def _layer_cost(inputs, outputs, attrs) -> Cost:
+    return Cost(8.0 * inputs[0].size, float(sum(m.nbytes for m in (*inputs, *outputs))), "reduce")
+
+
+def _layer_grad_reduce_infer(dy: Meta, x: Meta, mean: Meta, rstd: Meta) -> tuple[Meta, Meta]:
+    return meta(x.shape[-1:], x.dtype), meta(x.shape[-1:], x.dtype)
+
+
+def _layer_grad_infer(dy: Meta, x: Meta, gamma: Meta, mean: Meta, rstd: Meta) -> Meta:
+    return meta(x.shape, x.dtype)
+
+
+def _layer_vjp(needs, dy, x, gamma, mean, rstd):
+    dgamma = dbeta = dx = None
+    if needs[1] or needs[2]:
+        dgamma, dbeta = apply_all(LAYER_NORM_GRAD_REDUCE, dy, x, mean, rstd)
+    if needs[0]:
+        dx = apply(LAYER_NORM_GRAD, give(dy), give(x), gamma, mean, rstd)
+    return dx, dgamma if needs[1] else None, dbeta if needs[2] else None
+
+
+LAYER_NORM_GRAD_REDUCE = Op("layer_norm_grad_reduce", _layer_grad_reduce_infer, _grad_reduce_cost,
+                            outputs=("dgamma", "dbeta"), long_lived=True)
+LAYER_NORM_GRAD = Op("layer_norm_grad", _layer_grad_infer, _layer_cost, donates=((0, 0), (0, 1)))
+LAYER_NORM = Op("layer_norm", _layer_infer, _layer_cost, outputs=("y", "mean", "rstd"), vjp=_layer_vjp,
+                donates=((0, 0),))
+
+
+def layer_norm(x: Tensor, gamma: Tensor, beta: Tensor, *, eps: float = 1e-5) -> Tensor:
+    """(x - mean) / sqrt(var + eps) * gamma + beta, with mean and biased variance of each row of D values.
+
+    x: [..., D], gamma and beta: [D].  Raises ShapeError.
+    """
+    return apply_all(LAYER_NORM, x, gamma, beta, eps=eps)[0]

@@ -1,0 +1,61 @@
+"""Learning rates by step: a warm-up, then one of a few shapes. Pure functions; knows no optimizer.
+
+With W steps of warm-up out of N, and t the step from 0:
+    warm-up    peak (t + 1) / (W + 1)                              for t < W
+    constant   peak
+    linear     peak (N - t) / (N - W)
+    cosine     peak (1 + cos(pi (t - W) / (N - W))) / 2            Loshchilov & Hutter 2017, SGDR, equation 5
+    step       peak rate^floor((t - W) / every)
+No step has a rate of 0: the warm-up starts above it, and the last step, t = N - 1, comes before it.
+"""
+
+from dataclasses import dataclass
+from math import cos, pi
+
+from minidl.errors import UserError
+
+SHAPES = ("constant", "linear", "cosine", "step")
+ENDING_SHAPES = ("linear", "cosine")  # their rates depend on how many steps there are
+
+
+@dataclass(frozen=True, slots=True)
+class Schedule:
+    """The learning rate of each step: ``schedule(step)``, counted from 0.
+
+    peak           after the warm-up
+    shape          one of SHAPES
+    warmup_steps   steps until then
+    total_steps    for linear and cosine; later steps have the rate 0
+    every, rate    for step: the rate is multiplied by ``rate`` after each ``every`` steps
+
+    Raises UserError for a shape that does not exist, or numbers that leave no step for it.
+    """
+
+    peak: float
+    shape: str = "constant"
+    warmup_steps: int = 0
+    total_steps: int | None = None
+    every: int = 1
+    rate: float = 0.1
+
+    def __post_init__(self) -> None:
+        if self.shape not in SHAPES:
+            raise UserError(f"there is no schedule {self.shape!r}: {', '.join(SHAPES)}")
+        if self.warmup_steps < 0 or self.every < 1:
+            raise UserError(f"a schedule cannot have {self.warmup_steps} steps of warm-up and decay every {self.every}")
+        if self.shape in ENDING_SHAPES and (self.total_steps is None or self.total_steps <= self.warmup_steps):
+            raise UserError(f"a {self.shape} schedule of {self.total_steps} steps leaves none after "
+                            f"{self.warmup_steps} of warm-up")
+
+    def __call__(self, step: int) -> float:
+        """The learning rate of a step."""
+        if step < self.warmup_steps:
+            return self.peak * (step + 1) / (self.warmup_steps + 1)
+        after = step - self.warmup_steps
+        if self.shape == "constant":
+            return self.peak
+        if self.shape == "step":
+            return self.peak * self.rate ** (after // self.every)
+        assert self.total_steps is not None
+        part = min(1.0, after / (self.total_steps - self.warmup_steps))
+        return self.peak * (1.0 - part if self.shape == "linear" else 0.5 * (1.0 + cos(pi * part)))

@@ -1,0 +1,93 @@
+"""Two plans beside each other: what they agree on, and the largest tensors that they treat differently.
+
+    python -m minidl.report.compare A.json B.json [--rows N]
+
+Files are those of ``train.py --save-plan``. Knows plans alone, no trace: which is faster only a run can tell.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Sequence
+
+from minidl.errors import UserError
+from minidl.memory.formats import SavedPlan
+from minidl.memory.plan import AccessKey, Action
+from minidl.report.watch import read_plan
+from minidl.units import format_bytes
+
+ROWS = 20
+STAYS = "stays"
+
+
+def comparison(a: SavedPlan, b: SavedPlan, *, rows: int) -> str:
+    """Lines for people. Raises UserError if the plans are not for the same iteration."""
+    if a.calls != b.calls:
+        raise UserError(f"the plans are for different iterations: of {a.calls} calls and of {b.calls}")
+    for tensor_id in sorted(a.evicted.keys() & b.evicted.keys()):
+        if a.evicted[tensor_id] != b.evicted[tensor_id]:
+            raise UserError(f"the plans are for different iterations: tensor {tensor_id} is "
+                            f"{' and '.join(f'{s.evicted[tensor_id][1]} bytes' for s in (a, b))}")
+    keys = sorted(a.plan.evictions.keys() | b.plan.evictions.keys(), key=lambda key: (-_bytes(a, b, key), key))
+    same = [key for key in keys if _what(a, key) == _what(b, key)]
+    other = [key for key in keys if _what(a, key) != _what(b, key)]
+    lines = [f"A: {_outline(a)}", f"B: {_outline(b)}",
+             f"the same in both: {len(same)} decisions, {format_bytes(sum(_bytes(a, b, key) for key in same))}"]
+    triggers_a, triggers_b = _triggers(a), _triggers(b)
+    shared = triggers_a.keys() & triggers_b.keys()
+    alike = sum(triggers_a[tensor_id] == triggers_b[tensor_id] for tensor_id in shared)
+    lines.append(f"swapped in ahead by both: {len(shared)} tensors, {alike} of them from the same accesses")
+    lines.append(f"different: {len(other)} decisions, {format_bytes(sum(_bytes(a, b, key) for key in other))}"
+                 + (f"; the {rows} largest:" if len(other) > rows else ":" if other else ""))
+    for key in other[:rows]:
+        op = (a.evicted.get(key[0]) or b.evicted[key[0]])[0] or "-"
+        lines.append(f"  tensor {key[0]:>6}, {op:<20} {format_bytes(_bytes(a, b, key)):>10}  after access {key[1]}: "
+                     f"A {_what(a, key):<8}  B {_what(b, key)}")
+    return "\n".join(lines)
+
+
+def _outline(saved: SavedPlan) -> str:
+    parts = []
+    for action, verb in ((Action.SWAP_OUT, "swapped"), (Action.DROP, "dropped")):
+        chosen = [key for key, other in saved.plan.evictions.items() if other is action]
+        parts.append(f"{len(chosen)} {verb} ({format_bytes(sum(saved.evicted[t][1] for t, _ in chosen))})")
+    seconds = saved.plan.predicted_seconds
+    return ", ".join(parts) + ("" if seconds is None else f", predicted {seconds:.4g} s")
+
+
+def _bytes(a: SavedPlan, b: SavedPlan, key: AccessKey) -> int:
+    return (a.evicted.get(key[0]) or b.evicted[key[0]])[1]
+
+
+def _what(saved: SavedPlan, key: AccessKey) -> str:
+    action = saved.plan.evictions.get(key)
+    return STAYS if action is None else action.value
+
+
+def _triggers(saved: SavedPlan) -> dict[int, list[AccessKey]]:
+    """Tensor -> the accesses after which its swap-ins start."""
+    triggers: dict[int, list[AccessKey]] = {}
+    for key, tensor_ids in saved.plan.prefetches.items():
+        for tensor_id in tensor_ids:
+            triggers.setdefault(tensor_id, []).append(key)
+    return triggers
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Returns the exit code: 2 if the plans cannot be read or compared."""
+    parser = argparse.ArgumentParser(prog="python -m minidl.report.compare", description="Compare two saved plans.")
+    parser.add_argument("a", metavar="A.json")
+    parser.add_argument("b", metavar="B.json")
+    parser.add_argument("--rows", type=int, default=ROWS, metavar="N", help=f"differences to list (default: {ROWS})")
+    options = parser.parse_args(arguments)
+    try:
+        print(comparison(read_plan(options.a), read_plan(options.b), rows=options.rows))
+    except UserError as error:
+        print(f"compare: error: {error}", file=sys.stderr)
+        return 2
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,76 @@
+"""Which layer made which tensor, for people: the dotted name of the module whose forward pass it came from.
+
+Temporary tensors are numbered by their position in the iteration, so a module's are the numbers given out between the
+beginning and the end of its forward(). Nothing is noted per operation; and nothing at all unless somebody asks.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from minidl.memory.trace import TensorId, Trace
+from minidl.memory.tracker import Tracker
+from minidl.nn import Module
+
+
+class LayerNames:
+    """Names by tensor id, as the forward passes of the last iteration gave them; parameters and buffers by their own.
+
+    In ``made`` the innermost module names a tensor; what the network itself makes goes by the name of its class.
+    """
+
+    def __init__(self, model: Module, tracker: Tracker) -> None:
+        self.owned = {tensor.tensor_id: name for name, tensor in (*model.named_parameters(), *model.named_buffers())}
+        self.made: dict[TensorId, str] = {}
+        self._tracker = tracker
+        self._iteration = -1
+
+    def noting(self, forward: Callable[..., Any], name: str) -> Callable[..., Any]:
+        """A forward() that does the same, and notes which tensors it made."""
+        tracker = self._tracker
+
+        def run(*inputs: Any, **options: Any) -> Any:
+            if tracker.iteration != self._iteration:
+                self._iteration = tracker.iteration
+                self.made.clear()
+            first = tracker.temporaries
+            result = forward(*inputs, **options)
+            for tensor_id in range(first, tracker.temporaries):
+                self.made.setdefault(tensor_id, name)  # an inner module has ended before, and named its own
+            return result
+
+        return run
+
+    def of(self, trace: Trace) -> dict[TensorId, str]:
+        """A layer for every tensor of a trace that has one.
+
+        What a backward pass makes goes by a layer that its call reads from: the owner of a parameter, or else the
+        maker of the latest activation, or else of a gradient.
+        """
+        names = self.owned | self.made
+        for call in trace.calls:
+            read = max((t for t in call.inputs if t in names), key=lambda t: (t in self.owned, t in self.made, t),
+                       default=None)
+            if read is not None:
+                layer = names[read].rpartition(".")[0] if read in self.owned else names[read]
+                for tensor_id in call.outputs:
+                    names.setdefault(tensor_id, layer)
+        return names
+
+
+@contextmanager
+def layer_names(model: Module, tracker: Tracker) -> Iterator[LayerNames]:
+    """Note who makes what in the forward passes that run inside; a few additions for each module's forward()."""
+    names = LayerNames(model, tracker)
+    modules: dict[Module, str] = {}
+    for path, module in model.named_modules():
+        modules.setdefault(module, path or type(module).__name__)
+    for module, name in modules.items():
+        module.forward = names.noting(module.forward, name)
+    try:
+        yield names
+    finally:
+        for module in modules:
+            del module.forward  # that of the class shows again

@@ -1,0 +1,130 @@
+"""A run folder: what was asked for, the numbers of every step, the closing summary, and checkpoints.
+
+    arguments.json   the command line, so that ``--resume FOLDER`` needs no other flag
+    metrics.jsonl    one JSON object a step; metrics.csv the same as a table
+    result.json, summary.txt
+    checkpoints/     see ``minidl.checkpoint.store``
+
+A run that goes on from a checkpoint writes its rows after those of the steps before it; later ones, of a run that was
+killed, are taken back. Knows no model and no device.
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+from collections.abc import Mapping, Sequence
+from math import isfinite
+from pathlib import Path
+from typing import Any
+
+from minidl.checkpoint import Checkpoint, CorruptFile, Store, read_checkpoint
+from minidl.checkpoint.durable import replace_file
+from minidl.errors import UserError
+
+COLUMNS = ("step", "epoch", "loss", "lr", "seconds", "items_per_second", "peak_bytes", "swapped_out_bytes",
+           "swapped_in_bytes", "recomputed_bytes", "top1", "top5")
+ARGUMENTS, CHECKPOINTS = "arguments.json", "checkpoints"
+AUTO = "auto"
+
+
+class RunFolder:
+    """The folder of one run. Raises UserError when the disk refuses."""
+
+    def __init__(self, path: Path, *, keep: int) -> None:
+        self.path = path
+        self.store = Store(path / CHECKPOINTS, keep=keep)
+
+    def begin(self, arguments: Sequence[str], *, after: int) -> None:
+        """Note the command line, and be ready for the rows of the steps after that one."""
+        try:
+            self.path.mkdir(parents=True, exist_ok=True)
+            self._replace(ARGUMENTS, json.dumps({"arguments": list(arguments)}, indent=1) + "\n")
+            rows = [row for row in self._rows() if row["step"] <= after]
+            table = io.StringIO()
+            writer = csv.DictWriter(table, COLUMNS, lineterminator="\n")
+            writer.writeheader()
+            writer.writerows(rows)
+            self._replace("metrics.jsonl", "".join(json.dumps(row) + "\n" for row in rows))
+            self._replace("metrics.csv", table.getvalue())
+        except OSError as error:
+            raise self._refused(error) from None
+
+    def add(self, row: Mapping[str, Any]) -> None:
+        """One step's numbers, under COLUMNS; what is not there or not finite becomes null, and empty in the table."""
+        full = {name: _finite(row.get(name)) for name in COLUMNS}
+        try:
+            with open(self.path / "metrics.jsonl", "a", encoding="utf-8") as lines:
+                lines.write(json.dumps(full) + "\n")
+            with open(self.path / "metrics.csv", "a", encoding="utf-8", newline="") as table:
+                csv.DictWriter(table, COLUMNS, lineterminator="\n").writerow(full)
+        except OSError as error:
+            raise self._refused(error) from None
+
+    def conclude(self, summary: str, result: str) -> None:
+        """The closing summary, and the result as JSON."""
+        try:
+            self._replace("summary.txt", summary + "\n")
+            self._replace("result.json", result)
+        except OSError as error:
+            raise self._refused(error) from None
+
+    def _replace(self, name: str, text: str) -> None:
+        replace_file(self.path / name, text.encode())
+
+    def _rows(self) -> list[dict[str, Any]]:
+        """The rows written so far. The last line may be half of one, if the program was killed while it wrote it."""
+        path = self.path / "metrics.jsonl"
+        rows = []
+        for line in path.read_text(encoding="utf-8", errors="replace").splitlines() if path.exists() else ():
+            try:
+                row = json.loads(line)
+            except (ValueError, RecursionError):
+                continue
+            if type(row) is dict and type(row.get("step")) is int:
+                rows.append({name: row.get(name) for name in COLUMNS})
+        return rows
+
+    def _refused(self, error: OSError) -> UserError:
+        return UserError(f"cannot write the run folder {self.path}: {error.strerror or error}")
+
+    # Going on ------------------------------------------------------------------------------------------------
+    def newest(self) -> Checkpoint | None:
+        """The newest checkpoint that is as it was written, or None; says which ones are not."""
+        for step in reversed(self.store.steps()):
+            try:
+                return read_checkpoint(self.store.path(step))
+            except CorruptFile as error:
+                print(f"not used: {error}", flush=True)
+        return None
+
+
+def folder_of(resume: str) -> tuple[Path, Path | None]:
+    """(run folder, checkpoint) that ``--resume PATH`` means: a run folder and no checkpoint, or one of its checkpoints.
+
+    Raises UserError if it is neither.
+    """
+    path = Path(resume)
+    if (path / ARGUMENTS).is_file():
+        return path, None
+    if path.parent.name == CHECKPOINTS and path.is_dir():
+        return path.parent.parent, path
+    raise UserError(f"--resume {resume}: there is no run folder, and no checkpoint of one")
+
+
+def read_arguments(folder: Path) -> list[str]:
+    """The command line with which a run was made. Raises UserError."""
+    try:
+        arguments = json.loads((folder / ARGUMENTS).read_text(encoding="utf-8"))["arguments"]
+        if type(arguments) is not list or not all(type(word) is str for word in arguments):
+            raise ValueError
+    except OSError as error:
+        raise UserError(f"cannot read {folder / ARGUMENTS}: {error.strerror or error}") from None
+    except (ValueError, KeyError, TypeError, RecursionError):
+        raise UserError(f"{folder / ARGUMENTS}: expected an object with a list of strings, arguments") from None
+    return arguments
+
+
+def _finite(value: Any) -> Any:
+    return None if isinstance(value, float) and not isfinite(value) else value

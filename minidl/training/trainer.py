@@ -1,0 +1,88 @@
+"""One training step, and one pass over test data. Knows no model by name, no data set, no file."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+
+from minidl.autograd import no_grad
+from minidl.data import Batch
+from minidl.nn import Module
+from minidl.ops import scale
+from minidl.optim import Optimizer, Schedule, clip_global_norm
+from minidl.runtime import current_runtime, parameter
+from minidl.tensor import Tensor
+from minidl.training.metrics import Accuracy
+
+STEPS = "steps"  # the runtime's counter of steps done: a dry run puts it back, a checkpoint keeps it
+
+
+class Trainer:
+    """A model and its optimizer in the current runtime, and what one step of them is.
+
+    loss         uploads a batch and returns the scalar to differentiate. It must keep no handle on images or logits:
+                 that would keep their memory.
+    schedule     the learning rate of each step
+    accumulate   parts that a batch is cut into. Their gradients are added up before the one update; a loss that is a
+                 mean over equal parts is the mean of theirs. (Batch norm normalises each part by itself.)
+    clip_norm    the most that the gradients' global norm may be; None: no limit
+    """
+
+    def __init__(self, model: Module, optimizer: Optimizer, loss: Callable[[Batch], Tensor], schedule: Schedule, *,
+                 accumulate: int = 1, clip_norm: float | None = None) -> None:
+        self.model = model
+        self.optimizer = optimizer
+        self.schedule = schedule
+        self.accumulate = accumulate
+        self.clip_norm = clip_norm
+        self._loss = loss
+        # On the device, so that the parts' losses are added up without being read one by one.
+        self._total = parameter((), requires_grad=False) if accumulate > 1 else None
+
+    @property
+    def steps_done(self) -> int:
+        """How many steps the current runtime has done, those before a checkpoint included."""
+        return current_runtime().counters.get(STEPS, 0)
+
+    def step(self, batch: Batch) -> float:
+        """One iteration; returns the loss, NaN on a device without values."""
+        runtime, done = current_runtime(), self.steps_done
+        self.optimizer.lr = self.schedule(done)
+        with runtime.iteration():
+            self.optimizer.zero_grad()
+            total = self._add_gradients(batch)
+            if self.clip_norm is not None:
+                clip_global_norm(self.optimizer.parameters, self.clip_norm)
+            self.optimizer.step()
+            loss = total.item()
+            del total
+        runtime.counters[STEPS] = done + 1
+        return loss
+
+    def _add_gradients(self, batch: Batch) -> Tensor:
+        """Differentiate the loss of a batch, part by part; returns it."""
+        if self._total is None:
+            loss = self._loss(batch)
+            loss.backward()
+            return loss
+        self._total.fill_(0.0)
+        for part in batch.split(self.accumulate):
+            loss = scale(self._loss(part), 1.0 / self.accumulate)
+            loss.backward()
+            self._total.add_(loss)
+            del loss  # its record is all that still holds the images
+        return self._total.alias()
+
+    def evaluate(self, batches: Iterable[Batch]) -> Accuracy | None:
+        """How many images the model recognises, in inference mode; None without images, or without values."""
+        runtime = current_runtime()
+        score = Accuracy()
+        if runtime.device.has_values:
+            self.model.eval()
+            with no_grad():
+                for batch in batches:
+                    with runtime.iteration():
+                        images, _ = batch.upload(runtime)
+                        score += Accuracy.of(self.model(images).numpy(), batch.labels)
+                        del images
+            self.model.train()
+        return score if score.count else None

@@ -1,0 +1,127 @@
+"""A race detector for bytes, without times: who has certainly come how far, and who touches what.
+
+Timing hides a missing wait wherever the work that it should have waited for happens to be over. So order is judged
+here without it: each stream, and the host, knows how far every stream has certainly come (what it has waited for, and
+what that had waited for: a vector clock; Fidge 1988, Mattern 1989). Two pieces of work that touch the same bytes, one
+of them writing, must be ordered by it; otherwise a ``Violation`` names them, whichever happened to come first.
+
+Knows streams, positions and ranges of bytes; no operation, no tensor.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from minidl.device.clock import COPY_OUT, STREAM_NAMES, VirtualClock
+from minidl.device.device import Timed
+
+STREAMS = range(3)
+NOTHING, SPOILED = 0, -1  # the values of bytes that were never written, or freed; and of copies of overwritten bytes
+
+
+class Violation(AssertionError):
+    """The engine did something that no right engine does."""
+
+
+class WatchedClock(VirtualClock):
+    """The virtual clock, and what is certain on each stream without it.
+
+    ``known[s][t]`` is how far stream t has certainly come before what is issued to stream s next starts;
+    ``host_known`` how far the host has seen each.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.known = [[0, 0, 0] for _ in STREAMS]
+        self.host_known = [0, 0, 0]
+        self._after: list[list[list[int]]] = [[[0, 0, 0]] for _ in STREAMS]  # by stream and position: known then
+
+    def issue(self, stream: int, seconds: float, effect: Callable[[], None] | None = None, *,
+              at_end: bool = False, timed: Timed = None) -> int:
+        position = super().issue(stream, seconds, effect, at_end=at_end, timed=timed)
+        known = self.before(stream)
+        known[stream] = position
+        self._after[stream].append(list(known))
+        return position
+
+    def before(self, stream: int) -> list[int]:
+        """What is certain before the next piece of work of a stream."""
+        return _raise(self.known[stream], self.host_known)
+
+    def wait(self, stream: int, on: int, position: int) -> None:
+        super().wait(stream, on, position)
+        _raise(self.known[stream], self._after[on][position])
+
+    def synchronize(self, stream: int, position: int) -> None:
+        super().synchronize(stream, position)
+        _raise(self.host_known, self._after[stream][position])
+
+
+def _raise(known: list[int], by: Sequence[int]) -> list[int]:
+    for stream in STREAMS:
+        if by[stream] > known[stream]:
+            known[stream] = by[stream]
+    return known
+
+
+class Cells:
+    """Bytes in cells of ``grain``: the position of each stream's last read and write of a cell, and its value.
+
+    spoil  told the position of a copy out that did not end before its source was written; None where that is wrong.
+    """
+
+    def __init__(self, name: str, nbytes: int, grain: int, spoil: Callable[[int], None] | None = None) -> None:
+        self.spoil = spoil
+        self.name = name
+        self.grain = grain
+        count = -(-nbytes // grain)
+        self.values = [NOTHING] * count
+        self._reads = [[0] * count for _ in STREAMS]
+        self._writes = [[0] * count for _ in STREAMS]
+        self._latest = [0, 0, 0]  # position of each stream's last read or write of any cell
+
+    def span(self, offset: int, nbytes: int) -> slice:
+        """The cells of a range of bytes."""
+        return slice(offset // self.grain, -(-(offset + nbytes) // self.grain))
+
+    def read(self, cells: slice, stream: int, known: Sequence[int], what: str) -> None:
+        """Work that comes next on a stream (-1: the host) reads cells: it must be after all writes to them."""
+        self._ordered(self._writes, cells, stream, known, what, "written")
+        if stream >= 0:
+            self._latest[stream] = position = known[stream] + 1
+            self._reads[stream][cells] = [position] * (cells.stop - cells.start)
+
+    def write(self, cells: slice, stream: int, known: Sequence[int], value: int, what: str) -> None:
+        """Work that comes next on a stream writes cells: it must be after all that reads or writes them."""
+        self._ordered(self._writes, cells, stream, known, what, "written")
+        if self.spoil is not None and stream != COPY_OUT and self._latest[COPY_OUT] > known[COPY_OUT]:
+            for position in set(self._reads[COPY_OUT][cells]):
+                if position > known[COPY_OUT]:
+                    self.spoil(position)
+                    known = [*known[:COPY_OUT], position, *known[COPY_OUT + 1:]]
+        self._ordered(self._reads, cells, stream, known, what, "read")
+        count = cells.stop - cells.start
+        self._latest[stream] = position = known[stream] + 1
+        self._writes[stream][cells] = [position] * count
+        self.values[cells] = [value] * count
+
+    def _ordered(self, last: list[list[int]], cells: slice, stream: int, known: Sequence[int], what: str,
+                 done: str) -> None:
+        for other in STREAMS:
+            if (other != stream and self._latest[other] > known[other]
+                    and max(last[other][cells], default=0) > known[other]):
+                raise Violation(f"{what} does not wait until the {self.name}'s cells {cells.start}..{cells.stop} have "
+                                f"been {done} by {STREAM_NAMES[other]} {max(last[other][cells])}: it has waited for "
+                                f"{known[other]}")
+
+    def holds(self, cells: slice, value: int) -> bool:
+        """Whether all cells hold a value."""
+        return self.values[cells].count(value) == cells.stop - cells.start
+
+    def only_value(self, cells: slice, what: str) -> int:
+        """The value that all cells hold."""
+        values = set(self.values[cells])
+        if len(values) > 1:
+            raise Violation(f"{what}: the {self.name}'s cells {cells.start}..{cells.stop} hold parts of {len(values)} "
+                            "values")
+        return values.pop() if values else NOTHING

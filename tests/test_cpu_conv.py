@@ -1,0 +1,181 @@
+"""Convolutions and matrix products of the CPU: every way of cutting them, against float64 formulas."""
+
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+from kernel_cases import conv_ref, dgrad_ref, wgrad_ref
+
+from minidl.kernels.cpu import ALGORITHMS, conv, linear
+from minidl.kernels.cpu.cuts import even, pieces, up
+from minidl.meta import DTYPES, meta
+
+REFERENCES = {"conv2d": conv_ref, "conv2d_dgrad": dgrad_ref, "conv2d_wgrad": wgrad_ref}
+# (N, C, H, W), (K, R, S), stride, padding: planes of less and more than a vector and a panel, tiles of several images
+# and pieces of one, windows larger than the image, taps that fall outside of it altogether, rows that are left over.
+SHAPES = [
+    ((3, 5, 7, 7), (9, 3, 3), (1, 1), (1, 1)),
+    ((2, 3, 17, 19), (8, 3, 3), (1, 1), (1, 1)),
+    ((1, 2, 33, 31), (17, 5, 5), (1, 1), (2, 2)),
+    ((2, 3, 21, 20), (7, 7, 7), (2, 2), (3, 3)),
+    ((2, 9, 16, 16), (16, 1, 1), (1, 1), (0, 0)),
+    ((5, 4, 9, 8), (8, 1, 1), (2, 2), (0, 0)),
+    ((20, 6, 2, 2), (33, 3, 3), (1, 1), (1, 1)),
+    ((4, 1, 3, 40), (1, 2, 3), (1, 3), (0, 2)),
+    ((2, 2, 6, 5), (3, 3, 3), (2, 1), (3, 0)),
+    ((1, 1, 1, 1), (1, 5, 5), (1, 1), (2, 2)),
+    ((2, 2, 12, 50), (4, 3, 3), (1, 1), (0, 0)),
+    ((2, 3, 9, 9), (4, 3, 3), (1, 2), (0, 1)),  # from the end of a row to the next less than a step
+]
+LIMITS = [(conv.BUFFER_BYTES, conv.DEPTH, conv.PIXELS), (1, 1, 1), (5000, 20, 50), (700, 9, 17)]
+
+
+def arrays(op, shapes, dtype, onto=False):
+    x, (k, r, s), stride, padding = shapes
+    y = (x[0], k, *((e + 2 * p - t) // d + 1 for e, t, d, p in zip(x[2:], (r, s), stride, padding, strict=True)))
+    w = (k, x[1], r, s)
+    rng = np.random.default_rng(1)
+    window = {"stride": stride, "padding": padding}
+    sizes, out, attrs = {
+        "conv2d": ([x, w], y, {}), "conv2d_dgrad": ([y, w] + [x] * onto, x, {"x_shape": x}),
+        "conv2d_wgrad": ([y, x], w, {"kernel": (r, s)})}[op]
+    return [rng.standard_normal(s).astype(dtype) for s in sizes], out, {**attrs, **window}
+
+
+def spread_out(array):
+    """The same values with gaps between rows and images, and the dimensions of the image in another order."""
+    wide = np.full((array.shape[0], array.shape[2], array.shape[3] + 3, array.shape[1] + 2), np.nan, array.dtype)
+    view = wide[:, :, 1:-2, 1:-1].transpose(0, 3, 1, 2)
+    view[...] = array
+    return view
+
+
+def run(algorithm, out, inputs, attrs):
+    dtype = DTYPES[inputs[0].dtype.name]
+    nbytes = algorithm.workspace([meta(a.shape, dtype) for a in inputs], [meta(out, dtype)], attrs)
+    result = np.full(out, np.nan, inputs[0].dtype)
+    algorithm.run(result, *inputs, workspace=np.full(nbytes, 0xFF, np.uint8), **attrs)
+    return result
+
+
+def check(result, op, inputs, attrs):
+    right = REFERENCES[op](*(a.astype(np.float64) for a in inputs), **attrs)
+    # Sums of up to some hundred products of numbers about 1, each rounded: some units in the last place of the largest.
+    tolerance = 100 * np.finfo(result.dtype).eps
+    np.testing.assert_allclose(result, right, rtol=0, atol=tolerance * max(1.0, np.abs(right).max()))
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize("limits", LIMITS, ids=str)
+@pytest.mark.parametrize("op", REFERENCES)
+def test_convolutions_are_right_however_they_are_cut_and_whatever_the_layout(op, limits, dtype, monkeypatch):
+    for name, value in zip(("BUFFER_BYTES", "DEPTH", "PIXELS"), limits, strict=True):
+        monkeypatch.setattr(conv, name, value)
+    for shapes in SHAPES:
+        inputs, out, attrs = arrays(op, shapes, dtype)
+        plain = run(ALGORITHMS[op][0], out, inputs, attrs)
+        check(plain, op, inputs, attrs)
+        strided = run(ALGORITHMS[op][0], out, [spread_out(a) for a in inputs], attrs)
+        assert strided.tobytes() == plain.tobytes()
+
+
+@pytest.mark.parametrize("op", REFERENCES)
+def test_the_number_of_threads_does_not_change_a_bit(op):
+    for shapes in SHAPES:
+        inputs, out, attrs = arrays(op, shapes, "float32")
+        results = []
+        for workers in (1, 2, 3, 7):
+            result = np.full(out, np.nan, np.float32)
+            conv._run(op, workers, result, *inputs, **attrs)
+            results.append(result.tobytes())
+        assert len(set(results)) == 1
+
+
+@pytest.mark.parametrize("shapes", SHAPES, ids=str)
+def test_an_input_gradient_is_added_to_what_lies_there_or_elsewhere(shapes):
+    inputs, out, attrs = arrays("conv2d_dgrad", shapes, "float32", onto=True)
+    plain = run(ALGORITHMS["conv2d_dgrad"][0], out, inputs, attrs)
+    check(plain, "conv2d_dgrad", inputs, attrs)
+    strided = run(ALGORITHMS["conv2d_dgrad"][0], out, [*inputs[:2], spread_out(inputs[2])], attrs)
+    assert strided.tobytes() == plain.tobytes()
+    over = inputs[2].copy()
+    conv._run("conv2d_dgrad", 2, over, *inputs[:2], over, **attrs)
+    assert over.tobytes() == plain.tobytes()
+
+
+def test_a_bias_is_added_to_every_pixel_of_its_channel():
+    for shapes in SHAPES:
+        inputs, out, attrs = arrays("conv2d", shapes, "float32")
+        bias = np.arange(float(out[1]), dtype=np.float32)
+        for algorithm in ALGORITHMS["conv2d"]:
+            check(run(algorithm, out, [*inputs, bias], attrs), "conv2d", [*inputs, bias], attrs)
+
+
+def test_the_preferred_class_of_bits_has_an_algorithm_of_little_workspace_and_direct_needs_none():
+    # ResNet-50's largest layers at a batch of 64: weights of 9 MB, images of 51 MB.
+    for x, w, y in (((64, 512, 7, 7), (512, 512, 3, 3), (64, 512, 7, 7)),
+                    ((64, 64, 56, 56), (256, 64, 1, 1), (64, 256, 56, 56))):
+        attrs = {"stride": (1, 1), "padding": (w[2] // 2,) * 2}
+        for op, inputs, out in (("conv2d", (x, w), y), ("conv2d_dgrad", (y, w), x), ("conv2d_wgrad", (y, x), w)):
+            need = {a.name: a.workspace([meta(i) for i in inputs], [meta(out)], attrs)
+                    for a in ALGORITHMS[op] if a.bits_class == ALGORITHMS[op][0].bits_class}
+            assert min(need.values()) < 2 << 20, (op, need)
+            assert ALGORITHMS[op][-1].workspace([meta(i) for i in inputs], [meta(out)], attrs) == 0
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_products_are_right_at_the_edges_of_tiles_panels_and_pieces(dtype):
+    rng = np.random.default_rng(2)
+    for m, n, k in ((1, 1, 1), (7, 15, 255), (8, 16, 256), (9, 17, 257), (33, 49, 5), (300, 250, 3), (2, 500, 513)):
+        a, b, c = (rng.standard_normal(s).astype(dtype) for s in ((m, k), (k, n), (n,)))
+        turned = np.asfortranarray(a), np.asfortranarray(b)
+        gaps = np.repeat(b, 2, axis=1)[:, ::2]
+        y = np.full((m, n), np.nan, dtype)
+        for left, right in ((a, b), (turned[0], b), (a, turned[1]), (turned[0], turned[1]), (a, gaps)):
+            linear.matmul(y, left, right, transpose_a=False, transpose_b=False)
+            np.testing.assert_allclose(y, a.astype(np.float64) @ b, rtol=0, atol=np.finfo(dtype).eps * 20 * k**0.5 + 0)
+        linear.linear(y, a, np.ascontiguousarray(b.T), c)
+        np.testing.assert_allclose(y, a.astype(np.float64) @ b + c, rtol=0, atol=np.finfo(dtype).eps * 20 * k**0.5)
+
+
+def test_a_weight_gradient_of_strided_rows_is_the_sum_over_all_of_them():
+    rng = np.random.default_rng(3)
+    dy, x = rng.standard_normal((2, 3, 40, 9)), rng.standard_normal((2, 3, 40, 50))
+    dw = np.full((9, 50), np.nan)
+    linear.linear_wgrad(dw, spread_out(dy), spread_out(x))
+    np.testing.assert_allclose(dw, dy.reshape(-1, 9).T @ x.reshape(-1, 50), rtol=1e-12, atol=1e-12)
+
+
+def test_infinities_and_nan_pass_through_products_and_reach_only_their_own_results():
+    a, b = np.ones((3, 2), np.float32), np.ones((2, 60), np.float32)
+    a[1, 0], b[0, 50] = np.inf, np.nan
+    y = np.empty((3, 60), np.float32)
+    linear.matmul(y, a, b, transpose_a=False, transpose_b=False)
+    assert np.isnan(y[:, 50]).all() and np.isinf(np.delete(y[1], 50)).all()
+    assert (np.delete(y, 50, 1)[[0, 2]] == 2).all()
+
+
+def test_cuts_are_even_and_cover_everything():
+    for count in range(1, 70):
+        for size in range(1, 70):
+            assert pieces(count, size) == -(-count // size)
+            assert pieces(count, even(count, size)) == pieces(count, size) and even(count, size) <= size
+            assert up(count, size) % size == 0 and 0 <= up(count, size) - count < size
+
+
+def test_a_second_start_does_not_compile_again():
+    program = """
+import numpy as np
+from minidl.kernels.cpu import conv, im2col, linear, matrices
+x, w, y = np.ones((2, 3, 8, 8), "f"), np.ones((4, 3, 3, 3), "f"), np.empty((2, 4, 8, 8), "f")
+attrs = {"stride": (1, 1), "padding": (1, 1)}
+conv._run("conv2d", 2, y, x, w, **attrs)
+conv._run("conv2d_dgrad", 2, x, y, w, **attrs)
+conv._run("conv2d_wgrad", 2, w, y, x, **attrs)
+linear.matmul(np.empty((3, 3)), np.ones((3, 3)), np.ones((3, 3)), transpose_a=False, transpose_b=False)
+print(sum(sum(k.stats.cache_misses.values()) for k in (im2col.fprop, im2col.dgrad, im2col.wgrad, matrices.products)))
+"""
+    results = [subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True).stdout
+               for _ in range(2)]
+    assert results[1].strip() == "0"

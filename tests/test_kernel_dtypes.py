@@ -1,0 +1,110 @@
+"""bfloat16 and float16 as storage: every kernel computes in float32 and rounds once; the conversions themselves."""
+
+import ml_dtypes
+import numpy as np
+import pytest
+from kernel_cases import BLOCK, CASES, OPS, RANDOM
+from test_cpu_kernels import call, poisoned, strided
+
+import minidl
+from minidl import meta as metas
+from minidl import ops
+from minidl.kernels.cpu import ALGORITHMS, blocks
+from minidl.kernels.cpu.half import decode, encode
+from minidl.ops.loss import cross_entropy
+from minidl.optim import SGD
+
+HALVES = {"bfloat16": 2.0**-8, "float16": 2.0**-11}  # the largest relative error of rounding to nearest
+PRODUCTS = {*ALGORITHMS, "matmul", "linear", "linear_dgrad", "linear_wgrad"}
+PLAIN = [c for c in CASES if c.name not in PRODUCTS]
+
+
+@pytest.fixture(autouse=True)
+def tiny_blocks(monkeypatch):
+    monkeypatch.setattr(blocks, "BLOCK_BYTES", 4 * BLOCK)
+
+
+@pytest.mark.parametrize("dtype", HALVES)
+@pytest.mark.parametrize("case", PLAIN, ids=str)
+def test_a_kernel_on_halves_rounds_the_result_of_the_formula_once(case, dtype, monkeypatch):
+    inputs = case.inputs(dtype)
+    exact = [a.astype(np.float64) if metas.DTYPES[a.dtype.name].floating else a for a in inputs]
+    expected = case.reference(*exact, **case.attrs)
+    expected = expected if isinstance(expected, tuple | list) else (expected,)
+    if case.name in ("embedding_grad", "gather_rows_grad"):
+        monkeypatch.undo()  # rows of one number in several blocks are added in the half type: a rounding for each
+    for operands in (inputs, [strided(a) for a in inputs]):
+        for result, right in zip(call(case.name, operands, case.attrs), expected, strict=True):
+            scale = max(1.0, float(np.max(np.abs(right), initial=0)))
+            np.testing.assert_allclose(result.astype(np.float64), right, rtol=1.02 * HALVES[dtype],
+                                       atol=2e-5 * scale)
+
+
+@pytest.mark.parametrize("dtype", HALVES)
+@pytest.mark.parametrize("case", [c for c in PLAIN if OPS[c.name].donates], ids=str)
+def test_halves_over_a_donated_input_have_the_same_bytes(case, dtype):
+    inputs = case.inputs(dtype)
+    plain = call(case.name, inputs, case.attrs)
+    for output, source in OPS[case.name].donates:
+        if source < len(inputs) and inputs[source].shape == plain[output].shape:
+            donated = call(case.name, inputs, case.attrs, donate=(output, source))
+            assert [a.tobytes() for a in donated] == [a.tobytes() for a in plain]
+
+
+@pytest.mark.parametrize("dtype", HALVES)
+@pytest.mark.parametrize("name", sorted(RANDOM))
+def test_random_numbers_in_a_half_type_are_those_of_float32_rounded(name, dtype):
+    attrs = {"mean": 1.0, "std": 2.0} if name == "normal_" else {"low": -1.0, "high": 3.0}
+    half, full = (call(name, [poisoned((1000,), d)], {"seed": 3, **attrs})[0] for d in (dtype, "float32"))
+    if name == "uniform_":
+        below = np.nextafter(np.asarray(3, dtype), np.asarray(0, dtype))
+        assert half.max() <= below < 3
+        full = np.minimum(full, below.astype(np.float32))
+    np.testing.assert_allclose(half.astype(np.float32), full, rtol=1.01 * HALVES[dtype], atol=1e-6)
+
+
+@pytest.mark.parametrize("dtype", HALVES)
+def test_every_half_is_decoded_exactly_and_encoded_back_to_its_bits(dtype):
+    halves = np.arange(1 << 16, dtype=np.uint16).view(dtype)
+    values, back = decode(halves), np.empty_like(halves)
+    np.testing.assert_array_equal(values, halves.astype(np.float32))  # NaN equals NaN here
+    encode(back, values)
+    numbers = ~np.isnan(values)
+    assert back[numbers].tobytes() == halves[numbers].tobytes()
+    assert np.isnan(back[~numbers].astype(np.float32)).all()
+
+
+@pytest.mark.parametrize("dtype", HALVES)
+def test_encoding_rounds_to_nearest_and_ties_to_even(dtype):
+    # Around every bfloat16, and around every float16 (13 bits less), one unit of float32 to either side of each tie.
+    top = np.arange(1 << 16, dtype=np.uint32) << 16
+    low = [0, 1, 0x7FFF, 0x8000, 0x8001, 0xFFF, 0x1000, 0x1001, 0x2FFF, 0x3000, 0x3001, 0xEFFF, 0xF000, 0xFFFF]
+    values = np.concatenate([top + np.uint32(k) for k in low]).view(np.float32)
+    result = np.empty(values.shape, dtype)
+    encode(result, values)
+    with np.errstate(all="ignore"):
+        right = values.astype(dtype)  # NumPy and ml_dtypes round the same way
+    numbers = ~np.isnan(values)
+    assert result[numbers].tobytes() == right[numbers].tobytes()
+    assert np.isnan(result[~numbers].astype(np.float32)).all()
+
+
+@pytest.mark.parametrize("device", ["cpu", "sim:p100"])
+@pytest.mark.parametrize("dtype", [metas.bfloat16, metas.float16])
+def test_a_network_of_halves_trains(dtype, device):
+    with minidl.Runtime(device=device, memory_budget="1MiB", policy="none") as runtime:
+        w = minidl.parameter((8, 8), dtype=dtype)
+        ops.uniform_(w, seed=1, low=-0.5, high=0.5)
+        optimizer = SGD([w], lr=8.0)
+        data = np.random.default_rng(1).standard_normal((8, 8)).astype(np.float32)
+        losses = []
+        for _ in range(20):
+            with runtime.iteration():
+                x = runtime.tensor(data, dtype=dtype)
+                loss = cross_entropy(ops.gelu(x) * w, runtime.tensor(np.arange(8)))
+                optimizer.zero_grad()
+                loss.backward()
+                optimizer.step()
+                losses.append(loss.item())
+        assert w.numpy().dtype == (ml_dtypes.bfloat16 if dtype is metas.bfloat16 else np.float16) and w.nbytes == 128
+        assert device != "cpu" or losses[-1] < 0.9 * losses[0]

@@ -1,0 +1,217 @@
+"""Networks against the packages whose names their parameters have: their state, by name, gives their logits.
+
+Each package is imported where it is needed; what it has no tests for here is skipped without it. No trained weights are
+downloaded: initial ones do, once the running statistics of batch norm are those of a batch (with the initial ones a
+deep network's logits all but vanish, or overflow).
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+
+from minidl import Runtime, no_grad
+from models import create, weights
+from models.bert import BertConfig, BertForPreTraining
+from models.gpt import GPT, GPTConfig
+
+torch = pytest.importorskip("torch", reason="PyTorch, the peer, is not installed (pip install -e '.[peers]')")
+
+TOLERANCE = 3e-5  # of the largest logit: some ten times what either is off by
+IMAGES = 2
+
+
+def peer_package(name: str) -> Any:
+    return pytest.importorskip(name, reason=f"{name}, the peer, is not installed", exc_type=(ImportError, RuntimeError))
+
+
+def torchvision_model(name: str, **options: Any) -> Any:
+    return getattr(peer_package("torchvision").models, name)(weights=None, **options)
+
+
+def torchvision_inception(name: str, **options: Any) -> Any:
+    return peer_package("torchvision").models.Inception3(aux_logits=name.endswith("_aux"), init_weights=False)
+
+
+def timm_model(name: str, **options: Any) -> Any:
+    return peer_package("timm").create_model(name, **options)
+
+
+# The U-Net of github.com/milesial/Pytorch-UNet, which is no package: its names, written down.
+class Holder(torch.nn.Module):
+    """Modules by name."""
+
+    def __init__(self, **children: Any) -> None:
+        super().__init__()
+        for name, child in children.items():
+            self.add_module(name, child)
+
+
+class PeerUNet(torch.nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.inc = self.double(3, 64)
+        for i, width in enumerate((64, 128, 256, 512), 1):
+            self.add_module(f"down{i}", Holder(maxpool_conv=torch.nn.ModuleList(
+                [torch.nn.MaxPool2d(2), self.double(width, 2 * width)])))
+            width = 1024 // 2**i
+            self.add_module(f"up{i}", Holder(up=torch.nn.ConvTranspose2d(2 * width, width, 2, 2),
+                                             conv=self.double(2 * width, width)))
+        self.outc = Holder(conv=torch.nn.Conv2d(64, 2, 1))
+
+    @staticmethod
+    def double(ins: int, outs: int) -> Holder:
+        layers: list[Any] = []
+        for channels in (ins, outs):
+            layers += [torch.nn.Conv2d(channels, outs, 3, padding=1, bias=False), torch.nn.BatchNorm2d(outs),
+                       torch.nn.ReLU()]
+        return Holder(double_conv=torch.nn.Sequential(*layers))
+
+    def forward(self, x: Any) -> Any:
+        skips = [self.inc.double_conv(x)]
+        for i in range(1, 5):
+            pool, double = getattr(self, f"down{i}").maxpool_conv
+            skips.append(double.double_conv(pool(skips[-1])))
+        x = skips.pop()
+        for i in range(1, 5):
+            up = getattr(self, f"up{i}")
+            x = up.conv.double_conv(torch.cat([skips.pop(), up.up(x)], 1))
+        return self.outc.conv(x)
+
+
+# Name of the model: its peer, pixels a side, device memory. The rest are the same code with other numbers.
+VISION: dict[str, tuple[Callable[..., Any], int, str]] = {
+    "vgg11": (torchvision_model, 64, "1200MiB"),
+    "vgg16_bn": (torchvision_model, 40, "1200MiB"),
+    "resnet18": (torchvision_model, 64, "256MiB"),
+    "resnet50": (torchvision_model, 75, "512MiB"),
+    "resnet152": (torchvision_model, 64, "1GiB"),
+    "inception_v3": (torchvision_inception, 139, "512MiB"),
+    "inception_v3_aux": (torchvision_inception, 299, "1GiB"),
+    "inception_v4": (timm_model, 139, "1GiB"),
+    "densenet121": (torchvision_model, 64, "256MiB"),
+    "densenet201": (torchvision_model, 64, "512MiB"),
+    "unet": (lambda name: PeerUNet(), 32, "512MiB"),
+}
+LONG = {"vgg16_bn", "resnet152", "inception_v3_aux", "densenet201"}  # seconds, for more of the same
+
+
+def with_statistics(model: Any, images: Any) -> Any:
+    """The network in inference mode, with batch norms that have seen a batch and whose scales differ.
+
+    Only a part of each mean is taken off: centring noise on noise, layer after layer, magnifies every rounding (PyTorch
+    itself is then 5e-4 off its own float64 in resnet152).
+    """
+    torch.manual_seed(0)
+    norms = [module for module in model.modules() if isinstance(module, torch.nn.BatchNorm2d)]
+    for norm in norms:
+        norm.momentum = 1.0
+        torch.nn.init.uniform_(norm.weight, 0.5, 1.5)
+        torch.nn.init.uniform_(norm.bias, -0.5, 0.5)
+    with torch.no_grad():
+        model.train()(images)
+        for norm in norms:
+            norm.running_var += (0.9 * norm.running_mean)**2
+            norm.running_mean *= 0.1
+    return model.eval()
+
+
+def save(model: Any, path: str) -> None:
+    from safetensors.torch import save_model
+    save_model(model, path)
+
+
+def assert_near(ours: np.ndarray, theirs: Any) -> None:
+    theirs = theirs.numpy()
+    assert ours.shape == theirs.shape
+    largest = np.abs(theirs).max()
+    assert theirs.std() > 0.01 * largest > 1e-3  # the logits differ, and are no rounding errors
+    assert np.abs(ours - theirs).max() <= TOLERANCE * largest
+
+
+@pytest.mark.parametrize("name", [pytest.param(name, marks=pytest.mark.full) if name in LONG else name
+                                  for name in VISION])
+def test_the_state_of_a_network_loads_by_name_and_gives_its_logits(tmp_path, name):
+    make, side, budget = VISION[name]
+    path = str(tmp_path / "peer.safetensors")
+    images = np.random.default_rng(0).standard_normal((2 * IMAGES, 3, side, side)).astype(np.float32)
+    peer = with_statistics(make(name), torch.from_numpy(images))
+    save(peer, path)
+    with torch.no_grad():
+        theirs = peer(torch.from_numpy(images[:IMAGES]))
+    with Runtime("cpu", memory_budget=budget, policy="none") as runtime:
+        model = create(name).eval()
+        weights.load(model, path)
+        with no_grad():
+            ours = model(runtime.tensor(images[:IMAGES])).numpy()
+    assert_near(ours, theirs)
+
+
+@pytest.mark.full
+def test_the_auxiliary_head_gives_the_logits_of_its_peer(tmp_path):
+    path = str(tmp_path / "peer.safetensors")
+    images = np.random.default_rng(0).standard_normal((2, 3, 299, 299)).astype(np.float32)
+    peer = torchvision_inception("inception_v3_aux")
+    peer.dropout.p = 0.0
+    with torch.no_grad():
+        theirs = peer.train()(torch.from_numpy(images))
+    save(peer, path)
+    with Runtime("cpu", memory_budget="2GiB", policy="none") as runtime:
+        model = create("inception_v3_aux")
+        model.dropout.p = 0.0
+        weights.load(model, path)
+        with no_grad():
+            ours = [y.numpy() for y in model(runtime.tensor(images))]
+    assert_near(ours[0], theirs.logits)
+    assert_near(ours[1], theirs.aux_logits)
+
+
+def wide(model: Any) -> Any:
+    """Ten times the initial weights: with these every position attends to all others alike."""
+    torch.manual_seed(0)
+    with torch.no_grad():
+        for name, parameter in model.named_parameters():
+            if parameter.ndim > 1:
+                parameter.normal_(0.0, 0.2)
+            elif "bias" in name:
+                parameter.normal_(0.0, 0.1)
+    return model.eval()
+
+
+def test_gpt2_gives_the_logits_of_hugging_face(tmp_path):
+    transformers = peer_package("transformers")
+    path = str(tmp_path / "peer.safetensors")
+    peer = wide(transformers.GPT2LMHeadModel(transformers.GPT2Config(n_layer=3, n_embd=64, n_head=4, vocab_size=300)))
+    save(peer, path)
+    ids = np.random.default_rng(0).integers(300, size=(3, 50))
+    with torch.no_grad():
+        theirs = peer(torch.from_numpy(ids)).logits
+    with Runtime("cpu", memory_budget="64MiB", policy="none") as runtime, no_grad():
+        model = GPT(GPTConfig(3, 64, 4, vocab_size=300)).eval()
+        weights.load(model, path)
+        ours = model.logits(runtime.tensor(ids)).numpy()
+    assert_near(ours, theirs.flatten(0, 1))
+
+
+def test_bert_gives_the_logits_of_hugging_face_for_every_position_and_the_pair(tmp_path):
+    transformers = peer_package("transformers")
+    path = str(tmp_path / "peer.safetensors")
+    peer = wide(transformers.BertForPreTraining(transformers.BertConfig(
+        num_hidden_layers=3, hidden_size=64, num_attention_heads=4, intermediate_size=256, vocab_size=300)))
+    save(peer, path)
+    rng = np.random.default_rng(0)
+    ids, types = rng.integers(300, size=(3, 50)), rng.integers(2, size=(3, 50))
+    mask = (np.arange(50) < np.array([50, 31, 7])[:, None])
+    with torch.no_grad():
+        theirs = peer(torch.from_numpy(ids), token_type_ids=torch.from_numpy(types),
+                      attention_mask=torch.from_numpy(mask.astype(np.int64)))
+    with Runtime("cpu", memory_budget="64MiB", policy="none") as runtime, no_grad():
+        model = BertForPreTraining(BertConfig(3, 64, 4, vocab_size=300)).eval()
+        weights.load(model, path)
+        x, pooled = model.bert(runtime.tensor(ids), runtime.tensor(types), runtime.tensor(mask.astype(np.float32)))
+        words = model.bert.embeddings.word_embeddings.weight
+        ours = model.cls.predictions(x.reshape((-1, 64)), words).numpy()
+        pair = model.cls.seq_relationship(pooled).numpy()
+    assert_near(ours, theirs.prediction_logits.flatten(0, 1))
+    assert_near(pair, theirs.seq_relationship_logits)

@@ -1,0 +1,81 @@
+"""Values, by hand or by plain formulas, of the operations that are made of others: transposed convolution and averages
+that leave padding out. (Their gradients are among gradient_cases.)"""
+
+import numpy as np
+import pytest
+from kernel_cases import patches, unpatch
+
+from minidl import Runtime, nn
+from minidl.errors import ShapeError, UserError
+from minidl.ops import conv_transpose2d
+
+
+@pytest.fixture
+def runtime():
+    with Runtime("cpu:virtual", memory_budget="4MiB", poisoned=True) as runtime:
+        yield runtime
+
+
+def test_a_2x2_transposed_convolution_at_stride_2_stamps_its_window_once_a_pixel(runtime):
+    x = np.array([[[[1.0, 2.0]]]], np.float32)
+    w = np.array([[[[1.0, 10.0], [100.0, 1000.0]]]], np.float32)
+    y = conv_transpose2d(*map(runtime.tensor, (x, w, np.array([0.5], np.float32))), stride=2).numpy()
+    assert y.tolist() == [[[[1.5, 10.5, 2.5, 20.5], [100.5, 1000.5, 200.5, 2000.5]]]]
+
+
+@pytest.mark.parametrize(("kernel", "stride", "padding"), [
+    ((2, 2), (2, 2), (0, 0)), ((3, 3), (1, 1), (1, 1)), ((3, 2), (2, 1), (1, 0)), ((1, 1), (3, 2), (0, 0))])
+def test_transposed_convolution_is_the_adjoint_of_convolution(runtime, kernel, stride, padding):
+    rng = np.random.default_rng(0)
+    x, w = rng.standard_normal((2, 5, 4, 3)), rng.standard_normal((5, 3, *kernel))
+    shape = (2, 3, *((n - 1) * t - 2 * p + k for n, k, t, p in zip((4, 3), kernel, stride, padding, strict=True)))
+    expected = unpatch(np.einsum("nkpq,kcrs->ncpqrs", x, w), shape, stride, padding)
+    layer = nn.ConvTranspose2d(5, 3, kernel, stride, padding)
+    layer.load_state_dict({"weight": w, "bias": np.arange(3.0)})
+    y = layer(runtime.tensor(x.astype(np.float32))).numpy()
+    np.testing.assert_allclose(y, expected + np.arange(3.0)[:, None, None], rtol=1e-5, atol=1e-5)
+
+
+def test_what_a_transposed_convolution_cannot_do_is_one_error(runtime):
+    x, w, b = (runtime.tensor(np.zeros(shape, np.float32)) for shape in ((1, 2, 3, 3), (2, 4, 2, 2), (3,)))
+    with pytest.raises(ShapeError, match=r"weight \[2, 4, 2, 2\] \[K, C, R, S\] and bias \[3\] \[C\]"):
+        conv_transpose2d(x, w, b)
+    with pytest.raises(ShapeError, match=r"input \[2, 4, 2, 2\] \[N, K, P, Q\] does not fit"):
+        conv_transpose2d(w, x)
+    with pytest.raises(ShapeError, match="padding .* leaves nothing"):
+        conv_transpose2d(x, w, padding=2)
+
+
+@pytest.mark.parametrize(("kernel", "stride", "padding"), [
+    ((3, 3), (1, 1), (1, 1)), ((3, 3), (2, 2), (1, 1)), ((2, 3), (1, 2), (1, 0)), ((2, 2), (2, 2), (0, 0))])
+@pytest.mark.parametrize("counts", [True, False])
+def test_an_average_counts_its_padding_or_leaves_it_out(runtime, kernel, stride, padding, counts):
+    x = np.random.default_rng(0).standard_normal((2, 3, 5, 6)).astype(np.float32)
+    sums = patches(x, kernel, stride, padding).sum((-1, -2))
+    count = kernel[0] * kernel[1] if counts else patches(np.ones_like(x), kernel, stride, padding).sum((-1, -2))
+    y = nn.AvgPool2d(kernel, stride, padding, count_include_pad=counts)(runtime.tensor(x)).numpy()
+    np.testing.assert_allclose(y, sums / count, rtol=1e-5, atol=1e-6)
+
+
+def test_gelu_has_two_forms_and_no_third(runtime):
+    x = runtime.tensor(np.array([-1.0, 0.0, 2.0], np.float32))
+    # By hand: 2 P(2) = 2 * 0.97725; and u = 0.797885 (2 + 0.044715 * 8) = 1.88117, tanh u = 0.95451
+    np.testing.assert_allclose(nn.GELU()(x).numpy(), [-0.158655, 0.0, 1.954500], rtol=1e-5)
+    np.testing.assert_allclose(nn.GELU("tanh")(x).numpy(), [-0.158808, 0.0, 1.954598], rtol=1e-5)
+    assert repr(nn.GELU()) == "GELU()" and repr(nn.GELU("tanh")) == "GELU(approximate='tanh')"
+    with pytest.raises(UserError, match="approximate is none or tanh, not 'erf'"):
+        nn.GELU("erf")
+
+
+def test_layers_show_what_they_were_made_with(runtime):
+    assert repr(nn.ConvTranspose2d(4, 2, 2, 2)) == "ConvTranspose2d(4, 2, kernel_size=(2, 2), stride=(2, 2))"
+    assert repr(nn.AvgPool2d(3, 1, 1, count_include_pad=False)) == (
+        "AvgPool2d(kernel_size=(3, 3), stride=(1, 1), padding=(1, 1), count_include_pad=False)")
+
+
+def test_a_norm_with_its_relu_is_the_norm_and_then_the_relu(runtime):
+    x = runtime.tensor(np.random.default_rng(0).standard_normal((3, 2, 4, 4)).astype(np.float32))
+    together, norm = nn.BatchNormReLU2d(2), nn.BatchNorm2d(2)
+    for mode in (True, False):
+        apart = np.maximum(norm.train(mode)(x).numpy(), 0)
+        np.testing.assert_allclose(together.train(mode)(x).numpy(), apart, rtol=1e-5, atol=1e-6)

@@ -1,0 +1,189 @@
+"""A CPU device that watches its own use: what each piece of work reads and writes, and in which order.
+
+Order is judged without times (``races``). Every range of bytes also carries the name of the value that it holds; from
+these follows what any engine owes:
+
+    an operation reads each of its tensors' own values, wherever they have been meanwhile (no stale or half-landed copy)
+    it writes only over bytes that hold nothing, over its workspace, or over an input (donated, or in place)
+    a copy or a move never lands on a value
+
+One race is allowed: writing over bytes that are being copied out spoils the copy, which may then be given up, but never
+be read again. Knows operations by name, offsets and streams; knows no manager, arena, policy or plan.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from types import ModuleType
+from typing import TYPE_CHECKING, Any
+from weakref import WeakKeyDictionary
+
+import numpy as np
+from races import NOTHING, SPOILED, Cells, Violation, WatchedClock
+
+from minidl import ops
+from minidl.device.clock import COMPUTE, COPY_IN, COPY_OUT
+from minidl.device.cpu import CpuDevice
+from minidl.device.device import Operand, Timed, place
+from minidl.device.profiles import Profile
+from minidl.meta import ALIGNMENT, Algorithm, Meta
+from minidl.op import Op
+
+if TYPE_CHECKING:
+    from minidl.memory.arena import Marks
+    from minidl.memory.host_pool import Extents
+
+HOST_GRAIN = 4  # bytes; host copies have exact sizes, which are multiples of it
+REPLACING = {"fill_", "copy_", "upload_", "normal_", "uniform_"}  # in place, without reading what was there
+OPS = {op.name: op for module in vars(ops).values() if isinstance(module, ModuleType)
+       for op in vars(module).values() if isinstance(op, Op)}
+
+
+class WatchedDevice(CpuDevice):
+    """CPU numerics, poisoned, on a watched virtual clock whose work takes longer or shorter than the model says.
+
+    draw     decides the true durations: kernels take ``1 - jitter`` to ``1 + jitter`` times what was modelled, and one
+             copy in ten is held up for up to ``stall_s`` seconds.
+    log      all that the device was told, in order, with the times at which it starts.
+    limit    pieces of work that a run may take: more are an endless loop.
+    interrupt  called at every piece of work, in the middle of what the engine is doing, as the cycle collector may be.
+    """
+
+    def __init__(self, profile: Profile, draw: random.Random, *, jitter: float = 0.0, stall_s: float = 0.0,
+                 limit: int = 30_000) -> None:
+        super().__init__("cpu:virtual", profile, poisoned=True)
+        self.clock: WatchedClock = WatchedClock()
+        self.positions = self.clock.positions
+        self.log: list[tuple[Any, ...]] = []
+        self.limit = limit
+        self.interrupt: Callable[[], None] | None = None
+        self._draw = draw
+        self._jitter = jitter
+        self._stall_s = stall_s
+        self._values = 0
+        self._copies_out: dict[int, tuple[Extents, int]] = {}  # by position
+        self._expected: WeakKeyDictionary[Any, int] = WeakKeyDictionary()  # by base: the value its bytes must hold
+
+    def attach(self, budget_bytes: int, host_bytes: int) -> None:
+        super().attach(budget_bytes, host_bytes)
+        self.arena = Cells("arena", budget_bytes, ALIGNMENT, self._spoil)
+        self.host = Cells("host", host_bytes, HOST_GRAIN)
+
+    # Kernels -------------------------------------------------------------------------------------------------
+    def launch(self, op_name: str, algorithm: Algorithm, outputs: Sequence[Operand], inputs: Sequence[Operand],
+               attrs: dict[str, Any], workspace: int, timed: Timed = None) -> int:
+        self._note(COMPUTE, op_name, algorithm.name, *(place(o)[0] for o in (*outputs, *inputs)), workspace)
+        op, known = OPS[op_name], self.clock.before(COMPUTE)
+        written = set(op.mutates(len(inputs))) if op.mutates is not None else set()
+        for index, operand in enumerate(inputs):
+            if index not in written or op_name not in REPLACING:
+                self._read(operand, COMPUTE, known, f"{op_name} (input {index})")
+        for index in written:
+            self._write(inputs[index], known, f"{op_name} (in place)")
+        over = {place(operand)[0] for operand in inputs}
+        for operand in outputs:
+            cells = self._cells(operand.base.block.offset, operand.meta)
+            if operand.base.block.offset not in over and not self.arena.holds(cells, NOTHING):
+                raise Violation(f"{op_name} writes over a value that is not its input's, at cells {cells}")
+            self._write(operand, known, f"{op_name} (output)")
+        if algorithm.workspace:
+            cells = self.arena.span(workspace, algorithm.workspace)
+            if not self.arena.holds(cells, NOTHING):
+                raise Violation(f"{op_name} has its workspace where a value is, at cells {cells}")
+            self.arena.write(cells, COMPUTE, known, NOTHING, f"{op_name} (workspace)")
+        factor = 1.0 + self._jitter * (2.0 * self._draw.random() - 1.0)
+        algorithm = replace(algorithm, seconds=algorithm.seconds * factor)
+        return super().launch(op_name, algorithm, outputs, inputs, attrs, workspace, timed)
+
+    def read(self, operand: Operand) -> np.ndarray:
+        self._note(COMPUTE, "read", place(operand)[0])
+        value = super().read(operand)
+        self._read(operand, -1, self.clock.host_known, "the host")
+        return value
+
+    def _cells(self, offset: int, meta: Meta) -> slice:
+        extent = 1 + sum((d - 1) * s for d, s in zip(meta.shape, meta.strides, strict=True)) if meta.size else 0
+        return self.arena.span(offset + meta.offset * meta.dtype.itemsize, extent * meta.dtype.itemsize)
+
+    def _read(self, operand: Operand, stream: int, known: Sequence[int], what: str) -> None:
+        offset, meta = place(operand)
+        cells = self._cells(offset, meta)
+        self.arena.read(cells, stream, known, what)
+        value = self._expected.get(operand.base)
+        if value is None or not self.arena.holds(cells, value):
+            raise Violation(f"{what} reads {operand}, and finds {set(self.arena.values[cells])} instead of {value}")
+
+    def _write(self, operand: Operand, known: Sequence[int], what: str) -> None:
+        self._values += 1
+        self._expected[operand.base] = self._values
+        offset, meta = place(operand)
+        self.arena.write(self._cells(offset, meta), COMPUTE, known, self._values, what)
+
+    # Copies --------------------------------------------------------------------------------------------------
+    def move(self, to: int, origin: int, nbytes: int) -> int:
+        self._note(COMPUTE, "move", to, origin, nbytes)
+        arena, known = self.arena, self.clock.before(COMPUTE)
+        source, target = arena.span(origin, nbytes), arena.span(to, nbytes)
+        value = arena.only_value(source, "a move")
+        arena.read(source, COMPUTE, known, "a move")
+        arena.write(source, COMPUTE, known, NOTHING, "a move")
+        if not arena.holds(target, NOTHING):
+            raise Violation(f"a move lands on a value, at cells {target}")
+        arena.write(target, COMPUTE, known, value, "a move")
+        return super().move(to, origin, nbytes)
+
+    def copy_out(self, host: Extents, offset: int, nbytes: int) -> int:
+        self._stall(COPY_OUT)
+        self._note(COPY_OUT, "copy out", host, offset, nbytes)
+        known = self.clock.before(COPY_OUT)
+        source = self.arena.span(offset, nbytes)
+        value = self.arena.only_value(source, "a copy out")
+        self.arena.read(source, COPY_OUT, known, "a copy out")
+        for at, size in host:
+            self.host.write(self.host.span(at, size), COPY_OUT, known, value, "a copy out")
+        position = super().copy_out(host, offset, nbytes)
+        self._copies_out[position] = host, value
+        return position
+
+    def _spoil(self, position: int) -> None:
+        host, value = self._copies_out[position]
+        for at, size in host:
+            cells = self.host.span(at, size)
+            if self.host.holds(cells, value):  # else these bytes have another copy by now
+                self.host.values[cells] = [SPOILED] * (cells.stop - cells.start)
+
+    def copy_in(self, offset: int, host: Extents, nbytes: int) -> int:
+        self._stall(COPY_IN)
+        self._note(COPY_IN, "copy in", host, offset, nbytes)
+        known = self.clock.before(COPY_IN)
+        target = self.arena.span(offset, nbytes)
+        values = set()
+        for at, size in host:
+            values.add(self.host.only_value(self.host.span(at, size), "a copy in"))
+            self.host.read(self.host.span(at, size), COPY_IN, known, "a copy in")
+        if len(values) > 1:
+            raise Violation(f"a copy in finds parts of {len(values)} values on the host")
+        if not self.arena.holds(target, NOTHING):
+            raise Violation(f"a copy in lands on a value, at cells {target}")
+        self.arena.write(target, COPY_IN, known, values.pop() if values else NOTHING, "a copy in")
+        return super().copy_in(offset, host, nbytes)
+
+    def poison(self, offset: int, nbytes: int, marks: Marks) -> None:
+        """Freed: from here on, in program order, these bytes hold nothing."""
+        self._note(COMPUTE, "free", offset, nbytes, *marks)
+        cells = self.arena.span(offset, nbytes)
+        self.arena.values[cells] = [NOTHING] * (cells.stop - cells.start)
+        super().poison(offset, nbytes, marks)
+
+    def _stall(self, stream: int) -> None:
+        if self._stall_s and self._draw.random() < 0.1:
+            self.clock.issue(stream, self._stall_s * self._draw.random())
+
+    def _note(self, stream: int, *event: Any) -> None:
+        self.log.append((*event, self.clock.ready[stream]))
+        if len(self.log) > self.limit:
+            raise Violation(f"{self.limit} pieces of work, and no end")
+        if self.interrupt is not None:
+            self.interrupt()
