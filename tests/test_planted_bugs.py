@@ -173,6 +173,6 @@ def test_there_are_at_least_twenty_bugs_and_each_changes_something():
     for where, right, wrong in BUGS.values():
         before = function_at(where).__code__
         with planted(where, right, wrong):
-            assert function_at(where).__code__.co_code != before.co_code or \
-                function_at(where).__code__.co_consts != before.co_consts
+            code = function_at(where).__code__
+            assert (code.co_code, code.co_consts, code.co_names) != (before.co_code, before.co_consts, before.co_names)
         assert function_at(where).__code__ is before

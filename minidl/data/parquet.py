@@ -11,7 +11,7 @@ from pathlib import Path
 from tempfile import TemporaryFile
 from typing import Any
 
-from minidl.data.source import MOST_FILE_BYTES, BadFile, BadFiles, Extent, Packed
+from minidl.data.source import MOST_CLASSES, MOST_FILE_BYTES, BadFile, BadFiles, Extent, Packed
 from minidl.errors import UserError
 
 IMAGE, LABEL = "image", "label"
@@ -41,8 +41,8 @@ def read_parquet(paths: Sequence[Path], bad: BadFiles) -> Packed:
                     data = image["bytes"] if isinstance(image, dict) else image
                     if type(data) is not bytes or not 0 < len(data) <= MOST_FILE_BYTES:
                         raise BadFile(name, "there are no bytes of an image in it")
-                    if type(label) is not int or label < 0:
-                        raise BadFile(name, f"its class is {label!r}, not a whole number from 0")
+                    if type(label) is not int or not 0 <= label < MOST_CLASSES:
+                        raise BadFile(name, f"its class is {label!r}, not a whole number from 0 to {MOST_CLASSES - 1}")
                 except BadFile as error:
                     bad.note(error)
                     continue

@@ -11,7 +11,7 @@ from io import RawIOBase
 from pathlib import Path
 from typing import Any, BinaryIO, cast
 
-from minidl.data.source import MOST_FILE_BYTES, BadFile, BadFiles, Extent, Packed, is_image
+from minidl.data.source import MOST_CLASSES, MOST_FILE_BYTES, BadFile, BadFiles, Extent, Packed, is_image
 from minidl.errors import UserError
 
 LABEL = "cls"
@@ -70,8 +70,8 @@ def _sample(name: str, file: int, members: dict[str, tarfile.TarInfo]) -> tuple[
         raise BadFile(name, f"a sample is one image and one .{LABEL}, not {', '.join(members) or 'nothing'}")
     label, image = members[LABEL], images[0]
     text = os.pread(file, min(label.size, MOST_LABEL_BYTES), label.offset_data)
-    if label.size > MOST_LABEL_BYTES or not text.strip().isdigit():
-        raise BadFile(name, f"its class is {text!r}, not a whole number from 0")
+    if label.size > MOST_LABEL_BYTES or not text.strip().isdigit() or int(text) >= MOST_CLASSES:
+        raise BadFile(name, f"its class is {text!r}, not a whole number from 0 to {MOST_CLASSES - 1}")
     if not 0 < image.size <= MOST_FILE_BYTES:
         raise BadFile(name, f"{image.size} bytes, and an image has 1 to {MOST_FILE_BYTES}")
     return Extent(file, image.offset_data, image.size, name), int(text)

@@ -14,6 +14,7 @@ from minidl.errors import UserError
 
 IMAGE_SUFFIXES = (".jpg", ".jpeg", ".png", ".webp", ".bmp", ".gif", ".ppm", ".pgm")
 MOST_FILE_BYTES = 256 << 20  # of one image: what is longer is not read
+MOST_CLASSES = 100_000  # a larger label is a mistake, and no reason to make a network with as many outputs
 
 
 class BadFile(UserError):

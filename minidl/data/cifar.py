@@ -1,0 +1,122 @@
+"""CIFAR-10 as its authors publish it, in binary: 50,000 images of 32x32 pixels to train on, 10,000 to test with.
+
+Krizhevsky, "Learning Multiple Layers of Features from Tiny Images", 2009. ``data_batch_*.bin`` and ``test_batch.bin``
+hold records of 3,073 bytes: a class, then 1,024 pixels of red, of green and of blue. ``batches.meta.txt`` names the
+classes. The files are mapped, not read. Each training image is shifted by up to 4 pixels and mirrored half of the time
+(section 4.2 of He et al., CVPR 2016).
+"""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+
+from minidl.data.batch import Batch, ImageShape
+from minidl.data.dataset import Chosen, in_order, once
+from minidl.data.feed import Feed
+from minidl.data.source import BadFile, BadFiles
+from minidl.errors import UserError
+
+SIDE, CHANNELS, CLASSES = 32, 3, 10
+RECORD_BYTES = 1 + CHANNELS * SIDE * SIDE
+TRAIN, TEST, NAMES = "data_batch_*.bin", "test_batch.bin", "batches.meta.txt"
+SHIFT = 4  # pixels
+# Of the training images, 0 to 1: red, green, blue.
+MEAN = np.array([0.4914, 0.4822, 0.4465], np.float32)[:, None, None]
+DEVIATION = np.array([0.2470, 0.2435, 0.2616], np.float32)[:, None, None]
+
+
+class Cifar10:
+    """The images of a folder. Raises BadFile for a file of another length, or a record of another class; skipped, a
+    file counts for nothing and a record is left out."""
+
+    input_shape: ImageShape = (CHANNELS, SIDE, SIDE)
+    label_shape: tuple[int, ...] = ()
+    num_classes = CLASSES
+    real = True
+    feed: Feed | None = None
+
+    def __init__(self, root: Path, bad: BadFiles) -> None:
+        self.bad = bad
+        self.class_names = _names(root / NAMES)
+        self._train = _records(sorted(root.glob(TRAIN)), bad)
+        self._test = _records([root / TEST] if (root / TEST).exists() else [], bad)
+        if not len(self._train[1]):
+            raise UserError(f"{root}: there are no records of CIFAR-10 to train on in it")
+
+    @property
+    def train_size(self) -> int:
+        """Images to train on."""
+        return len(self._train[1])
+
+    def shapes(self, batch: int) -> Batch:
+        """A batch without values."""
+        return Batch(batch, self.input_shape)
+
+    def batches(self, batch: int, *, seed: int = 0, skip: int = 0) -> Iterator[Batch]:
+        """See Data."""
+        for chosen in in_order(self.train_size, batch, seed=seed, skip=skip):
+            random = np.random.default_rng([seed, chosen.epoch, int(chosen.examples[0])])
+            images, labels = _take(self._train, chosen)
+            yield Batch(batch, self.input_shape, _normalised(_moved(images, random)), labels)
+
+    def test_batches(self, batch: int) -> Iterator[Batch]:
+        """Every test image once, as it is; the last batch may be smaller."""
+        for chosen in once(len(self._test[1]), batch):
+            images, labels = _take(self._test, chosen)
+            yield Batch(len(labels), self.input_shape, _normalised(images), labels)
+
+
+_Records = tuple[list[np.ndarray], np.ndarray]  # mapped files [records, 3073]; and (file, record) of each image, [N, 2]
+
+
+def _records(paths: list[Path], bad: BadFiles) -> _Records:
+    files: list[np.ndarray] = []
+    places = [np.empty((0, 2), np.int64)]
+    for path in paths:
+        try:
+            size = path.stat().st_size
+            if not path.is_file() or not size or size % RECORD_BYTES:
+                raise BadFile(str(path), f"{size} bytes, which is no multiple of the {RECORD_BYTES} of a record")
+            mapped = np.memmap(path, np.uint8, "r").reshape(-1, RECORD_BYTES)
+        except (BadFile, OSError) as error:
+            bad.note(error if isinstance(error, BadFile) else BadFile(str(path), error.strerror or str(error)))
+            continue
+        wrong = mapped[:, 0] >= CLASSES
+        for record in np.flatnonzero(wrong):
+            bad.note(BadFile(f"{path}:record {record}", f"its class is {mapped[record, 0]}, and there are {CLASSES}"))
+        whole = np.flatnonzero(~wrong)
+        places.append(np.stack([np.full_like(whole, len(files)), whole], axis=1))
+        files.append(mapped)
+    return files, np.concatenate(places)
+
+
+def _take(records: _Records, chosen: Chosen) -> tuple[np.ndarray, np.ndarray]:
+    """Images [N, 3, 32, 32], bytes, and labels [N]."""
+    files, places = records
+    taken = np.stack([files[file][record] for file, record in places[chosen.examples]])
+    return taken[:, 1:].reshape(-1, CHANNELS, SIDE, SIDE), taken[:, 0].astype(np.int64)
+
+
+def _moved(images: np.ndarray, random: np.random.Generator) -> np.ndarray:
+    """Each shifted, with black coming in, and half of them mirrored."""
+    framed = np.pad(images, ((0, 0), (0, 0), (SHIFT, SHIFT), (SHIFT, SHIFT)))
+    tops, lefts = random.integers(2 * SHIFT + 1, size=(2, len(images)))
+    mirrored = random.random(len(images)) < 0.5
+    moved = np.stack([image[:, top:top + SIDE, left:left + SIDE]
+                      for image, top, left in zip(framed, tops, lefts, strict=True)])
+    moved[mirrored] = moved[mirrored][..., ::-1]
+    return moved
+
+
+def _normalised(images: np.ndarray) -> np.ndarray:
+    return (images.astype(np.float32) / 255 - MEAN) / DEVIATION
+
+
+def _names(path: Path) -> tuple[str, ...]:
+    """The classes' names; their numbers if the file is not there, or not one of names."""
+    try:
+        names = path.read_text(encoding="utf-8").split()[:CLASSES]
+    except (OSError, ValueError):
+        names = []
+    return tuple(names) if len(names) == CLASSES else tuple(map(str, range(CLASSES)))

@@ -1,0 +1,77 @@
+"""Discs and boxes on noise, with a mask: made up, so that a network that labels pixels has something to learn from
+anywhere. Each image follows from its number alone."""
+
+from collections.abc import Iterator
+
+import numpy as np
+
+from minidl.data.batch import Batch, ImageShape
+from minidl.data.dataset import in_order, once
+from minidl.data.feed import Feed
+from minidl.errors import UserError
+
+TRAIN, TEST = 1000, 200  # images
+LEAST_SIDE = 16
+SHAPES = 4  # in an image, at most
+NOISE = 0.5  # standard deviation; shapes are 1 brighter or darker than the ground
+DATA_SEED = 2015
+
+
+class Shapes:
+    """1,000 images to train on and 200 to test with, [1, image_size, image_size]; three classes a pixel.
+
+    What lies in front hides what lies behind. Discs are as bright as boxes, so that only the outline tells them apart.
+    Raises UserError for a size below 16.
+    """
+
+    num_classes = 3
+    class_names = ("ground", "disc", "box")
+    real = True
+    feed: Feed | None = None
+
+    def __init__(self, image_size: int = 64) -> None:
+        if image_size < LEAST_SIDE:
+            raise UserError(f"--image-size must be at least {LEAST_SIDE} for shapes, not {image_size}")
+        self.input_shape: ImageShape = (1, image_size, image_size)
+        self.label_shape: tuple[int, ...] = (image_size, image_size)
+
+    @property
+    def train_size(self) -> int:
+        """Images to train on."""
+        return TRAIN
+
+    def shapes(self, batch: int) -> Batch:
+        """A batch without values."""
+        return Batch(batch, self.input_shape, label_shape=self.label_shape)
+
+    def batches(self, batch: int, *, seed: int = 0, skip: int = 0) -> Iterator[Batch]:
+        """See Data."""
+        return (self._batch(chosen.examples) for chosen in in_order(TRAIN, batch, seed=seed, skip=skip))
+
+    def test_batches(self, batch: int) -> Iterator[Batch]:
+        """Every test image once; the last batch may be smaller."""
+        return (self._batch(TRAIN + chosen.examples) for chosen in once(TEST, batch))
+
+    def _batch(self, numbers: np.ndarray) -> Batch:
+        images = np.empty((len(numbers), *self.input_shape), np.float32)
+        labels = np.empty((len(numbers), *self.label_shape), np.int64)
+        for row, number in enumerate(numbers):
+            images[row, 0], labels[row] = _draw(int(number), self.input_shape[1])
+        return Batch(len(numbers), self.input_shape, images, labels, self.label_shape)
+
+
+def _draw(number: int, side: int) -> tuple[np.ndarray, np.ndarray]:
+    """The image of a number and its mask, [side, side] each."""
+    random = np.random.default_rng([DATA_SEED, number])
+    rows, columns = np.mgrid[:side, :side]
+    light, mask = np.zeros((side, side)), np.zeros((side, side), np.int64)
+    for _ in range(random.integers(1, SHAPES + 1)):
+        y, x = random.uniform(0, side, 2)
+        radius = random.uniform(side / 10, side / 4)
+        kind = int(random.integers(1, 3))
+        if kind == 1:
+            inside = (rows - y) ** 2 + (columns - x) ** 2 < radius**2
+        else:
+            inside = (abs(rows - y) < radius) & (abs(columns - x) < radius * random.uniform(0.5, 1.0))
+        light[inside], mask[inside] = random.choice([-1.0, 1.0]), kind
+    return light + NOISE * random.standard_normal((side, side)), mask

@@ -1,0 +1,2 @@
+"""Text: files of sentences, a vocabulary of word pieces, token ids in a mapped file, and pairs of segments to learn
+from."""

@@ -1,0 +1,110 @@
+"""Sentences out of text files, document by document. Knows no tokens.
+
+A file has a sentence a line, and blank lines between its documents. Project Gutenberg's files are told by their first
+lines and taken as they come: what its licence adds is left out, lines that were broken to a width are joined, and cut
+into sentences; documents are what two or more blank lines lie between (chapters, usually).
+"""
+
+import re
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+
+from minidl.data.source import BadFile
+
+Document = list[str]  # sentences
+
+_GUTENBERG = re.compile(r"\*\*\*\s*(START|END) OF (?:THE|THIS) PROJECT GUTENBERG", re.IGNORECASE)
+_LATIN = re.compile(rb"character set encoding:\s*(?:iso[ -]?(?:8859-1|latin-1)|ascii)", re.IGNORECASE)
+_HEAD_LINES = 400  # in which a file says what it is
+# After a full stop, and before a capital letter, a figure or a quotation mark.
+_SENTENCE_END = re.compile(r"""(?<=[.!?]["'\u201d\u2019)])\s+|(?<=[.!?])\s+(?=["'\u201c\u2018(]*[A-Z0-9])""")
+_TITLE_END = re.compile(r"\b(?:Mr|Mrs|Ms|Dr|St|Prof|Rev|Hon|Messrs|vol|No|[A-Z])\.$")
+MOST_LINE_CHARACTERS = 1 << 20  # more is no sentence, but a file of another kind
+
+
+def documents(path: Path) -> Iterator[Document]:
+    """Those of a file that hold a sentence. Raises BadFile, with the line, if it is no text in UTF-8 (of Project
+    Gutenberg: in the encoding that it names)."""
+    try:
+        with open(path, "rb") as file:
+            head = file.read(1 << 14)
+        lines = _lines(path, "latin-1" if _LATIN.search(head) else "utf-8-sig")
+        start = _first_of_gutenberg(path, _lines(path, "latin-1"))
+        yield from _plain(lines) if start is None else _wrapped(lines, start)
+    except OSError as error:
+        raise BadFile(str(path), error.strerror or str(error)) from None
+
+
+def sentences(paragraph: str) -> list[str]:
+    """The sentences of a paragraph, in order."""
+    found: list[str] = []
+    for piece in _SENTENCE_END.split(paragraph):
+        if found and _TITLE_END.search(found[-1]):  # no sentence ends in an abbreviation like these
+            found[-1] += " " + piece
+        elif piece:
+            found.append(piece)
+    return found
+
+
+def _lines(path: Path, encoding: str) -> Iterator[str]:
+    """Without their ends. Raises BadFile."""
+    with open(path, "rb") as file:
+        number = 0
+        while line := file.readline(4 * MOST_LINE_CHARACTERS):
+            number += 1
+            if len(line) == 4 * MOST_LINE_CHARACTERS:
+                raise BadFile(str(path), f"line {number} has more than {MOST_LINE_CHARACTERS} characters")
+            try:
+                text = line.decode(encoding if number == 1 or encoding == "latin-1" else "utf-8")
+            except UnicodeDecodeError as error:
+                raise BadFile(str(path), f"line {number}, byte {error.start}: not UTF-8") from None
+            if "\0" in text:
+                raise BadFile(str(path), f"line {number}: a zero byte, so not a text")
+            yield text.strip()
+
+
+def _first_of_gutenberg(path: Path, lines: Iterable[str]) -> int | None:
+    """The number of the line above the text itself; None of any other file."""
+    for number, line in enumerate(lines):
+        if number > _HEAD_LINES:
+            break
+        match = _GUTENBERG.search(line)
+        if match and match[1].upper() == "START":
+            return number
+    return None
+
+
+def _plain(lines: Iterable[str]) -> Iterator[Document]:
+    document: Document = []
+    for line in lines:
+        if line:
+            document.append(line)
+        elif document:
+            yield document
+            document = []
+    if document:
+        yield document
+
+
+def _wrapped(lines: Iterable[str], start: int) -> Iterator[Document]:
+    document: Document = []
+    paragraph: list[str] = []
+    blank = 0
+    for number, line in enumerate(lines):
+        if number <= start:
+            continue
+        if _GUTENBERG.search(line):
+            break
+        if line:
+            if blank >= 2 and document:
+                yield document
+                document = []
+            blank = 0
+            paragraph.append(line)
+            continue
+        blank += 1
+        document += sentences(" ".join(paragraph))
+        paragraph = []
+    document += sentences(" ".join(paragraph))
+    if document:
+        yield document

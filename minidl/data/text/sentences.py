@@ -1,0 +1,146 @@
+"""A data set of sentences for BERT: a corpus and a vocabulary in, batches of masked pairs out."""
+
+from collections.abc import Iterator, Sequence
+from functools import partial
+from pathlib import Path
+
+import numpy as np
+
+from minidl.data.batch import ImageShape, TextBatch
+from minidl.data.dataset import HELD_OUT, SPLIT_SEED, Chosen, held_out, in_order, once
+from minidl.data.feed import Feed, Job
+from minidl.data.source import BadFile, BadFiles
+from minidl.data.text.corpus import documents
+from minidl.data.text.pairs import EXTRA, IGNORED, Pair, Span, example_of, make_pairs
+from minidl.data.text.token_file import Tokens, fingerprint, is_made_of, read_tokens, write_tokens
+from minidl.data.text.vocabulary import Vocabulary, read_vocabulary, train_vocabulary
+from minidl.errors import UserError
+
+LEAST_LENGTH = EXTRA + 2
+FEW = 10  # documents; of fewer, the end of each is held out
+
+
+class Sentences:
+    """Pairs of segments of text files: see ``pairs``. A tenth of the documents is held out for the test.
+
+    vocabulary    pieces that the text is cut into
+    length        tokens a sequence; predictions: at most, of these
+    """
+
+    label_shape: tuple[int, ...] = ()
+    num_classes = 0
+    class_names: tuple[str, ...] = ()
+    real = True
+
+    def __init__(self, tokens: Tokens, vocabulary: Vocabulary, *, length: int, predictions: int, bad: BadFiles,
+                 feed: Feed) -> None:
+        if length < LEAST_LENGTH:
+            raise UserError(f"--sequence-length must be at least {LEAST_LENGTH} for pairs of sentences, not {length}")
+        self.input_shape: ImageShape = (length,)
+        self.bad = bad
+        self.feed: Feed | None = feed
+        self.vocabulary = vocabulary
+        self.predictions = predictions
+        self._feed = feed
+        self._tokens = tokens
+        self._ordinary = vocabulary.ordinary
+        learnt, tested = _parts(tokens)
+        self._train, self._test = make_pairs(tokens, learnt, length), make_pairs(tokens, tested, length)
+
+    @property
+    def train_size(self) -> int:
+        """Pairs to train on."""
+        return len(self._train)
+
+    @property
+    def unigram_entropy(self) -> float:
+        """Nats a token: the loss of whoever knows how often each piece is, and nothing of the words around it."""
+        counts = np.bincount(self._tokens.ids, minlength=1)
+        shares = counts[counts > 0] / len(self._tokens.ids)
+        return float(-(shares * np.log(shares)).sum())
+
+    @property
+    def described(self) -> str:
+        """For people."""
+        tokens = self._tokens
+        return (f"{len(tokens.document_ends)} documents, {len(tokens.sentence_ends)} sentences, {len(tokens.ids)} tokens "
+                f"of {len(self.vocabulary)} word pieces with a unigram entropy of {self.unigram_entropy:.3f}; "
+                f"{len(self._train)} pairs to train on, {len(self._test)} to test with")
+
+    def shapes(self, batch: int) -> TextBatch:
+        """A batch without values."""
+        return TextBatch(batch, self.input_shape[0], self.predictions)
+
+    def batches(self, batch: int, *, seed: int = 0, skip: int = 0) -> Iterator[TextBatch]:
+        """See Data."""
+        chosen = in_order(len(self._train), batch, seed=seed, skip=skip)
+        yield from self._feed.run(self._job(self._train, some, seed) for some in chosen)
+
+    def test_batches(self, batch: int) -> Iterator[TextBatch]:
+        """Every pair that was held out once, always masked alike."""
+        return self._feed.run(self._job(self._test, some, SPLIT_SEED) for some in once(len(self._test), batch))
+
+    def _job(self, pairs: list[Pair], chosen: Chosen, seed: int) -> Job[TextBatch]:
+        made: list[TextBatch] = []
+        return Job(len(chosen.examples), [partial(self._make, made, pairs, chosen, seed)], made.pop)
+
+    def _make(self, made: list[TextBatch], pairs: list[Pair], chosen: Chosen, seed: int) -> None:
+        size, length = len(chosen.examples), self.input_shape[0]
+        ids = np.full((size, length), self.vocabulary.pad, np.int64)
+        types, seen = np.zeros((size, length), np.int64), np.zeros((size, length), np.float32)
+        positions = np.zeros((size, self.predictions), np.int64)
+        labels = np.full((size, self.predictions), IGNORED, np.int64)
+        elsewhere = np.empty(size, np.int64)
+        for row, number in enumerate(chosen.examples):
+            random = np.random.default_rng([seed, chosen.epoch + 1, number])
+            example = example_of(self._tokens, pairs[number], self.vocabulary, self._ordinary, length=length,
+                                 predictions=self.predictions, random=random)
+            used, predicted = len(example.ids), len(example.positions)
+            ids[row, :used], types[row, :used], seen[row, :used] = example.ids, example.types, 1.0
+            positions[row, :predicted], labels[row, :predicted] = example.positions, example.labels
+            elsewhere[row] = not example.follows
+        made.append(TextBatch(size, length, self.predictions, ids, types, seen, positions, labels, elsewhere))
+
+
+def open_sentences(paths: Sequence[Path], *, vocab: Path | None, vocab_size: int, token_file: Path, length: int,
+                   predictions: int, bad: BadFiles, feed: Feed) -> Sentences:
+    """Read a vocabulary, or train one (kept beside the token file), and make the token file unless it is there.
+
+    Raises BadFile, with its name, for a file that is no text; UserError for one that cannot be written, and for a
+    corpus without a pair to train on.
+    """
+    if vocab is not None:
+        vocabulary = read_vocabulary(vocab)
+    else:
+        vocabulary = train_vocabulary((sentence for document in _documents(paths, bad) for sentence in document),
+                                      vocab_size)
+    made_of = fingerprint(paths, vocabulary)
+    if not is_made_of(token_file, made_of):
+        write_tokens(token_file, _documents(paths, bad), vocabulary, made_of)
+    tokens = read_tokens(token_file)
+    data = Sentences(tokens, vocabulary, length=length, predictions=predictions, bad=bad, feed=feed)
+    if not data.train_size:
+        raise UserError(f"{paths[0]}: there is not a pair of sentences to train on in it")
+    return data
+
+
+def _documents(paths: Sequence[Path], bad: BadFiles) -> Iterator[list[str]]:
+    for path in paths:
+        if str(path) in bad:
+            continue
+        try:
+            yield from documents(path)
+        except BadFile as error:
+            bad.note(error)
+
+
+def _parts(tokens: Tokens) -> tuple[list[Span], list[Span]]:
+    """(documents to train on, documents to test with), as spans of sentences."""
+    ends = [int(end) for end in tokens.document_ends]
+    spans = list(zip([0, *ends[:-1]], ends, strict=True))
+    if len(spans) >= FEW:
+        learnt, tested = held_out(len(spans))
+        return [spans[n] for n in learnt], [spans[n] for n in tested]
+    cuts = [end - int(HELD_OUT * (end - first)) for first, end in spans]
+    return ([(first, cut) for (first, _), cut in zip(spans, cuts, strict=True)],
+            [(cut, end) for (_, end), cut in zip(spans, cuts, strict=True) if cut < end])

@@ -1,0 +1,129 @@
+"""A text as numbers in one file, which is mapped into memory and not read: a corpus may be larger than the memory.
+
+    16 bytes    ``minidl tokens 1`` and a line feed
+    6 uint64    documents, sentences, tokens, bytes of a token (2 or 4), pieces of the vocabulary, 0
+    32 bytes    SHA-256 of what it was made of: the text files and the vocabulary
+    tokens      [tokens], then zeros up to a multiple of 8 bytes
+    int64       [sentences], how many tokens there are up to the end of each
+    int64       [documents], how many sentences there are up to the end of each
+
+All little-endian. Nothing is taken from a file whose length does not agree with its first 96 bytes.
+"""
+
+import hashlib
+import os
+from array import array
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from itertools import islice
+from pathlib import Path
+
+import numpy as np
+
+from minidl.data.source import BadFile
+from minidl.data.text.corpus import Document
+from minidl.data.text.vocabulary import Vocabulary
+from minidl.errors import UserError
+
+MAGIC = b"minidl tokens 1\n"
+HEADER_BYTES = len(MAGIC) + 6 * 8 + 32
+_GROUP = 256  # documents that are encoded at once
+_CHECKED = 1 << 22  # tokens
+
+
+@dataclass(frozen=True, slots=True)
+class Tokens:
+    """``ids`` [tokens]; sentence n is ids[sentence_ends[n - 1]:sentence_ends[n]], and documents are so of sentences."""
+
+    ids: np.ndarray
+    sentence_ends: np.ndarray
+    document_ends: np.ndarray
+    pieces: int
+
+    def span(self, first: int, end: int) -> np.ndarray:
+        """The tokens of sentences ``first`` up to, not with, ``end``."""
+        return self.ids[self.sentence_ends[first - 1] if first else 0:self.sentence_ends[end - 1] if end else 0]
+
+
+def fingerprint(paths: Sequence[Path], vocabulary: Vocabulary) -> bytes:
+    """What a token file is made of, 32 bytes; paths do not count, what is in the files does. Raises UserError."""
+    whole = hashlib.sha256(vocabulary.text().encode())
+    for path in paths:
+        try:
+            with open(path, "rb") as file:
+                whole.update(hashlib.file_digest(file, "sha256").digest())
+        except OSError as error:
+            raise UserError(f"cannot read {path}: {error.strerror or error}") from None
+    return whole.digest()
+
+
+def write_tokens(path: Path, documents: Iterable[Document], vocabulary: Vocabulary, made_of: bytes) -> None:
+    """Encode a corpus, a few documents at a time. The file is there when it is complete. Raises UserError."""
+    kind = np.dtype("<u2" if len(vocabulary) <= 1 << 16 else "<u4")
+    sentence_ends, document_ends = array("q"), array("q")
+    total = 0
+    unfinished = path.with_name(f".{path.name}.{os.getpid()}")
+    try:
+        with open(unfinished, "wb") as file:
+            file.write(bytes(HEADER_BYTES))
+            rest = iter(documents)
+            while group := list(islice(rest, _GROUP)):
+                encoded = iter(vocabulary.encode([sentence for document in group for sentence in document]))
+                for document in group:
+                    found = [ids for ids in islice(encoded, len(document)) if ids]
+                    for ids in found:
+                        file.write(np.array(ids, kind).tobytes())
+                        total += len(ids)
+                        sentence_ends.append(total)
+                    if found:
+                        document_ends.append(len(sentence_ends))
+            file.write(bytes(-file.tell() % 8))
+            for ends in (sentence_ends, document_ends):
+                file.write(np.array(ends, "<i8").tobytes())
+            file.seek(0)
+            counts = len(document_ends), len(sentence_ends), total, kind.itemsize, len(vocabulary), 0
+            file.write(MAGIC + np.array(counts, "<u8").tobytes() + made_of)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(unfinished, path)
+    except OSError as error:
+        raise UserError(f"cannot write {path}: {error.strerror or error}; --token-file names another place") from None
+    finally:
+        unfinished.unlink(missing_ok=True)
+
+
+def is_made_of(path: Path, made_of: bytes) -> bool:
+    """Whether a token file is there that was made of this."""
+    try:
+        with open(path, "rb") as file:
+            head = file.read(HEADER_BYTES)
+    except OSError:
+        return False
+    return head.startswith(MAGIC) and head.endswith(made_of) and len(head) == HEADER_BYTES
+
+
+def read_tokens(path: Path) -> Tokens:
+    """Map a token file. Raises BadFile if it is none, or damaged where that would matter."""
+    try:
+        size = path.stat().st_size
+        with open(path, "rb") as file:
+            head = file.read(HEADER_BYTES)
+        if len(head) < HEADER_BYTES or not head.startswith(MAGIC):
+            raise BadFile(str(path), "not a token file")
+        numbers = np.frombuffer(head, "<u8", 6, len(MAGIC))
+        documents, sentences, total, width, pieces = map(int, numbers[:5])
+        after = HEADER_BYTES + -(-total * width // 8) * 8
+        if width not in (2, 4) or after + 8 * (sentences + documents) != size or not documents:
+            raise BadFile(str(path), f"{size} bytes, which is not what {total} tokens of {width} bytes, {sentences} "
+                                     f"sentences and {documents} documents take")
+        ids = np.memmap(path, f"<u{width}", "r", HEADER_BYTES, (total,))
+        sentence_ends = np.memmap(path, "<i8", "r", after, (sentences,))
+        document_ends = np.memmap(path, "<i8", "r", after + 8 * sentences, (documents,))
+    except (OSError, ValueError) as error:
+        raise BadFile(str(path), str(error)) from None
+    for ends, last in ((sentence_ends, total), (document_ends, sentences)):
+        if ends[0] < 1 or ends[-1] != last or (np.diff(ends) < 1).any():
+            raise BadFile(str(path), "damaged: its ends are not in order")
+    if any(int(ids[start:start + _CHECKED].max()) >= pieces for start in range(0, total, _CHECKED)):
+        raise BadFile(str(path), f"damaged: a token above the {pieces} pieces of its vocabulary")
+    return Tokens(ids, sentence_ends, document_ends, pieces)

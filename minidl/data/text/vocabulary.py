@@ -1,0 +1,111 @@
+"""Word pieces: a vocabulary that is read from a file or trained on a text, and text as numbers in it.
+
+Wu et al., "Google's Neural Machine Translation System", 2016, section 4.1, with BERT's way of finding words (Devlin et
+al. 2019). The package tokenizers does both; it is imported when it is needed. A vocabulary file has a piece a line, as
+BERT's ``vocab.txt``; pieces inside of words begin with ``##``.
+"""
+
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from minidl.errors import UserError
+
+SPECIAL = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
+MOST_PIECES = 1 << 20
+MOST_FILE_BYTES = 1 << 26
+
+
+class Vocabulary:
+    """Pieces, by number. Letters are made small unless a piece has a capital one.
+
+    Raises UserError if a special piece is missing, or one is there twice.
+    """
+
+    def __init__(self, pieces: Sequence[str], *, name: str = "the vocabulary") -> None:
+        self.pieces = tuple(pieces)
+        self._ids = {piece: number for number, piece in enumerate(self.pieces)}
+        missing = [piece for piece in SPECIAL if piece not in self._ids]
+        if missing:
+            raise UserError(f"{name}: {', '.join(missing)} {'is' if len(missing) == 1 else 'are'} not in it")
+        if len(self._ids) != len(self.pieces):
+            twice = next(piece for number, piece in enumerate(self.pieces) if self._ids[piece] != number)
+            raise UserError(f"{name}: {twice!r} is there twice")
+        self.pad, self.unknown, self.cls, self.sep, self.mask = (self._ids[piece] for piece in SPECIAL)
+        self.lowercase = not any(piece != piece.lower() for piece in self.pieces
+                                 if not (piece.startswith("[") and piece.endswith("]")))
+        self._tokenizer: Any = None
+
+    def __len__(self) -> int:
+        return len(self.pieces)
+
+    @property
+    def ordinary(self) -> np.ndarray:
+        """The numbers of all pieces but the special ones, ascending: what a random word is drawn from."""
+        return np.array([number for piece, number in self._ids.items() if piece not in SPECIAL], np.int64)
+
+    def encode(self, sentences: Sequence[str]) -> list[list[int]]:
+        """The numbers of each sentence's pieces."""
+        if self._tokenizer is None:
+            tokenizers = _tokenizers()
+            model = tokenizers.models.WordPiece(self._ids, unk_token=SPECIAL[1], max_input_chars_per_word=100)
+            self._tokenizer = _finding_words(tokenizers, model, lowercase=self.lowercase)
+        return [found.ids for found in self._tokenizer.encode_batch(list(sentences), add_special_tokens=False)]
+
+    def text(self) -> str:
+        """As a file has it."""
+        return "".join(piece + "\n" for piece in self.pieces)
+
+
+def read_vocabulary(path: Path) -> Vocabulary:
+    """A file with a piece a line. Raises UserError."""
+    try:
+        if path.stat().st_size > MOST_FILE_BYTES:
+            raise UserError(f"{path}: {path.stat().st_size} bytes, and a vocabulary has at most {MOST_FILE_BYTES}")
+        pieces = path.read_text(encoding="utf-8").removesuffix("\n").split("\n")
+    except OSError as error:
+        raise UserError(f"cannot read {path}: {error.strerror or error}") from None
+    except UnicodeDecodeError as error:
+        raise UserError(f"{path}, byte {error.start}: not UTF-8, so not a vocabulary") from None
+    if len(pieces) > MOST_PIECES:
+        raise UserError(f"{path}: {len(pieces)} pieces, and at most {MOST_PIECES} are taken")
+    return Vocabulary([piece.removesuffix("\r") for piece in pieces], name=str(path))
+
+
+def train_vocabulary(sentences: Iterable[str], size: int) -> Vocabulary:
+    """At most ``size`` pieces, in small letters, found in a text. Raises UserError if the size has no room for any."""
+    if size <= len(SPECIAL):
+        raise UserError(f"--vocab-size must be above {len(SPECIAL)}, the number of special pieces, not {size}")
+    tokenizers = _tokenizers()
+    tokenizer = _finding_words(tokenizers, tokenizers.models.WordPiece(unk_token=SPECIAL[1]), lowercase=True)
+    trainer = tokenizers.trainers.WordPieceTrainer(vocab_size=size, special_tokens=list(SPECIAL), show_progress=False)
+    tokenizer.train_from_iterator(_in_groups(sentences), trainer)
+    numbers: dict[str, int] = tokenizer.get_vocab()
+    return Vocabulary(sorted(numbers, key=numbers.__getitem__))
+
+
+def _finding_words(tokenizers: Any, model: Any, *, lowercase: bool) -> Any:
+    tokenizer = tokenizers.Tokenizer(model)
+    tokenizer.normalizer = tokenizers.normalizers.BertNormalizer(lowercase=lowercase)
+    tokenizer.pre_tokenizer = tokenizers.pre_tokenizers.BertPreTokenizer()
+    return tokenizer
+
+
+def _in_groups(sentences: Iterable[str], size: int = 1000) -> Iterator[list[str]]:
+    group: list[str] = []
+    for sentence in sentences:
+        group.append(sentence)
+        if len(group) == size:
+            yield group
+            group = []
+    yield group
+
+
+def _tokenizers() -> Any:
+    try:
+        import tokenizers
+    except ImportError:
+        raise UserError('word pieces need tokenizers, which is not installed: pip install "minidl[text]"') from None
+    return tokenizers
