@@ -63,6 +63,26 @@ class ArenaAgainstModel(RuleBasedStateMachine):
         self.blocks[self.owners] = block
         assert (block.offset, block.size, block.owner) == (offset, size, self.owners)
 
+    @rule(nbytes=st.integers(0, 6 * UNIT), at=st.integers(0, 24))
+    def allocate_at(self, nbytes, at):
+        offset, size = at * UNIT, max(-(-nbytes // UNIT), 1) * UNIT
+        free = next((p for p in self.pieces if p.owner is None and p.offset <= offset
+                     and offset + size <= p.offset + p.size), None)
+        self.owners += 1
+        block = self.arena.allocate_at(offset, nbytes, self.owners)
+        if free is None:
+            assert block is None
+            return
+        index, end = self.pieces.index(free), free.offset + free.size
+        parts = [Piece(free.offset, offset - free.offset, None, free.marks),
+                 Piece(offset, size, self.owners, free.marks),
+                 Piece(offset + size, end - offset - size, None, free.marks)]
+        self.pieces[index:index + 1] = [part for part in parts if part.size]
+        self.used += size
+        self.peak = max(self.peak, self.used)
+        self.blocks[self.owners] = block
+        assert (block.offset, block.size, block.owner) == (offset, size, self.owners)
+
     @precondition(lambda self: self.blocks)
     @rule(data=st.data(), marks=st.tuples(*[st.integers(0, 9)] * 3))
     def free(self, data, marks):

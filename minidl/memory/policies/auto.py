@@ -41,7 +41,7 @@ WORK = 3.5e7          # calls simulated for each other one
 SHORT_GAP = 0.01      # of the iteration: shorter gaps away from the fullest moment are not considered
 NOTES = 12            # residencies noted a call, at most
 # Shares of the budget that plans are made for: the less of it, the more surely all finds an address, and the slower.
-SHARES = (0.985, 0.99, 0.98, 1.0, 0.97, 0.985)
+SHARES = (0.985, 0.99, 0.98, 1.0, 0.97)
 ROUNDS = 24           # searches, one an iteration
 PASSIVE_ROUND = 2     # when passive mode is tried: a search among few choices may find nothing better
 ENOUGH = 4000         # simulations a gap: a small iteration needs no more
@@ -89,10 +89,10 @@ class Auto(OnDemand):
             return Plan(predicted_seconds=0.0, round=done)
         trace, costs, limits = observed.trace, observed.costs, observed.limits
         facts = problem(trace, costs)
-        if done % 2 or not best.evictions:
-            return _search(trace, facts, costs, limits, first_choice(facts), share=SHARES[done // 2 % len(SHARES)],
-                           done=done)
-        share = min(1.0, best.share + (0.0, 0.005, -0.005)[done // 2 % 3])
+        if done % 3 or not best.evictions:
+            return _search(trace, facts, costs, limits, first_choice(facts), done=done,
+                           share=SHARES[done % len(SHARES)])
+        share = min(1.0, best.share + (0.0, 0.005, -0.005)[done // 3 % 3])
         return _search(trace, facts, costs, limits, modes_of(best, facts, trace), share=share, done=done,
                        temperature=0.3)
 
