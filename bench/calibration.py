@@ -2,11 +2,15 @@
 
     python -m bench.calibration > bench/results/calibration.md
 
-The constants of ``minidl/device/profiles.py`` were fixed by the p100 rows, before any policy was tuned.
+The constants of ``minidl/device/profiles.py`` were fixed by the p100 rows, before any policy was tuned. Operations run
+separately here, as in the frameworks whose speeds were published: "fused" is what the same step gains by fused ones.
 """
 
 from bench.steps import UNLIMITED, training_step, unmanaged
 from minidl import Runtime
+from minidl.memory.switches import Switches
+
+SEPARATE = Switches(fused=False)
 
 PUBLISHED = [  # device, model, batch, images/s without memory management
     ("sim:p100", "resnet50", 64, "219"), ("sim:p100", "resnet152", 64, "91.8"), ("sim:p100", "vgg16", 64, "154"),
@@ -17,7 +21,7 @@ PUBLISHED = [  # device, model, batch, images/s without memory management
 
 def forward_seconds(name: str, batch: int) -> tuple[float, float]:
     """Device seconds of the forward calls that a replay may run, and of all calls, of one step."""
-    with Runtime(device="sim:p100", policy="none", memory_budget=UNLIMITED) as runtime:
+    with Runtime(device="sim:p100", policy="none", memory_budget=UNLIMITED, switches=SEPARATE) as runtime:
         step = training_step(runtime, name, batch)
         with runtime.iteration():
             step()
@@ -28,11 +32,12 @@ def forward_seconds(name: str, batch: int) -> tuple[float, float]:
 
 def main() -> None:
     print("# Calibration\n\nMade by `python -m bench.calibration`.\n")
-    print("| device | model | batch | published images/s | modelled | ratio |\n|---|---|--:|--:|--:|--:|")
+    print("| device | model | batch | published images/s | modelled | ratio | fused |\n|---|---|--:|--:|--:|--:|--:|")
     for device, name, batch, published in PUBLISHED:
-        speed = unmanaged(name, batch, device=device).images_per_second
+        speed = unmanaged(name, batch, device=device, switches=SEPARATE).images_per_second
+        fused = unmanaged(name, batch, device=device).images_per_second
         first = float(published.split("-")[0].split()[0])
-        print(f"| {device} | {name} | {batch} | {published} | {speed:.1f} | {speed / first:.3f} |")
+        print(f"| {device} | {name} | {batch} | {published} | {speed:.1f} | {speed / first:.3f} | {fused:.1f} |")
     forward, total = forward_seconds("resnet50", 64)
     share = 100 * forward / (forward + total)
     print(f"\nReplaying every forward call of ResNet-50 once would cost {share:.1f}% of the unmanaged speed (forward "

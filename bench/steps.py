@@ -60,6 +60,6 @@ def run(name: str, batch: int, policy: str, *, steps: int = 3, device: str = "si
     return Run(batch, last, best)
 
 
-def unmanaged(name: str, batch: int, *, device: str = "sim:p100") -> Run:
+def unmanaged(name: str, batch: int, *, device: str = "sim:p100", switches: Switches = ALL_ON) -> Run:
     """The same step with unlimited memory."""
-    return run(name, batch, "none", device=device, budget=UNLIMITED)
+    return run(name, batch, "none", device=device, budget=UNLIMITED, switches=switches)

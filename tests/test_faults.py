@@ -72,7 +72,7 @@ def train_through(fault: Fault, n: int, policy: str) -> tuple[dict[str, bytes], 
 
     The network has no batch norm: a step that fails half-way has changed nothing that the next one reads.
     """
-    with small_runtime(units=1500, policy=policy) as runtime:
+    with small_runtime(units=1800, policy=policy) as runtime:
         training, memory = Training(runtime, "vgg", "momentum"), runtime.memory
         training.iterate()
         persistent = {s.tensor_id for s in memory.live() if s.tensor_id < 0}

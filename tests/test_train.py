@@ -21,6 +21,8 @@ from minidl.report.summary import summary
 
 ROOT = Path(__file__).parents[1]
 LENET = ["--model", "lenet", "--batch", "100", "--steps", "2"]
+SCORES = {"accuracy", "accuracy_top5", "dice", "masked_lm_loss", "masked_lm_accuracy", "next_sentence_accuracy"}
+NOT_OF_DIGITS = SCORES - {"accuracy", "accuracy_top5"} | {"examples_per_second"}  # they are at hand: nothing is decoded
 ON_DIGITS = ["--model", "lenet", "--data", "digits", "--memory-budget", "16MiB", "--host-memory", "16MiB"]
 
 
@@ -65,7 +67,7 @@ def number(pattern, text):
     (["--device", "sim:p10"], "no GPU profile 'p10'; did you mean p100"),
     (["--device", "sim:nowhere.json"], "cannot read profile nowhere.json: No such file"),
     (["--device", "cuda"], "the CUDA device is not part of this version"),
-    (["--data", "digit"], "--data: invalid choice: 'digit'"),
+    (["--data", "digit"], "--data digit: there is no such file or folder; did you mean digits?"),
     (["--batch", "0"], "--batch-size/-b: must be max or a whole number of at least 1, not 0"),
     (["--steps", "-1"], "--steps: must be a whole number of at least 1, not -1"),
     (["--seed", "-1"], "--seed: must be a whole number of at least 0, not -1"),
@@ -172,16 +174,17 @@ def test_a_result_has_exactly_the_documented_keys():
 def test_the_main_job_on_a_simulator_gives_every_number_and_no_loss(capsys, tmp_path):
     result = result_of(tmp_path, "--model", "resnet50", "--batch", "1014", "--steps", "3")
     assert list(result) == list(KEYS)
-    assert {key for key, value in result.items() if value is None} == {"loss", "accuracy", "accuracy_top5"}
+    assert {key for key, value in result.items() if value is None} == {"loss", *SCORES, "examples_per_second"}
     assert result["peak_bytes"] <= result["budget_bytes"] == 15_127 * 2**20
-    assert result["unmanaged_peak_bytes"] == pytest.approx(1014 * 85.1e6 + 0.31e9, rel=0.02)  # limits.md, table L1
+    # 85.1 MB an image, less the output of the first ReLU, which a fused batch norm does not keep
+    assert result["unmanaged_peak_bytes"] == pytest.approx(1014 * (85.1e6 - 3.2e6) + 0.31e9, rel=0.02)
     assert result["items_per_second"] == pytest.approx(1014 / result["step_seconds"])
     assert 0 < result["stall_seconds"] < result["step_seconds"]
     # What does not fit has to leave and to come back.
     assert result["swapped_out_bytes"] >= result["unmanaged_peak_bytes"] - result["budget_bytes"]
     out, err = capsys.readouterr()
     assert out.startswith("device sim:p100 (auto: synthetic data")
-    for text in ("80.4 GiB", "batch_norm_grad", "waiting for copies", "with unlimited memory", "try next"):
+    for text in ("77.3 GiB", "batch_norm_grad", "waiting for copies", "with unlimited memory", "try next"):
         assert text in out
     assert "3/3" in err and "loss -" in err and "stall" in err
 
@@ -189,7 +192,7 @@ def test_the_main_job_on_a_simulator_gives_every_number_and_no_loss(capsys, tmp_
 def test_real_data_goes_to_the_cpu_and_the_hints_are_flags(capsys, tmp_path):
     result = result_of(tmp_path, *ON_DIGITS, "--steps", "3")
     assert (result["device"], result["batch"]) == ("cpu", DIGITS_BATCH)
-    assert {key for key, value in result.items() if value is None} == set()
+    assert {key for key, value in result.items() if value is None} == NOT_OF_DIGITS
     assert 0 <= result["stall_seconds"] <= result["step_seconds"] and result["recompute_seconds"] == 0.0
     assert 0 <= result["accuracy"] <= 1 and 1 < result["loss"] < 4  # ln 10 = 2.3 before it has learnt
     out = capsys.readouterr().out
@@ -199,7 +202,8 @@ def test_real_data_goes_to_the_cpu_and_the_hints_are_flags(capsys, tmp_path):
 
 def test_modelled_times_of_a_device_that_computes_are_not_told(tmp_path):
     result = result_of(tmp_path, *ON_DIGITS, "--steps", "3", "--device", "cpu:virtual")
-    assert {key for key, value in result.items() if value is None} == {"recompute_seconds", "stall_seconds"}
+    assert {key for key, value in result.items() if value is None} == {
+        "recompute_seconds", "stall_seconds"} | NOT_OF_DIGITS
 
 
 def test_lenet_learns_the_digits(tmp_path):

@@ -184,6 +184,7 @@ class Manager(Placer):
         if self._impure and self.dropped and not record_gone and storage.call is not None:
             calls = missing_calls(storage)
             if calls is None or reads(calls, self.writing):
+                self.tracker.freed(storage)  # as far as the program is concerned
                 return  # something dropped may still have to start from it; it goes with its record
         if self.busy or get_ident() != self.thread:
             self.orphans.append((storage, record_gone))

@@ -122,8 +122,8 @@ class Tracker:
         frees: dict[int, list[TensorId]] = {}
         tensors: dict[TensorId, TraceTensor] = {}
         for sequence, tensor_id, nbytes in self._frees:
-            if sequence < self.iteration_start:
-                continue  # before the first call: it took no part
+            if sequence < self.iteration_start or tensor_id in tensors:
+                continue  # before the first call it took no part; bytes may outlast their last use, which counts
             frees.setdefault(sequence, []).append(tensor_id)
             tensors[tensor_id] = TraceTensor(tensor_id, nbytes, persistent(tensor_id))
         calls = []
