@@ -2,6 +2,7 @@
 
 import subprocess
 import sys
+from itertools import product
 
 import numpy as np
 import pytest
@@ -9,6 +10,7 @@ from kernel_cases import conv_ref, dgrad_ref, wgrad_ref
 
 from minidl.kernels.cpu import ALGORITHMS, conv, linear
 from minidl.kernels.cpu.cuts import even, pieces, up
+from minidl.kernels.cpu.flat import computed
 from minidl.meta import DTYPES, meta
 
 REFERENCES = {"conv2d": conv_ref, "conv2d_dgrad": dgrad_ref, "conv2d_wgrad": wgrad_ref}
@@ -28,6 +30,7 @@ SHAPES = [
     ((2, 2, 12, 50), (4, 3, 3), (1, 1), (0, 0)),
     ((2, 3, 9, 9), (4, 3, 3), (1, 2), (0, 1)),  # from the end of a row to the next less than a step
 ]
+ROUNDING = {"float32": 0, "float64": 0, "bfloat16": 2.0**-8, "float16": 2.0**-11}  # of what is stored
 LIMITS = [(conv.BUFFER_BYTES, conv.DEPTH, conv.PIXELS), (1, 1, 1), (5000, 20, 50), (700, 9, 17)]
 
 
@@ -62,11 +65,12 @@ def run(algorithm, out, inputs, attrs):
 def check(result, op, inputs, attrs):
     right = REFERENCES[op](*(a.astype(np.float64) for a in inputs), **attrs)
     # Sums of up to some hundred products of numbers about 1, each rounded: some units in the last place of the largest.
-    tolerance = 100 * np.finfo(result.dtype).eps
-    np.testing.assert_allclose(result, right, rtol=0, atol=tolerance * max(1.0, np.abs(right).max()))
+    # Halves are summed in float32, and rounded once.
+    tolerance = 100 * np.finfo(computed(result.dtype)).eps * max(1.0, np.abs(right).max())
+    np.testing.assert_allclose(result.astype(np.float64), right, rtol=ROUNDING[result.dtype.name], atol=tolerance)
 
 
-@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize("dtype", ROUNDING)
 @pytest.mark.parametrize("limits", LIMITS, ids=str)
 @pytest.mark.parametrize("op", REFERENCES)
 def test_convolutions_are_right_however_they_are_cut_and_whatever_the_layout(op, limits, dtype, monkeypatch):
@@ -78,6 +82,15 @@ def test_convolutions_are_right_however_they_are_cut_and_whatever_the_layout(op,
         check(plain, op, inputs, attrs)
         strided = run(ALGORITHMS[op][0], out, [spread_out(a) for a in inputs], attrs)
         assert strided.tobytes() == plain.tobytes()
+
+
+@pytest.mark.parametrize("dtype", ROUNDING)
+@pytest.mark.parametrize("op", REFERENCES)
+def test_convolutions_without_a_workspace_are_right_whatever_the_layout(op, dtype):
+    for shapes in [*SHAPES, ((1, 1, 2, 600), (2, 1, 3), (1, 2), (0, 1))]:  # rows longer than direct.WIDTH
+        inputs, out, attrs = arrays(op, shapes, dtype)
+        for layouts in (inputs, [spread_out(a) for a in inputs]):
+            check(run(ALGORITHMS[op][-1], out, layouts, attrs), op, inputs, attrs)
 
 
 @pytest.mark.parametrize("op", REFERENCES)
@@ -94,20 +107,21 @@ def test_the_number_of_threads_does_not_change_a_bit(op):
 
 @pytest.mark.parametrize("shapes", SHAPES, ids=str)
 def test_an_input_gradient_is_added_to_what_lies_there_or_elsewhere(shapes):
-    inputs, out, attrs = arrays("conv2d_dgrad", shapes, "float32", onto=True)
-    plain = run(ALGORITHMS["conv2d_dgrad"][0], out, inputs, attrs)
-    check(plain, "conv2d_dgrad", inputs, attrs)
-    strided = run(ALGORITHMS["conv2d_dgrad"][0], out, [*inputs[:2], spread_out(inputs[2])], attrs)
-    assert strided.tobytes() == plain.tobytes()
-    over = inputs[2].copy()
-    conv._run("conv2d_dgrad", 2, over, *inputs[:2], over, **attrs)
-    assert over.tobytes() == plain.tobytes()
+    for dtype, algorithm in product(ROUNDING, ALGORITHMS["conv2d_dgrad"]):
+        inputs, out, attrs = arrays("conv2d_dgrad", shapes, dtype, onto=True)
+        plain = run(algorithm, out, inputs, attrs)
+        check(plain, "conv2d_dgrad", inputs, attrs)
+        strided = run(algorithm, out, [*inputs[:2], spread_out(inputs[2])], attrs)
+        assert strided.tobytes() == plain.tobytes()
+        over = inputs[2].copy()
+        algorithm.run(over, *inputs[:2], over, **attrs)
+        assert over.tobytes() == plain.tobytes()
 
 
 def test_a_bias_is_added_to_every_pixel_of_its_channel():
-    for shapes in SHAPES:
-        inputs, out, attrs = arrays("conv2d", shapes, "float32")
-        bias = np.arange(float(out[1]), dtype=np.float32)
+    for shapes, dtype in product(SHAPES, ROUNDING):
+        inputs, out, attrs = arrays("conv2d", shapes, dtype)
+        bias = np.arange(float(out[1])).astype(dtype)
         for algorithm in ALGORITHMS["conv2d"]:
             check(run(algorithm, out, [*inputs, bias], attrs), "conv2d", [*inputs, bias], attrs)
 
@@ -124,7 +138,7 @@ def test_the_preferred_class_of_bits_has_an_algorithm_of_little_workspace_and_di
             assert ALGORITHMS[op][-1].workspace([meta(i) for i in inputs], [meta(out)], attrs) == 0
 
 
-@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize("dtype", ROUNDING)
 def test_products_are_right_at_the_edges_of_tiles_panels_and_pieces(dtype):
     rng = np.random.default_rng(2)
     for m, n, k in ((1, 1, 1), (7, 15, 255), (8, 16, 256), (9, 17, 257), (33, 49, 5), (300, 250, 3), (2, 500, 513)):
@@ -132,19 +146,24 @@ def test_products_are_right_at_the_edges_of_tiles_panels_and_pieces(dtype):
         turned = np.asfortranarray(a), np.asfortranarray(b)
         gaps = np.repeat(b, 2, axis=1)[:, ::2]
         y = np.full((m, n), np.nan, dtype)
-        for left, right in ((a, b), (turned[0], b), (a, turned[1]), (turned[0], turned[1]), (a, gaps)):
-            linear.matmul(y, left, right, transpose_a=False, transpose_b=False)
-            np.testing.assert_allclose(y, a.astype(np.float64) @ b, rtol=0, atol=np.finfo(dtype).eps * 20 * k**0.5 + 0)
+        right = a.astype(np.float64) @ b.astype(np.float64)
+        tolerance = {"rtol": ROUNDING[dtype], "atol": np.finfo(computed(y.dtype)).eps * 20 * k**0.5}
+        for factors in ((a, b), (turned[0], b), (a, turned[1]), (turned[0], turned[1]), (a, gaps)):
+            linear.matmul(y, *factors, transpose_a=False, transpose_b=False)
+            np.testing.assert_allclose(y.astype(np.float64), right, **tolerance)
         linear.linear(y, a, np.ascontiguousarray(b.T), c)
-        np.testing.assert_allclose(y, a.astype(np.float64) @ b + c, rtol=0, atol=np.finfo(dtype).eps * 20 * k**0.5)
+        np.testing.assert_allclose(y.astype(np.float64), right + c.astype(np.float64), **tolerance)
 
 
-def test_a_weight_gradient_of_strided_rows_is_the_sum_over_all_of_them():
+@pytest.mark.parametrize("dtype", ROUNDING)
+def test_a_weight_gradient_of_strided_rows_is_the_sum_over_all_of_them(dtype):
     rng = np.random.default_rng(3)
-    dy, x = rng.standard_normal((2, 3, 40, 9)), rng.standard_normal((2, 3, 40, 50))
-    dw = np.full((9, 50), np.nan)
+    dy, x = (rng.standard_normal(s).astype(dtype) for s in ((2, 3, 40, 9), (2, 3, 40, 50)))
+    dw = np.full((9, 50), np.nan, dtype)
     linear.linear_wgrad(dw, spread_out(dy), spread_out(x))
-    np.testing.assert_allclose(dw, dy.reshape(-1, 9).T @ x.reshape(-1, 50), rtol=1e-12, atol=1e-12)
+    right = dy.reshape(-1, 9).T.astype(np.float64) @ x.reshape(-1, 50).astype(np.float64)
+    np.testing.assert_allclose(dw.astype(np.float64), right, rtol=ROUNDING[dtype],
+                               atol=500 * np.finfo(computed(dw.dtype)).eps)
 
 
 def test_infinities_and_nan_pass_through_products_and_reach_only_their_own_results():

@@ -9,14 +9,12 @@ from test_cpu_kernels import call, poisoned, strided
 import minidl
 from minidl import meta as metas
 from minidl import ops
-from minidl.kernels.cpu import ALGORITHMS, blocks
+from minidl.kernels.cpu import blocks
 from minidl.kernels.cpu.half import decode, encode
 from minidl.ops.loss import cross_entropy
 from minidl.optim import SGD
 
 HALVES = {"bfloat16": 2.0**-8, "float16": 2.0**-11}  # the largest relative error of rounding to nearest
-PRODUCTS = {*ALGORITHMS, "matmul", "linear", "linear_dgrad", "linear_wgrad"}
-PLAIN = [c for c in CASES if c.name not in PRODUCTS]
 
 
 @pytest.fixture(autouse=True)
@@ -25,7 +23,7 @@ def tiny_blocks(monkeypatch):
 
 
 @pytest.mark.parametrize("dtype", HALVES)
-@pytest.mark.parametrize("case", PLAIN, ids=str)
+@pytest.mark.parametrize("case", CASES, ids=str)
 def test_a_kernel_on_halves_rounds_the_result_of_the_formula_once(case, dtype, monkeypatch):
     inputs = case.inputs(dtype)
     exact = [a.astype(np.float64) if metas.DTYPES[a.dtype.name].floating else a for a in inputs]
@@ -41,7 +39,7 @@ def test_a_kernel_on_halves_rounds_the_result_of_the_formula_once(case, dtype, m
 
 
 @pytest.mark.parametrize("dtype", HALVES)
-@pytest.mark.parametrize("case", [c for c in PLAIN if OPS[c.name].donates], ids=str)
+@pytest.mark.parametrize("case", [c for c in CASES if OPS[c.name].donates], ids=str)
 def test_halves_over_a_donated_input_have_the_same_bytes(case, dtype):
     inputs = case.inputs(dtype)
     plain = call(case.name, inputs, case.attrs)

@@ -16,6 +16,7 @@ import numpy as np
 import pytest
 
 from minidl import Runtime, current, nn, optim
+from minidl.memory.switches import Switches
 from models import create
 
 torch = pytest.importorskip("torch", reason="PyTorch, the peer, is not installed (pip install -e '.[peers]')")
@@ -209,7 +210,9 @@ def our_gradients(name, shape, budget, *, training) -> tuple[Arrays, Arrays, lis
     """The state before the step; loss, gradients and, in training, buffers after it; and the branches taken."""
     images, labels = batch(shape)
     taken: list[Any] = []
-    with Runtime(device="cpu:virtual", memory_budget=budget, host_memory="1MiB", poisoned=True) as runtime:
+    # A fused ReLU has the bits of a separate one (test_fused), whose branches can be seen here.
+    with Runtime(device="cpu:virtual", memory_budget=budget, host_memory="1MiB", poisoned=True,
+                 switches=Switches(fused=False)) as runtime:
         model = without_dropout(create(name, num_classes=CLASSES)).train(training)
         before = model.state_dict()
         with branches_noted(taken):

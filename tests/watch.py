@@ -1,4 +1,4 @@
-"""A CPU device that watches its own use: what each piece of work reads and writes, and in which order.
+"""A device that watches its own use: what each piece of work reads and writes, and in which order.
 
 Order is judged without times (``races``). Every range of bytes also carries the name of the value that it holds; from
 these follows what any engine owes:
@@ -17,7 +17,7 @@ import random
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from types import ModuleType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 from weakref import WeakKeyDictionary
 
 import numpy as np
@@ -26,7 +26,7 @@ from races import NOTHING, SPOILED, Cells, Violation, WatchedClock
 from minidl import ops
 from minidl.device.clock import COMPUTE, COPY_IN, COPY_OUT
 from minidl.device.cpu import CpuDevice
-from minidl.device.device import Operand, Timed, place
+from minidl.device.device import Device, Operand, Timed, place
 from minidl.device.profiles import Profile
 from minidl.meta import ALIGNMENT, Algorithm, Meta
 from minidl.op import Op
@@ -41,27 +41,31 @@ OPS = {op.name: op for module in vars(ops).values() if isinstance(module, Module
        for op in vars(module).values() if isinstance(op, Op)}
 
 
-class WatchedDevice(CpuDevice):
-    """CPU numerics, poisoned, on a watched virtual clock whose work takes longer or shorter than the model says.
+class Order(Protocol):
+    """Who has certainly come how far."""
 
-    draw     decides the true durations: kernels take ``1 - jitter`` to ``1 + jitter`` times what was modelled, and one
-             copy in ten is held up for up to ``stall_s`` seconds.
+    @property
+    def host_known(self) -> list[int]: ...
+
+    def before(self, stream: int) -> list[int]: ...
+
+
+class Watched(Device):
+    """What is watched on any device; a base before that of the device itself.
+
+    order    who has certainly come how far, judged without times
     log      all that the device was told, in order, with the times at which it starts.
     limit    pieces of work that a run may take: more are an endless loop.
     interrupt  called at every piece of work, in the middle of what the engine is doing, as the cycle collector may be.
     """
 
-    def __init__(self, profile: Profile, draw: random.Random, *, jitter: float = 0.0, stall_s: float = 0.0,
-                 limit: int = 30_000) -> None:
-        super().__init__("cpu:virtual", profile, poisoned=True)
-        self.clock: WatchedClock = WatchedClock()
-        self.positions = self.clock.positions
+    order: Order
+
+    def watch(self, *, limit: int) -> None:
+        """Begin; to be called when the device has been made."""
         self.log: list[tuple[Any, ...]] = []
         self.limit = limit
         self.interrupt: Callable[[], None] | None = None
-        self._draw = draw
-        self._jitter = jitter
-        self._stall_s = stall_s
         self._values = 0
         self._copies_out: dict[int, tuple[Extents, int]] = {}  # by position
         self._expected: WeakKeyDictionary[Any, int] = WeakKeyDictionary()  # by base: the value its bytes must hold
@@ -75,7 +79,7 @@ class WatchedDevice(CpuDevice):
     def launch(self, op_name: str, algorithm: Algorithm, outputs: Sequence[Operand], inputs: Sequence[Operand],
                attrs: dict[str, Any], workspace: int, timed: Timed = None) -> int:
         self._note(COMPUTE, op_name, algorithm.name, *(place(o)[0] for o in (*outputs, *inputs)), workspace)
-        op, known = OPS[op_name], self.clock.before(COMPUTE)
+        op, known = OPS[op_name], self.order.before(COMPUTE)
         written = set(op.mutates(len(inputs))) if op.mutates is not None else set()
         for index, operand in enumerate(inputs):
             if index not in written or op_name not in REPLACING:
@@ -93,14 +97,12 @@ class WatchedDevice(CpuDevice):
             if not self.arena.holds(cells, NOTHING):
                 raise Violation(f"{op_name} has its workspace where a value is, at cells {cells}")
             self.arena.write(cells, COMPUTE, known, NOTHING, f"{op_name} (workspace)")
-        factor = 1.0 + self._jitter * (2.0 * self._draw.random() - 1.0)
-        algorithm = replace(algorithm, seconds=algorithm.seconds * factor)
         return super().launch(op_name, algorithm, outputs, inputs, attrs, workspace, timed)
 
     def read(self, operand: Operand) -> np.ndarray:
         self._note(COMPUTE, "read", place(operand)[0])
         value = super().read(operand)
-        self._read(operand, -1, self.clock.host_known, "the host")
+        self._read(operand, -1, self.order.host_known, "the host")
         return value
 
     def _cells(self, offset: int, meta: Meta) -> slice:
@@ -124,7 +126,7 @@ class WatchedDevice(CpuDevice):
     # Copies --------------------------------------------------------------------------------------------------
     def move(self, to: int, origin: int, nbytes: int) -> int:
         self._note(COMPUTE, "move", to, origin, nbytes)
-        arena, known = self.arena, self.clock.before(COMPUTE)
+        arena, known = self.arena, self.order.before(COMPUTE)
         source, target = arena.span(origin, nbytes), arena.span(to, nbytes)
         value = arena.only_value(source, "a move")
         arena.read(source, COMPUTE, known, "a move")
@@ -135,17 +137,15 @@ class WatchedDevice(CpuDevice):
         return super().move(to, origin, nbytes)
 
     def copy_out(self, host: Extents, offset: int, nbytes: int) -> int:
-        self._stall(COPY_OUT)
         self._note(COPY_OUT, "copy out", host, offset, nbytes)
-        known = self.clock.before(COPY_OUT)
+        known = self.order.before(COPY_OUT)
         source = self.arena.span(offset, nbytes)
         value = self.arena.only_value(source, "a copy out")
         self.arena.read(source, COPY_OUT, known, "a copy out")
         for at, size in host:
             self.host.write(self.host.span(at, size), COPY_OUT, known, value, "a copy out")
-        position = super().copy_out(host, offset, nbytes)
-        self._copies_out[position] = host, value
-        return position
+        self._copies_out[known[COPY_OUT] + 1] = host, value
+        return super().copy_out(host, offset, nbytes)
 
     def _spoil(self, position: int) -> None:
         host, value = self._copies_out[position]
@@ -155,9 +155,8 @@ class WatchedDevice(CpuDevice):
                 self.host.values[cells] = [SPOILED] * (cells.stop - cells.start)
 
     def copy_in(self, offset: int, host: Extents, nbytes: int) -> int:
-        self._stall(COPY_IN)
         self._note(COPY_IN, "copy in", host, offset, nbytes)
-        known = self.clock.before(COPY_IN)
+        known = self.order.before(COPY_IN)
         target = self.arena.span(offset, nbytes)
         values = set()
         for at, size in host:
@@ -177,13 +176,49 @@ class WatchedDevice(CpuDevice):
         self.arena.values[cells] = [NOTHING] * (cells.stop - cells.start)
         super().poison(offset, nbytes, marks)
 
-    def _stall(self, stream: int) -> None:
-        if self._stall_s and self._draw.random() < 0.1:
-            self.clock.issue(stream, self._stall_s * self._draw.random())
-
     def _note(self, stream: int, *event: Any) -> None:
-        self.log.append((*event, self.clock.ready[stream]))
+        self.log.append((*event, self.starts(stream)))
         if len(self.log) > self.limit:
             raise Violation(f"{self.limit} pieces of work, and no end")
         if self.interrupt is not None:
             self.interrupt()
+
+    def starts(self, stream: int) -> float:
+        """When work that is given to a stream now starts."""
+        return self.clock.ready[stream]
+
+
+class WatchedDevice(Watched, CpuDevice):
+    """CPU numerics, poisoned, on a watched virtual clock whose work takes longer or shorter than the model says.
+
+    draw     decides the true durations: kernels take ``1 - jitter`` to ``1 + jitter`` times what was modelled, and one
+             copy in ten is held up for up to ``stall_s`` seconds.
+    """
+
+    def __init__(self, profile: Profile, draw: random.Random, *, jitter: float = 0.0, stall_s: float = 0.0,
+                 limit: int = 30_000) -> None:
+        super().__init__("cpu:virtual", profile, poisoned=True)
+        self.order = self.clock = WatchedClock()
+        self.positions = self.clock.positions
+        self.watch(limit=limit)
+        self._draw = draw
+        self._jitter = jitter
+        self._stall_s = stall_s
+
+    def launch(self, op_name: str, algorithm: Algorithm, outputs: Sequence[Operand], inputs: Sequence[Operand],
+               attrs: dict[str, Any], workspace: int, timed: Timed = None) -> int:
+        factor = 1.0 + self._jitter * (2.0 * self._draw.random() - 1.0)
+        algorithm = replace(algorithm, seconds=algorithm.seconds * factor)
+        return super().launch(op_name, algorithm, outputs, inputs, attrs, workspace, timed)
+
+    def copy_out(self, host: Extents, offset: int, nbytes: int) -> int:
+        self._stall(COPY_OUT)
+        return super().copy_out(host, offset, nbytes)
+
+    def copy_in(self, offset: int, host: Extents, nbytes: int) -> int:
+        self._stall(COPY_IN)
+        return super().copy_in(offset, host, nbytes)
+
+    def _stall(self, stream: int) -> None:
+        if self._stall_s and self._draw.random() < 0.1:
+            self.clock.issue(stream, self._stall_s * self._draw.random())

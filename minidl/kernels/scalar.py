@@ -148,17 +148,18 @@ def sgd_momentum(p: Number, velocity: Number, g: Number, lr: Number, momentum: N
     return p - lr * velocity, velocity
 
 
-def adam(p: Number, m: Number, v: Number, g: Number, step_size: Number, beta1: Number, beta2: Number, eps: Number,
-         correction: Number, l2: Number, shrink: Number) -> tuple[Number, Number, Number]:
+def adam(p: Number, m: Number, v: Number, g: Number, step_size: Number, beta1: Number, rest1: Number, beta2: Number,
+         rest2: Number, eps: Number, correction: Number, l2: Number, shrink: Number) -> tuple[Number, Number, Number]:
     """Adam (Kingma & Ba 2015, algorithm 1) with its corrections of bias folded into two numbers of the step.
 
     step_size   lr / (1 - beta1^t);  correction: sqrt(1 - beta2^t)
+    rest        1 - beta, found in float64: from a rounded beta near 1 it would be wrong in its sixth digit
     l2, shrink  weight decay added to the gradient; 1 - lr weight_decay as a factor of p (AdamW). One of them is idle.
     """
     p = shrink * p
     g = g + l2 * p
-    m = beta1 * m + (ONE - beta1) * g
-    v = beta2 * v + (ONE - beta2) * (g * g)
+    m = beta1 * m + rest1 * g
+    v = beta2 * v + rest2 * (g * g)
     return p - step_size * (m / (math.sqrt(v) / correction + eps)), m, v
 
 

@@ -18,7 +18,7 @@ import numpy as np
 from minidl.kernels.cpu import cuts
 from minidl.kernels.cpu.blocks import Array
 from minidl.kernels.cpu.cuts import even, pieces, up
-from minidl.kernels.cpu.flat import flat, row
+from minidl.kernels.cpu.flat import computed, flat, row
 from minidl.kernels.cpu.windows import Pair
 from minidl.meta import Meta, Shape
 from minidl.op import Attrs
@@ -47,7 +47,7 @@ class CpuAlgorithm:
 
 @dataclass(frozen=True, slots=True)
 class Cuts:
-    """How a convolution is cut; im2col.py says what the first five mean. ``buffer``: elements that a worker needs."""
+    """How a convolution is cut; im2col.py says what most of them mean. ``buffer``: elements that a worker needs."""
 
     tile: int
     images: int
@@ -56,6 +56,8 @@ class Cuts:
     width: int
     tasks: int
     buffer: int
+    weights: int = 0
+    results: int = 0
 
 
 @dataclass(frozen=True)
@@ -68,7 +70,8 @@ class Plan:
     y: Shape
     stride: Pair
     padding: Pair
-    itemsize: int
+    itemsize: int  # of what it computes with
+    half: bool
     limits: tuple[int, int, int]
 
     @cached_property
@@ -92,15 +95,16 @@ class Plan:
         k, c = self.w[:2]
         _, depth, most = self.limits
         chunk = even(c, max(1, depth // self.taps))
-        if self.area * 9 >= 8 * up(self.area, self.lanes):  # hardly a vector is partly empty
+        if not self.half and self.area * 9 >= 8 * up(self.area, self.lanes):  # hardly a vector is partly empty
             tile = min(self.area, up(even(self.area, most), self.lanes))
             images, tiles, ld = 1, self.y[0] * pieces(self.area, tile), 0
         else:
             tile = min(self.pixels, up(max(self.panel, min(most, pieces(self.pixels, 2 * TASKS))), self.lanes))
             images, tiles, ld = 2, pieces(self.pixels, tile), up(tile, self.lanes)
         block = even(k, max(1, up(pieces(k, pieces(TASKS, tiles)), 8)))
+        weights = block * chunk * self.taps if self.half else 0
         return Cuts(tile, images, chunk, block, up(tile, self.lanes), tiles * pieces(k, block),
-                    block * ld + chunk * self.taps * up(tile, self.panel))
+                    weights + block * ld + chunk * self.taps * up(tile, self.panel), weights)
 
     def _dgrad(self) -> Cuts:
         k, c = self.w[:2]
@@ -112,12 +116,17 @@ class Plan:
         rows = even(p, rows)
         tiles = pieces(n, images)
         block = even(c, pieces(c, pieces(TASKS, tiles)))
+        plane = images * self.x[2] * self.x[3]
+        if self.half:  # as many channels as fit a core's own cache in float32
+            block = even(c, min(block, max(1, buffer_bytes // (self.itemsize * plane))))
         chunk = even(block, max(1, depth // self.taps))
         width = images * rows * q
         same = self.w[2:] == (1, 1) == self.stride and self.padding == (0, 0) and images == 1
         columns = 0 if same else chunk * self.taps * up(width, self.lanes)
+        weights = k * (block if same else chunk * self.taps) if self.half else 0
+        results = block * plane if self.half else 0
         return Cuts(rows, images, chunk, block, up(width, self.lanes), tiles * pieces(c, block),
-                    k * up(width, self.panel) + columns)
+                    weights + results + k * up(width, self.panel) + columns, weights, results)
 
     def _wgrad(self) -> Cuts:
         k, c = self.w[:2]
@@ -143,13 +152,13 @@ class Plan:
         """What compiled kernels are told."""
         c = self.cuts
         return (self.x, (self.w[0], *self.w[2:]), self.y[2:], self.stride, self.padding,
-                (c.tile, c.images, c.chunk, c.block, c.width))
+                (c.tile, c.images, c.chunk, c.block, c.width, c.weights, c.results))
 
 
 @cache
 def _plan(op: str, x: Shape, w: Shape, y: Shape, stride: Pair, padding: Pair, itemsize: int,
           limits: tuple[int, int, int]) -> Plan:
-    return Plan(op, x, w, y, stride, padding, itemsize, limits)
+    return Plan(op, x, w, y, stride, padding, max(itemsize, 4), itemsize == 2, limits)
 
 
 def plan(op: str, first: Any, second: Any, out: Any, stride: Pair, padding: Pair) -> Plan:
@@ -161,7 +170,7 @@ def plan(op: str, first: Any, second: Any, out: Any, stride: Pair, padding: Pair
 
 def cores() -> int:
     """Threads that compiled kernels run on."""
-    return int(numba.get_num_threads())
+    return int(numba.config.NUMBA_NUM_THREADS)  # get_num_threads() would start them, at import
 
 
 def _run(op: str, workers: int, out: Array, first: Array, second: Array, third: Array | None = None, *,
@@ -170,16 +179,20 @@ def _run(op: str, workers: int, out: Array, first: Array, second: Array, third: 
     p = plan(op, first, second, out, stride, padding)
     workers = min(workers, p.cuts.tasks)
     elements = workers * p.cuts.buffer
-    buffer = np.empty(elements, out.dtype) if workspace is None else workspace.view(out.dtype)[:elements]
+    dtype = computed(out.dtype)
+    buffer = np.empty(elements, dtype) if workspace is None else workspace.view(dtype)[:elements]
     arguments = (buffer, *p.extents, workers, p.cuts.tasks)
+    result = row(out)
     if op == "conv2d":
-        bias = np.empty(0, out.dtype) if third is None else row(third)
-        im2col.fprop(out.reshape(-1), *flat(first), row(second), bias, *arguments)
+        bias = np.empty(0, dtype) if third is None else np.ascontiguousarray(third, dtype)
+        im2col.fprop(result, *flat(first), row(second), bias, *arguments)
     elif op == "conv2d_dgrad":
-        onto = (np.empty(0, out.dtype), (0, 0, 0, 0)) if third is None else flat(third)
-        im2col.dgrad(out.reshape(-1), *flat(first), row(second), *onto, *arguments)
+        onto = (result[:0], (0, 0, 0, 0)) if third is None else flat(third)
+        kept = bool(third is not None and not p.half and third.flags.c_contiguous
+                    and third.ctypes.data == out.ctypes.data)  # dx lies over it: what it is added to is there
+        im2col.dgrad(result, *flat(first), row(second), *onto, kept, *arguments)
     else:
-        im2col.wgrad(out.reshape(-1), *flat(first), *flat(second), *arguments)
+        im2col.wgrad(result, *flat(first), *flat(second), *arguments)
 
 
 def _direct(op: str) -> Callable[..., None]:

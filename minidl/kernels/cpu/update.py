@@ -67,13 +67,15 @@ def _sgd_momentum(pieces: Array, sizes: Array, like: Array, lr: float, momentum:
 @Kernel
 def _adam(pieces: Array, sizes: Array, like: Array, numbers: Array) -> None:
     kind = like.dtype.type
-    step_size, beta1, beta2, eps = kind(numbers[0]), kind(numbers[1]), kind(numbers[2]), kind(numbers[3])
-    correction, l2, shrink = kind(numbers[4]), kind(numbers[5]), kind(numbers[6])
+    step_size, beta1, rest1, beta2, rest2 = (kind(numbers[0]), kind(numbers[1]), kind(numbers[2]), kind(numbers[3]),
+                                             kind(numbers[4]))
+    eps, correction, l2, shrink = kind(numbers[5]), kind(numbers[6]), kind(numbers[7]), kind(numbers[8])
     for piece in prange(sizes.size):
         p, m = _part(pieces, sizes, like, 0, piece), _part(pieces, sizes, like, 1, piece)
         v, g = _part(pieces, sizes, like, 2, piece), _part(pieces, sizes, like, 3, piece)
         for i in range(p.size):
-            p[i], m[i], v[i] = scalar.adam(p[i], m[i], v[i], g[i], step_size, beta1, beta2, eps, correction, l2, shrink)
+            p[i], m[i], v[i] = scalar.adam(p[i], m[i], v[i], g[i], step_size, beta1, rest1, beta2, rest2, eps,
+                                           correction, l2, shrink)
 
 
 def _step(kernel: Callable[..., None], tensors: Sequence[Array], groups: int, *numbers: Any) -> None:
@@ -135,8 +137,8 @@ def adam_(*tensors: Array, lr: float, beta1: float, beta2: float, eps: float, we
     Tensors: parameters, first moments, second moments, gradients.
     """
     l2, shrink = (0.0, 1.0 - lr * weight_decay) if decoupled else (weight_decay, 1.0)
-    _step(_adam, tensors, 4, np.array([lr / (1.0 - beta1**step), beta1, beta2, eps, (1.0 - beta2**step) ** 0.5, l2,
-                                       shrink]))
+    _step(_adam, tensors, 4, np.array([lr / (1.0 - beta1**step), beta1, 1.0 - beta1, beta2, 1.0 - beta2, eps,
+                                       (1.0 - beta2**step) ** 0.5, l2, shrink]))
 
 
 # Fills --------------------------------------------------------------------------------------------------------------

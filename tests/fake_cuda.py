@@ -1,0 +1,371 @@
+"""A vendor without a GPU: it judges every call that the CUDA device makes, and can carry them out in host memory.
+
+Judged, at every call:
+
+    order       streams and events as vector clocks (``races``): what is certain before a piece of work, and nothing else
+    memory      copies lie within what was allocated, and do not overlap; host memory that a copy stream touches is page-locked
+    arguments   as many as the kernel's signature has, each of exactly its width and kind; pointers into the operands of the
+                call that was announced, its workspace, or nowhere
+    products    every element that cuBLAS would touch lies within the operands
+    plans       the workspace is as large as the plan asks for
+
+Time is modelled: a stream is busy for as long as a piece of work takes, the host goes on. With ``numerics`` device memory
+is real host memory, products and convolutions are computed from their descriptions and addresses alone, and kernels
+are stand-ins that run the CPU's kernel of the same name on what their arguments point to; work happens when it is issued,
+so only the order of issue shows in numbers; the order of streams is the judge's.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import inspect
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from itertools import count
+from typing import Any
+
+import numpy as np
+from numpy.lib.stride_tricks import as_strided
+from races import Violation
+from watch import OPS, Watched
+
+from minidl.device.clock import STREAM_NAMES
+from minidl.device.cuda.device import CudaDevice
+from minidl.device.cuda.layout import channels_last_strides
+from minidl.device.cuda.seam import Convolution, Gemm, PlanInfo, Properties
+from minidl.device.device import Operand, Timed
+from minidl.device.profiles import Profile
+from minidl.errors import DeviceError
+from minidl.kernels.cuda.launch import Kernel, Number, Planner, Source, View
+from minidl.meta import DTYPES, Algorithm, Meta, meta
+from minidl.op import Op
+
+CALL_S, KERNEL_S, LINK, LINK_S = 1e-6, 20e-6, 50e9, 10e-6  # the host's call, a kernel, a copy's bandwidth and latency
+FREE_BYTES = 1 << 40
+PLANS = (PlanInfo("fast", 3000, True), PlanInfo("any order", 512, False), PlanInfo("small", 0, True))
+
+
+@dataclass(eq=False)
+class FakeStream:
+    """A stream: when it will be idle, and how far all streams have certainly come before its next work."""
+
+    number: int
+    known: list[int]
+    ready: float = 0.0
+
+
+@dataclass(eq=False)
+class FakeEvent:
+    time: float = -1.0
+    known: list[int] = field(default_factory=list)
+
+
+class FakeCuda:
+    """``seam.Vendor``. ``announced``: ranges of addresses that kernels may touch; None while no call was announced."""
+
+    def __init__(self, *, numerics: bool = False, memory_bytes: int = FREE_BYTES, plans: Sequence[PlanInfo] = PLANS) -> None:
+        self.properties = Properties("Fake", memory_bytes, memory_bytes, (9, 0), "1")
+        self.numerics = numerics
+        self.streams: list[FakeStream] = []
+        self.host_known: list[int] = []
+        self.host_time = 0.0
+        self.announced: list[tuple[int, int]] | None = None
+        self.counts: dict[str, int] = {}
+        self.log: list[tuple[Any, ...]] | None = None
+        self._plans = list(plans)
+        self._device: dict[int, int] = {}  # address -> bytes
+        self._host: dict[int, int] = {}
+        self._held: dict[int, np.ndarray] = {}
+        self._addresses = count(1 << 40, 1 << 38)
+        self._workspace: dict[int, tuple[int, int]] = {}  # of cuBLAS, by stream
+
+    # Memory --------------------------------------------------------------------------------------------------
+    def allocate(self, nbytes: int) -> int:
+        if sum(self._device.values()) + nbytes > self.properties.memory_bytes:
+            raise DeviceError(f"out of memory: {nbytes} bytes")
+        if self.numerics:
+            address = self._real(nbytes)
+        else:
+            address = next(self._addresses)
+        self._device[address] = nbytes
+        return address
+
+    def allocate_host(self, nbytes: int) -> int:
+        address = self._real(nbytes)
+        self._host[address] = nbytes
+        return address
+
+    def free(self, address: int) -> None:
+        del self._device[address]
+        self._held.pop(address, None)
+
+    def free_host(self, address: int) -> None:
+        del self._host[address], self._held[address]
+
+    def _real(self, nbytes: int) -> int:
+        raw = np.empty(nbytes + 256, np.uint8)
+        address = raw.ctypes.data + -raw.ctypes.data % 256
+        self._held[address] = raw
+        return address
+
+    def on_device(self, address: int) -> bool:
+        """Whether an address is in device memory."""
+        return any(base <= address < base + size for base, size in self._device.items())
+
+    def _within(self, spans: dict[int, int], address: int, nbytes: int) -> bool:
+        return any(base <= address and address + nbytes <= base + size for base, size in spans.items())
+
+    # Streams and events --------------------------------------------------------------------------------------
+    def stream(self) -> FakeStream:
+        for known in (*(s.known for s in self.streams), self.host_known):
+            known.append(0)
+        made = FakeStream(len(self.streams), list(self.host_known))
+        self.streams.append(made)
+        return made
+
+    def event(self) -> FakeEvent:
+        return FakeEvent()
+
+    def _work(self, stream: FakeStream, what: str, seconds: float = 0.0) -> None:
+        self.counts[what] = self.counts.get(what, 0) + 1
+        self.host_time += CALL_S
+        if self.log is not None:
+            self.log.append((stream.number, what))
+        known = self.before(stream.number)
+        known[stream.number] += 1
+        stream.ready = max(stream.ready, self.host_time) + seconds
+
+    def before(self, number: int) -> list[int]:
+        """How far each stream has certainly come before what is given to a stream next."""
+        known = self.streams[number].known
+        for other, position in enumerate(self.host_known):
+            known[other] = max(known[other], position)
+        return known
+
+    def record(self, event: FakeEvent, stream: FakeStream) -> None:
+        self._work(stream, "record")
+        event.time, event.known = stream.ready, list(stream.known)
+
+    def wait(self, stream: FakeStream, event: FakeEvent) -> None:
+        self._recorded(event)
+        self._work(stream, "wait")
+        stream.ready = max(stream.ready, event.time)
+        for other, position in enumerate(event.known):
+            stream.known[other] = max(stream.known[other], position)
+
+    def synchronize(self, event: FakeEvent) -> None:
+        self._recorded(event)
+        self.counts["synchronize"] = self.counts.get("synchronize", 0) + 1
+        self.host_time = max(self.host_time, event.time)
+        self._seen(event)
+
+    def done(self, event: FakeEvent) -> bool:
+        self._recorded(event)
+        self.host_time += CALL_S
+        if event.time <= self.host_time:
+            self._seen(event)
+            return True
+        return False
+
+    def elapsed(self, start: FakeEvent, end: FakeEvent) -> float:
+        self._recorded(start)
+        self._recorded(end)
+        if max(start.time, end.time) > self.host_time:
+            raise Violation("the time of an event that has not been passed")
+        if end.time < start.time:
+            raise Violation("events in the wrong order")
+        return end.time - start.time
+
+    def _seen(self, event: FakeEvent) -> None:
+        for other, position in enumerate(event.known):
+            self.host_known[other] = max(self.host_known[other], position)
+
+    def _recorded(self, event: FakeEvent) -> None:
+        if event.time < 0:
+            raise Violation("an event that was never recorded")
+
+    # Bytes ---------------------------------------------------------------------------------------------------
+    def copy(self, to: int, origin: int, nbytes: int, stream: FakeStream) -> None:
+        ends = (to, origin)
+        if nbytes <= 0 or to < origin + nbytes and origin < to + nbytes:
+            raise Violation(f"a copy of {nbytes} bytes that overlaps itself")
+        over_link = 0
+        for address in ends:
+            if self.on_device(address):
+                if not self._within(self._device, address, nbytes):
+                    raise Violation("a copy leaves the device's memory")
+            else:
+                over_link += 1
+                if stream.number and not self._within(self._host, address, nbytes):
+                    raise Violation(f"{STREAM_NAMES[stream.number]} copies host memory that is not page-locked")
+        self._work(stream, "copy", LINK_S + nbytes / LINK if over_link else nbytes / 1e12)
+        if self.numerics:
+            ctypes.memmove(to, origin, nbytes)
+
+    def fill(self, address: int, byte: int, nbytes: int, stream: FakeStream) -> None:
+        if not self._within(self._device, address, nbytes):
+            raise Violation("a fill leaves the device's memory")
+        self._work(stream, "fill", nbytes / 1e12)
+        if self.numerics:
+            ctypes.memset(address, byte, nbytes)
+
+    # Work ----------------------------------------------------------------------------------------------------
+    def touch(self, address: int, nbytes: int, what: str) -> None:
+        """A piece of work reads or writes this."""
+        if nbytes and not self._within(self._device, address, nbytes):
+            raise Violation(f"{what} leaves the device's memory")
+        if self.announced is not None and not any(a <= address and address + nbytes <= b for a, b in self.announced):
+            raise Violation(f"{what} touches {nbytes} bytes that are none of its call's operands")
+
+    def launch(self, source: Source, blocks: int, arguments: Sequence[Any], stream: FakeStream) -> None:
+        if len(arguments) != len(source.signature):
+            raise Violation(f"{source.name}: {len(arguments)} arguments")
+        for kind, argument in zip(source.signature, arguments, strict=True):
+            if kind.startswith("*"):
+                if type(argument) is not int:
+                    raise Violation(f"{source.name}: a pointer is passed as {type(argument).__name__}")
+                self.touch(argument, 0, source.name)
+            elif not isinstance(argument, np.generic) or argument.dtype.name != kind:
+                raise Violation(f"{source.name}: {argument!r} for {kind}")
+        if not 0 < blocks < 1 << 31:
+            raise Violation(f"{source.name}: {blocks} blocks")
+        self._work(stream, "launch", KERNEL_S)
+        if self.numerics:
+            run_stand_in(source, arguments)
+
+    def set_workspace(self, address: int, nbytes: int, stream: FakeStream) -> None:
+        self.touch(address, nbytes, "the workspace of cuBLAS")
+        self._workspace[stream.number] = address, nbytes
+
+    def gemm(self, product: Gemm, c: int, a: int, b: int, stream: FakeStream) -> None:
+        p = product
+        if stream.number not in self._workspace:
+            raise Violation("cuBLAS would allocate a workspace of its own")
+        rows_a, columns_a = (p.k, p.m) if p.transpose_a else (p.m, p.k)
+        rows_b, columns_b = (p.n, p.k) if p.transpose_b else (p.k, p.n)
+        for name, rows, ld in (("a", rows_a, p.lda), ("b", rows_b, p.ldb), ("c", p.m, p.ldc)):
+            if not 0 < rows <= ld < 1 << 31:
+                raise Violation(f"{p}: ld{name} is less than {rows} rows")
+        itemsize = DTYPES[p.dtype].itemsize
+        operands = []
+        for address, rows, columns, ld, step in ((a, rows_a, columns_a, p.lda, p.step_a),
+                                                 (b, rows_b, columns_b, p.ldb, p.step_b),
+                                                 (c, p.m, p.n, p.ldc, p.step_c)):
+            extent = (p.count - 1) * step + (columns - 1) * ld + rows
+            if address % itemsize:
+                raise Violation(f"{p}: an operand at {address}")
+            self.touch(address, extent * itemsize, "a product")
+            operands.append((address, (p.count, rows, columns), (step, 1, ld)))
+        self._work(stream, "gemm", KERNEL_S)
+        if self.numerics:
+            left, right, result = (strided(*operand, p.dtype) for operand in operands)
+            left = left.swapaxes(1, 2) if p.transpose_a else left
+            right = right.swapaxes(1, 2) if p.transpose_b else right
+            products = left.astype(np.float64) @ right.astype(np.float64)
+            result[...] = products + (result if p.accumulate else 0)
+
+    def plans(self, convolution: Convolution) -> list[PlanInfo]:
+        self.counts["plans"] = self.counts.get("plans", 0) + 1
+        return list(self._plans)
+
+    def convolve(self, convolution: Convolution, plan: str, x: int, w: int, y: int, workspace: int,
+                 stream: FakeStream) -> None:
+        c = convolution
+        for address, shape in ((x, c.x), (w, c.w), (y, c.y)):
+            self.touch(address, int(np.prod(shape)) * DTYPES[c.dtype].itemsize, c.kind)
+            if address % 16:
+                raise Violation(f"{c.kind}: an operand at {address}, not at a multiple of 16")
+        info = next(p for p in self._plans if p.name == plan)
+        if info.workspace:
+            self.touch(workspace, info.workspace, f"{c.kind}'s workspace")
+        self._work(stream, "convolve", KERNEL_S * (1 + self._plans.index(info)))
+        if self.numerics:
+            from minidl.kernels.cpu import KERNELS
+            arrays = {name: strided(address, shape, channels_last_strides(shape), c.dtype)
+                      for name, address, shape in (("x", x, c.x), ("w", w, c.w), ("y", y, c.y))}
+            names = {"conv2d": "yxw", "conv2d_dgrad": "xyw", "conv2d_wgrad": "wyx"}[c.kind]
+            out, *ins = (arrays[name] for name in names)
+            result = np.empty(out.shape, out.dtype)
+            KERNELS[c.kind](result, *map(np.ascontiguousarray, ins), stride=c.stride, padding=c.padding)
+            out[...] = result
+
+    def close(self) -> None:
+        if self._device or self._host:
+            raise Violation(f"not given back: {len(self._device)} pieces of device memory, {len(self._host)} of the host's")
+
+
+def strided(address: int, shape: Sequence[int], strides: Sequence[int], dtype: str) -> np.ndarray:
+    """What lies at an address; strides in elements."""
+    kind = np.dtype(dtype)
+    extent = 1 + sum((d - 1) * s for d, s in zip(shape, strides, strict=True))
+    raw = (ctypes.c_uint8 * (extent * kind.itemsize)).from_address(address)
+    flat = np.frombuffer(raw, kind)
+    return as_strided(flat, tuple(shape), tuple(s * kind.itemsize for s in strides))
+
+
+# Stand-ins for kernels --------------------------------------------------------------------------------------------
+def stand_in() -> Any:
+    """What a stand-in's source is made of; it is never compiled."""
+
+
+def stand_ins() -> dict[str, Kernel]:
+    """A kernel for every operation that is launched, none of which needs a compiler."""
+    return {name: _stand_in(op) for name, op in OPS.items() if not op.view}
+
+
+def _stand_in(op: Op) -> Kernel:
+    volatile = [name for name in op.volatile if name != "data"]
+
+    def plan(planner: Planner, *views: View, **attrs: Any) -> None:
+        metas = tuple(meta(v.shape, v.dtype, v.strides) for v in views)
+        scalars = [Number(name, "int64" if name in ("seed", "step") else "float64") for name in volatile]
+        planner.launch(stand_in, 1, *views, *scalars, np.int64(len(views)), op=op.name, metas=metas,
+                       attrs=tuple(attrs.items()), volatile=tuple(volatile))
+
+    def numbers(**attrs: Any) -> dict[str, Any]:
+        return attrs
+    parameters = [inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY) for name in volatile]
+    numbers.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
+    return Kernel(plan, numbers if volatile else None)
+
+
+def run_stand_in(source: Source, arguments: Sequence[Any]) -> None:
+    """Run the CPU's kernel on what the arguments point to."""
+    from minidl.kernels.cpu import KERNELS
+    options = dict(source.options)
+    op, metas, attrs = OPS[options["op"]], options["metas"], dict(options["attrs"])
+    views = [strided(a, m.shape, m.strides, m.dtype.name) for a, m in zip(arguments, metas, strict=False)]
+    for name, value in zip(options["volatile"], arguments[len(metas):], strict=False):
+        attrs[name] = value.item()
+    count_inputs = len(views) - (len(op.outputs) if op.mutates is None else 0)
+    written = set(range(len(views) - count_inputs)) if op.mutates is None else set(op.mutates(len(views)))
+    copies = [view.copy() for view in views]
+    KERNELS[op.name](*copies, **attrs)
+    for index in written:
+        views[index][...] = copies[index]
+
+
+# The device, watched ----------------------------------------------------------------------------------------------
+class WatchedCuda(Watched, CudaDevice):
+    """The CUDA device over the fake, whose use of bytes is judged by the order that its own waits and events make."""
+
+    def __init__(self, profile: Profile, *, numerics: bool = False, limit: int = 100_000, **options: Any) -> None:
+        self.order = self.fake = FakeCuda(numerics=numerics)
+        super().__init__("cuda", profile, self.fake, options.pop("kernels", None) or stand_ins(),
+                         reserve_bytes=options.pop("reserve_bytes", 1 << 16), **options)
+        self.watch(limit=limit)
+
+    def launch(self, op_name: str, algorithm: Algorithm, outputs: Sequence[Operand], inputs: Sequence[Operand],
+               attrs: dict[str, Any], workspace: int, timed: Timed = None) -> int:
+        spans = [(self._arena + o.base.block.offset, o.base.block.size) for o in (*outputs, *inputs)]
+        spans.append((self._arena + workspace, algorithm.workspace))
+        self.fake.announced = [(at, at + size) for at, size in spans]
+        try:
+            return super().launch(op_name, algorithm, outputs, inputs, attrs, workspace, timed)
+        finally:
+            self.fake.announced = None
+
+    def starts(self, stream: int) -> float:
+        return self.fake.streams[stream].ready
+
+

@@ -1,0 +1,338 @@
+"""Encoded images: what is shown of them, what becomes of broken ones, and how far ahead they are made."""
+
+import io
+import os
+import tarfile
+import threading
+import time
+import zlib
+from contextlib import closing
+from itertools import islice
+
+import made_data
+import numpy as np
+import pytest
+from made_data import (
+    CLASSES,
+    IMAGES,
+    cifar,
+    class_folders,
+    encoded,
+    masks,
+    opened,
+    parquet,
+    picture,
+    same,
+    shard,
+    shards,
+)
+from PIL import Image
+
+from minidl.data import BadFile, BadFiles, Feed, batches_ahead
+from minidl.data.cifar import _moved
+from minidl.data.feed import Job
+from minidl.data.pixels import (
+    DEVIATION,
+    MEAN,
+    MOST_PIXELS,
+    View,
+    central_view,
+    classes_of,
+    decode,
+    pixels,
+    random_view,
+    whole,
+)
+from minidl.data.source import MOST_FILE_BYTES
+from minidl.errors import UserError
+
+
+def one_epoch(data, batch=5, **arguments):
+    with closing(data.batches(batch, **arguments)) as batches:
+        return list(islice(batches, data.train_size // batch))
+
+
+# What is shown -------------------------------------------------------------------------------------------------------
+def test_pixels_are_those_of_pillow_with_the_mean_and_deviation_of_imagenet():
+    image = picture(7)
+    out = np.empty((3, 16, 16), np.float32)
+    pixels(image, whole(*image.size), 16, out=out)
+    shown = np.asarray(image.resize((16, 16), Image.Resampling.BILINEAR), np.float64) / 255
+    expected = ((shown - MEAN) / DEVIATION).transpose(2, 0, 1)
+    np.testing.assert_allclose(out, expected, atol=1e-5)  # float32 of numbers up to 3
+    mirrored = np.empty_like(out)
+    pixels(image, View(0, 0, *image.size, mirrored=True), 16, out=mirrored)
+    np.testing.assert_array_equal(mirrored, out[:, :, ::-1])
+
+
+def test_a_network_for_grey_images_gets_one_channel(tmp_path):
+    batch = one_epoch(opened("class_folders", class_folders(tmp_path), channels=1))[0]
+    assert batch.images.shape[1:] == (1, 16, 16) and abs(batch.images).max() < 5
+
+
+def test_random_views_have_the_areas_and_ratios_of_their_paper_and_half_are_mirrored():
+    random = np.random.default_rng(0)
+    views = [random_view(400, 300, random) for _ in range(3000)]
+    areas = np.array([view.width * view.height for view in views]) / (400 * 300)
+    ratios = np.array([view.width / view.height for view in views])
+    assert all(v.left >= 0 and v.top >= 0 and v.left + v.width <= 400 and v.top + v.height <= 300 for v in views)
+    assert 0.079 < areas.min() < 0.1 and 0.9 < areas.max() <= 1 and ratios.min() > 0.74 and ratios.max() < 1.35
+    assert abs(np.mean([view.mirrored for view in views]) - 0.5) < 0.03  # three deviations of 3000 coins are 0.027
+
+
+def test_of_an_image_in_which_no_view_fits_the_middle_is_shown():
+    view = random_view(1000, 10, np.random.default_rng(0), least=0.9)
+    assert (view.left, view.top, view.width, view.height) == ((1000 - 40 / 3) / 2, 0, 40 / 3, 10)
+    assert central_view(256, 512) == View(16, 144, 224, 224)
+
+
+def test_labels_stay_with_their_images(tmp_path):
+    for kind in ("class_folders", "shards", "parquet"):
+        data = opened(kind, IMAGES[kind](tmp_path / kind))
+        for batch in [*one_epoch(data), next(data.test_batches(10))]:
+            brightness = batch.images.mean(axis=(1, 2, 3))  # a class is 60 of 255 brighter: about one deviation
+            lowest = (60 / 255 - np.mean(MEAN)) / np.mean(DEVIATION)
+            steps = (brightness - lowest) / (60 / 255 / np.mean(DEVIATION))
+            np.testing.assert_array_equal(np.rint(steps), batch.labels)
+
+
+def test_classes_are_the_folders_by_name(tmp_path):
+    data = opened("class_folders", class_folders(tmp_path))
+    assert data.class_names == ("class 0", "class 1", "class 2") and data.num_classes == CLASSES
+
+
+def test_a_mask_is_cut_and_mirrored_with_its_image(tmp_path):
+    folder = masks(tmp_path)
+    for path in (folder / "images").iterdir():  # masks that say which pixels are bright, after resizing too
+        mask = np.kron(np.random.default_rng(int(path.stem)).integers(0, 2, (3, 3)), np.ones((8, 8))).astype(np.uint8)
+        Image.fromarray(mask * 255).save(path)
+        Image.fromarray(mask).save(folder / "masks" / f"{path.stem}_mask.png")
+    agree = [((batch.images[:, 0] > 0) == (batch.labels == 1)).mean() for batch in one_epoch(opened("masks", folder))]
+    assert np.mean(agree) > 0.93  # all but the pixels at edges
+
+
+def test_255_in_a_mask_is_no_class_but_the_second_of_two():
+    mask = Image.fromarray(np.array([[0, 1], [2, 255]], np.uint8))
+    out = np.empty((2, 2), np.int64)
+    classes_of(mask, whole(2, 2), 2, "m", num_classes=3, out=out)
+    assert out.tolist() == [[0, 1], [2, -100]]
+    with pytest.raises(BadFile, match=r"m: a pixel of class 2, and there are 2 \(0 to 1\)"):
+        classes_of(mask, whole(2, 2), 2, "m", num_classes=2, out=out)
+    two = Image.fromarray(np.array([[0, 255], [1, 0]], np.uint8))
+    classes_of(two, whole(2, 2), 2, "m", num_classes=2, out=out)
+    assert out.tolist() == [[0, 1], [1, 0]]
+
+
+def test_an_image_of_cifar_is_shifted_by_at_most_four_pixels_and_mirrored():
+    images = np.random.default_rng(1).integers(1, 256, (64, 3, 32, 32), dtype=np.uint8)
+    moved = _moved(images, np.random.default_rng(2))
+    framed = np.pad(images, ((0, 0), (0, 0), (4, 4), (4, 4)))
+    seen = set()
+    for image, frame in zip(moved, framed, strict=True):
+        seen |= {(top, left, step) for top in range(9) for left in range(9) for step in (1, -1)
+                 if np.array_equal(image, frame[:, top:top + 32, left:left + 32][..., ::step])}
+    assert len(seen) > 40 and {step for *_, step in seen} == {1, -1} and {top for top, *_ in seen} == set(range(9))
+
+
+# Broken files --------------------------------------------------------------------------------------------------------
+def damage(kind, root):
+    """Break one example of a data set; what its message must name."""
+    if kind == "class_folders":
+        path = next(root.glob("class 1/*.jpg"))
+        path.write_bytes(path.read_bytes()[:200])
+        return str(path), "not an image that can be decoded"
+    if kind == "masks":
+        (root / "masks" / "004_mask.png").unlink()
+        return "004.png", "there is no mask 004"
+    if kind == "cifar":
+        data = bytearray((root / "data_batch_1.bin").read_bytes())
+        data[3073 * 7] = 77
+        (root / "data_batch_1.bin").write_bytes(data)
+        return "data_batch_1.bin:record 7", "its class is 77, and there are 10"
+    if kind == "shards":
+        shard(root / "part-2.tar", [1])
+        with tarfile.open(root / "part-2.tar", "a") as archive:
+            member = tarfile.TarInfo("lonely.cls")
+            member.size = 1
+            archive.addfile(member, io.BytesIO(b"1"))
+        return "part-2.tar:lonely", "a sample is one image and one .cls, not cls"
+    (root / "1.txt").write_bytes(b"a sentence\nanother \xff one\n")
+    return "1.txt", "line 2, byte 8: not UTF-8"
+
+
+@pytest.mark.parametrize("kind", ["class_folders", "masks", "cifar", "shards", "text"])
+def test_a_broken_example_is_an_error_that_names_it_or_is_left_out_and_counted(tmp_path, kind):
+    root = getattr(made_data, kind)(tmp_path)
+    name, why = damage(kind, root)
+    with pytest.raises(BadFile) as found:
+        data = opened(kind, root)
+        one_epoch(data)
+        list(data.test_batches(5))
+    assert name in str(found.value) and why in str(found.value)
+    bad = BadFiles(skip=True)
+    data = opened(kind, root, bad=bad)
+    assert all(batch.size == 5 for batch in one_epoch(data))
+    list(data.test_batches(5))
+    assert len(bad) == 1 and name in bad.messages[0]
+
+
+@pytest.mark.parametrize("kind", ["class_folders", "masks"])
+def test_what_takes_the_place_of_broken_images_does_not_depend_on_the_threads(tmp_path, kind):
+    root = getattr(made_data, kind)(tmp_path)
+    paths = sorted(root.rglob("*.png" if kind == "masks" else "*.jpg"))[:12:3]
+    for path in paths:
+        path.write_bytes(b"nothing")
+    runs = []
+    for workers in (1, 4):
+        bad = BadFiles(skip=True)
+        data = opened(kind, root, bad=bad, workers=workers)
+        runs.append((one_epoch(data, seed=2), list(data.test_batches(3)), len(bad)))
+    assert all(map(same, runs[0][0], runs[1][0])) and all(map(same, runs[0][1], runs[1][1]))
+    assert runs[0][2] == runs[1][2] > 1  # not all: a few images fill no batch
+    assert all(np.isfinite(batch.images).all() for batch in runs[0][0])
+    with closing(opened(kind, root, skip=True).batches(5, seed=2, skip=3)) as rest:  # and a training may go on anywhere
+        assert all(map(same, islice(rest, 2), runs[0][0][3:5]))
+
+
+def test_where_every_image_is_broken_there_is_an_end(tmp_path):
+    for path in class_folders(tmp_path).rglob("*.*"):
+        path.write_bytes(b"")
+    with pytest.raises(UserError, match="neither this nor any of the other 37 images can be used"):
+        one_epoch(opened("class_folders", tmp_path, skip=True))
+
+
+def cut(path, nbytes):
+    path.write_bytes(path.read_bytes()[:nbytes])
+
+
+@pytest.mark.parametrize(("kind", "spoil", "message"), [
+    ("class_folders", lambda root: (root / "class 3").mkdir(), "class 3: a class without images"),
+    ("class_folders", lambda root: [(root / part).mkdir() for part in ("train", "val")] and [
+        (root / part / name).mkdir() for part, name in (("train", "a"), ("val", "b"))],
+     "train.a: a class without images"),
+    ("cifar", lambda root: cut(root / "data_batch_2.bin", 3073 * 3 + 5), "9224 bytes, which is no multiple of 3073"),
+    ("shards", lambda root: cut(root / "part-1.tar", 10_300), "part-1.tar: .*cut off"),
+    ("shards", lambda root: cut(root / "part-1.tar", 512), "part-1.tar: cut off"),
+    ("shards", lambda root: (root / "part-1.tar").write_bytes(b"x" * 2000), "part-1.tar: not a tar archive"),
+    ("shards", lambda root: os.mkfifo(root / "part-3.tar"), "part-3.tar: not a file"),
+    ("parquet", lambda root: cut(next(root.glob("train*")), 3000), "train-00000.parquet: not a Parquet file, or"),
+    ("masks", lambda root: [path.unlink() for path in root.glob("images/*")], "there are no images with masks"),
+])
+def test_what_is_wrong_with_a_file_is_said_with_its_name(tmp_path, kind, spoil, message):
+    spoil(getattr(made_data, kind)(tmp_path))
+    with pytest.raises(UserError, match=message):
+        opened(kind, tmp_path)
+
+
+def test_a_label_that_there_is_no_class_for_is_an_error_that_names_its_sample(tmp_path):
+    with pytest.raises(BadFile, match=r"part-0.tar:some/folder/00002: its class is 2, and there are 2 \(0 to 1\)"):
+        opened("shards", shards(tmp_path), num_classes=2)
+    with pytest.raises(BadFile, match=r"parquet:row 2: its class is 2, and there are 2"):
+        opened("parquet", parquet(tmp_path / "p"), num_classes=2)
+    with pytest.raises(UserError, match="--num-classes 4: .* has 3 classes"):
+        opened("class_folders", class_folders(tmp_path / "c"), num_classes=4)
+
+
+def test_of_a_shard_that_is_cut_off_the_samples_before_count_if_it_is_skipped(tmp_path):
+    cut(shards(tmp_path) / "part-1.tar", 30_000)
+    bad = BadFiles(skip=True)
+    data = opened("shards", tmp_path, bad=bad)
+    assert 21 < data.train_size + 2 < 42 and len(bad) == 1 and "part-1.tar: cut off" in bad.messages[0]
+
+
+@pytest.mark.parametrize("kind", [kind for kind in IMAGES if kind != "cifar"])
+def test_images_for_a_network_that_labels_pixels_need_masks(tmp_path, kind):
+    with pytest.raises(UserError, match="this network labels pixels: it needs images/ and masks/"):
+        opened(kind, IMAGES[kind](tmp_path), pixel_labels=True, num_classes=2)
+
+
+def test_masks_are_refused_where_an_image_has_one_class(tmp_path):
+    with pytest.raises(UserError, match="this network gives one class an image"):
+        opened("masks", masks(tmp_path), pixel_labels=False)
+
+
+def test_a_folder_with_train_and_val_is_tested_with_the_latter(tmp_path):
+    class_folders(tmp_path / "train", count=30)
+    class_folders(tmp_path / "val", count=9)
+    data = opened("class_folders", tmp_path)
+    assert data.train_size == 30 and [batch.size for batch in data.test_batches(4)] == [4, 4, 1]
+    (tmp_path / "val" / "class 9").mkdir()
+    with pytest.raises(UserError, match="class 9: not among what is trained on"):
+        opened("class_folders", tmp_path)
+
+
+def test_cifar_has_one_size_and_ten_classes(tmp_path):
+    for wanted, message in (({"size": 64}, "--image-size 64: CIFAR-10 has 32"),
+                            ({"num_classes": 3}, "--num-classes 3: CIFAR-10 has 10")):
+        with pytest.raises(UserError, match=message):
+            opened("cifar", cifar(tmp_path), **wanted)
+
+
+# Sizes that files claim ----------------------------------------------------------------------------------------------
+@pytest.mark.parametrize(("side", "message"), [
+    (9200, f"9200 x 9200 pixels, and at most {MOST_PIXELS} are decoded"), (60_000, "exceeds limit")])
+def test_an_image_that_claims_to_be_huge_is_refused_before_anything_is_allocated_for_it(side, message):
+    data = bytearray(encoded(picture(1)))
+    data[16:24] = side.to_bytes(4, "big") * 2  # width and height in the first chunk of a PNG
+    data[29:33] = zlib.crc32(data[12:29]).to_bytes(4, "big")
+    with pytest.raises(BadFile, match=message):
+        decode(bytes(data), "huge.png", mode="RGB")
+
+
+def test_a_file_that_is_too_large_or_no_file_is_not_read(tmp_path):
+    class_folders(tmp_path)
+    with open(tmp_path / "class 0" / "huge.png", "wb") as file:
+        file.truncate(MOST_FILE_BYTES + 1)  # a hole: it takes no disk
+    os.mkfifo(tmp_path / "class 0" / "pipe.png")
+    bad = BadFiles(skip=True)
+    data = opened("class_folders", tmp_path, bad=bad)
+    one_epoch(data)
+    list(data.test_batches(5))
+    assert [message.rsplit("/")[-1] for message in bad.messages] == [
+        f"huge.png: {MOST_FILE_BYTES + 1} bytes, and an image has 1 to {MOST_FILE_BYTES}", "pipe.png: not a file"]
+
+
+# Ahead of the step ---------------------------------------------------------------------------------------------------
+class Sized:
+    nbytes = 100
+
+
+def test_no_more_batches_are_begun_than_the_host_budget_counts():
+    begun, feed = [], Feed(workers=2, ahead=3)
+    jobs = (begun.append(number) or Job(1, [lambda: None], Sized) for number in range(10))
+    batches = feed.run(jobs)
+    for number in range(10):
+        next(batches)
+        assert len(begun) == min(number + 4, 10)  # the one that was handed out, and three ahead
+    assert next(batches, None) is None and feed.peak_bytes == 300 and feed.made == 10
+
+
+def test_batches_ahead_take_at_most_a_quarter_of_the_host_budget():
+    assert [batches_ahead(100, host) for host in (0, 399, 400, 1599, 10**9)] == [0, 0, 1, 3, 4]
+
+
+def test_waiting_for_a_batch_is_counted_and_a_batch_that_is_ready_costs_nothing():
+    gate = threading.Event()
+    feed = Feed(workers=1, ahead=1)
+    batches = feed.run(iter([Job(3, [gate.wait], Sized), Job(3, [lambda: None], Sized)]))
+    threading.Timer(0.2, gate.set).start()
+    next(batches)
+    waited = feed.waited_seconds
+    assert waited >= 0.15
+    time.sleep(0.1)  # in which the second is made
+    next(batches)
+    assert feed.waited_seconds - waited < 0.1
+    assert feed.per_second == pytest.approx(6 / feed.busy_seconds)
+
+
+def test_an_error_comes_when_its_batch_is_due_and_ends_the_threads():
+    def fail():
+        raise BadFile("x", "broken")
+
+    before = threading.active_count()
+    jobs = [Job(1, [lambda: None], Sized), Job(1, [lambda: None, fail, lambda: None], Sized)] * 2
+    batches = Feed(workers=2, ahead=3).run(iter(jobs))
+    next(batches)
+    with pytest.raises(BadFile, match="x: broken"):
+        next(batches)
+    assert threading.active_count() == before
