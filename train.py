@@ -10,7 +10,8 @@ with the numbers that would do. Exit code 2 means that something asked for canno
 import sys
 import time
 from collections.abc import Sequence
-from contextlib import nullcontext
+from contextlib import closing, nullcontext
+from dataclasses import replace
 from functools import partial
 from itertools import islice
 from typing import Any
@@ -20,15 +21,17 @@ from tqdm import tqdm
 import models
 from minidl import Runtime, current_runtime
 from minidl import device as devices
-from minidl.data import Batch, Data, Digits, Synthetic
+from minidl.data import AnyBatch, BadFiles, Data, Feed, TextBatch, batches_ahead
+from minidl.data.text import Sentences
 from minidl.device import Device
 from minidl.errors import UserError
 from minidl.fit import Setup, default_memory
 from minidl.memory.ledger import Demand
 from minidl.optim import SGD, Adam, AdamW, Optimizer, Schedule
 from minidl.report.advice import advice
-from minidl.report.cli import DIGITS_EPOCHS, SYNTHETIC_STEPS, Options, parse
+from minidl.report.cli import EPOCHS, SYNTHETIC_STEPS, Options, parse
 from minidl.report.files import check_writable, save
+from minidl.report.inputs import Sequences, read_data
 from minidl.report.interrupt import stop_after_the_step
 from minidl.report.meter import Meter
 from minidl.report.result import LargestOp, Result
@@ -38,22 +41,24 @@ from minidl.report.summary import summary
 from minidl.report.watch import policy_of, watch
 from minidl.tensor import Tensor
 from minidl.training import Trainer, detect_anomaly
-from minidl.training.metrics import Accuracy
+from minidl.training.metrics import Score
 from minidl.units import format_bytes
 from models import weights
 
-DIGITS_IMAGE_SIZE = 32  # at most, unless asked for: there is no more in them
+TOLD = 10  # of the files that were left out
 ENDLESS = 1 << 30
 
 
 def build(options: Options, data: Data, steps: int | None = None) -> Trainer:
     """A new model with its optimizer in the current runtime; ``steps``: how many it will be trained for, if known."""
-    known, real = models.find(options.model), isinstance(data, Digits)
+    known = models.find(options.model)
     if options.label_smoothing and (known.text or known.loss is not models.classification_loss):
         raise UserError(f"--label-smoothing is for networks with one label an image, not for {options.model}")
-    model = models.create(options.model) if known.text else models.create(
-        options.model, num_classes=data.num_classes if real else options.num_classes,
-        in_channels=data.input_shape[0] if real else None, image_size=data.input_shape[1])
+    if known.text:
+        model = models.create(options.model, vocabulary=len(data.vocabulary) if isinstance(data, Sentences) else None)
+    else:
+        model = models.create(options.model, num_classes=data.num_classes if data.real else options.num_classes,
+                              in_channels=data.input_shape[0] if data.real else None, image_size=data.input_shape[1])
     name = options.optimizer or ("adamw" if known.text else "momentum")
     lr = _or(options.lr, 0.001 if name.startswith("adam") else 0.05)
     decays = (lambda p: p.ndim > 1) if options.decay == "matrices" else None
@@ -65,10 +70,14 @@ def build(options: Options, data: Data, steps: int | None = None) -> Trainer:
         optimizer = SGD(model.parameters(), lr=lr, momentum=_or(options.momentum, 0.0 if name == "sgd" else 0.9),
                         weight_decay=options.weight_decay, decays=decays)
 
-    def loss(batch: Batch) -> Tensor:
+    def loss(batch: AnyBatch) -> Tensor:
         runtime = current_runtime()
+        if isinstance(batch, TextBatch):
+            return model(*batch.upload(runtime))
         if known.text:
-            return model(*known.text_batch(runtime, batch.size, known.text))
+            shape = Sequences.of(known.text, options.sequence_length)
+            text = replace(known.text, length=shape.length, predictions=shape.predictions)
+            return model(*known.text_batch(runtime, batch.size, text))
         images, labels = batch.upload(runtime)
         if options.label_smoothing:
             return models.classification_loss(model, images, labels, label_smoothing=options.label_smoothing)
@@ -76,7 +85,8 @@ def build(options: Options, data: Data, steps: int | None = None) -> Trainer:
 
     schedule = Schedule(lr, options.schedule, options.warmup_steps, steps or ENDLESS, options.decay_steps,
                         options.decay_rate)
-    return Trainer(model, optimizer, loss, schedule, accumulate=options.accumulate, clip_norm=options.clip_grad)
+    return Trainer(model, optimizer, loss, schedule, accumulate=options.accumulate, clip_norm=options.clip_grad,
+                   score=known.score)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -105,15 +115,23 @@ def run(options: Options) -> int:
     if options.weights and not device.has_values:
         raise UserError(f"--weights: {device.name} computes no values to start from; --device cpu does")
     refuse_what_cannot_be_kept(options, device=device.name, has_values=device.has_values)
-    data = read_data(options, device)
+    bad = BadFiles(skip=options.skips_bad_files)
+    data = read_data(options, models.find(options.model), bad, has_values=device.has_values)
+    if data.real:
+        print(f"data {options.data}: {data.described}", flush=True)
     parts = options.accumulate
     most = (data.train_size or ENDLESS) // parts
 
     # What fits, before anything is allocated.
     _, default_host = default_memory(device)
-    shapes = partial(Batch, input_shape=data.input_shape, label_shape=data.label_shape)
-    setup = Setup(lambda batch: partial(build(options, data).step, shapes(batch * parts)), device,
-                  options.policy, _or(options.host_memory, default_host), options.seed)
+    host = _or(options.host_memory, default_host)
+
+    def ahead(batch: int) -> int:
+        """How many batches are made ahead of the step."""
+        return batches_ahead(data.shapes(batch * parts).nbytes, host) if data.feed is not None else 0
+
+    setup = Setup(lambda batch: partial(build(options, data).step, data.shapes(batch * parts)), device,
+                  options.policy, host, options.seed, lambda batch: ahead(batch) * data.shapes(batch * parts).nbytes)
     batch, budget = settle(options, setup, most)
     demand = setup.demand(batch)
     require_that_it_fits(setup, batch, budget, demand, most)
@@ -122,23 +140,27 @@ def run(options: Options) -> int:
           f"budget {format_bytes(budget)}, {options.manager}", flush=True)
 
     epoch = data.train_size and data.train_size // (batch * parts)
-    steps = options.steps or ((options.epochs or DIGITS_EPOCHS) * epoch if epoch else SYNTHETIC_STEPS)
+    steps = options.steps or ((options.epochs or EPOCHS) * epoch if epoch else SYNTHETIC_STEPS)
     length = Length(steps, epoch)
     session = Session(options, length, fixed_arguments(options, batch, steps), has_values=device.has_values)
-    with Runtime(device, memory_budget=budget, host_memory=setup.host_memory, policy=policy, seed=options.seed,
+    with Runtime(device, memory_budget=budget, host_memory=setup.for_tensors(batch), policy=policy, seed=options.seed,
                  switches=options.switches) as runtime:
         trainer = build(options, data, steps)
         done = session.begin(trainer)
         if options.weights and not done:
             weights.load(trainer.model, options.weights)
-        meter = Meter(runtime, batch * parts, time.perf_counter if device.has_values else device.now)
-        batches = islice(data.batches(batch * parts, seed=options.seed, skip=done), steps - done)
+        if data.feed is not None:
+            data.feed.ahead = ahead(batch)
+        meter = Meter(runtime, batch * parts, time.perf_counter if device.has_values else device.now, data.feed)
+        endless = data.batches(batch * parts, seed=options.seed, skip=done)
+        batches = islice(endless, steps - done)
         score = None
-        with (stop_after_the_step() as stop, detect_anomaly() if options.detect_anomaly else nullcontext(),
+        with (closing(endless), stop_after_the_step() as stop,
+              detect_anomaly() if options.detect_anomaly else nullcontext(),
               watch(options, runtime, trainer.model) as watched,
               tqdm(batches, initial=done, total=steps, bar_format="{n_fmt}/{total_fmt} |{bar:20}| {desc}") as bar):
-            for images in bar:
-                meter.add(trainer.step(images))
+            for examples in bar:
+                meter.add(trainer.step(examples))
                 watched.note()
                 bar.set_description_str(meter.bar_fields(), refresh=False)
                 require_a_number(meter.steps[-1].loss, trainer)
@@ -157,9 +179,11 @@ def run(options: Options) -> int:
         if not meter.steps:
             print(f"nothing was left to do: all {steps} steps are done")
             return 0
-        result = conclude(options, device, meter, demand, score)
+        result = conclude(options, device, meter, demand, score, data.feed, bad)
     text = summary(result, setup.unmanaged_seconds(batch), advice(setup, result, most=most))
     print(text)
+    for message in bad.messages[:TOLD]:
+        print(f"  left out: {message}")
     session.conclude(text, result)
     if options.json:
         result.write(options.json)
@@ -182,27 +206,10 @@ def choose_device(options: Options) -> Device:
     return device
 
 
-def read_data(options: Options, device: Device) -> Data:
-    """The data set, in the size that the model gets. Raises UserError."""
-    known = models.find(options.model)
-    if known.text is not None:
-        if options.data == "digits" or options.image_size or options.num_classes:
-            raise UserError(f"{options.model} reads text: --data digits, --image-size and --num-classes are for images")
-        return Synthetic((known.text.length,), 0, values=False)  # it makes its own noise
-    if options.data == "digits":
-        if known.pixel_labels:
-            raise UserError(f"{options.model} needs a label a pixel: the digits have one an image")
-        digits = Digits(options.image_size or min(known.image_size, DIGITS_IMAGE_SIZE))
-        if _or(options.num_classes, digits.num_classes) != digits.num_classes:
-            raise UserError(f"--num-classes {options.num_classes}: the digits have {digits.num_classes} classes")
-        return digits
-    size = options.image_size or known.image_size
-    return Synthetic((known.input_shape[0], size, size), options.num_classes or known.num_classes,
-                     values=device.has_values, label_shape=(size, size) if known.pixel_labels else ())
-
-
-def conclude(options: Options, device: Device, meter: Meter, demand: Demand, score: Accuracy | None) -> Result:
+def conclude(options: Options, device: Device, meter: Meter, demand: Demand, score: Score | None, feed: Feed | None,
+             bad: BadFiles) -> Result:
     """The numbers of the run. Of a device that computes, modelled times say nothing: only measured ones are told."""
+    scores = score.named if score else {}
     stats, simulated = meter.runtime.stats(), not device.has_values
     timed = simulated or device.wall_clock
     seconds = meter.median(lambda step: step.seconds)
@@ -218,7 +225,11 @@ def conclude(options: Options, device: Device, meter: Meter, demand: Demand, sco
         recompute_seconds=meter.median(lambda step: step.grown.recompute_seconds) if timed else None,
         stall_seconds=meter.median(lambda step: step.grown.stall_seconds) if timed else None,
         host_peak_bytes=stats.host_peak_bytes, loss=None if simulated else meter.steps[-1].loss,
-        accuracy=score.top1 if score else None, accuracy_top5=score.top5 if score else None)
+        accuracy=scores.get("top1"), accuracy_top5=scores.get("top5"), dice=scores.get("dice"),
+        masked_lm_loss=scores.get("masked_lm_loss"), masked_lm_accuracy=scores.get("masked_lm_accuracy"),
+        next_sentence_accuracy=scores.get("next_sentence_accuracy"),
+        data_seconds=meter.median(lambda step: step.data_seconds),
+        examples_per_second=feed.per_second if feed is not None else None, skipped_files=len(bad))
 
 
 def _or(value: Any, default: Any) -> Any:

@@ -27,3 +27,7 @@ class OutOfMemory(UserError, MemoryError):
 
 class Unrecoverable(UserError, RuntimeError):
     """A value was asked for whose bytes are gone and which cannot be recomputed."""
+
+
+class DeviceError(UserError, RuntimeError):
+    """A device, or a library of its vendor, refused a call; the message has the vendor's own words."""

@@ -127,6 +127,7 @@ class Executor:
         outputs = result if isinstance(result, tuple) else (result,)
         if op.view:
             return Signature(op, metas, outputs, ())
+        outputs = self.device.lay_out(op.name, metas, outputs)
         cost = op.cost(metas, outputs, attrs)
         algorithms = self.device.algorithms(op.name, metas, outputs, attrs, cost)
         if self.deterministic:
@@ -189,7 +190,8 @@ class Executor:
     def leaf(self, meta: Meta, *, persistent: bool) -> Storage:
         """An uninitialised leaf with bytes of its own. Raises OutOfMemory."""
         tracker = self.tracker
-        storage = Storage(meta, self.memory, tracker.persistent_id() if persistent else tracker.temporary_id())
+        storage = Storage(self.device.lay_out_leaf(meta), self.memory,
+                          tracker.persistent_id() if persistent else tracker.temporary_id())
         storage.persistent = persistent
         self.memory.place_leaf(storage)
         return storage
@@ -292,7 +294,8 @@ class Executor:
         else:
             guide.end_iteration(self.trace, seconds=now - self._iteration_began,
                                 stall_seconds=stalled - self._stalled_before, returns=self.memory.returns(),
-                                paged_in_bytes=self.memory.paged_in_bytes)
+                                paged_in_bytes=self.memory.paged_in_bytes,
+                                link=self.device.link_seconds_per_byte())
         self._iteration_began, self._stalled_before = now, stalled
 
     def trace(self) -> Trace:

@@ -52,7 +52,8 @@ class Setup:
     program      makes, for a batch, the model in the current runtime, and returns a step that it may run on shapes
                  alone and that keeps no tensors
     device       is asked for its profile and its algorithms only; nothing is launched on it
-    host_memory  bytes for swapped tensors
+    host_memory  bytes for swapped tensors, and for batches that are made ahead of the step
+    ahead        how many bytes the latter take, for a batch
     """
 
     program: Program
@@ -60,6 +61,11 @@ class Setup:
     policy: str
     host_memory: int
     seed: int = 0
+    ahead: Callable[[int], int] = lambda batch: 0
+
+    def for_tensors(self, batch: int) -> int:
+        """Host memory for swapped tensors, at a batch."""
+        return max(self.host_memory - self.ahead(batch), 0)
 
     def demand(self, batch: int) -> Demand:
         """What an unmanaged step needs, and its largest operation."""
@@ -68,7 +74,7 @@ class Setup:
 
     def trial(self, batch: int, budget_bytes: int) -> Trial:
         """Run a few iterations on a twin."""
-        twin = Runtime(DryDevice(self.device), memory_budget=budget_bytes, host_memory=self.host_memory,
+        twin = Runtime(DryDevice(self.device), memory_budget=budget_bytes, host_memory=self.for_tensors(batch),
                        policy=self.policy, seed=self.seed)
         shortage = None
         try:
@@ -137,10 +143,11 @@ def smallest_budget(setup: Setup, batch: int) -> int:
 def largest_batch(setup: Setup, budget_bytes: int, *, most: int = 1 << 30, full_host: bool = False) -> LargestBatch:
     """The largest batch, up to ``most``, whose step runs in a budget.
 
-    A policy that swaps is taken at its word: what runs only because tensors are recomputed when the host is full does
-    not count, unless with ``full_host``.
+    A policy that only swaps is taken at its word: what runs only because tensors are recomputed when the host is full
+    does not count, unless with ``full_host``. One that plans weighs both.
     """
     limits: dict[int, str] = {most + 1: f"there is no more than {most}"}
+    full_host = full_host or policies.create(setup.policy).plans
 
     def fits(batch: int) -> bool:
         if batch > most:

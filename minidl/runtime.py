@@ -118,8 +118,14 @@ class Runtime:
 
     @contextmanager
     def iteration(self) -> Iterator[None]:
-        """One training step. At its end survivors are made real, lineage is cut, and access counts restart."""
+        """One training step. At its end survivors are made real, lineage is cut, and access counts restart.
+
+        What was called since the last one (initialisation, a validation) becomes an iteration of its own, so that
+        every step has the same calls: a gradient cannot flow from inside to what was computed before.
+        """
         executor = current()
+        if executor.tracker.sequence >= executor.tracker.iteration_start:
+            executor.end_iteration()
         executor.explicit_iterations = True
         try:
             yield

@@ -10,17 +10,20 @@ from dataclasses import dataclass
 from difflib import get_close_matches
 from functools import partial
 from importlib import import_module
+from typing import Any
 
 from minidl.errors import UserError
 from minidl.nn import Module
 from minidl.ops import cross_entropy
 from minidl.tensor import Tensor
+from minidl.training import scores
+from minidl.training.metrics import Score
 from models import bert, gpt, inception_v3, unet
 from models.densenet import densenet121, densenet169, densenet201
 from models.inception_v4 import InceptionV4
 from models.lenet import LeNet
 from models.mlp import MLP
-from models.resnet import resnet18, resnet34, resnet50, resnet101, resnet152
+from models.resnet import resnet18, resnet20, resnet34, resnet50, resnet101, resnet152
 from models.text import Text
 from models.vgg import vgg11, vgg11_bn, vgg13, vgg13_bn, vgg16, vgg16_bn, vgg19, vgg19_bn
 
@@ -42,6 +45,8 @@ class Model:
     text          of a network for text, the shape of its batch. It takes none of the above, and its forward pass
                   returns a loss.
     text_batch    makes a batch of noise for it, its forward pass's arguments: (runtime, batch size, text).
+    reads_pairs   whether it learns from pairs of sentences: a minidl.data.TextBatch has its arguments.
+    score         what its predictions for a batch of test data are worth: (network, batch).
     """
 
     build: Callable[..., Module]
@@ -51,6 +56,8 @@ class Model:
     pixel_labels: bool = False
     text: Text | None = None
     text_batch: Callable[..., Sequence[Tensor]] = bert.synthetic_batch
+    reads_pairs: bool = False
+    score: Callable[[Any, Any], Score] = scores.of_images
 
     @property
     def image_size(self) -> int:
@@ -58,7 +65,8 @@ class Model:
         return self.input_shape[1]
 
 
-_BERT = partial(Model, text=Text())
+_BERT = partial(Model, text=Text(), reads_pairs=True, score=scores.of_words)
+_UNET = partial(Model, num_classes=2, loss=unet.loss, pixel_labels=True, score=scores.of_pixels)
 _GPT = partial(Model, text=gpt.CONTEXT, text_batch=gpt.synthetic_batch)
 _V3 = partial(Model, input_shape=(3, 299, 299), loss=inception_v3.loss)
 
@@ -68,11 +76,11 @@ MODELS: dict[str, Model] = {
     "vgg11": Model(vgg11), "vgg13": Model(vgg13), "vgg16": Model(vgg16), "vgg19": Model(vgg19),
     "vgg11_bn": Model(vgg11_bn), "vgg13_bn": Model(vgg13_bn), "vgg16_bn": Model(vgg16_bn), "vgg19_bn": Model(vgg19_bn),
     "resnet18": Model(resnet18), "resnet34": Model(resnet34), "resnet50": Model(resnet50),
-    "resnet101": Model(resnet101), "resnet152": Model(resnet152),
+    "resnet101": Model(resnet101), "resnet152": Model(resnet152), "resnet20": Model(resnet20, (3, 32, 32), 10),
     "inception_v3": _V3(inception_v3.inception_v3), "inception_v3_aux": _V3(inception_v3.inception_v3_aux),
     "inception_v4": Model(InceptionV4, (3, 299, 299)),
     "densenet121": Model(densenet121), "densenet169": Model(densenet169), "densenet201": Model(densenet201),
-    "unet": Model(unet.UNet, num_classes=2, loss=unet.loss, pixel_labels=True),
+    "unet": _UNET(unet.UNet), "unet-small": _UNET(unet.unet_small),
     "bert-tiny": _BERT(bert.bert_tiny), "bert-mini": _BERT(bert.bert_mini), "bert-small": _BERT(bert.bert_small),
     "bert-medium": _BERT(bert.bert_medium), "bert-base": _BERT(bert.bert_base), "bert-large": _BERT(bert.bert_large),
     "gpt2": _GPT(gpt.gpt2), "gpt2-medium": _GPT(gpt.gpt2_medium), "gpt2-large": _GPT(gpt.gpt2_large),
@@ -111,7 +119,7 @@ def find(name: str) -> Model:
 
 
 def create(name: str, *, num_classes: int | None = None, in_channels: int | None = None,
-           image_size: int | None = None) -> Module:
+           image_size: int | None = None, vocabulary: int | None = None) -> Module:
     """A new network in the current runtime; what is not given is as its function has it.
 
     The image's size is passed on if the function takes it, and otherwise taken not to matter. Raises UserError if the
@@ -119,7 +127,8 @@ def create(name: str, *, num_classes: int | None = None, in_channels: int | None
     """
     model = find(name)
     accepts = inspect.signature(model.build).parameters
-    given = {"num_classes": num_classes, "in_channels": in_channels, "image_size": image_size}
+    given = {"num_classes": num_classes, "in_channels": in_channels, "image_size": image_size,
+             "vocabulary": vocabulary}
     arguments = {argument: value for argument, value in given.items() if value is not None}
     if "image_size" not in accepts:
         arguments.pop("image_size", None)

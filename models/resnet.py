@@ -93,6 +93,35 @@ class ResNet(nn.Module):
         return self.fc(self.flatten(x))
 
 
+class SmallResNet(nn.Module):
+    """Section 4.2, for images of 32x32 pixels: three stages of ``depth`` basic blocks, 16, 32 and 64 channels wide.
+
+    [N, in_channels, H, W] -> [N, num_classes]. Shortcuts are those of the large networks (option B).
+    """
+
+    def __init__(self, depth: int, *, num_classes: int = 10, in_channels: int = 3) -> None:
+        self.conv1 = nn.Conv2d(in_channels, 16, 3, 1, 1, bias=False)
+        self.bn1 = nn.BatchNorm2d(16)
+        self.layer1 = _stage(BasicBlock, 16, 16, depth, 1)
+        self.layer2 = _stage(BasicBlock, 16, 32, depth, 2)
+        self.layer3 = _stage(BasicBlock, 32, 64, depth, 2)
+        self.avgpool = nn.AdaptiveAvgPool2d(1)
+        self.flatten = nn.Flatten()
+        self.fc = nn.Linear(64, num_classes)
+        for module in self.modules():
+            if isinstance(module, nn.Conv2d):
+                nn.init.kaiming_normal_(module.weight, mode="fan_out", nonlinearity="relu")
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = self.conv1(x)
+        x = self.bn1(x, relu=True)
+        x = self.layer1(x)
+        x = self.layer2(x)
+        x = self.layer3(x)
+        x = self.avgpool(x)
+        return self.fc(self.flatten(x))
+
+
 def _stage(block: type[BasicBlock] | type[Bottleneck], in_channels: int, width: int, depth: int,
            stride: int) -> nn.Sequential:
     """Blocks of one width; the first may halve the image."""
@@ -100,6 +129,7 @@ def _stage(block: type[BasicBlock] | type[Bottleneck], in_channels: int, width: 
     return nn.Sequential(block(in_channels, width, stride), *rest)
 
 
+resnet20 = partial(SmallResNet, 3)
 resnet18 = partial(ResNet, BasicBlock, (2, 2, 2, 2))
 resnet34 = partial(ResNet, BasicBlock, (3, 4, 6, 3))
 resnet50 = partial(ResNet, Bottleneck, (3, 4, 6, 3))

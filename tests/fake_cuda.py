@@ -3,16 +3,16 @@
 Judged, at every call:
 
     order       streams and events as vector clocks (``races``): what is certain before a piece of work, and nothing else
-    memory      copies lie within what was allocated, and do not overlap; host memory that a copy stream touches is page-locked
-    arguments   as many as the kernel's signature has, each of exactly its width and kind; pointers into the operands of the
-                call that was announced, its workspace, or nowhere
+    memory      copies lie within what was allocated, and do not overlap; a copy stream touches page-locked memory only
+    arguments   as many as the kernel's signature has, each of exactly its width and kind; pointers lead into the
+                operands of the call that was announced, or into its workspace
     products    every element that cuBLAS would touch lies within the operands
     plans       the workspace is as large as the plan asks for
 
-Time is modelled: a stream is busy for as long as a piece of work takes, the host goes on. With ``numerics`` device memory
-is real host memory, products and convolutions are computed from their descriptions and addresses alone, and kernels
-are stand-ins that run the CPU's kernel of the same name on what their arguments point to; work happens when it is issued,
-so only the order of issue shows in numbers; the order of streams is the judge's.
+Time is modelled: a stream is busy for as long as a piece of work takes, the host goes on. With ``numerics`` device
+memory is real host memory, products and convolutions are computed from their descriptions and addresses alone, and
+kernels are stand-ins that run the CPU's kernel of the same name on what their arguments point to. Work happens when it is
+issued, so only the order of issue shows in numbers; the order of streams is the judge's.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ from minidl.device.cuda.seam import Convolution, Gemm, PlanInfo, Properties
 from minidl.device.device import Operand, Timed
 from minidl.device.profiles import Profile
 from minidl.errors import DeviceError
-from minidl.kernels.cuda.launch import Kernel, Number, Planner, Source, View
+from minidl.kernels.cuda.launch import Kernel, Launcher, Number, Planner, Source, View
 from minidl.meta import DTYPES, Algorithm, Meta, meta
 from minidl.op import Op
 
@@ -52,6 +52,7 @@ class FakeStream:
     number: int
     known: list[int]
     ready: float = 0.0
+    ended: bool = True  # an event stands behind all that it was given
 
 
 @dataclass(eq=False)
@@ -63,7 +64,7 @@ class FakeEvent:
 class FakeCuda:
     """``seam.Vendor``. ``announced``: ranges of addresses that kernels may touch; None while no call was announced."""
 
-    def __init__(self, *, numerics: bool = False, memory_bytes: int = FREE_BYTES, plans: Sequence[PlanInfo] = PLANS) -> None:
+    def __init__(self, *, numerics: bool = False, memory_bytes: int = FREE_BYTES) -> None:
         self.properties = Properties("Fake", memory_bytes, memory_bytes, (9, 0), "1")
         self.numerics = numerics
         self.streams: list[FakeStream] = []
@@ -71,8 +72,7 @@ class FakeCuda:
         self.host_time = 0.0
         self.announced: list[tuple[int, int]] | None = None
         self.counts: dict[str, int] = {}
-        self.log: list[tuple[Any, ...]] | None = None
-        self._plans = list(plans)
+        self._plans = list(PLANS)
         self._device: dict[int, int] = {}  # address -> bytes
         self._host: dict[int, int] = {}
         self._held: dict[int, np.ndarray] = {}
@@ -127,13 +127,16 @@ class FakeCuda:
         return FakeEvent()
 
     def _work(self, stream: FakeStream, what: str, seconds: float = 0.0) -> None:
+        self._call(what)
+        known = self.before(stream.number)
+        if stream.ended:  # several calls, up to an event, are one piece of work
+            known[stream.number] += 1
+            stream.ended = False
+        stream.ready = max(stream.ready, self.host_time) + seconds
+
+    def _call(self, what: str) -> None:
         self.counts[what] = self.counts.get(what, 0) + 1
         self.host_time += CALL_S
-        if self.log is not None:
-            self.log.append((stream.number, what))
-        known = self.before(stream.number)
-        known[stream.number] += 1
-        stream.ready = max(stream.ready, self.host_time) + seconds
 
     def before(self, number: int) -> list[int]:
         """How far each stream has certainly come before what is given to a stream next."""
@@ -143,19 +146,21 @@ class FakeCuda:
         return known
 
     def record(self, event: FakeEvent, stream: FakeStream) -> None:
-        self._work(stream, "record")
-        event.time, event.known = stream.ready, list(stream.known)
+        self._call("record")
+        stream.ready = max(stream.ready, self.host_time)
+        stream.ended = True
+        event.time, event.known = stream.ready, list(self.before(stream.number))
 
     def wait(self, stream: FakeStream, event: FakeEvent) -> None:
         self._recorded(event)
-        self._work(stream, "wait")
+        self._call("wait")
         stream.ready = max(stream.ready, event.time)
         for other, position in enumerate(event.known):
             stream.known[other] = max(stream.known[other], position)
 
     def synchronize(self, event: FakeEvent) -> None:
         self._recorded(event)
-        self.counts["synchronize"] = self.counts.get("synchronize", 0) + 1
+        self._call("synchronize")
         self.host_time = max(self.host_time, event.time)
         self._seen(event)
 
@@ -310,7 +315,8 @@ def stand_in() -> Any:
 
 def stand_ins() -> dict[str, Kernel]:
     """A kernel for every operation that is launched, none of which needs a compiler."""
-    return {name: _stand_in(op) for name, op in OPS.items() if not op.view}
+    table = {name: _stand_in(op) for name, op in OPS.items() if not op.view}
+    return {**table, "upload": Upload(table["contiguous"]), "upload_": Upload(table["contiguous"])}
 
 
 def _stand_in(op: Op) -> Kernel:
@@ -329,6 +335,25 @@ def _stand_in(op: Op) -> Kernel:
     return Kernel(plan, numbers if volatile else None)
 
 
+class Upload(Kernel):
+    """Host values to a tensor; where it does not lie in C order, by way of the workspace and this kernel."""
+
+    def __init__(self, lay: Kernel) -> None:
+        super().__init__(lambda planner: None)
+        self._lay = lay
+
+    def workspace(self, metas: Sequence[Meta], attrs: dict[str, Any]) -> int:
+        return 0 if metas[0].contiguous else metas[0].nbytes
+
+    def issue(self, launcher: Launcher, addresses: Sequence[int], metas: Sequence[Meta], attrs: dict[str, Any],
+              workspace: int = 0) -> None:
+        (target,) = metas
+        data = np.asarray(attrs["data"], target.dtype.name, order="C")
+        launcher.upload(addresses[0] if target.contiguous else workspace, data)
+        if not target.contiguous:
+            self._lay.issue(launcher, (addresses[0], workspace), (target, meta(target.shape, target.dtype)), {})
+
+
 def run_stand_in(source: Source, arguments: Sequence[Any]) -> None:
     """Run the CPU's kernel on what the arguments point to."""
     from minidl.kernels.cpu import KERNELS
@@ -337,8 +362,7 @@ def run_stand_in(source: Source, arguments: Sequence[Any]) -> None:
     views = [strided(a, m.shape, m.strides, m.dtype.name) for a, m in zip(arguments, metas, strict=False)]
     for name, value in zip(options["volatile"], arguments[len(metas):], strict=False):
         attrs[name] = value.item()
-    count_inputs = len(views) - (len(op.outputs) if op.mutates is None else 0)
-    written = set(range(len(views) - count_inputs)) if op.mutates is None else set(op.mutates(len(views)))
+    written = range(len(op.outputs)) if op.mutates is None else op.mutates(len(views))
     copies = [view.copy() for view in views]
     KERNELS[op.name](*copies, **attrs)
     for index in written:
@@ -346,14 +370,13 @@ def run_stand_in(source: Source, arguments: Sequence[Any]) -> None:
 
 
 # The device, watched ----------------------------------------------------------------------------------------------
-class WatchedCuda(Watched, CudaDevice):
-    """The CUDA device over the fake, whose use of bytes is judged by the order that its own waits and events make."""
+class JudgedCuda(CudaDevice):
+    """The CUDA device over the fake, which is told what each call may touch."""
 
-    def __init__(self, profile: Profile, *, numerics: bool = False, limit: int = 100_000, **options: Any) -> None:
-        self.order = self.fake = FakeCuda(numerics=numerics)
-        super().__init__("cuda", profile, self.fake, options.pop("kernels", None) or stand_ins(),
-                         reserve_bytes=options.pop("reserve_bytes", 1 << 16), **options)
-        self.watch(limit=limit)
+    def __init__(self, profile: Profile, *, numerics: bool = False, reserve_bytes: int = 1 << 16,
+                 kernels: dict[str, Kernel] | None = None) -> None:
+        self.fake = FakeCuda(numerics=numerics)
+        super().__init__("cuda", profile, self.fake, kernels or stand_ins(), reserve_bytes=reserve_bytes)
 
     def launch(self, op_name: str, algorithm: Algorithm, outputs: Sequence[Operand], inputs: Sequence[Operand],
                attrs: dict[str, Any], workspace: int, timed: Timed = None) -> int:
@@ -364,6 +387,15 @@ class WatchedCuda(Watched, CudaDevice):
             return super().launch(op_name, algorithm, outputs, inputs, attrs, workspace, timed)
         finally:
             self.fake.announced = None
+
+
+class WatchedCuda(Watched, JudgedCuda):
+    """The same, whose use of bytes is judged by the order that its own waits and events make."""
+
+    def __init__(self, profile: Profile, *, limit: int = 100_000, **options: Any) -> None:
+        super().__init__(profile, **options)
+        self.order = self.fake
+        self.watch(limit=limit)
 
     def starts(self, stream: int) -> float:
         return self.fake.streams[stream].ready

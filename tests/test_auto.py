@@ -41,13 +41,13 @@ def test_keeping_everything_takes_the_traces_own_time_and_memory(trace):
     measured, peak = trace
     facts = problem(measured, COSTS)
     mode = np.full(len(facts.gap_call), KEEP, np.int64)
-    seconds, excess, replayed, copied = simulate(*facts.arrays(), ROOMY, SLACK, mode, mode.copy())
+    seconds, excess, replayed, copied = simulate(*facts.arrays(), ROOMY, ROOMY, SLACK, mode, mode.copy())
     assert (excess, replayed, copied) == (0, 0.0, 0)
     assert seconds == pytest.approx(measured.seconds, rel=1e-9)
     workspaces = max(w for call in measured.calls for a in call.algorithms if (w := a.workspace))
-    exceeds = simulate(*facts.arrays(), peak - workspaces - 1, SLACK, mode, mode.copy())[1]
+    exceeds = simulate(*facts.arrays(), peak - workspaces - 1, ROOMY, SLACK, mode, mode.copy())[1]
     assert exceeds > 0
-    assert simulate(*facts.arrays(), peak, SLACK, mode, mode.copy())[1] == 0
+    assert simulate(*facts.arrays(), peak, ROOMY, SLACK, mode, mode.copy())[1] == 0
 
 
 def test_compiled_and_interpreted_the_simulation_is_the_same(trace):
@@ -60,9 +60,9 @@ def test_compiled_and_interpreted_the_simulation_is_the_same(trace):
         mine, its = np.full(len(mode), -1, np.int64), np.full(len(mode), -1, np.int64)
         budget = int(trace[1] * rng.uniform(0.3, 1.0))
         notes, its_notes = np.zeros((2, 12 * len(measured.calls) + len(facts.ids), 4), np.int64)
-        plain = schedule.simulate(*facts.arrays(), budget, SLACK, mode, mine, notes)
-        assert plain == search.simulate(*facts.arrays(), budget, SLACK, mode, its, its_notes)
-        assert plain[:4] == simulate(*facts.arrays(), budget, SLACK, mode, mine)  # noting changes nothing
+        plain = schedule.simulate(*facts.arrays(), budget, ROOMY, SLACK, mode, mine, notes)
+        assert plain == search.simulate(*facts.arrays(), budget, ROOMY, SLACK, mode, its, its_notes)
+        assert plain[:4] == simulate(*facts.arrays(), budget, ROOMY, SLACK, mode, mine)  # noting changes nothing
         assert mine.tolist() == its.tolist()
         assert notes.tolist() == its_notes.tolist()
 
@@ -104,6 +104,23 @@ def test_guided_execution_is_as_fast_as_predicted_and_far_faster_than_passive(na
     assert last.seconds == pytest.approx(plan.predicted_seconds, rel=0.05)
     assert batch / last.seconds > share * limit
     assert batch / last.seconds > 1.1 * passive
+
+
+def test_host_memory_is_a_limit_of_the_plan():
+    def moved(host):
+        with Runtime(device="sim:p100", policy=Auto(rounds=6), host_memory=host) as runtime:
+            step = training_step(runtime, "resnet18", 2000)
+            for _ in range(20):
+                before = runtime.stats()
+                with runtime.iteration():
+                    step()
+                runtime.check()
+            last, (entry,) = runtime.stats().since(before), runtime.executor.guide.entries
+            assert last.swapped_out_bytes <= host and last.recompute_seconds > 0
+            assert last.seconds == pytest.approx(entry.plan.predicted_seconds, rel=0.03)
+            return last.swapped_out_bytes
+    plenty = moved(100 << 30)
+    assert moved(plenty // 4) <= plenty // 4
 
 
 def test_a_block_is_given_away_when_its_copy_has_landed_and_not_before():

@@ -162,7 +162,7 @@ def all_modes(facts):
 
 def price(facts, budget, mode):
     """(bytes over the budget, seconds) of one choice."""
-    seconds, excess, _, _, _ = simulate(*facts.arrays(), budget, 0.0, mode, np.zeros_like(mode),
+    seconds, excess, _, _, _ = simulate(*facts.arrays(), budget, UNLIMITED, 0.0, mode, np.zeros_like(mode),
                                         np.zeros((0, 4), np.int64))
     return excess, seconds
 

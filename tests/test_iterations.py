@@ -149,8 +149,8 @@ def test_inside_a_marked_iteration_an_update_ends_nothing():
                 (w * w).sum().backward()
                 optimizer.step()
             y = scale(w, 2.0)
-            assert runtime.tracker.iteration == 0 and not y.storage.is_leaf
-        assert runtime.tracker.iteration == 1 and y.storage.is_leaf
+            assert runtime.tracker.iteration == 1 and not y.storage.is_leaf
+        assert runtime.tracker.iteration == 2 and y.storage.is_leaf
 
 
 def test_backward_of_a_loss_from_an_ended_iteration_is_an_error():

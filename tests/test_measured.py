@@ -190,7 +190,6 @@ def test_a_sequence_is_planned_after_one_iteration_of_warming_up_and_those_that_
     policy = Noting()
     with minidl.Runtime(device, memory_budget="4MiB", policy=policy) as runtime:
         training = Training(runtime, "mlp", "momentum")
-        training.iterate()  # the first has no gradients yet: another sequence
         counts = []
         for _ in range(6):
             training.iterate()

@@ -90,7 +90,7 @@ def test_no_two_residencies_share_a_byte_at_the_same_step(trace, seed):
     mode = rng.integers(0, 3, len(facts.gap_call))
     mode[(mode == DROP) & ~facts.can_drop] = SWAP
     notes = np.zeros((NOTES * len(trace.calls) + len(facts.ids), 4), np.int64)
-    *_, count = search.simulate(*facts.arrays(), 1 << 34, SLACK, mode, mode.copy(), notes)
+    *_, count = search.simulate(*facts.arrays(), 1 << 34, 1 << 60, SLACK, mode, mode.copy(), notes)
     notes = notes[:count]
     before = facts.produced < 0
     outlives = before.copy()

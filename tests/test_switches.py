@@ -106,10 +106,10 @@ class Watching(Passive):
         return plan
 
 
-@pytest.mark.parametrize(("switches", "corrections"), [(ALL_ON, 1), (OFF["feedback"], 0)])
+@pytest.mark.parametrize(("switches", "corrections"), [(ALL_ON, 2), (OFF["feedback"], 0)])
 def test_without_feedback_no_policy_is_told_how_its_plan_did(switches, corrections):
     policy = Watching()
-    train("mlp", steps=4, policy=policy, switches=switches)  # new gradients, seen, measured, followed
+    train("mlp", steps=4, policy=policy, switches=switches)  # seen, measured, followed twice
     assert len(policy.traces) == 1 and policy.corrections == corrections
 
 

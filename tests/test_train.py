@@ -66,7 +66,7 @@ def number(pattern, text):
     (["--policy", "pasive"], "--policy: there is no policy 'pasive'; did you mean passive"),
     (["--device", "sim:p10"], "no GPU profile 'p10'; did you mean p100"),
     (["--device", "sim:nowhere.json"], "cannot read profile nowhere.json: No such file"),
-    (["--device", "cuda"], "the CUDA device is not part of this version"),
+    (["--device", "cuda"], "--device cuda needs"),
     (["--data", "digit"], "--data digit: there is no such file or folder; did you mean digits?"),
     (["--batch", "0"], "--batch-size/-b: must be max or a whole number of at least 1, not 0"),
     (["--steps", "-1"], "--steps: must be a whole number of at least 1, not -1"),

@@ -6,7 +6,7 @@ classes. The files are mapped, not read. Each training image is shifted by up to
 (section 4.2 of He et al., CVPR 2016).
 """
 
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from pathlib import Path
 
 import numpy as np
@@ -37,7 +37,6 @@ class Cifar10:
     feed: Feed | None = None
 
     def __init__(self, root: Path, bad: BadFiles) -> None:
-        self.bad = bad
         self.class_names = _names(root / NAMES)
         self._train = _records(sorted(root.glob(TRAIN)), bad)
         self._test = _records([root / TEST] if (root / TEST).exists() else [], bad)
@@ -49,11 +48,16 @@ class Cifar10:
         """Images to train on."""
         return len(self._train[1])
 
+    @property
+    def described(self) -> str:
+        """For people."""
+        return f"{len(self._train[1])} images to train on, {len(self._test[1])} to test with, {CLASSES} classes"
+
     def shapes(self, batch: int) -> Batch:
         """A batch without values."""
         return Batch(batch, self.input_shape)
 
-    def batches(self, batch: int, *, seed: int = 0, skip: int = 0) -> Iterator[Batch]:
+    def batches(self, batch: int, *, seed: int = 0, skip: int = 0) -> Generator[Batch, None, None]:
         """See Data."""
         for chosen in in_order(self.train_size, batch, seed=seed, skip=skip):
             random = np.random.default_rng([seed, chosen.epoch, int(chosen.examples[0])])
@@ -77,7 +81,7 @@ def _records(paths: list[Path], bad: BadFiles) -> _Records:
         try:
             size = path.stat().st_size
             if not path.is_file() or not size or size % RECORD_BYTES:
-                raise BadFile(str(path), f"{size} bytes, which is no multiple of the {RECORD_BYTES} of a record")
+                raise BadFile(str(path), f"{size} bytes, which is no multiple of {RECORD_BYTES}, a record's")
             mapped = np.memmap(path, np.uint8, "r").reshape(-1, RECORD_BYTES)
         except (BadFile, OSError) as error:
             bad.note(error if isinstance(error, BadFile) else BadFile(str(path), error.strerror or str(error)))

@@ -22,8 +22,8 @@ class ClassFolders:
             raise UserError(f"{root}: there are no folders of images, one a class, in it")
         self.class_names = found if class_names is None else class_names
         for name in sorted(set(found) ^ set(self.class_names)):
-            raise UserError(f"{root / name}: {'no images to train on' if name in found else 'not there, but trained on'}"
-                            f"; both parts of the data must have the same classes")
+            raise UserError(f"{root / name}: {'not among what is trained on' if name in found else 'not there'}; both "
+                            "parts of the data must have the same classes")
         self._paths: list[Path] = []
         labels: list[int] = []
         for label, name in enumerate(self.class_names):

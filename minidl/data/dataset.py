@@ -5,7 +5,7 @@ The order is a permutation for each epoch that follows from the seed alone, and 
 where a run goes on changes any batch.
 """
 
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from dataclasses import dataclass
 from itertools import count
 from typing import Protocol
@@ -41,10 +41,14 @@ class Data(Protocol):
     @property
     def train_size(self) -> int | None: ...
 
+    @property
+    def described(self) -> str:
+        """For people: how much there is of it."""
+
     def shapes(self, batch: int) -> AnyBatch:
         """A batch without values."""
 
-    def batches(self, batch: int, *, seed: int = 0, skip: int = 0) -> Iterator[AnyBatch]:
+    def batches(self, batch: int, *, seed: int = 0, skip: int = 0) -> Generator[AnyBatch, None, None]:
         """Batches without end, epoch after epoch, without the first ``skip`` ones; each epoch in an order of its own.
 
         What is left of an epoch when it holds no whole batch is left out, so that every step has the same shapes.

@@ -4,7 +4,7 @@ Alpaydin & Kaynak, "Optical Recognition of Handwritten Digits", UCI Machine Lear
 scikit-learn is imported when the data is read, not before.
 """
 
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 
 import numpy as np
 
@@ -49,11 +49,16 @@ class Digits:
         """Images to train on."""
         return len(self._train[0])
 
+    @property
+    def described(self) -> str:
+        """For people."""
+        return f"{len(self._train[0])} images to train on, {len(self._test[0])} to test with, {CLASSES} classes"
+
     def shapes(self, batch: int) -> Batch:
         """A batch without values."""
         return Batch(batch, self.input_shape)
 
-    def batches(self, batch: int, *, seed: int = 0, skip: int = 0) -> Iterator[Batch]:
+    def batches(self, batch: int, *, seed: int = 0, skip: int = 0) -> Generator[Batch, None, None]:
         """Epoch after epoch, each in an order of its own that follows from the seed; without the first ``skip`` ones.
 
         What is left of an epoch when it holds no whole batch is skipped, so that every step has the same shapes.

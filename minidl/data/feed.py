@@ -27,7 +27,7 @@ B = TypeVar("B", bound=_Sized)
 
 @dataclass(frozen=True, slots=True)
 class Job(Generic[B]):
-    """A batch to be, of ``size`` examples: ``parts`` fill it, in any order and at the same time; ``done`` returns it."""
+    """A batch to be, of ``size`` examples: ``parts`` fill it, in any order or at once; ``done`` then returns it."""
 
     size: int
     parts: list[Callable[[], None]]

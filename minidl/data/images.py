@@ -1,7 +1,7 @@
 """A data set of encoded images: decoded by threads ahead of the step, a random part of each to train on. Knows no
 format: a Source has the bytes, ``pixels`` makes images of them, ``Feed`` has the threads."""
 
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from dataclasses import dataclass
 from functools import partial
 
@@ -46,7 +46,7 @@ class Images:
         self.label_shape: tuple[int, ...] = (size, size) if train.labels is None else ()
         self.class_names = train.class_names
         self.feed: Feed | None = feed
-        self.bad = bad
+        self._bad = bad
         self._feed = feed
         if test is None:
             learnt, tested = held_out(len(train))
@@ -67,7 +67,7 @@ class Images:
             assert labels is not None
             wrong = np.flatnonzero(labels >= wanted)
             for example in wrong:
-                self.bad.note(BadFile(part.source.name(int(example)), f"its class is {labels[example]}, and there are "
+                self._bad.note(BadFile(part.source.name(int(example)), f"its class is {labels[example]}, and there are "
                                                                       f"{wanted} (0 to {wanted - 1})"))
         return wanted
 
@@ -76,11 +76,17 @@ class Images:
         """Images to train on."""
         return len(self._train)
 
+    @property
+    def described(self) -> str:
+        """For people."""
+        return (f"{len(self._train)} images to train on, {len(self._test)} to test with, {self.num_classes} classes"
+                + (" a pixel" if self.label_shape else ""))
+
     def shapes(self, batch: int) -> Batch:
         """A batch without values."""
         return Batch(batch, self.input_shape, label_shape=self.label_shape)
 
-    def batches(self, batch: int, *, seed: int = 0, skip: int = 0) -> Iterator[Batch]:
+    def batches(self, batch: int, *, seed: int = 0, skip: int = 0) -> Generator[Batch, None, None]:
         """See Data. Raises BadFile when a batch is due that has a broken image."""
         chosen = in_order(len(self._train), batch, seed=seed, skip=skip)
         yield from self._feed.run(self._job(self._train, some, seed) for some in chosen)
@@ -96,25 +102,30 @@ class Images:
         images = np.empty((count, *self.input_shape), np.float32)
         labels = np.empty((count, *self.label_shape), np.int64)
         kept = np.ones(count, bool)
+        left_out: list[BadFile] = []  # counted when the batch is due: how far ahead the threads are changes no number
 
         def fill(row: int) -> None:
             at = int(chosen.examples[row])
             for step in range(len(part) if seed is not None else 1):
                 example = int(part.examples[(at + step) % len(part)])
-                if part.source.name(example) in self.bad:
+                if part.source.name(example) in self._bad:
                     continue
                 random = None if seed is None else np.random.default_rng([seed, chosen.epoch, example])
                 try:
                     self._fill(part.source, example, random, images[row], labels[row:row + 1])
                     return
                 except BadFile as error:
-                    self.bad.note(error)
+                    if not self._bad.skip:
+                        raise
+                    left_out.append(error)
             if seed is not None:
-                raise UserError(f"{part.source.name(0)}: neither this nor any of the other {len(part) - 1} images can be "
-                                "used")
+                raise UserError(f"{part.source.name(0)}: neither this nor any of the other {len(part) - 1} images "
+                                "can be used")
             kept[row] = False
 
         def done() -> Batch:
+            for error in left_out:
+                self._bad.note(error)
             whole_batch = kept.all()
             return Batch(int(kept.sum()), self.input_shape, images if whole_batch else images[kept],
                          labels if whole_batch else labels[kept], self.label_shape)
@@ -126,14 +137,16 @@ class Images:
         """Decode one image, and its mask.  label_out: [1] or [1, size, size]."""
         name, size = source.name(example), self.input_shape[1]
         image = decode(source.image(example), name, mode="L" if self.input_shape[0] == 1 else "RGB")
+        width, height = image.size
         if source.labels is not None:
             label_out[0] = source.labels[example]
-            view = central_view(*image.size) if random is None else random_view(*image.size, random)
+            view = central_view(width, height) if random is None else random_view(width, height, random)
         else:
-            mask = decode(source.mask(example), name, mode=None)
+            mask = decode(source.mask(example), f"the mask of {name}", mode=None)
             if mask.size != image.size:
-                raise BadFile(name, f"{image.size[0]} x {image.size[1]} pixels, and its mask {mask.size[0]} x "
-                                    f"{mask.size[1]}")
-            view = whole(*image.size) if random is None else random_view(*image.size, random, least=LEAST_WITH_MASK)
-            classes_of(mask, view, size, name, num_classes=self.num_classes, out=label_out[0])
+                raise BadFile(name, f"{width} x {height} pixels, and its mask {mask.size[0]} x {mask.size[1]}")
+            view = whole(width, height) if random is None else random_view(width, height, random,
+                                                                           least=LEAST_WITH_MASK)
+            classes_of(mask, view, size, f"the mask of {name}", num_classes=self.num_classes,
+                       out=label_out[0])
         pixels(image, view, size, out=image_out)

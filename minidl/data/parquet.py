@@ -1,17 +1,18 @@
-"""Images in Parquet files, as Hugging Face keeps them: a column ``image`` of bytes (or of {bytes, path}), and ``label``.
+"""Images in Parquet files, as Hugging Face keeps them: columns ``image`` (bytes, or {bytes, path}) and ``label``.
 
 A row of a Parquet file cannot be read alone, and an epoch wants all rows in any order: so the images are copied once,
-group of rows by group, into a temporary file. That takes as much room on the disk as they have. pyarrow is imported when
-the data is read.
+group of rows by group, into a temporary file. That takes as much room on the disk as they have. pyarrow is imported
+when the data is read.
 """
 
 import os
 from collections.abc import Iterator, Sequence
+from itertools import accumulate
 from pathlib import Path
-from tempfile import TemporaryFile
+from tempfile import TemporaryFile, gettempdir
 from typing import Any
 
-from minidl.data.source import MOST_CLASSES, MOST_FILE_BYTES, BadFile, BadFiles, Extent, Packed
+from minidl.data.source import MOST_CLASSES, MOST_FILE_BYTES, BadFile, BadFiles, Descriptor, Extent, Packed
 from minidl.errors import UserError
 
 IMAGE, LABEL = "image", "label"
@@ -28,37 +29,40 @@ def read_parquet(paths: Sequence[Path], bad: BadFiles) -> Packed:
         import pyarrow.parquet  # noqa: F401 - whether it is there
     except ImportError:
         raise UserError('Parquet files need pyarrow, which is not installed: pip install "minidl[parquet]"') from None
-    extents: list[Extent] = []
     labels: list[int] = []
-    spool = TemporaryFile()  # noqa: SIM115 - stays open as long as images are read from it
-    packed_in = os.dup(spool.fileno())
-    end = 0
-    for path in paths:
-        try:
-            for number, (image, label) in enumerate(_rows(path)):
-                name = f"{path}:row {number}"
-                try:
-                    data = image["bytes"] if isinstance(image, dict) else image
-                    if type(data) is not bytes or not 0 < len(data) <= MOST_FILE_BYTES:
-                        raise BadFile(name, "there are no bytes of an image in it")
-                    if type(label) is not int or not 0 <= label < MOST_CLASSES:
-                        raise BadFile(name, f"its class is {label!r}, not a whole number from 0 to {MOST_CLASSES - 1}")
-                except BadFile as error:
-                    bad.note(error)
-                    continue
-                spool.write(data)
-                extents.append(Extent(packed_in, end, len(data), name))
-                labels.append(label)
-                end += len(data)
-        except BadFile as error:
-            bad.note(error)
-        except OSError as error:
-            raise UserError(f"cannot copy the images of {path} to {os.path.dirname(str(spool.name)) or 'a temporary file'}"
-                            f": {error.strerror or error}") from None
-    spool.flush()
-    if not extents:
+    names: list[tuple[str, int]] = []  # of each image that was copied, with its bytes
+    with TemporaryFile() as spool:
+        for path in paths:
+            try:
+                for name, image, label in _samples(path, bad):
+                    spool.write(image)
+                    names.append((name, len(image)))
+                    labels.append(label)
+            except BadFile as error:
+                bad.note(error)
+            except OSError as error:
+                raise UserError(f"cannot copy the images of {path} to {gettempdir()}: "
+                                f"{error.strerror or error}") from None
+        spool.flush()
+        file = Descriptor(os.dup(spool.fileno()))  # the file is there until this one is closed too
+    if not names:
         raise UserError(f"{paths[0]}: there are no rows with an image and a class in it")
-    return Packed(extents, labels)
+    ends = accumulate(nbytes for _, nbytes in names)
+    return Packed([Extent(file, end - nbytes, nbytes, name) for (name, nbytes), end in zip(names, ends, strict=True)],
+                  labels)
+
+
+def _samples(path: Path, bad: BadFiles) -> Iterator[tuple[str, bytes, int]]:
+    """(name, encoded image, class) of every row that has them. Raises BadFile."""
+    for number, (image, label) in enumerate(_rows(path)):
+        name = f"{path}:row {number}"
+        data = image.get("bytes") if isinstance(image, dict) else image
+        if type(data) is not bytes or not 0 < len(data) <= MOST_FILE_BYTES:
+            bad.note(BadFile(name, "there are no bytes of an image in it"))
+        elif type(label) is not int or not 0 <= label < MOST_CLASSES:
+            bad.note(BadFile(name, f"its class is {label!r}, not a whole number from 0 to {MOST_CLASSES - 1}"))
+        else:
+            yield name, data, label
 
 
 def _rows(path: Path) -> Iterator[tuple[Any, Any]]:
@@ -70,12 +74,12 @@ def _rows(path: Path) -> Iterator[tuple[Any, Any]]:
         with ParquetFile(path, memory_map=True, page_checksum_verification=True) as file:
             names = file.schema_arrow.names
             if IMAGE not in names or LABEL not in names:
-                raise BadFile(str(path), f"its columns are {', '.join(names) or 'none'}; {IMAGE} and {LABEL} are needed")
+                raise BadFile(str(path), f"{IMAGE} and {LABEL} are needed of its columns, {', '.join(names)}")
             for group in range(file.num_row_groups):
                 claimed = file.metadata.row_group(group).total_byte_size
                 if not 0 <= claimed <= MOST_GROUP_BYTES:
-                    raise BadFile(str(path), f"group {group} should have {claimed} bytes, and at most {MOST_GROUP_BYTES} "
-                                             "are read at once")
+                    raise BadFile(str(path), f"group {group} should have {claimed} bytes, and at most "
+                                             f"{MOST_GROUP_BYTES} are read at once")
                 table = file.read_row_group(group, columns=[IMAGE, LABEL])
                 table.validate(full=True)
                 yield from zip(table[IMAGE].to_pylist(), table[LABEL].to_pylist(), strict=True)
@@ -83,5 +87,5 @@ def _rows(path: Path) -> Iterator[tuple[Any, Any]]:
     except (pyarrow.ArrowException, OSError, ValueError, TypeError, KeyError, MemoryError, OverflowError) as error:
         if isinstance(error, OSError) and error.errno and not isinstance(error, pyarrow.ArrowException):
             raise BadFile(str(path), error.strerror or str(error)) from None
-        raise BadFile(str(path), f"not a Parquet file, or damaged: {str(error).splitlines()[0] if str(error) else ''}"
-                      ) from None
+        why = str(error).partition("\n")[0]
+        raise BadFile(str(path), f"not a Parquet file, or damaged: {why}") from None

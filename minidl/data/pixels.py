@@ -17,7 +17,7 @@ from minidl.data.source import BadFile
 from minidl.errors import UserError
 
 FORMATS = ("JPEG", "PNG", "WEBP", "BMP", "GIF", "PPM")  # Pillow knows more; some of those run other programs
-MOST_PIXELS = 100_000_000  # of an image: 300 MB decoded
+MOST_PIXELS = 80_000_000  # of an image: 240 MB decoded
 # Of ImageNet's training images, 0 to 1 (red, green, blue): what published weights were trained with.
 MEAN, DEVIATION = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
 GREY_MEAN, GREY_DEVIATION = sum(MEAN) / 3, sum(DEVIATION) / 3
@@ -49,8 +49,8 @@ def random_view(width: int, height: int, random: np.random.Generator, *, least: 
         w, h = round(sqrt(area * ratio)), round(sqrt(area / ratio))
         if 0 < w <= width and 0 < h <= height:
             return View(int(random.integers(width - w + 1)), int(random.integers(height - h + 1)), w, h, mirrored)
-    w, h = min(width, height * 4 / 3), min(height, width * 4 / 3)
-    return View((width - w) / 2, (height - h) / 2, w, h, mirrored)
+    widest, highest = min(width, height * 4 / 3), min(height, width * 4 / 3)
+    return View((width - widest) / 2, (height - highest) / 2, widest, highest, mirrored)
 
 
 def central_view(width: int, height: int) -> View:
@@ -80,11 +80,13 @@ def decode(data: bytes, name: str, *, mode: str | None) -> Any:
     except BadFile:
         raise
     except Exception as error:  # decoders raise whatever they stumble over
+        if type(error).__name__ == "UnidentifiedImageError":
+            raise BadFile(name, f"not an image in one of the formats {', '.join(FORMATS)}") from None
         raise BadFile(name, f"not an image that can be decoded: {error or type(error).__name__}") from None
 
 
 def pixels(image: Any, view: View, size: int, *, out: np.ndarray) -> None:
-    """A view of an image of mode L or RGB, resized to ``size`` a side and normalised.  out: [C, size, size], float32."""
+    """A view of an image of mode L or RGB, resized to ``size`` a side, normalised.  out: [C, size, size], float32."""
     shown = np.asarray(_shown(image, view, size, _pillow().Resampling.BILINEAR), np.float32)
     if out.shape[0] == 1:
         np.multiply(shown, 1 / (255 * GREY_DEVIATION), out=out[0])

@@ -1,7 +1,7 @@
 """Discs and boxes on noise, with a mask: made up, so that a network that labels pixels has something to learn from
 anywhere. Each image follows from its number alone."""
 
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 
 import numpy as np
 
@@ -13,19 +13,19 @@ from minidl.errors import UserError
 TRAIN, TEST = 1000, 200  # images
 LEAST_SIDE = 16
 SHAPES = 4  # in an image, at most
-NOISE = 0.5  # standard deviation; shapes are 1 brighter or darker than the ground
+NOISE = 0.3  # standard deviation; shapes are 1 brighter or darker than the ground
 DATA_SEED = 2015
 
 
 class Shapes:
     """1,000 images to train on and 200 to test with, [1, image_size, image_size]; three classes a pixel.
 
-    What lies in front hides what lies behind. Discs are as bright as boxes, so that only the outline tells them apart.
+    What lies in front hides what lies behind. Discs are as bright as boxes are: only the outline tells them apart.
     Raises UserError for a size below 16.
     """
 
     num_classes = 3
-    class_names = ("ground", "disc", "box")
+    class_names: tuple[str, ...] = ("ground", "disc", "box")
     real = True
     feed: Feed | None = None
 
@@ -40,11 +40,16 @@ class Shapes:
         """Images to train on."""
         return TRAIN
 
+    @property
+    def described(self) -> str:
+        """For people."""
+        return f"{TRAIN} images to train on, {TEST} to test with, {len(self.class_names)} classes a pixel"
+
     def shapes(self, batch: int) -> Batch:
         """A batch without values."""
         return Batch(batch, self.input_shape, label_shape=self.label_shape)
 
-    def batches(self, batch: int, *, seed: int = 0, skip: int = 0) -> Iterator[Batch]:
+    def batches(self, batch: int, *, seed: int = 0, skip: int = 0) -> Generator[Batch, None, None]:
         """See Data."""
         return (self._batch(chosen.examples) for chosen in in_order(TRAIN, batch, seed=seed, skip=skip))
 
@@ -66,12 +71,12 @@ def _draw(number: int, side: int) -> tuple[np.ndarray, np.ndarray]:
     rows, columns = np.mgrid[:side, :side]
     light, mask = np.zeros((side, side)), np.zeros((side, side), np.int64)
     for _ in range(random.integers(1, SHAPES + 1)):
-        y, x = random.uniform(0, side, 2)
-        radius = random.uniform(side / 10, side / 4)
+        radius = random.uniform(side / 8, side / 4)
+        y, x = random.uniform(radius, side - radius, 2)  # all of it is to be seen, but for what lies before it
         kind = int(random.integers(1, 3))
         if kind == 1:
             inside = (rows - y) ** 2 + (columns - x) ** 2 < radius**2
         else:
-            inside = (abs(rows - y) < radius) & (abs(columns - x) < radius * random.uniform(0.5, 1.0))
+            inside = (abs(rows - y) < radius) & (abs(columns - x) < radius)
         light[inside], mask[inside] = random.choice([-1.0, 1.0]), kind
     return light + NOISE * random.standard_normal((side, side)), mask

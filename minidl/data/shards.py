@@ -4,14 +4,13 @@ A shard is indexed once, from its headers, and images are then read from where t
 claims is held against that of the file. Decodes no image.
 """
 
-import os
 import tarfile
 from collections.abc import Iterator, Sequence
 from io import RawIOBase
 from pathlib import Path
 from typing import Any, BinaryIO, cast
 
-from minidl.data.source import MOST_CLASSES, MOST_FILE_BYTES, BadFile, BadFiles, Extent, Packed, is_image
+from minidl.data.source import MOST_CLASSES, MOST_FILE_BYTES, BadFile, BadFiles, Descriptor, Extent, Packed, is_image
 from minidl.errors import UserError
 
 LABEL = "cls"
@@ -29,11 +28,7 @@ def read_shards(paths: Sequence[Path], bad: BadFiles) -> Packed:
     labels: list[int] = []
     for path in paths:
         try:
-            file = os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0))  # stays open: samples are read from it
-        except OSError as error:
-            bad.note(BadFile(str(path), error.strerror or str(error)))
-            continue
-        try:
+            file = Descriptor.open(path)
             for name, members in _samples(_members(path, file)):
                 try:
                     extent, label = _sample(f"{path}:{name}", file, members)
@@ -64,12 +59,12 @@ def _samples(members: Iterator[tarfile.TarInfo]) -> Iterator[tuple[str, dict[str
         yield name, parts
 
 
-def _sample(name: str, file: int, members: dict[str, tarfile.TarInfo]) -> tuple[Extent, int]:
+def _sample(name: str, file: Descriptor, members: dict[str, tarfile.TarInfo]) -> tuple[Extent, int]:
     images = [member for ending, member in members.items() if is_image(f"x.{ending}")]
     if len(images) != 1 or LABEL not in members:
         raise BadFile(name, f"a sample is one image and one .{LABEL}, not {', '.join(members) or 'nothing'}")
     label, image = members[LABEL], images[0]
-    text = os.pread(file, min(label.size, MOST_LABEL_BYTES), label.offset_data)
+    text = file.read(min(label.size, MOST_LABEL_BYTES), label.offset_data)
     if label.size > MOST_LABEL_BYTES or not text.strip().isdigit() or int(text) >= MOST_CLASSES:
         raise BadFile(name, f"its class is {text!r}, not a whole number from 0 to {MOST_CLASSES - 1}")
     if not 0 < image.size <= MOST_FILE_BYTES:
@@ -77,14 +72,14 @@ def _sample(name: str, file: int, members: dict[str, tarfile.TarInfo]) -> tuple[
     return Extent(file, image.offset_data, image.size, name), int(text)
 
 
-def _members(path: Path, file: int) -> Iterator[tarfile.TarInfo]:
+def _members(path: Path, file: Descriptor) -> Iterator[tarfile.TarInfo]:
     """The files in a shard, by their headers. Raises BadFile where it is cut off or damaged."""
-    size, end = os.fstat(file).st_size, 0
+    size, end = file.nbytes, 0
     try:
         # Only "r:": a compressed shard could not be read in any order.
-        with tarfile.open(fileobj=cast(BinaryIO, _Bounded(file, size)), mode="r:") as archive:
+        with tarfile.open(fileobj=cast(BinaryIO, _Bounded(file)), mode="r:") as archive:
             while (member := archive.next()) is not None:
-                archive.members.clear()  # it keeps all of them, and a shard may have a million
+                archive.members = []  # type: ignore[attr-defined] # it keeps all, and a shard may have a million
                 if member.offset < end or member.size < 0:
                     raise BadFile(str(path), f"damaged at byte {end}")
                 end = member.offset_data + (member.size if member.isreg() else 0)
@@ -93,25 +88,24 @@ def _members(path: Path, file: int) -> Iterator[tarfile.TarInfo]:
                 if member.isreg():
                     yield member
             # An archive ends with a block of zeros; without one the end is missing.
-            if os.pread(file, tarfile.BLOCKSIZE, archive.offset) != bytes(tarfile.BLOCKSIZE):
+            if file.read(tarfile.BLOCKSIZE, archive.offset) != bytes(tarfile.BLOCKSIZE):
                 raise BadFile(str(path), f"cut off or damaged at byte {archive.offset}")
     except BadFile:
         raise
     except (tarfile.TarError, OSError, ValueError, OverflowError, EOFError, RecursionError, KeyError) as error:
-        raise BadFile(str(path), f"not a tar archive, or damaged: {error}") from None
+        raise BadFile(str(path), f"not a tar archive, cut off or damaged: {error}") from None
 
 
 class _Bounded(RawIOBase):
     """A file of which no more is ever read at once than there is, and than a header may have: lengths that a damaged
     archive claims are not allocated."""
 
-    def __init__(self, file: int, size: int) -> None:
+    def __init__(self, file: Descriptor) -> None:
         self._file = file
-        self._size = size
         self._at = 0
 
     def read(self, size: int = -1) -> Any:
-        data = os.pread(self._file, max(0, min(size, self._size - self._at, _LONGEST_HEADER)), self._at)
+        data = self._file.read(min(size, _LONGEST_HEADER), self._at)
         self._at += len(data)
         return data
 

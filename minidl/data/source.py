@@ -74,11 +74,38 @@ class Source(Protocol):
         """As it is stored, an image of classes. Raises BadFile."""
 
 
+class Descriptor:
+    """An open file, read at any place by any thread; closed when nobody refers to it any more."""
+
+    def __init__(self, number: int) -> None:
+        self.number = number
+        self.nbytes = os.fstat(number).st_size
+
+    @classmethod
+    def open(cls, path: Path) -> "Descriptor":
+        """To read. Raises BadFile if it is no file that could be read at once."""
+        try:
+            opened = cls(_without_waiting(str(path), os.O_RDONLY))
+        except OSError as error:
+            raise BadFile(str(path), error.strerror or str(error)) from None
+        if not stat.S_ISREG(os.fstat(opened.number).st_mode):
+            raise BadFile(str(path), "not a file")
+        return opened
+
+    def read(self, nbytes: int, offset: int) -> bytes:
+        """Fewer bytes at the end of the file, none behind it."""
+        return os.pread(self.number, max(0, min(nbytes, self.nbytes - offset)), offset)
+
+    def __del__(self) -> None:
+        if hasattr(self, "number"):
+            os.close(self.number)
+
+
 @dataclass(frozen=True, slots=True)
 class Extent:
     """A part of an open file: one encoded image. ``name`` for people."""
 
-    file: int  # descriptor
+    file: Descriptor
     offset: int
     nbytes: int
     name: str
@@ -100,7 +127,7 @@ class Packed:
 
     def image(self, example: int) -> bytes:
         extent = self._extents[example]
-        data = os.pread(extent.file, extent.nbytes, extent.offset)
+        data = extent.file.read(extent.nbytes, extent.offset)
         if len(data) != extent.nbytes:
             raise BadFile(extent.name, f"only {len(data)} of its {extent.nbytes} bytes are there")
         return data
@@ -111,14 +138,11 @@ class Packed:
 
 def read_image(path: Path) -> bytes:
     """The bytes of a file. Raises BadFile if there are none or too many, or if it is none that can be read at once."""
+    file = Descriptor.open(path)
+    if not 0 < file.nbytes <= MOST_FILE_BYTES:
+        raise BadFile(str(path), f"{file.nbytes} bytes, and an image has 1 to {MOST_FILE_BYTES}")
     try:
-        with open(path, "rb", opener=_without_waiting) as file:
-            status = os.fstat(file.fileno())
-            if not stat.S_ISREG(status.st_mode):
-                raise BadFile(str(path), "not a file")
-            if not 0 < status.st_size <= MOST_FILE_BYTES:
-                raise BadFile(str(path), f"{status.st_size} bytes, and an image has 1 to {MOST_FILE_BYTES}")
-            return file.read(status.st_size)
+        return file.read(file.nbytes, 0)
     except OSError as error:
         raise BadFile(str(path), error.strerror or str(error)) from None
 

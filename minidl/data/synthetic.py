@@ -1,6 +1,6 @@
 """Images of noise with random labels, to study memory and time. Nothing can be learnt from them but by heart."""
 
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 
 import numpy as np
 
@@ -29,11 +29,16 @@ class Synthetic:
     def train_size(self) -> None:
         """There is no end to it."""
 
+    @property
+    def described(self) -> str:
+        """For people."""
+        return "one batch of noise"
+
     def shapes(self, batch: int) -> Batch:
         """A batch without values."""
         return Batch(batch, self.input_shape, label_shape=self.label_shape)
 
-    def batches(self, batch: int, *, seed: int = 0, skip: int = 0) -> Iterator[Batch]:
+    def batches(self, batch: int, *, seed: int = 0, skip: int = 0) -> Generator[Batch, None, None]:
         """The same batch without end, wherever it starts; the seed decides its values."""
         data = self.shapes(batch)
         if self.values:

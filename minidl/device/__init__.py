@@ -5,13 +5,16 @@ from minidl.device.device import Device, DryDevice
 from minidl.errors import UserError
 
 
-def create(name: str, *, poisoned: bool = False) -> Device:
+def create(name: str, *, poisoned: bool = False, precision: str = "tf32") -> Device:
     """The device of a name. Raises UserError.
 
     "cpu" or "cpu:threads" (numbers on worker threads and the wall clock; the link is measured now),
     "cpu:<file.json>" (the same with the link and the nominal durations of a file that ``minidl.calibrate`` wrote),
     "cpu:virtual" (numbers on the virtual clock: every interleaving is deterministic),
+    "cuda" or "cuda:<number>" (an NVIDIA GPU),
     "sim:<profile>" or "sim:<file.json>" (no numbers).
+
+    precision: of products and convolutions of fp32 tensors on a GPU, see ``device.cuda``.
     """
     # Kernels are loaded only when numbers are wanted.
     if name == "cpu:virtual":
@@ -32,10 +35,14 @@ def create(name: str, *, poisoned: bool = False) -> Device:
             return SimulatedCpu(name, profile)
         return Device(name, profile)
     if name == "cuda" or name.startswith("cuda:"):
-        raise UserError("the CUDA device is not part of this version yet; use --device sim:<gpu> to study a GPU's "
-                        "memory and time, or --device cpu to train")
+        if poisoned:
+            raise UserError(f"{name}: freed memory can be poisoned on the CPU only")
+        from minidl.device import cuda
+
+        return cuda.create(name, precision=precision)
     known = ", ".join(sorted(profiles.PROFILES))
-    raise UserError(f"unknown device {name!r}: cpu, cpu:virtual, cpu:<file.json>, or sim:<profile> with one of {known}")
+    raise UserError(f"unknown device {name!r}: cuda, cpu, cpu:virtual, cpu:<file.json>, or sim:<profile> with one of "
+                    f"{known}")
 
 
 __all__ = ["Device", "DryDevice", "create"]

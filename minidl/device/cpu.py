@@ -132,11 +132,13 @@ class ArrayDevice(Device):
 
     def copy_out(self, host: "Extents", offset: int, nbytes: int) -> int:
         effect = partial(self.numerics.copy_out, host, offset)
-        return self.clock.issue(COPY_OUT, self.out_seconds(nbytes), effect, at_end=True)
+        return self.clock.issue(COPY_OUT, self.out_seconds(nbytes), effect, at_end=True,
+                                timed=self._noting(COPY_OUT, nbytes))
 
     def copy_in(self, offset: int, host: "Extents", nbytes: int) -> int:
         effect = partial(self.numerics.copy_in, offset, host)
-        return self.clock.issue(COPY_IN, self.in_seconds(nbytes), effect, at_end=True)
+        return self.clock.issue(COPY_IN, self.in_seconds(nbytes), effect, at_end=True,
+                                timed=self._noting(COPY_IN, nbytes))
 
     def poison(self, offset: int, nbytes: int, marks: "Marks") -> None:
         if self.poisoned:

@@ -18,6 +18,8 @@ if TYPE_CHECKING:
     from minidl.memory.arena import Marks
     from minidl.memory.host_pool import Extents
 
+LEAST_TO_TELL = 1 << 20  # bytes copied in an iteration from which the link's speed can be told
+
 Timed = Callable[[float], None] | None  # is told the device seconds of a piece of work, once they are known
 Place = tuple[int, Meta]  # where a tensor's bytes start in the arena, and how its elements lie from there
 
@@ -50,6 +52,7 @@ class Device:
         self.clock = VirtualClock()
         self.positions = self.clock.positions  # the events of all that each stream was given so far
         self._launch_overhead_s = profile.launch_overhead_s
+        self._copies: tuple[list[tuple[int, float]], ...] = ([], [])  # (bytes, seconds) out and in, in this iteration
         self._waited = [[0, 0, 0] for _ in range(3)]  # per stream: how far on each other it already waits
 
     def attach(self, budget_bytes: int, host_bytes: int) -> None:
@@ -59,6 +62,18 @@ class Device:
                    cost: Cost) -> tuple[Algorithm, ...]:
         """The ways to run a call; the first one's bits class is the one of the deterministic mode."""
         return modelled_algorithms(self.profile, op_name, inputs, outputs, attrs, cost)
+
+    def usable_bytes(self, budget_bytes: int) -> int:
+        """What of a budget tensors and workspaces may use: all that the device does not need for itself."""
+        return budget_bytes
+
+    def lay_out(self, op_name: str, inputs: tuple[Meta, ...], outputs: tuple[Meta, ...]) -> tuple[Meta, ...]:
+        """How the outputs of a call shall lie, which the operation describes in C order."""
+        return outputs
+
+    def lay_out_leaf(self, leaf: Meta) -> Meta:
+        """How a leaf shall lie, which is described in C order."""
+        return leaf
 
     # Work on the compute stream ------------------------------------------------------------------------------
     def launch(self, op_name: str, algorithm: Algorithm, outputs: Sequence[Operand], inputs: Sequence[Operand],
@@ -78,11 +93,24 @@ class Device:
     # Copies --------------------------------------------------------------------------------------------------
     def copy_out(self, host: "Extents", offset: int, nbytes: int) -> int:
         """Copy device bytes to host memory on the copy-out stream; returns the position."""
-        return self.clock.issue(COPY_OUT, self.out_seconds(nbytes))
+        return self.clock.issue(COPY_OUT, self.out_seconds(nbytes), timed=self._noting(COPY_OUT, nbytes))
 
     def copy_in(self, offset: int, host: "Extents", nbytes: int) -> int:
         """Copy host bytes to the device on the copy-in stream; returns the position."""
-        return self.clock.issue(COPY_IN, self.in_seconds(nbytes))
+        return self.clock.issue(COPY_IN, self.in_seconds(nbytes), timed=self._noting(COPY_IN, nbytes))
+
+    def _noting(self, stream: int, nbytes: int) -> Timed:
+        copies = self._copies[stream - COPY_OUT]
+        return lambda seconds: copies.append((nbytes, seconds))
+
+    def link_seconds_per_byte(self) -> tuple[float | None, float | None]:
+        """What a byte has taken out and in in this iteration; None where too little was copied to tell."""
+        def rate(copies: list[tuple[int, float]]) -> float | None:
+            nbytes = sum(n for n, _ in copies)
+            if nbytes < LEAST_TO_TELL:
+                return None
+            return max(sum(s for _, s in copies) - len(copies) * self.profile.link_latency_s, 0.0) / nbytes
+        return rate(self._copies[0].copy()), rate(self._copies[1].copy())
 
     def poison(self, offset: int, nbytes: int, marks: "Marks") -> None:
         """Overwrite freed bytes once the streams have passed ``marks``; devices without numerics have none."""
@@ -137,6 +165,8 @@ class Device:
 
     def end_iteration(self) -> None:
         """Called at each iteration's end."""
+        for copies in self._copies:
+            copies.clear()
         self.clock.forget()
 
     # Values --------------------------------------------------------------------------------------------------
@@ -159,6 +189,12 @@ class DryDevice(Device):
     def algorithms(self, op_name: str, inputs: Sequence[Meta], outputs: Sequence[Meta], attrs: dict[str, Any],
                    cost: Cost) -> tuple[Algorithm, ...]:
         return self._device.algorithms(op_name, inputs, outputs, attrs, cost)
+
+    def lay_out(self, op_name: str, inputs: tuple[Meta, ...], outputs: tuple[Meta, ...]) -> tuple[Meta, ...]:
+        return self._device.lay_out(op_name, inputs, outputs)
+
+    def lay_out_leaf(self, leaf: Meta) -> Meta:
+        return self._device.lay_out_leaf(leaf)
 
     def launch(self, op_name: str, algorithm: Algorithm, outputs: Sequence[Operand], inputs: Sequence[Operand],
                attrs: dict[str, Any], workspace: int, timed: Timed = None) -> int:

@@ -305,6 +305,8 @@ class ThreadedCpuDevice(ArrayDevice):
 
     def end_iteration(self) -> None:
         self.streams.check()  # an error that nobody has met yet belongs to this iteration
+        for copies in self._copies:
+            copies.clear()
         self.streams.stood.clear()
 
     def close(self) -> None:

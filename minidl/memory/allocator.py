@@ -26,7 +26,7 @@ class Allocator:
 
     def __init__(self, device: Device, budget_bytes: int, host_bytes: int) -> None:
         self.device = device
-        self.arena = Arena(budget_bytes)
+        self.arena = Arena(device.usable_bytes(budget_bytes))
         self.host = HostPool(host_bytes)
         device.attach(self.arena.capacity, host_bytes)
         self._positions = device.positions

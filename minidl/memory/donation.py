@@ -8,19 +8,21 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from minidl.memory.storage import Storage
+from minidl.meta import Meta
 
 Pair = tuple[int, int]  # (output, input)
 
 
 def candidates(signature: Any, inputs: Sequence[Storage], outputs: Sequence[Storage]) -> Iterator[Pair]:
-    """The pairs that the op allows and whose bytes coincide: the input is all of its base, in C order, used once."""
+    """The pairs that the op allows and whose bytes coincide: the input is all of its base, lies as the output will, and
+    is used once."""
     for output, position in signature.op.donates:
         if position >= len(inputs):  # an optional input that was not given
             continue
         storage = inputs[position]
         base = storage.base
-        meta = storage.meta
-        if (base.nbytes == outputs[output].nbytes and meta.contiguous and meta.nbytes == base.nbytes
+        meta, written = storage.meta, outputs[output].meta
+        if (base.nbytes == written.nbytes and _lie_alike(meta, written) and meta.nbytes == base.nbytes
                 and sum(other.base is base for other in inputs) == 1):
             yield output, position
 
@@ -37,3 +39,10 @@ def free(signature: Any, inputs: Sequence[Storage], outputs: Sequence[Storage], 
                 and all(output != o and position != p for o, p in chosen)):
             chosen.append((output, position))
     return chosen
+
+
+def _lie_alike(one: Meta, other: Meta) -> bool:
+    """Whether two dense tensors have their elements in the same order."""
+    if one.contiguous and other.contiguous:
+        return True
+    return one.shape == other.shape and one.strides == other.strides

@@ -10,7 +10,8 @@ Decides nothing itself, and moves nothing.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from statistics import median
 from typing import Any
 
 from minidl.memory.plan import AccessKey, Action, Costs, Limits, Observation, Plan, Policy
@@ -19,6 +20,9 @@ from minidl.memory.storage import Storage, TensorId
 from minidl.memory.switches import Switches
 from minidl.memory.trace import Trace, typical
 from minidl.op import Signature
+
+DRIFT = 1.1  # how far a copy's time may be from what plans were made for
+DRIFT_ITERATIONS = 3  # in a row, before they are made anew: a single one may have been disturbed
 
 Step = tuple[Signature, tuple[TensorId, ...], tuple[TensorId, ...]]
 Actions = tuple[dict[TensorId, Action], tuple[TensorId, ...]]  # evictions and prefetches after one call
@@ -95,6 +99,7 @@ class Guide:
         self.active: Entry | None = None
         self.diverged = 0  # iterations that left every known sequence
         self._steps: list[Step] = []
+        self._drifts: list[Costs] = []  # what the link has cost in the latest iterations, while that is not as planned
         self._recalled: list[tuple[Trace, Plan]] = []
         self._measured: dict[int, list[Trace]] = {}  # of sequences that were seen, but not often enough, by their hash
 
@@ -147,13 +152,18 @@ class Guide:
         if self.active is None and self.entries:
             self.active = self.entries[-1]
 
-    def end_iteration(self, measure: Callable[[], Trace], *, seconds: float, stall_seconds: float,
-                      returns: Returns, paged_in_bytes: int) -> None:
+    def end_iteration(self, measure: Callable[[], Trace], *, seconds: float, stall_seconds: float, returns: Returns,
+                      paged_in_bytes: int, link: tuple[float | None, float | None] = (None, None)) -> None:
         """Correct the plan that was followed, or plan a sequence that has now been measured.
 
         measure: builds the trace of this iteration, which takes milliseconds; one that was followed has one already.
+        link: seconds a byte that copies out and in have taken.
         """
         steps, self._steps = self._steps, []
+        if self.switches.feedback and self._drifted(link):
+            for entry in self.entries:
+                entry.adopt(self.policy.plan(entry.trace, self.costs, self.limits))
+            return
         entry = self.active
         if entry is not None and len(steps) == len(entry.steps):
             entry.last = Followed(entry.plan, seconds, stall_seconds, returns)
@@ -172,6 +182,24 @@ class Guide:
             known = self._measure(steps, measure)
         # The latest sequence is tried first in the next iteration.
         self.active = known if known is not None else (self.entries[-1] if self.entries else None)
+
+    def _drifted(self, link: tuple[float | None, float | None]) -> bool:
+        """Whether copies take so much longer, or shorter, than plans were made for that these are to be made anew."""
+        costs = self.costs
+        seen = replace(costs, out_seconds_per_byte=link[0] or costs.out_seconds_per_byte,
+                       in_seconds_per_byte=link[1] or costs.in_seconds_per_byte)
+        ratios = (seen.out_seconds_per_byte / costs.out_seconds_per_byte,
+                  seen.in_seconds_per_byte / costs.in_seconds_per_byte)
+        if all(1.0 / DRIFT <= ratio <= DRIFT for ratio in ratios):
+            self._drifts.clear()
+            return False
+        self._drifts.append(seen)
+        if len(self._drifts) < DRIFT_ITERATIONS:
+            return False
+        self.costs = replace(costs, out_seconds_per_byte=median(c.out_seconds_per_byte for c in self._drifts),
+                             in_seconds_per_byte=median(c.in_seconds_per_byte for c in self._drifts))
+        self._drifts.clear()
+        return True
 
     def _find(self, steps: list[Step]) -> Entry | None:
         return next((e for e in self.entries if e.steps == steps), None)

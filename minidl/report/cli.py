@@ -1,6 +1,7 @@
 """The flags of train.py, by the names that timm and torchvision give them. Checks each alone; knows no model."""
 
 import argparse
+import os
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -19,11 +20,13 @@ from minidl.report.run_folder import ARGUMENTS, AUTO, folder_of, read_arguments
 
 SYNTHETIC_STEPS = 10
 SYNTHETIC_BATCH = 32
-DIGITS_EPOCHS = 15
+EPOCHS = 15
 DIGITS_BATCH = 24  # half of the unmanaged peak is enough for lenet at this one
 OPTIMIZERS = ("sgd", "momentum", "adam", "adamw")
-DATA = ("synthetic", "digits")
+VOCAB_SIZE = 4000
+WORKERS = 8  # at most, unless asked for
 DECAYED = ("all", "matrices")
+BAD_FILES = ("error", "skip")
 KEPT_CHECKPOINTS = 3
 EXPLAINED = 20  # tensors
 
@@ -38,6 +41,12 @@ class Options:
     image_size: int | None
     num_classes: int | None
     data: str
+    workers: int
+    on_bad_file: str
+    sequence_length: int | None
+    vocab: str | None
+    vocab_size: int | None
+    token_file: str | None
     batch: int | None
     steps: int | None
     epochs: int | None
@@ -75,6 +84,10 @@ class Options:
     checkpoint_every: int | None
     keep: int
     arguments: tuple[str, ...] = field(default=(), compare=False)  # the words of the command line
+
+    @property
+    def skips_bad_files(self) -> bool:
+        return self.on_bad_file == "skip"
 
     @property
     def switches(self) -> Switches:
@@ -115,6 +128,8 @@ def parse(arguments: Sequence[str] | None) -> Options:
         raise UserError("checkpoints are kept in a run folder: give --run DIR")
     if options.data == "synthetic" and options.epochs is not None:
         raise UserError("synthetic data has no epochs: give --steps")
+    if options.vocab is not None and options.vocab_size is not None:
+        raise UserError("--vocab-size is for a vocabulary that is trained, and --vocab names one")
     if options.optimizer in ("adam", "adamw") and options.momentum is not None:
         raise UserError(f"{options.optimizer} takes no --momentum")
     if options.plan is None and not POLICIES[options.policy].plans:
@@ -155,19 +170,31 @@ def _parser() -> argparse.ArgumentParser:
     group.add_argument("--weights", metavar="FILE.safetensors",
                        help="start from these parameters, by the names of torchvision, timm or Hugging Face")
     group.add_argument("--image-size", "--img-size", type=kinds.whole, metavar="PIXELS",
-                       help="a side (default: the model's; with digits at most 32)")
+                       help="a side (default: the model's; with digits at most 32, with shapes 64)")
     group.add_argument("--num-classes", type=kinds.whole, metavar="N", help="(default: the data's, or the model's)")
 
     group = parser.add_argument_group("data and length")
-    group.add_argument("--data", choices=DATA, default="synthetic",
-                       help="synthetic noise, to study memory and time, or scikit-learn's digits (default: synthetic)")
+    group.add_argument("--data", default="synthetic", metavar="PATH|digits|shapes|synthetic",
+                       help="a folder or file of images or text (docs/data.md), scikit-learn's digits, generated "
+                            "shapes with masks, or noise, to study memory and time (default: synthetic)")
+    group.add_argument("--workers", "-j", type=kinds.whole, default=min(WORKERS, os.cpu_count() or 1), metavar="N",
+                       help="threads that decode images; no result depends on it "
+                            f"(default: the cores, at most {WORKERS})")
+    group.add_argument("--on-bad-file", choices=BAD_FILES, default="error",
+                       help="stop at a broken file, or leave it out and count it (default: error)")
+    group.add_argument("--sequence-length", type=kinds.whole, metavar="N", help="tokens (default: the model's)")
+    group.add_argument("--vocab", metavar="FILE", help="word pieces, one a line (default: trained on the text)")
+    group.add_argument("--vocab-size", type=kinds.whole, metavar="N",
+                       help=f"how many to train, at most (default: {VOCAB_SIZE})")
+    group.add_argument("--token-file", metavar="FILE",
+                       help="where the text is kept as numbers (default: beside it, *.tokens)")
     group.add_argument("--batch", "--batch-size", "-b", type=kinds.batch, default=argparse.SUPPRESS,
-                       metavar="N|max", help="images a step; max: the largest that budget and policy allow "
-                                             f"(default: {SYNTHETIC_BATCH}; with digits {DIGITS_BATCH})")
+                       metavar="N|max", help="images, or sequences, a step; max: the largest that budget and policy "
+                                             f"allow (default: {SYNTHETIC_BATCH}; with digits {DIGITS_BATCH})")
     length = group.add_mutually_exclusive_group()
     length.add_argument("--steps", type=kinds.whole, metavar="N",
                         help=f"(default: {SYNTHETIC_STEPS} with synthetic data)")
-    length.add_argument("--epochs", type=kinds.whole, metavar="N", help=f"(default: {DIGITS_EPOCHS} with digits)")
+    length.add_argument("--epochs", type=kinds.whole, metavar="N", help=f"(default: {EPOCHS}, where data has an end)")
     group.add_argument("--seed", type=kinds.count, default=0, metavar="N",
                        help="all random numbers follow from it (default: 0)")
 

@@ -5,41 +5,50 @@ from dataclasses import dataclass
 from math import isfinite
 from statistics import median
 
+from minidl.data import Feed
 from minidl.runtime import Runtime, Stats
 from minidl.units import format_bytes
+
+BOTTLENECK = 0.1  # of a step that waits for its batch: above it, data is what limits the speed
 
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """One step: seconds on the meter's clock, growth of the runtime's counters, and the loss (NaN: none)."""
+    """One step: seconds on the meter's clock, of which it waited for its batch; growth of the runtime's counters, and
+    the loss (NaN: none)."""
 
     seconds: float
     grown: Stats
     loss: float
+    data_seconds: float = 0.0
 
 
 class Meter:
     """``add`` after every step. ``clock`` gives seconds: the device's own where time is modelled, else the wall's."""
 
-    def __init__(self, runtime: Runtime, batch: int, clock: Callable[[], float]) -> None:
+    def __init__(self, runtime: Runtime, batch: int, clock: Callable[[], float], feed: Feed | None = None) -> None:
         self.runtime = runtime
         self.batch = batch
         self.steps: list[Step] = []
         self._clock = clock
-        self._before = runtime.stats()
-        self._time = clock()
+        self._feed = feed
+        self._before, self._time, self._waited_before = runtime.stats(), clock(), self._waited()
 
     def add(self, loss: float) -> Step:
         """The step that ends now."""
         now, stats = self._clock(), self.runtime.stats()
-        step = Step(now - self._time, stats.since(self._before), loss)
+        step = Step(now - self._time, stats.since(self._before), loss, self._waited() - self._waited_before)
         self.steps.append(step)
-        self._before, self._time = stats, now
+        self._before, self._time, self._waited_before = stats, now, self._waited()
         return step
 
     def restart(self) -> None:
         """What lies between this and the last step (a pass over test data, a checkpoint) counts for no step."""
-        self._before, self._time = self.runtime.stats(), self._clock()
+        self._before, self._time, self._waited_before = self.runtime.stats(), self._clock(), self._waited()
+
+    def _waited(self) -> float:
+        """Seconds that steps have waited for batches so far."""
+        return self._feed.waited_seconds if self._feed is not None else 0.0
 
     def median(self, value: Callable[[Step], float]) -> float:
         """Over the steps after the first, which also warms up; over the first if it is the only one."""
@@ -54,6 +63,8 @@ class Meter:
                   f"swapped {format_bytes(step.grown.swapped_out_bytes + step.grown.swapped_in_bytes)}"]
         if self.runtime.device.wall_clock or not self.runtime.device.has_values:
             fields.append(f"stall {share(step.grown.stall_seconds, step.seconds)}")
+        if step.data_seconds > BOTTLENECK * step.seconds:
+            fields.append(f"data is the bottleneck: waits {share(step.data_seconds, step.seconds)}")
         return ", ".join(fields)
 
 

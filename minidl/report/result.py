@@ -28,6 +28,13 @@ KEYS: dict[str, str] = {
     "loss": "of the last step",
     "accuracy": "share of the test images that were recognised, after training",
     "accuracy_top5": "share of them whose class was among the five most likely",
+    "dice": "of test images with masks: mean over the classes of 2 |A and B| / (|A| + |B|)",
+    "masked_lm_loss": "of held-out text: mean cross-entropy of the masked words (nats)",
+    "masked_lm_accuracy": "share of these words that were predicted",
+    "next_sentence_accuracy": "share of its pairs of segments whose order was recognised",
+    "data_seconds": "how long a step waited for its batch (seconds)",
+    "examples_per_second": "how many images, or pairs of sentences, a second the threads can make of the data",
+    "skipped_files": "how many broken files were left out",
 }
 
 
@@ -62,6 +69,13 @@ class Result:
     loss: float | None
     accuracy: float | None
     accuracy_top5: float | None = None
+    dice: float | None = None
+    masked_lm_loss: float | None = None
+    masked_lm_accuracy: float | None = None
+    next_sentence_accuracy: float | None = None
+    data_seconds: float = 0.0
+    examples_per_second: float | None = None
+    skipped_files: int = 0
 
     def to_json(self) -> str:
         """As one JSON object; a number that is not finite becomes null."""

@@ -24,7 +24,8 @@ from minidl.checkpoint.durable import replace_file
 from minidl.errors import UserError
 
 COLUMNS = ("step", "epoch", "loss", "lr", "seconds", "items_per_second", "peak_bytes", "swapped_out_bytes",
-           "swapped_in_bytes", "recomputed_bytes", "top1", "top5")
+           "swapped_in_bytes", "recomputed_bytes", "data_seconds", "top1", "top5", "dice", "masked_lm_loss",
+           "masked_lm_accuracy", "next_sentence_accuracy")
 ARGUMENTS, CHECKPOINTS = "arguments.json", "checkpoints"
 AUTO = "auto"
 

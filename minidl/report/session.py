@@ -19,7 +19,7 @@ from minidl.report.result import Result
 from minidl.report.run_folder import ARGUMENTS, AUTO, RunFolder, folder_of
 from minidl.runtime import current_runtime
 from minidl.training import Trainer
-from minidl.training.metrics import Accuracy
+from minidl.training.metrics import Score
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,7 +67,7 @@ class Session:
         chosen = None if resume == AUTO else folder_of(resume)[1]
         return read_checkpoint(chosen) if chosen is not None else folder.newest()
 
-    def note(self, trainer: Trainer, meter: Meter, score: Accuracy | None) -> None:
+    def note(self, trainer: Trainer, meter: Meter, score: Score | None) -> None:
         """The numbers of the step that has just ended; saves, if it is time to."""
         if self._folder is None:
             return
@@ -78,7 +78,7 @@ class Session:
             "items_per_second": meter.batch / step.seconds if step.seconds else None,
             "peak_bytes": step.grown.peak_bytes, "swapped_out_bytes": step.grown.swapped_out_bytes,
             "swapped_in_bytes": step.grown.swapped_in_bytes, "recomputed_bytes": step.grown.recomputed_bytes,
-            "top1": score and score.top1, "top5": score and score.top5})
+            "data_seconds": step.data_seconds} | (score.named if score else {}))
         every = self._options.checkpoint_every
         if done == self._length.steps or (self._length.ends_epoch(done) if every is None else done % every == 0):
             self.save(trainer)
@@ -115,7 +115,9 @@ def fixed_arguments(options: Options, batch: int, steps: int) -> Fixed:
              "--decay": options.decay, "--schedule": options.schedule, "--warmup-steps": options.warmup_steps,
              "--decay-steps": options.decay_steps, "--decay-rate": options.decay_rate,
              "--clip-grad": options.clip_grad, "--grad-accum-steps": options.accumulate,
-             "--label-smoothing": options.label_smoothing}
+             "--label-smoothing": options.label_smoothing, "--sequence-length": options.sequence_length,
+             "--vocab": options.vocab, "--vocab-size": options.vocab_size,
+             "--on-bad-file": "skip" if options.skips_bad_files else None}
     # Whoever trains longer sees the same steps first, unless the learning rates depend on where the end is.
     return fixed | {"--steps": steps if options.schedule in ENDING_SHAPES else None}
 

@@ -1,6 +1,6 @@
 """The closing summary: what the run needed, what management cost, and what to try next."""
 
-from minidl.report.meter import rate, share
+from minidl.report.meter import BOTTLENECK, rate, share
 from minidl.report.result import Result
 from minidl.units import format_bytes
 
@@ -21,7 +21,11 @@ def summary(result: Result, unmanaged_seconds: float | None, hints: list[str]) -
                                           f"{_cost(result.recompute_seconds, result)} recomputing"))
     learnt = [f"{name} {value:{form}}" for name, value, form in (
         ("loss", result.loss, ".6g"), ("test accuracy", result.accuracy, ".2%"),
-        ("among the top five", result.accuracy_top5, ".2%")) if value is not None]
+        ("among the top five", result.accuracy_top5, ".2%"), ("test Dice", result.dice, ".4f"),
+        ("held-out masked-LM loss", result.masked_lm_loss, ".4f"), ("words", result.masked_lm_accuracy, ".2%"),
+        ("next sentence", result.next_sentence_accuracy, ".2%")) if value is not None]
+    if result.examples_per_second is not None:
+        lines.append(("data", _data(result, result.examples_per_second)))
     if learnt:
         lines.append(("learnt", ", ".join(learnt)))
     lines += [("try next" if position == 0 else "", hint) for position, hint in enumerate(hints)]
@@ -35,6 +39,16 @@ def _speed(result: Result, unmanaged_seconds: float | None) -> str:
     if unmanaged_seconds:
         text += (f"; {share(unmanaged_seconds, result.step_seconds)} of the "
                  f"{rate(items, unmanaged_seconds)} images/s with unlimited memory")
+    return text
+
+
+def _data(result: Result, made: float) -> str:
+    """How the input pipeline keeps up: what it makes, what a step that never waits would take, and the waits."""
+    items = result.items_per_second * result.step_seconds
+    text = (f"{rate(made, 1.0)} examples/s can be made, {rate(items, result.step_seconds - result.data_seconds)} "
+            f"examples/s is what the steps take; a step waits {_cost(result.data_seconds, result)}")
+    if result.data_seconds > BOTTLENECK * result.step_seconds:
+        text += ": data is the bottleneck (--workers, smaller files, fewer pixels)"
     return text
 
 

@@ -3,10 +3,24 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any, Protocol
 
 import numpy as np
 
 IGNORED = -100  # a label that does not count, as in cross_entropy
+
+
+class Score(Protocol):
+    """What was counted over some test examples; those of two batches can be added up."""
+
+    @property
+    def count(self) -> int: ...
+
+    @property
+    def named(self) -> dict[str, float]:
+        """The numbers that are told, by the names that a run folder has for them."""
+
+    def __add__(self, other: Any) -> Any: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,6 +45,10 @@ class Accuracy:
         return Accuracy(self.count + other.count, self.right + other.right, self.among_five + other.among_five)
 
     @property
+    def named(self) -> dict[str, float]:
+        return {"top1": self.top1, "top5": self.top5}
+
+    @property
     def top1(self) -> float:
         """Share whose largest logit is that of the label."""
         return self.right / self.count
@@ -52,12 +70,83 @@ def ranks(logits: np.ndarray, labels: np.ndarray) -> np.ndarray:
     return np.where(np.isnan(own[:, 0]), logits.shape[1], before.sum(axis=1))
 
 
+@dataclass(frozen=True, slots=True)
+class Overlap:
+    """Pixels of each class, [classes]: predicted and there, and the two together; of two batches they add up."""
+
+    count: int
+    both: np.ndarray
+    together: np.ndarray
+
+    @classmethod
+    def of(cls, scores: np.ndarray, labels: np.ndarray) -> Overlap:
+        """scores: [N, classes, H, W], labels: [N, H, W]. Pixels with the label IGNORED do not count."""
+        seen, classes = labels != IGNORED, scores.shape[1]
+        return cls(len(labels), *_overlap(scores.argmax(axis=1)[seen], labels[seen], classes))
+
+    def __add__(self, other: Overlap) -> Overlap:
+        return Overlap(self.count + other.count, self.both + other.both, self.together + other.together)
+
+    @property
+    def named(self) -> dict[str, float]:
+        return {"dice": self.dice}
+
+    @property
+    def dice(self) -> float:
+        """Over all images at once: see ``dice``."""
+        return _mean_dice(self.both, self.together)
+
+
+@dataclass(frozen=True, slots=True)
+class Words:
+    """How well masked words and the order of segments were predicted; of two batches it can be added up.
+
+    loss   sum over the words of -log of the probability given to the right one (nats)
+    """
+
+    count: int
+    words: int
+    loss: float
+    right: int
+    ordered: int
+
+    @classmethod
+    def of(cls, logits: np.ndarray, labels: np.ndarray, order: np.ndarray, follows: np.ndarray) -> Words:
+        """logits: [words, vocabulary], labels: [words] (IGNORED: does not count); order: [N, 2], follows: [N]."""
+        counted = labels != IGNORED
+        logits, labels = logits[counted].astype(np.float64), labels[counted]
+        logits -= logits.max(axis=1, keepdims=True)
+        own = np.take_along_axis(logits, labels[:, None], axis=1)[:, 0]
+        loss = float((np.log(np.exp(logits).sum(axis=1)) - own).sum())
+        return cls(len(follows), len(labels), loss, int((ranks(logits, labels) < 1).sum()),
+                   int((order.argmax(axis=1) == follows).sum()))
+
+    def __add__(self, other: Words) -> Words:
+        return Words(self.count + other.count, self.words + other.words, self.loss + other.loss,
+                     self.right + other.right, self.ordered + other.ordered)
+
+    @property
+    def named(self) -> dict[str, float]:
+        return {"masked_lm_loss": self.loss / self.words, "masked_lm_accuracy": self.right / self.words,
+                "next_sentence_accuracy": self.ordered / self.count}
+
+
 def dice(predicted: np.ndarray, truth: np.ndarray, classes: int) -> float:
     """Mean over the classes of 2 |A and B| / (|A| + |B|), A the pixels predicted to be of a class, B those that are.
 
     Both: integers of any one shape, below ``classes``. A class that neither has does not count; if there is no other
     it is NaN. Dice, "Measures of the Amount of Ecologic Association Between Species", Ecology 26 (1945).
     """
+    return _mean_dice(*_overlap(predicted, truth, classes))
+
+
+def _overlap(predicted: np.ndarray, truth: np.ndarray, classes: int) -> tuple[np.ndarray, np.ndarray]:
+    """(pixels of each class in both, in one plus in the other), [classes] each."""
     both = np.bincount(truth[predicted == truth].ravel(), minlength=classes)
-    either = np.bincount(predicted.ravel(), minlength=classes) + np.bincount(truth.ravel(), minlength=classes)
-    return float(np.mean(2 * both[either > 0] / either[either > 0])) if (either > 0).any() else float("nan")
+    together = np.bincount(predicted.ravel(), minlength=classes) + np.bincount(truth.ravel(), minlength=classes)
+    return both, together
+
+
+def _mean_dice(both: np.ndarray, together: np.ndarray) -> float:
+    there = together > 0
+    return float(np.mean(2 * both[there] / together[there])) if there.any() else float("nan")

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from typing import Any
 
 from minidl.autograd import no_grad
-from minidl.data import Batch
+from minidl.data import AnyBatch
 from minidl.nn import Module
 from minidl.ops import scale
 from minidl.optim import Optimizer, Schedule, clip_global_norm
 from minidl.runtime import current_runtime, parameter
 from minidl.tensor import Tensor
-from minidl.training.metrics import Accuracy
+from minidl.training import scores
+from minidl.training.metrics import Score
 
 STEPS = "steps"  # the runtime's counter of steps done: a dry run puts it back, a checkpoint keeps it
 
@@ -25,16 +27,19 @@ class Trainer:
     accumulate   parts that a batch is cut into. Their gradients are added up before the one update; a loss that is a
                  mean over equal parts is the mean of theirs. (Batch norm normalises each part by itself.)
     clip_norm    the most that the gradients' global norm may be; None: no limit
+    score        of the model's predictions for a batch: one of ``minidl.training.scores``
     """
 
-    def __init__(self, model: Module, optimizer: Optimizer, loss: Callable[[Batch], Tensor], schedule: Schedule, *,
-                 accumulate: int = 1, clip_norm: float | None = None) -> None:
+    def __init__(self, model: Module, optimizer: Optimizer, loss: Callable[[Any], Tensor], schedule: Schedule, *,
+                 accumulate: int = 1, clip_norm: float | None = None,
+                 score: Callable[[Module, Any], Score] = scores.of_images) -> None:
         self.model = model
         self.optimizer = optimizer
         self.schedule = schedule
         self.accumulate = accumulate
         self.clip_norm = clip_norm
         self._loss = loss
+        self._score = score
         # On the device, so that the parts' losses are added up without being read one by one.
         self._total = parameter((), requires_grad=False) if accumulate > 1 else None
 
@@ -43,7 +48,7 @@ class Trainer:
         """How many steps the current runtime has done, those before a checkpoint included."""
         return current_runtime().counters.get(STEPS, 0)
 
-    def step(self, batch: Batch) -> float:
+    def step(self, batch: AnyBatch) -> float:
         """One iteration; returns the loss, NaN on a device without values."""
         runtime, done = current_runtime(), self.steps_done
         self.optimizer.lr = self.schedule(done)
@@ -58,7 +63,7 @@ class Trainer:
         runtime.counters[STEPS] = done + 1
         return loss
 
-    def _add_gradients(self, batch: Batch) -> Tensor:
+    def _add_gradients(self, batch: AnyBatch) -> Tensor:
         """Differentiate the loss of a batch, part by part; returns it."""
         if self._total is None:
             loss = self._loss(batch)
@@ -72,17 +77,16 @@ class Trainer:
             del loss  # its record is all that still holds the images
         return self._total.alias()
 
-    def evaluate(self, batches: Iterable[Batch]) -> Accuracy | None:
-        """How many images the model recognises, in inference mode; None without images, or without values."""
+    def evaluate(self, batches: Iterable[AnyBatch]) -> Any:
+        """The Score of all batches together, in inference mode; None without any, or without values."""
         runtime = current_runtime()
-        score = Accuracy()
+        score: Any = None
         if runtime.device.has_values:
             self.model.eval()
             with no_grad():
                 for batch in batches:
                     with runtime.iteration():
-                        images, _ = batch.upload(runtime)
-                        score += Accuracy.of(self.model(images).numpy(), batch.labels)
-                        del images
+                        found = self._score(self.model, batch)
+                    score = found if score is None else score + found
             self.model.train()
-        return score if score.count else None
+        return score

@@ -17,7 +17,7 @@ _GUTENBERG = re.compile(r"\*\*\*\s*(START|END) OF (?:THE|THIS) PROJECT GUTENBERG
 _LATIN = re.compile(rb"character set encoding:\s*(?:iso[ -]?(?:8859-1|latin-1)|ascii)", re.IGNORECASE)
 _HEAD_LINES = 400  # in which a file says what it is
 # After a full stop, and before a capital letter, a figure or a quotation mark.
-_SENTENCE_END = re.compile(r"""(?<=[.!?]["'\u201d\u2019)])\s+|(?<=[.!?])\s+(?=["'\u201c\u2018(]*[A-Z0-9])""")
+_SENTENCE_END = re.compile(r"""(?:(?<=[.!?])|(?<=[.!?]["'\u201d\u2019)]))\s+(?=["'\u201c\u2018(]*[A-Z0-9])""")
 _TITLE_END = re.compile(r"\b(?:Mr|Mrs|Ms|Dr|St|Prof|Rev|Hon|Messrs|vol|No|[A-Z])\.$")
 MOST_LINE_CHARACTERS = 1 << 20  # more is no sentence, but a file of another kind
 

@@ -1,7 +1,8 @@
 """A data set of sentences for BERT: a corpus and a vocabulary in, batches of masked pairs out."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Iterator, Sequence
 from functools import partial
+from itertools import chain
 from pathlib import Path
 
 import numpy as np
@@ -12,7 +13,7 @@ from minidl.data.feed import Feed, Job
 from minidl.data.source import BadFile, BadFiles
 from minidl.data.text.corpus import documents
 from minidl.data.text.pairs import EXTRA, IGNORED, Pair, Span, example_of, make_pairs
-from minidl.data.text.token_file import Tokens, fingerprint, is_made_of, read_tokens, write_tokens
+from minidl.data.text.token_file import UNKNOWN, Tokens, fingerprint, is_made_of, read_tokens, write_tokens
 from minidl.data.text.vocabulary import Vocabulary, read_vocabulary, train_vocabulary
 from minidl.errors import UserError
 
@@ -32,12 +33,11 @@ class Sentences:
     class_names: tuple[str, ...] = ()
     real = True
 
-    def __init__(self, tokens: Tokens, vocabulary: Vocabulary, *, length: int, predictions: int, bad: BadFiles,
+    def __init__(self, tokens: Tokens, vocabulary: Vocabulary, *, length: int, predictions: int,
                  feed: Feed) -> None:
         if length < LEAST_LENGTH:
             raise UserError(f"--sequence-length must be at least {LEAST_LENGTH} for pairs of sentences, not {length}")
         self.input_shape: ImageShape = (length,)
-        self.bad = bad
         self.feed: Feed | None = feed
         self.vocabulary = vocabulary
         self.predictions = predictions
@@ -63,15 +63,15 @@ class Sentences:
     def described(self) -> str:
         """For people."""
         tokens = self._tokens
-        return (f"{len(tokens.document_ends)} documents, {len(tokens.sentence_ends)} sentences, {len(tokens.ids)} tokens "
-                f"of {len(self.vocabulary)} word pieces with a unigram entropy of {self.unigram_entropy:.3f}; "
+        return (f"{len(tokens.document_ends)} documents, {len(tokens.sentence_ends)} sentences, {len(tokens.ids)} "
+                f"tokens of {len(self.vocabulary)} word pieces with a unigram entropy of {self.unigram_entropy:.3f}; "
                 f"{len(self._train)} pairs to train on, {len(self._test)} to test with")
 
     def shapes(self, batch: int) -> TextBatch:
         """A batch without values."""
         return TextBatch(batch, self.input_shape[0], self.predictions)
 
-    def batches(self, batch: int, *, seed: int = 0, skip: int = 0) -> Iterator[TextBatch]:
+    def batches(self, batch: int, *, seed: int = 0, skip: int = 0) -> Generator[TextBatch, None, None]:
         """See Data."""
         chosen = in_order(len(self._train), batch, seed=seed, skip=skip)
         yield from self._feed.run(self._job(self._train, some, seed) for some in chosen)
@@ -109,19 +109,44 @@ def open_sentences(paths: Sequence[Path], *, vocab: Path | None, vocab_size: int
     Raises BadFile, with its name, for a file that is no text; UserError for one that cannot be written, and for a
     corpus without a pair to train on.
     """
-    if vocab is not None:
-        vocabulary = read_vocabulary(vocab)
-    else:
-        vocabulary = train_vocabulary((sentence for document in _documents(paths, bad) for sentence in document),
-                                      vocab_size)
-    made_of = fingerprint(paths, vocabulary)
+    vocabulary, made_of = _kept(paths, vocab, vocab_size, token_file)
+    if vocabulary is None:
+        vocabulary = train_vocabulary(lambda: chain.from_iterable(_documents(paths, bad)), vocab_size)
+        made_of = fingerprint(paths, vocabulary, trained_for=vocab_size)
+        _write(_beside(token_file), vocabulary)
     if not is_made_of(token_file, made_of):
-        write_tokens(token_file, _documents(paths, bad), vocabulary, made_of)
+        # Without some of its files the corpus is another one; the next start has to find (and to tell) that again.
+        write_tokens(token_file, _documents(paths, bad), vocabulary, lambda: UNKNOWN if len(bad) else made_of)
     tokens = read_tokens(token_file)
-    data = Sentences(tokens, vocabulary, length=length, predictions=predictions, bad=bad, feed=feed)
+    data = Sentences(tokens, vocabulary, length=length, predictions=predictions, feed=feed)
     if not data.train_size:
         raise UserError(f"{paths[0]}: there is not a pair of sentences to train on in it")
     return data
+
+
+def _kept(paths: Sequence[Path], vocab: Path | None, vocab_size: int,
+          token_file: Path) -> tuple[Vocabulary | None, bytes]:
+    """The vocabulary that was given, or that of the token file if both were made of this text; and the fingerprint."""
+    if vocab is not None:
+        vocabulary = read_vocabulary(vocab)
+        return vocabulary, fingerprint(paths, vocabulary, trained_for=None)
+    if token_file.exists() and _beside(token_file).exists():
+        vocabulary = read_vocabulary(_beside(token_file))
+        made_of = fingerprint(paths, vocabulary, trained_for=vocab_size)
+        if is_made_of(token_file, made_of):
+            return vocabulary, made_of
+    return None, UNKNOWN
+
+
+def _beside(token_file: Path) -> Path:
+    return token_file.with_name(token_file.name + ".vocab.txt")
+
+
+def _write(path: Path, vocabulary: Vocabulary) -> None:
+    try:
+        path.write_text(vocabulary.text(), encoding="utf-8", newline="\n")
+    except OSError as error:
+        raise UserError(f"cannot write {path}: {error.strerror or error}; --token-file names another place") from None
 
 
 def _documents(paths: Sequence[Path], bad: BadFiles) -> Iterator[list[str]]:

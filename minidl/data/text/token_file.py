@@ -13,7 +13,7 @@ All little-endian. Nothing is taken from a file whose length does not agree with
 import hashlib
 import os
 from array import array
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
@@ -27,6 +27,7 @@ from minidl.errors import UserError
 
 MAGIC = b"minidl tokens 1\n"
 HEADER_BYTES = len(MAGIC) + 6 * 8 + 32
+UNKNOWN = bytes(32)  # made of what is not to be found again: it will be made anew
 _GROUP = 256  # documents that are encoded at once
 _CHECKED = 1 << 22  # tokens
 
@@ -45,9 +46,12 @@ class Tokens:
         return self.ids[self.sentence_ends[first - 1] if first else 0:self.sentence_ends[end - 1] if end else 0]
 
 
-def fingerprint(paths: Sequence[Path], vocabulary: Vocabulary) -> bytes:
-    """What a token file is made of, 32 bytes; paths do not count, what is in the files does. Raises UserError."""
-    whole = hashlib.sha256(vocabulary.text().encode())
+def fingerprint(paths: Sequence[Path], vocabulary: Vocabulary, *, trained_for: int | None) -> bytes:
+    """What a token file is made of, 32 bytes; paths do not count, what is in the files does.
+
+    trained_for  how many pieces were asked for, of a vocabulary that was trained. Raises UserError.
+    """
+    whole = hashlib.sha256(f"{trained_for} {vocabulary.text()}".encode())
     for path in paths:
         try:
             with open(path, "rb") as file:
@@ -57,8 +61,12 @@ def fingerprint(paths: Sequence[Path], vocabulary: Vocabulary) -> bytes:
     return whole.digest()
 
 
-def write_tokens(path: Path, documents: Iterable[Document], vocabulary: Vocabulary, made_of: bytes) -> None:
-    """Encode a corpus, a few documents at a time. The file is there when it is complete. Raises UserError."""
+def write_tokens(path: Path, documents: Iterable[Document], vocabulary: Vocabulary,
+                 made_of: Callable[[], bytes]) -> None:
+    """Encode a corpus, a few documents at a time. The file is there when it is complete. Raises UserError.
+
+    made_of is asked for at the end, when it is known whether all of the corpus was read.
+    """
     kind = np.dtype("<u2" if len(vocabulary) <= 1 << 16 else "<u4")
     sentence_ends, document_ends = array("q"), array("q")
     total = 0
@@ -82,7 +90,7 @@ def write_tokens(path: Path, documents: Iterable[Document], vocabulary: Vocabula
                 file.write(np.array(ends, "<i8").tobytes())
             file.seek(0)
             counts = len(document_ends), len(sentence_ends), total, kind.itemsize, len(vocabulary), 0
-            file.write(MAGIC + np.array(counts, "<u8").tobytes() + made_of)
+            file.write(MAGIC + np.array(counts, "<u8").tobytes() + made_of())
             file.flush()
             os.fsync(file.fileno())
         os.replace(unfinished, path)

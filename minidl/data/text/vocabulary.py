@@ -5,7 +5,8 @@ al. 2019). The package tokenizers does both; it is imported when it is needed. A
 BERT's ``vocab.txt``; pieces inside of words begin with ``##``.
 """
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ from minidl.errors import UserError
 
 SPECIAL = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
 MOST_PIECES = 1 << 20
+MOST_LETTERS = 2000  # those inside of words, ##, counted apart
 MOST_FILE_BYTES = 1 << 26
 
 
@@ -74,16 +76,31 @@ def read_vocabulary(path: Path) -> Vocabulary:
     return Vocabulary([piece.removesuffix("\r") for piece in pieces], name=str(path))
 
 
-def train_vocabulary(sentences: Iterable[str], size: int) -> Vocabulary:
-    """At most ``size`` pieces, in small letters, found in a text. Raises UserError if the size has no room for any."""
-    if size <= len(SPECIAL):
-        raise UserError(f"--vocab-size must be above {len(SPECIAL)}, the number of special pieces, not {size}")
+def train_vocabulary(sentences: Callable[[], Iterable[str]], size: int) -> Vocabulary:
+    """At most ``size`` pieces, in small letters, found in a text that is gone through twice; always the same ones.
+
+    Raises UserError if there is not even room for the letters.
+    """
     tokenizers = _tokenizers()
     tokenizer = _finding_words(tokenizers, tokenizers.models.WordPiece(unk_token=SPECIAL[1]), lowercase=True)
-    trainer = tokenizers.trainers.WordPieceTrainer(vocab_size=size, special_tokens=list(SPECIAL), show_progress=False)
-    tokenizer.train_from_iterator(_in_groups(sentences), trainer)
+    # Letters are given their numbers here, in order: the trainer's own order, and with it which of two pairs that are
+    # equally frequent becomes a piece, is another one in every process.
+    first = [*SPECIAL, *_letters(tokenizer, sentences())]
+    if size < len(first):
+        raise UserError(f"--vocab-size must be at least {len(first)}, for this text's letters, not {size}")
+    trainer = tokenizers.trainers.WordPieceTrainer(vocab_size=size, special_tokens=first, show_progress=False)
+    tokenizer.train_from_iterator(_in_groups(sentences()), trainer)
     numbers: dict[str, int] = tokenizer.get_vocab()
     return Vocabulary(sorted(numbers, key=numbers.__getitem__))
+
+
+def _letters(tokenizer: Any, sentences: Iterable[str]) -> list[str]:
+    """What words begin with and go on with (``##``), in order; the rarer ones of very many are left out."""
+    found: Counter[str] = Counter()
+    for sentence in sentences:
+        for word, _ in tokenizer.pre_tokenizer.pre_tokenize_str(tokenizer.normalizer.normalize_str(sentence)):
+            found.update((word[0], *("##" + letter for letter in word[1:])))
+    return sorted(sorted(found, key=lambda letter: (-found[letter], letter))[:MOST_LETTERS])
 
 
 def _finding_words(tokenizers: Any, model: Any, *, lowercase: bool) -> Any:

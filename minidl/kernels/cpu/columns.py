@@ -125,8 +125,6 @@ def span(count: int, size: int, tap: int, stride: int, padding: int) -> Any:
 
 # The loops below run over slices from zero: an index that the compiler knows not to be negative needs no test for
 # Python's wrap-around, and only then are they made of vector instructions.
-# The loops below run over slices from zero: an index that the compiler knows not to be negative needs no test for
-# Python's wrap-around, and only then are they made of vector instructions.
 @compiled
 def _fill(target: Any, at: int, count: int, value: Any) -> None:
     part = target[at:at + count]
@@ -147,18 +145,19 @@ def _add(target: Any, at: int, step: int, source: Any, start: int, count: int) -
 
 
 @compiled
-def scatter(dx: Any, columns: Any, at: int, ld: int, size: Any, output: Any, kernel: Any, stride: Any, padding: Any,
-            channel_count: int, images: Any, channels: Any, rows: Any) -> None:
-    """Add every column entry to the element of dx [N, channel_count, height, width] that it came from.
+def scatter(dx: Any, to: int, image_step: int, columns: Any, at: int, ld: int, size: Any, output: Any, kernel: Any,
+            stride: Any, padding: Any, images: int, channels: int, rows: Any) -> None:
+    """Add every column entry to the element of dx that it came from.
 
-    What stands in the columns of taps that fall outside the image is overwritten.
+    dx is [images, channels, height, width] from element ``to`` on, an image every ``image_step`` elements. What stands
+    in the columns of taps that fall outside the image is overwritten.
     """
     height, width = size
     q_count = output[1]
     row_count = rows[1] - rows[0]
     shifted = stride[0] == 1 and stride[1] == 1 and width == q_count
     row = at
-    for c in range(channels[0], channels[1]):
+    for c in range(channels):
         for r in range(kernel[0]):
             p_first, p_last = span(output[0], height, r, stride[0], padding[0])
             p_first = min(max(p_first, rows[0]), rows[1])
@@ -166,9 +165,9 @@ def scatter(dx: Any, columns: Any, at: int, ld: int, size: Any, output: Any, ker
             for s in range(kernel[1]):
                 q_first, q_last = span(q_count, width, s, stride[1], padding[1])
                 if q_last > q_first and p_last > p_first:
-                    for n in range(images[0], images[1]):
-                        start = row + ((n - images[0]) * row_count - rows[0]) * q_count
-                        begin = (n * channel_count + c) * height * width
+                    for n in range(images):
+                        start = row + (n * row_count - rows[0]) * q_count
+                        begin = to + n * image_step + c * height * width
                         if shifted:
                             for p in range(p_first, p_last - 1):
                                 _fill(columns, start + p * q_count + q_last, q_count - q_last, 0)

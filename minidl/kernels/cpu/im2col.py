@@ -11,6 +11,9 @@ nothing is left to be summed up afterwards.
 A tile of dgrad is whole images, or one image in pieces that come one after the other. Cuts follow from the shapes
 alone, and worker i does tasks i, i + workers, ..., in its own part of the workspace: the result does not depend on how
 many workers there are. Tensors are flat arrays with strides; y, dx and dw are dense. Knows no metas.
+
+Halves (elements.py) are decoded where they are packed; weights, and results until they are complete, have a float32
+copy of a task's part in the buffer.
 """
 
 from functools import partial
@@ -21,6 +24,7 @@ import numpy as np
 
 from minidl.kernels.cpu.columns import PLACES, locate, pack, padded, scatter, transpose
 from minidl.kernels.cpu.compiled import compiled
+from minidl.kernels.cpu.elements import operand, read, room, write
 from minidl.kernels.cpu.product import multiply
 from minidl.kernels.cpu.vectors import lanes
 
@@ -30,6 +34,7 @@ parallel = partial(compiled, parallel=True)
 #   tile    pixels of it (fprop, wgrad), or rows of an image (dgrad)
 #   images  dgrad: of a tile; fprop: 1 if a tile is a piece of one image, more if it may be of several
 #   chunk, block, width    channels that are gathered at a time, channels of a task, pixels of the widest tile
+#   weights, results       elements of the buffer, at its start, for decoded weights and results; 0 if there are none
 
 
 @compiled
@@ -37,20 +42,22 @@ def _fprop_task(y: Any, x: Any, x_strides: Any, w: Any, b: Any, buffer: Any, at:
                 w_shape: Any, y_shape: Any, stride: Any, padding: Any, cuts: Any, task: int) -> None:
     n_count, c_count, height, width = x_shape
     k_count, taps, area = w_shape[0], w_shape[1] * w_shape[2], y_shape[0] * y_shape[1]
-    panel = 3 * lanes(y)
+    panel = 3 * lanes(buffer)
     blocks = (k_count + cuts[3] - 1) // cuts[3]
     tile, k = task // blocks, task % blocks * cuts[3]
     block = min(cuts[3], k_count - k)
-    if cuts[1] == 1:  # a piece of one image: the product goes straight to y
+    weights_at, at, straight = at, at + cuts[5], cuts[1] == 1
+    if straight:  # a piece of one image: the product goes straight to y
         pieces = (area + cuts[0] - 1) // cuts[0]
         first = tile // pieces * area + tile % pieces * cuts[0]
         last = min(first + cuts[0], (tile // pieces + 1) * area)
-        out, out_at, ld, columns_at = y, first // area * k_count * area + k * area + first % area, area, at
+        out_at, ld, columns_at = first // area * k_count * area + k * area + first % area, area, at
     else:
         first = tile * cuts[0]
         last = min(first + cuts[0], n_count * area)
-        ld = padded(last - first, lanes(y))
-        out, out_at, columns_at = buffer, at, at + block * ld
+        ld = padded(last - first, lanes(buffer))
+        out_at, columns_at = at, at + block * ld
+    out = room(y, buffer, straight)
     count = last - first
     image = first // area
     locate(places, (first, last), y_shape, stride, padding, x_strides, lanes(buffer))
@@ -63,9 +70,11 @@ def _fprop_task(y: Any, x: Any, x_strides: Any, w: Any, b: Any, buffer: Any, at:
         stop = min(c + cuts[2], c_count)
         pack(buffer, columns_at, panel, x, x_strides, (height, width), (w_shape[1], w_shape[2]), (c, stop), places,
              image, count)
-        multiply(out, out_at, ld, w, (k * c_count + c) * taps, c_count * taps, 1, buffer, columns_at, block, count,
-                 (stop - c) * taps, c > 0 or b.size > 0)
-    if cuts[1] > 1:
+        depth = (stop - c) * taps
+        a, a_at, down, across = operand(w, (k * c_count + c) * taps, c_count * taps, 1, buffer, weights_at, block,
+                                        depth)
+        multiply(out, out_at, ld, a, a_at, down, across, buffer, columns_at, block, count, depth, c > 0 or b.size > 0)
+    if not straight:
         for i in range(block):
             pixel = first
             while pixel < last:
@@ -73,7 +82,7 @@ def _fprop_task(y: Any, x: Any, x_strides: Any, w: Any, b: Any, buffer: Any, at:
                 to, origin = (pixel // area * k_count + k + i) * area + pixel % area, at + i * ld + pixel - first
                 target, source = y[to:to + run], buffer[origin:origin + run]
                 for j in range(run):
-                    target[j] = source[j]
+                    write(target, j, source[j])
                 pixel += run
 
 
@@ -90,58 +99,85 @@ def fprop(y: Any, x: Any, x_strides: Any, w: Any, b: Any, buffer: Any, x_shape: 
 
 
 @compiled
-def _dgrad_task(dx: Any, dy: Any, dy_strides: Any, w: Any, onto: Any, onto_strides: Any, buffer: Any, at: int,
-                places: Any, x_shape: Any, w_shape: Any, y_shape: Any, stride: Any, padding: Any, cuts: Any,
+def _plane(out: Any, at: int, size: Any, onto: Any, origin: int, strides: Any) -> None:
+    """Set an image of one channel to what it is added to: to zero where ``onto`` is empty."""
+    height, width = size
+    for h in range(height):
+        row, start = out[at + h * width:at + (h + 1) * width], origin + h * strides[2]
+        if not onto.size:
+            row[:] = 0
+        elif strides[3] == 1:
+            source = onto[start:start + width]
+            for j in range(width):
+                row[j] = read(source, j)
+        else:
+            for j in range(width):
+                row[j] = read(onto, start + j * strides[3])
+
+
+@compiled
+def _dgrad_task(dx: Any, dy: Any, dy_strides: Any, w: Any, onto: Any, onto_strides: Any, kept: bool, buffer: Any,
+                at: int, places: Any, x_shape: Any, w_shape: Any, y_shape: Any, stride: Any, padding: Any, cuts: Any,
                 task: int) -> None:
     n_count, c_count, height, width = x_shape
     k_count, taps = w_shape[0], w_shape[1] * w_shape[2]
-    area, panel = y_shape[0] * y_shape[1], 3 * lanes(dx)
+    area, panel = y_shape[0] * y_shape[1], 3 * lanes(buffer)
     blocks = (c_count + cuts[3] - 1) // cuts[3]
     images = (task // blocks * cuts[1], min((task // blocks + 1) * cuts[1], n_count))
     c_first = task % blocks * cuts[3]
     c_last = min(c_first + cuts[3], c_count)
     same = (cuts[1] == 1 and taps == 1 and stride[0] == 1 and stride[1] == 1 and padding[0] == 0 and padding[1] == 0)
-    for n in range(images[0], images[1]):
-        for c in range(c_first, c_last):
-            to, origin = (n * c_count + c) * height * width, n * onto_strides[0] + c * onto_strides[1]
-            if onto.size and onto_strides[3] == 1 and onto_strides[2] == width:
-                dx[to:to + height * width] = onto[origin:origin + height * width]
-            elif onto.size:
-                for h in range(height):
-                    for j in range(width):
-                        dx[to + h * width + j] = onto[origin + h * onto_strides[2] + j * onto_strides[3]]
-            elif not same:
-                dx[to:to + height * width] = 0
+    plane, weights_at, straight = height * width, at, cuts[6] == 0
+    out = room(dx, buffer, True)
+    to, step = (images[0] * c_count + c_first) * plane, c_count * plane
+    if not straight:
+        to, step = at + cuts[5], (c_last - c_first) * plane
+    at += cuts[5] + cuts[6]
+    if not kept and (onto.size or not same):
+        for n in range(images[1] - images[0]):
+            for c in range(c_last - c_first):
+                _plane(out, to + n * step + c * plane, (height, width), onto,
+                       (images[0] + n) * onto_strides[0] + (c_first + c) * onto_strides[1], onto_strides)
     for p in range(0, y_shape[0], cuts[0]):
         rows = (p, min(p + cuts[0], y_shape[0]))
         pixels = (images[0] * area + p * y_shape[1], (images[1] - 1) * area + rows[1] * y_shape[1])
         count = pixels[1] - pixels[0]
-        ld = padded(count, lanes(dx))
+        ld = padded(count, lanes(buffer))
         columns_at = at + k_count * ((count + panel - 1) // panel * panel)
         locate(places, pixels, y_shape, (1, 1), (0, 0), dy_strides, lanes(buffer))
         pack(buffer, at, panel, dy, dy_strides, y_shape, (1, 1), (0, k_count), places, images[0], count)
         if same:
-            multiply(dx, (images[0] * c_count + c_first) * area + p * y_shape[1], area, w, c_first, 1, c_count,
-                     buffer, at, c_last - c_first, count, k_count, onto.size > 0)
+            a, a_at, down, across = operand(w, c_first, 1, c_count, buffer, weights_at, c_last - c_first, k_count)
+            multiply(out, to + p * y_shape[1], area, a, a_at, down, across, buffer, at, c_last - c_first, count,
+                     k_count, kept or onto.size > 0)
             continue
         for c in range(c_first, c_last, cuts[2]):
             stop = min(c + cuts[2], c_last)
-            multiply(buffer, columns_at, ld, w, c * taps, 1, c_count * taps, buffer, at, (stop - c) * taps, count,
-                     k_count, False)
-            scatter(dx, buffer, columns_at, ld, (height, width), y_shape, (w_shape[1], w_shape[2]), stride, padding,
-                    c_count, images, (c, stop), rows)
+            m = (stop - c) * taps
+            a, a_at, down, across = operand(w, c * taps, 1, c_count * taps, buffer, weights_at, m, k_count)
+            multiply(buffer, columns_at, ld, a, a_at, down, across, buffer, at, m, count, k_count, False)
+            scatter(out, to + (c - c_first) * plane, step, buffer, columns_at, ld, (height, width), y_shape,
+                    (w_shape[1], w_shape[2]), stride, padding, images[1] - images[0], stop - c, rows)
+    if not straight:
+        for n in range(images[1] - images[0]):
+            for c in range(c_last - c_first):
+                start, end = to + n * step + c * plane, ((images[0] + n) * c_count + c_first + c) * plane
+                source, target = out[start:start + plane], dx[end:end + plane]
+                for i in range(plane):
+                    write(target, i, source[i])
 
 
 @parallel
-def dgrad(dx: Any, dy: Any, dy_strides: Any, w: Any, onto: Any, onto_strides: Any, buffer: Any, x_shape: Any,
-          w_shape: Any, y_shape: Any, stride: Any, padding: Any, cuts: Any, workers: int, tasks: int) -> None:
-    """dx = adjoint of the convolution of dy and w, plus ``onto`` (which may be dx) if that is not empty."""
+def dgrad(dx: Any, dy: Any, dy_strides: Any, w: Any, onto: Any, onto_strides: Any, kept: bool, buffer: Any,
+          x_shape: Any, w_shape: Any, y_shape: Any, stride: Any, padding: Any, cuts: Any, workers: int,
+          tasks: int) -> None:
+    """dx = adjoint of the convolution of dy and w, plus ``onto`` if that is not empty, or what dx holds if ``kept``."""
     share = buffer.size // workers
     for worker in numba.prange(workers):
         places = np.empty((PLACES, cuts[4]), np.int32)
         for task in range(worker, tasks, workers):
-            _dgrad_task(dx, dy, dy_strides, w, onto, onto_strides, buffer, worker * share, places, x_shape, w_shape,
-                        y_shape, stride, padding, cuts, task)
+            _dgrad_task(dx, dy, dy_strides, w, onto, onto_strides, kept, buffer, worker * share, places, x_shape,
+                        w_shape, y_shape, stride, padding, cuts, task)
 
 
 @compiled
@@ -149,18 +185,19 @@ def _wgrad_task(dw: Any, dy: Any, dy_strides: Any, x: Any, x_strides: Any, buffe
                 x_shape: Any, w_shape: Any, y_shape: Any, stride: Any, padding: Any, cuts: Any, task: int) -> None:
     n_count, c_count, height, width = x_shape
     k_count, taps, area = w_shape[0], w_shape[1] * w_shape[2], y_shape[0] * y_shape[1]
-    panel = 3 * lanes(dw)
+    lane_count = lanes(buffer)
+    panel = 3 * lane_count
     chunks = (c_count + cuts[2] - 1) // cuts[2]
     c, k = task % chunks * cuts[2], task // chunks * cuts[3]
     channels, block = (c, min(c + cuts[2], c_count)), min(cuts[3], k_count - k)
     m = (channels[1] - channels[0]) * taps
-    ld = padded(block, lanes(dw))
+    ld = padded(block, lane_count)
     right_at = at + m * ld
     columns_at = right_at + (block + panel - 1) // panel * panel * cuts[4]
     for first in range(0, n_count * area, cuts[0]):
         last = min(first + cuts[0], n_count * area)
         count, image = last - first, first // area
-        pitch = padded(count, lanes(dw))
+        pitch = padded(count, lane_count)
         locate(places, (first, last), y_shape, (1, 1), (0, 0), dy_strides, lanes(buffer))
         transpose(buffer, right_at, panel, dy, dy_strides, y_shape, (k, k + block), places, image, count)
         locate(places, (first, last), y_shape, stride, padding, x_strides, lanes(buffer))
@@ -170,7 +207,7 @@ def _wgrad_task(dw: Any, dy: Any, dy_strides: Any, x: Any, x_strides: Any, buffe
     for i in range(block):
         to = ((k + i) * c_count + c) * taps
         for j in range(m):
-            dw[to + j] = buffer[at + j * ld + i]
+            write(dw, to + j, buffer[at + j * ld + i])
 
 
 @parallel

@@ -8,7 +8,7 @@ import numpy as np
 
 from minidl.kernels.cpu.blocks import Array
 from minidl.kernels.cpu.cuts import even, panel, pieces, up
-from minidl.kernels.cpu.flat import flat, row
+from minidl.kernels.cpu.flat import computed, flat, row
 from minidl.kernels.cpu.sums import sum_to
 from minidl.meta import Shape
 
@@ -42,15 +42,16 @@ def _cuts(count: int, m: int, n: int, panel: int) -> tuple[int, int]:
     return up(even(m, max(min(ROWS, pieces(m, pieces(TASKS, tasks))), 32)), 8), width
 
 
-def _multiply(y: Array, a: Array, b: Array, bias: Array | None = None, *, keep: bool = False) -> None:
-    """y = a b (+ bias, or y if ``keep``): over the last two dimensions, broadcast over the others; y is dense."""
+def _multiply(y: Array, a: Array, b: Array, bias: Array | None = None, *, summed: bool = False) -> None:
+    """y = a b (+ bias) over the last two dimensions, broadcast over the others, or summed over them; y is dense."""
     from minidl.kernels.cpu import matrices  # compiled with Numba: not loaded by devices that only count
-    batch, (m, n), k = y.shape[:-2], y.shape[-2:], a.shape[-1]
+    batch, (m, n), k = a.shape[:-2] if summed else y.shape[:-2], y.shape[-2:], a.shape[-1]
     a_flat, b_flat = _operand(a, batch), _operand(b, batch)
-    cuts = _cuts(a_flat[1].size, m, n, panel(y.itemsize))
+    dtype, parts = computed(y.dtype), a_flat[1].size if summed else 1
+    cuts = _cuts(a_flat[1].size // parts, m, n, panel(dtype.itemsize))
     workers = 1 if y.size * k < SERIAL else numba.get_num_threads()
-    bias = NONE[y.dtype] if bias is None else row(bias)
-    matrices.products(y.reshape(-1), *a_flat, *b_flat, bias, keep, m, n, k, *cuts, workers)
+    bias = NONE[dtype] if bias is None else np.ascontiguousarray(bias, dtype)
+    matrices.products(row(y), *a_flat, *b_flat, bias, parts, m, n, k, *cuts, y.itemsize == 2, workers)
 
 
 def _rows(array: Array) -> Array:
@@ -80,8 +81,7 @@ def linear_dgrad(dx: Array, dy: Array, w: Array) -> None:
 def linear_wgrad(dw: Array, dy: Array, x: Array) -> None:
     """dy^T x, summed over all rows"""
     if dy.ndim > 2 and not (dy.flags.c_contiguous and x.flags.c_contiguous):
-        for index in np.ndindex(dy.shape[:-2]):
-            _multiply(dw, dy[index].T, x[index], keep=any(index))
+        _multiply(dw, dy.swapaxes(-1, -2), x, summed=True)
         return
     _multiply(dw, _rows(dy).T, _rows(x))
 

@@ -2,6 +2,7 @@
 
 A task makes the part of one product that has a few panels of columns and a block of rows; it packs its part of B, in
 pieces of DEPTH rows, and multiplies. Cuts follow from the shapes alone, and no two tasks write the same element.
+Halves (elements.py) are decoded piece by piece, and rounded once the sums are complete.
 Knows flat arrays and strides.
 """
 
@@ -12,6 +13,7 @@ import numba
 import numpy as np
 
 from minidl.kernels.cpu.compiled import compiled
+from minidl.kernels.cpu.elements import operand, read, room, write
 from minidl.kernels.cpu.product import multiply
 from minidl.kernels.cpu.vectors import lanes, pick_run, turn_run
 
@@ -40,37 +42,51 @@ def _pack(panels: Any, b: Any, at: int, row: int, column: int, depth: int, count
         for j in range(count):
             to = j // width * depth * width + j % width
             for i in range(depth):
-                panels[to + i * width] = b[at + i * row + j * column]
+                panels[to + i * width] = read(b, at + i * row + j * column)
 
 
 @parallel
 def products(c: Any, a: Any, a_starts: Any, a_row: int, a_column: int, b: Any, b_starts: Any, b_row: int,
-             b_column: int, bias: Any, keep: bool, m: int, n: int, k: int, height: int, width: int,
+             b_column: int, bias: Any, parts: int, m: int, n: int, k: int, height: int, width: int, half: bool,
              workers: int) -> None:
-    """C[i] = A[i] B[i], added to what C holds if ``keep``, or to ``bias`` [n] in every row if that is not empty.
+    """C[i] = A[i, 0] B[i, 0] + ... + A[i, parts - 1] B[i, parts - 1], plus ``bias`` [n] in every row if there is one.
 
-    C is dense: [count, m, n]. A[i] starts at element a_starts[i]; its rows and columns are a_row and a_column elements
-    apart; likewise B. A task makes ``height`` rows and ``width`` columns, of whole panels.
+    C is dense: [count, m, n]. A[i, j] starts at element a_starts[i parts + j]; its rows and columns are a_row and
+    a_column elements apart; likewise B. A task makes ``height`` rows and ``width`` columns, of whole panels.
     """
-    lane_count = lanes(c)
+    lane_count = lanes(bias)
     across, down = (n + width - 1) // width, (m + height - 1) // height
-    tasks = a_starts.size * across * down
+    tasks = a_starts.size // parts * across * down
+    left_at = min(k, DEPTH) * width  # of the buffer: panels, and of halves a block of A and the results
+    out_at = left_at + height * min(k, DEPTH)
     for worker in numba.prange(workers):
-        panels = np.empty(min(k, DEPTH) * width, c.dtype)
+        panels = np.empty(out_at + height * width if half else left_at, bias.dtype)
         inside = np.zeros(2 * lane_count, np.int32)  # from lane_count - i on: i lanes inside, the others not
         inside[lane_count:] = -1
         for task in range(worker, tasks, workers):
             i, top, left = task // (across * down), task // across % down * height, task % across * width
             rows, count = min(height, m - top), min(width, n - left)
             to = (i * m + top) * n + left
+            out, out_to, ld = room(c, panels, True), to, n
+            if half:
+                out_to, ld = out_at, count
             if bias.size:
                 values = bias[left:left + count]
                 for j in range(rows):
-                    line = c[to + j * n:to + j * n + count]
+                    line = out[out_to + j * ld:out_to + j * ld + count]
                     for q in range(count):
                         line[q] = values[q]
-            for first in range(0, k, DEPTH):
-                depth = min(DEPTH, k - first)
-                _pack(panels, b, b_starts[i] + first * b_row + left * b_column, b_row, b_column, depth, count, inside)
-                multiply(c, to, n, a, a_starts[i] + top * a_row + first * a_column, a_row, a_column, panels, 0, rows,
-                         count, depth, first > 0 or keep or bias.size > 0)
+            for part in range(i * parts, (i + 1) * parts):
+                for first in range(0, k, DEPTH):
+                    depth = min(DEPTH, k - first)
+                    _pack(panels, b, b_starts[part] + first * b_row + left * b_column, b_row, b_column, depth, count,
+                          inside)
+                    a_, a_at, a_down, a_across = operand(a, a_starts[part] + top * a_row + first * a_column, a_row,
+                                                         a_column, panels, left_at, rows, depth)
+                    multiply(out, out_to, ld, a_, a_at, a_down, a_across, panels, 0, rows, count, depth,
+                             first > 0 or part > i * parts or bias.size > 0)
+            if half:
+                for j in range(rows):
+                    line, sums = c[to + j * n:to + j * n + count], panels[out_to + j * ld:out_to + j * ld + count]
+                    for q in range(count):
+                        write(line, q, sums[q])

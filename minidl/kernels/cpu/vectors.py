@@ -31,10 +31,14 @@ def lanes(typing_context: Any, array: Any) -> Any:
 
 
 class Vectors:
-    """What is emitted for vectors of one dtype: ``v = Vectors(context, builder, dtype)``."""
+    """What is emitted for vectors of one dtype: ``v = Vectors(context, builder, dtype)``.
 
-    def __init__(self, context: Any, builder: Any, dtype: Any) -> None:
+    ``stored`` is the dtype of what is loaded, if that is another: halves, as elements.py has them, are decoded.
+    """
+
+    def __init__(self, context: Any, builder: Any, dtype: Any, stored: Any = None) -> None:
         self.context, self.builder = context, builder
+        self.stored = stored or dtype
         self.scalar = context.get_value_type(dtype)
         self.bits = dtype.bitwidth
         self.count = lane_count(self.bits)
@@ -42,6 +46,8 @@ class Vectors:
         self.mask = ir.VectorType(ir.IntType(1), self.count)
         self.suffix = f"v{self.count}f{self.bits}"
         self.zero = ir.Constant(self.vector, None)
+        self.loaded = ir.VectorType(context.get_value_type(self.stored), self.count)
+        self.stored_bytes = self.stored.bitwidth // 8
 
     def at(self, kind: Any, array: Any, offset: Any) -> Any:
         """Address of element ``offset`` of an array."""
@@ -66,12 +72,39 @@ class Vectors:
 
     def load(self, address: Any, mask: Any = None) -> Any:
         """A vector, whose lanes outside of the mask are zero and are not read."""
-        pointer = self.builder.bitcast(address, self.vector.as_pointer())
+        pointer = self.builder.bitcast(address, self.loaded.as_pointer())
         if mask is None:
-            return self.builder.load(pointer, align=self.bits // 8)
-        kind = ir.FunctionType(self.vector, [pointer.type, INT32, self.mask, self.vector])
-        load = cgutils.get_or_insert_function(self.builder.module, kind, f"llvm.masked.load.{self.suffix}.p0")
-        return self.builder.call(load, [pointer, ir.Constant(INT32, self.bits // 8), mask, self.zero])
+            return self.decoded(self.builder.load(pointer, align=self.stored_bytes))
+        return self._masked("load", f"{self._loaded_suffix}.p0", pointer, mask)
+
+    @property
+    def _loaded_suffix(self) -> str:
+        return self.suffix if self.loaded == self.vector else f"v{self.count}i16"
+
+    def _masked(self, name: str, suffix: str, source: Any, mask: Any) -> Any:
+        kind = ir.FunctionType(self.loaded, [source.type, INT32, self.mask, self.loaded])
+        load = cgutils.get_or_insert_function(self.builder.module, kind, f"llvm.masked.{name}.{suffix}")
+        return self.decoded(self.builder.call(load, [source, ir.Constant(INT32, self.stored_bytes), mask,
+                                                     ir.Constant(self.loaded, None)]))
+
+    def decoded(self, loaded: Any) -> Any:
+        """What was loaded as numbers: the formulas of half.py, a vector at a time."""
+        if self.loaded == self.vector:
+            return loaded
+        wide = ir.VectorType(INT32, self.count)
+
+        def all_lanes(value: int) -> Any:
+            return ir.Constant(wide, [value] * self.count)
+        b, bits = self.builder, self.builder.zext(loaded, wide)
+        if self.stored == types.uint16:
+            return b.bitcast(b.shl(bits, all_lanes(16)), self.vector)
+        sign = b.shl(b.and_(bits, all_lanes(0x8000)), all_lanes(16))
+        size = b.shl(b.and_(bits, all_lanes(0x7FFF)), all_lanes(13))
+        factor = ir.Constant(self.vector, [ir.Constant(self.scalar, 2.0**112)] * self.count)
+        scaled = b.bitcast(b.fmul(b.bitcast(size, self.vector), factor), wide)
+        special = b.icmp_unsigned(">=", size, all_lanes(0x0F800000))
+        value = b.select(special, b.or_(size, all_lanes(0x7F800000)), scaled)
+        return b.bitcast(b.or_(value, sign), self.vector)
 
     def load_offsets(self, address: Any) -> Any:
         """As many 32-bit integers as a vector has lanes."""
@@ -81,16 +114,14 @@ class Vectors:
     def scattered(self, origin: Any, offsets: Any) -> Any:
         """The addresses of elements by their offsets (32 bits) from an address."""
         wide = ir.VectorType(INT64, self.count)
-        distance = self.builder.mul(self.builder.sext(offsets, wide), ir.Constant(wide, [self.bits // 8] * self.count))
+        nbytes = ir.Constant(wide, [self.stored_bytes] * self.count)
+        distance = self.builder.mul(self.builder.sext(offsets, wide), nbytes)
         start = self.spread(self.builder.ptrtoint(origin, INT64))
         return self.builder.inttoptr(self.builder.add(start, distance), ir.VectorType(origin.type, self.count))
 
     def load_scattered(self, addresses: Any, mask: Any) -> Any:
         """A vector from a vector of addresses; lanes outside of the mask are zero and are not read."""
-        kind = ir.FunctionType(self.vector, [addresses.type, INT32, self.mask, self.vector])
-        load = cgutils.get_or_insert_function(self.builder.module, kind,
-                                              f"llvm.masked.gather.{self.suffix}.v{self.count}p0")
-        return self.builder.call(load, [addresses, ir.Constant(INT32, self.bits // 8), mask, self.zero])
+        return self._masked("gather", f"{self._loaded_suffix}.v{self.count}p0", addresses, mask)
 
     def store(self, value: Any, address: Any, mask: Any = None) -> None:
         pointer = self.builder.bitcast(address, self.vector.as_pointer())
@@ -130,7 +161,7 @@ def _pick(step: int) -> Any:
 
         def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
             target_, at_, source_, base_, offsets_, offsets_at_ = args
-            v = Vectors(context, builder, target.dtype)
+            v = Vectors(context, builder, target.dtype, source.dtype)
             wanted = v.load_offsets(v.at(offsets, offsets_, offsets_at_))
             outside = ir.Constant(wanted.type, None)
             origin, there = v.at(source, source_, base_), v.at(target, target_, at_)
@@ -168,7 +199,7 @@ def _turn(scattered: bool) -> Any:
 
         def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
             target_, at_, step_, count_, source_, base_, row_step_, rows_, offsets_, offsets_at_ = args
-            v = Vectors(context, builder, target.dtype)
+            v = Vectors(context, builder, target.dtype, source.dtype)
             wanted = v.load_offsets(v.at(offsets, offsets_, offsets_at_))
             mask = builder.icmp_signed(">=", wanted, ir.Constant(wanted.type, None))
             block = []

@@ -24,12 +24,12 @@ ABSENT, RESIDENT, AWAY, DROPPED, TEMPORARY = 0, 1, 2, 3, 4
 
 def simulate(in_ptr, in_idx, out_ptr, out_idx, free_ptr, free_idx, may_ptr, may_out, may_in, algorithm_ptr,
              algorithm_seconds, algorithm_bytes, size, produced, gap_ptr, gap_tensor, out_seconds, in_seconds,
-             budget, slack, mode, prefetch_at, notes):
+             budget, host_budget, slack, mode, prefetch_at, notes):
     """(seconds of the iteration, excess in bytes, seconds spent in replays, bytes copied, residencies).
 
     mode: one of each gap. ``prefetch_at[gap]`` is set to the call before which the swap-in after it starts, or -1 for
-    on demand. The excess is 0 if the budget is never exceeded; otherwise the worst of all steps and a part of their
-    sum, so that a search that is far from a feasible choice sees each step towards it.
+    on demand. The excess is 0 if neither budget (of the device, of the host) is ever exceeded; otherwise the worst of
+    all steps and a part of their sum, so that a search that is far from a feasible choice sees each step towards it.
 
     notes: [any length, 4]; unless empty, each residency is noted there in the order of its first step but for
     prefetches: tensor (-1 - tensor for a replay's output that nobody wants), first and last step (-1: until the end),
@@ -60,7 +60,7 @@ def simulate(in_ptr, in_idx, out_ptr, out_idx, free_ptr, free_idx, may_ptr, may_
     stack = np.zeros(tensors + 8, np.int64)
     call_seen = np.full(calls, -1, np.int64)
     replay = np.zeros(calls, np.int64)
-    live = moved = 0
+    live = moved = host = host_most = 0
     for t in range(tensors):
         if produced[t] < 0:
             state[t] = RESIDENT
@@ -171,6 +171,9 @@ def simulate(in_ptr, in_idx, out_ptr, out_idx, free_ptr, free_idx, may_ptr, may_
             live += size[out_idx[i]]
         for i in range(free_ptr[k], free_ptr[k + 1]):
             t = free_idx[i]
+            if copied[t]:
+                copied[t] = False
+                host -= size[t]
             if state[t] == RESIDENT:
                 live -= size[t]
                 if noting and notes[note_of[t], 2] < 0:
@@ -187,13 +190,17 @@ def simulate(in_ptr, in_idx, out_ptr, out_idx, free_ptr, free_idx, may_ptr, may_
                     gap_of[t] = g
                     if not copied[t]:
                         copied[t] = True
+                        host += size[t]
+                        host_most = max(host_most, host)
                         out_t[outs], out_s[outs], out_note[outs] = t, steps - 1, note_of[t]
                         outs += 1
                     elif noting:
                         notes[note_of[t], 2] = steps - 1
                 else:
                     state[t] = DROPPED
-                    copied[t] = False
+                    if copied[t]:
+                        copied[t] = False
+                        host -= size[t]
                     if noting and notes[note_of[t], 2] < 0:
                         notes[note_of[t], 2] = steps - 1
     # --- prefetch: as late as hides it, last use first
@@ -263,4 +270,4 @@ def simulate(in_ptr, in_idx, out_ptr, out_idx, free_ptr, free_idx, may_ptr, may_
             tail_size[last_tail], tail_end[last_tail], landed_at[t] = size[t], out_ready, out_ready
             last_tail += 1
             tails += size[t]
-    return now, worst + excess // 8, replay_seconds, moved, noted
+    return now, worst + excess // 8 + max(0, host_most - host_budget), replay_seconds, moved, noted

@@ -11,7 +11,7 @@ simulate: Callable[..., tuple[float, int, float, int, int]] = njit(cache=True)(s
 
 
 @njit(cache=True)
-def improve(trace, budget, slack, excess_price, copy_price, can_drop, movable, rare, mode, prefetch_at,
+def improve(trace, budget, host_budget, slack, excess_price, copy_price, can_drop, movable, rare, mode, prefetch_at,
             evaluations, temperature, seed):
     """Improve ``mode`` in place; returns the (objective, seconds, bytes over the budget) of the best found.
 
@@ -22,7 +22,7 @@ def improve(trace, budget, slack, excess_price, copy_price, can_drop, movable, r
     """
     np.random.seed(seed)
     nothing = np.zeros((0, 4), np.int64)
-    time, over, _, moved, _ = simulate(*trace, budget, slack, mode, prefetch_at, nothing)
+    time, over, _, moved, _ = simulate(*trace, budget, host_budget, slack, mode, prefetch_at, nothing)
     current = time + excess_price * over + copy_price * moved
     best, best_time, best_over = current, time, over
     best_mode = mode.copy()
@@ -41,7 +41,7 @@ def improve(trace, budget, slack, excess_price, copy_price, can_drop, movable, r
                 mode[a] == before_a and mode[b] == before_b):
             mode[a], mode[b] = before_a, before_b
             continue
-        time, over, _, moved, _ = simulate(*trace, budget, slack, mode, prefetch_at, nothing)
+        time, over, _, moved, _ = simulate(*trace, budget, host_budget, slack, mode, prefetch_at, nothing)
         value = time + excess_price * over + copy_price * moved
         if value <= current + temperature * (1.0 - n / evaluations) * np.random.random():
             current = value

@@ -63,7 +63,8 @@ class Auto(OnDemand):
     def plan(self, trace: Trace, costs: Costs, limits: Limits) -> Plan:
         facts = problem(trace, costs)
         mode = np.zeros(len(facts.gap_call), np.int64)
-        arguments: tuple[Any, ...] = (*facts.arrays(), limits.device_bytes, SLACK, mode, mode.copy(), NOTHING)
+        arguments: tuple[Any, ...] = (*facts.arrays(), limits.device_bytes, limits.host_bytes, SLACK, mode,
+                                      mode.copy(), NOTHING)
         _, excess, _, _, _ = simulate(*arguments)
         if excess <= 0 or not len(movable(facts)[0]):
             return EMPTY_PLAN
@@ -104,12 +105,13 @@ def _search(trace: Trace, facts: Problem, costs: Costs, limits: Limits, mode: np
 
     prefetch_at = np.full(len(mode), -1, np.int64)
     budget = int(limits.device_bytes * share)
-    search.improve(facts.arrays(), budget, SLACK, EXCESS_WEIGHT * facts.seconds / budget,
+    search.improve(facts.arrays(), budget, limits.host_bytes, SLACK, EXCESS_WEIGHT * facts.seconds / budget,
                    COPY_WEIGHT * costs.out_seconds_per_byte, facts.can_drop, *movable(facts), mode, prefetch_at,
                    max(200, min(int(work / len(trace.calls)), ENOUGH * len(mode))),
                    temperature * TEMPERATURE * facts.seconds, done)
     notes = np.zeros((NOTES * len(trace.calls) + len(facts.ids), 4), np.int64)
-    predicted, _, _, _, noted = search.simulate(*facts.arrays(), budget, SLACK, mode, prefetch_at, notes)
+    predicted, _, _, _, noted = search.simulate(*facts.arrays(), budget, limits.host_bytes, SLACK, mode, prefetch_at,
+                                                notes)
     return replace(to_plan(trace, facts, mode, prefetch_at), offsets=addresses(facts, notes[:noted], limits),
                    predicted_seconds=float(predicted), share=share, round=done)
 

@@ -49,7 +49,7 @@ class Exact(OnDemand):
 
         facts = problem(trace, costs)
         mode = np.full(len(facts.gap_call), KEEP, np.int64)
-        arguments: tuple[Any, ...] = (*facts.arrays(), limits.device_bytes, 0.0, mode, mode.copy(),
+        arguments: tuple[Any, ...] = (*facts.arrays(), limits.device_bytes, limits.host_bytes, 0.0, mode, mode.copy(),
                                       np.zeros((0, 4), np.int64))
         _, excess, _, _, _ = simulate(*arguments)
         if excess == 0:

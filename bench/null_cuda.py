@@ -1,0 +1,83 @@
+"""A vendor that does nothing at once: what is left is the host time of the executor, the manager and the CUDA device.
+
+Its calls cost what a call of Python costs, about 0.1 microseconds; the real ones cost 0.3 to 4 more, each. Knows no
+bytes, and answers every question about the past with yes.
+"""
+
+from collections.abc import Sequence
+from itertools import count
+from typing import Any
+
+from minidl.device.cuda.seam import Convolution, Gemm, PlanInfo, Properties
+
+
+class NullCuda:
+    """``minidl.device.cuda.seam.Vendor``. ``calls`` counts what would have been given to a stream."""
+
+    def __init__(self, memory_bytes: int = 1 << 40) -> None:
+        self.properties = Properties("null", memory_bytes, memory_bytes, (9, 0), "0")
+        self.calls = 0
+        self._handles = count(1)
+        self._addresses = count(1 << 44, 1 << 42)
+        self._held: list[bytearray] = []
+
+    def allocate(self, nbytes: int) -> int:
+        return next(self._addresses)
+
+    def free(self, address: int) -> None:
+        pass
+
+    def allocate_host(self, nbytes: int) -> int:
+        import numpy as np
+
+        self._held.append(np.empty(nbytes, np.uint8))  # type: ignore[arg-type] # host values are copied into it
+        return int(self._held[-1].ctypes.data)  # type: ignore[attr-defined]
+
+    def free_host(self, address: int) -> None:
+        pass
+
+    def stream(self) -> int:
+        return next(self._handles)
+
+    def event(self) -> int:
+        return next(self._handles)
+
+    def record(self, event: Any, stream: Any) -> None:
+        pass
+
+    def wait(self, stream: Any, event: Any) -> None:
+        pass
+
+    def synchronize(self, event: Any) -> None:
+        pass
+
+    def done(self, event: Any) -> bool:
+        return True
+
+    def elapsed(self, start: Any, end: Any) -> float:
+        return 1e-5
+
+    def copy(self, to: int, origin: int, nbytes: int, stream: Any) -> None:
+        self.calls += 1
+
+    def fill(self, address: int, byte: int, nbytes: int, stream: Any) -> None:
+        self.calls += 1
+
+    def launch(self, source: Any, blocks: int, arguments: Sequence[Any], stream: Any) -> None:
+        self.calls += 1
+
+    def set_workspace(self, address: int, nbytes: int, stream: Any) -> None:
+        pass
+
+    def gemm(self, product: Gemm, c: int, a: int, b: int, stream: Any) -> None:
+        self.calls += 1
+
+    def plans(self, convolution: Convolution) -> list[PlanInfo]:
+        return [PlanInfo("0", 512, True)]
+
+    def convolve(self, convolution: Convolution, plan: str, x: int, w: int, y: int, workspace: int,
+                 stream: Any) -> None:
+        self.calls += 1
+
+    def close(self) -> None:
+        pass

@@ -1,0 +1,139 @@
+"""A data set by its path: which format it has is seen from what lies there. Knows every format, and no model.
+
+    DIR/<class>/<image>                 class folders
+    DIR/images/<name>, masks/<name>     images with masks
+    DIR/data_batch_*.bin                CIFAR-10
+    *.tar, *.parquet, or a DIR of them  samples in shards
+    *.txt, or a DIR of them             sentences
+
+A DIR with ``train`` and ``val`` (or ``test``) in it has one of these in each; shards may also be called train-* and
+val-*. Otherwise a tenth of the examples is held out for the test.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from difflib import get_close_matches
+from pathlib import Path
+
+from minidl.data.cifar import CLASSES, SIDE, TRAIN, Cifar10
+from minidl.data.class_folders import ClassFolders
+from minidl.data.dataset import Data
+from minidl.data.feed import Feed
+from minidl.data.images import Images
+from minidl.data.mask_folders import IMAGES, MASKS, MaskFolders
+from minidl.data.parquet import read_parquet
+from minidl.data.shards import read_shards
+from minidl.data.source import BadFiles, Source
+from minidl.data.text.sentences import Sentences, open_sentences
+from minidl.errors import UserError
+
+BY_NAME = ("synthetic", "digits", "shapes")  # data sets without a path
+TAR, PARQUET, TEXT = ".tar", ".parquet", ".txt"
+_TRAIN, _TEST = ("train", "training"), ("val", "valid", "validation", "test")
+CIFAR_FOLDER = "cifar-10-batches-bin"  # what its archive unpacks to
+
+
+@dataclass(frozen=True, slots=True)
+class WantedImages:
+    """What a network takes; ``size`` None: ``own_size``, unless all images have another; ``num_classes`` None: as many
+    as there are."""
+
+    size: int | None
+    own_size: int
+    channels: int
+    num_classes: int | None
+    pixel_labels: bool
+
+
+@dataclass(frozen=True, slots=True)
+class WantedText:
+    """What a network takes, and how text becomes that: see ``open_sentences``."""
+
+    length: int
+    predictions: int
+    vocab: Path | None
+    vocab_size: int
+    token_file: Path | None
+
+
+def open_images(path: Path, wanted: WantedImages, *, bad: BadFiles, feed: Feed) -> Data:
+    """Images with what they are. Raises UserError; BadFile, which is one, names what is broken."""
+    _require(path)
+    cifar = next((folder for folder in (path, path / CIFAR_FOLDER) if any(folder.glob(TRAIN))), None)
+    if cifar is not None and not wanted.pixel_labels:
+        for flag, asked, there in (("--image-size", wanted.size, SIDE), ("--num-classes", wanted.num_classes, CLASSES)):
+            if asked not in (None, there):
+                raise UserError(f"{flag} {asked}: CIFAR-10 has {there}")
+        return Cifar10(cifar, bad)
+    train, test = _split(path)
+    learnt = _source(train, bad)
+    tested = None if test is None else _source(
+        test, bad, class_names=learnt.class_names if isinstance(learnt, ClassFolders) else None)
+    for source in (learnt, tested):
+        if source is not None and (source.labels is None) != wanted.pixel_labels:
+            raise UserError(f"{path}: " + (f"images with a class each, and this network labels pixels: it needs "
+                                           f"{IMAGES}/ and {MASKS}/" if wanted.pixel_labels else
+                                           "images with masks, and this network gives one class an image"))
+    if isinstance(learnt, ClassFolders) and wanted.num_classes not in (None, len(learnt.class_names)):
+        raise UserError(f"--num-classes {wanted.num_classes}: {path} has {len(learnt.class_names)} classes")
+    return Images(learnt, tested, size=wanted.size or wanted.own_size, channels=wanted.channels,
+                  num_classes=wanted.num_classes, bad=bad, feed=feed)
+
+
+def open_text(path: Path, wanted: WantedText, *, bad: BadFiles, feed: Feed) -> Sentences:
+    """Sentences. Raises UserError; BadFile, which is one, names what is broken."""
+    _require(path)
+    paths = sorted(path.glob("*" + TEXT)) if path.is_dir() else [path]
+    if not paths or any(not file.is_file() for file in paths):
+        raise UserError(f"{path}: this network reads text, and there is no file *{TEXT} in it")
+    token_file = wanted.token_file or path.with_name(f"{path.name}.{wanted.vocab_size}.tokens")
+    return open_sentences(paths, vocab=wanted.vocab, vocab_size=wanted.vocab_size, token_file=token_file,
+                          length=wanted.length, predictions=wanted.predictions, bad=bad, feed=feed)
+
+
+def _require(path: Path) -> None:
+    if not path.exists():
+        near = get_close_matches(str(path), BY_NAME, n=1)
+        raise UserError(f"--data {path}: there is no such file or folder"
+                        + (f"; did you mean {near[0]}?" if near else f", and no data set of that name "
+                           f"({', '.join(BY_NAME)})"))
+
+
+def _split(path: Path) -> tuple[list[Path], list[Path] | None]:
+    """(what to train on, what to test with): a folder or shards each; None: some of the first has to be held out."""
+    if path.is_file():
+        return [path], None
+    train = next((path / name for name in _TRAIN if (path / name).is_dir()), None)
+    test = next((path / name for name in _TEST if (path / name).is_dir()), None)
+    if train is not None and test is not None:
+        return _shards(train) or [train], _shards(test) or [test]
+    shards = _shards(path)
+    if not shards:
+        return [path], None
+    tested = [shard for shard in shards if shard.name.startswith(_TEST)]
+    learnt = [shard for shard in shards if shard not in tested]
+    # A set with validation and test shards is tested with the former, as one would while training.
+    chosen = [shard for shard in tested if not shard.name.startswith("test")] or tested
+    return (learnt, chosen) if learnt and tested else (shards, None)
+
+
+def _shards(folder: Path) -> list[Path]:
+    """All of one kind: tar before Parquet."""
+    for suffix in (TAR, PARQUET):
+        if found := sorted(folder.glob("*" + suffix)):
+            return found
+    return []
+
+
+def _source(paths: Sequence[Path], bad: BadFiles, *, class_names: tuple[str, ...] | None = None) -> Source:
+    first = paths[0]
+    if first.is_dir():
+        if (first / IMAGES).is_dir() and (first / MASKS).is_dir():
+            return MaskFolders(first, bad)
+        return ClassFolders(first, bad, class_names=class_names)
+    if first.suffix == TAR:
+        return read_shards(paths, bad)
+    if first.suffix == PARQUET:
+        return read_parquet(paths, bad)
+    raise UserError(f"{first}: this network reads images: a folder of classes, {IMAGES}/ with {MASKS}/, CIFAR-10's "
+                    f"binary files, *{TAR} or *{PARQUET}")

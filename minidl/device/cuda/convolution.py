@@ -1,0 +1,144 @@
+"""Convolutions as plans of cuDNN: which alternatives there are, the workspace of each, and what is issued.
+
+cuDNN computes y, dx or dw from two operands that lie channels-last, and nothing else. The rest is made of kernels:
+
+    an operand that lies otherwise     is copied into the workspace first
+    a bias                             is added to the result, in place
+    ``onto`` (a gradient to add to)    is added to the result; as it may lie in the same bytes, the result is made in
+                                       the workspace, one part of the batch after the other, so that it is a small one
+
+Bits: every plan is a class of its own. The deterministic mode uses the first one that adds in a fixed order and needs
+little workspace, by the order of cuDNN's heuristics and not by time: so it is the same plan in every process. The fast
+mode may choose from all. Knows metas and plans; where operands lie is told when work is issued.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from math import inf, prod
+from typing import Any
+
+from minidl.device.cuda.layout import channels_last, is_channels_last
+from minidl.device.cuda.plans import TimedPlan
+from minidl.device.cuda.seam import Convolution
+from minidl.errors import DeviceError
+from minidl.meta import DTYPES, Algorithm, Meta, aligned, meta
+
+KINDS = ("conv2d", "conv2d_dgrad", "conv2d_wgrad")
+MOST_WORKSPACE = 16 * 2**20  # bytes of the deterministic plan, where there is one with as little
+PART_BYTES = 64 * 2**20  # of a gradient that is made beside the one it is added to: enough to fill a GPU
+
+# Where the three tensors of a convolution, x, w and y, are among (output, first input, second input).
+ROLES = {"conv2d": (1, 2, 0), "conv2d_dgrad": (0, 2, 1), "conv2d_wgrad": (2, 0, 1)}
+
+
+@dataclass(frozen=True, slots=True)
+class Steps:
+    """How one convolution is carried out. Positions count the operands: the output is 0, the inputs follow.
+
+    convolution  of one part of the batch; ``parts`` of them make it whole
+    roles        positions of x, w and y
+    copied       (position, offset in the workspace, meta of the copy) of operands that do not lie channels-last
+    result       where in the workspace a part's result is made; None: it is made in the output
+    bias, onto   positions of what is added to the result, if anything
+    scratch      bytes of workspace before that of the plan
+    """
+
+    convolution: Convolution
+    parts: int
+    roles: tuple[int, int, int]
+    copied: tuple[tuple[int, int, Meta], ...]
+    result: int | None
+    bias: int | None
+    onto: int | None
+    scratch: int
+
+
+def steps(op_name: str, inputs: Sequence[Meta], output: Meta, attrs: dict[str, Any], *, tf32: bool) -> Steps:
+    """What a call needs beside a plan."""
+    operands = (output, *inputs)
+    roles = ROLES[op_name]
+    x, w, y = (operands[i] for i in roles)
+    scratch, copied = 0, []
+    for position in (1, 2):
+        m = operands[position]
+        if not is_channels_last(m):
+            copied.append((position, scratch, channels_last(meta(m.shape, m.dtype))))
+            scratch += aligned(m.nbytes)
+    if not is_channels_last(output):
+        raise AssertionError(f"{op_name} into {output}, which is not channels-last")
+    third = 3 if len(inputs) > 2 else None
+    onto = third if op_name == "conv2d_dgrad" else None
+    images, parts, result = x.shape[0], 1, None
+    if onto is not None:
+        m = operands[onto]
+        if not (m.contiguous or is_channels_last(m)):  # else a part of the batch is one piece of it too
+            copied.append((onto, scratch, channels_last(meta(m.shape, m.dtype))))
+            scratch += aligned(m.nbytes)
+        parts = next(p for p in range(1, images + 1) if images % p == 0 and (
+            output.nbytes // p <= PART_BYTES or p == images))
+        result = scratch
+        scratch += aligned(output.nbytes // parts)
+    stride, padding = tuple(attrs["stride"]), tuple(attrs["padding"])
+    part = images // parts
+    convolution = Convolution(op_name, output.dtype.name, (part, *x.shape[1:]), w.shape, (part, *y.shape[1:]),
+                              (stride[0], stride[1]), (padding[0], padding[1]), tf32 and output.dtype.name == "float32")
+    bias = third if op_name == "conv2d" else None
+    return Steps(convolution, parts, roles, tuple(copied), result, bias, onto, scratch)
+
+
+def algorithms(found: Steps, plans: Sequence[TimedPlan], seconds: float) -> tuple[Algorithm, ...]:
+    """The alternatives: the deterministic mode's first, then the others, fastest first.
+
+    seconds: modelled time of the call, where a plan was not timed; each further plan is taken to be a little slower.
+    """
+    if not plans:
+        raise DeviceError(f"cuDNN has no plan for {found.convolution}")
+    timed = [p if p.seconds is not None else replace(p, seconds=seconds / found.parts * (1 + rank / 20))
+             for rank, p in enumerate(plans)]
+    fixed = [p for p in timed if p.deterministic]
+    if not fixed:
+        raise DeviceError(f"cuDNN has only plans that add in no fixed order for {found.convolution}")
+    first = next((p for p in fixed if p.workspace <= MOST_WORKSPACE), None) or min(fixed, key=lambda p: p.workspace)
+    others, least = [], inf
+    for plan in sorted((p for p in timed if p is not first), key=lambda p: p.seconds or 0.0):
+        if plan.workspace < least:  # else a faster one needs no more
+            others.append(plan)
+            least = plan.workspace
+    return tuple([Algorithm(p.name, found.parts * (p.seconds or 0.0), found.scratch + aligned(p.workspace), p.name)
+                  for p in (first, *others)])
+
+
+Convolve = Callable[[Convolution, str, int, int, int, int], None]  # x, w, y and the plan's workspace as addresses
+Copy = Callable[[Sequence[int]], None]  # a kernel on these addresses, outputs first
+
+
+def issue(found: Steps, plan: str, pointers: Sequence[int], workspace: int, *, convolve: Convolve,
+          copies: Sequence[Copy], add: Copy | None) -> None:
+    """Give a call to the compute stream. Addresses are in the order of ``Steps``' positions.
+
+    copies: by entry of ``copied``; add: (sum, product, what is added), for a part of the batch or all of it.
+    """
+    at = list(pointers)
+    for (position, offset, _), copy in zip(found.copied, copies, strict=True):
+        copy((workspace + offset, at[position]))
+        at[position] = workspace + offset
+    x, w, y = found.roles
+    rest = workspace + found.scratch
+    if found.onto is None:
+        convolve(found.convolution, plan, at[x], at[w], at[y], rest)
+        if found.bias is not None:
+            assert add is not None
+            add((at[0], at[0], at[found.bias]))
+        return
+    assert add is not None and found.result is not None
+    c = found.convolution
+    output_step, input_step = part_bytes(c.x, c.dtype), part_bytes(c.y, c.dtype)
+    made = workspace + found.result
+    for part in range(found.parts):
+        convolve(c, plan, made, at[w], at[y] + part * input_step, rest)
+        add((at[0] + part * output_step, made, at[found.onto] + part * output_step))
+
+
+def part_bytes(shape: tuple[int, ...], dtype: str) -> int:
+    """Bytes of a dense tensor."""
+    return prod(shape) * DTYPES[dtype].itemsize

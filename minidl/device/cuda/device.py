@@ -1,0 +1,234 @@
+"""The CUDA device: one arena, one slab of page-locked host memory, three streams, and every verb of ``Device``.
+
+    arena     one plain allocation: what the manager places tensors and workspaces in, and behind it the reserve
+    reserve   the workspace of cuBLAS, and what blocks are slid through: only the compute stream uses it, so both
+              may have the same bytes. Its size never changes, since cuBLAS chooses its algorithm by it
+    slab      page-locked host memory of the host pool's exact size, locked when something is first copied out
+
+Every verb gives work to a stream and returns: only ``read``, ``synchronize`` and ``settle`` wait. Knows the seam and
+what programs know; no vendor's library, no storage's history and no policy.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.lib.stride_tricks import as_strided
+
+from minidl.device.clock import COMPUTE, COPY_IN, COPY_OUT
+from minidl.device.cost_model import kernel_seconds
+from minidl.device.cuda import convolution, layout, products
+from minidl.device.cuda.plans import PlanTable
+from minidl.device.cuda.programs import ComputeStream, Program, Programs
+from minidl.device.cuda.seam import Vendor
+from minidl.device.cuda.staging import Staging
+from minidl.device.cuda.streams import DEPTH, Streams
+from minidl.device.device import Device, Operand, Timed
+from minidl.device.profiles import Profile
+from minidl.errors import UserError
+from minidl.kernels.cuda.launch import Kernel
+from minidl.meta import Algorithm, Cost, Meta, aligned
+from minidl.units import format_bytes
+
+if TYPE_CHECKING:
+    from minidl.memory.host_pool import Extents
+
+RESERVE_BYTES = 32 * 2**20  # what NVIDIA recommends for cuBLAS on Hopper
+PIECES = 16  # a block is slid in at most this many copies of its own distance, else through the reserve
+
+
+class CudaDevice(Device):
+    """An NVIDIA GPU behind one seam.
+
+    kernels    the table of CUDA kernels, by operation
+    tf32       let tensor cores round the factors of fp32 products and convolutions to 10 bits
+    cache      a folder in which the timed plans of convolutions are kept; None: for this process only
+    """
+
+    has_values = True
+    wall_clock = True
+    measured_iterations = 3
+
+    def __init__(self, name: str, profile: Profile, vendor: Vendor, kernels: Mapping[str, Kernel], *,
+                 tf32: bool = False, cache: Path | None = None, reserve_bytes: int = RESERVE_BYTES,
+                 depth: int = DEPTH) -> None:
+        super().__init__(name, profile)
+        self.vendor = vendor
+        self.streams = Streams(vendor, depth=depth)
+        self.clock = self.streams  # type: ignore[assignment] # the same verbs; only the time is real
+        self.positions = self.streams.positions
+        self.staging = Staging(self.streams)
+        self.plans = PlanTable(vendor, cache)
+        stream = ComputeStream(vendor, self.streams.handles[COMPUTE], self.staging)
+        self.programs = Programs(stream, kernels, tf32=tf32)
+        self._reserve_bytes = aligned(reserve_bytes)
+        self._arena = self._reserve = self._host_bytes = 0
+        self._slab: int | None = None
+        # By identity: the executor launches the very objects that ``algorithms`` made. Each is kept with its program,
+        # so that its identity is not another's.
+        self._programs: dict[int, tuple[Algorithm, Program]] = {}
+
+    # Memory --------------------------------------------------------------------------------------------------
+    def usable_bytes(self, budget_bytes: int) -> int:
+        """What is left of a budget for tensors and workspaces. Raises UserError if that is nothing."""
+        if budget_bytes <= self._reserve_bytes:
+            raise UserError(f"a memory budget of {format_bytes(budget_bytes)} on {self.name}: more than "
+                            f"{format_bytes(self._reserve_bytes)} is needed, which products and moves work in")
+        return budget_bytes - self._reserve_bytes
+
+    def attach(self, budget_bytes: int, host_bytes: int) -> None:
+        """Allocate the arena and its reserve. Raises DeviceError if there is not enough memory."""
+        self._arena = self.vendor.allocate(budget_bytes + self._reserve_bytes)
+        self._reserve = self._arena + budget_bytes
+        self._host_bytes = host_bytes
+        self.vendor.set_workspace(self._reserve, self._reserve_bytes, self.streams.handles[COMPUTE])
+
+    def lay_out(self, op_name: str, inputs: tuple[Meta, ...], outputs: tuple[Meta, ...]) -> tuple[Meta, ...]:
+        return layout.outputs(op_name, inputs, outputs)
+
+    def lay_out_leaf(self, leaf: Meta) -> Meta:
+        return layout.channels_last(leaf)
+
+    # Alternatives --------------------------------------------------------------------------------------------
+    def algorithms(self, op_name: str, inputs: Sequence[Meta], outputs: Sequence[Meta], attrs: dict[str, Any],
+                   cost: Cost) -> tuple[Algorithm, ...]:
+        seconds = kernel_seconds(self.profile, cost.kind, cost.flops, cost.nbytes)
+        if op_name in convolution.KINDS:
+            steps = convolution.steps(op_name, inputs, outputs[0], attrs, tf32=self.programs.tf32)
+            choices = convolution.algorithms(steps, self.plans.of(steps.convolution), seconds)
+            for choice in choices:
+                self._keep(choice, self.programs.convolution(steps, choice.name, inputs, outputs[0]))
+            return choices
+        program, workspace = self._program(op_name, inputs, outputs, attrs)
+        algorithm = Algorithm("", seconds, workspace)
+        self._keep(algorithm, program)
+        return (algorithm,)
+
+    def _program(self, op_name: str, inputs: Sequence[Meta], outputs: Sequence[Meta],
+                 attrs: dict[str, Any]) -> tuple[Program, int]:
+        """How to run what has no alternatives, and its workspace."""
+        if op_name in products.OPERATIONS:
+            return self.programs.product(op_name, inputs, outputs[0], attrs)
+        if op_name not in self.programs.kernels:  # reading a value is no launch
+            return _nothing, 0
+        metas = (*outputs, *inputs)
+        return (self.programs.kernel(op_name, metas, attrs), self.programs.kernel_workspace(op_name, metas, attrs))
+
+    def _keep(self, algorithm: Algorithm, program: Program) -> None:
+        self._programs[id(algorithm)] = algorithm, program
+
+    # The compute stream --------------------------------------------------------------------------------------
+    def launch(self, op_name: str, algorithm: Algorithm, outputs: Sequence[Operand], inputs: Sequence[Operand],
+               attrs: dict[str, Any], workspace: int, timed: Timed = None) -> int:
+        """``algorithm``: one that ``algorithms`` returned for operands of these descriptions."""
+        program = self._programs[id(algorithm)][1]
+        streams, arena = self.streams, self._arena
+        streams.begin()
+        blocks = [arena + operand.base.block.offset for operand in (*outputs, *inputs)]
+        try:
+            program(blocks, attrs, arena + workspace)
+        except Exception as error:
+            error.add_note(f"in the kernel of {op_name}")
+            raise
+        return streams.mark(COMPUTE, timed)
+
+    def move(self, to: int, origin: int, nbytes: int) -> int:
+        """Copies of the vendor must not overlap: a block that is slid by less than its size goes in pieces.
+
+        A piece as long as the way it goes lands beside where it was; where that would be very many pieces, each goes
+        through the reserve. Either way the pieces go in the order in which none lands on one that is still to go.
+        """
+        streams, vendor = self.streams, self.vendor
+        streams.begin()
+        stream, distance = streams.handles[COMPUTE], abs(to - origin)
+        direct = distance * PIECES >= nbytes
+        piece = min(nbytes, distance if direct else self._reserve_bytes)
+        starts = range(0, nbytes, piece) if distance else range(0)
+        for start in starts if to < origin else reversed(starts):
+            size = min(piece, nbytes - start)
+            source, target = self._arena + origin + start, self._arena + to + start
+            if not direct:
+                vendor.copy(self._reserve, source, size, stream)
+                source = self._reserve
+            vendor.copy(target, source, size, stream)
+        return streams.mark(COMPUTE)
+
+    # The copy streams ----------------------------------------------------------------------------------------
+    def copy_out(self, host: "Extents", offset: int, nbytes: int) -> int:
+        stream, device = self.streams.handles[COPY_OUT], self._arena + offset
+        for at, size in host:
+            self.vendor.copy(self._host() + at, device, size, stream)
+            device += size
+        return self.streams.mark(COPY_OUT)
+
+    def copy_in(self, offset: int, host: "Extents", nbytes: int) -> int:
+        stream, device = self.streams.handles[COPY_IN], self._arena + offset
+        for at, size in host:
+            self.vendor.copy(device, self._host() + at, size, stream)
+            device += size
+        return self.streams.mark(COPY_IN)
+
+    def _host(self) -> int:
+        if self._slab is None:  # a run that never swaps need not wait until gigabytes are locked
+            self._slab = self.vendor.allocate_host(self._host_bytes)
+        return self._slab
+
+    # Time ----------------------------------------------------------------------------------------------------
+    def settle(self) -> None:
+        self.streams.settle()
+
+    def now(self) -> float:
+        """Seconds since the start on the wall clock, whatever has finished; synchronize before to have it all."""
+        return self.streams.now()
+
+    def landed(self, copied_out: int) -> bool:
+        """Whether a copy out has finished."""
+        return self.streams.done(COPY_OUT, copied_out)
+
+    def lateness(self, copied_in: int, computed: int) -> float:
+        """Seconds that the compute stream stood still for a copy in, as far as its times have been read."""
+        return self.streams.stood.get((COPY_IN, copied_in), 0.0)
+
+    def end_iteration(self) -> None:
+        self.streams.collect()
+        self.streams.stood.clear()
+
+    # Values --------------------------------------------------------------------------------------------------
+    def read(self, operand: Operand) -> np.ndarray:
+        """A host copy of a value: one copy behind what the compute stream was given, and one wait for it."""
+        m = operand.meta
+        if not m.size:
+            return np.empty(m.shape, m.dtype.name)
+        extent = 1 + sum((d - 1) * s for d, s in zip(m.shape, m.strides, strict=True))
+        flat = np.empty(extent, m.dtype.name)
+        streams = self.streams
+        streams.begin()
+        self.vendor.copy(flat.ctypes.data, self.address(operand), flat.nbytes, streams.handles[COMPUTE])
+        streams.synchronize(COMPUTE, streams.mark(COMPUTE))
+        return as_strided(flat, m.shape, tuple(s * flat.itemsize for s in m.strides)).copy()
+
+    def address(self, operand: Operand) -> int:
+        """Where a tensor's first element lies now; it may lie elsewhere after the next operation."""
+        m = operand.meta
+        return self._arena + int(operand.base.block.offset) + m.offset * m.dtype.itemsize
+
+    def close(self) -> None:
+        """Wait for the streams, and give all memory back."""
+        for stream in (COMPUTE, COPY_OUT, COPY_IN):
+            self.streams.synchronize(stream, self.positions[stream])
+        self.staging.close()
+        releases: list[Callable[[], None]] = []
+        if self._arena:
+            releases.append(partial(self.vendor.free, self._arena))
+        if self._slab is not None:
+            releases.append(partial(self.vendor.free_host, self._slab))
+        self._arena, self._slab = 0, None
+        for release in releases:
+            release()
+        self.vendor.close()
+
+
+def _nothing(blocks: Sequence[int], attrs: dict[str, Any], workspace: int) -> None:
+    """A program for what is never launched."""

@@ -1,0 +1,78 @@
+"""Opening a GPU: its profile by name and by measuring its link, its kernels, and the folder of timed plans."""
+
+import os
+import re
+from dataclasses import replace
+
+from minidl.device import profiles
+from minidl.device.cuda.device import CudaDevice
+from minidl.device.cuda.plans import default_folder
+from minidl.device.cuda.seam import Properties, Vendor
+from minidl.device.profiles import Profile
+from minidl.units import format_bytes
+
+CONTEXT_BYTES = 512 * 2**20  # what modules that are loaded later, and cuDNN, may still take
+LINK_BYTES = 64 * 2**20
+RUNS = 5
+RELATIVES = {6: "p100", 7: "v100", 8: "a100"}  # of GPUs without a profile, by generation; newer ones: h100
+
+
+def open_device(name: str, number: int, *, tf32: bool) -> CudaDevice:
+    """The GPU of this number. Raises DeviceError."""
+    from minidl.device.cuda.real import Cuda
+    from minidl.kernels.cuda import KERNELS
+
+    vendor = Cuda(number)
+    return CudaDevice(name, profile_of(vendor, _host_bytes()), vendor, KERNELS, tf32=tf32, cache=default_folder())
+
+
+def profile_of(vendor: Vendor, host_bytes: int) -> Profile:
+    """What is known of GPUs of its name, with the memory that is free now and the link as measured.
+
+    Until a call was timed its duration is modelled: for a GPU without a profile, by one of its generation.
+    """
+    properties = vendor.properties
+    out, into, latency = measure_link(vendor)
+    return replace(_relative(properties), name=properties.name, memory_bytes=properties.free_bytes - CONTEXT_BYTES,
+                   title=f"{properties.name}, {format_bytes(properties.memory_bytes)}", host_memory_bytes=host_bytes,
+                   link_out_bandwidth=out, link_in_bandwidth=into, link_latency_s=latency)
+
+
+def _relative(properties: Properties) -> Profile:
+    words = re.sub(r"[^a-z0-9]", "", properties.name.lower())
+    named = [profile for key, profile in profiles.PROFILES.items() if key != "cpu" and key in words]
+    return named[0] if named else profiles.get(RELATIVES.get(properties.capability[0], "h100"))
+
+
+def measure_link(vendor: Vendor, nbytes: int = LINK_BYTES) -> tuple[float, float, float]:
+    """(bytes a second out of the device, into it, seconds of the least copy), from and to page-locked memory.
+
+    Medians of a few copies, one direction at a time.
+    """
+    stream, start, end = vendor.stream(), vendor.event(), vendor.event()
+    device = vendor.allocate(nbytes)
+    host = vendor.allocate_host(nbytes)
+
+    def seconds(to: int, origin: int, size: int) -> float:
+        runs = []
+        for _ in range(RUNS):
+            vendor.record(start, stream)
+            vendor.copy(to, origin, size, stream)
+            vendor.record(end, stream)
+            vendor.synchronize(end)
+            runs.append(vendor.elapsed(start, end))
+        return sorted(runs)[RUNS // 2]
+    try:
+        latency = seconds(host, device, 4)
+        return nbytes / seconds(host, device, nbytes), nbytes / seconds(device, host, nbytes), latency
+    finally:
+        vendor.free(device)
+        vendor.free_host(host)
+
+
+def _host_bytes() -> int:
+    """Half of this machine's memory: more of it must not be locked."""
+    try:
+        return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") // 2
+    except (AttributeError, ValueError):  # not POSIX
+        return 16 * 2**30

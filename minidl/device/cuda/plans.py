@@ -1,0 +1,135 @@
+"""The plans of cuDNN for each convolution: listed once, timed once, kept on disk.
+
+What a plan takes depends on the GPU, the library's version and the layout, so a file is kept for each of these, in
+``$XDG_CACHE_HOME/minidl``. Timing needs operands: they are taken from the driver beside the arena while nothing runs
+yet, and given back; without room for them a plan's seconds stay unknown, and the next process tries again.
+
+Which plan the deterministic mode uses does not depend on times (see ``convolution``), so that it is the same in every
+process, with this file or without. Knows convolutions and plans; no tensors.
+"""
+
+import json
+import os
+import re
+from dataclasses import asdict, dataclass, replace
+from math import prod
+from pathlib import Path
+from statistics import median
+
+from minidl.device.cuda.seam import Convolution, Handle, Vendor
+from minidl.errors import DeviceError
+from minidl.meta import DTYPES, aligned
+
+LAYOUT = "nhwc"
+RUNS = 5  # after one that warms up; the median counts
+
+
+@dataclass(frozen=True, slots=True)
+class TimedPlan:
+    """A plan of cuDNN, in the order of its heuristics. ``seconds`` is None while it was not timed."""
+
+    name: str
+    workspace: int
+    deterministic: bool
+    seconds: float | None = None
+
+
+def default_folder() -> Path:
+    """Where plans are kept: ``$XDG_CACHE_HOME/minidl`` or ``~/.cache/minidl``."""
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "minidl"
+
+
+class PlanTable:
+    """Plans by convolution; ``folder`` None keeps them for this process only."""
+
+    def __init__(self, vendor: Vendor, folder: Path | None = None) -> None:
+        self.vendor = vendor
+        self._table: dict[str, tuple[TimedPlan, ...]] = {}
+        self._tried: set[str] = set()  # by this process
+        self._path: Path | None = None
+        if folder is not None:
+            name = re.sub(r"[^\w.-]+", "-", f"{vendor.properties.name}-{vendor.properties.version}-{LAYOUT}")
+            self._path = folder / f"cudnn-{name}.json"
+            self._load(self._path)
+
+    def of(self, convolution: Convolution) -> tuple[TimedPlan, ...]:
+        """The plans of a convolution, what the heuristics like best first."""
+        key = _key(convolution)
+        plans = self._table.get(key)
+        if plans is None:
+            plans = tuple([TimedPlan(p.name, p.workspace, p.deterministic) for p in self.vendor.plans(convolution)])
+        if key not in self._tried and any(plan.seconds is None for plan in plans):
+            self._tried.add(key)
+            plans = self._time(convolution, plans)
+        if plans != self._table.get(key):
+            self._table[key] = plans
+            self._save()
+        return plans
+
+    def _time(self, convolution: Convolution, plans: tuple[TimedPlan, ...]) -> tuple[TimedPlan, ...]:
+        """The same with seconds, as far as there is memory for it."""
+        vendor = self.vendor
+        itemsize = DTYPES[convolution.dtype].itemsize
+        sizes = [aligned(itemsize * prod(shape)) for shape in (convolution.x, convolution.w, convolution.y)]
+        try:
+            base = vendor.allocate(sum(sizes))
+        except DeviceError:
+            return plans
+        stream, start, end = vendor.stream(), vendor.event(), vendor.event()
+        try:
+            vendor.fill(base, 0, sum(sizes), stream)
+            x, w, y = base, base + sizes[0], base + sizes[0] + sizes[1]
+            return tuple([self._time_plan(convolution, plan, (x, w, y), stream, start, end) for plan in plans])
+        finally:
+            vendor.record(end, stream)
+            vendor.synchronize(end)
+            vendor.free(base)
+
+    def _time_plan(self, convolution: Convolution, plan: TimedPlan, operands: tuple[int, int, int], stream: Handle,
+                   start: Handle, end: Handle) -> TimedPlan:
+        vendor = self.vendor
+        try:
+            workspace = vendor.allocate(plan.workspace) if plan.workspace else 0
+        except DeviceError:
+            return plan
+        try:
+            seconds = []
+            for _ in range(RUNS + 1):
+                vendor.record(start, stream)
+                vendor.convolve(convolution, plan.name, *operands, workspace, stream)
+                vendor.record(end, stream)
+                vendor.synchronize(end)
+                seconds.append(vendor.elapsed(start, end))
+            return replace(plan, seconds=median(seconds[1:]))
+        finally:
+            if workspace:
+                vendor.free(workspace)
+
+    def _load(self, path: Path) -> None:
+        """Read the file; one that cannot be read, or is of another form, counts as none."""
+        try:
+            data = json.loads(path.read_text(encoding="utf-8"))
+            self._table = {key: tuple([TimedPlan(**plan) for plan in plans]) for key, plans in data.items()}
+        except (OSError, ValueError, TypeError, AttributeError):
+            self._table = {}
+
+    def _save(self) -> None:
+        """Write the file anew, whole or not at all; two processes may both do so."""
+        if self._path is None:
+            return
+        data = {key: [asdict(plan) for plan in plans] for key, plans in self._table.items()}
+        new = self._path.with_suffix(f".{os.getpid()}.new")
+        try:
+            self._path.parent.mkdir(parents=True, exist_ok=True)
+            new.write_text(json.dumps(data, indent=1) + "\n", encoding="utf-8")
+            new.replace(self._path)
+        except OSError:
+            self._path = None  # a disk that is full or read-only costs time in the next process, nothing else
+
+
+def _key(c: Convolution) -> str:
+    def by(extent: tuple[int, ...]) -> str:
+        return "x".join(map(str, extent))
+    return (f"{c.kind} {c.dtype}{' tf32' if c.tf32 else ''} x {by(c.x)} w {by(c.w)} y {by(c.y)} "
+            f"stride {by(c.stride)} padding {by(c.padding)}")
+

@@ -1,0 +1,147 @@
+"""What the CUDA device does for one call, prepared once: kernels, products and convolutions as programs.
+
+A program is told where the operands' blocks start (outputs first, then inputs), the attributes and the workspace, and
+gives the work to the compute stream. All that follows from the descriptions is settled when it is made: it is made
+once for each alternative of each signature, and issued thousands of times.
+
+Knows kernels by the names of operations, and the seam; no arena, no events.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from typing import Any
+
+import numpy as np
+
+from minidl.device.cuda import convolution, products
+from minidl.device.cuda.convolution import Steps
+from minidl.device.cuda.layout import channels_last
+from minidl.device.cuda.seam import Handle, Vendor
+from minidl.device.cuda.staging import Staging
+from minidl.kernels.cuda.launch import Kernel, Launch, Pointer, Source
+from minidl.meta import Meta, aligned, meta
+
+Program = Callable[[Sequence[int], dict[str, Any], int], None]  # (blocks, attributes, workspace)
+UPLOADS = ("upload", "upload_")
+
+
+class ComputeStream:
+    """The compute stream as kernels see it (``kernels.cuda.launch.Launcher``)."""
+
+    def __init__(self, vendor: Vendor, handle: Handle, staging: Staging) -> None:
+        self.vendor = vendor
+        self.handle = handle
+        self.upload = staging.upload
+
+    def launch(self, source: Source, blocks: int, arguments: Sequence[int | np.generic]) -> None:
+        self.vendor.launch(source, blocks, arguments, self.handle)
+
+
+class Programs:
+    """Makes programs for one device. ``kernels`` is the table of CUDA kernels, by operation."""
+
+    def __init__(self, stream: ComputeStream, kernels: Mapping[str, Kernel], *, tf32: bool) -> None:
+        self.stream = stream
+        self.kernels = kernels
+        self.tf32 = tf32
+
+    # Kernels -------------------------------------------------------------------------------------------------
+    def kernel(self, op_name: str, metas: Sequence[Meta], attrs: dict[str, Any]) -> Program:
+        """A program of the kernel of this name on operands of these descriptions."""
+        kernel, stream = self.kernels[op_name], self.stream
+        if type(kernel).issue is not Kernel.issue:  # it does more than launch
+            return partial(_issue, kernel, stream, tuple(metas))
+        plan = kernel.plan(metas, attrs)
+        if not plan.constant:
+            return partial(_issue, kernel, stream, tuple(metas))
+        launches = [_template(launch) for launch in plan.launches]
+        give, handle = stream.vendor.launch, stream.handle
+
+        def program(blocks: Sequence[int], attrs: dict[str, Any], workspace: int) -> None:
+            places = (*blocks, workspace)  # operand -1 is the workspace
+            for source, count, template, pointers in launches:
+                arguments = template.copy()
+                for index, operand, offset in pointers:
+                    arguments[index] = places[operand] + offset
+                give(source, count, arguments, handle)
+        return program
+
+    def kernel_workspace(self, op_name: str, metas: Sequence[Meta], attrs: dict[str, Any]) -> int:
+        """Bytes that a kernel needs beside its operands, whatever the attributes are that change."""
+        if op_name in UPLOADS:  # their signature says nothing of whether there are values
+            attrs = {**attrs, "data": ()}
+        return self.kernels[op_name].workspace(metas, attrs)
+
+    # cuBLAS --------------------------------------------------------------------------------------------------
+    def product(self, op_name: str, inputs: Sequence[Meta], output: Meta, attrs: dict[str, Any]) -> tuple[Program, int]:
+        """A matrix product, and the workspace for factors that must be copied first."""
+        plan = products.plan(op_name, inputs, output, attrs, tf32=self.tf32)
+        vendor, handle = self.stream.vendor, self.stream.handle
+        itemsize = output.dtype.itemsize
+        calls = [(gemm, c * itemsize, a * itemsize, b * itemsize) for gemm, c, a, b in plan.calls]
+        copies, scratch = [], 0
+        for index in plan.copied:
+            dense = meta(inputs[index].shape, inputs[index].dtype)
+            copies.append((index, scratch, self.kernel("contiguous", (dense, inputs[index]), {})))
+            scratch += aligned(dense.nbytes)
+        offsets = [0 if i in plan.copied else m.offset * itemsize for i, m in enumerate(inputs[:2])]
+        add = self.kernel("add", (output, output, inputs[2]), {}) if plan.bias else None
+
+        def program(blocks: Sequence[int], attrs: dict[str, Any], workspace: int) -> None:
+            factors = [blocks[1], blocks[2]]
+            for index, at, copy in copies:
+                copy((workspace + at, factors[index]), {}, 0)
+                factors[index] = workspace + at
+            c, first, second = blocks[0], factors[0] + offsets[0], factors[1] + offsets[1]
+            for gemm, to, of_second, of_first in calls:
+                vendor.gemm(gemm, c + to, second + of_second, first + of_first, handle)
+            if add is not None:
+                add((c, c, blocks[3]), {}, 0)
+        return program, scratch
+
+    # cuDNN ---------------------------------------------------------------------------------------------------
+    def convolution(self, steps: Steps, plan: str, inputs: Sequence[Meta], output: Meta) -> Program:
+        """A convolution, or a gradient of one, by a plan of cuDNN."""
+        vendor, handle = self.stream.vendor, self.stream.handle
+        operands = (output, *inputs)
+        copied = [self.kernel("contiguous", (lies, operands[i]), {}) for i, _, lies in steps.copied]
+        # A copy starts at the beginning of its bytes; what is read where it lies starts at its offset.
+        moved = {i for i, _, _ in steps.copied}
+        offsets = [0 if i in moved else m.offset * m.dtype.itemsize for i, m in enumerate(operands)]
+        add = self._adder(steps, operands)
+
+        def convolve(c: Any, name: str, x: int, w: int, y: int, workspace: int) -> None:
+            vendor.convolve(c, name, x, w, y, workspace, handle)
+
+        def run(kernel: Program) -> Callable[[Sequence[int]], None]:
+            return lambda blocks: kernel(blocks, {}, 0)
+        copies, adds = [run(kernel) for kernel in copied], None if add is None else run(add)
+
+        def program(blocks: Sequence[int], attrs: dict[str, Any], workspace: int) -> None:
+            convolution.issue(steps, plan, [b + o for b, o in zip(blocks, offsets, strict=True)], workspace,
+                              convolve=convolve, copies=copies, add=adds)
+        return program
+
+    def _adder(self, steps: Steps, operands: Sequence[Meta]) -> Program | None:
+        """What adds a bias, or a gradient that has arrived from elsewhere, to a result."""
+        output = operands[0]
+        if steps.bias is not None:
+            bias = operands[steps.bias]
+            return self.kernel("add", (output, output, meta((bias.shape[0], 1, 1), bias.dtype)), {})
+        if steps.onto is not None:
+            onto = next((m for i, _, m in steps.copied if i == steps.onto), operands[steps.onto])
+            shape = steps.convolution.x
+            result = channels_last(meta(shape, output.dtype))
+            return self.kernel("add", (result, result, meta(shape, onto.dtype) if onto.contiguous else result), {})
+        return None
+
+
+def _issue(kernel: Kernel, stream: ComputeStream, metas: tuple[Meta, ...], blocks: Sequence[int],
+           attrs: dict[str, Any], workspace: int) -> None:
+    kernel.issue(stream, blocks, metas, attrs, workspace)
+
+
+def _template(launch: Launch) -> tuple[Source, int, list[Any], list[tuple[int, int, int]]]:
+    """A launch with the places of its pointers: (index of the argument, operand, offset)."""
+    pointers = [(i, a.operand, a.offset) for i, a in enumerate(launch.arguments) if isinstance(a, Pointer)]
+    return launch.source, launch.blocks, list(launch.arguments), pointers

@@ -1,0 +1,155 @@
+"""Three CUDA streams under the verbs of a clock: positions are events, and the events are also what is timed.
+
+Behind each piece of work an event is recorded, from a ring that is made once. So a position is an event, whoever waits
+for one gives the waiting stream a wait, and the host goes on. What the compute stream did between two events of its
+own is one segment:
+
+    event p-1 |---- work ----| event p          its seconds are told to whoever launched it
+    event p-1 |-- stood --| event p |-- work --| event p+1
+
+A wait of the compute stream takes a position of its own, so that the time it stood still for a copy is not counted
+as the work behind it; so does the first work after the host has waited, for then the stream was empty. The times are
+read in one go, when an iteration has ended or somebody asks, never while work is issued.
+
+Knows no kernels, bytes or tensors.
+"""
+
+from collections import deque
+from time import perf_counter
+
+from minidl.device.clock import COMPUTE
+from minidl.device.cuda.seam import Vendor
+from minidl.device.device import Timed
+
+DEPTH = 8192  # events of a stream: pieces of work that the host may be ahead of it
+
+Cause = tuple[int, int] | None  # (stream, position) that the compute stream, or the host before it, stood still for
+
+
+class Streams:
+    """Compute, copy-out and copy-in stream on the wall clock. One host thread issues.
+
+    positions  pieces of work given to each stream; finished: how many of them the host has seen to be done
+    stall      seconds that the compute stream has stood still for copies, as far as the times have been read
+    stood      (stream, position) -> seconds that the compute stream waited for it
+    """
+
+    def __init__(self, vendor: Vendor, *, depth: int = DEPTH) -> None:
+        self.vendor = vendor
+        self.depth = depth
+        self.handles = [vendor.stream() for _ in range(3)]
+        self.positions = [0, 0, 0]
+        self.finished = [0, 0, 0]
+        self.stall = 0.0
+        self.stood: dict[tuple[int, int], float] = {}
+        self._rings = [[vendor.event()] for _ in range(3)]  # position p is at p modulo depth; filled as they are used
+        self._segments: deque[tuple[int, Timed, Cause]] = deque()  # of the compute stream, whose times are not read yet
+        self._gap: Cause = None  # the host has waited: when the compute stream goes on, it has stood still
+        self._started = perf_counter()
+        for ring, handle in zip(self._rings, self.handles, strict=True):
+            vendor.record(ring[0], handle)
+
+    # Issuing -------------------------------------------------------------------------------------------------
+    def begin(self) -> None:
+        """Say that work comes next on the compute stream, before it is given."""
+        if self._gap is not None:
+            cause, self._gap = self._gap, None
+            self.mark(COMPUTE, cause=cause)
+
+    def mark(self, stream: int, timed: Timed = None, *, cause: Cause = None) -> int:
+        """End a piece of work that a stream was given; returns its position.
+
+        timed: told what it took, once that is known. cause: it was no work; the stream stood still for this.
+        """
+        position = self.positions[stream] + 1
+        slot = position % self.depth
+        ring = self._rings[stream]
+        if slot == len(ring):
+            ring.append(self.vendor.event())
+        elif position >= self.depth:
+            self._make_room(stream, position)
+        self.vendor.record(ring[slot], self.handles[stream])
+        self.positions[stream] = position
+        if stream == COMPUTE:
+            self._segments.append((position, timed, cause))
+        return position
+
+    def wait(self, stream: int, on: int, position: int) -> None:
+        """What is given to ``stream`` from now on starts after ``position`` of stream ``on``; the host goes on."""
+        assert position <= self.positions[on], f"position {position} of stream {on} is not issued yet"
+        if position <= self.finished[on]:
+            return  # the host has seen it
+        if stream == COMPUTE:
+            self.begin()
+        self.vendor.wait(self.handles[stream], self._rings[on][position % self.depth])
+        if stream == COMPUTE:
+            self.mark(COMPUTE, cause=(on, position))
+
+    # Looking -------------------------------------------------------------------------------------------------
+    def synchronize(self, stream: int, position: int) -> None:
+        """The host waits for a position of a stream."""
+        assert position <= self.positions[stream], f"position {position} of stream {stream} is not issued yet"
+        if position > self.finished[stream]:
+            self.vendor.synchronize(self._rings[stream][position % self.depth])
+            self.finished[stream] = position
+            self._gap = stream, position
+
+    def done(self, stream: int, position: int) -> bool:
+        """Whether a stream has reached a position."""
+        if position <= self.finished[stream]:
+            return True
+        if not self.vendor.done(self._rings[stream][position % self.depth]):
+            return False
+        self.finished[stream] = position
+        return True
+
+    def settle(self) -> None:
+        """Wait for all that the compute stream was given, and read its times."""
+        self.synchronize(COMPUTE, self.positions[COMPUTE])
+        self._read()
+
+    def collect(self) -> None:
+        """Read the times of what has finished; waits for nothing."""
+        low, high = self.finished[COMPUTE], self.positions[COMPUTE]
+        while low < high:  # the last position that was passed
+            middle = (low + high + 1) // 2
+            if self.done(COMPUTE, middle):
+                low = middle
+            else:
+                high = middle - 1
+        self._read()
+
+    def now(self) -> float:
+        """Seconds since these streams were made."""
+        return perf_counter() - self._started
+
+    def _make_room(self, stream: int, position: int) -> None:
+        """Wait until the event that ``position`` takes over is no longer needed."""
+        oldest = position - self.depth
+        if stream == COMPUTE and self._segments and self._segments[0][0] <= oldest + 1:
+            # Down to half, or the host would wait for every single piece of work from now on. The start of the segment
+            # that comes next is needed too.
+            self._throttle(stream, oldest + 1 + self.depth // 2)
+            self._read()
+        elif self.finished[stream] < oldest:
+            self._throttle(stream, oldest + self.depth // 2)
+
+    def _throttle(self, stream: int, position: int) -> None:
+        position = min(position, self.positions[stream])
+        if position > self.finished[stream]:
+            self.vendor.synchronize(self._rings[stream][position % self.depth])
+            self.finished[stream] = position
+
+    def _read(self) -> None:
+        """Tell the times of the segments that have finished, in order."""
+        segments, ring, depth = self._segments, self._rings[COMPUTE], self.depth
+        elapsed, finished = self.vendor.elapsed, self.finished[COMPUTE]
+        while segments and segments[0][0] <= finished:
+            position, timed, cause = segments.popleft()
+            seconds = elapsed(ring[(position - 1) % depth], ring[position % depth])
+            if cause is not None:
+                if cause[0] != COMPUTE:
+                    self.stall += seconds
+                    self.stood[cause] = self.stood.get(cause, 0.0) + seconds
+            elif timed is not None:
+                timed(seconds)

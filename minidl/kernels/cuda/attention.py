@@ -1,0 +1,145 @@
+"""Softmax over the last dimension, with an additive mask, and its gradient; one block a row.
+
+Each element is read once and written once; of rows that registers cannot hold (more than 4,096 elements) twice, the
+first time for the largest element and the sum together.
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from minidl.kernels.cuda.launch import Kernel, Planner, View, integers
+from minidl.kernels.cuda.rows import rows, shape_of_block
+from minidl.kernels.cuda.tools import Tools
+
+
+def row_place(tools: Tools) -> Callable[..., Any]:
+    """``place(r, n1, n2, s0, s1, s2)``: where row r starts."""
+    def place(r: Any, n1: Any, n2: Any, s0: Any, s1: Any, s2: Any) -> Any:
+        return r // n2 // n1 * s0 + r // n2 % n1 * s1 + r % n2 * s2
+    return tools.device(place)
+
+
+def softmax(tools: Tools, *, dtype: str, masked: bool, labelled: bool, items: int,
+            threads: int) -> Callable[..., None]:
+    """y = exp(x + mask - largest) / sum, row by row.
+
+    If ``labelled`` also losses[r] = log(sum of exp(x - x[label])): 0 where the label is ignored, NaN if it is no class.
+    """
+    cuda, (load, store), number = tools.cuda, tools.memory(dtype), tools.number(dtype)
+    place, exp, log = row_place(tools), tools.scalar(dtype).exp, tools.scalar(dtype).log
+    block_max, block_sum = tools.block_max(threads), tools.tile_sum(1, threads)
+    held, lowest, nan = max(items, 1), number(-np.inf), number(np.nan)
+
+    def kernel(y: Any, x: Any, mask: Any, losses: Any, labels: Any, label_s: Any, ignored: Any,
+               width: Any, n1: Any, n2: Any, y0: Any, y1: Any, y2: Any, y_s: Any,
+               x0: Any, x1: Any, x2: Any, x_s: Any, m0: Any, m1: Any, m2: Any, m_s: Any) -> None:
+        scratch = cuda.shared.array(threads, number)
+        values = cuda.local.array(held, number)
+        r, thread = np.int64(cuda.blockIdx.x), cuda.threadIdx.x
+        x_at, y_at = place(r, n1, n2, x0, x1, x2), place(r, n1, n2, y0, y1, y2)
+        m_at = place(r, n1, n2, m0, m1, m2)
+        top, total, loss = lowest, number(0), number(0)
+        counts, valid = False, False
+        if labelled:  # before the row is written, perhaps over x
+            label = np.int64(labels[r * label_s])
+            counts, valid = label != ignored, 0 <= label < width
+            if valid:
+                loss = load(x, x_at + label * x_s)
+        if items > 0:
+            for k in range(held):
+                i = thread + k * threads
+                values[k] = lowest
+                if i < width:
+                    values[k] = load(x, x_at + i * x_s)
+                    if masked:
+                        values[k] += load(mask, m_at + i * m_s)
+                    if not values[k] <= top:
+                        top = values[k]
+            top = block_max(top, scratch)
+            for k in range(held):
+                if thread + k * threads < width:
+                    values[k] = exp(values[k] - top)
+                    total += values[k]
+            total = block_sum(total, scratch)
+            for k in range(held):
+                i = thread + k * threads
+                if i < width:
+                    store(y, y_at + i * y_s, values[k] / total)
+        else:
+            for i in range(thread, width, threads):
+                value = load(x, x_at + i * x_s)
+                if masked:
+                    value += load(mask, m_at + i * m_s)
+                if not value <= top:  # the sum so far was relative to a smaller one
+                    total = total * exp(top - value) + number(1)
+                    top = value
+                elif value != lowest:
+                    total += exp(value - top)
+            mine, top = top, block_max(top, scratch)
+            if mine != top:
+                total *= exp(mine - top)
+            total = block_sum(total, scratch)
+            for i in range(thread, width, threads):
+                value = load(x, x_at + i * x_s)
+                if masked:
+                    value += load(mask, m_at + i * m_s)
+                store(y, y_at + i * y_s, exp(value - top) / total)
+        if labelled and thread == 0:
+            if not valid:
+                loss = nan
+            losses[r] = log(total) + (top - loss) if counts else number(0)
+    return kernel
+
+
+def softmax_grad(tools: Tools, *, dtype: str, items: int, threads: int) -> Callable[..., None]:
+    """dx = (dy - sum dy y) y, row by row."""
+    cuda, (load, store), number = tools.cuda, tools.memory(dtype), tools.number(dtype)
+    place, block_sum, held = row_place(tools), tools.tile_sum(1, threads), max(items, 1)
+
+    def kernel(dx: Any, dy: Any, y: Any, width: Any, n1: Any, n2: Any, dx0: Any, dx1: Any, dx2: Any, dx_s: Any,
+               dy0: Any, dy1: Any, dy2: Any, dy_s: Any, y0: Any, y1: Any, y2: Any, y_s: Any) -> None:
+        scratch = cuda.shared.array(threads, number)
+        y_values, dy_values = cuda.local.array(held, number), cuda.local.array(held, number)
+        r, thread = np.int64(cuda.blockIdx.x), cuda.threadIdx.x
+        y_at, dy_at = place(r, n1, n2, y0, y1, y2), place(r, n1, n2, dy0, dy1, dy2)
+        dx_at = place(r, n1, n2, dx0, dx1, dx2)
+        level = number(0)
+        if items > 0:
+            for k in range(held):
+                i = thread + k * threads
+                if i < width:
+                    y_values[k], dy_values[k] = load(y, y_at + i * y_s), load(dy, dy_at + i * dy_s)
+                    level += y_values[k] * dy_values[k]
+            level = block_sum(level, scratch)
+            for k in range(held):
+                i = thread + k * threads
+                if i < width:
+                    store(dx, dx_at + i * dx_s, (dy_values[k] - level) * y_values[k])
+        else:
+            for i in range(thread, width, threads):
+                level += load(y, y_at + i * y_s) * load(dy, dy_at + i * dy_s)
+            level = block_sum(level, scratch)
+            for i in range(thread, width, threads):
+                store(dx, dx_at + i * dx_s, (load(dy, dy_at + i * dy_s) - level) * load(y, y_at + i * y_s))
+    return kernel
+
+
+def _softmax(planner: Planner, y: View, x: View, mask: View | None = None) -> None:
+    """exp(x + mask - largest) / sum, row by row."""
+    if y.size:
+        wide = [y, x, x if mask is None else mask.expand(x.shape)]
+        operands, count, arguments = rows(planner, wide, [])
+        planner.launch(softmax, count, *operands, x, x, *integers(0, 0), *arguments, dtype=x.dtype.name,
+                       masked=mask is not None, labelled=False, **shape_of_block(x.shape[-1]))
+
+
+def _softmax_grad(planner: Planner, dx: View, dy: View, y: View) -> None:
+    """y (dy - sum dy y), row by row"""
+    if y.size:
+        operands, count, arguments = rows(planner, [dx, dy, y], [])
+        planner.launch(softmax_grad, count, *operands, *arguments, dtype=y.dtype.name, **shape_of_block(y.shape[-1]))
+
+
+KERNELS: dict[str, Kernel] = {"softmax": Kernel(_softmax), "softmax_grad": Kernel(_softmax_grad)}

@@ -1,0 +1,113 @@
+"""Device functions of batch normalisation that write feature maps; see ``batchnorm_sums`` for their arguments."""
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from minidl.kernels.cuda.batchnorm_sums import channel_tools
+from minidl.kernels.cuda.sums import ITEMS
+from minidl.kernels.cuda.tools import Tools
+
+
+def normalise(tools: Tools, *, dtype: str, add: bool, relu: bool, columns: int, narrow: bool,
+              threads: int) -> Callable[..., None]:
+    """y = (x - mean) rstd gamma + beta, plus a residual if ``add``, its positive part if ``relu``."""
+    cuda, (load, store), number = tools.cuda, tools.memory(dtype), tools.number(dtype)
+    (locate, advance), lanes = tools.walk(narrow), threads // columns
+    (rstd, normed), positive = channel_tools(tools, dtype), tools.scalar(dtype).relu
+
+    def kernel(y: Any, x: Any, residual: Any, mean: Any, var: Any, gamma: Any, beta: Any, eps: Any,
+               mean_s: Any, var_s: Any, gamma_s: Any, beta_s: Any, kept: Any, count: Any, length: Any,
+               b1: Any, b2: Any, n1: Any, n2: Any, n3: Any, t0: Any, t1: Any, t2: Any, t3: Any,
+               y_k0: Any, y_k1: Any, y_k2: Any, y0: Any, y1: Any, y2: Any, y3: Any,
+               x_k0: Any, x_k1: Any, x_k2: Any, x0: Any, x1: Any, x2: Any, x3: Any,
+               r_k0: Any, r_k1: Any, r_k2: Any, r0: Any, r1: Any, r2: Any, r3: Any) -> None:
+        x_values, r_values = cuda.local.array(ITEMS, number), cuda.local.array(ITEMS, number)
+        places = cuda.local.array(ITEMS, np.int64)
+        thread = cuda.threadIdx.x
+        tiles = (kept + columns - 1) // columns
+        slab = np.int64(cuda.blockIdx.x) // tiles
+        b = np.int64(cuda.blockIdx.x) % tiles * columns + thread % columns
+        if b < kept:
+            centre, offset = load(mean, b * mean_s), load(beta, b * beta_s)
+            factor = load(gamma, b * gamma_s) * rstd(load(var, b * var_s), eps)
+            j, stop = slab * length + thread // columns, min(count, (slab + 1) * length)
+            c0, c1, c2, c3 = locate(j, n1, n2, n3)
+            while j < stop:
+                for k in range(ITEMS):
+                    if j + k * lanes < stop:
+                        places[k] = b * y_k2 + c0 * y0 + c1 * y1 + c2 * y2 + c3 * y3
+                        x_values[k] = load(x, b * x_k2 + c0 * x0 + c1 * x1 + c2 * x2 + c3 * x3)
+                        if add:
+                            r_values[k] = load(residual, b * r_k2 + c0 * r0 + c1 * r1 + c2 * r2 + c3 * r3)
+                        c0, c1, c2, c3 = advance(c0, c1, c2, c3, n1, n2, n3, t0, t1, t2, t3)
+                for k in range(ITEMS):
+                    if j + k * lanes < stop:
+                        value = normed(x_values[k], centre, factor, offset)
+                        if add:
+                            value += r_values[k]
+                        if relu:
+                            value = positive(value)
+                        store(y, places[k], value)
+                j += ITEMS * lanes
+    return kernel
+
+
+def input_gradient(tools: Tools, *, dtype: str, relu: bool, columns: int, narrow: bool,
+                   threads: int) -> Callable[..., None]:
+    """dx = gamma rstd (dy - dbeta share - (x - mean) rstd dgamma share); where ``relu``, of the masked dy."""
+    cuda, (load, store), number = tools.cuda, tools.memory(dtype), tools.number(dtype)
+    (locate, advance), lanes = tools.walk(narrow), threads // columns
+    (rstd, normed), relu_grad = channel_tools(tools, dtype), tools.scalar(dtype).relu_grad
+
+    def kernel(dx: Any, dy: Any, x: Any, mean: Any, var: Any, gamma: Any, beta: Any, dgamma: Any, dbeta: Any,
+               eps: Any, share: Any, mean_s: Any, var_s: Any, gamma_s: Any, beta_s: Any, dgamma_s: Any,
+               dbeta_s: Any, kept: Any, count: Any, length: Any,
+               b1: Any, b2: Any, n1: Any, n2: Any, n3: Any, t0: Any, t1: Any, t2: Any, t3: Any,
+               dx_k0: Any, dx_k1: Any, dx_k2: Any, dx0: Any, dx1: Any, dx2: Any, dx3: Any,
+               dy_k0: Any, dy_k1: Any, dy_k2: Any, dy0: Any, dy1: Any, dy2: Any, dy3: Any,
+               x_k0: Any, x_k1: Any, x_k2: Any, x0: Any, x1: Any, x2: Any, x3: Any) -> None:
+        x_values, dy_values = cuda.local.array(ITEMS, number), cuda.local.array(ITEMS, number)
+        places = cuda.local.array(ITEMS, np.int64)
+        thread = cuda.threadIdx.x
+        tiles = (kept + columns - 1) // columns
+        slab = np.int64(cuda.blockIdx.x) // tiles
+        b = np.int64(cuda.blockIdx.x) % tiles * columns + thread % columns
+        if b < kept:
+            centre, deviation = load(mean, b * mean_s), rstd(load(var, b * var_s), eps)
+            factor, offset = load(gamma, b * gamma_s) * deviation, number(0)
+            if relu:
+                offset = load(beta, b * beta_s)
+            slope, level = deviation * load(dgamma, b * dgamma_s) * share, load(dbeta, b * dbeta_s) * share
+            j, stop = slab * length + thread // columns, min(count, (slab + 1) * length)
+            c0, c1, c2, c3 = locate(j, n1, n2, n3)
+            while j < stop:
+                for k in range(ITEMS):
+                    if j + k * lanes < stop:
+                        places[k] = b * dx_k2 + c0 * dx0 + c1 * dx1 + c2 * dx2 + c3 * dx3
+                        dy_values[k] = load(dy, b * dy_k2 + c0 * dy0 + c1 * dy1 + c2 * dy2 + c3 * dy3)
+                        x_values[k] = load(x, b * x_k2 + c0 * x0 + c1 * x1 + c2 * x2 + c3 * x3)
+                        c0, c1, c2, c3 = advance(c0, c1, c2, c3, n1, n2, n3, t0, t1, t2, t3)
+                for k in range(ITEMS):
+                    if j + k * lanes < stop:
+                        gradient = dy_values[k]
+                        if relu:
+                            gradient = relu_grad(gradient, normed(x_values[k], centre, factor, offset))
+                        store(dx, places[k], (gradient - normed(x_values[k], centre, slope, level)) * factor)
+                j += ITEMS * lanes
+    return kernel
+
+
+def update_running(tools: Tools, *, dtype: str, threads: int) -> Callable[..., None]:
+    """Both running statistics of one channel a thread: kept (1 - momentum) plus the batch's times momentum."""
+    cuda, (load, store), number = tools.cuda, tools.memory(dtype), tools.number(dtype)
+
+    def kernel(running_mean: Any, running_var: Any, mean: Any, var: Any, momentum: Any, unbiased: Any, n: Any,
+               rm_s: Any, rv_s: Any, mean_s: Any, var_s: Any) -> None:
+        c = np.int64(cuda.blockIdx.x) * threads + cuda.threadIdx.x
+        if c < n:
+            kept = number(1) - momentum
+            store(running_mean, c * rm_s, kept * load(running_mean, c * rm_s) + momentum * load(mean, c * mean_s))
+            store(running_var, c * rv_s, kept * load(running_var, c * rv_s) + unbiased * load(var, c * var_s))
+    return kernel

@@ -1,0 +1,171 @@
+"""Cubins from sources: Numba to NVIDIA's intermediate form, its linker to machine code; kept on disk. Needs no GPU.
+
+A cubin is found again by what it depends on: the source's name (which has its dtypes, formula and block size), the
+files that device functions are written in, the architecture, and the versions of the compilers. Knows no streams and
+no memory.
+"""
+
+import json
+import math
+import os
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import asdict, dataclass
+from functools import cache
+from hashlib import sha256
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from threading import RLock
+from types import SimpleNamespace
+from typing import Any
+
+import numba.cuda
+import numpy as np
+from cuda.core import Kernel, Linker, LinkerOptions, ObjectCode
+from numba import types
+from numba.cuda import dispatcher
+
+from minidl.kernels import random, scalar
+from minidl.kernels.cuda.launch import Source
+from minidl.kernels.cuda.tools import Tools
+
+cuda: Any = numba.cuda  # with numba-cuda installed it has more than Numba's own
+COMPILERS = ("numba", "numba-cuda", "cuda-core", "nvidia-nvjitlink", "nvidia-nvjitlink-cu12")
+POINTED = {"bfloat16": "uint16"}  # what a pointer points to, where that is not what it is called
+_lock = RLock()  # the compiler is told the architecture by a global
+
+
+@dataclass(frozen=True)
+class Cubin:
+    """Machine code of one kernel for one architecture, and what a block of it takes."""
+
+    entry: str  # the name in the code
+    registers: int  # of a thread
+    shared_bytes: int  # of a block
+    stack_bytes: int  # of a thread, in memory: arrays that did not fit registers
+    spill_bytes: int  # stores and loads of registers that did not fit
+    code: bytes
+
+
+def default_folder() -> Path:
+    """Where cubins are kept: ``$XDG_CACHE_HOME/minidl/cubins`` or ``~/.cache/minidl/cubins``."""
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "minidl" / "cubins"
+
+
+class Compiler:
+    """For one compute capability, such as (9, 0). ``folder``: where cubins are kept, if they are to be kept."""
+
+    def __init__(self, capability: tuple[int, int], folder: Path | None = None, *, keep: bool = True) -> None:
+        self.capability = capability
+        self.architecture = f"sm_{capability[0]}{capability[1]}"
+        self.folder = (folder or default_folder()) if keep else None
+        self._tools = _tools()
+
+    def kernel(self, source: Source) -> Kernel:
+        """What ``cuda.core.launch`` takes; the context of a GPU of this capability must be current."""
+        cubin = self.cubin(source)
+        return ObjectCode.from_cubin(cubin.code).get_kernel(cubin.entry)
+
+    def cubin(self, source: Source) -> Cubin:
+        """Compiled now, or found on disk."""
+        key = sha256("\n".join((source.name, self.architecture, *_versions(), _files())).encode()).hexdigest()
+        path = None if self.folder is None else self.folder / f"{key}.cubin"
+        if path is not None and (found := _read(path)) is not None:
+            return found
+        try:
+            cubin = self._compiled(source)
+        except Exception as error:
+            error.add_note(f"in compiling {source.name} for {self.architecture}")
+            raise
+        if path is not None:
+            _write(path, cubin)
+        return cubin
+
+    def _compiled(self, source: Source) -> Cubin:
+        function = source.make(self._tools, **dict(source.options))
+        signature = types.void(*map(_type, source.signature))
+        with _lock, _current(self.capability):
+            # Only by way of the linker are float16 and the functions of the mathematical library resolved.
+            objects, _ = cuda.compile_all(function, signature, cc=self.capability, device=False, abi="numba",
+                                          output="ltoir")
+        codes = [o if isinstance(o, ObjectCode) else ObjectCode.from_ltoir(o) for o in objects]
+        linker = Linker(*codes, options=LinkerOptions(arch=self.architecture, link_time_optimization=True,
+                                                      verbose=True, ptxas_options=["-v"]))
+        code = linker.link("cubin").code
+        assert isinstance(code, bytes)
+        return _reported(linker.get_info_log(), code)
+
+
+def _tools() -> Tools:
+    return Tools(cuda, cuda.jit(device=True), math, np.uint32)
+
+
+def _type(kind: str) -> Any:
+    """Numba's type of a parameter. Pointers: one parameter of eight bytes each, where an array would be seven."""
+    if kind.startswith("*"):
+        return types.CPointer(getattr(types, POINTED.get(kind[1:], kind[1:])))
+    return getattr(types, kind)
+
+
+@contextmanager
+def _current(capability: tuple[int, int]) -> Iterator[None]:
+    """Device functions are compiled for the current GPU: let it be one of this capability."""
+    before = dispatcher.get_current_device
+    dispatcher.get_current_device = lambda: SimpleNamespace(compute_capability=capability)
+    try:
+        yield
+    finally:
+        dispatcher.get_current_device = before
+
+
+def _reported(log: str, code: bytes) -> Cubin:
+    """What the assembler says of the kernel that it made."""
+    def number(pattern: str) -> int:
+        return sum(map(int, re.findall(pattern, log)))
+    entries = re.findall(r"Compiling entry function '(\w+)'", log)
+    assert len(entries) == 1, log
+    return Cubin(entries[0], number(r"Used (\d+) registers"), number(r"(\d+) bytes smem"),
+                 number(r"(\d+) bytes stack frame"), number(r"(\d+) bytes spill (?:stores|loads)"), code)
+
+
+@cache
+def _versions() -> tuple[str, ...]:
+    found = []
+    for name in COMPILERS:
+        with suppress(PackageNotFoundError):
+            found.append(f"{name} {version(name)}")
+    return tuple(found)
+
+
+@cache
+def _files() -> str:
+    """A digest of everything that a device function may be made of."""
+    digest = sha256()
+    here = Path(__file__).parent
+    for file in (*sorted(here.glob("*.py")), Path(scalar.__file__), Path(random.__file__)):
+        digest.update(file.read_bytes())
+    return digest.hexdigest()
+
+
+# One file a cubin: a line of JSON, then the code. It gets its name when it is complete.
+def _read(path: Path) -> Cubin | None:
+    try:
+        header, _, code = path.read_bytes().partition(b"\n")
+        facts = json.loads(header)
+        return Cubin(**facts["facts"], code=code) if facts["sha256"] == sha256(code).hexdigest() else None
+    except (OSError, ValueError, KeyError, TypeError):
+        return None  # not there, or damaged: it is made again
+
+
+def _write(path: Path, cubin: Cubin) -> None:
+    facts = asdict(cubin)
+    code = facts.pop("code")
+    header = json.dumps({"facts": facts, "sha256": sha256(code).hexdigest()}).encode()
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        temporary = path.with_suffix(f".{os.getpid()}")
+        temporary.write_bytes(header + b"\n" + code)
+        temporary.replace(path)
+    except OSError:
+        return  # a cache that cannot be written costs time, not results

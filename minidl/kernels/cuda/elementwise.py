@@ -1,0 +1,195 @@
+"""Elementwise operations: one thread computes a few elements, each read once and written once.
+
+An output may lie exactly over an input that the operation donates. Operands of one dense layout, whichever it is
+(channels-last, too), are one run of elements; others are walked over in up to four dimensions, neighbouring threads
+along the output's innermost one, which is fast as long as the inputs have the same innermost dimension or repeat.
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from minidl.kernels.cuda import launch
+from minidl.kernels.cuda.launch import Argument, Kernel, Number, Planner, View, blocks_of, compute, integers
+from minidl.kernels.cuda.layout import RANK, digits, is_dense, merged, padded
+from minidl.kernels.cuda.tools import Tools
+from minidl.kernels.random import fold_seed
+from minidl.meta import row_major
+
+ITEMS = 4  # elements of a thread: that many loads are on their way at once
+
+
+def _application(tools: Tools, dtype: str, formula: str, form: str) -> Callable[..., Any]:
+    """``apply(a, b, number, position)`` of a formula's form, named by what the formula takes."""
+    if form == "number":
+        def fill(a: Any, b: Any, number: Any, position: Any) -> Any:
+            return number
+        return tools.device(fill)
+    if form == "a" and not formula:
+        def same(a: Any, b: Any, number: Any, position: Any) -> Any:
+            return a
+        return tools.device(same)
+    function = getattr(tools.scalar(dtype), formula)
+    if form == "a":
+        def one(a: Any, b: Any, number: Any, position: Any) -> Any:
+            return function(a)
+        return tools.device(one)
+    if form == "a, b":
+        def two(a: Any, b: Any, number: Any, position: Any) -> Any:
+            return function(a, b)
+        return tools.device(two)
+    assert form == "a, number"
+
+    def with_number(a: Any, b: Any, number: Any, position: Any) -> Any:
+        return function(a, number)
+    return tools.device(with_number)
+
+
+def dense(tools: Tools, *, dtype: str, formula: str, form: str, threads: int) -> Callable[..., None]:
+    """y[i] = formula(a[i], b[i], number); what the form does not have is neither read nor used."""
+    cuda, (load, store), number = tools.cuda, tools.memory(dtype), tools.number(dtype)
+    apply, reads_a, reads_b = _application(tools, dtype, formula, form), "a" in form, "a, b" in form
+
+    def kernel(y: Any, a: Any, b: Any, value: Any, n: Any) -> None:
+        first = np.int64(cuda.blockIdx.x) * (threads * ITEMS) + cuda.threadIdx.x
+        # All loads before the first store: the compiler may not change their order, as y may lie over an input.
+        a_values, b_values = cuda.local.array(ITEMS, number), cuda.local.array(ITEMS, number)
+        for k in range(ITEMS):
+            i = first + k * threads
+            if i < n:
+                if reads_a:
+                    a_values[k] = load(a, i)
+                if reads_b:
+                    b_values[k] = load(b, i)
+        for k in range(ITEMS):
+            i = first + k * threads
+            if i < n:
+                store(y, i, apply(a_values[k], b_values[k], value, i))
+    return kernel
+
+
+def strided(tools: Tools, *, dtype: str, formula: str, form: str, narrow: bool, threads: int) -> Callable[..., None]:
+    """The same over four dimensions, the extents of the inner three, a step of ``threads`` elements, and strides."""
+    cuda, (load, store), number = tools.cuda, tools.memory(dtype), tools.number(dtype)
+    apply, reads_a, reads_b = _application(tools, dtype, formula, form), "a" in form, "a, b" in form
+    locate, advance = tools.walk(narrow)
+
+    def kernel(y: Any, a: Any, b: Any, value: Any, n: Any, n1: Any, n2: Any, n3: Any, t0: Any, t1: Any, t2: Any,
+               t3: Any, y0: Any, y1: Any, y2: Any, y3: Any, a0: Any, a1: Any, a2: Any, a3: Any,
+               b0: Any, b1: Any, b2: Any, b3: Any) -> None:
+        first = np.int64(cuda.blockIdx.x) * (threads * ITEMS) + cuda.threadIdx.x
+        a_values, b_values = cuda.local.array(ITEMS, number), cuda.local.array(ITEMS, number)
+        places = cuda.local.array(ITEMS, np.int64)
+        c0, c1, c2, c3 = locate(first, n1, n2, n3)
+        for k in range(ITEMS):
+            if first + k * threads < n:
+                places[k] = c0 * y0 + c1 * y1 + c2 * y2 + c3 * y3
+                if reads_a:
+                    a_values[k] = load(a, c0 * a0 + c1 * a1 + c2 * a2 + c3 * a3)
+                if reads_b:
+                    b_values[k] = load(b, c0 * b0 + c1 * b1 + c2 * b2 + c3 * b3)
+                c0, c1, c2, c3 = advance(c0, c1, c2, c3, n1, n2, n3, t0, t1, t2, t3)
+        for k in range(ITEMS):
+            if first + k * threads < n:
+                store(y, places[k], apply(a_values[k], b_values[k], value, places[k]))
+    return kernel
+
+
+def dropout_elements(tools: Tools, *, dtype: str, narrow: bool, threads: int) -> Callable[..., None]:
+    """Dropout; p0 .. p3 are the strides of C order, in which positions count whatever the layout."""
+    cuda, (load, store), drop = tools.cuda, tools.memory(dtype), tools.scalar(dtype).dropout
+    locate, advance = tools.walk(narrow)
+    bits_of = tools.random_bits
+
+    def kernel(y: Any, x: Any, key: Any, threshold: Any, scale: Any, first_position: Any, n: Any, n1: Any, n2: Any,
+               n3: Any, t0: Any, t1: Any, t2: Any, t3: Any, y0: Any, y1: Any, y2: Any, y3: Any,
+               x0: Any, x1: Any, x2: Any, x3: Any, p0: Any, p1: Any, p2: Any, p3: Any) -> None:
+        i = np.int64(cuda.blockIdx.x) * (threads * ITEMS) + cuda.threadIdx.x
+        c0, c1, c2, c3 = locate(i, n1, n2, n3)
+        for _ in range(ITEMS):
+            if i < n:
+                position = (first_position + c0 * p0 + c1 * p1 + c2 * p2 + c3 * p3) & 0xFFFFFFFF
+                value = load(x, c0 * x0 + c1 * x1 + c2 * x2 + c3 * x3)
+                store(y, c0 * y0 + c1 * y1 + c2 * y2 + c3 * y3, drop(value, bits_of(key, position), threshold, scale))
+                i += threads
+                c0, c1, c2, c3 = advance(c0, c1, c2, c3, n1, n2, n3, t0, t1, t2, t3)
+    return kernel
+
+
+def walk_arguments(dims: list[tuple[int, ...]], step: int) -> tuple[np.int64, ...]:
+    """Extents and strides as kernels over four dimensions take them: n, n1 .. n3, t0 .. t3, strides an operand."""
+    extents = [d[0] for d in dims]
+    strides = [d[operand] for operand in range(1, len(dims[0])) for d in dims]
+    total = int(np.prod(extents, dtype=np.int64))
+    return integers(total, *extents[1:], *digits(step, [total + step, *extents[1:]]), *strides)
+
+
+def outer(dims: list[tuple[int, ...]]) -> list[tuple[int, ...]]:
+    """Distances of every operand, for each combination of the dimensions beyond the RANK innermost."""
+    distances = [(0,) * (len(dims[0]) - 1)] if dims else []
+    for n, *steps in dims[:-RANK]:
+        distances = [tuple(d + i * s for d, s in zip(at, steps, strict=True)) for at in distances for i in range(n)]
+    return distances
+
+
+def over_elements(planner: Planner, y: View, *inputs: View, formula: str = "", form: str,
+                  value: Argument | None = None) -> None:
+    """y = formula of the inputs, broadcast to its shape. One launch, but for more than four strided dimensions."""
+    if y.size == 0:
+        return
+    wide = [a.expand(y.shape) for a in inputs]
+    operands = [y, *wide, *[y] * (2 - len(wide))]  # what is not read may be anything
+    value = np.dtype(compute(y.dtype)).type(0) if value is None else value
+    options: dict[str, Any] = {"dtype": y.dtype.name, "formula": formula, "form": form}
+    dims = merged(y.shape, *[a.strides for a in operands])
+    each = launch.THREADS * ITEMS
+    if is_dense(dims):
+        planner.launch(dense, blocks_of(y.size, each), *operands, value, *integers(y.size), **options)
+        return
+    inner = padded(dims[-RANK:], RANK, 3)
+    arguments = walk_arguments(inner, launch.THREADS)
+    narrow = bool(arguments[0] < 1 << 31)
+    for distances in outer(dims):
+        parts = [a.moved(d) for a, d in zip(operands, distances, strict=True)]
+        planner.launch(strided, blocks_of(int(arguments[0]), each), *parts, value, *arguments, narrow=narrow, **options)
+
+
+def _function(formula: str) -> Kernel:
+    return Kernel(lambda planner, y, x: over_elements(planner, y, x, formula=formula, form="a"))
+
+
+def _pair(formula: str) -> Kernel:
+    return Kernel(lambda planner, y, a, b: over_elements(planner, y, a, b, formula=formula, form="a, b"))
+
+
+def _with_number(formula: str) -> Kernel:
+    def plan(planner: Planner, y: View, x: View) -> None:
+        over_elements(planner, y, x, formula=formula, form="a, number", value=Number("value", compute(x.dtype)))
+    return Kernel(plan, numbers=lambda value: {"value": value})
+
+
+def _dropout(planner: Planner, y: View, x: View) -> None:
+    """Positions count in C order, mod 2^32."""
+    if y.size == 0:
+        return
+    dims = merged(y.shape, y.strides, x.strides, row_major(y.shape))
+    arguments = walk_arguments(padded(dims[-RANK:], RANK, 3), launch.THREADS)
+    for y_at, x_at, position in outer(dims) or [(0, 0, 0)]:
+        planner.launch(dropout_elements, blocks_of(int(arguments[0]), launch.THREADS * ITEMS), y.moved(y_at),
+                       x.moved(x_at), Number("key", "int64"), Number("threshold", "int64"),
+                       Number("keep_scale", compute(x.dtype)), np.int64(position), *arguments,
+                       dtype=x.dtype.name, narrow=bool(arguments[0] < 1 << 31))
+
+
+def _dropout_numbers(p: float, seed: int) -> dict[str, Any]:
+    return {"key": fold_seed(seed), "threshold": int(p * 2.0**32), "keep_scale": 1.0 / (1.0 - p)}
+
+
+KERNELS: dict[str, Kernel] = {
+    **{name: _pair(name) for name in ("add", "sub", "mul", "div", "sqrt_grad", "relu_grad", "tanh_grad",
+                                      "sigmoid_grad", "gelu_grad", "gelu_tanh_grad")},
+    **{name: _function(name) for name in ("neg", "exp", "log", "sqrt", "relu", "tanh", "sigmoid", "gelu", "gelu_tanh")},
+    "scale": _with_number("mul"), "shift": _with_number("add"),
+    "dropout": Kernel(_dropout, numbers=_dropout_numbers),
+}

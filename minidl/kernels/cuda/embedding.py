@@ -1,0 +1,246 @@
+"""Rows by number, and their gradients.
+
+The gradient adds rows of one number in the order of their positions, without atomics, so that its bits are always the
+same: positions are sorted by number (a bitonic network over number and position together), runs of one number are
+added up in chunks of CHUNK positions, and runs that go over several chunks are put together by a second launch.
+
+A GPU cannot raise: a number that is no row reads NaN, and is left out of the gradient.
+"""
+
+from collections.abc import Callable
+from math import prod
+from typing import Any
+
+import numpy as np
+
+from minidl.kernels.cuda import launch
+from minidl.kernels.cuda.attention import row_place
+from minidl.kernels.cuda.launch import Kernel, Planner, View, blocks_of, compute, integers
+from minidl.kernels.cuda.layout import merged, padded, power_of_two
+from minidl.kernels.cuda.shape import copy, zero
+from minidl.kernels.cuda.tools import Tools
+from minidl.meta import Shape, row_major
+
+CHUNK = 32  # sorted positions that one thread adds up
+NONE = (1 << 63) - 1  # the key of no position: behind all others
+
+
+# Device functions ---------------------------------------------------------------------------------------------------
+def taken_rows(tools: Tools, *, dtype: str, columns: int, threads: int) -> Callable[..., None]:
+    """y[i] = table[i // per, ids[i]]"""
+    cuda, (load, store), number = tools.cuda, tools.memory(dtype), tools.number(dtype)
+    place, lanes, nothing = row_place(tools), threads // columns, number(np.nan if dtype != "int64" else 0)
+
+    def kernel(y: Any, table: Any, ids: Any, count: Any, width: Any, rows: Any, per: Any, table_n: Any, table_r: Any,
+               table_d: Any, n1: Any, n2: Any, i0: Any, i1: Any, i2: Any) -> None:
+        across, thread = (width + columns - 1) // columns, cuda.threadIdx.x
+        block = np.int64(cuda.blockIdx.x)
+        i, d = block // across * lanes + thread // columns, block % across * columns + thread % columns
+        if i < count and d < width:
+            row = np.int64(ids[place(i, n1, n2, i0, i1, i2)])
+            value = nothing
+            if 0 <= row < rows:
+                value = load(table, i // per * table_n + row * table_r + d * table_d)
+            store(y, i * width + d, value)
+    return kernel
+
+
+def position_keys(tools: Tools, *, threads: int) -> Callable[..., None]:
+    """keys[i] = (row of position i) 2^32 + i; NONE for a number that is no row, and behind the last position."""
+    cuda, place = tools.cuda, row_place(tools)
+
+    def kernel(keys: Any, ids: Any, count: Any, length: Any, rows: Any, per: Any, n1: Any, n2: Any,
+               i0: Any, i1: Any, i2: Any) -> None:
+        i = np.int64(cuda.blockIdx.x) * threads + cuda.threadIdx.x
+        if i < length:
+            key = np.int64(NONE)
+            if i < count:
+                row = np.int64(ids[place(i, n1, n2, i0, i1, i2)])
+                if 0 <= row < rows:
+                    key = ((i // per * rows + row) << 32) | i
+            keys[i] = key
+    return kernel
+
+
+def sorted_tiles(tools: Tools, *, tile: int, threads: int) -> Callable[..., None]:
+    """The steps of a bitonic network between neighbours of one tile, for runs from ``low`` to ``high`` long."""
+    cuda = tools.cuda
+
+    def kernel(keys: Any, low: Any, high: Any) -> None:
+        held = cuda.shared.array(tile, np.int64)
+        first, thread = np.int64(cuda.blockIdx.x) * tile, cuda.threadIdx.x
+        for k in range(thread, tile, threads):
+            held[k] = keys[first + k]
+        cuda.syncthreads()
+        size = low
+        while size <= high:
+            step = min(size, np.int64(tile)) // 2
+            while step > 0:
+                # The thread's pair: its lower member has the bit of ``step`` clear.
+                a = 2 * thread - thread % step
+                b = a + step
+                ascending = ((first + a) & size) == 0
+                left, right = held[a], held[b]
+                if (left > right) == ascending:
+                    held[a], held[b] = right, left
+                cuda.syncthreads()
+                step //= 2
+            size *= 2
+        for k in range(thread, tile, threads):
+            keys[first + k] = held[k]
+    return kernel
+
+
+def exchanged(tools: Tools, *, threads: int) -> Callable[..., None]:
+    """One step of the network between tiles."""
+    cuda = tools.cuda
+
+    def kernel(keys: Any, pairs: Any, step: Any, size: Any) -> None:
+        i = np.int64(cuda.blockIdx.x) * threads + cuda.threadIdx.x
+        if i < pairs:
+            a = 2 * i - i % step
+            left, right = keys[a], keys[a + step]
+            if (left > right) == ((a & size) == 0):
+                keys[a], keys[a + step] = right, left
+    return kernel
+
+
+def chunk_sums(tools: Tools, *, dtype: str, threads: int) -> Callable[..., None]:
+    """Sums of the runs in a chunk: into the table, or if a run goes on in the next one into ``tails``, in the one
+    before into ``heads``."""
+    cuda, (load, store), number, place = tools.cuda, tools.memory(dtype), tools.number(dtype), row_place(tools)
+
+    def kernel(table: Any, heads: Any, tails: Any, keys: Any, dy: Any, count: Any, width: Any, n1: Any, n2: Any,
+               dy0: Any, dy1: Any, dy2: Any, dy_d: Any) -> None:
+        across = (width + threads - 1) // threads
+        chunk = np.int64(cuda.blockIdx.x) // across
+        d = np.int64(cuda.blockIdx.x) % across * threads + cuda.threadIdx.x
+        if d < width:
+            start, stop = chunk * CHUNK, min(count, (chunk + 1) * CHUNK)
+            before = np.int64(-1) if start == 0 else keys[start - 1] >> 32
+            behind = np.int64(-1) if stop >= count else keys[stop] >> 32
+            row, total, begun = keys[start] >> 32, number(0), start
+            for at in range(start, stop + 1):
+                following = np.int64(-2) if at == stop else keys[at] >> 32
+                if following != row:  # the run has ended, or the chunk has
+                    if row != NONE >> 32:
+                        if begun == start and row == before:
+                            heads[chunk * width + d] = total
+                        elif at == stop and row == behind:
+                            tails[chunk * width + d] = total
+                        else:
+                            store(table, row * width + d, total)
+                    row, total, begun = following, number(0), at
+                if at < stop and row != NONE >> 32:
+                    total += load(dy, place(keys[at] & 0xFFFFFFFF, n1, n2, dy0, dy1, dy2) + d * dy_d)
+    return kernel
+
+
+def united_chunks(tools: Tools, *, dtype: str, threads: int) -> Callable[..., None]:
+    """The sums of runs that begin in a chunk and end in a later one."""
+    cuda, (_, store) = tools.cuda, tools.memory(dtype)
+
+    def kernel(table: Any, heads: Any, tails: Any, keys: Any, count: Any, width: Any) -> None:
+        across = (width + threads - 1) // threads
+        chunk = np.int64(cuda.blockIdx.x) // across
+        d = np.int64(cuda.blockIdx.x) % across * threads + cuda.threadIdx.x
+        start, stop = chunk * CHUNK, (chunk + 1) * CHUNK
+        if d < width and stop < count:
+            row = keys[stop - 1] >> 32
+            began = start == 0 or keys[start - 1] >> 32 != row or keys[start] >> 32 != row
+            if began and row != NONE >> 32 and keys[stop] >> 32 == row:
+                total = tails[chunk * width + d]
+                while stop < count and keys[stop] >> 32 == row:
+                    total += heads[stop // CHUNK * width + d]
+                    stop += CHUNK
+                store(table, row * width + d, total)
+    return kernel
+
+
+# Plans --------------------------------------------------------------------------------------------------------------
+def _walk(planner: Planner, a: View, dims: int) -> tuple[View, tuple[np.int64, ...]]:
+    """A view (or a copy) whose first ``dims`` dimensions are walked over in C order: n1, n2, s0, s1, s2."""
+    shape = a.shape[:dims]
+    lines = merged(shape, row_major(shape), a.strides[:dims])
+    if len(lines) > 3:
+        dense = planner.scratch(a.shape, a.dtype.name)
+        copy(planner, dense, a)
+        return _walk(planner, dense, dims)
+    lines = padded(lines, 3, 2)
+    return a, integers(lines[1][0], lines[2][0], *[line[2] for line in lines])
+
+
+def _take(planner: Planner, y: View, table: View, ids: View, *, rows: int, per: int, table_n: int) -> None:
+    if not y.size:
+        return
+    ids, walk = _walk(planner, ids, len(ids.shape))
+    width = table.shape[-1]
+    columns = min(launch.THREADS, power_of_two(width))
+    blocks = blocks_of(ids.size, launch.THREADS // columns) * blocks_of(width, columns)
+    planner.launch(taken_rows, blocks, y, table, ids, *integers(ids.size, width, rows, per, table_n,
+                   *table.strides[-2:]), *walk, dtype=y.dtype.name, columns=columns)
+
+
+def _scatter(planner: Planner, table: View, dy: View, dy_dims: int, ids: View, *, rows: int, per: int) -> None:
+    """table = 0, then table[i // per * rows + ids[i]] += dy[i] for every i. table: [.., D]"""
+    zero(planner, table)
+    count, width = ids.size, dy.shape[-1]
+    if not count or not width:
+        return
+    tile = min(2 * launch.THREADS, max(2, power_of_two(count)))
+    length = max(tile, power_of_two(count))
+    keys = planner.scratch((length,), "int64")
+    ids, walk = _walk(planner, ids, len(ids.shape))
+    planner.launch(position_keys, blocks_of(length, launch.THREADS), keys, ids,
+                   *integers(count, length, rows, per), *walk)
+    _sort(planner, keys, length, tile)
+    dy, walk = _walk(planner, dy, dy_dims)
+    chunks, across = blocks_of(count, CHUNK), blocks_of(width, launch.THREADS)
+    heads, tails = (planner.scratch((chunks, width), compute(dy.dtype)) for _ in range(2))
+    planner.launch(chunk_sums, chunks * across, table, heads, tails, keys, dy, *integers(count, width), *walk,
+                   *integers(dy.strides[-1]), dtype=dy.dtype.name)
+    if chunks > 1:
+        planner.launch(united_chunks, chunks * across, table, heads, tails, keys, *integers(count, width),
+                       dtype=dy.dtype.name)
+
+
+def _sort(planner: Planner, keys: View, length: int, tile: int) -> None:
+    """Batcher's bitonic sorting network (1968): ascending; no two keys but NONE are equal."""
+    def within(low: int, high: int) -> None:
+        planner.launch(sorted_tiles, length // tile, keys, *integers(low, high), tile=tile, threads=tile // 2)
+    within(2, tile)
+    size = 2 * tile
+    while size <= length:
+        step = size // 2
+        while step >= tile:
+            planner.launch(exchanged, blocks_of(length // 2, launch.THREADS), keys, *integers(length // 2, step, size))
+            step //= 2
+        within(size, size)
+        size *= 2
+
+
+def _embedding(planner: Planner, y: View, w: View, ids: View) -> None:
+    """w[ids]"""
+    _take(planner, y, w, ids, rows=w.shape[0], per=max(1, ids.size), table_n=0)
+
+
+def _embedding_grad(planner: Planner, dw: View, dy: View, ids: View, *, rows: int) -> None:
+    """The sum of dy over all uses of each row, zero for the others."""
+    _scatter(planner, dw, dy, len(dy.shape) - 1, ids, rows=rows, per=max(1, ids.size))
+
+
+def _gather_rows(planner: Planner, y: View, x: View, positions: View) -> None:
+    """x[n, positions[n, p]] as row n P + p"""
+    _take(planner, y, x, positions, rows=x.shape[1], per=positions.shape[1], table_n=x.strides[0])
+
+
+def _gather_rows_grad(planner: Planner, dx: View, dy: View, positions: View, *, x_shape: Shape) -> None:
+    """dy at the rows it came from, added up where a row came twice, zero elsewhere."""
+    assert prod(x_shape[:2]) < 1 << 31
+    _scatter(planner, dx, dy, 1, positions, rows=x_shape[1], per=positions.shape[1])
+
+
+KERNELS: dict[str, Kernel] = {
+    "embedding": Kernel(_embedding), "embedding_grad": Kernel(_embedding_grad),
+    "gather_rows": Kernel(_gather_rows), "gather_rows_grad": Kernel(_gather_rows_grad),
+}

@@ -1,0 +1,243 @@
+"""How an operation becomes kernel launches: specialised sources, their grids and arguments, planned once a signature.
+
+    Source    a device function with everything fixed that may be: dtypes, formula, block size. The unit of compilation
+    Launch    a source, a number of blocks, and its arguments, in which operands are still numbers and not addresses
+    Plan      the launches of one call and the bytes of workspace that they share
+    Kernel    from an operation's operands to its plan; ``issue`` fills in the addresses and hands the launches on
+
+A launcher is whatever takes them: a device with its stream, or a simulator. Grids and blocks have one dimension.
+Knows descriptions and arithmetic of sizes; imports nothing of CUDA, and never sees a device.
+"""
+
+import inspect
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Protocol
+
+import numpy as np
+
+from minidl.meta import DTYPES, DType, Meta, Shape, aligned, row_major
+
+THREADS = 256  # of a block, where the problem does not ask for fewer
+WORKSPACE = -1  # the operand number of the workspace
+
+# In what a kernel computes with a dtype, and what its scalar arguments have.
+COMPUTE = {"float64": "float64", "float32": "float32", "float16": "float32", "bfloat16": "float32"}
+
+
+def compute(dtype: DType) -> str:
+    """The name of the type of number that kernels compute in: float32 for the halves, int64 for all integers."""
+    return COMPUTE.get(dtype.name, "int64")
+
+
+@dataclass(frozen=True)
+class Source:
+    """One device function to compile: ``make(tools, **options)``, called with ``threads`` threads a block.
+
+    signature  a type for each parameter: "*float32" is a pointer, "int64" or "float32" a number of just that width.
+    """
+
+    make: Callable[..., Callable[..., None]]
+    signature: tuple[str, ...]
+    threads: int
+    options: tuple[tuple[str, Any], ...]
+
+    @property
+    def name(self) -> str:
+        """A readable name, the same in every process, and different for different sources."""
+        options = (f"{key}={getattr(value, '__name__', value)}" for key, value in self.options)
+        family = self.make.__module__.rpartition(".")[2]
+        return f"{family}.{self.make.__name__}({', '.join(options)}; {', '.join(self.signature)}; {self.threads})"
+
+
+@dataclass(frozen=True, slots=True)
+class Pointer:
+    """A place inside an operand, by the operand's number and a distance in bytes."""
+
+    operand: int
+    offset: int
+
+
+@dataclass(frozen=True, slots=True)
+class Number:
+    """A number that is known when the call is issued, by its name; ``kind`` is its type in the signature."""
+
+    name: str
+    kind: str
+
+
+@dataclass(frozen=True)
+class View:
+    """Where and how a tensor lies, from a kernel's point of view; strides in elements."""
+
+    pointer: Pointer
+    dtype: DType
+    shape: Shape
+    strides: Shape
+
+    @property
+    def size(self) -> int:
+        return int(np.prod(self.shape, dtype=np.int64))
+
+    def moved(self, distance: int) -> "View":
+        """The same, ``distance`` elements further."""
+        offset = self.pointer.offset + distance * self.dtype.itemsize
+        return replace(self, pointer=replace(self.pointer, offset=offset))
+
+    def narrow(self, axis: int, start: int, stop: int) -> "View":
+        """The part [start, stop) of one dimension."""
+        shape = tuple(stop - start if i == axis else n for i, n in enumerate(self.shape))
+        return replace(self.moved(start * self.strides[axis]), shape=shape)
+
+    def expand(self, shape: Shape) -> "View":
+        """Broadcast to a wider shape, as NumPy does: strides of 0."""
+        lead = len(shape) - len(self.shape)
+        strides = tuple(0 if i < lead or self.shape[i - lead] != n else self.strides[i - lead]
+                        for i, n in enumerate(shape))
+        return replace(self, shape=shape, strides=strides)
+
+    def reshape(self, shape: Shape) -> "View":
+        """Another shape of a tensor in C order."""
+        assert self.contiguous
+        return replace(self, shape=shape, strides=row_major(shape))
+
+    @property
+    def contiguous(self) -> bool:
+        """Whether elements follow each other in C order."""
+        return all(n == 1 or s == r for n, s, r in zip(self.shape, self.strides, row_major(self.shape), strict=True))
+
+
+Argument = View | Number | np.generic
+
+
+@dataclass(frozen=True)
+class Launch:
+    source: Source
+    blocks: int
+    arguments: tuple[Pointer | Number | np.generic, ...]
+
+
+@dataclass(frozen=True)
+class Plan:
+    launches: tuple[Launch, ...]
+    workspace: int  # bytes
+
+    @property
+    def constant(self) -> bool:
+        """Whether the launches are all there is to do, and addresses all that differs from call to call."""
+        return not any(type(a) is Number for launch in self.launches for a in launch.arguments)
+
+    @property
+    def sources(self) -> tuple[Source, ...]:
+        """Everything that must have been compiled."""
+        return tuple(launch.source for launch in self.launches)
+
+
+class Launcher(Protocol):
+    """What a kernel needs of a device. Everything happens in stream order."""
+
+    def launch(self, source: Source, blocks: int, arguments: Sequence[int | np.generic]) -> None:
+        """Run a source: pointers are addresses (int), numbers are NumPy scalars of the width in its signature."""
+
+    def upload(self, address: int, data: np.ndarray) -> None:
+        """Copy a contiguous host array to an address; it may be forgotten when this returns."""
+
+
+class Planner:
+    """Collects the launches of one call."""
+
+    def __init__(self) -> None:
+        self.launches: list[Launch] = []
+        self.workspace = 0
+
+    def scratch(self, shape: Shape, dtype: str) -> View:
+        """Room in the workspace; it holds anything."""
+        view = View(Pointer(WORKSPACE, self.workspace), DTYPES[dtype], shape, row_major(shape))
+        self.workspace += aligned(max(1, view.size) * view.dtype.itemsize)
+        return view
+
+    def launch(self, make: Callable[..., Callable[..., None]], blocks: int, *arguments: Argument,
+               threads: int = 0, **options: Any) -> None:
+        """Add a launch; the options specialise the source, the arguments do not (but for their types)."""
+        kinds: list[str] = []
+        values: list[Pointer | Number | np.generic] = []
+        for argument in arguments:
+            if isinstance(argument, View):
+                kinds.append(f"*{argument.dtype.name}")
+                values.append(argument.pointer)
+            elif isinstance(argument, Number):
+                kinds.append(argument.kind)
+                values.append(argument)
+            else:
+                kinds.append(argument.dtype.name)
+                values.append(argument)
+        assert 0 < blocks < 1 << 31, f"{make.__name__}: a grid of {blocks} blocks"
+        threads = threads or THREADS
+        source = Source(make, tuple(kinds), threads, tuple(sorted({**options, "threads": threads}.items())))
+        self.launches.append(Launch(source, blocks, tuple(values)))
+
+
+def integers(*values: int) -> tuple[np.int64, ...]:
+    """Arguments for sizes, strides and counts: kernels take all of them as int64."""
+    return tuple(map(np.int64, values))
+
+
+def blocks_of(count: int, each: int) -> int:
+    """Blocks that cover ``count`` with ``each`` in one."""
+    return -(-count // each)
+
+
+def view(operand: int, meta: Meta) -> View:
+    """The whole of an operand."""
+    return View(Pointer(operand, meta.offset * meta.dtype.itemsize), meta.dtype, meta.shape, meta.strides)
+
+
+class Kernel:
+    """An operation on a GPU.
+
+    plan     ``(planner, *views of outputs and inputs, **attributes)``: adds launches. Called once for the same
+             descriptions and attributes.
+    numbers  ``(**attributes) -> {name: value}`` for the attributes that change from call to call: its parameters name
+             them, ``plan`` does not see them, and its launches refer to the values by name (Number).
+    """
+
+    def __init__(self, plan: Callable[..., None], numbers: Callable[..., dict[str, Any]] | None = None) -> None:
+        self._plan = plan
+        self._numbers = numbers
+        self._volatile = frozenset(inspect.signature(numbers).parameters) if numbers else frozenset()
+        self._plans: dict[Any, Plan] = {}
+
+    def plan(self, metas: Sequence[Meta], attrs: dict[str, Any]) -> Plan:
+        """The launches for operands (outputs, then inputs) of these descriptions."""
+        fixed = tuple((key, value) for key, value in attrs.items() if key not in self._volatile)
+        key = (*metas, fixed)
+        plan = self._plans.get(key)
+        if plan is None:
+            planner = Planner()
+            self._plan(planner, *(view(i, meta) for i, meta in enumerate(metas)), **dict(fixed))
+            plan = self._plans[key] = Plan(tuple(planner.launches), planner.workspace)
+        return plan
+
+    def workspace(self, metas: Sequence[Meta], attrs: dict[str, Any]) -> int:
+        """Bytes of workspace that ``issue`` needs for these operands (outputs, then inputs)."""
+        return self.plan(metas, attrs).workspace
+
+    def issue(self, launcher: Launcher, addresses: Sequence[int], metas: Sequence[Meta], attrs: dict[str, Any],
+              workspace: int = 0) -> None:
+        """Launch on operands (outputs, then inputs) whose blocks start at ``addresses``, with a workspace there."""
+        numbers = {}
+        if self._numbers is not None:
+            numbers = self._numbers(**{key: value for key, value in attrs.items() if key in self._volatile})
+        places = (*addresses, workspace)  # WORKSPACE is the last
+        for launch in self.plan(metas, attrs).launches:
+            launcher.launch(launch.source, launch.blocks, [resolved(a, places, numbers) for a in launch.arguments])
+
+
+def resolved(argument: Pointer | Number | np.generic, places: Sequence[int],
+             numbers: dict[str, Any]) -> int | np.generic:
+    """An argument as it is passed."""
+    if type(argument) is Pointer:
+        return places[argument.operand] + argument.offset
+    if type(argument) is Number:
+        return np.dtype(argument.kind).type(numbers[argument.name])
+    return argument  # type: ignore[return-value]

@@ -1,0 +1,209 @@
+"""Layer normalisation over the last dimension, and its gradients.
+
+Rows are one block each and held in registers (up to 4,096 elements), so that mean and variance take two passes and one
+reading. The parameters' gradients are sums over rows: laid out as in ``sums``.
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from minidl.kernels.cuda.attention import row_place
+from minidl.kernels.cuda.launch import Kernel, Planner, View, compute, integers
+from minidl.kernels.cuda.rows import rows, shape_of_block
+from minidl.kernels.cuda.shape import copy
+from minidl.kernels.cuda.sums import ITEMS, few_threads, grid, split, united_sums
+from minidl.kernels.cuda.tools import Tools
+
+
+def normalise_rows(tools: Tools, *, dtype: str, items: int, threads: int) -> Callable[..., None]:
+    """y = (x - mean) rstd gamma + beta, and the mean and rstd of each row; ``share`` is 1 / width."""
+    cuda, (load, store), number = tools.cuda, tools.memory(dtype), tools.number(dtype)
+    place, block_sum, sqrt = row_place(tools), tools.tile_sum(1, threads), tools.scalar(dtype).sqrt
+    held = max(items, 1)
+
+    def kernel(y: Any, x: Any, mean: Any, rstd: Any, gamma: Any, beta: Any, eps: Any, share: Any, gamma_s: Any,
+               beta_s: Any, width: Any, n1: Any, n2: Any, y0: Any, y1: Any, y2: Any, y_s: Any,
+               x0: Any, x1: Any, x2: Any, x_s: Any) -> None:
+        scratch = cuda.shared.array(threads, number)
+        values = cuda.local.array(held, number)
+        r, thread = np.int64(cuda.blockIdx.x), cuda.threadIdx.x
+        x_at, y_at = place(r, n1, n2, x0, x1, x2), place(r, n1, n2, y0, y1, y2)
+        level, square = number(0), number(0)
+        if items > 0:
+            for k in range(held):
+                i = thread + k * threads
+                if i < width:
+                    values[k] = load(x, x_at + i * x_s)
+                    level += values[k]
+        else:
+            for i in range(thread, width, threads):
+                level += load(x, x_at + i * x_s)
+        level = block_sum(level, scratch) * share
+        if items > 0:
+            for k in range(held):
+                if thread + k * threads < width:
+                    values[k] -= level
+                    square += values[k] * values[k]
+        else:
+            for i in range(thread, width, threads):
+                deviation = load(x, x_at + i * x_s) - level
+                square += deviation * deviation
+        scale = number(1) / number(sqrt(block_sum(square, scratch) * share + eps))
+        if thread == 0:
+            store(mean, r, level)
+            store(rstd, r, scale)
+        if items > 0:
+            for k in range(held):
+                i = thread + k * threads
+                if i < width:
+                    store(y, y_at + i * y_s, values[k] * scale * load(gamma, i * gamma_s) + load(beta, i * beta_s))
+        else:
+            for i in range(thread, width, threads):
+                deviation = load(x, x_at + i * x_s) - level
+                store(y, y_at + i * y_s, deviation * scale * load(gamma, i * gamma_s) + load(beta, i * beta_s))
+    return kernel
+
+
+def rows_gradient(tools: Tools, *, dtype: str, items: int, threads: int) -> Callable[..., None]:
+    """dx = rstd (g - mean of g - xhat times the mean of g xhat), with g = dy gamma and xhat = (x - mean) rstd."""
+    cuda, (load, store), number = tools.cuda, tools.memory(dtype), tools.number(dtype)
+    place, block_sum, held = row_place(tools), tools.tile_sum(1, threads), max(items, 1)
+
+    def kernel(dx: Any, dy: Any, x: Any, mean: Any, rstd: Any, gamma: Any, share: Any, gamma_s: Any,
+               width: Any, n1: Any, n2: Any, dx0: Any, dx1: Any, dx2: Any, dx_s: Any,
+               dy0: Any, dy1: Any, dy2: Any, dy_s: Any, x0: Any, x1: Any, x2: Any, x_s: Any,
+               mean0: Any, mean1: Any, mean2: Any, mean_s: Any,
+               rstd0: Any, rstd1: Any, rstd2: Any, rstd_s: Any) -> None:
+        scratch = cuda.shared.array(threads, number)
+        hats, gradients = cuda.local.array(held, number), cuda.local.array(held, number)
+        r, thread = np.int64(cuda.blockIdx.x), cuda.threadIdx.x
+        x_at, dy_at = place(r, n1, n2, x0, x1, x2), place(r, n1, n2, dy0, dy1, dy2)
+        dx_at = place(r, n1, n2, dx0, dx1, dx2)
+        centre = load(mean, place(r, n1, n2, mean0, mean1, mean2))
+        scale = load(rstd, place(r, n1, n2, rstd0, rstd1, rstd2))
+        level, slope = number(0), number(0)
+        if items > 0:
+            for k in range(held):
+                i = thread + k * threads
+                if i < width:
+                    hats[k] = (load(x, x_at + i * x_s) - centre) * scale
+                    gradients[k] = load(dy, dy_at + i * dy_s) * load(gamma, i * gamma_s)
+                    level += gradients[k]
+                    slope += gradients[k] * hats[k]
+        else:
+            for i in range(thread, width, threads):
+                gradient = load(dy, dy_at + i * dy_s) * load(gamma, i * gamma_s)
+                level += gradient
+                slope += gradient * ((load(x, x_at + i * x_s) - centre) * scale)
+        level = block_sum(level, scratch) * share
+        slope = block_sum(slope, scratch) * share
+        if items > 0:
+            for k in range(held):
+                i = thread + k * threads
+                if i < width:
+                    store(dx, dx_at + i * dx_s, (gradients[k] - level - hats[k] * slope) * scale)
+        else:
+            for i in range(thread, width, threads):
+                gradient = load(dy, dy_at + i * dy_s) * load(gamma, i * gamma_s)
+                hat = (load(x, x_at + i * x_s) - centre) * scale
+                store(dx, dx_at + i * dx_s, (gradient - level - hat * slope) * scale)
+    return kernel
+
+
+def parameter_sums(tools: Tools, *, dtype: str, columns: int, narrow: bool, direct: bool,
+                   threads: int) -> Callable[..., None]:
+    """Sums over the rows of a slab of dy xhat and of dy, for each column."""
+    cuda, (load, _), number = tools.cuda, tools.memory(dtype), tools.number(dtype)
+    store = tools.memory(dtype if direct else np.dtype(number).name)[1]
+    (locate, advance), lanes = tools.walk(narrow), threads // columns
+    tile_sum = tools.tile_sum(columns, threads)
+
+    def kernel(slopes: Any, levels: Any, x: Any, dy: Any, mean: Any, rstd: Any, kept: Any, count: Any, length: Any,
+               b1: Any, b2: Any, n1: Any, n2: Any, n3: Any, t0: Any, t1: Any, t2: Any, t3: Any,
+               x_k0: Any, x_k1: Any, x_k2: Any, x0: Any, x1: Any, x2: Any, x3: Any,
+               dy_k0: Any, dy_k1: Any, dy_k2: Any, dy0: Any, dy1: Any, dy2: Any, dy3: Any,
+               m_k0: Any, m_k1: Any, m_k2: Any, m0: Any, m1: Any, m2: Any, m3: Any,
+               r_k0: Any, r_k1: Any, r_k2: Any, r0: Any, r1: Any, r2: Any, r3: Any) -> None:
+        scratch = cuda.shared.array(threads, number)
+        hats, gradients = cuda.local.array(ITEMS, number), cuda.local.array(ITEMS, number)
+        thread = cuda.threadIdx.x
+        tiles = (kept + columns - 1) // columns
+        slab = np.int64(cuda.blockIdx.x) // tiles
+        b = np.int64(cuda.blockIdx.x) % tiles * columns + thread % columns
+        slope, level = number(0), number(0)
+        if b < kept:
+            j, stop = slab * length + thread // columns, min(count, (slab + 1) * length)
+            c0, c1, c2, c3 = locate(j, n1, n2, n3)
+            while j < stop:
+                for k in range(ITEMS):
+                    hats[k], gradients[k] = number(0), number(0)
+                    if j + k * lanes < stop:
+                        deviation = (load(x, b * x_k2 + c0 * x0 + c1 * x1 + c2 * x2 + c3 * x3)
+                                     - load(mean, c0 * m0 + c1 * m1 + c2 * m2 + c3 * m3))
+                        hats[k] = deviation * load(rstd, c0 * r0 + c1 * r1 + c2 * r2 + c3 * r3)
+                        gradients[k] = load(dy, b * dy_k2 + c0 * dy0 + c1 * dy1 + c2 * dy2 + c3 * dy3)
+                        c0, c1, c2, c3 = advance(c0, c1, c2, c3, n1, n2, n3, t0, t1, t2, t3)
+                for k in range(ITEMS):
+                    level += gradients[k]
+                    slope += gradients[k] * hats[k]
+                j += ITEMS * lanes
+        level = tile_sum(level, scratch)
+        slope = tile_sum(slope, scratch)
+        if thread < columns and b < kept:
+            store(slopes, slab * kept + b, slope)
+            store(levels, slab * kept + b, level)
+    return kernel
+
+
+def _layer_norm(planner: Planner, y: View, mean: View, rstd: View, x: View, gamma: View, beta: View, *,
+                eps: float) -> None:
+    """(x - mean) rstd gamma + beta, with rstd = 1 / sqrt(var + eps)."""
+    if y.size:
+        operands, count, arguments = rows(planner, [y, x], [])
+        number = np.dtype(compute(x.dtype)).type
+        planner.launch(normalise_rows, count, *operands, mean, rstd, gamma, beta, number(eps),
+                       number(1.0 / x.shape[-1]), *integers(gamma.strides[0], beta.strides[0]), *arguments,
+                       dtype=x.dtype.name, **shape_of_block(x.shape[-1]))
+
+
+def _layer_norm_grad(planner: Planner, dx: View, dy: View, x: View, gamma: View, mean: View, rstd: View) -> None:
+    """rstd (g - mean of g - xhat times the mean of g xhat) for each row."""
+    if dx.size:
+        operands, count, arguments = rows(planner, [dx, dy, x], [mean, rstd])
+        share = np.dtype(compute(x.dtype)).type(1.0 / x.shape[-1])
+        planner.launch(rows_gradient, count, *operands, gamma, share, *integers(gamma.strides[0]), *arguments,
+                       dtype=x.dtype.name, **shape_of_block(x.shape[-1]))
+
+
+def _layer_norm_grad_reduce(planner: Planner, dgamma: View, dbeta: View, dy: View, x: View, mean: View,
+                            rstd: View) -> None:
+    """dbeta = sum dy, dgamma = sum dy (x - mean) rstd, over all rows."""
+    operands = [x, dy, *(View(a.pointer, a.dtype, x.shape, (*a.strides, 0)) for a in (mean, rstd))]
+    axes = tuple(range(len(x.shape) - 1))
+    parts = split(x.shape, axes, *[a.strides for a in operands])
+    if not parts.fits():
+        for i, a in enumerate((x, dy, mean, rstd)):
+            dense = planner.scratch(a.shape, a.dtype.name)
+            copy(planner, dense, a)
+            strides = dense.strides if i < 2 else (*dense.strides, 0)
+            operands[i] = View(dense.pointer, dense.dtype, x.shape, strides)
+        parts = split(x.shape, axes, *[a.strides for a in operands])
+    g = grid(parts)
+    arguments = (*integers(g.kept, g.count, g.length), *parts.arguments(g.threads // g.columns))
+    options = {**g.options, "dtype": x.dtype.name}
+    if g.slabs == 1:
+        planner.launch(parameter_sums, g.blocks, dgamma, dbeta, *operands, *arguments, direct=True, **options)
+        return
+    sums = [planner.scratch((g.slabs, g.kept), compute(x.dtype)) for _ in range(2)]
+    planner.launch(parameter_sums, g.blocks, *sums, *operands, *arguments, direct=False, **options)
+    for result, parts_of_it in zip((dgamma, dbeta), sums, strict=True):
+        planner.launch(united_sums, g.kept, result, parts_of_it, np.dtype(compute(x.dtype)).type(1),
+                       *integers(g.kept, g.slabs), dtype=x.dtype.name, threads=few_threads(g.slabs))
+
+
+KERNELS: dict[str, Kernel] = {
+    "layer_norm": Kernel(_layer_norm), "layer_norm_grad": Kernel(_layer_norm_grad),
+    "layer_norm_grad_reduce": Kernel(_layer_norm_grad_reduce),
+}

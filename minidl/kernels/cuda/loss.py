@@ -1,0 +1,106 @@
+"""Softmax cross-entropy, and its gradient.
+
+Two launches forward: probabilities and losses of rows in one reading, then the mean. Two backward: how many labels
+count, then rows.
+A GPU cannot raise: a label that is no class makes the loss NaN, and its row of the gradient too.
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from minidl.kernels.cuda.attention import row_place, softmax
+from minidl.kernels.cuda.launch import Kernel, Planner, View, compute, integers
+from minidl.kernels.cuda.rows import rows, shape_of_block
+from minidl.kernels.cuda.tools import Tools
+
+
+def mean_loss(tools: Tools, *, dtype: str, threads: int) -> Callable[..., None]:
+    """loss = sum of losses / number of labels that are not ignored: NaN, not an error, if there is none. One block."""
+    cuda, (_, store), number = tools.cuda, tools.memory(dtype), tools.number(dtype)
+    block_sum = tools.tile_sum(1, threads)
+
+    def kernel(loss: Any, losses: Any, labels: Any, label_s: Any, ignored: Any, n: Any) -> None:
+        scratch = cuda.shared.array(threads, number)
+        thread = cuda.threadIdx.x
+        total, counted = number(0), number(0)
+        for r in range(thread, n, threads):
+            total += losses[r]
+            if labels[r * label_s] != ignored:
+                counted += number(1)
+        total = block_sum(total, scratch)
+        counted = block_sum(counted, scratch)
+        if thread == 0:
+            store(loss, 0, total / counted)
+    return kernel
+
+
+def gradient_factor(tools: Tools, *, dtype: str, threads: int) -> Callable[..., None]:
+    """factor = dloss / number of labels that are not ignored, or / 1 if there is none. One block."""
+    cuda, (load, _), number = tools.cuda, tools.memory(dtype), tools.number(dtype)
+    block_sum = tools.tile_sum(1, threads)
+
+    def kernel(factor: Any, dloss: Any, labels: Any, label_s: Any, ignored: Any, n: Any) -> None:
+        scratch = cuda.shared.array(threads, number)
+        thread, counted = cuda.threadIdx.x, number(0)
+        for r in range(thread, n, threads):
+            if labels[r * label_s] != ignored:
+                counted += number(1)
+        counted = block_sum(counted, scratch)
+        if thread == 0:
+            factor[0] = load(dloss, 0) / max(number(1), counted)
+    return kernel
+
+
+def rows_gradient(tools: Tools, *, dtype: str, threads: int) -> Callable[..., None]:
+    """dx = (probability - (1 at the label)) factor; 0 in rows whose label is ignored, NaN where it is no class."""
+    cuda, (load, store), number = tools.cuda, tools.memory(dtype), tools.number(dtype)
+    place, nan = row_place(tools), number(np.nan)
+
+    def kernel(dx: Any, probs: Any, factor: Any, labels: Any, label_s: Any, ignored: Any, width: Any, n1: Any, n2: Any,
+               dx0: Any, dx1: Any, dx2: Any, dx_s: Any, p0: Any, p1: Any, p2: Any, p_s: Any) -> None:
+        r, scale = np.int64(cuda.blockIdx.x), factor[0]
+        dx_at, p_at = place(r, n1, n2, dx0, dx1, dx2), place(r, n1, n2, p0, p1, p2)
+        label = np.int64(labels[r * label_s])
+        valid = 0 <= label < width
+        for i in range(cuda.threadIdx.x, width, threads):
+            value = load(probs, p_at + i * p_s)
+            if i == label:
+                value -= number(1)
+            value *= scale
+            if not valid:
+                value = nan
+            if label == ignored:
+                value = number(0)
+            store(dx, dx_at + i * dx_s, value)
+    return kernel
+
+
+def _cross_entropy(planner: Planner, loss: View, probs: View, logits: View, labels: View, *,
+                   ignore_index: int = -100) -> None:
+    """-mean(log softmax(logits)[label]) over the counted rows, and the softmax of all."""
+    dtype, (count, _) = logits.dtype.name, logits.shape
+    losses = planner.scratch((count,), compute(logits.dtype))
+    label = integers(labels.strides[0], ignore_index)
+    operands, _, arguments = rows(planner, [probs, logits, logits], [])
+    planner.launch(softmax, count, *operands, losses, labels, *label, *arguments, dtype=dtype, masked=False,
+                   labelled=True, **shape_of_block(logits.shape[-1]))
+    planner.launch(mean_loss, 1, loss, losses, labels, *label, *integers(count), dtype=dtype)
+
+
+def _cross_entropy_grad(planner: Planner, dx: View, dloss: View, probs: View, labels: View, *,
+                        ignore_index: int = -100) -> None:
+    """(softmax - onehot(label)) dloss / number of counted rows; 0 in the others."""
+    dtype, (count, width) = probs.dtype.name, probs.shape
+    factor = planner.scratch((1,), compute(probs.dtype))
+    label = integers(labels.strides[0], ignore_index)
+    planner.launch(gradient_factor, 1, factor, dloss, labels, *label, *integers(count), dtype=dtype)
+    operands, _, arguments = rows(planner, [dx, probs], [])
+    planner.launch(rows_gradient, count, *operands, factor, labels, *label, *arguments, dtype=dtype,
+                   threads=shape_of_block(width)["threads"])
+
+
+KERNELS: dict[str, Kernel] = {
+    "cross_entropy": Kernel(_cross_entropy), "cross_entropy_grad": Kernel(_cross_entropy_grad),
+}

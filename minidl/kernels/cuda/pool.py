@@ -1,0 +1,219 @@
+"""Pooling of [N, C, H, W]: one thread an output element; gradients too, which gather what they get from dy.
+
+So nothing is added to by two threads, and every element is written once. Layout is a matter of strides: threads follow
+the output's. Channels-last is fast: a window's taps are read side by side by neighbouring threads, and overlapping
+windows meet in the cache. Channels-first reads with the stride of the window.
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from minidl.kernels.cuda import launch
+from minidl.kernels.cuda.launch import Kernel, Planner, View, blocks_of, integers
+from minidl.kernels.cuda.sums import sum_over
+from minidl.kernels.cuda.tools import Tools
+from minidl.meta import Shape
+
+Pair = tuple[int, int]
+
+
+def _coordinates(tools: Tools, channels_last: bool, narrow: bool) -> Callable[..., Any]:
+    """``where(i, C, P, Q)`` -> n, c, p, q of the i-th element in the order of memory."""
+    locate, _ = tools.walk(narrow)
+    if channels_last:
+        def last(i: Any, channels: Any, height: Any, width: Any) -> Any:
+            n, p, q, c = locate(i, height, width, channels)
+            return n, c, p, q
+        return tools.device(last)
+
+    def first(i: Any, channels: Any, height: Any, width: Any) -> Any:
+        return locate(i, channels, height, width)
+    return tools.device(first)
+
+
+def max_windows(tools: Tools, *, dtype: str, kernel: Pair, stride: Pair, padding: Pair, channels_last: bool,
+                narrow: bool, threads: int) -> Callable[..., None]:
+    """Maximum of each window and its position r * S + s, the first of equal ones; a NaN is larger than all."""
+    cuda, (load, store), number = tools.cuda, tools.memory(dtype), tools.number(dtype)
+    where, lowest, (r_n, s_n) = _coordinates(tools, channels_last, narrow), number(-np.inf), kernel
+    (r_step, s_step), (r_pad, s_pad) = stride, padding
+
+    def run(y: Any, index: Any, x: Any, count: Any, channels: Any, p_n: Any, q_n: Any, h_n: Any, w_n: Any,
+            y0: Any, y1: Any, y2: Any, y3: Any, i0: Any, i1: Any, i2: Any, i3: Any,
+            x0: Any, x1: Any, x2: Any, x3: Any) -> None:
+        i = np.int64(cuda.blockIdx.x) * threads + cuda.threadIdx.x
+        if i < count:
+            n, c, p, q = where(i, channels, p_n, q_n)
+            top, left, at = p * r_step - r_pad, q * s_step - s_pad, n * x0 + c * x1
+            best = lowest
+            chosen = max(0, -top) * s_n + max(0, -left)  # what a window of -inf alone reports
+            for r in range(r_n):
+                for s in range(s_n):
+                    if 0 <= top + r < h_n and 0 <= left + s < w_n:
+                        value = load(x, at + (top + r) * x2 + (left + s) * x3)
+                        if not value <= best and best == best:  # larger, or the first NaN
+                            best, chosen = value, r * s_n + s
+            store(y, n * y0 + c * y1 + p * y2 + q * y3, best)
+            index[n * i0 + c * i1 + p * i2 + q * i3] = np.uint8(chosen)
+    return run
+
+
+def max_gradient(tools: Tools, *, dtype: str, kernel: Pair, stride: Pair, padding: Pair, channels_last: bool,
+                 narrow: bool, threads: int) -> Callable[..., None]:
+    """dx: the sum of dy over the windows whose maximum was here, in the order of the windows."""
+    cuda, (load, store), number = tools.cuda, tools.memory(dtype), tools.number(dtype)
+    where, (r_n, s_n) = _coordinates(tools, channels_last, narrow), kernel
+    (r_step, s_step), (r_pad, s_pad) = stride, padding
+
+    def run(dx: Any, dy: Any, index: Any, count: Any, channels: Any, h_n: Any, w_n: Any, p_n: Any, q_n: Any,
+            dx0: Any, dx1: Any, dx2: Any, dx3: Any, dy0: Any, dy1: Any, dy2: Any, dy3: Any,
+            i0: Any, i1: Any, i2: Any, i3: Any) -> None:
+        i = np.int64(cuda.blockIdx.x) * threads + cuda.threadIdx.x
+        if i < count:
+            n, c, h, w = where(i, channels, h_n, w_n)
+            total = number(0)
+            # Windows p with p * step - pad <= h < p * step - pad + size.
+            first_p, last_p = max(0, (h + r_pad - r_n + r_step) // r_step), min(p_n, (h + r_pad) // r_step + 1)
+            first_q, last_q = max(0, (w + s_pad - s_n + s_step) // s_step), min(q_n, (w + s_pad) // s_step + 1)
+            for p in range(first_p, last_p):
+                for q in range(first_q, last_q):
+                    tap = (h + r_pad - p * r_step) * s_n + (w + s_pad - q * s_step)
+                    if np.int64(index[n * i0 + c * i1 + p * i2 + q * i3]) == tap:
+                        total += load(dy, n * dy0 + c * dy1 + p * dy2 + q * dy3)
+            store(dx, n * dx0 + c * dx1 + h * dx2 + w * dx3, total)
+    return run
+
+
+def mean_windows(tools: Tools, *, dtype: str, kernel: Pair, stride: Pair, padding: Pair, channels_last: bool,
+                 narrow: bool, threads: int) -> Callable[..., None]:
+    """Mean of each window, padding counted as zeros."""
+    cuda, (load, store), number = tools.cuda, tools.memory(dtype), tools.number(dtype)
+    where, (r_n, s_n) = _coordinates(tools, channels_last, narrow), kernel
+    (r_step, s_step), (r_pad, s_pad), size = stride, padding, number(kernel[0] * kernel[1])
+
+    def run(y: Any, x: Any, count: Any, channels: Any, p_n: Any, q_n: Any, h_n: Any, w_n: Any,
+            y0: Any, y1: Any, y2: Any, y3: Any, x0: Any, x1: Any, x2: Any, x3: Any) -> None:
+        i = np.int64(cuda.blockIdx.x) * threads + cuda.threadIdx.x
+        if i < count:
+            n, c, p, q = where(i, channels, p_n, q_n)
+            top, left, at, total = p * r_step - r_pad, q * s_step - s_pad, n * x0 + c * x1, number(0)
+            for h in range(max(0, top), min(h_n, top + r_n)):
+                for w in range(max(0, left), min(w_n, left + s_n)):
+                    total += load(x, at + h * x2 + w * x3)
+            store(y, n * y0 + c * y1 + p * y2 + q * y3, total / size)
+    return run
+
+
+def mean_gradient(tools: Tools, *, dtype: str, kernel: Pair, stride: Pair, padding: Pair, channels_last: bool,
+                  narrow: bool, threads: int) -> Callable[..., None]:
+    """dx: the sum of dy / (R S) over the windows that cover it."""
+    cuda, (load, store), number = tools.cuda, tools.memory(dtype), tools.number(dtype)
+    where, (r_n, s_n) = _coordinates(tools, channels_last, narrow), kernel
+    (r_step, s_step), (r_pad, s_pad), size = stride, padding, number(kernel[0] * kernel[1])
+
+    def run(dx: Any, dy: Any, count: Any, channels: Any, h_n: Any, w_n: Any, p_n: Any, q_n: Any,
+            dx0: Any, dx1: Any, dx2: Any, dx3: Any, dy0: Any, dy1: Any, dy2: Any, dy3: Any) -> None:
+        i = np.int64(cuda.blockIdx.x) * threads + cuda.threadIdx.x
+        if i < count:
+            n, c, h, w = where(i, channels, h_n, w_n)
+            at, total = n * dy0 + c * dy1, number(0)
+            first_p, last_p = max(0, (h + r_pad - r_n + r_step) // r_step), min(p_n, (h + r_pad) // r_step + 1)
+            first_q, last_q = max(0, (w + s_pad - s_n + s_step) // s_step), min(q_n, (w + s_pad) // s_step + 1)
+            for p in range(first_p, last_p):
+                for q in range(first_q, last_q):
+                    total += load(dy, at + p * dy2 + q * dy3)
+            store(dx, n * dx0 + c * dx1 + h * dx2 + w * dx3, total / size)
+    return run
+
+
+def mean_cells(tools: Tools, *, dtype: str, channels_last: bool, narrow: bool, threads: int) -> Callable[..., None]:
+    """Mean of each cell of a P x Q grid: rows floor(p H / P) to ceil((p + 1) H / P), and so on."""
+    cuda, (load, store), number = tools.cuda, tools.memory(dtype), tools.number(dtype)
+    where = _coordinates(tools, channels_last, narrow)
+
+    def run(y: Any, x: Any, count: Any, channels: Any, p_n: Any, q_n: Any, h_n: Any, w_n: Any,
+            y0: Any, y1: Any, y2: Any, y3: Any, x0: Any, x1: Any, x2: Any, x3: Any) -> None:
+        i = np.int64(cuda.blockIdx.x) * threads + cuda.threadIdx.x
+        if i < count:
+            n, c, p, q = where(i, channels, p_n, q_n)
+            top, bottom = p * h_n // p_n, ((p + 1) * h_n + p_n - 1) // p_n
+            left, right = q * w_n // q_n, ((q + 1) * w_n + q_n - 1) // q_n
+            at, total = n * x0 + c * x1, number(0)
+            for h in range(top, bottom):
+                for w in range(left, right):
+                    total += load(x, at + h * x2 + w * x3)
+            store(y, n * y0 + c * y1 + p * y2 + q * y3, total / number((bottom - top) * (right - left)))
+    return run
+
+
+def cells_gradient(tools: Tools, *, dtype: str, channels_last: bool, narrow: bool, threads: int) -> Callable[..., None]:
+    """dx: the sum of dy / area over the cells that hold it; cells may overlap by one row or column."""
+    cuda, (load, store), number = tools.cuda, tools.memory(dtype), tools.number(dtype)
+    where = _coordinates(tools, channels_last, narrow)
+
+    def run(dx: Any, dy: Any, count: Any, channels: Any, h_n: Any, w_n: Any, p_n: Any, q_n: Any,
+            dx0: Any, dx1: Any, dx2: Any, dx3: Any, dy0: Any, dy1: Any, dy2: Any, dy3: Any) -> None:
+        i = np.int64(cuda.blockIdx.x) * threads + cuda.threadIdx.x
+        if i < count:
+            n, c, h, w = where(i, channels, h_n, w_n)
+            at, total = n * dy0 + c * dy1, number(0)
+            # Cell p holds h if p H / P < h + 1 and (p + 1) H / P > h.
+            for p in range(h * p_n // h_n, ((h + 1) * p_n + h_n - 1) // h_n):
+                tall = ((p + 1) * h_n + p_n - 1) // p_n - p * h_n // p_n
+                for q in range(w * q_n // w_n, ((w + 1) * q_n + w_n - 1) // w_n):
+                    wide = ((q + 1) * w_n + q_n - 1) // q_n - q * w_n // q_n
+                    total += load(dy, at + p * dy2 + q * dy3) / number(tall * wide)
+            store(dx, n * dx0 + c * dx1 + h * dx2 + w * dx3, total)
+    return run
+
+
+def _each(planner: Planner, make: Callable[..., Any], result: View, *others: View, dtype: str, **options: Any) -> None:
+    """One thread an element of the result (the first operand); the last operand has the other plane's size."""
+    if not result.size:
+        return
+    _, channels, height, width = result.shape
+    strides = [step for a in (result, *others) for step in a.strides]
+    # A channel stride of 1 is innermost, unless there is nothing for it to be inside of.
+    channels_last = result.strides[1] == 1 and height * width > 1
+    planner.launch(make, blocks_of(result.size, launch.THREADS), result, *others, *integers(
+        result.size, channels, height, width, *others[-1].shape[2:], *strides), dtype=dtype,
+        channels_last=channels_last, narrow=result.size < 1 << 31, **options)
+
+
+def _max_pool2d(planner: Planner, y: View, index: View, x: View, *, kernel: Pair, stride: Pair, padding: Pair) -> None:
+    _each(planner, max_windows, y, index, x, dtype=x.dtype.name, kernel=kernel, stride=stride, padding=padding)
+
+
+def _max_pool2d_grad(planner: Planner, dx: View, dy: View, index: View, *, x_shape: Shape, kernel: Pair, stride: Pair,
+                     padding: Pair) -> None:
+    _each(planner, max_gradient, dx, dy, index, dtype=dy.dtype.name, kernel=kernel, stride=stride, padding=padding)
+
+
+def _avg_pool2d(planner: Planner, y: View, x: View, *, kernel: Pair, stride: Pair, padding: Pair) -> None:
+    _each(planner, mean_windows, y, x, dtype=x.dtype.name, kernel=kernel, stride=stride, padding=padding)
+
+
+def _avg_pool2d_grad(planner: Planner, dx: View, dy: View, *, x_shape: Shape, kernel: Pair, stride: Pair,
+                     padding: Pair) -> None:
+    _each(planner, mean_gradient, dx, dy, dtype=dy.dtype.name, kernel=kernel, stride=stride, padding=padding)
+
+
+def _adaptive_avg_pool2d(planner: Planner, y: View, x: View, *, size: Pair) -> None:
+    """The mean of the whole plane is a sum like others: whole blocks work on it."""
+    if size == (1, 1):
+        sum_over(planner, y, x, (2, 3), scale=1.0 / (x.shape[2] * x.shape[3]))
+    else:
+        _each(planner, mean_cells, y, x, dtype=x.dtype.name)
+
+
+def _adaptive_avg_pool2d_grad(planner: Planner, dx: View, dy: View, *, x_shape: Shape) -> None:
+    _each(planner, cells_gradient, dx, dy, dtype=dy.dtype.name)
+
+
+KERNELS: dict[str, Kernel] = {
+    "max_pool2d": Kernel(_max_pool2d), "max_pool2d_grad": Kernel(_max_pool2d_grad),
+    "avg_pool2d": Kernel(_avg_pool2d), "avg_pool2d_grad": Kernel(_avg_pool2d_grad),
+    "adaptive_avg_pool2d": Kernel(_adaptive_avg_pool2d), "adaptive_avg_pool2d_grad": Kernel(_adaptive_avg_pool2d_grad),
+}

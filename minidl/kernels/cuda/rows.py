@@ -1,0 +1,55 @@
+"""Work on rows (the last dimension), one block a row: where rows lie, and how many threads and registers hold one.
+
+A row of up to THREADS * MOST elements is read into registers once, and nothing is read again. Longer rows are read
+again by each pass; they mostly are still in the cache then. Knows layouts; the arithmetic is its users'.
+"""
+
+from math import prod
+from typing import Any
+
+import numpy as np
+
+from minidl.kernels.cuda import launch
+from minidl.kernels.cuda.launch import Planner, View, integers
+from minidl.kernels.cuda.layout import merged, padded, power_of_two
+from minidl.kernels.cuda.shape import copy
+
+MOST = 16  # elements of a row that a thread holds
+WARP = 32
+
+
+def shape_of_block(width: int) -> dict[str, Any]:
+    """Options for rows of this width: threads of a block, and elements a thread holds, 0 if the row is too long."""
+    threads = min(launch.THREADS, max(min(WARP, launch.THREADS), power_of_two(-(-width // 4))))
+    items = power_of_two(-(-width // threads))
+    return {"threads": threads, "items": items if items <= MOST else 0}
+
+
+def rows(planner: Planner, wide: list[View], each: list[View]) -> tuple[list[View], int, tuple[np.int64, ...]]:
+    """Operands, the number of rows, and arguments: width, n1, n2; strides s0, s1, s2 and within the row of each.
+
+    wide: of one shape, outputs first; each: of that shape without the last dimension, strides within the row are 0.
+    Operands that cannot be walked over in three dimensions are copied; outputs are contiguous, so they never are.
+    """
+    lead, width = wide[0].shape[:-1], wide[0].shape[-1]
+    for attempt in range(2):
+        strides = [a.strides[:-1] for a in wide] + [a.strides for a in each]
+        dims = merged(lead, *strides)
+        if len(dims) <= 3:
+            break
+        assert not attempt
+        wide, each = ([_dense(planner, a) for a in group] for group in (wide, each))
+    dims = padded(dims, 3, len(wide) + len(each))
+    inner = [a.strides[-1] for a in wide] + [0] * len(each)
+    arguments = [width, dims[1][0], dims[2][0]]
+    for operand, step in enumerate(inner, 1):
+        arguments += [dims[0][operand], dims[1][operand], dims[2][operand], step]
+    return [*wide, *each], prod(lead), integers(*arguments)
+
+
+def _dense(planner: Planner, a: View) -> View:
+    if a.contiguous:
+        return a
+    dense = planner.scratch(a.shape, a.dtype.name)
+    copy(planner, dense, a)
+    return dense

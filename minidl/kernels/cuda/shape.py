@@ -1,0 +1,112 @@
+"""The copies that undo views: bytes as they are, whatever the dtype.
+
+Dense copies move 8 bytes a thread and item. Where the innermost dimensions of the two sides differ, a tile goes through
+shared memory, so that both are read and written side by side; channels-last to channels-first is such a copy.
+"""
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from minidl.kernels.cuda import launch
+from minidl.kernels.cuda.elementwise import outer, over_elements
+from minidl.kernels.cuda.launch import Kernel, Planner, View, blocks_of, integers
+from minidl.kernels.cuda.layout import RANK, is_dense, merged, padded
+from minidl.kernels.cuda.tools import Tools
+from minidl.meta import DTYPES, DType, Shape
+
+TILE = 32  # a side of the tile
+WORDS = {1: "uint8", 2: "float16", 4: "int32", 8: "int64"}  # a dtype of that size whose bytes pass unchanged
+
+
+def transposed(tools: Tools, *, dtype: str, tile: int, threads: int) -> Callable[..., None]:
+    """y[a, b, i, j] = x[a, b, i, j]: neighbours along j lie side by side in y, along i in x.
+
+    A block moves one tile of [i, j]; threads are a whole number of rows of it.
+    """
+    cuda, word = tools.cuda, np.dtype(dtype).type
+    rows, pitch = threads // tile, tile + 1  # one more column, so that a column of it meets every bank once
+    size = tile * pitch
+
+    def kernel(y: Any, x: Any, n_b: Any, n_i: Any, n_j: Any, y_a: Any, y_b: Any, y_i: Any, y_j: Any,
+               x_a: Any, x_b: Any, x_i: Any, x_j: Any) -> None:
+        held = cuda.shared.array(size, word)
+        across = (n_j + tile - 1) // tile
+        down = (n_i + tile - 1) // tile
+        block = np.int64(cuda.blockIdx.x)
+        left, rest = block % across * tile, block // across
+        top, plane = rest % down * tile, rest // down
+        a, b = plane // n_b, plane % n_b
+        column, row = cuda.threadIdx.x % tile, cuda.threadIdx.x // tile
+        i = top + column
+        for k in range(row, tile, rows):
+            if i < n_i and left + k < n_j:
+                held[k * pitch + column] = x[a * x_a + b * x_b + i * x_i + (left + k) * x_j]
+        cuda.syncthreads()
+        j = left + column
+        for k in range(row, tile, rows):
+            if j < n_j and top + k < n_i:
+                y[a * y_a + b * y_b + (top + k) * y_i + j * y_j] = held[column * pitch + k]
+    return kernel
+
+
+def copy(planner: Planner, y: View, x: View) -> None:
+    """y = x, of one shape and dtype; neither overlaps the other."""
+    if y.size == 0:
+        return
+    dims = merged(y.shape, y.strides, x.strides)
+    if is_dense(dims):
+        over_elements(planner, *_long_words(y.size, y, x), form="a")
+        return
+    y, x = (replace(a, dtype=DTYPES[WORDS[a.dtype.itemsize]]) for a in (y, x))
+    innermost = min(range(len(dims)), key=lambda d: dims[d][2])  # where neighbours lie closest in x
+    # Narrow tiles are mostly idle: such a copy goes element by element.
+    if innermost == len(dims) - 1 or dims[innermost][2] == 0 or min(dims[innermost][0], dims[-1][0]) < TILE // 4:
+        over_elements(planner, y, x, form="a")
+        return
+    dims.append(dims.pop(innermost))
+    dims[-2], dims[-1] = dims[-1], dims[-2]
+    inner = padded(dims[-RANK:], RANK, 2)
+    (n_a, y_a, x_a), (n_b, y_b, x_b), (n_i, y_i, x_i), (n_j, y_j, x_j) = inner
+    blocks = n_a * n_b * blocks_of(n_i, TILE) * blocks_of(n_j, TILE)
+    for y_at, x_at in outer(dims):
+        planner.launch(transposed, blocks, y.moved(y_at), x.moved(x_at), *integers(
+            n_b, n_i, n_j, y_a, y_b, y_i, y_j, x_a, x_b, x_i, x_j), dtype=y.dtype.name, tile=TILE,
+            threads=max(TILE, launch.THREADS // TILE * TILE))
+
+
+def _long_words(size: int, *views: View) -> tuple[View, ...]:
+    """Dense views as runs of the longest words that fit their size and their places."""
+    itemsize = views[0].dtype.itemsize
+    word = next(w for w in (8, 4, 2, 1)
+                if size * itemsize % w == 0 and all(a.pointer.offset % w == 0 for a in views))
+    dtype: DType = DTYPES[WORDS[word]]
+    return tuple(View(a.pointer, dtype, (size * itemsize // word,), (1,)) for a in views)
+
+
+def zero(planner: Planner, y: View) -> None:
+    """y = 0"""
+    over_elements(planner, replace(y, dtype=DTYPES[WORDS[y.dtype.itemsize]]), form="number")
+
+
+def concat(planner: Planner, y: View, *xs: View, axis: int) -> None:
+    start = 0
+    for x in xs:
+        stop = start + x.shape[axis]
+        copy(planner, y.narrow(axis, start, stop), x)
+        start = stop
+
+
+def narrow_grad(planner: Planner, dx: View, dy: View, *, shape: Shape, axis: int, start: int) -> None:
+    """dy at [start, start + its extent) along the axis, zeros elsewhere."""
+    stop = start + dy.shape[axis]
+    zero(planner, dx.narrow(axis, 0, start))
+    copy(planner, dx.narrow(axis, start, stop), dy)
+    zero(planner, dx.narrow(axis, stop, shape[axis]))
+
+
+KERNELS: dict[str, Kernel] = {
+    "contiguous": Kernel(copy), "concat": Kernel(concat), "narrow_grad": Kernel(narrow_grad),
+}

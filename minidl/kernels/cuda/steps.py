@@ -1,0 +1,241 @@
+"""Optimizer steps over many parameters, in place: one launch.
+
+A small table, sent along, says where each parameter's tensors lie and which block is the first of each; a block finds
+its parameter by bisection. Places in the table count from the lowest address of a group, in elements. Tensors that do
+not lie flat are copied first, and those written back after.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from minidl.kernels.cuda import launch
+from minidl.kernels.cuda.elementwise import ITEMS
+from minidl.kernels.cuda.launch import (
+    WORKSPACE,
+    Kernel,
+    Launch,
+    Launcher,
+    Number,
+    Plan,
+    Planner,
+    Pointer,
+    Source,
+    View,
+    blocks_of,
+    compute,
+    resolved,
+    view,
+)
+from minidl.kernels.cuda.layout import is_dense, merged
+from minidl.kernels.cuda.shape import copy
+from minidl.kernels.cuda.tools import Tools
+from minidl.meta import Meta
+
+
+# Device functions ---------------------------------------------------------------------------------------------------
+def _search(tools: Tools, threads: int) -> Callable[..., Any]:
+    """``search(table, n)`` -> the block's parameter, its first element, and the parameter's size.
+
+    table: n first blocks, n sizes, then n places for each group.
+    """
+    cuda = tools.cuda
+
+    def search(table: Any, n: Any) -> Any:
+        block = np.int64(cuda.blockIdx.x)
+        low, high = np.int64(0), n
+        while high - low > 1:
+            middle = (low + high) // 2
+            if table[middle] <= block:
+                low = middle
+            else:
+                high = middle
+        return low, (block - table[low]) * (threads * ITEMS) + cuda.threadIdx.x, table[n + low]
+    return tools.device(search)
+
+
+def sgd_step(tools: Tools, *, dtypes: tuple[str, ...], threads: int) -> Callable[..., None]:
+    """p -= lr (g + weight_decay p)"""
+    search, sgd, number = _search(tools, threads), tools.scalar(dtypes[0]).sgd, tools.number(dtypes[0])
+    (load_p, store_p), (load_g, _) = map(tools.memory, dtypes)
+
+    def kernel(p: Any, g: Any, table: Any, n: Any, lr: Any, weight_decay: Any) -> None:
+        which, first, size = search(table, n)
+        p_at, g_at = table[2 * n + which], table[3 * n + which]
+        for k in range(ITEMS):
+            i = first + k * threads
+            if i < size:
+                store_p(p, p_at + i, sgd(load_p(p, p_at + i), number(load_g(g, g_at + i)), lr, weight_decay))
+    return kernel
+
+
+def momentum_step(tools: Tools, *, dtypes: tuple[str, ...], begins: bool, threads: int) -> Callable[..., None]:
+    """buffer = momentum buffer + g + weight_decay p, the first time without reading it; p -= lr buffer"""
+    search, step, number = _search(tools, threads), tools.scalar(dtypes[0]).sgd_momentum, tools.number(dtypes[0])
+    (load_p, store_p), (load_b, store_b), (load_g, _) = map(tools.memory, dtypes)
+
+    def kernel(p: Any, b: Any, g: Any, table: Any, n: Any, lr: Any, momentum: Any, weight_decay: Any) -> None:
+        which, first, size = search(table, n)
+        p_at, b_at, g_at = table[2 * n + which], table[3 * n + which], table[4 * n + which]
+        for k in range(ITEMS):
+            i = first + k * threads
+            if i < size:
+                velocity = number(0)
+                if not begins:
+                    velocity = number(load_b(b, b_at + i))
+                value, velocity = step(load_p(p, p_at + i), velocity, number(load_g(g, g_at + i)), lr, momentum,
+                                       weight_decay)
+                store_p(p, p_at + i, value)
+                store_b(b, b_at + i, velocity)
+    return kernel
+
+
+def adam_step(tools: Tools, *, dtypes: tuple[str, ...], threads: int) -> Callable[..., None]:
+    """Adam (Kingma & Ba 2015, algorithm 1), with what depends on the step alone folded into numbers."""
+    search, adam, number = _search(tools, threads), tools.scalar(dtypes[0]).adam, tools.number(dtypes[0])
+    (load_p, store_p), (load_m, store_m), (load_v, store_v), (load_g, _) = map(tools.memory, dtypes)
+
+    def kernel(p: Any, m: Any, v: Any, g: Any, table: Any, n: Any, step_size: Any, beta1: Any, rest1: Any,
+               beta2: Any, rest2: Any, eps: Any, correction: Any, l2: Any, shrink: Any) -> None:
+        which, first, size = search(table, n)
+        p_at, m_at = table[2 * n + which], table[3 * n + which]
+        v_at, g_at = table[4 * n + which], table[5 * n + which]
+        for k in range(ITEMS):
+            i = first + k * threads
+            if i < size:
+                value, first_moment, second_moment = adam(
+                    load_p(p, p_at + i), number(load_m(m, m_at + i)), number(load_v(v, v_at + i)),
+                    number(load_g(g, g_at + i)), step_size, beta1, rest1, beta2, rest2, eps, correction, l2, shrink)
+                store_p(p, p_at + i, value)
+                store_m(m, m_at + i, first_moment)
+                store_v(v, v_at + i, second_moment)
+    return kernel
+
+
+# Steps --------------------------------------------------------------------------------------------------------------
+@dataclass(frozen=True)
+class Batch:
+    """Parameters whose tensors have the same dtypes: one launch. members: where the tensors of each group lie."""
+
+    launch: Launch
+    members: tuple[tuple[Pointer, ...], ...]
+    itemsizes: tuple[int, ...]
+    sizes: tuple[int, ...]
+    table: Pointer
+
+
+@dataclass(frozen=True)
+class StepPlan(Plan):
+    """Copies of tensors that do not lie flat, the batches, and the copies back (``launches``)."""
+
+    before: tuple[Launch, ...]
+    batches: tuple[Batch, ...]
+
+    @property
+    def constant(self) -> bool:
+        return False
+
+    @property
+    def sources(self) -> tuple[Source, ...]:
+        batches = tuple(batch.launch for batch in self.batches)
+        return tuple(launch.source for launch in (*self.before, *batches, *self.launches))
+
+
+class Step(Kernel):
+    """An optimizer's step over groups of tensors: all parameters, then all of each state, then all gradients."""
+
+    def __init__(self, make: Callable[..., Any], groups: int, names: tuple[str, ...], numbers: Callable[..., Any], *,
+                 once: str = "") -> None:
+        """names: the numbers that the source takes, in order; once: a fixed attribute that it takes as an option."""
+        super().__init__(lambda *_: None, numbers)
+        self._make, self._groups, self._names, self._once = make, groups, names, once
+
+    def plan(self, metas: Sequence[Meta], attrs: dict[str, Any]) -> StepPlan:
+        begins = bool(attrs.get(self._once)) if self._once else False
+        key = (*metas, begins)
+        plan = self._plans.get(key)
+        if plan is None:
+            plan = self._plans[key] = self._planned(metas, {"begins": begins} if self._once else {})
+        assert isinstance(plan, StepPlan)
+        return plan
+
+    def _planned(self, metas: Sequence[Meta], options: dict[str, Any]) -> StepPlan:
+        planner, n = Planner(), len(metas) // self._groups
+        staged: list[tuple[View, View]] = []
+        together: dict[tuple[str, ...], list[list[View]]] = {}
+        for i in range(n):
+            members = [view(j, metas[j]) for j in range(i, len(metas), n)]
+            if not is_dense(merged(members[0].shape, *[a.strides for a in members])):
+                flat = [planner.scratch(a.shape, a.dtype.name) for a in members]
+                for to, origin in zip(flat, members, strict=True):
+                    copy(planner, to, origin)
+                staged += zip(members[:-1], flat[:-1], strict=True)
+                members = flat
+            if members[0].size:
+                together.setdefault(tuple(a.dtype.name for a in members), []).append(members)
+        before, planner.launches = tuple(planner.launches), []
+        batches = [self._batch(planner, dtypes, several, options) for dtypes, several in together.items()]
+        planner.launches = []
+        for to, origin in staged:
+            copy(planner, to, origin)
+        return StepPlan(tuple(planner.launches), planner.workspace, before, tuple(batches))
+
+    def _batch(self, planner: Planner, dtypes: tuple[str, ...], several: list[list[View]],
+               options: dict[str, Any]) -> Batch:
+        n, each = len(several), launch.THREADS * ITEMS
+        table = planner.scratch(((2 + self._groups) * n,), "int64")
+        kind = compute(several[0][0].dtype)
+        planner.launch(self._make, sum(blocks_of(m[0].size, each) for m in several), *several[0], table, np.int64(n),
+                       *[Number(name, kind) for name in self._names], dtypes=dtypes, **options)
+        members = tuple(tuple(m[g].pointer for m in several) for g in range(self._groups))
+        return Batch(planner.launches[-1], members, tuple(a.dtype.itemsize for a in several[0]),
+                     tuple(m[0].size for m in several), table.pointer)
+
+    def issue(self, launcher: Launcher, addresses: Sequence[int], metas: Sequence[Meta], attrs: dict[str, Any],
+              workspace: int = 0) -> None:
+        assert self._numbers is not None
+        numbers = self._numbers(**{key: value for key, value in attrs.items() if key in self._volatile})
+        plan, places = self.plan(metas, attrs), (*addresses, workspace)
+
+        def issue(launches: Sequence[Launch]) -> None:
+            for each in launches:
+                launcher.launch(each.source, each.blocks, [resolved(a, places, numbers) for a in each.arguments])
+        issue(plan.before)
+        for batch in plan.batches:
+            bases, table = _table(batch, places)
+            launcher.upload(places[WORKSPACE] + batch.table.offset, table)
+            rest = [resolved(a, places, numbers) for a in batch.launch.arguments[len(bases):]]
+            launcher.launch(batch.launch.source, batch.launch.blocks, [*bases, *rest])
+        issue(plan.launches)
+
+
+def _table(batch: Batch, places: Sequence[int]) -> tuple[list[int], np.ndarray]:
+    """Each group's lowest address, and the table (see ``_search``)."""
+    each = batch.launch.source.threads * ITEMS
+    sizes = np.array(batch.sizes)
+    counts = -(-sizes // each)
+    addresses = np.array([[places[p.operand] + p.offset for p in group] for group in batch.members])
+    bases = addresses.min(axis=1)
+    offsets = (addresses - bases[:, None]) // np.array(batch.itemsizes)[:, None]
+    return bases.tolist(), np.concatenate([np.cumsum(counts) - counts, sizes, offsets.reshape(-1)]).astype(np.int64)
+
+
+def _adam_numbers(lr: float, beta1: float, beta2: float, eps: float, step: int, weight_decay: float = 0.0,
+                  decoupled: bool = False) -> dict[str, float]:
+    """``step`` counts from 1. The decay is L2, or if ``decoupled`` a factor (AdamW: Loshchilov & Hutter 2019)."""
+    l2, shrink = (0.0, 1.0 - lr * weight_decay) if decoupled else (weight_decay, 1.0)
+    return {"step_size": lr / (1.0 - beta1**step), "beta1": beta1, "rest1": 1.0 - beta1, "beta2": beta2,
+            "rest2": 1.0 - beta2, "eps": eps, "correction": (1.0 - beta2**step) ** 0.5, "l2": l2, "shrink": shrink}
+
+
+KERNELS: dict[str, Kernel] = {
+    "sgd_": Step(sgd_step, 2, ("lr", "weight_decay"),
+                 lambda lr, weight_decay=0.0: {"lr": lr, "weight_decay": weight_decay}),
+    "sgd_momentum_": Step(momentum_step, 3, ("lr", "momentum", "weight_decay"), once="first",
+                          numbers=lambda lr, momentum, weight_decay=0.0: {
+                              "lr": lr, "momentum": momentum, "weight_decay": weight_decay}),
+    "adam_": Step(adam_step, 4, ("step_size", "beta1", "rest1", "beta2", "rest2", "eps", "correction", "l2",
+                                "shrink"), _adam_numbers),
+}

@@ -1,0 +1,220 @@
+"""Sums over some dimensions of an array, in float32 (float64 of float64), by a fixed tree: the same bits every time.
+
+A block is a tile of *columns* (what is kept) by *lanes* (what is summed): each thread adds up every so many-th element
+of one column, then the lanes of a column are added in shared memory. If there are too few columns to fill a GPU, what
+is summed is cut into *slabs*, whose sums meet in a second launch; cuts depend on the shape alone. Each element is read
+once.
+
+Neighbouring threads stand along the dimension in which neighbours lie closest: 32 columns wide where channels come last
+(fast), one column wide where a kept dimension is an outer one (fast if what is summed has long runs).
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from math import prod
+from typing import Any
+
+import numpy as np
+
+from minidl.kernels.cuda import launch
+from minidl.kernels.cuda.launch import Kernel, Planner, View, blocks_of, compute, integers
+from minidl.kernels.cuda.layout import Dimension, digits, merged, padded, power_of_two
+from minidl.kernels.cuda.shape import copy
+from minidl.kernels.cuda.tools import Tools
+from minidl.meta import Shape
+
+COLUMNS = 32  # of a tile: neighbouring threads of a warp
+ITEMS = 4  # elements that a thread reads before it adds them
+BLOCKS = 1024  # about as many as fill the largest GPUs; the same for all, so that all have the same bits
+DEPTH = 8  # elements that a thread should at least have to add
+
+
+@dataclass(frozen=True)
+class Grid:
+    """How a reduction is laid out: ``columns`` of a tile, ``slabs`` of ``length``, for ``kept`` sums of ``count``."""
+
+    kept: int
+    count: int
+    columns: int
+    slabs: int
+    length: int
+    threads: int
+
+    @property
+    def blocks(self) -> int:
+        return blocks_of(self.kept, self.columns) * self.slabs
+
+    @property
+    def options(self) -> dict[str, Any]:
+        return {"columns": self.columns, "threads": self.threads, "narrow": self.count * self.kept < 1 << 31}
+
+
+@dataclass(frozen=True)
+class Split:
+    """The dimensions of operands of one shape, parted into those kept and those summed, up to three each."""
+
+    kept: list[Dimension]
+    summed: list[Dimension]
+    operands: int
+
+    def fits(self) -> bool:
+        return len(self.kept) <= 3 and len(self.summed) <= 4
+
+    @property
+    def sizes(self) -> tuple[int, int]:
+        """Numbers of sums, and of terms of each."""
+        return prod(d[0] for d in self.kept), prod(d[0] for d in self.summed)
+
+    @property
+    def columns_last(self) -> bool:
+        """Whether neighbours of the first operand lie along a kept dimension."""
+        return bool(self.kept) and (not self.summed or self.kept[-1][1] < self.summed[-1][1])
+
+    def arguments(self, lanes: int) -> tuple[np.int64, ...]:
+        """Extents of the kept, of the summed, a step of ``lanes``; then kept and summed strides of each operand."""
+        kept, summed = padded(self.kept, 3, self.operands), padded(self.summed, 4, self.operands)
+        extents = [d[0] for d in summed]
+        strides = [d[o] for o in range(1, self.operands + 1) for d in (*kept, *summed)]
+        return integers(kept[1][0], kept[2][0], *extents[1:], *digits(lanes, [prod(extents) + lanes, *extents[1:]]),
+                        *strides)
+
+
+def split(shape: Shape, axes: tuple[int, ...], *strides: Shape) -> Split:
+    """Part the dimensions: ``axes`` are summed over."""
+    def part(indices: list[int]) -> list[Dimension]:
+        return merged(tuple(shape[i] for i in indices), *[tuple(s[i] for i in indices) for s in strides])
+    dims = range(len(shape))
+    return Split(part([i for i in dims if i not in axes]), part([i for i in dims if i in axes]), len(strides))
+
+
+def grid(parts: Split, *, reduces: bool = True) -> Grid:
+    """The layout of a reduction, or of a pass that only needs its columns' constants (as many slabs as wanted)."""
+    kept, count = parts.sizes
+    threads = launch.THREADS
+    columns = min(COLUMNS, power_of_two(kept), threads) if parts.columns_last else 1
+    lanes, tiles = threads // columns, blocks_of(kept, columns)
+    if reduces:
+        slabs = max(1, min(blocks_of(BLOCKS, tiles), blocks_of(count, lanes * DEPTH)))
+    else:
+        slabs = blocks_of(count, lanes * DEPTH)
+    length = blocks_of(count, slabs)
+    return Grid(kept, count, columns, blocks_of(count, length), length, threads)
+
+
+# Device functions ---------------------------------------------------------------------------------------------------
+def partial_sums(tools: Tools, *, dtype: str, columns: int, narrow: bool, direct: bool,
+                 threads: int) -> Callable[..., None]:
+    """sums[slab, b], or if ``direct`` y[b] = scale times the sum of x over the elements of a slab."""
+    cuda, (load, _), number = tools.cuda, tools.memory(dtype), tools.number(dtype)
+    locate, advance = tools.walk(narrow)
+    tile_sum, lanes = tools.tile_sum(columns, threads), threads // columns
+    store = tools.memory(dtype if direct else np.dtype(number).name)[1]
+
+    def kernel(y: Any, x: Any, scale: Any, kept: Any, count: Any, length: Any, b1: Any, b2: Any,
+               n1: Any, n2: Any, n3: Any, t0: Any, t1: Any, t2: Any, t3: Any,
+               k0: Any, k1: Any, k2: Any, s0: Any, s1: Any, s2: Any, s3: Any) -> None:
+        scratch = cuda.shared.array(threads, number)
+        values = cuda.local.array(ITEMS, number)
+        thread = cuda.threadIdx.x
+        tiles = (kept + columns - 1) // columns
+        slab = np.int64(cuda.blockIdx.x) // tiles
+        b = np.int64(cuda.blockIdx.x) % tiles * columns + thread % columns
+        total = number(0)
+        if b < kept:
+            _, d0, d1, d2 = locate(b, np.int64(1) * kept, b1, b2)
+            base = d0 * k0 + d1 * k1 + d2 * k2
+            j, stop = slab * length + thread // columns, min(count, (slab + 1) * length)
+            c0, c1, c2, c3 = locate(j, n1, n2, n3)
+            while j < stop:
+                for k in range(ITEMS):
+                    values[k] = number(0)
+                    if j + k * lanes < stop:
+                        values[k] = load(x, base + c0 * s0 + c1 * s1 + c2 * s2 + c3 * s3)
+                        c0, c1, c2, c3 = advance(c0, c1, c2, c3, n1, n2, n3, t0, t1, t2, t3)
+                for k in range(ITEMS):
+                    total += values[k]
+                j += ITEMS * lanes
+        total = tile_sum(total, scratch)
+        if thread < columns and b < kept:
+            store(y, slab * kept + b, total * scale)
+    return kernel
+
+
+def united_sums(tools: Tools, *, dtype: str, threads: int) -> Callable[..., None]:
+    """y[b] = scale times the sum of sums[., b]; one block a sum."""
+    cuda, (_, store), number = tools.cuda, tools.memory(dtype), tools.number(dtype)
+    tile_sum = tools.tile_sum(1, threads)
+
+    def kernel(y: Any, sums: Any, scale: Any, kept: Any, slabs: Any) -> None:
+        scratch = cuda.shared.array(threads, number)
+        b, thread = np.int64(cuda.blockIdx.x), cuda.threadIdx.x
+        total = number(0)
+        for slab in range(thread, slabs, threads):
+            total += sums[slab * kept + b]
+        total = tile_sum(total, scratch)
+        if thread == 0:
+            store(y, b, total * scale)
+    return kernel
+
+
+# Plans --------------------------------------------------------------------------------------------------------------
+def few_threads(count: int) -> int:
+    """Threads for a block that sums ``count`` numbers: whole warps, no more than are busy."""
+    return min(launch.THREADS, max(min(32, launch.THREADS), power_of_two(count)))
+
+
+def sum_over(planner: Planner, y: View, x: View, axes: tuple[int, ...], *, scale: float = 1.0) -> None:
+    """y = scale times the sum of x over ``axes``; y is contiguous, its dimensions are those kept, or of extent 1."""
+    if y.size == 0:
+        return
+    wanted = tuple(1 if i in axes else s for i, s in enumerate(x.shape))
+    # The order of the kept dimensions is that of y, so that sums lie where their number says.
+    parts = split(x.shape, axes, x.strides)
+    parts = Split(_in_order(x, axes), parts.summed, 1)
+    if not parts.fits():
+        dense = planner.scratch(x.shape, x.dtype.name)
+        copy(planner, dense, x)
+        return sum_over(planner, y, dense, axes, scale=scale)
+    assert prod(wanted) == y.size
+    g = grid(parts)
+    number = np.dtype(compute(y.dtype)).type
+    arguments = (*integers(g.kept, g.count, g.length), *parts.arguments(g.threads // g.columns))
+    options = {**g.options, "dtype": x.dtype.name}
+    if g.slabs == 1:
+        planner.launch(partial_sums, g.blocks, y, x, number(scale), *arguments, direct=True, **options)
+        return
+    sums = planner.scratch((g.slabs, g.kept), compute(x.dtype))
+    planner.launch(partial_sums, g.blocks, sums, x, number(1), *arguments, direct=False, **options)
+    planner.launch(united_sums, g.kept, y, sums, number(scale), *integers(g.kept, g.slabs), dtype=y.dtype.name,
+                   threads=few_threads(g.slabs))
+
+
+def _in_order(x: View, axes: tuple[int, ...]) -> list[Dimension]:
+    """The kept dimensions of x in C order, united where they lie one within the other."""
+    result: list[Dimension] = []
+    for i, (n, s) in enumerate(zip(x.shape, x.strides, strict=True)):
+        if i in axes or n == 1:
+            continue
+        if result and result[-1][1] == n * s:
+            result[-1] = (result[-1][0] * n, s)
+        else:
+            result.append((n, s))
+    return result
+
+
+def _sum_to(planner: Planner, y: View, x: View, *, shape: Shape) -> None:
+    """Sum over the dimensions in which ``shape`` is shorter or 1."""
+    wide = (1,) * (len(x.shape) - len(shape)) + tuple(shape)
+    axes = tuple(i for i, (w, n) in enumerate(zip(wide, x.shape, strict=True)) if w != n)
+    if axes:
+        sum_over(planner, y, x, axes)
+    else:
+        copy(planner, y.reshape(x.shape), x)
+
+
+def _bias_grad(planner: Planner, db: View, dy: View, *, axis: int) -> None:
+    """Sum over every axis but one."""
+    sum_over(planner, db, dy, tuple(i for i in range(len(dy.shape)) if i != axis))
+
+
+KERNELS: dict[str, Kernel] = {"sum_to": Kernel(_sum_to), "bias_grad": Kernel(_bias_grad)}

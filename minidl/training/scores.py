@@ -1,0 +1,37 @@
+"""What a model's predictions for a batch are worth, in the current runtime. Knows what a batch has; no data set.
+
+Each uploads the batch, and lets go of it before it counts.
+"""
+
+from typing import Any
+
+from minidl.data import Batch, TextBatch
+from minidl.nn import Module
+from minidl.runtime import current_runtime
+from minidl.training.metrics import Accuracy, Overlap, Words
+
+
+def of_images(model: Module, batch: Batch) -> Accuracy:
+    """Of a score a class for each image."""
+    images, _ = batch.upload(current_runtime())
+    scores = model(images)
+    del images
+    return Accuracy.of(scores.numpy(), batch.labels)
+
+
+def of_pixels(model: Module, batch: Batch) -> Overlap:
+    """Of a score a class for each pixel."""
+    images, _ = batch.upload(current_runtime())
+    scores = model(images)
+    del images
+    assert batch.labels is not None
+    return Overlap.of(scores.numpy(), batch.labels)
+
+
+def of_words(model: Any, batch: TextBatch) -> Words:
+    """Of a BertForPreTraining: a score for each word of the vocabulary at each masked position, and the order."""
+    ids, types, seen, positions, _, _ = batch.upload(current_runtime())
+    words, pooled = model.masked_words(ids, types, seen, positions)
+    order = model.cls.seq_relationship(pooled)
+    assert batch.masked_labels is not None and batch.next_sentence_labels is not None
+    return Words.of(words.numpy(), batch.masked_labels.ravel(), order.numpy(), batch.next_sentence_labels)
