@@ -1,7 +1,8 @@
 """Runs the sources of CUDA kernels as Python, one thread of a block at a time, and watches every access.
 
-    order     threads run to the next barrier one after the other, upwards in one phase and downwards in the next: where
-              a barrier is missing, a thread reads what has not been written yet, or is written already
+    order     threads run to the next barrier one after the other, upwards in one phase and downwards in the next (or
+              the other way round, if ``flipped``): where a barrier is missing, a thread reads what has not been written
+              yet, or is written already
     memory    shared and local arrays start as NaN; a pointer reaches tensors and workspace and nothing between them
     counting  how often each byte of memory was read and written
 
@@ -109,8 +110,8 @@ class Worker(threading.Thread):
 
 
 class Simulator(Launcher):
-    def __init__(self, memory):
-        self.memory = memory
+    def __init__(self, memory, *, flipped=False):
+        self.memory, self.flipped = memory, flipped
         self.launches = []
         self.uploads = 0
         self.threads = 0  # that have run
@@ -156,17 +157,18 @@ class Simulator(Launcher):
         self.threads += blocks * threads
 
     def _block(self, kernel, threads, values):
-        pool = workers(self, threads)
-        self._resume(0, pool[0], lambda: kernel(*values))
-        if pool[0].finished:  # no barrier: the others need no threads of their own
+        pool, downwards = workers(self, threads), self.flipped
+        first, *others = reversed(range(threads)) if downwards else range(threads)
+        self._resume(first, pool[first], lambda: kernel(*values))
+        if pool[first].finished:  # no barrier: the others need no threads of their own
             self._current = None
-            for thread in range(1, threads):
+            for thread in others:
                 self.cuda.threadIdx.x = thread
                 kernel(*values)
             return
-        for thread in range(1, threads):
+        for thread in others:
             self._resume(thread, pool[thread], lambda: kernel(*values))
-        downwards = True
+        downwards = not downwards
         while not all(w.finished for w in pool):
             assert not any(w.finished for w in pool), "some threads wait at a barrier that others do not reach"
             for thread in reversed(range(threads)) if downwards else range(threads):

@@ -2,7 +2,7 @@
 
 Judged, at every call:
 
-    order       streams and events as vector clocks (``races``): what is certain before a piece of work, and nothing else
+    order       streams and events as vector clocks (``races``): only what is certain before a piece of work
     memory      copies lie within what was allocated, and do not overlap; a copy stream touches page-locked memory only
     arguments   as many as the kernel's signature has, each of exactly its width and kind; pointers lead into the
                 operands of the call that was announced, or into its workspace
@@ -11,8 +11,8 @@ Judged, at every call:
 
 Time is modelled: a stream is busy for as long as a piece of work takes, the host goes on. With ``numerics`` device
 memory is real host memory, products and convolutions are computed from their descriptions and addresses alone, and
-kernels are stand-ins that run the CPU's kernel of the same name on what their arguments point to. Work happens when it is
-issued, so only the order of issue shows in numbers; the order of streams is the judge's.
+kernels are stand-ins that run the CPU's kernel of the same name on what their arguments point to. Work happens when it
+is issued, so only the order of issue shows in numbers; the order of streams is the judge's.
 """
 
 from __future__ import annotations
@@ -296,7 +296,7 @@ class FakeCuda:
 
     def close(self) -> None:
         if self._device or self._host:
-            raise Violation(f"not given back: {len(self._device)} pieces of device memory, {len(self._host)} of the host's")
+            raise Violation(f"not given back: {len(self._device)} pieces of device memory, {len(self._host)} of host's")
 
 
 def strided(address: int, shape: Sequence[int], strides: Sequence[int], dtype: str) -> np.ndarray:

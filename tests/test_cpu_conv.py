@@ -32,6 +32,11 @@ SHAPES = [
 ]
 ROUNDING = {"float32": 0, "float64": 0, "bfloat16": 2.0**-8, "float16": 2.0**-11}  # of what is stored
 LIMITS = [(conv.BUFFER_BYTES, conv.DEPTH, conv.PIXELS), (1, 1, 1), (5000, 20, 50), (700, 9, 17)]
+# For tiles of 2 x 2: planes of whole tiles and of odd size, groups that end within an image, more channels than a
+# chunk and than a block, padding of none to two.
+TILED = [((3, 5, 8, 8), (9, 3, 3), (1, 1), (1, 1)), ((2, 33, 17, 18), (40, 3, 3), (1, 1), (1, 1)),
+         ((1, 3, 18, 17), (5, 3, 3), (1, 1), (0, 2)), ((2, 70, 18, 6), (3, 3, 3), (1, 1), (0, 0)),
+         ((40, 2, 2, 2), (37, 3, 3), (1, 1), (1, 1)), ((1, 17, 4, 62), (70, 3, 3), (1, 1), (2, 1))]
 
 
 def arrays(op, shapes, dtype, onto=False):
@@ -70,6 +75,12 @@ def check(result, op, inputs, attrs):
     np.testing.assert_allclose(result.astype(np.float64), right, rtol=ROUNDING[result.dtype.name], atol=tolerance)
 
 
+@pytest.fixture
+def tiled(monkeypatch):
+    """Tiles wherever they are possible."""
+    monkeypatch.setattr(conv, "LEAST", (1, 1, 1))
+
+
 @pytest.mark.parametrize("dtype", ROUNDING)
 @pytest.mark.parametrize("limits", LIMITS, ids=str)
 @pytest.mark.parametrize("op", REFERENCES)
@@ -93,12 +104,42 @@ def test_convolutions_without_a_workspace_are_right_whatever_the_layout(op, dtyp
             check(run(ALGORITHMS[op][-1], out, layouts, attrs), op, inputs, attrs)
 
 
+@pytest.mark.parametrize("dtype", ROUNDING)
+@pytest.mark.parametrize("op", ["conv2d", "conv2d_dgrad"])
+def test_convolutions_by_tiles_are_right_and_have_the_same_bits_in_less_memory(op, dtype, tiled):
+    for shapes in TILED:
+        for third in (False, True):
+            inputs, out, attrs = arrays(op, shapes, dtype, onto=third and op == "conv2d_dgrad")
+            if third and op == "conv2d":
+                inputs.append(np.arange(float(out[1])).astype(dtype))
+            plan = conv.plan(op, *inputs[:2], np.empty(out, dtype), attrs["stride"], attrs["padding"])
+            assert plan.winograd and plan.least.buffer <= plan.cuts.buffer
+            plain = run(ALGORITHMS[op][0], out, inputs, attrs)
+            check(plain, op, inputs, attrs)
+            assert run(ALGORITHMS[op][1], out, [spread_out(a) if a.ndim == 4 else a for a in inputs],
+                       attrs).tobytes() == plain.tobytes()
+            if third and op == "conv2d_dgrad":
+                over = inputs[2].copy()
+                ALGORITHMS[op][0].run(over, *inputs[:2], over, **attrs)
+                assert over.tobytes() == plain.tobytes()
+
+
+def test_sums_by_tiles_are_about_as_exact_as_plain_ones():
+    inputs, out, attrs = arrays("conv2d", ((2, 128, 16, 16), (128, 3, 3), (1, 1), (1, 1)), "float32")
+    right, errors = conv_ref(*(a.astype(np.float64) for a in inputs), **attrs), []
+    for least in ((1, 1, 1), (10**9,) * 3):
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(conv, "LEAST", least)
+            errors.append(np.sqrt(np.mean((run(ALGORITHMS["conv2d"][0], out, inputs, attrs) - right) ** 2)))
+    assert errors[0] != errors[1] and errors[0] < 2 * errors[1]
+
+
 @pytest.mark.parametrize("op", REFERENCES)
-def test_the_number_of_threads_does_not_change_a_bit(op):
-    for shapes in SHAPES:
+def test_the_number_of_threads_does_not_change_a_bit(op, tiled):
+    for shapes in SHAPES + TILED:
         inputs, out, attrs = arrays(op, shapes, "float32")
         results = []
-        for workers in (1, 2, 3, 7):
+        for workers in (None, 1, 2, 3, 7):
             result = np.full(out, np.nan, np.float32)
             conv._run(op, workers, result, *inputs, **attrs)
             results.append(result.tobytes())

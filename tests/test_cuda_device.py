@@ -1,4 +1,4 @@
-"""The CUDA device over a fake vendor that judges every call (``fake_cuda``): order, waits, memory, layouts, alternatives.
+"""The CUDA device over a fake vendor that judges every call (``fake_cuda``): order, memory, layouts, alternatives.
 
 No GPU is needed. What only a GPU can say, that the vendor's libraries do what the seam's words say, is for ``-m gpu``.
 """
@@ -25,12 +25,11 @@ from minidl.device.clock import COMPUTE, COPY_IN, COPY_OUT
 from minidl.device.cuda import convolution, layout, missing, opening
 from minidl.device.cuda.device import CudaDevice
 from minidl.device.cuda.plans import PlanTable, TimedPlan
-from minidl.device.cuda.seam import Convolution, PlanInfo, Vendor
+from minidl.device.cuda.seam import Convolution, Vendor
 from minidl.device.cuda.staging import Staging
 from minidl.device.cuda.streams import Streams
 from minidl.errors import DeviceError, UserError
 from minidl.kernels.cuda import KERNELS
-from minidl.memory.manager import Manager
 from minidl.meta import Cost, aligned, bfloat16, float32, int64, meta
 from minidl.optim import Adam
 
@@ -224,7 +223,7 @@ def test_a_block_is_slid_as_if_it_were_copied_first(nbytes, distance, up):
     assert device.read(operand(to, meta(values.shape, int64))).tolist() == values.tolist()
 
 
-def test_a_slide_by_little_goes_through_the_reserve_in_few_copies():  # 64 KiB by 256 B: 16 pieces of 4 KiB, two copies each
+def test_a_slide_by_little_goes_through_the_reserve_in_few_copies():  # 64 KiB by 256 B: 16 pieces of 4 KiB, twice
     device = cuda(cells=512, numerics=False)
     before = device.vendor.counts.get("copy", 0)
     device.move(0, 256, 1 << 16)
@@ -337,7 +336,7 @@ def test_matrix_products_in_every_transposition(transpose_a, transpose_b, batch)
 
 
 @pytest.mark.parametrize(("a", "b", "calls", "copies"), [
-    # Heads of an attention layer, [N, heads, L, D] of [N, L, heads D]: the batch is N or heads, one call for each other.
+    # Heads of an attention layer, [N, heads, L, D] of [N, L, heads D]: the larger is the batch, a call for each other.
     (strided((2, 3, 4, 5), (0, 2, 1, 3)), strided((2, 3, 5, 6), (0, 2, 1, 3)), 2, 0),
     (meta((2, 3, 4, 5), float32), meta((5, 6), float32), 1, 0),  # the second for every matrix of the first
     (meta((4, 5), float32), meta((2, 5, 6), float32), 1, 0),
@@ -494,7 +493,7 @@ def test_without_memory_for_timing_seconds_stay_unknown_and_are_found_by_the_nex
 
 
 # The whole manager ------------------------------------------------------------------------------------------------
-def train(network, policy, budget, *, iterations=7, numerics=True, host="4MiB", **options):
+def train(network, policy, budget, *, iterations=6, numerics=True, host="4MiB", **options):
     """Train on a watched device; returns (state, device, statistics, host waits in the last iteration)."""
     device = WatchedCuda(PROFILE, numerics=numerics, **options)
     with minidl.Runtime(device, memory_budget=budget + (1 << 16), host_memory=host, policy=policy) as runtime:
@@ -531,7 +530,7 @@ def test_every_policy_gives_the_bits_of_an_unmanaged_run_and_obeys_the_order_of_
 def test_the_cpu_computes_the_same_losses():  # its products add in another order than the fake's
     with minidl.Runtime("cpu:virtual", memory_budget=1 << 26, host_memory=0, policy="none") as runtime:
         training = Training(runtime, "resnet", "momentum")
-        for _ in range(7):
+        for _ in range(6):
             training.iterate()
     losses = np.frombuffer(unmanaged("resnet")[0]["losses"])
     assert losses == pytest.approx(training.losses, rel=1e-4)
@@ -641,15 +640,17 @@ def test_a_package_inside_a_package_that_is_missing_is_missing():
 
 
 def test_wrong_names_and_precisions_are_refused():
-    for name, options, words in (("cuda:first", {}, "cuda:<number>"), ("cuda", {"precision": "fp8"}, "no precision 'fp8'"),
+    for name, options, words in (("cuda:first", {}, "cuda:<number>"),
+                                 ("cuda", {"precision": "fp8"}, "no precision 'fp8'"),
                                  ("cuda", {"poisoned": True}, "on the CPU only")):
         with pytest.raises(UserError, match=words):
             devices.create(name, **options)
 
 
 @pytest.mark.parametrize(("name", "capability", "peak"), [
-    ("NVIDIA H200", (9, 0), "h200"), ("Tesla P100-PCIE-16GB", (6, 0), "p100"), ("NVIDIA A100-SXM4-80GB", (8, 0), "a100"),
-    ("NVIDIA GeForce RTX 2080 Ti", (7, 5), "rtx2080ti"), ("Quadro GV100", (7, 0), "v100"), ("NVIDIA B200", (10, 0), "h100")])
+    ("NVIDIA H200", (9, 0), "h200"), ("Tesla P100-PCIE-16GB", (6, 0), "p100"),
+    ("NVIDIA A100-SXM4-80GB", (8, 0), "a100"), ("NVIDIA GeForce RTX 2080 Ti", (7, 5), "rtx2080ti"),
+    ("Quadro GV100", (7, 0), "v100"), ("NVIDIA B200", (10, 0), "h100")])
 def test_a_gpu_is_modelled_by_its_name_or_its_generation_with_its_own_memory_and_link(name, capability, peak):
     fake = FakeCuda()
     fake.properties = replace(fake.properties, name=name, capability=capability)

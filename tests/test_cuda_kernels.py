@@ -3,6 +3,7 @@
 Blocks are made tiny (16 threads of 4 elements each), so that small arrays have several of them, with ragged ends.
 """
 
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -16,7 +17,7 @@ from kernel_cases import CASES, OPS, RANDOM, Case
 from minidl import meta as metas
 from minidl.errors import ShapeError
 from minidl.kernels.cpu import KERNELS as CPU
-from minidl.kernels.cuda import KERNELS, launch, sums
+from minidl.kernels.cuda import KERNELS, launch, shape, sums
 from minidl.meta import meta, row_major
 
 PRODUCTS = {"conv2d", "conv2d_dgrad", "conv2d_wgrad", "matmul", "linear", "linear_dgrad", "linear_wgrad"}
@@ -30,6 +31,7 @@ def tiny_blocks(monkeypatch):
     monkeypatch.setattr(launch, "THREADS", 16)
     monkeypatch.setattr(sums, "COLUMNS", 4)
     monkeypatch.setattr(sums, "DEPTH", 2)
+    monkeypatch.setattr(shape, "TILE", 4)
     for kernel in KERNELS.values():
         monkeypatch.setattr(kernel, "_plans", {})
 
@@ -70,11 +72,11 @@ class Placed:
             self.array[...] = values
 
 
-def call(name, inputs, attrs, *, layout=None, donate=None, counting=False):
+def call(name, inputs, attrs, *, layout=None, donate=None, counting=False, simulator=Simulator):
     """Outputs of a kernel (those of an in-place one: the inputs it wrote); inputs must be as they were."""
     op, kernel = OPS[name], KERNELS[name]
     memory = Memory(1 << 20, counting=counting)
-    simulator = Simulator(memory)
+    simulator = simulator(memory, flipped=layout is not None)
     placed = [Placed(memory, a.shape, a.dtype.name, layout(a.shape) if layout and a.ndim else None, a) for a in inputs]
     inferred = () if op.mutates else op.infer(*[p.meta for p in placed], **attrs)
     outputs = []
@@ -234,7 +236,8 @@ def test_masks_of_dropout_do_not_depend_on_the_layout():
     x = np.ones((2, 3, 4, 5), np.float32)
     attrs = {"p": 0.5, "seed": 9}
     plain = call("dropout", [x], attrs)[0]
-    assert plain.tobytes() == call("dropout", [x], attrs, layout=channels_last)[0].copy(order="C").tobytes()
+    for layout in (channels_last, reversed_in_wider):  # two and four dimensions to walk over
+        assert plain.tobytes() == call("dropout", [x], attrs, layout=layout)[0].copy(order="C").tobytes()
     assert 0 < (plain > 0).sum() < x.size
 
 
@@ -251,6 +254,33 @@ def test_a_label_or_a_number_that_is_none_gives_nan_and_reads_nothing_outside():
     assert y[[0, 3]].tolist() == [[0, 1], [8, 9]] and np.isnan(y[1:3]).all()
     dw = call("embedding_grad", [np.ones((4, 2), np.float32), ids], {"rows": 5})[0]
     assert dw[:, 0].tolist() == [1, 0, 0, 0, 1]
+
+
+def test_a_batch_in_which_every_label_is_ignored_has_no_mean_and_no_gradient():
+    ignored = np.full(2, -100)
+    loss, probs = call("cross_entropy", [np.zeros((2, 3), np.float32), ignored], {})
+    assert np.isnan(loss) and (probs == np.float32(1 / 3)).all()
+    assert not call("cross_entropy_grad", [np.full((), np.inf, np.float32), probs, ignored], {})[0].any()
+
+
+@pytest.mark.parametrize(("shape", "axes"), [((9, 7), (1, 0)), ((2, 9, 5), (0, 2, 1)), ((2, 3, 6, 9), (3, 1, 2, 0)),
+                                             ((2, 2, 5, 2, 6), (4, 1, 3, 0, 2))])
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_transposition_goes_through_tiles_and_moves_each_byte_once(shape, axes, dtype):
+    x = np.random.default_rng(1).standard_normal(shape).astype(dtype)
+    memory = Memory(1 << 16, counting=True)
+    source = Placed(memory, shape, dtype, values=x)
+    strides = tuple(source.meta.strides[a] for a in axes)
+    view, result = meta(tuple(shape[a] for a in axes), source.meta.dtype, strides), None
+    result = Placed(memory, view.shape, dtype)
+    for flipped in (False, True):
+        simulator = Simulator(memory, flipped=flipped)
+        KERNELS["contiguous"].issue(simulator, [result.address, source.address], [result.meta, view], {})
+        np.testing.assert_array_equal(result.array, x.transpose(axes))
+        assert {s.make.__name__ for s in simulator.launches} == {"transposed"}
+    for p, counts in ((result, memory.writes), (source, memory.reads)):
+        at = p.address - memory.base
+        assert (counts[at:at + p.meta.nbytes] == 2).all()
 
 
 @pytest.mark.parametrize("count", [1, 31, 32, 33, 65, 100])
@@ -325,6 +355,7 @@ def test_random_fills_follow_from_the_seed_alone_and_have_their_moments(name, at
     strided = call(name, [empty], {"seed": 1, **attrs}, layout=reversed_in_wider)[0]
     assert strided.copy(order="C").tobytes() == one.tobytes()
     assert call(name, [empty], {"seed": 2, **attrs})[0].tobytes() != one.tobytes()
+    assert dtype != "float32" or np.unique(one).size > 1990
     if name == "uniform_":
         assert values.min() >= -1 and values.max() < 5
 
@@ -387,3 +418,12 @@ def test_planning_kernels_imports_neither_numba_nor_cuda():
     program = ("import sys, minidl.kernels.cuda as c\n"
                "assert not {'numba', 'cuda', 'cupy', 'llvmlite'} & set(sys.modules), 'loaded'")
     subprocess.run([sys.executable, "-c", program], check=True, cwd=Path(__file__).parent.parent)
+
+
+def test_numbas_own_simulator_agrees():
+    program = Path(__file__).parent / "cuda_numba_simulator.py"
+    environment = {**os.environ, "NUMBA_ENABLE_CUDASIM": "1", "PYTHONPATH": str(program.parent.parent)}
+    result = subprocess.run([sys.executable, str(program)], env=environment, capture_output=True, text=True,
+                            check=False)
+    assert result.returncode == 0, result.stderr
+    assert len(result.stdout.split()) == 12

@@ -125,7 +125,8 @@ class CudaDevice(Device):
         """``algorithm``: one that ``algorithms`` returned for operands of these descriptions."""
         program = self._programs[id(algorithm)][1]
         streams, arena = self.streams, self._arena
-        streams.begin()
+        if streams.gap is not None:
+            streams.begin()
         blocks = [arena + operand.base.block.offset for operand in (*outputs, *inputs)]
         try:
             program(blocks, attrs, arena + workspace)

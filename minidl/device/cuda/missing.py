@@ -28,8 +28,8 @@ def message() -> str | None:
     """What is missing and how to install it; None if nothing is."""
     absent = packages()
     if not has_driver():
-        return (f"--device cuda needs an NVIDIA GPU and its driver, and {DRIVERS[0]} cannot be loaded; use --device cpu "
-                "to train here, or --device sim:<gpu> to study a GPU's memory and time")
+        return (f"--device cuda needs an NVIDIA GPU and its driver, and {DRIVERS[0]} cannot be loaded; use --device "
+                "cpu to train here, or --device sim:<gpu> to study a GPU's memory and time")
     if absent:
         return (f"--device cuda needs {', '.join(absent)}: pip install 'minidl[cuda13]' (or 'minidl[cuda12]' for a "
                 f"driver older than {CUDA_13_DRIVER})")

@@ -110,6 +110,9 @@ class Programs:
         offsets = [0 if i in moved else m.offset * m.dtype.itemsize for i, m in enumerate(operands)]
         add = self._adder(steps, operands)
 
+        if not steps.copied and steps.onto is None:
+            return self._plain_convolution(steps, plan, offsets, add)
+
         def convolve(c: Any, name: str, x: int, w: int, y: int, workspace: int) -> None:
             vendor.convolve(c, name, x, w, y, workspace, handle)
 
@@ -120,6 +123,18 @@ class Programs:
         def program(blocks: Sequence[int], attrs: dict[str, Any], workspace: int) -> None:
             convolution.issue(steps, plan, [b + o for b, o in zip(blocks, offsets, strict=True)], workspace,
                               convolve=convolve, copies=copies, add=adds)
+        return program
+
+    def _plain_convolution(self, steps: Steps, plan: str, offsets: Sequence[int], add: Program | None) -> Program:
+        """What ``convolution.issue`` does where all operands lie as they should."""
+        convolve, handle, described = self.stream.vendor.convolve, self.stream.handle, steps.convolution
+        (x, w, y), bias = steps.roles, steps.bias
+        at_x, at_w, at_y = (offsets[i] for i in steps.roles)
+
+        def program(blocks: Sequence[int], attrs: dict[str, Any], workspace: int) -> None:
+            convolve(described, plan, blocks[x] + at_x, blocks[w] + at_w, blocks[y] + at_y, workspace, handle)
+            if add is not None and bias is not None:
+                add((blocks[0], blocks[0], blocks[bias] + offsets[bias]), {}, 0)
         return program
 
     def _adder(self, steps: Steps, operands: Sequence[Meta]) -> Program | None:

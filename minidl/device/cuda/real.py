@@ -54,6 +54,8 @@ class Cuda:
             f"cudnn{self._graphs.version}-cublas{cublas.getVersion(self._cublas)}-driver{runtime}")
         self._compiler = Compiler((capability.major, capability.minor))
         self._kernels: dict[Source, Any] = {}
+        # The same by identity, with its source, so that it stays its own: hashing a source takes longer than a launch.
+        self._found: dict[int, tuple[Source, Any]] = {}
         self._configs: dict[tuple[int, int], LaunchConfig] = {}
         self._one32, self._zero32 = np.ones(1, np.float32), np.zeros(1, np.float32)
         self._one64, self._zero64 = np.ones(1, np.float64), np.zeros(1, np.float64)
@@ -113,14 +115,17 @@ class Cuda:
 
     # Kernels -------------------------------------------------------------------------------------------------
     def launch(self, source: Source, blocks: int, arguments: Sequence[int | np.generic], stream: CudaStream) -> None:
-        kernel = self._kernels.get(source)
-        if kernel is None:
-            kernel = self._kernels[source] = self._compiler.kernel(source)
+        found = self._found.get(id(source))
+        if found is None:
+            kernel = self._kernels.get(source)
+            if kernel is None:
+                kernel = self._kernels[source] = self._compiler.kernel(source)
+            found = self._found[id(source)] = source, kernel
         key = blocks, source.threads
         config = self._configs.get(key)
         if config is None:
             config = self._configs[key] = LaunchConfig(grid=blocks, block=source.threads)
-        launch(stream.core, config, kernel, *arguments)
+        launch(stream.core, config, found[1], *arguments)
 
     # cuBLAS --------------------------------------------------------------------------------------------------
     def set_workspace(self, address: int, nbytes: int, stream: CudaStream) -> None:

@@ -42,9 +42,12 @@ class Streams:
         self.finished = [0, 0, 0]
         self.stall = 0.0
         self.stood: dict[tuple[int, int], float] = {}
-        self._rings = [[vendor.event()] for _ in range(3)]  # position p is at p modulo depth; filled as they are used
-        self._segments: deque[tuple[int, Timed, Cause]] = deque()  # of the compute stream, whose times are not read yet
-        self._gap: Cause = None  # the host has waited: when the compute stream goes on, it has stood still
+        self._rings = [[vendor.event() for _ in range(depth)] for _ in range(3)]  # position p is at p modulo depth
+        self._limits = [depth, depth, depth]  # positions from which an event is taken over that may still be needed
+        # The compute stream's segments whose times are not read yet, by what wants them; the first is at ``_unread``.
+        self._segments: deque[Timed | Cause] = deque()
+        self._unread = 1
+        self.gap: Cause = None  # the host has waited: when the compute stream goes on, it has stood still
         self._started = perf_counter()
         for ring, handle in zip(self._rings, self.handles, strict=True):
             vendor.record(ring[0], handle)
@@ -52,26 +55,22 @@ class Streams:
     # Issuing -------------------------------------------------------------------------------------------------
     def begin(self) -> None:
         """Say that work comes next on the compute stream, before it is given."""
-        if self._gap is not None:
-            cause, self._gap = self._gap, None
-            self.mark(COMPUTE, cause=cause)
+        if self.gap is not None:
+            cause, self.gap = self.gap, None
+            self._end(COMPUTE, cause)
 
-    def mark(self, stream: int, timed: Timed = None, *, cause: Cause = None) -> int:
-        """End a piece of work that a stream was given; returns its position.
+    def mark(self, stream: int, timed: Timed = None) -> int:
+        """End a piece of work that a stream was given; returns its position. ``timed``: told what it took."""
+        return self._end(stream, timed)
 
-        timed: told what it took, once that is known. cause: it was no work; the stream stood still for this.
-        """
+    def _end(self, stream: int, wants: Timed | Cause) -> int:
         position = self.positions[stream] + 1
-        slot = position % self.depth
-        ring = self._rings[stream]
-        if slot == len(ring):
-            ring.append(self.vendor.event())
-        elif position >= self.depth:
+        if position >= self._limits[stream]:
             self._make_room(stream, position)
-        self.vendor.record(ring[slot], self.handles[stream])
+        self.vendor.record(self._rings[stream][position % self.depth], self.handles[stream])
         self.positions[stream] = position
         if stream == COMPUTE:
-            self._segments.append((position, timed, cause))
+            self._segments.append(wants)
         return position
 
     def wait(self, stream: int, on: int, position: int) -> None:
@@ -83,7 +82,7 @@ class Streams:
             self.begin()
         self.vendor.wait(self.handles[stream], self._rings[on][position % self.depth])
         if stream == COMPUTE:
-            self.mark(COMPUTE, cause=(on, position))
+            self._end(COMPUTE, (on, position))
 
     # Looking -------------------------------------------------------------------------------------------------
     def synchronize(self, stream: int, position: int) -> None:
@@ -92,7 +91,7 @@ class Streams:
         if position > self.finished[stream]:
             self.vendor.synchronize(self._rings[stream][position % self.depth])
             self.finished[stream] = position
-            self._gap = stream, position
+            self.gap = stream, position
 
     def done(self, stream: int, position: int) -> bool:
         """Whether a stream has reached a position."""
@@ -124,32 +123,31 @@ class Streams:
         return perf_counter() - self._started
 
     def _make_room(self, stream: int, position: int) -> None:
-        """Wait until the event that ``position`` takes over is no longer needed."""
-        oldest = position - self.depth
-        if stream == COMPUTE and self._segments and self._segments[0][0] <= oldest + 1:
-            # Down to half, or the host would wait for every single piece of work from now on. The start of the segment
-            # that comes next is needed too.
-            self._throttle(stream, oldest + 1 + self.depth // 2)
-            self._read()
-        elif self.finished[stream] < oldest:
-            self._throttle(stream, oldest + self.depth // 2)
+        """See to it that the event which ``position`` takes over is no longer needed: wait, if it must be.
 
-    def _throttle(self, stream: int, position: int) -> None:
-        position = min(position, self.positions[stream])
-        if position > self.finished[stream]:
-            self.vendor.synchronize(self._rings[stream][position % self.depth])
-            self.finished[stream] = position
+        Down to half of the ring, or the host would wait for every single piece of work from now on.
+        """
+        if self.finished[stream] <= position - self.depth + 1:
+            reached = min(position - self.depth // 2, self.positions[stream])
+            self.vendor.synchronize(self._rings[stream][reached % self.depth])
+            self.finished[stream] = reached
+        if stream == COMPUTE:
+            self._read()
+        # The event at ``finished`` is where the segment behind it starts.
+        self._limits[stream] = self.finished[stream] + self.depth
 
     def _read(self) -> None:
         """Tell the times of the segments that have finished, in order."""
         segments, ring, depth = self._segments, self._rings[COMPUTE], self.depth
-        elapsed, finished = self.vendor.elapsed, self.finished[COMPUTE]
-        while segments and segments[0][0] <= finished:
-            position, timed, cause = segments.popleft()
+        elapsed = self.vendor.elapsed
+        for position in range(self._unread, self.finished[COMPUTE] + 1):
+            wants = segments.popleft()
+            if wants is None:
+                continue
             seconds = elapsed(ring[(position - 1) % depth], ring[position % depth])
-            if cause is not None:
-                if cause[0] != COMPUTE:
-                    self.stall += seconds
-                    self.stood[cause] = self.stood.get(cause, 0.0) + seconds
-            elif timed is not None:
-                timed(seconds)
+            if not isinstance(wants, tuple):
+                wants(seconds)
+            elif wants[0] != COMPUTE:
+                self.stall += seconds
+                self.stood[wants] = self.stood.get(wants, 0.0) + seconds
+        self._unread = self.finished[COMPUTE] + 1

@@ -14,11 +14,20 @@ from typing import Any
 import numba
 
 from minidl.kernels.cpu.compiled import compiled
-from minidl.kernels.cpu.vectors import lanes, pick_every_second, pick_run, pick_scattered, turn_run, turn_scattered
+from minidl.kernels.cpu.vectors import (
+    lanes,
+    pick_halves,
+    pick_quarters,
+    pick_run,
+    pick_scattered,
+    turn_run,
+    turn_scattered,
+)
 
-# Rows of the table of places (int32): offset, height and width of tap (0, 0); offset of the current tap; start and step
-# of each vector.
+# Rows of the table of places (int32): offset, height and width of tap (0, 0); offset of the current tap; start of each
+# vector, and how its pixels lie.
 PLACES = 6
+SCATTERED, RUN, HALVES, QUARTERS = 0, 1, 2, 4
 OUTSIDE = -(1 << 30)  # a height that no tap brings inside
 
 
@@ -32,7 +41,8 @@ def padded(count: int, lane_count: int) -> Any:
 def locate(places: Any, pixels: Any, output: Any, stride: Any, padding: Any, strides: Any, lane_count: int) -> None:
     """Fill ``places`` for the pixels (first, last): where their tap (0, 0) is, as if the image went on for ever.
 
-    A vector of pixels is a run, of step 1 or 2, if their offsets are evenly spaced: then they are for every tap.
+    The pixels of a vector may be a run, or halves or quarters of it may be every second one of a run, as they are where
+    windows step by two and rows are short: then they are for every tap.
     """
     area, count = output[0] * output[1], pixels[1] - pixels[0]
     n, pixel = 0, pixels[0] % area
@@ -50,11 +60,14 @@ def locate(places: Any, pixels: Any, output: Any, stride: Any, padding: Any, str
         heights[i] = OUTSIDE
     for first in range(0, count, lane_count):
         last = min(first + lane_count, count) - 1
-        step = max(1, origins[min(first + 1, last)] - origins[first])
+        run, halves, quarters = True, True, True
         for i in range(first, last):
-            if origins[i + 1] - origins[i] != step:
-                step = 0
-        starts[first // lane_count], steps[first // lane_count] = origins[first], step
+            step, next_lane = origins[i + 1] - origins[i], i + 1 - first
+            run = run and step == 1
+            halves = halves and (step == 2 or next_lane % (lane_count // 2) == 0)
+            quarters = quarters and (step == 2 or next_lane % (lane_count // 4) == 0)
+        starts[first // lane_count] = origins[first]
+        steps[first // lane_count] = RUN if run else HALVES if halves else QUARTERS if quarters else SCATTERED
 
 
 @compiled
@@ -77,21 +90,24 @@ def pack(columns: Any, at: int, width: int, x: Any, strides: Any, size: Any, ker
     Panels follow each other, each [rows][width]. With a width of at least ``count`` this is the matrix itself.
     """
     lane_count = lanes(columns)
-    taps, offsets = kernel[0] * kernel[1], places[3]
+    taps, origins, offsets = kernel[0] * kernel[1], places[0], places[3]
     rows = (channels[1] - channels[0]) * taps
     begin = first_image * strides[0] + channels[0] * strides[1]
     for r in range(kernel[0]):
         for s in range(kernel[1]):
-            shift = _aim(places, padded(count, lane_count), r, s, size, strides)
+            tap = begin + _aim(places, padded(count, lane_count), r, s, size, strides)
             for first in range(0, count, lane_count):
-                start, step = begin + places[4, first // lane_count] + shift, places[5, first // lane_count]
+                start, step = tap + places[4, first // lane_count], places[5, first // lane_count]
                 to = at + first // width * rows * width + first % width + (r * kernel[1] + s) * width
-                if step == 1:
+                if step == RUN:
                     for c in range(channels[1] - channels[0]):
                         pick_run(columns, to + c * taps * width, x, start + c * strides[1], offsets, first)
-                elif step == 2:
+                elif step == HALVES:
                     for c in range(channels[1] - channels[0]):
-                        pick_every_second(columns, to + c * taps * width, x, start + c * strides[1], offsets, first)
+                        pick_halves(columns, to + c * taps * width, x, tap + c * strides[1], offsets, first, origins)
+                elif step == QUARTERS:
+                    for c in range(channels[1] - channels[0]):
+                        pick_quarters(columns, to + c * taps * width, x, tap + c * strides[1], offsets, first, origins)
                 else:
                     for c in range(channels[1] - channels[0]):
                         pick_scattered(columns, to + c * taps * width, x, begin + c * strides[1], offsets, first)
@@ -110,7 +126,7 @@ def transpose(panels: Any, at: int, width: int, dy: Any, strides: Any, size: Any
         origin = first_image * strides[0] + (channels[0] + k) * strides[1]
         for i in range(0, count, lane_count):
             start = starts[i // lane_count]
-            if steps[i // lane_count] != 1:
+            if steps[i // lane_count] != RUN:
                 turn_scattered(panels, to + i * width, width, count - i, dy, origin, strides[1], rows, offsets, i)
             else:
                 turn_run(panels, to + i * width, width, count - i, dy, origin + start, strides[1], rows, offsets, i)

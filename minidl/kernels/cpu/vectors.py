@@ -75,17 +75,21 @@ class Vectors:
         pointer = self.builder.bitcast(address, self.loaded.as_pointer())
         if mask is None:
             return self.decoded(self.builder.load(pointer, align=self.stored_bytes))
-        return self._masked("load", f"{self._loaded_suffix}.p0", pointer, mask)
+        return self.decoded(self._masked("load", "p0", pointer, mask))
 
-    @property
-    def _loaded_suffix(self) -> str:
-        return self.suffix if self.loaded == self.vector else f"v{self.count}i16"
+    def load_piece(self, address: Any, mask: Any) -> Any:
+        """As many elements as the mask has, as they are stored."""
+        kind = ir.VectorType(self.loaded.element, mask.type.count)
+        return self._masked("load", "p0", self.builder.bitcast(address, kind.as_pointer()), mask)
 
     def _masked(self, name: str, suffix: str, source: Any, mask: Any) -> Any:
-        kind = ir.FunctionType(self.loaded, [source.type, INT32, self.mask, self.loaded])
-        load = cgutils.get_or_insert_function(self.builder.module, kind, f"llvm.masked.{name}.{suffix}")
-        return self.decoded(self.builder.call(load, [source, ir.Constant(INT32, self.stored_bytes), mask,
-                                                     ir.Constant(self.loaded, None)]))
+        result = ir.VectorType(self.loaded.element, mask.type.count)
+        kind = ir.FunctionType(result, [source.type, INT32, mask.type, result])
+        element = f"f{self.bits}" if self.loaded == self.vector else "i16"
+        load = cgutils.get_or_insert_function(self.builder.module, kind,
+                                              f"llvm.masked.{name}.v{result.count}{element}.{suffix}")
+        return self.builder.call(load, [source, ir.Constant(INT32, self.stored_bytes), mask,
+                                        ir.Constant(result, None)])
 
     def decoded(self, loaded: Any) -> Any:
         """What was loaded as numbers: the formulas of half.py, a vector at a time."""
@@ -121,7 +125,7 @@ class Vectors:
 
     def load_scattered(self, addresses: Any, mask: Any) -> Any:
         """A vector from a vector of addresses; lanes outside of the mask are zero and are not read."""
-        return self._masked("gather", f"{self._loaded_suffix}.v{self.count}p0", addresses, mask)
+        return self.decoded(self._masked("gather", f"v{self.count}p0", addresses, mask))
 
     def store(self, value: Any, address: Any, mask: Any = None) -> None:
         pointer = self.builder.bitcast(address, self.vector.as_pointer())
@@ -154,7 +158,7 @@ class Vectors:
                                                                 f"llvm.fmuladd.{self.suffix}"), [a, b, c])
 
 
-def _pick(step: int) -> Any:
+def _pick(scattered: bool) -> Any:
     @intrinsic
     def pick(typing_context: Any, target: Any, at: Any, source: Any, base: Any, offsets: Any, offsets_at: Any) -> Any:
         index = types.intp
@@ -163,31 +167,51 @@ def _pick(step: int) -> Any:
             target_, at_, source_, base_, offsets_, offsets_at_ = args
             v = Vectors(context, builder, target.dtype, source.dtype)
             wanted = v.load_offsets(v.at(offsets, offsets_, offsets_at_))
-            outside = ir.Constant(wanted.type, None)
-            origin, there = v.at(source, source_, base_), v.at(target, target_, at_)
-            if step == 0:
-                value = v.load_scattered(v.scattered(origin, wanted), builder.icmp_signed(">=", wanted, outside))
-            elif step == 1:
-                value = v.load(origin, builder.icmp_signed(">=", wanted, outside))
-            else:  # every second element of two vectors; what lies between them is not read
-                halves = []
-                for half in range(2):
-                    lanes = [half * v.count // 2 + i // 2 if i % 2 == 0 else v.count for i in range(v.count)]
-                    spaced = builder.shuffle_vector(wanted, ir.Constant(wanted.type, [-1] * v.count),
-                                                    ir.Constant(wanted.type, lanes))
-                    mask = builder.icmp_signed(">=", spaced, outside)
-                    halves.append(v.load(v.step(origin, half * v.count), mask))
-                value = builder.shuffle_vector(*halves, ir.Constant(wanted.type, [2 * i for i in range(v.count)]))
-            v.store(value, there)
+            mask = builder.icmp_signed(">=", wanted, ir.Constant(wanted.type, None))
+            origin = v.at(source, source_, base_)
+            value = v.load_scattered(v.scattered(origin, wanted), mask) if scattered else v.load(origin, mask)
+            v.store(value, v.at(target, target_, at_))
             return context.get_dummy_value()
         return types.void(target, index, source, index, offsets, index), generate
     return pick
 
 
+def _pick_every_second(parts: int) -> Any:
+    @intrinsic
+    def pick(typing_context: Any, target: Any, at: Any, source: Any, base: Any, offsets: Any, offsets_at: Any,
+             starts: Any) -> Any:
+        index = types.intp
+
+        def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+            target_, at_, source_, base_, offsets_, offsets_at_, starts_ = args
+            v = Vectors(context, builder, target.dtype, source.dtype)
+            wanted = v.load_offsets(v.at(offsets, offsets_, offsets_at_))
+            share, first, origin = v.count // parts, v.at(starts, starts_, offsets_at_), v.at(source, source_, base_)
+            pieces = []
+            for part in range(parts):  # a piece is of twice as many elements; those between are not read
+                lanes = [part * share + i // 2 if i % 2 == 0 else v.count for i in range(2 * share)]
+                spaced = builder.shuffle_vector(wanted, ir.Constant(wanted.type, [-1] * v.count),
+                                                ir.Constant(ir.VectorType(INT32, 2 * share), lanes))
+                mask = builder.icmp_signed(">=", spaced, ir.Constant(spaced.type, None))
+                start = builder.sext(builder.load(v.step(first, part * share)), INT64)
+                pieces.append(v.load_piece(v.step(origin, start), mask))
+            while len(pieces) > 2:
+                size = 2 * pieces[0].type.count
+                together = ir.Constant(ir.VectorType(INT32, size), list(range(size)))
+                pieces = [builder.shuffle_vector(*pieces[i:i + 2], together) for i in range(0, len(pieces), 2)]
+            evens = ir.Constant(ir.VectorType(INT32, v.count), [2 * i for i in range(v.count)])
+            v.store(v.decoded(builder.shuffle_vector(*pieces, evens)), v.at(target, target_, at_))
+            return context.get_dummy_value()
+        return types.void(target, index, source, index, offsets, index, starts), generate
+    return pick
+
+
 # One vector, with zeros in the lanes i whose offsets[offsets_at + i] is negative; in the others
-pick_run = _pick(step=1)  # target[at + i] = source[base + i]
-pick_every_second = _pick(step=2)  # target[at + i] = source[base + 2 i]
-pick_scattered = _pick(step=0)  # target[at + i] = source[base + offsets[offsets_at + i]]
+pick_run = _pick(scattered=False)  # target[at + i] = source[base + i]
+pick_scattered = _pick(scattered=True)  # target[at + i] = source[base + offsets[offsets_at + i]]
+# and for lane i of a half, or quarter, of the lanes from j on: target[at + i] = source[base + start + 2 (i - j)] with
+# start = starts[offsets_at + j].
+pick_halves, pick_quarters = _pick_every_second(2), _pick_every_second(4)
 
 
 def _turn(scattered: bool) -> Any:

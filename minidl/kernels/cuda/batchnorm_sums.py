@@ -60,8 +60,9 @@ def stats(tools: Tools, *, dtype: str, columns: int, narrow: bool, direct: bool,
     def kernel(mean: Any, var: Any, x: Any, kept: Any, count: Any, length: Any, b1: Any, b2: Any,
                n1: Any, n2: Any, n3: Any, t0: Any, t1: Any, t2: Any, t3: Any,
                k0: Any, k1: Any, k2: Any, s0: Any, s1: Any, s2: Any, s3: Any) -> None:
-        counts, means, squares = (cuda.shared.array(threads, number), cuda.shared.array(threads, number),
-                                  cuda.shared.array(threads, number))
+        counts = cuda.shared.array(threads, number)
+        means = cuda.shared.array(threads, number)
+        squares = cuda.shared.array(threads, number)
         values = cuda.local.array(ITEMS, number)
         thread = cuda.threadIdx.x
         tiles = (kept + columns - 1) // columns
@@ -102,8 +103,9 @@ def united_stats(tools: Tools, *, dtype: str, threads: int) -> Callable[..., Non
 
     def kernel(mean: Any, var: Any, levels: Any, deviations: Any, kept: Any, count: Any, length: Any,
                slabs: Any) -> None:
-        counts, means, squares = (cuda.shared.array(threads, number), cuda.shared.array(threads, number),
-                                  cuda.shared.array(threads, number))
+        counts = cuda.shared.array(threads, number)
+        means = cuda.shared.array(threads, number)
+        squares = cuda.shared.array(threads, number)
         b, thread = np.int64(cuda.blockIdx.x), cuda.threadIdx.x
         seen, level, square = number(0), number(0), number(0)
         for slab in range(thread, slabs, threads):

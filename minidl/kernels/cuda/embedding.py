@@ -119,18 +119,18 @@ def chunk_sums(tools: Tools, *, dtype: str, threads: int) -> Callable[..., None]
             start, stop = chunk * CHUNK, min(count, (chunk + 1) * CHUNK)
             before = np.int64(-1) if start == 0 else keys[start - 1] >> 32
             behind = np.int64(-1) if stop >= count else keys[stop] >> 32
-            row, total, begun = keys[start] >> 32, number(0), start
+            row, total = keys[start] >> 32, number(0)
             for at in range(start, stop + 1):
                 following = np.int64(-2) if at == stop else keys[at] >> 32
                 if following != row:  # the run has ended, or the chunk has
                     if row != NONE >> 32:
-                        if begun == start and row == before:
+                        if row == before:
                             heads[chunk * width + d] = total
                         elif at == stop and row == behind:
                             tails[chunk * width + d] = total
                         else:
                             store(table, row * width + d, total)
-                    row, total, begun = following, number(0), at
+                    row, total = following, number(0)
                 if at < stop and row != NONE >> 32:
                     total += load(dy, place(keys[at] & 0xFFFFFFFF, n1, n2, dy0, dy1, dy2) + d * dy_d)
     return kernel

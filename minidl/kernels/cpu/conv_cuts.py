@@ -1,0 +1,155 @@
+"""How convolutions are cut into tasks, and the elements of the buffer that a worker needs. Knows shapes; no arrays.
+
+Everything follows from the shapes and a few limits, never from the number of workers.
+"""
+
+from dataclasses import dataclass
+from functools import cached_property
+
+from minidl.kernels.cpu import cuts
+from minidl.kernels.cpu.cuts import even, pieces, up
+from minidl.kernels.cpu.windows import Pair
+from minidl.meta import Shape
+
+TASKS = 4  # at least, where the shape allows it: enough for a few cores
+TILES, TILE_BLOCK = 144, 256  # of a Winograd task: tiles, and channels of the result
+TILE_CHUNK = 32  # channels that it sums up at a time
+GROUP = 8  # channels whose patches are gathered at a time
+
+
+@dataclass(frozen=True, slots=True)
+class Cuts:
+    """Numbers that im2col.py or winograd.py explains, tasks that there are, and elements that a worker's buffer has."""
+
+    numbers: Shape
+    tasks: int
+    buffer: int
+
+
+@dataclass(frozen=True)
+class Plan:
+    """How one convolution is cut: x [N, C, H, W], w [K, C, R, S], y [N, K, P, Q]. A matter of shapes alone."""
+
+    op: str
+    x: Shape
+    w: Shape
+    y: Shape
+    stride: Pair
+    padding: Pair
+    itemsize: int  # of what it computes with
+    half: bool
+    limits: Shape
+
+    @cached_property
+    def pixels(self) -> int:
+        """Output pixels of the batch."""
+        return self.y[0] * self.area
+
+    @cached_property
+    def area(self) -> int:
+        return self.y[2] * self.y[3]
+
+    @cached_property
+    def taps(self) -> int:
+        return self.w[2] * self.w[3]
+
+    @cached_property
+    def cuts(self) -> Cuts:
+        """For several workers."""
+        return self._tiles(TILES, TILE_BLOCK) if self.winograd else self._columns()
+
+    @cached_property
+    def least(self) -> Cuts:
+        """For a worker alone, in less memory, if that is possible without another order of any sum."""
+        return self._tiles(self.panel, 4 * self.lanes) if self.winograd else self._columns()
+
+    @property
+    def deep(self) -> int:
+        """Channels that are summed up."""
+        return self.w[1] if self.op == "conv2d" else self.w[0]
+
+    @property
+    def target(self) -> Shape:
+        """What is computed, of a convolution of images."""
+        return self.y if self.op == "conv2d" else self.x
+
+    @cached_property
+    def winograd(self) -> bool:
+        """Whether 2 x 2 tiles are worth it: few partly empty, and enough channels to make up for the transforms."""
+        if self.op == "conv2d_wgrad" or self.w[2:] != (3, 3) or self.stride != (1, 1) or max(self.padding) > 2:
+            return False
+        n, wide, height, width = self.target
+        inputs, outputs, tiles = self.limits[3:]
+        if self.op == "conv2d_dgrad":  # in place of columns that would have to be scattered
+            outputs = pieces(outputs, 2)
+        each = pieces(height, 2) * pieces(width, 2)
+        return self.deep >= inputs and wide >= outputs and n * each >= tiles and 9 * height * width >= 32 * each
+
+    def _tiles(self, most: int, widest: int) -> Cuts:
+        n, wide, height, width = self.target
+        tiles = n * pieces(height, 2) * pieces(width, 2)
+        tile = min(tiles, up(even(tiles, most), self.lanes))
+        block = up(even(wide, widest), self.lanes)
+        block = min(block, max(2 * self.lanes, up(pieces(wide, pieces(TASKS, pieces(tiles, tile))), self.lanes)))
+        chunk, ld = min(TILE_CHUNK, self.deep), up(tile, self.lanes)
+        return Cuts((tile, chunk, block), pieces(tiles, tile) * pieces(wide, block),
+                    16 * (max(self.lanes, GROUP * ld) + block * ld + chunk * (up(tile, self.panel) + block)))
+
+    def _columns(self) -> Cuts:
+        return {"conv2d": self._fprop, "conv2d_dgrad": self._dgrad, "conv2d_wgrad": self._wgrad}[self.op]()
+
+    def _fprop(self) -> Cuts:
+        k, c = self.w[:2]
+        depth, most = self.limits[1:3]
+        chunk = even(c, max(1, depth // self.taps))
+        if not self.half and self.area * 9 >= 8 * up(self.area, self.lanes):  # hardly a vector is partly empty
+            tile = min(self.area, up(even(self.area, most), self.lanes))
+            images, tiles, ld = 1, self.y[0] * pieces(self.area, tile), 0
+        else:
+            tile = min(self.pixels, up(max(self.panel, min(most, pieces(self.pixels, 2 * TASKS))), self.lanes))
+            images, tiles, ld = 2, pieces(self.pixels, tile), up(tile, self.lanes)
+        block = even(k, max(1, up(pieces(k, pieces(TASKS, tiles)), 8)))
+        weights = block * chunk * self.taps if self.half else 0
+        return Cuts((tile, images, chunk, block, up(tile, self.lanes), weights, 0), tiles * pieces(k, block),
+                    weights + block * ld + chunk * self.taps * up(tile, self.panel))
+
+    def _dgrad(self) -> Cuts:
+        k, c = self.w[:2]
+        n, _, p, q = self.y
+        buffer_bytes, depth, most = self.limits[:3]
+        most = min(most, max(self.panel, buffer_bytes // (self.itemsize * k)))
+        images = max(1, min(n, most // self.area))
+        rows = p if images > 1 else min(p, max(1, most // q))
+        rows = even(p, rows)
+        tiles = pieces(n, images)
+        block = even(c, pieces(c, pieces(TASKS, tiles)))
+        plane = images * self.x[2] * self.x[3]
+        if self.half:  # as many channels as fit a core's own cache in float32
+            block = even(c, min(block, max(1, buffer_bytes // (self.itemsize * plane))))
+        chunk = even(block, max(1, depth // self.taps))
+        width = images * rows * q
+        same = self.w[2:] == (1, 1) == self.stride and self.padding == (0, 0) and images == 1
+        columns = 0 if same else chunk * self.taps * up(width, self.lanes)
+        weights = k * (block if same else chunk * self.taps) if self.half else 0
+        results = block * plane if self.half else 0
+        return Cuts((rows, images, chunk, block, up(width, self.lanes), weights, results), tiles * pieces(c, block),
+                    weights + results + k * up(width, self.panel) + columns)
+
+    def _wgrad(self) -> Cuts:
+        k, c = self.w[:2]
+        depth, most = self.limits[1:3]
+        tile = min(self.pixels, most)
+        chunk = even(c, max(1, min(depth // self.taps, max(pieces(64, self.taps), pieces(c, TASKS)))))
+        block = min(k, up(pieces(k, pieces(TASKS, pieces(c, chunk))), 2 * self.lanes))
+        m = chunk * self.taps
+        return Cuts((tile, 1, chunk, block, up(tile, self.lanes), 0, 0), pieces(k, block) * pieces(c, chunk),
+                    m * up(block, self.lanes) + up(block, self.panel) * up(tile, self.lanes)
+                    + m * up(tile, self.lanes))
+
+    @property
+    def lanes(self) -> int:
+        return cuts.lanes(self.itemsize)
+
+    @property
+    def panel(self) -> int:
+        return cuts.panel(self.itemsize)
