@@ -3,8 +3,7 @@
     python -m bench.cubins [sm_75 sm_80 sm_90 ...] [--all]
 
 For each architecture one line a source: registers of a thread, shared bytes of a block, stack and spilled bytes of a
-thread (both should be 0), threads, and how many of them an SM holds at most, by registers and shared memory. Without
-``--all`` only the largest of each device function. Exit status 1 if anything spills.
+thread (both should be 0), threads, and how many of them an SM holds at most, by registers. Without ``--all`` only the largest of each device function. Exit status 1 if anything spills.
 """
 
 import argparse
@@ -17,6 +16,7 @@ from minidl.kernels.cuda.launch import Source
 from minidl.meta import DTYPES, DType, Meta, int64, meta, uint8
 
 REGISTERS = 65536  # of an SM
+THREADS = {(7, 5): 1024, (8, 6): 1536, (8, 9): 1536}  # that an SM holds at most; 2048 if not named
 MAP, SMALL = (8, 64, 14, 14), (64,)
 ROWS = ((64, 768), (16, 50_000))  # held in registers; read again
 PRECISIONS = ("float32", "bfloat16", "float16")
@@ -108,10 +108,10 @@ def sources(dtype: str) -> list[Source]:
     return list(found)
 
 
-def threads_of_sm(source: Source, cubin: Cubin) -> int:
+def threads_of_sm(source: Source, cubin: Cubin, capability: tuple[int, int]) -> int:
     """How many threads an SM holds at most, as far as registers go: they are given out to warps by 256."""
     registers = -(-max(cubin.registers, 1) * 32 // 256) * 256
-    return min(2048, REGISTERS // (registers * (source.threads // 32)) * source.threads)
+    return min(THREADS.get(capability, 2048), REGISTERS // (registers * (source.threads // 32)) * source.threads)
 
 
 def main() -> int:
@@ -135,7 +135,7 @@ def main() -> int:
             largest.setdefault(source.name.partition("(")[0], (source, cubin))
         for source, cubin in lines if args.all else largest.values():
             print(f"{cubin.registers:9} {cubin.shared_bytes:7} {cubin.stack_bytes:6} {cubin.spill_bytes:6} "
-                  f"{source.threads:7} {threads_of_sm(source, cubin):8}  {source.name}")
+                  f"{source.threads:7} {threads_of_sm(source, cubin, compiler.capability):8}  {source.name}")
     return 1 if spills else 0
 
 

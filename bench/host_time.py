@@ -1,9 +1,10 @@
 """Host time per operation on the simulator: infer, track, allocate, free, schedule, and the gradient's bookkeeping.
 
-    python -m bench.host_time [--model resnet50] [--batch 64] [--repeat 50] [--profile]
+    python -m bench.host_time [--model resnet50] [--batch 64] [--repeat 50] [--cuda] [--profile]
 
 A step is timed as a whole (forward, backward, optimizer) and divided by its operations; the median over the repeats is
-what counts. ``--profile`` says where the time goes. The target is 25 microseconds an operation.
+what counts. ``--cuda`` times the CUDA device instead, with its kernels planned and their arguments packed, over a vendor
+that does nothing. ``--profile`` says where the time goes. The target is 25 microseconds an operation.
 """
 
 import argparse
@@ -13,10 +14,22 @@ import statistics
 import time
 
 import models
+from bench.null_cuda import NullCuda
 from minidl import Runtime
+from minidl.device import Device, create, profiles
 from minidl.meta import int64
 from minidl.ops.loss import cross_entropy
 from minidl.optim import SGD
+
+
+def null_device() -> Device:
+    """The CUDA device as on an H200, without the calls of the vendor."""
+    from minidl.device.cuda.device import CudaDevice
+    from minidl.kernels.cuda import KERNELS
+
+    device = CudaDevice("cuda", profiles.get("h200"), NullCuda(), KERNELS)
+    device.has_values = False  # inputs are made by shape alone, as on the simulator
+    return device
 
 
 def main() -> None:
@@ -25,18 +38,23 @@ def main() -> None:
     parser.add_argument("--batch", type=int, default=64)
     parser.add_argument("--policy", default="passive")
     parser.add_argument("--repeat", type=int, default=50)
+    parser.add_argument("--cuda", action="store_true")
     parser.add_argument("--profile", action="store_true")
     args = parser.parse_args()
-    channels, height, width = models.find(args.model).input_shape
-    with Runtime(device="sim:p100", policy=args.policy) as runtime:
+    entry = models.find(args.model)
+    device = null_device() if args.cuda else create("sim:p100")
+    with Runtime(device=device, policy=args.policy) as runtime:
         model = models.create(args.model)
         optimizer = SGD(model.parameters(), lr=0.1, momentum=0.9, weight_decay=1e-4)
 
         def step() -> None:
             with runtime.iteration():
-                images = runtime.tensor(None, shape=(args.batch, channels, height, width))
-                labels = runtime.tensor(None, shape=(args.batch,), dtype=int64)
-                loss = cross_entropy(model(images), labels)
+                if entry.text is not None:
+                    loss = model(*entry.text_batch(runtime, args.batch, entry.text))
+                else:
+                    images = runtime.tensor(None, shape=(args.batch, *entry.input_shape))
+                    labels = runtime.tensor(None, shape=(args.batch,), dtype=int64)
+                    loss = cross_entropy(model(images), labels)
                 optimizer.zero_grad()
                 loss.backward()
                 optimizer.step()

@@ -63,6 +63,9 @@ class NullCuda:
     def fill(self, address: int, byte: int, nbytes: int, stream: Any) -> None:
         self.calls += 1
 
+    def array(self, address: int, shape: Any, strides: Any, dtype: str) -> Any:
+        raise NotImplementedError
+
     def launch(self, source: Any, blocks: int, arguments: Sequence[Any], stream: Any) -> None:
         self.calls += 1
 

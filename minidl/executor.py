@@ -176,6 +176,20 @@ class Executor:
     # Values --------------------------------------------------------------------------------------------------
     def read(self, storage: Storage) -> np.ndarray:
         """A host copy of a value; waits for the device. Raises OutOfMemory, Unrecoverable."""
+        value: np.ndarray = self._look(storage, self.device.read)
+        return value
+
+    def share(self, storage: Storage) -> Any:
+        """A copy of a value where it is, for another library; waits for the device. Raises as ``read``."""
+        return self._look(storage, self.device.share)
+
+    def interface(self, storage: Storage) -> dict[str, Any]:
+        """Where a value lies, as ``Device.interface`` says it; waits for the device. Raises as ``read``."""
+        described: dict[str, Any] = self._look(storage, self.device.interface)
+        return described
+
+    def _look(self, storage: Storage, how: Callable[[Storage], Any]) -> Any:
+        """One access from outside, after all calls so far."""
         signature = self.signature(READ, (storage,), {})
         if storage.base.status is not IN:
             self.memory.make_resident((storage,), READ.name)
@@ -183,7 +197,7 @@ class Executor:
         self.tracker.record(signature, signature.algorithms[0], (storage,), ())
         if self.guide is not None:
             self.guide.follow(signature, (storage,), ())
-        value = self.device.read(storage)
+        value = how(storage)
         self.tracker.durations.append(signature.algorithms[0].seconds)  # after those of all that it waited for
         return value
 

@@ -145,10 +145,13 @@ class Runtime:
         return int(np.random.SeedSequence([self.seed, count]).generate_state(1, np.uint64)[0] >> 1)
 
     def tensor(self, data: Any, *, shape: Shape | None = None, dtype: DType | None = None) -> Tensor:
-        """A leaf with a copy of an array's values (one upload). ``data`` None with a shape: values do not matter."""
+        """A leaf with a copy of an array's values (one upload). ``data`` None with a shape: values do not matter.
+
+        Arrays of other libraries are taken by DLPack, from a GPU by way of the host.
+        """
         if data is None:
             return apply(UPLOAD, shape=tuple(shape or ()), dtype=dtype or float32, data=None)
-        array = np.asarray(data)
+        array = _host_array(data)
         wanted = dtype or DTYPES.get(array.dtype.name) or float32
         # The upload happens when the device gets there: by then the caller may have filled its array anew.
         values = array.astype(wanted.name, copy=True) if self.device.has_values else None
@@ -210,6 +213,12 @@ def parameter(shape: Shape, *, dtype: DType = float32, requires_grad: bool = Tru
     storage: Storage = current().leaf(meta(tuple(shape), dtype), persistent=True)
     storage.requires_grad = requires_grad
     return Tensor(storage)
+
+
+def _host_array(data: Any) -> np.ndarray:
+    """An array's values on the host: a copy only if they are elsewhere."""
+    kind, _ = data.__dlpack_device__() if hasattr(data, "__dlpack_device__") else (1, 0)
+    return np.asarray(data) if kind == 1 else np.from_dlpack(data, device="cpu")
 
 
 def _bytes(value: int | str | None, default: int, what: str, *, least: int = 1) -> int:

@@ -146,6 +146,27 @@ class Tensor:
         """A copy of the value. Waits for the device. All NaN (or zero) on a device without numerics."""
         return current().read(self.storage)
 
+    def __dlpack__(self, **options: Any) -> Any:
+        """A copy of the value for another library, in the memory of the device. Waits for the device once.
+
+        The options are the array API's: stream, max_version, dl_device, copy.
+        """
+        return current().share(self.storage).__dlpack__(**options)
+
+    def __dlpack_device__(self) -> tuple[int, int]:
+        return current().device.dlpack_device
+
+    @property
+    def __cuda_array_interface__(self) -> dict[str, Any]:
+        """Where the value lies, without a copy: true until the next operation, which may move or evict it.
+
+        Waits for the device once. AttributeError on devices that are no GPUs.
+        """
+        executor = current()
+        if executor.device.dlpack_device[0] == 1:  # asked by hasattr: no reason to wait for anything
+            raise AttributeError(f"the memory of {executor.device.name} is not CUDA's")
+        return executor.interface(self.storage)
+
     def item(self) -> float:
         """The value of a tensor of one element. NaN on a device without numerics."""
         if self.storage.meta.size != 1:

@@ -214,6 +214,12 @@ class FakeCuda:
         if self.numerics:
             ctypes.memset(address, byte, nbytes)
 
+    def array(self, address: int, shape: Sequence[int], strides: Sequence[int], dtype: str) -> np.ndarray:
+        self.touch(address, 1, "a copy for another library")
+        if self.streams[0].ready > self.host_time:
+            raise Violation("a value is copied while the compute stream is at work")
+        return strided(address, shape, strides, dtype).copy()
+
     # Work ----------------------------------------------------------------------------------------------------
     def touch(self, address: int, nbytes: int, what: str) -> None:
         """A piece of work reads or writes this."""

@@ -16,8 +16,8 @@ from minidl.kernels.random import fold_seed, random_bits
 from minidl.meta import meta
 from minidl.op import Op
 
-MODULES = (ops.attention, ops.conv, ops.elementwise, ops.embedding, ops.linear, ops.loss, ops.batchnorm, ops.layernorm, ops.pool, ops.shape,
-           ops.update)
+MODULES = (ops.attention, ops.batchnorm, ops.conv, ops.elementwise, ops.embedding, ops.layernorm, ops.linear, ops.loss,
+           ops.pool, ops.shape, ops.update)
 OPS = {op.name: op for module in MODULES for op in vars(module).values() if isinstance(op, Op)}
 BLOCK = 64  # elements
 

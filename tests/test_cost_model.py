@@ -54,7 +54,8 @@ def test_every_profile_is_complete_and_positive(name):
     assert profile.name == name and profile.title
     assert set(profile.efficiency) == set(KINDS)
     assert all(0 < fraction < 1 for fraction in profile.efficiency.values())
-    numbers = [v for key, v in dataclasses.asdict(profile).items() if key not in ("name", "title", "efficiency", "rates")]
+    others = ("name", "title", "efficiency", "rates")
+    numbers = [v for key, v in dataclasses.asdict(profile).items() if key not in others]
     assert all(value > 0 and math.isfinite(value) for value in numbers)
     assert isinstance(profile.memory_bytes, int) and isinstance(profile.host_memory_bytes, int)
     assert profile.tensor_flops >= profile.peak_flops

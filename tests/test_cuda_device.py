@@ -114,6 +114,18 @@ def test_without_any_one_of_its_waits_a_round_trip_is_refused(who, on):
         round_trip((who, on))
 
 
+def test_a_wait_that_was_issued_behind_the_last_launch_is_kept_by_a_read():
+    device = cuda()
+    upload(device, cell(0), np.full(SIZE, 5.0))
+    device.wait(COPY_OUT, COMPUTE, 1)
+    device.copy_out(HOST, 0, NBYTES)
+    device.wait(COPY_IN, COPY_OUT, 1)
+    device.copy_in(NBYTES, HOST, NBYTES)
+    device.wait(COMPUTE, COPY_IN, 1)
+    assert device.read(cell(1)).tolist() == [5.0] * SIZE
+    assert device.vendor.host_time >= device.streams.handles[COPY_IN].ready
+
+
 @pytest.mark.parametrize("verb", ["copy_in", "copy_out"])
 def test_an_event_that_is_recorded_before_its_work_is_found_out(verb, monkeypatch):
     right = getattr(CudaDevice, verb)
@@ -621,6 +633,51 @@ def test_the_fake_refuses_a_wrong_width_a_stray_pointer_and_a_foreign_plan():
         fake.copy(address + 1020, address, 16, stream)
     with pytest.raises(Violation, match="workspace"):
         fake.convolve(CONV, "fast", address, address, address, address, stream)
+
+
+# Other libraries --------------------------------------------------------------------------------------------------
+def test_a_tensor_is_given_to_other_libraries_as_a_copy_or_at_its_place():
+    device = WatchedCuda(PROFILE, numerics=True)
+    values = np.arange(24, dtype=np.float32).reshape(2, 3, 2, 2)
+    with minidl.Runtime(device, memory_budget="1MiB", host_memory=0, policy="none") as runtime:
+        x = runtime.tensor(values)
+        y = x + x
+        assert y.__dlpack_device__() == (2, 0)
+        waits = device.fake.counts.get("synchronize", 0)
+        copy = device.share(y.storage)
+        assert copy.tolist() == (2 * values).tolist() and device.fake.counts["synchronize"] == waits + 1
+        described = y.__cuda_array_interface__
+        assert described["shape"] == (2, 3, 2, 2) and described["typestr"] == "<f4"
+        assert described["strides"] == (48, 4, 24, 12)  # channels-last
+        address, read_only = described["data"]
+        assert address == device.address(y.storage) and not read_only
+
+
+def test_tensors_on_the_host_are_given_by_dlpack_and_have_no_cuda_interface():
+    with minidl.Runtime("cpu:virtual", memory_budget="1MiB", host_memory=0, policy="none") as runtime:
+        x = runtime.tensor(np.arange(6, dtype=np.float32).reshape(2, 3))
+        assert np.from_dlpack(x).tolist() == [[0, 1, 2], [3, 4, 5]]
+        assert not hasattr(x, "__cuda_array_interface__")
+        assert runtime.tensor(x.numpy()).numpy().tolist() == x.numpy().tolist()
+
+
+class Elsewhere:
+    """An array in another memory, which comes to the host when it is asked to."""
+
+    def __init__(self, values):
+        self.values = values
+
+    def __dlpack_device__(self):
+        return 2, 0
+
+    def __dlpack__(self, *, dl_device=None, copy=None, **options):
+        assert dl_device == (1, 0)
+        return self.values.__dlpack__(**options)
+
+
+def test_an_array_of_another_device_is_taken_by_way_of_the_host():
+    with minidl.Runtime("cpu:virtual", memory_budget="1MiB", host_memory=0, policy="none") as runtime:
+        assert runtime.tensor(Elsewhere(np.arange(3.0))).numpy().tolist() == [0, 1, 2]
 
 
 # Opening ----------------------------------------------------------------------------------------------------------

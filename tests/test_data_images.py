@@ -65,6 +65,13 @@ def test_pixels_are_those_of_pillow_with_the_mean_and_deviation_of_imagenet():
     np.testing.assert_array_equal(mirrored, out[:, :, ::-1])
 
 
+def test_a_view_shows_its_part_and_nothing_else():
+    image, out, cropped = picture(7), np.empty((3, 8, 8), np.float32), np.empty((3, 8, 8), np.float32)
+    pixels(image, View(5, 9, 8, 8), 8, out=out)  # as large as it is shown: no pixel is mixed with another
+    pixels(image.crop((5, 9, 13, 17)), whole(8, 8), 8, out=cropped)
+    np.testing.assert_array_equal(out, cropped)
+
+
 def test_a_network_for_grey_images_gets_one_channel(tmp_path):
     batch = one_epoch(opened("class_folders", class_folders(tmp_path), channels=1))[0]
     assert batch.images.shape[1:] == (1, 16, 16) and abs(batch.images).max() < 5
@@ -192,6 +199,22 @@ def test_what_takes_the_place_of_broken_images_does_not_depend_on_the_threads(tm
     assert all(np.isfinite(batch.images).all() for batch in runs[0][0])
     with closing(opened(kind, root, skip=True).batches(5, seed=2, skip=3)) as rest:  # and a training may go on anywhere
         assert all(map(same, islice(rest, 2), runs[0][0][3:5]))
+
+
+def test_a_broken_image_gives_way_to_the_next_one_in_training_and_is_missing_in_the_test(tmp_path):
+    for part, number in (("train", 9), ("val", 6)):
+        class_folders(tmp_path / part, count=number)
+    for part in ("train", "val"):
+        (tmp_path / part / "class 1" / "001.jpg").write_bytes(b"nothing")
+    data = opened("class_folders", tmp_path, skip=True)
+    # Images lie as 000 003 006 | 001 004 007 | 002 005 008: what is number 3 gives way to number 4.
+    for seed in range(3):
+        order = np.random.default_rng([seed, 0]).permutation(9)
+        batch, rows = one_epoch(data, 9, seed=seed)[0], {int(number): row for row, number in enumerate(order)}
+        assert np.array_equal(batch.images[rows[3]], batch.images[rows[4]])
+    found = list(data.test_batches(4))
+    assert [batch.size for batch in found] == [3, 2] and all(len(batch.labels) == batch.size for batch in found)
+    assert np.concatenate([batch.labels for batch in found]).tolist() == [0, 0, 1, 2, 2]
 
 
 def test_where_every_image_is_broken_there_is_an_end(tmp_path):

@@ -22,8 +22,8 @@ def results(shape, *, fused, residual, training, seed=0):
     if residual:
         arrays.append(rng.standard_normal(shape))
     slope = rng.standard_normal(shape)
-    settings = {"policy": "none", "memory_budget": "16MiB", "host_memory": 0, "switches": Switches(fused=fused), "poisoned": True}
-    with Runtime(device="cpu:virtual", **settings) as runtime, runtime.iteration():
+    settings = {"policy": "none", "memory_budget": "16MiB", "host_memory": 0, "poisoned": True}
+    with Runtime(device="cpu:virtual", switches=Switches(fused=fused), **settings) as runtime, runtime.iteration():
         x, gamma, beta, *rest = (leaf(runtime, a) for a in arrays)
         mean, var = runtime.tensor(np.zeros(shape[1], np.float32)), runtime.tensor(np.ones(shape[1], np.float32))
         y = ops.batch_norm(x, gamma, beta, mean, var, training=training, relu=True,

@@ -33,7 +33,8 @@ LAYERS: list[tuple[str, ...]] = [
     ("minidl.ops",),
     ("minidl.autograd",),
     ("minidl.runtime", "minidl"),
-    ("minidl.nn", "minidl.optim", "minidl.data", "minidl.checkpoint", "minidl.training", "minidl.report", "minidl.fit", "minidl.calibrate"),
+    ("minidl.nn", "minidl.optim", "minidl.data", "minidl.checkpoint", "minidl.training", "minidl.report", "minidl.fit",
+     "minidl.calibrate"),
     ("models",),
     ("train",),
 ]

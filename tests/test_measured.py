@@ -315,7 +315,8 @@ def test_no_compiled_kernel_holds_the_interpreter_while_it_runs():
     """Else copies, and the host, would stand still beside it: their threads are Python too."""
     for module in pkgutil.iter_modules(minidl.kernels.cpu.__path__):
         importlib.import_module(f"minidl.kernels.cpu.{module.name}")
-    kernels = [d for d in gc.get_objects() if issubclass(type(d), Dispatcher)  # not isinstance: it asks the objects of others
+    # Not isinstance: it asks the objects of others.
+    kernels = [d for d in gc.get_objects() if issubclass(type(d), Dispatcher)
                and d.py_func.__module__.startswith("minidl.kernels.cpu")]  # formulas become part of a kernel
     assert len(kernels) > 20
     assert [d.py_func.__qualname__ for d in kernels if not d.targetoptions.get("nogil")] == []

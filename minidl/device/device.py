@@ -43,6 +43,7 @@ class Device:
     """A device without numerics on the virtual clock: the simulator, and the base of the others."""
 
     has_values = False
+    dlpack_device = (1, 0)  # its kind and number for DLPack: host memory
     wall_clock = False  # seconds are measured: they differ from run to run, and are known only afterwards
     measured_iterations = 1  # how many iterations the durations in a trace are the median of
 
@@ -177,6 +178,14 @@ class Device:
         self.synchronize(COMPUTE, self.positions[COMPUTE])
         meta = operand.meta
         return np.full(meta.shape, np.nan if meta.dtype.floating else 0, dtype=meta.dtype.name)
+
+    def share(self, operand: Operand) -> Any:
+        """A copy of a value in this device's memory, with the methods of DLPack: here a host array."""
+        return self.read(operand)
+
+    def interface(self, operand: Operand) -> dict[str, Any]:
+        """A value as ``__cuda_array_interface__`` describes it, at its place. Raises AttributeError: not here."""
+        raise AttributeError(f"the memory of {self.name} is not CUDA's")
 
 
 class DryDevice(Device):

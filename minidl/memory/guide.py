@@ -161,8 +161,9 @@ class Guide:
         """
         steps, self._steps = self._steps, []
         if self.switches.feedback and self._drifted(link):
-            for entry in self.entries:
-                entry.adopt(self.policy.plan(entry.trace, self.costs, self.limits))
+            for known in self.entries:
+                known.adopt(self.policy.plan(known.trace, self.costs, self.limits))
+            self.active = self._find(steps) or (self.entries[-1] if self.entries else None)
             return
         entry = self.active
         if entry is not None and len(steps) == len(entry.steps):

@@ -50,6 +50,7 @@ class CudaDevice(Device):
     has_values = True
     wall_clock = True
     measured_iterations = 3
+    dlpack_device = (2, 0)
 
     def __init__(self, name: str, profile: Profile, vendor: Vendor, kernels: Mapping[str, Kernel], *,
                  tf32: bool = False, cache: Path | None = None, reserve_bytes: int = RESERVE_BYTES,
@@ -209,6 +210,22 @@ class CudaDevice(Device):
         self.vendor.copy(flat.ctypes.data, self.address(operand), flat.nbytes, streams.handles[COMPUTE])
         streams.synchronize(COMPUTE, streams.mark(COMPUTE))
         return as_strided(flat, m.shape, tuple(s * flat.itemsize for s in m.strides)).copy()
+
+    def share(self, operand: Operand) -> Any:
+        """A copy of a value in memory that is not the arena's, with the methods of DLPack."""
+        m = operand.meta
+        self.streams.synchronize(COMPUTE, self.positions[COMPUTE])
+        return self.vendor.array(self.address(operand), m.shape, m.strides, m.dtype.name)
+
+    def interface(self, operand: Operand) -> dict[str, Any]:
+        """A value at its place: true until the next operation. AttributeError for a dtype that it cannot name."""
+        m = operand.meta
+        if m.dtype.name == "bfloat16":
+            raise AttributeError("__cuda_array_interface__ has no name for bfloat16: use DLPack")
+        kind = np.dtype(m.dtype.name)
+        self.streams.synchronize(COMPUTE, self.positions[COMPUTE])
+        return {"shape": m.shape, "typestr": kind.str, "data": (self.address(operand), False), "version": 3,
+                "strides": tuple(s * kind.itemsize for s in m.strides)}
 
     def address(self, operand: Operand) -> int:
         """Where a tensor's first element lies now; it may lie elsewhere after the next operation."""

@@ -23,7 +23,9 @@ def open_device(name: str, number: int, *, tf32: bool) -> CudaDevice:
     from minidl.kernels.cuda import KERNELS
 
     vendor = Cuda(number)
-    return CudaDevice(name, profile_of(vendor, _host_bytes()), vendor, KERNELS, tf32=tf32, cache=default_folder())
+    device = CudaDevice(name, profile_of(vendor, _host_bytes()), vendor, KERNELS, tf32=tf32, cache=default_folder())
+    device.dlpack_device = (2, number)
+    return device
 
 
 def profile_of(vendor: Vendor, host_bytes: int) -> Profile:

@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import cupy
 import numpy as np
 from cuda.bindings import driver
 from cuda.core import Device as CoreDevice
@@ -17,7 +18,7 @@ from cuda.pathfinder import load_nvidia_dynamic_lib
 from cupy_backends.cuda.libs import cublas
 
 from minidl.device.cuda.cudnn_graphs import CudnnGraphs
-from minidl.device.cuda.seam import Convolution, Gemm, PlanInfo, Properties
+from minidl.device.cuda.seam import Convolution, Extent, Gemm, PlanInfo, Properties
 from minidl.errors import DeviceError
 from minidl.kernels.cuda.compile import Compiler
 from minidl.kernels.cuda.launch import Source
@@ -112,6 +113,16 @@ class Cuda:
 
     def fill(self, address: int, byte: int, nbytes: int, stream: CudaStream) -> None:
         check(driver.cuMemsetD8Async(address, byte, nbytes, stream.handle))
+
+    def array(self, address: int, shape: Extent, strides: Extent, dtype: str) -> Any:
+        kind = np.dtype(dtype)
+        extent = 1 + sum((d - 1) * s for d, s in zip(shape, strides, strict=True))
+        memory = cupy.cuda.UnownedMemory(address, extent * kind.itemsize, self, self._device.device_id)
+        lying = cupy.ndarray(shape, kind, cupy.cuda.MemoryPointer(memory, 0),
+                             strides=tuple(s * kind.itemsize for s in strides))
+        copied = lying.copy()
+        cupy.cuda.get_current_stream().synchronize()
+        return copied
 
     # Kernels -------------------------------------------------------------------------------------------------
     def launch(self, source: Source, blocks: int, arguments: Sequence[int | np.generic], stream: CudaStream) -> None:

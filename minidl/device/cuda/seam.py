@@ -124,6 +124,12 @@ class Vendor(Protocol):
     def fill(self, address: int, byte: int, nbytes: int, stream: Handle) -> None:
         """Set bytes of device memory, in stream order."""
 
+    def array(self, address: int, shape: Extent, strides: Extent, dtype: str) -> Any:
+        """A copy of what lies there (strides in elements), in memory of its own, with the methods of DLPack.
+
+        The copy is made at once: what writes to these bytes must have ended.
+        """
+
     # Work ----------------------------------------------------------------------------------------------------
     def launch(self, source: Source, blocks: int, arguments: Sequence[int | np.generic], stream: Handle) -> None:
         """Run a kernel, compiled first if need be. Pointers are addresses; a number has the width in the signature:

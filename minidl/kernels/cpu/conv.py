@@ -62,7 +62,7 @@ def plan(op: str, first: Any, second: Any, out: Any, stride: Pair, padding: Pair
 
 def cores() -> int:
     """Threads that compiled kernels run on."""
-    return int(numba.config.NUMBA_NUM_THREADS)  # get_num_threads() would start them, at import
+    return int(numba.config.NUMBA_NUM_THREADS)  # type: ignore[attr-defined] # get_num_threads() would start them
 
 
 def _cuts(p: Plan, workers: int | None) -> tuple[Cuts, int]:

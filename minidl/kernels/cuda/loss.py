@@ -37,7 +37,7 @@ def mean_loss(tools: Tools, *, dtype: str, threads: int) -> Callable[..., None]:
 
 
 def gradient_factor(tools: Tools, *, dtype: str, threads: int) -> Callable[..., None]:
-    """factor = dloss / number of labels that are not ignored, or / 1 if there is none. One block."""
+    """factor = dloss / number of labels that are not ignored; if there is none, no row uses it. One block."""
     cuda, (load, _), number = tools.cuda, tools.memory(dtype), tools.number(dtype)
     block_sum = tools.tile_sum(1, threads)
 
@@ -49,7 +49,7 @@ def gradient_factor(tools: Tools, *, dtype: str, threads: int) -> Callable[..., 
                 counted += number(1)
         counted = block_sum(counted, scratch)
         if thread == 0:
-            factor[0] = load(dloss, 0) / max(number(1), counted)
+            factor[0] = load(dloss, 0) / counted
     return kernel
 
 
