@@ -1,9 +1,11 @@
 """``python -m bench.cubins``: compile every CUDA kernel offline, and print what its blocks take. Needs no GPU.
 
-    python -m bench.cubins [sm_75 sm_80 sm_90 ...] [--all]
+    python -m bench.cubins [sm_75 sm_80 sm_90 ...] [--all] [--fresh]
 
 For each architecture one line a source: registers of a thread, shared bytes of a block, stack and spilled bytes of a
-thread (both should be 0), threads, and how many of them an SM holds at most, by registers. Without ``--all`` only the largest of each device function. Exit status 1 if anything spills.
+thread (both should be 0), threads of a block, and how many of them an SM holds at most, by registers. Without ``--all``
+only the largest of each device function; ``--fresh`` compiles anew what is kept on disk. Exit status 1 if anything
+spills. CUDA 12's libraries compile for sm_50 to sm_90, those of CUDA 13 for sm_75 to sm_120.
 """
 
 import argparse

@@ -3,8 +3,8 @@
     python -m bench.host_time [--model resnet50] [--batch 64] [--repeat 50] [--cuda] [--profile]
 
 A step is timed as a whole (forward, backward, optimizer) and divided by its operations; the median over the repeats is
-what counts. ``--cuda`` times the CUDA device instead, with its kernels planned and their arguments packed, over a vendor
-that does nothing. ``--profile`` says where the time goes. The target is 25 microseconds an operation.
+what counts. ``--cuda`` times the CUDA device instead, kernels planned and arguments packed, over a vendor that does
+nothing. ``--profile`` says where the time goes. The target is 25 microseconds an operation.
 """
 
 import argparse

@@ -354,6 +354,8 @@ class Upload(Kernel):
     def issue(self, launcher: Launcher, addresses: Sequence[int], metas: Sequence[Meta], attrs: dict[str, Any],
               workspace: int = 0) -> None:
         (target,) = metas
+        if attrs["data"] is None:
+            return
         data = np.asarray(attrs["data"], target.dtype.name, order="C")
         launcher.upload(addresses[0] if target.contiguous else workspace, data)
         if not target.contiguous:

@@ -30,6 +30,7 @@ from minidl.device.cuda.staging import Staging
 from minidl.device.cuda.streams import Streams
 from minidl.errors import DeviceError, UserError
 from minidl.kernels.cuda import KERNELS
+from minidl.memory import donation
 from minidl.meta import Cost, aligned, bfloat16, float32, int64, meta
 from minidl.optim import Adam
 
@@ -299,6 +300,16 @@ def test_channels_last_is_a_matter_of_strides_and_keeps_what_lies_so_anyway():
     ("add", (IMAGE, LAST), LAST), ("contiguous", (LAST,), IMAGE), ("matmul", (LAST, LAST), IMAGE)])
 def test_outputs_follow_their_inputs_layout(op, inputs, lies):
     assert layout.outputs(op, inputs, (IMAGE,)) == (lies,)
+
+
+@pytest.mark.parametrize(("first", "second", "written", "given"), [
+    (LAST, LAST, LAST, [0, 1]), (IMAGE, LAST, LAST, [1]), (LAST, IMAGE, LAST, [0]), (IMAGE, IMAGE, IMAGE, [0, 1])])
+def test_an_output_is_written_over_an_input_only_where_both_lie_alike(first, second, written, given):
+    signature = SimpleNamespace(op=minidl.ops.elementwise.ADD)
+    inputs, output = [Operand(0, first), Operand(1, second)], Operand(2, written)
+    for each in (*inputs, output):
+        each.nbytes = each.meta.nbytes
+    assert [position for _, position in donation.candidates(signature, inputs, [output])] == given
 
 
 # Products ---------------------------------------------------------------------------------------------------------

@@ -427,3 +427,9 @@ def test_numbas_own_simulator_agrees():
                             check=False)
     assert result.returncode == 0, result.stderr
     assert len(result.stdout.split()) == 12
+
+
+def test_calls_that_differ_in_size_alone_share_their_machine_code():
+    sources = {KERNELS["neg"].plan([meta((n,))] * 2, {}).launches[0].source for n in (70, 131)}
+    assert len(sources) == 1
+    assert KERNELS["neg"].plan([meta((70,), metas.bfloat16)] * 2, {}).launches[0].source not in sources

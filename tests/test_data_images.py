@@ -228,6 +228,22 @@ def cut(path, nbytes):
     path.write_bytes(path.read_bytes()[:nbytes])
 
 
+def end_of_members(path):
+    """Where its last sample ends: what follows are the zeros that end an archive."""
+    with tarfile.open(path) as archive:
+        last = archive.getmembers()[-1]
+    return last.offset_data + 512
+
+
+def rewrite(path, label):
+    """A shard of one sample with that class."""
+    with tarfile.open(path, "w") as archive:
+        for name, data in (("s.png", encoded(picture(1))), ("s.cls", label)):
+            member = tarfile.TarInfo(name)
+            member.size = len(data)
+            archive.addfile(member, io.BytesIO(data))
+
+
 @pytest.mark.parametrize(("kind", "spoil", "message"), [
     ("class_folders", lambda root: (root / "class 3").mkdir(), "class 3: a class without images"),
     ("class_folders", lambda root: [(root / part).mkdir() for part in ("train", "val")] and [
@@ -236,6 +252,8 @@ def cut(path, nbytes):
     ("cifar", lambda root: cut(root / "data_batch_2.bin", 3073 * 3 + 5), "9224 bytes, which is no multiple of 3073"),
     ("shards", lambda root: cut(root / "part-1.tar", 10_300), "part-1.tar: .*cut off"),
     ("shards", lambda root: cut(root / "part-1.tar", 512), "part-1.tar: cut off"),
+    ("shards", lambda root: cut(root / "part-1.tar", end_of_members(root / "part-1.tar")), "part-1.tar: cut off or"),
+    ("shards", lambda root: rewrite(root / "part-1.tar", b"9" * 20), "part-1.tar:s: its class is b'999999"),
     ("shards", lambda root: (root / "part-1.tar").write_bytes(b"x" * 2000), "part-1.tar: not a tar archive"),
     ("shards", lambda root: os.mkfifo(root / "part-3.tar"), "part-3.tar: not a file"),
     ("parquet", lambda root: cut(next(root.glob("train*")), 3000), "train-00000.parquet: not a Parquet file, or"),

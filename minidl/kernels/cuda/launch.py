@@ -12,6 +12,7 @@ Knows descriptions and arithmetic of sizes; imports nothing of CUDA, and never s
 import inspect
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import cache
 from typing import Any, Protocol
 
 import numpy as np
@@ -30,9 +31,11 @@ def compute(dtype: DType) -> str:
     return COMPUTE.get(dtype.name, "int64")
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Source:
     """One device function to compile: ``make(tools, **options)``, called with ``threads`` threads a block.
+
+    Equal sources are one object, so that a launch finds its machine code by identity; ``source`` makes them.
 
     signature  a type for each parameter: "*float32" is a pointer, "int64" or "float32" a number of just that width.
     """
@@ -48,6 +51,13 @@ class Source:
         options = (f"{key}={getattr(value, '__name__', value)}" for key, value in self.options)
         family = self.make.__module__.rpartition(".")[2]
         return f"{family}.{self.make.__name__}({', '.join(options)}; {', '.join(self.signature)}; {self.threads})"
+
+
+@cache
+def source(make: Callable[..., Callable[..., None]], signature: tuple[str, ...], threads: int,
+           options: tuple[tuple[str, Any], ...]) -> Source:
+    """The source of this function, signature, block size and options."""
+    return Source(make, signature, threads, options)
 
 
 @dataclass(frozen=True, slots=True)
@@ -173,8 +183,8 @@ class Planner:
                 values.append(argument)
         assert 0 < blocks < 1 << 31, f"{make.__name__}: a grid of {blocks} blocks"
         threads = threads or THREADS
-        source = Source(make, tuple(kinds), threads, tuple(sorted({**options, "threads": threads}.items())))
-        self.launches.append(Launch(source, blocks, tuple(values)))
+        made = source(make, tuple(kinds), threads, tuple(sorted({**options, "threads": threads}.items())))
+        self.launches.append(Launch(made, blocks, tuple(values)))
 
 
 def integers(*values: int) -> tuple[np.int64, ...]:
