@@ -13,8 +13,10 @@ import made_data
 import pytest
 
 from minidl.data import Feed
+from minidl.report.cli import parse
 from minidl.report.meter import Meter
 from minidl.report.result import LargestOp, Result
+from minidl.report.session import fixed_arguments
 from minidl.report.summary import summary
 from minidl.runtime import Runtime
 
@@ -55,6 +57,14 @@ def test_a_run_that_was_stopped_in_an_epoch_ends_with_the_bytes_of_one_that_was_
     rows = [json.loads(line) for line in (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()]
     named = {"accuracy": "top1", "accuracy_top5": "top5"}
     assert {named.get(key, key): result[key] for key in KEYS[kind]}.items() <= rows[-1].items()
+
+
+@pytest.mark.parametrize("flags", [["--data", "x"], ["--vocab", "v"], ["--vocab-size", "9"], ["--sequence-length", "9"],
+                                   ["--on-bad-file", "skip"]])
+def test_what_decides_the_batches_cannot_change_when_a_run_goes_on_and_the_threads_can(flags):
+    first = fixed_arguments(parse([]), 8, 3)
+    assert fixed_arguments(parse(flags), 8, 3) != first
+    assert fixed_arguments(parse(["--workers", "7", "--token-file", "elsewhere"]), 8, 3) == first
 
 
 def test_broken_files_are_left_out_counted_and_named(tmp_path, capsys):

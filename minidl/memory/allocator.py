@@ -83,7 +83,7 @@ class Allocator:
         try:
             storage.copied_in = device.copy_in(block.offset, storage.host, storage.nbytes)
         except BaseException:
-            self.free(block)  # the tensor stays on the host
+            self.arena.free(block, block.marks)  # unused: who had it before may still be reading it
             raise
         storage.block = block
         storage.become(SWAPPING_IN)

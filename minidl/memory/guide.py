@@ -161,8 +161,8 @@ class Guide:
         """
         steps, self._steps = self._steps, []
         if self.switches.feedback and self._drifted(link):
-            for known in self.entries:
-                known.adopt(self.policy.plan(known.trace, self.costs, self.limits))
+            for each in self.entries:
+                each.adopt(self.policy.plan(each.trace, self.costs, self.limits))
             self.active = self._find(steps) or (self.entries[-1] if self.entries else None)
             return
         entry = self.active
