@@ -14,7 +14,7 @@ from minidl.meta import ALIGNMENT
 NETS = ("vgg", "resnet", "branching")
 POLICIES = ("passive", "recompute")
 STEPS = 3  # the first has no gradients yet, the second is like all after it, the third sees what the second left
-ACTIVATION_OPS = {"conv2d", "batch_norm_grad", "add"}
+ACTIVATION_OPS = {"conv2d", "batch_norm_grad", "add", "conv2d_wgrad"}
 
 
 @cache
@@ -32,13 +32,13 @@ def budget_of(reference: Outcome, percent: int) -> int:
 
 @pytest.mark.parametrize("network", NETS)
 def test_the_networks_test_what_they_should(network):
-    """The floor is set by an operation on activations, and lies below 35% of the peak: every budget is a new one."""
+    """The floor is set by an operation on activations, with its workspace, and lies below 40% of the peak."""
     reference = unlimited(network)
     demand = reference.demand
     assert demand.largest_op in ACTIVATION_OPS
-    assert demand.largest_op_bytes < 0.35 * demand.unmanaged_peak_bytes
+    assert demand.largest_op_bytes < 0.4 * demand.unmanaged_peak_bytes
     # The dry run assumes no workspace; a real unmanaged run may use more, never less.
-    assert demand.unmanaged_peak_bytes <= reference.stats.peak_bytes < 1.1 * demand.unmanaged_peak_bytes
+    assert demand.unmanaged_peak_bytes <= reference.stats.peak_bytes < 1.2 * demand.unmanaged_peak_bytes
     assert all(loss == loss for loss in reference.losses) and len(set(reference.losses)) == STEPS
     kinds = ("state ", "gradient ", "optimizer momentum", "losses", "random")
     assert all(any(name.startswith(kind) for name in reference.state) for kind in kinds)

@@ -18,7 +18,7 @@ from types import FunctionType
 import pytest
 from simulation import reference, simulate
 
-SEEDS = 60
+SEEDS = 200
 
 ALLOCATOR, ARENA, DEVICE = "memory.allocator:Allocator.", "memory.arena:Arena.", "device.device:Device."
 MANAGER, PLACER, SPACE = "memory.manager:Manager.", "memory.placing:Placer.", "memory.space:Space."

@@ -173,7 +173,7 @@ def test_with_a_full_host_inputs_are_moved_rather_than_swapped():
 
 
 def test_a_workspace_is_never_a_reason_to_fail():
-    """A device whose fastest convolution takes a workspace: in an arena without room for it, it does without, with
+    """A device whose fastest convolution takes a workspace: in an arena without room for it, it does with less, with
     the same bits; with room, the workspace is part of what is used, and of what must fit."""
     def run(units: int) -> tuple[bytes, int, int]:
         with small_runtime(units=units, policy="none") as runtime, minidl.no_grad():
@@ -189,7 +189,7 @@ def test_a_workspace_is_never_a_reason_to_fail():
             assert after.used_bytes == before + y.nbytes
             return y.numpy().tobytes(), need, after.peak_bytes
     result, need, peak = run(1 << 12)
-    assert peak > 2 * need
+    assert peak > 1.3 * need
     assert run(need // UNIT) == (result, need, need)
     assert run((peak - UNIT) // UNIT) == (result, need, need)
     assert run(peak // UNIT) == (result, need, peak)
@@ -266,7 +266,7 @@ def test_a_parameter_that_does_not_fit_is_refused():
 def test_after_a_step_that_did_not_fit_a_smaller_batch_trains_as_if_nothing_had_happened(policy):
     """VGG at 16 images needs 10 tensors' room; 64 images do not fit the arena of 16 images' peak."""
     def run(disturbed: bool) -> dict[str, bytes]:
-        with small_runtime(units=3800, policy=policy) as runtime:
+        with small_runtime(units=4400, policy=policy) as runtime:
             training = Training(runtime, "vgg", "momentum", batch=16)
             for number in range(3):
                 if disturbed and number:

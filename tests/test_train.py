@@ -180,8 +180,9 @@ def test_the_main_job_on_a_simulator_gives_every_number_and_no_loss(capsys, tmp_
     assert result["unmanaged_peak_bytes"] == pytest.approx(1014 * (85.1e6 - 3.2e6) + 0.31e9, rel=0.02)
     assert result["items_per_second"] == pytest.approx(1014 / result["step_seconds"])
     assert 0 < result["stall_seconds"] < result["step_seconds"]
-    # What does not fit has to leave and to come back.
-    assert result["swapped_out_bytes"] >= result["unmanaged_peak_bytes"] - result["budget_bytes"]
+    # What does not fit has to leave and to come back, or to be made again.
+    assert (result["swapped_out_bytes"] + result["recomputed_bytes"]
+            >= result["unmanaged_peak_bytes"] - result["budget_bytes"])
     out, err = capsys.readouterr()
     assert out.startswith("device sim:p100 (auto: synthetic data")
     for text in ("77.3 GiB", "batch_norm_grad", "waiting for copies", "with unlimited memory", "try next"):
