@@ -14,6 +14,7 @@ from functools import partial
 import numpy as np
 import pytest
 from networks import Training
+from numba.core.caching import NullCache
 from numba.core.dispatcher import Dispatcher
 from test_threads import NBYTES, PLAIN, cell, fill, threaded, until
 
@@ -318,5 +319,7 @@ def test_no_compiled_kernel_holds_the_interpreter_while_it_runs():
     # Not isinstance: it asks the objects of others.
     kernels = [d for d in gc.get_objects() if issubclass(type(d), Dispatcher)
                and d.py_func.__module__.startswith("minidl.kernels.cpu")]  # formulas become part of a kernel
+    # What Numba makes of an overload, when one is compiled, becomes part of a kernel too; it is not kept on disk.
+    kernels = [d for d in kernels if not isinstance(d._cache, NullCache)]
     assert len(kernels) > 20
     assert [d.py_func.__qualname__ for d in kernels if not d.targetoptions.get("nogil")] == []
