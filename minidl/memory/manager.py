@@ -12,6 +12,7 @@ from threading import get_ident
 from minidl.device.clock import COMPUTE
 from minidl.device.device import Device
 from minidl.errors import Unrecoverable
+from minidl.memory.arena import Block
 from minidl.memory.guide import Actions, Returns
 from minidl.memory.placing import Placer
 from minidl.memory.plan import AccessKey, Action, Policy
@@ -65,8 +66,7 @@ class Manager(Placer):
     def _swap_in(self, storage: Storage, pinned: set[Storage], op_name: str) -> None:
         self.busy = True
         try:
-            address = self.guide.address(storage) if self.guide is not None else None
-            block = self._claim(storage, address) if address is not None else None
+            block = self._planned(storage)
             if block is None:
                 block = self._allocate(storage.nbytes, storage.me, pinned, op_name, high=storage.persistent)
             storage.residency += 1
@@ -76,6 +76,11 @@ class Manager(Placer):
         self.paged_in_bytes += storage.nbytes
         if self.guide is not None:
             self.paged_in[storage.tensor_id, storage.access_count] = self.device.in_seconds(storage.nbytes)
+
+    def _planned(self, storage: Storage) -> Block | None:
+        """Where the plan wants a storage that comes back, if it says so and these bytes can be had."""
+        address = self.guide.address(storage) if self.guide is not None else None
+        return self._claim(storage, address) if address is not None else None
 
     def _arrive(self, storage: Storage) -> None:
         """A prefetched tensor is wanted now; how late it was is known when the iteration is over."""
@@ -148,8 +153,7 @@ class Manager(Placer):
             # At the persistent end: a block that is being filled cannot be moved, and would split the space.
             self.busy = True
             try:
-                address = self.guide.address(storage) if self.guide is not None else None
-                block = self._claim(storage, address) if address is not None else None
+                block = self._planned(storage)
                 if block is None:
                     block = self.arena.allocate(storage.nbytes, storage.me, high=True)
                 if block is None:
