@@ -27,10 +27,11 @@ class BasicBlock(nn.Module):
         self.downsample = _shortcut(in_channels, width * self.expansion, stride)
 
     def forward(self, x: Tensor) -> Tensor:
+        shortcut = self.downsample(x)  # first, so that x is not wanted any more during the longer branch
         y = self.conv1(x)
         y = self.bn1(y, relu=True)
         y = self.conv2(y)
-        return self.bn2(y, residual=self.downsample(x), relu=True)
+        return self.bn2(y, residual=shortcut, relu=True)
 
 
 class Bottleneck(nn.Module):
@@ -48,12 +49,13 @@ class Bottleneck(nn.Module):
         self.downsample = _shortcut(in_channels, width * self.expansion, stride)
 
     def forward(self, x: Tensor) -> Tensor:
+        shortcut = self.downsample(x)
         y = self.conv1(x)
         y = self.bn1(y, relu=True)
         y = self.conv2(y)
         y = self.bn2(y, relu=True)
         y = self.conv3(y)
-        return self.bn3(y, residual=self.downsample(x), relu=True)
+        return self.bn3(y, residual=shortcut, relu=True)
 
 
 def _shortcut(in_channels: int, out_channels: int, stride: int) -> nn.Module:

@@ -124,6 +124,8 @@ class Placer(Space):
                    outputs: Sequence[Storage]) -> tuple[Algorithm, Block | None]:
         """The fastest algorithm whose workspace is free; only the least workspace is worth an eviction."""
         arena = self.arena
+        if self.leaving and signature.algorithms[0].workspace:
+            self._reclaim_landed()
         for position, algorithm in enumerate(signature.algorithms):
             if not algorithm.workspace:
                 return algorithm, None

@@ -18,18 +18,61 @@ import numpy as np
 from numba import njit
 
 NO_ADDRESS = -1
-ATTEMPTS = 6
+ATTEMPTS = 3  # first orders to begin with
+TRIES = 1000  # changes of each
 SMALL = 1e-4  # of the room: smaller residencies are too many for what they hold, and get no address
 
 
 def addresses(notes: np.ndarray, steps: int, size: np.ndarray, *, born_before: np.ndarray, outlives: np.ndarray,
-              room: int, tries: int = 3000) -> tuple[np.ndarray, int]:
+              room: int, tries: int = TRIES) -> tuple[np.ndarray, int]:
     """(offset of each residency in the strip, or NO_ADDRESS; bytes that found no place).
 
-    notes: [residencies, 4] of ``schedule.simulate``; size: of each tensor, in bytes; room: bytes of the strip.
-    born_before: tensors that are there when the iteration starts: they lie at the strip's low end, but for those that
-    outlive it and lie elsewhere, and those that go at once. Small tensors get the room that is left above the strip.
+    notes: [residencies, 4] of ``schedule.simulate``; size: of each tensor and, after them, each workspace, in bytes;
+    room: bytes of the strip. born_before: tensors that are there when the iteration starts: they lie at the strip's low
+    end, but for those that outlive it and lie elsewhere, and those that go at once. Small tensors get the room that is
+    left above the strip. Workspaces get no address either: where there is no hole for one, a way to place the tensors
+    is looked for that leaves it; without its workspace a call is only slower.
     """
+    tensors = len(born_before)
+    none = np.zeros(len(size) - tensors, np.bool_)
+    flags = np.append(born_before, none), np.append(outlives, none)
+    wanted = notes[:, 0] < tensors
+    offsets = np.full(len(notes), NO_ADDRESS, np.int64)
+    offsets[wanted], over = _addresses(notes[wanted], steps, size, *flags, room, tries)
+    if not over:
+        wanted |= _homeless(notes, tensors, offsets, size, room)
+        # Workspaces come last in the notes, so leaving some out changes no number that the others refer to.
+        while notes[wanted, 0].max(initial=-1) >= tensors:
+            found, left_out = _addresses(notes[wanted], steps, size, *flags, room, tries)
+            if not left_out:
+                offsets[wanted] = found
+                break
+            placed = notes[:, 0] < tensors
+            placed[np.nonzero(wanted)[0][found >= 0]] = True
+            if placed.sum() == wanted.sum():
+                break
+            wanted = placed
+    offsets[notes[:, 0] >= tensors] = NO_ADDRESS
+    return offsets, over
+
+
+def _homeless(notes: np.ndarray, tensors: int, offsets: np.ndarray, size: np.ndarray, room: int) -> np.ndarray:
+    """Which workspaces find no hole between the tensors that lie somewhere while their call runs."""
+    result = np.zeros(len(notes), np.bool_)
+    lies = np.nonzero((notes[:, 0] < tensors) & (offsets >= 0))[0]
+    begins = offsets[lies]
+    ends = begins + size[np.where(notes[lies, 0] < 0, -1 - notes[lies, 0], notes[lies, 0])]
+    for n in np.nonzero(notes[:, 0] >= tensors)[0]:
+        step = notes[n, 1]
+        there = (notes[lies, 1] <= step) & ((notes[lies, 2] >= step) | (notes[lies, 2] < 0))
+        order = np.argsort(begins[there])
+        tops = np.maximum.accumulate(np.append(0, ends[there][order]))
+        result[n] = (np.append(begins[there][order], room) - tops).max() < size[notes[n, 0]]
+    return result
+
+
+def _addresses(notes: np.ndarray, steps: int, size: np.ndarray, born_before: np.ndarray, outlives: np.ndarray,
+               room: int, tries: int) -> tuple[np.ndarray, int]:
     count = len(notes)
     tensor = np.where(notes[:, 0] < 0, -1 - notes[:, 0], notes[:, 0])
     first, last = notes[:, 1], np.where(notes[:, 2] < 0, steps - 1, notes[:, 2])

@@ -33,7 +33,8 @@ def simulate(in_ptr, in_idx, out_ptr, out_idx, free_ptr, free_idx, may_ptr, may_
 
     notes: [any length, 4]; unless empty, each residency is noted there in the order of its first step but for
     prefetches: tensor (-1 - tensor for a replay's output that nobody wants), first and last step (-1: until the end),
-    and the residency whose bytes it was written over, or -1. Their number is the last result.
+    and the residency whose bytes it was written over, or -1. Workspaces follow, with the number of tensors + that of
+    their algorithm as tensor. The number of all is the last result.
     """
     calls, tensors = len(in_ptr) - 1, len(size)
     most = 6 * calls + 64
@@ -241,6 +242,9 @@ def simulate(in_ptr, in_idx, out_ptr, out_idx, free_ptr, free_idx, may_ptr, may_
             tails -= tail_size[first_tail]
             now = max(now, tail_end[first_tail])
             first_tail += 1
+        while first_tail < last_tail and tail_end[first_tail] <= now:
+            tails -= tail_size[first_tail]
+            first_tail += 1
         while noting and landed < last_tail and (landed < first_tail or tail_end[landed] <= now):
             notes[out_note[landed], 2] = s - 1
             landed += 1
@@ -261,6 +265,9 @@ def simulate(in_ptr, in_idx, out_ptr, out_idx, free_ptr, free_idx, may_ptr, may_
         for a in range(algorithm_ptr[c], algorithm_ptr[c + 1]):
             if algorithm_bytes[a] <= spare or a == algorithm_ptr[c + 1] - 1:
                 now += algorithm_seconds[a]
+                if noting and algorithm_bytes[a] and algorithm_bytes[a] <= spare:
+                    notes[noted] = (tensors + a, s, s, -1)
+                    noted += 1
                 break
         while next_out < outs and out_s[next_out] == s:
             t = out_t[next_out]

@@ -8,7 +8,7 @@ short search; each iteration that follows refines it, until the time for it is u
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -34,15 +34,17 @@ from minidl.memory.trace import TensorId, Trace
 
 SLACK = 0.05          # a swap-in starts this share of its duration earlier than it must
 EXCESS_WEIGHT = 2e3   # going over the budget by all of it costs as much as this many iterations
-COPY_WEIGHT = 0.02    # a copied byte costs this share of its time on the link, even when computation hides it
+COPY_WEIGHT = 0.002    # a copied byte costs this share of its time on the link, even when computation hides it
 TEMPERATURE = 0.003   # of the iteration: how much worse a move may be and still be kept, at first
 FIRST_WORK = 8e6      # calls simulated for the first plan, which is wanted at once
-WORK = 3.5e7          # calls simulated for each other one
+WORK = 2.5e7          # calls simulated for each other one
+KEPT = (0.0, 0.2, 0.4, 0.6, 0.8)                  # a first choice keeps one of these shares of the budget,
+DROPPED = tuple(n / 10 for n in range(11))        # and drops one of these of the rest
 SHORT_GAP = 0.01      # of the iteration: shorter gaps away from the fullest moment are not considered
 NOTES = 12            # residencies noted a call, at most
 # Shares of the budget that plans are made for: the less of it, the more surely all finds an address, and the slower.
 SHARES = (0.985, 0.99, 0.98, 1.0, 0.97)
-ROUNDS = 24           # searches, one an iteration
+ROUNDS = 16           # searches, one an iteration
 PASSIVE_ROUND = 2     # when passive mode is tried: a search among few choices may find nothing better
 ENOUGH = 4000         # simulations a gap: a small iteration needs no more
 NOTHING = np.zeros((0, 4), np.int64)
@@ -68,7 +70,8 @@ class Auto(OnDemand):
         _, excess, _, _, _ = simulate(*arguments)
         if excess <= 0 or not len(movable(facts)[0]):
             return EMPTY_PLAN
-        return _search(trace, facts, costs, limits, first_choice(facts), share=SHARES[0], done=0, work=FIRST_WORK)
+        plan = _search(trace, facts, costs, limits, None, share=SHARES[0], done=0, work=FIRST_WORK)
+        return with_addresses(plan, trace, facts, limits)
 
     def feedback(self, plan: Plan, observed: Observation) -> Plan:
         if plan.predicted_seconds is None or plan.round >= self.rounds:  # all fits, or the search is over
@@ -78,42 +81,60 @@ class Auto(OnDemand):
         best, best_seconds, done = plan.best or plan, plan.best_seconds, plan.round + 1
         if observed.seconds < best_seconds:
             best, best_seconds = replace(plan, best=None), observed.seconds
-        found = self._another(best, observed, done)
-        assert found.predicted_seconds is not None
-        if found.predicted_seconds >= best_seconds or done == self.rounds:  # not worth a try
+        found = self._another(best, best_seconds, observed, done) if done < self.rounds else None
+        if found is None:
             found = replace(best, round=done, settled=best.evictions == plan.evictions)
         return replace(found, best=best, best_seconds=best_seconds)
 
-    def _another(self, best: Plan, observed: Observation, done: int) -> Plan:
-        """The next plan to try: from scratch for one of the shares, or around the fastest; passive mode once."""
+    def _another(self, best: Plan, best_seconds: float, observed: Observation, done: int) -> Plan | None:
+        """The next plan to try, if one is worth it: from scratch for one of the shares, or around the fastest; passive
+        mode once."""
         if done == PASSIVE_ROUND:
             return Plan(predicted_seconds=0.0, round=done)
         trace, costs, limits = observed.trace, observed.costs, observed.limits
         facts = problem(trace, costs)
         if done % 3 or not best.evictions:
-            return _search(trace, facts, costs, limits, first_choice(facts), done=done,
-                           share=SHARES[done % len(SHARES)])
-        share = min(1.0, best.share + (0.0, 0.005, -0.005)[done // 3 % 3])
-        return _search(trace, facts, costs, limits, modes_of(best, facts, trace), share=share, done=done,
-                       temperature=0.3)
+            found = _search(trace, facts, costs, limits, None, done=done, share=SHARES[done % len(SHARES)])
+        else:
+            share = min(1.0, best.share + (0.0, 0.005, -0.005)[done // 3 % 3])
+            found = _search(trace, facts, costs, limits, modes_of(best, facts, trace), share=share, done=done,
+                            temperature=0.3)
+        assert found.predicted_seconds is not None
+        return with_addresses(found, trace, facts, limits) if found.predicted_seconds < best_seconds else None
 
 
-def _search(trace: Trace, facts: Problem, costs: Costs, limits: Limits, mode: np.ndarray, *, share: float, done: int,
-            work: float = WORK, temperature: float = 1.0) -> Plan:
-    """The plan that annealing finds from a first choice, for a share of the budget."""
+def _search(trace: Trace, facts: Problem, costs: Costs, limits: Limits, mode: np.ndarray | None, *, share: float,
+            done: int, work: float = WORK, temperature: float = 1.0) -> Plan:
+    """The plan that annealing finds for a share of the budget, from a given choice or, at None, a simple one."""
     from minidl.memory.planning import search  # compiled code: loaded when the first plan is made
 
-    prefetch_at = np.full(len(mode), -1, np.int64)
     budget = int(limits.device_bytes * share)
-    search.improve(facts.arrays(), budget, limits.host_bytes, SLACK, EXCESS_WEIGHT * facts.seconds / budget,
-                   COPY_WEIGHT * costs.out_seconds_per_byte, facts.can_drop, *movable(facts), mode, prefetch_at,
-                   max(200, min(int(work / len(trace.calls)), ENOUGH * len(mode))),
+    prices = EXCESS_WEIGHT * facts.seconds / budget, COPY_WEIGHT * costs.out_seconds_per_byte
+    prefetch_at = np.full(len(facts.gap_call), -1, np.int64)
+
+    def value(choice: np.ndarray) -> float:
+        seconds, excess, _, moved, _ = search.simulate(*facts.arrays(), budget, limits.host_bytes, SLACK, choice,
+                                                       prefetch_at, NOTHING)
+        return seconds + prices[0] * excess + prices[1] * moved
+    if mode is None:
+        mode = first_choice(facts, budget, value)
+    search.improve(facts.arrays(), budget, limits.host_bytes, SLACK, *prices, facts.can_drop, *movable(facts), mode,
+                   prefetch_at, max(200, min(int(work / len(trace.calls)), ENOUGH * len(mode))),
                    temperature * TEMPERATURE * facts.seconds, done)
+    predicted, *_ = search.simulate(*facts.arrays(), budget, limits.host_bytes, SLACK, mode, prefetch_at, NOTHING)
+    return replace(to_plan(trace, facts, mode, prefetch_at), predicted_seconds=float(predicted), share=share,
+                   round=done)
+
+
+def with_addresses(plan: Plan, trace: Trace, facts: Problem, limits: Limits) -> Plan:
+    """The plan with an address for each residency that finds one."""
+    from minidl.memory.planning import search
+
+    mode = modes_of(plan, facts, trace)
     notes = np.zeros((NOTES * len(trace.calls) + len(facts.ids), 4), np.int64)
-    predicted, _, _, _, noted = search.simulate(*facts.arrays(), budget, limits.host_bytes, SLACK, mode, prefetch_at,
-                                                notes)
-    return replace(to_plan(trace, facts, mode, prefetch_at), offsets=addresses(facts, notes[:noted], limits),
-                   predicted_seconds=float(predicted), share=share, round=done)
+    *_, noted = search.simulate(*facts.arrays(), int(limits.device_bytes * plan.share), limits.host_bytes, SLACK, mode,
+                                mode.copy(), notes)
+    return replace(plan, offsets=addresses(facts, notes[:noted], limits))
 
 
 def addresses(facts: Problem, notes: np.ndarray, limits: Limits) -> dict[ResidencyKey, int]:
@@ -125,12 +146,12 @@ def addresses(facts: Problem, notes: np.ndarray, limits: Limits) -> dict[Residen
     outlives[facts.free_idx] = False
     below = int(facts.size[outlives].sum())
     steps = int(notes[:, 1:3].max(initial=0)) + 1
-    offsets, _ = packing.addresses(notes, steps, facts.size, born_before=before, outlives=outlives,
-                                   room=limits.device_bytes - below)
+    offsets, _ = packing.addresses(notes, steps, np.append(facts.size, facts.algorithm_bytes), born_before=before,
+                                   outlives=outlives, room=limits.device_bytes - below)
     result: dict[ResidencyKey, int] = {}
     seen: dict[int, int] = {}
     for (tensor, _, _, _), offset in zip(notes.tolist(), offsets.tolist(), strict=True):
-        if tensor >= 0:
+        if 0 <= tensor < len(facts.ids):  # no workspace, and nothing that nobody wants
             count = seen[tensor] = seen.get(tensor, -1) + 1
             if offset >= 0:
                 result[facts.ids[tensor], count] = below + offset
@@ -152,18 +173,34 @@ def movable(facts: Problem) -> tuple[np.ndarray, np.ndarray]:
     return np.nonzero(there)[0], np.nonzero(long & ~there)[0]
 
 
-def first_choice(facts: Problem) -> np.ndarray:
-    """Everything leaves in the gap at the fullest moment: the half that is cheapest to make again for its bytes is
-    dropped, the rest is swapped."""
-    mode = np.zeros(len(facts.gap_call), np.int64)
+def first_choice(facts: Problem, budget: int, value: Callable[[np.ndarray], float]) -> np.ndarray:
+    """The best of a few simple choices: of what is there at the fullest moment, what was made last stays, up to some
+    share of the budget; of the rest, what is cheapest to make again for its bytes is dropped, and the others swapped.
+
+    value: of a choice, the less the better.
+    """
     gaps, _ = movable(facts)
-    tensors = facts.gap_tensor[gaps]
+    tensors, droppable = facts.gap_tensor[gaps], facts.can_drop[gaps]
     price = facts.algorithm_seconds[facts.algorithm_ptr[facts.produced[tensors]]] / facts.size[tensors]
-    price[~facts.can_drop[gaps]] = np.inf
-    cheap = gaps[np.argsort(price, kind="stable")[:len(gaps) // 2]]
-    mode[gaps] = SWAP
-    mode[cheap] = np.where(facts.can_drop[cheap], DROP, SWAP)
-    return mode
+    price[~droppable] = np.inf
+    latest = np.argsort(-facts.gap_call[gaps], kind="stable")
+    held = np.cumsum(facts.size[tensors[latest]])
+    best, least = np.zeros(len(facts.gap_call), np.int64), np.inf
+    by_price = np.argsort(price, kind="stable")
+    for kept in KEPT:
+        stays = np.zeros(len(gaps), np.bool_)
+        stays[latest[:np.searchsorted(held, kept * budget)]] = True
+        leaves = by_price[~stays[by_price]]
+        held_by = np.cumsum(facts.size[tensors[leaves]])
+        for dropped in DROPPED:
+            cheap = leaves[:np.searchsorted(held_by, dropped * held_by[-1], side="right")] if len(leaves) else leaves
+            mode = np.zeros(len(facts.gap_call), np.int64)
+            mode[gaps[leaves]] = SWAP
+            mode[gaps[cheap[droppable[cheap]]]] = DROP
+            found = value(mode)
+            if found < least:
+                best, least = mode, found
+    return best
 
 
 def _keys(trace: Trace) -> tuple[dict[tuple[int, TensorId], AccessKey], dict[int, AccessKey]]:
