@@ -131,20 +131,21 @@ def run(options: Options) -> int:
         return batches_ahead(data.shapes(batch * parts).nbytes, host) if data.feed is not None else 0
 
     setup = Setup(lambda batch: partial(build(options, data).step, data.shapes(batch * parts)), device,
-                  options.policy, host, options.seed, lambda batch: ahead(batch) * data.shapes(batch * parts).nbytes)
+                  options.policy, host, options.precision, options.seed,
+                  lambda batch: ahead(batch) * data.shapes(batch * parts).nbytes)
     batch, budget = settle(options, setup, most)
     demand = setup.demand(batch)
     require_that_it_fits(setup, batch, budget, demand, most)
     kind = "images" if len(data.input_shape) == 3 else "tokens a sequence"
     print(f"{options.model}, batch {batch}, {'x'.join(map(str, data.input_shape))} {kind}, "
-          f"budget {format_bytes(budget)}, {options.manager}", flush=True)
+          f"{options.precision}, budget {format_bytes(budget)}, {options.manager}", flush=True)
 
     epoch = data.train_size and data.train_size // (batch * parts)
     steps = options.steps or ((options.epochs or EPOCHS) * epoch if epoch else SYNTHETIC_STEPS)
     length = Length(steps, epoch)
     session = Session(options, length, fixed_arguments(options, batch, steps), has_values=device.has_values)
-    with Runtime(device, memory_budget=budget, host_memory=setup.for_tensors(batch), policy=policy, seed=options.seed,
-                 switches=options.switches) as runtime:
+    with Runtime(device, memory_budget=budget, host_memory=setup.for_tensors(batch), policy=policy,
+                 precision=options.precision, seed=options.seed, switches=options.switches) as runtime:
         trainer = build(options, data, steps)
         done = session.begin(trainer)
         if options.weights and not done:
@@ -201,7 +202,8 @@ def choose_device(options: Options) -> Device:
             name, why = "sim:p100", "auto: synthetic data teaches nothing but memory and time; --device cpu computes"
         else:
             name, why = "cpu", "auto: real data, and no GPU that this version could use"
-    device = devices.create(name)
+    device = devices.create(name, precision=options.precision, cupti=options.cupti)
+    device.attention = options.attention
     print(f"device {name} ({why})", flush=True)
     return device
 
@@ -215,7 +217,7 @@ def conclude(options: Options, device: Device, meter: Meter, demand: Demand, sco
     seconds = meter.median(lambda step: step.seconds)
     return Result(
         model=options.model, batch=meter.batch // options.accumulate, device=device.name,
-        policy=meter.runtime.policy.name,
+        policy=meter.runtime.policy.name, precision=meter.runtime.precision.name,
         budget_bytes=stats.budget_bytes, peak_bytes=stats.peak_bytes, unmanaged_peak_bytes=demand.unmanaged_peak_bytes,
         largest_op=LargestOp(demand.largest_op, demand.largest_op_bytes),
         step_seconds=seconds, items_per_second=meter.batch / seconds,

@@ -14,6 +14,8 @@ SEPARATE = Switches(fused=False)
 
 PUBLISHED = [  # device, model, batch, images/s without memory management
     ("sim:p100", "resnet50", 64, "219"), ("sim:p100", "resnet152", 64, "91.8"), ("sim:p100", "vgg16", 64, "154"),
+    ("sim:p100-cudnn", "resnet50", 64, "219"), ("sim:p100-cudnn", "resnet152", 64, "91.8"),
+    ("sim:p100-cudnn", "vgg16", 64, "154"),
     ("sim:v100", "resnet50", 64, "367"), ("sim:a100", "resnet50", 256, "938-1066"),
     ("sim:h100", "resnet50", 256, "1753-1898"), ("sim:h200", "resnet50", 256, "2200 (estimate)"),
 ]

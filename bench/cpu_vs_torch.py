@@ -36,8 +36,8 @@ from minidl.runtime import Stats
 ROOT = Path(__file__).resolve().parent.parent
 THREADS = 2
 WARM_STEPS = 3
-PLANS = 6  # that `auto` tries; each takes two iterations
-SETTLING = {"auto": 5 + 2 * PLANS, "capuchin": 20}  # iterations until plans have settled
+PLANS = 8  # that `auto` tries, one an iteration
+SETTLING = {"auto": 5 + PLANS, "capuchin": 20}  # iterations until plans have settled
 WARM_HEAP = {"MALLOC_MMAP_MAX_": "0", "MALLOC_TRIM_THRESHOLD_": str(1 << 40), "MALLOC_TOP_PAD_": str(1 << 28)}
 
 

@@ -15,7 +15,7 @@ from typing import Any
 from minidl.kernels.cuda import KERNELS
 from minidl.kernels.cuda.compile import Compiler, Cubin
 from minidl.kernels.cuda.launch import Source
-from minidl.meta import DTYPES, DType, Meta, int64, meta, uint8
+from minidl.meta import DTYPES, DType, Meta, int64, meta, uint8, wide
 
 REGISTERS = 65536  # of an SM
 THREADS = {(7, 5): 1024, (8, 6): 1536, (8, 9): 1536}  # that an SM holds at most; 2048 if not named
@@ -36,7 +36,8 @@ def calls(dtype: DType) -> dict[str, list[tuple[list[Meta], dict[str, Any]]]]:
 
     flat, strided = meta((4096,), dtype), meta((64, 64), dtype, (1, 64))
     plane, last = meta(MAP, dtype), channels_last(meta(MAP, dtype))
-    c = meta(SMALL, dtype)
+    beside = wide(dtype)
+    c = meta(SMALL, beside)
     one: list[tuple[list[Meta], dict[str, Any]]] = [([flat, flat], {}), ([meta((64, 64), dtype), strided], {})]
     two: list[tuple[list[Meta], dict[str, Any]]] = [
         ([flat] * 3, {}), ([meta((64, 64), dtype), strided, meta((64,), dtype)], {})]
@@ -50,15 +51,19 @@ def calls(dtype: DType) -> dict[str, list[tuple[list[Meta], dict[str, Any]]]]:
     unary = dict.fromkeys(("neg", "exp", "log", "sqrt", "relu", "tanh", "sigmoid", "gelu", "gelu_tanh"), one)
     binary = dict.fromkeys(("add", "sub", "mul", "div", "sqrt_grad", "relu_grad", "tanh_grad", "sigmoid_grad",
                             "gelu_grad", "gelu_tanh_grad"), two)
-    rows = [(meta(shape, dtype), meta(shape[:1], dtype), meta(shape[1:], dtype)) for shape in ROWS]
+    rows = [(meta(shape, dtype), meta(shape[:1], beside), meta(shape[1:], beside)) for shape in ROWS]
+    biased: list[tuple[list[Meta], dict[str, Any]]] = [([x, x, meta((64, 1, 1), beside)], {}) for x in maps]
+    casts = [([meta(m.shape, to, m.strides), m], {"dtype": to}) for m in (flat, plane, last, strided)
+             for to in dict.fromkeys((beside, dtype))]
     return {
-        **unary, **binary,
+        **unary, **binary, "add": two + biased, "add_relu": two + biased, "cast": casts, "cast_grad": casts,
         "scale": [(m, {"value": 2.0}) for m, _ in one], "shift": [(m, {"value": 2.0}) for m, _ in one],
         "dropout": [(one[0][0], {"p": 0.1, "seed": 1})],
         "sum_to": [(of((64,), (4096, 64)), {"shape": (64,)}),
                    (of((64, 1), (64, 100_000)), {"shape": (64, 1)}),
                    (of((100_000,), (2, 100_000)), {"shape": (100_000,)})],
-        "bias_grad": [(of((768,), (4096, 768)), {"axis": 1}), ([c, plane], {"axis": 1}), ([c, last], {"axis": 1})],
+        "bias_grad": [(m, {"axis": 1}) for m in ([meta((768,), beside), meta((4096, 768), dtype)], [c, plane],
+                                                 [c, last])],
         "softmax": [(list(m), {}) for row, *_ in rows for m in ((row, row), (row, row, row))],
         "softmax_grad": [([row] * 3, {}) for row, *_ in rows],
         "batch_norm_stats": [([c, c, x], {}) for x in maps], "batch_norm": [([x, x, c, c, c, c], line) for x in maps],
@@ -72,8 +77,10 @@ def calls(dtype: DType) -> dict[str, list[tuple[list[Meta], dict[str, Any]]]]:
         "layer_norm": [([x, r, r, x, d, d], eps) for x, r, d in rows],
         "layer_norm_grad": [([x, x, x, d, r, r], {}) for x, r, d in rows],
         "layer_norm_grad_reduce": [([d, d, x, x, r, r], {}) for x, r, d in rows],
-        "embedding": [([meta((16, 128, 768), dtype), meta((30_000, 768), dtype), ids], {})],
-        "embedding_grad": [([meta((30_000, 768), dtype), meta((16, 128, 768), dtype), ids], {"rows": 30_000})],
+        "embedding": [([meta((16, 128, 768), dtype), meta((30_000, 768), table), ids], {})
+                      for table in (dtype, beside)],
+        "embedding_grad": [([meta((30_000, 768), table), meta((16, 128, 768), dtype), ids], {"rows": 30_000})
+                           for table in (dtype, beside)],
         "gather_rows": [(of((320, 768), (16, 128, 768)) + [meta((16, 20), int64)], {})],
         "gather_rows_grad": [(of((16, 128, 768), (320, 768)) + [meta((16, 20), int64)], {"x_shape": (16, 128, 768)})],
         "max_pool2d": [([y, i, x], pooled) for y, i, x in zip(small_maps, indices, maps, strict=True)],
@@ -83,9 +90,9 @@ def calls(dtype: DType) -> dict[str, list[tuple[list[Meta], dict[str, Any]]]]:
         "avg_pool2d_grad": [([x, y], {"x_shape": MAP, **pooled}) for y, x in zip(small_maps, maps, strict=True)],
         "adaptive_avg_pool2d": [([y, x], {"size": (7, 7)}) for y, x in zip(small_maps, maps, strict=True)],
         "adaptive_avg_pool2d_grad": [([x, y], {"x_shape": MAP}) for y, x in zip(small_maps, maps, strict=True)],
-        "cross_entropy": [([meta((), dtype), x, x, labels if x.shape[0] == 64 else meta((16,), int64)], {})
+        "cross_entropy": [([meta((), beside), x, x, labels if x.shape[0] == 64 else meta((16,), int64)], {})
                           for x, *_ in rows],
-        "cross_entropy_grad": [([x, meta((), dtype), x, labels if x.shape[0] == 64 else meta((16,), int64)], {})
+        "cross_entropy_grad": [([x, meta((), beside), x, labels if x.shape[0] == 64 else meta((16,), int64)], {})
                                for x, *_ in rows],
         "contiguous": [([plane, last], {}), ([last, plane], {}), *one],
         "concat": [(of((8, 6), (8, 3), (8, 3)), {"axis": 1})],

@@ -1,194 +1,130 @@
-"""The first run on a GPU: what is there, whether our own machine code runs, and what the vendor's calls cost.
+"""The check of one GPU: numbers, bits, bandwidths, speed beside PyTorch, training in little memory, predictions.
 
-    python -m bench.gpu [--out results] [--models resnet50 vgg16] [--batch 64] [--precision tf32]
+    python bench/gpu.py [--parts ops models ...] [--device cuda] [--quick] [--minutes 10] [--out bench/results]
 
-Writes ``gpu.json``: versions and properties, the link (out, in, both at once), the losses of a small network beside
-those of the CPU, the host's time for an event and an operation, and every plan of every convolution with its workspace
-and seconds, for the simulator's profiles.
+It prints as it goes. Each part runs in a process of its own, so that one that crashes, hangs or breaks the GPU's
+context costs itself alone; what it had found by then is kept. Written after each part: ``gpu.json`` with everything,
+``gpu.md`` to be read, and in ``gpu/`` the parts' own files, among them ``profile.json``: this GPU, for --device
+sim:FILE. Parts that are run later are added to those that are there. Nothing needs a network connection. What each part
+does stands in its file in ``bench/gpu_check/``.
+
+The first run compiles kernels and times plans of cuDNN, which are kept in ``~/.cache/minidl``: what it had no time for,
+a second has, as ``--parts models convolutions``.
+
+``--device cpu --sizes tiny`` rehearses all of it without a GPU.
 """
 
 import argparse
 import json
-import time
-import traceback
-from collections.abc import Callable
-from dataclasses import asdict
-from functools import partial
+import subprocess
+import sys
+from collections.abc import Sequence
 from pathlib import Path
-from statistics import median
+from time import perf_counter
 from typing import Any
 
-import numpy as np
-
-from bench.steps import training_step
-from minidl import Runtime, nn
-from minidl.device.cuda import convolution, create, missing
-from minidl.device.cuda.device import CudaDevice
-from minidl.device.device import Device, DryDevice
-from minidl.ops.loss import cross_entropy
-from minidl.optim import SGD
-
-LINK_BYTES = 256 * 2**20
-CALLS = 2000
+ROOT = Path(__file__).resolve().parent.parent
+GRACE = 20.0  # seconds over its time after which a part is ended
+FIRST = "the check could not begin: "
 
 
-def host_seconds(call: Callable[[], Any], settle: Callable[[], Any]) -> float:
-    """Median host time of a call, over many in a row that the device has not to be waited for."""
-    runs = []
-    for _ in range(5):
-        start = time.perf_counter()
-        for _ in range(CALLS):
-            call()
-        runs.append((time.perf_counter() - start) / CALLS)
-        settle()
-    return median(runs)
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Returns 0 if all parts were run and nothing failed, else 1."""
+    if str(ROOT) not in sys.path:  # run as a file: the packages lie beside this folder
+        sys.path[0] = str(ROOT)
+    from bench.gpu_check.parts import PARTS
+    from bench.gpu_check.sizes import NAMED
 
-
-def link(device: CudaDevice) -> dict[str, float]:
-    """Bytes a second between page-locked memory and the device, both ways at once included."""
-    vendor = device.vendor
-    memory, host = vendor.allocate(2 * LINK_BYTES), vendor.allocate_host(2 * LINK_BYTES)
-    streams, events = [vendor.stream(), vendor.stream()], [vendor.event() for _ in range(3)]
-
-    def seconds(out: bool, into: bool) -> float:
-        vendor.record(events[0], streams[0])
-        vendor.wait(streams[1], events[0])
-        if out:
-            vendor.copy(host, memory, LINK_BYTES, streams[0])
-        if into:
-            vendor.copy(memory + LINK_BYTES, host + LINK_BYTES, LINK_BYTES, streams[1])
-        vendor.record(events[1], streams[1])
-        vendor.wait(streams[0], events[1])
-        vendor.record(events[2], streams[0])
-        vendor.synchronize(events[2])
-        return vendor.elapsed(events[0], events[2])
-    found = {}
-    for name, out, into in (("out", True, False), ("in", False, True), ("both", True, True)):
-        seconds(out, into)
-        found[name] = (out + into) * LINK_BYTES / median(seconds(out, into) for _ in range(5))
-    vendor.free(memory)
-    vendor.free_host(host)
-    return found
-
-
-def host_times(device: CudaDevice) -> dict[str, float]:
-    """Seconds of the host for an event, and for whole steps, an operation."""
-    vendor, stream = device.vendor, device.streams.handles[0]
-    event = vendor.event()
-    found = {"event": host_seconds(lambda: vendor.record(event, stream), lambda: vendor.synchronize(event))}
-    with Runtime(device, policy="none", host_memory=0) as runtime:
-        step = training_step(runtime, "resnet50", 8)
-        for _ in range(5):
-            before, start = runtime.stats().calls, time.perf_counter()
-            with runtime.iteration():
-                step()
-            found["operation"] = (time.perf_counter() - start) / (runtime.stats().calls - before)
-            device.settle()
-    return found
-
-
-def small_network(device: str | Device, seed: int = 0) -> list[float]:
-    """Losses of a few steps of a small convolutional network: the same numbers on every device, but for rounding."""
-    data = np.random.default_rng(seed)
-    losses = []
-    with Runtime(device, policy="none", memory_budget="256MiB", host_memory=0, seed=seed) as runtime:
-        model = nn.Sequential(nn.Conv2d(3, 8, 3, padding=1), nn.BatchNorm2d(8), nn.ReLU(inplace=True), nn.MaxPool2d(2),
-                              nn.Conv2d(8, 16, 3, padding=1), nn.ReLU(inplace=True), nn.AdaptiveAvgPool2d(1),
-                              nn.Flatten(), nn.Linear(16, 10))
-        optimizer = SGD(model.parameters(), lr=0.05, momentum=0.9)
-        for _ in range(5):
-            with runtime.iteration():
-                x = runtime.tensor(data.standard_normal((16, 3, 16, 16)).astype(np.float32))
-                loss = cross_entropy(model(x), runtime.tensor(data.integers(0, 10, 16)))
-                optimizer.zero_grad()
-                loss.backward()
-                optimizer.step()
-                losses.append(loss.item())
-    return losses
-
-
-def plans(device: CudaDevice, name: str, batch: int) -> list[dict[str, Any]]:
-    """Every plan of every convolution of a model's step, timed."""
-    seen = set()
-
-    class Listing(DryDevice):
-        """A dry run whose convolutions are noted."""
-
-        def algorithms(self, op_name, inputs, outputs, attrs, cost):
-            if op_name in convolution.KINDS:
-                seen.add(convolution.steps(op_name, inputs, outputs[0], attrs,
-                                           tf32=device.programs.tf32).convolution)
-            return super().algorithms(op_name, inputs, outputs, attrs, cost)
-    with Runtime(Listing(device), policy="none", host_memory=0) as runtime:
-        runtime.dry_run(training_step(runtime, name, batch))
-    return [{"convolution": asdict(found), "plans": [asdict(p) for p in device.plans.of(found)]}
-            for found in sorted(seen, key=str)]
-
-
-def step_seconds(device: CudaDevice, name: str, batch: int) -> dict[str, float]:
-    """Device seconds of a step by operation, as its events say."""
-    with Runtime(device, policy="none", host_memory=0) as runtime:
-        step = training_step(runtime, name, batch)
-        for _ in range(2):
-            with runtime.iteration():
-                step()
-        with runtime.iteration():
-            step()
-            trace = runtime.trace()
-    by_op: dict[str, float] = {"all": trace.seconds}
-    for call in trace.calls:
-        by_op[call.op] = by_op.get(call.op, 0.0) + call.seconds
-    return by_op
-
-
-def opened(precision: str) -> CudaDevice:
-    """The GPU; whoever opens it closes it, since a runtime takes all its memory."""
-    device = create("cuda", precision=precision)
-    assert isinstance(device, CudaDevice)
-    return device
-
-
-def parts(names: list[str], batch: int, precision: str) -> dict[str, tuple[str, Callable[[CudaDevice], Any]]]:
-    """What is measured, each on a device of its own: name -> (precision, how)."""
-    found: dict[str, tuple[str, Callable[[CudaDevice], Any]]] = {
-        "properties": (precision, lambda device: asdict(device.vendor.properties)),
-        "profile": (precision, lambda device: asdict(device.profile)),
-        "link": (precision, link),
-        "losses on the cpu": (precision, lambda device: small_network("cpu")),
-        "losses in fp32": ("fp32", small_network),
-        "losses in tf32": ("tf32", small_network),
-        "host seconds": (precision, host_times),
-    }
-    for name in names:
-        found[f"plans of {name}"] = precision, partial(plans, name=name, batch=batch)
-        found[f"seconds of {name}"] = precision, partial(step_seconds, name=name, batch=batch)
-    return found
-
-
-def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--out", type=Path, default=Path("."))
-    parser.add_argument("--models", nargs="*", default=["resnet50", "vgg16"])
-    parser.add_argument("--batch", type=int, default=64)
-    parser.add_argument("--precision", default="tf32")
-    args = parser.parse_args()
-    message = missing.message()
-    if message is not None:
-        raise SystemExit(message)
-    args.out.mkdir(parents=True, exist_ok=True)
-    found: dict[str, Any] = {}
-    for name, (precision, measure) in parts(args.models, args.batch, args.precision).items():
-        try:
-            device = opened(precision)
-            try:
-                found[name] = measure(device)
-            finally:
-                device.close()
-        except Exception as error:  # the first run is to say as much as it can: what follows may work
-            found[name] = "".join(traceback.format_exception(error))
-        print(f"{name}: {str(found[name])[-500:]}", flush=True)
-        (args.out / "gpu.json").write_text(json.dumps(found, indent=1, default=str), encoding="utf-8")
+    parser.add_argument("--parts", nargs="+", choices=PARTS, default=list(PARTS), metavar="PART",
+                        help=f"which: {', '.join(PARTS)} (default: all)")
+    parser.add_argument("--device", default="cuda", help="(default: cuda)")
+    parser.add_argument("--sizes", choices=NAMED, default="full", help="how large everything is (default: full)")
+    parser.add_argument("--quick", action="store_const", const="quick", dest="sizes", help="the same as --sizes quick")
+    parser.add_argument("--minutes", type=float, default=10.0, help="for everything (default: 10)")
+    parser.add_argument("--out", type=Path, default=ROOT / "bench" / "results", help="(default: bench/results)")
+    parser.add_argument("--one", choices=PARTS, help=argparse.SUPPRESS)
+    parser.add_argument("--seconds", type=float, default=float("inf"), help=argparse.SUPPRESS)
+    args = parser.parse_args(arguments)
+    if args.one is not None:
+        return run_here(args)
+    if args.device.startswith("cuda"):
+        from minidl.device.cuda import missing
+
+        message = missing.message()
+        if message is not None:
+            print(FIRST + message, file=sys.stderr)
+            return 1
+    return run_all(args)
+
+
+def run_here(args: argparse.Namespace) -> int:
+    """One part in this process, its results in its own file."""
+    from bench.gpu_check.parts import PARTS, run
+    from bench.gpu_check.setting import Record, Setting
+    from bench.gpu_check.sizes import NAMED
+
+    results = read(args.out / "gpu.json")
+    setting = Setting(args.device, NAMED[args.sizes], args.out / "gpu", results.get("parts", {}),
+                      perf_counter() + args.seconds)
+    record = Record(part_file(args.out, args.one), tell=lambda line: print(line, flush=True))
+    run(PARTS[args.one], setting, record)
+    return 1 if record.failures else 0
+
+
+def run_all(args: argparse.Namespace) -> int:
+    """The parts, one after the other; then the report."""
+    from bench.gpu_check.parts import PARTS
+    from bench.gpu_check.report import markdown
+
+    (args.out / "gpu").mkdir(parents=True, exist_ok=True)
+    results = read(args.out / "gpu.json")
+    results.setdefault("parts", {})
+    started, failed = perf_counter(), False
+    for name in [name for name in PARTS if name in args.parts]:
+        left = 60 * args.minutes - (perf_counter() - started)
+        print(f"\n== {name}", flush=True)
+        part_file(args.out, name).unlink(missing_ok=True)
+        begun = perf_counter()
+        words = run_apart(args, name, min(PARTS[name].seconds * args.minutes / 10, left)) if left > 0 else (
+            f"not run: the {args.minutes:g} minutes were over")
+        found = read(part_file(args.out, name)) or {"found": {}, "failures": [], "left out": []}
+        if words is not None and (words or not found["failures"]):
+            words = words or f"{name}: its process ended early"
+            found["failures"].append(words)
+            print(f"FAILED {words}", flush=True)
+        failed |= bool(found["failures"])
+        results["parts"][name] = {**found, "device": args.device, "sizes": args.sizes,
+                                  "seconds": perf_counter() - begun}
+        (args.out / "gpu.json").write_text(json.dumps(results, indent=1) + "\n", encoding="utf-8")
+        (args.out / "gpu.md").write_text(markdown(results["parts"]), encoding="utf-8")
+    print(f"\n{args.out / 'gpu.md'} and gpu.json were written, in {perf_counter() - started:.0f} seconds", flush=True)
+    return int(failed)
+
+
+def run_apart(args: argparse.Namespace, name: str, seconds: float) -> str | None:
+    """One part in a process of its own. None if it ended well, else what went wrong; "" if the part should say that."""
+    command = [sys.executable, str(Path(__file__).resolve()), "--one", name, "--device", args.device, "--sizes",
+               args.sizes, "--out", str(args.out), "--seconds", str(seconds)]
+    try:
+        code = subprocess.run(command, timeout=seconds + GRACE, check=False).returncode
+    except subprocess.TimeoutExpired:
+        return f"{name}: ended after {seconds + GRACE:.0f} seconds"
+    return None if code == 0 else "" if code == 1 else f"{name}: its process ended with code {code}"
+
+
+def part_file(out: Path, name: str) -> Path:
+    return out / "gpu" / f"{name}.json"
+
+
+def read(path: Path) -> dict[str, Any]:
+    """What is in a file; nothing if there is none, or no JSON in it."""
+    try:
+        data: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+        return data
+    except (OSError, ValueError):
+        return {}
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

@@ -1,84 +1,166 @@
-"""Host time per operation on the simulator: infer, track, allocate, free, schedule, and the gradient's bookkeeping.
+"""Host time per operation: signatures, residency, tracking, allocation, frees, launches, gradients' bookkeeping.
 
-    python -m bench.host_time [--model resnet50] [--batch 64] [--repeat 50] [--cuda] [--profile]
+    python -m bench.host_time > bench/results/host_time.md
+    python -m bench.host_time --model resnet50 --device cuda --mode passive --profile
 
-A step is timed as a whole (forward, backward, optimizer) and divided by its operations; the median over the repeats is
-what counts. ``--cuda`` times the CUDA device instead, kernels planned and arguments packed, over a vendor that does
-nothing. ``--profile`` says where the time goes. The target is 25 microseconds an operation.
+A step is timed as a whole (forward, backward, optimizer, the iteration's end) and divided by the operations that the
+program asked for: views are among them, replays are not. ``sim`` is the simulator; ``cuda`` the CUDA device over a
+vendor that does nothing, kernels planned and arguments packed. ``passive`` has all the memory it wants, ``guided``
+follows a plan of ``auto`` for a part of it. The target is 25 microseconds.
 """
 
 import argparse
 import cProfile
 import pstats
-import statistics
+import sys
 import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from itertools import product
+from statistics import median
 
 import models
 from bench.null_cuda import NullCuda
 from minidl import Runtime
 from minidl.device import Device, create, profiles
+from minidl.memory.switches import Switches
 from minidl.meta import int64
 from minidl.ops.loss import cross_entropy
 from minidl.optim import SGD
 
+BATCHES = {"resnet50": 64, "bert-base": 16}
+DEVICES = ("sim", "cuda")
+MODES = ("passive", "guided")
+SHARE = 0.7  # of the unmanaged peak: what guided execution has
+HOST_MEMORY = "8GiB"
+WARM = 8  # steps before the first that counts: all signatures are known, and the plan is followed
+OPERATION_S = 1e-3  # what the null vendor says that an operation took: plans are made from it
+FIRST_PLAN = Switches(feedback=False)  # nor is it exchanged for another while it is timed
 
-def null_device() -> Device:
-    """The CUDA device as on an H200, without the calls of the vendor."""
+
+@dataclass(frozen=True)
+class Case:
+    """One row of the table."""
+
+    model: str
+    batch: int
+    device: str
+    mode: str
+
+
+@dataclass(frozen=True)
+class Times:
+    """Of each step that counts: wall seconds, seconds of the thread. Of one: operations, views, bytes that moved."""
+
+    wall: Sequence[float]
+    thread: Sequence[float]
+    operations: int
+    views: int
+    swapped_bytes: int
+    recomputed_bytes: int
+
+    def row(self, case: Case) -> str:
+        """As a line of the table."""
+        each = 1e6 / self.operations
+        moved = f"{self.swapped_bytes / 1e9:.1f} / {self.recomputed_bytes / 1e9:.1f}" if case.mode == "guided" else "-"
+        return (f"| {case.model} at {case.batch} | {case.device} | {case.mode} | {self.operations} | {self.views} | "
+                f"{moved} | {each * median(self.wall):.1f} | {each * min(self.wall):.1f} | "
+                f"{each * median(self.thread):.1f} |")
+
+
+HEADER = """\
+| step | device | mode | operations | views of these | swapped / recomputed (GB) | median | min | thread's median |
+|---|---|---|---|---|---|---|---|---|"""
+
+
+def make_device(name: str) -> Device:
+    """The simulator, or the CUDA device as on an H200 without the calls of the vendor."""
+    if name == "sim":
+        return create("sim:p100")
     from minidl.device.cuda.device import CudaDevice
     from minidl.kernels.cuda import KERNELS
 
-    device = CudaDevice("cuda", profiles.get("h200"), NullCuda(), KERNELS)
+    device = CudaDevice("cuda", profiles.get("h200"), NullCuda(seconds=OPERATION_S), KERNELS)
     device.has_values = False  # inputs are made by shape alone, as on the simulator
     return device
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--model", default="resnet50")
-    parser.add_argument("--batch", type=int, default=64)
-    parser.add_argument("--policy", default="passive")
-    parser.add_argument("--repeat", type=int, default=50)
-    parser.add_argument("--cuda", action="store_true")
-    parser.add_argument("--profile", action="store_true")
-    args = parser.parse_args()
-    entry = models.find(args.model)
-    device = null_device() if args.cuda else create("sim:p100")
-    with Runtime(device=device, policy=args.policy) as runtime:
-        model = models.create(args.model)
-        optimizer = SGD(model.parameters(), lr=0.1, momentum=0.9, weight_decay=1e-4)
+def training_step(runtime: Runtime, case: Case) -> Callable[[], None]:
+    """Forward, backward and SGD with momentum, on inputs without values."""
+    entry = models.find(case.model)
+    model = models.create(case.model)
+    optimizer = SGD(model.parameters(), lr=0.1, momentum=0.9, weight_decay=1e-4)
+
+    def step() -> None:
+        if entry.text is not None:
+            loss = model(*entry.text_batch(runtime, case.batch, entry.text))
+        else:
+            images = runtime.tensor(None, shape=(case.batch, *entry.input_shape))
+            labels = runtime.tensor(None, shape=(case.batch,), dtype=int64)
+            loss = cross_entropy(model(images), labels)
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+    return step
+
+
+def budget_of(case: Case) -> int:
+    """What guided execution gets: a share of what the step needs, and what the device needs for itself."""
+    device = make_device(case.device)
+    with Runtime(device, host_memory=0, policy="none") as runtime:
+        peak = runtime.dry_run(training_step(runtime, case)).unmanaged_peak_bytes
+    capacity = device.profile.memory_bytes
+    return int(SHARE * peak) + capacity - device.usable_bytes(capacity)
+
+
+def measure(case: Case, repeat: int, *, profile: bool = False) -> Times:
+    """Time a case, and say on stderr where the time goes if that is asked for."""
+    guided = case.mode == "guided"
+    budget, policy = (budget_of(case), "auto") if guided else (None, "passive")
+    with Runtime(make_device(case.device), memory_budget=budget, host_memory=HOST_MEMORY, policy=policy,
+                 switches=FIRST_PLAN) as runtime:
+        run = training_step(runtime, case)
 
         def step() -> None:
             with runtime.iteration():
-                if entry.text is not None:
-                    loss = model(*entry.text_batch(runtime, args.batch, entry.text))
-                else:
-                    images = runtime.tensor(None, shape=(args.batch, *entry.input_shape))
-                    labels = runtime.tensor(None, shape=(args.batch,), dtype=int64)
-                    loss = cross_entropy(model(images), labels)
-                optimizer.zero_grad()
-                loss.backward()
-                optimizer.step()
-
-        for _ in range(5):
+                run()
+        for _ in range(WARM):
             step()
-        times, ops = [], 0
-        for _ in range(args.repeat):
-            before = runtime.stats().calls
-            start = time.perf_counter()
+        wall, thread = [], []
+        for _ in range(repeat):
+            before, launched = runtime.stats(), runtime.tracker.sequence
+            start, cpu = time.perf_counter(), time.thread_time()
             step()
-            times.append(time.perf_counter() - start)
-            ops = runtime.stats().calls - before
-        swapped = runtime.stats().swapped_out_bytes
-        per_op = [1e6 * t / ops for t in times]
-        print(f"{args.model} at {args.batch}, {args.policy}, swapped {swapped / 1e9:.1f} GB: {ops} operations a step; "
-              f"{statistics.median(per_op):.1f} microseconds an operation (median of {args.repeat}; "
-              f"min {min(per_op):.1f}, max {max(per_op):.1f})")
-        if args.profile:
+            thread.append(time.thread_time() - cpu)
+            wall.append(time.perf_counter() - start)
+            last, launched = runtime.stats().since(before), runtime.tracker.sequence - launched
+        guide = runtime.executor.guide
+        assert not guided or guide is not None and guide.active is not None and guide.active.plan.evictions
+        if profile:
             profiler = cProfile.Profile()
             with profiler:
                 for _ in range(10):
                     step()
-            pstats.Stats(profiler).sort_stats("tottime").print_stats(18)
+            pstats.Stats(profiler, stream=sys.stderr).sort_stats("tottime").print_stats(18)
+    return Times(wall, thread, last.calls, last.calls - launched, last.swapped_out_bytes, last.recomputed_bytes)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--model", help=f"by name; by default {' and '.join(BATCHES)}")
+    parser.add_argument("--batch", type=int, help="by default 64, and 16 for bert-base")
+    parser.add_argument("--device", choices=DEVICES, help="by default both")
+    parser.add_argument("--mode", choices=MODES, help="by default both")
+    parser.add_argument("--repeat", type=int, default=50)
+    parser.add_argument("--profile", action="store_true", help="say on stderr where the time goes")
+    args = parser.parse_args()
+    named = [args.model] if args.model else list(BATCHES)
+    print(f"# Host time\n\nMicroseconds an operation, over {args.repeat} steps; what the columns mean is said in "
+          f"`bench/host_time.py`.\n\n{HEADER}", flush=True)
+    for model, device, mode in product(named, [args.device] if args.device else DEVICES,
+                                       [args.mode] if args.mode else MODES):
+        case = Case(model, args.batch or BATCHES.get(model, 64), device, mode)
+        print(measure(case, args.repeat, profile=args.profile).row(case), flush=True)
 
 
 if __name__ == "__main__":

@@ -8,15 +8,17 @@ from collections.abc import Sequence
 from itertools import count
 from typing import Any
 
-from minidl.device.cuda.seam import Convolution, Gemm, PlanInfo, Properties
+from minidl.device.cuda.seam import Attention, Convolution, Gemm, PlanInfo, Properties, Recorder
 
 
 class NullCuda:
-    """``minidl.device.cuda.seam.Vendor``. ``calls`` counts what would have been given to a stream."""
+    """``minidl.device.cuda.seam.Vendor``. ``calls`` counts what would have been given to a stream; ``seconds`` lie
+    between any two events."""
 
-    def __init__(self, memory_bytes: int = 1 << 40) -> None:
+    def __init__(self, memory_bytes: int = 1 << 40, *, seconds: float = 1e-5) -> None:
         self.properties = Properties("null", memory_bytes, memory_bytes, (9, 0), "0")
         self.calls = 0
+        self.seconds = seconds
         self._handles = count(1)
         self._addresses = count(1 << 44, 1 << 42)
         self._held: list[bytearray] = []
@@ -55,7 +57,10 @@ class NullCuda:
         return True
 
     def elapsed(self, start: Any, end: Any) -> float:
-        return 1e-5
+        return self.seconds
+
+    def recorder(self, stream: Any) -> Recorder:
+        raise NotImplementedError
 
     def copy(self, to: int, origin: int, nbytes: int, stream: Any) -> None:
         self.calls += 1
@@ -80,6 +85,13 @@ class NullCuda:
 
     def convolve(self, convolution: Convolution, plan: str, x: int, w: int, y: int, workspace: int,
                  stream: Any) -> None:
+        self.calls += 1
+
+    def attention_plans(self, attention: Attention) -> list[PlanInfo]:
+        return [PlanInfo("0", 512, True)]
+
+    def attend(self, attention: Attention, plan: str, operands: Sequence[int], seed: int, workspace: int,
+               stream: Any) -> None:
         self.calls += 1
 
     def close(self) -> None:

@@ -1,6 +1,9 @@
-"""The steps of ``bench/cpu_cases.py`` in PyTorch, eager, written with its own layers and no more than these."""
+"""Training steps in PyTorch, eager, written with its own layers and no more than these: those of ``bench/cpu_cases``,
+and those on noise that the check of a GPU runs in turns with minidl's (``bench/gpu_check/speed.py``).
+"""
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -53,12 +56,14 @@ def _resnet(block: Callable[[int, int, int], nn.Module], blocks: tuple[int, ...]
     return nn.Sequential(*layers, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(channels, CLASSES))
 
 
-def _vgg11() -> nn.Module:
+def _vgg(convolutions: tuple[int, ...]) -> nn.Module:
     layers: list[nn.Module] = []
     channels = 3
-    for width in (64, 0, 128, 0, 256, 256, 0, 512, 512, 0, 512, 512, 0):
-        layers += [nn.Conv2d(channels, width, 3, padding=1), nn.ReLU(inplace=True)] if width else [nn.MaxPool2d(2)]
-        channels = width or channels
+    for width, count in zip((64, 128, 256, 512, 512), convolutions, strict=True):
+        for _ in range(count):
+            layers += [nn.Conv2d(channels, width, 3, padding=1), nn.ReLU(inplace=True)]
+            channels = width
+        layers.append(nn.MaxPool2d(2))
     return nn.Sequential(*layers, nn.AdaptiveAvgPool2d(7), nn.Flatten(),
                          nn.Linear(512 * 7 * 7, 4096), nn.ReLU(inplace=True), nn.Dropout(0.5),
                          nn.Linear(4096, 4096), nn.ReLU(inplace=True), nn.Dropout(0.5), nn.Linear(4096, CLASSES))
@@ -121,6 +126,45 @@ def _tokens(batch: int, text: Text) -> list[torch.Tensor]:
     return [torch.from_numpy(array) for array in arrays]
 
 
+IMAGES: dict[str, Callable[[], nn.Module]] = {
+    "resnet18": lambda: _resnet(_basic, (2, 2, 2, 2), 1), "resnet50": lambda: _resnet(_bottleneck, (3, 4, 6, 3), 4),
+    "vgg11": lambda: _vgg((1, 1, 2, 2, 2)), "vgg16": lambda: _vgg((2, 2, 3, 3, 3))}
+TEXT = {"bert-tiny": (2, 128, 2), "bert-small": (4, 512, 8), "bert-base": (12, 768, 12)}  # layers, width, heads
+
+
+def noise_step(name: str, batch: int, *, side: int | None = None, length: int | None = None, where: str,
+               bf16: bool, vocabulary: int = 30_522) -> Callable[[], None]:
+    """Forward, backward, optimizer on a device; images are drawn anew in each step and lie channels-last.
+
+    bf16: activations in bfloat16 (autocast), parameters in float32. Nothing waits for the device. Raises KeyError for a
+    network that is not written down here.
+    """
+    torch.manual_seed(0)
+    optimizer: torch.optim.Optimizer
+    compute: Callable[[], torch.Tensor]
+    if name in TEXT:
+        text = replace(Text(), vocabulary=vocabulary)
+        if length is not None:
+            text = replace(text, length=length, predictions=min(text.predictions, length // 4))
+        bert = Bert(*TEXT[name], text).to(where)
+        tokens = [t.to(where) for t in _tokens(batch, text)]
+        optimizer, compute = torch.optim.AdamW(bert.parameters(), lr=LEARNING_RATE), lambda: bert(*tokens)
+    else:
+        model = IMAGES[name]().to(where, memory_format=torch.channels_last)  # type: ignore[call-overload]
+        pixels = torch.empty((batch, 3, side or 224, side or 224), device=where, memory_format=torch.channels_last)
+        labels = torch.randint(CLASSES, (batch,), device=where)
+        optimizer = torch.optim.SGD(model.parameters(), lr=LEARNING_RATE, momentum=0.9, weight_decay=1e-4)
+        compute = lambda: F.cross_entropy(model(pixels.normal_()), labels)  # noqa: E731
+
+    def step() -> None:
+        optimizer.zero_grad()
+        with torch.autocast(where, torch.bfloat16, enabled=bf16):
+            loss = compute()
+        loss.backward()
+        optimizer.step()
+    return step
+
+
 def training_step(case: Case, batch: int = BATCH) -> Callable[[], float]:
     """Forward, backward, optimizer, and the loss's value."""
     torch.manual_seed(0)
@@ -128,13 +172,12 @@ def training_step(case: Case, batch: int = BATCH) -> Callable[[], float]:
     compute: Callable[[], torch.Tensor]
     if case.text:
         text = Text(length=case.size)
-        bert, tokens = Bert(4, 512, 8, text), _tokens(batch, text)
+        bert, tokens = Bert(*TEXT[case.name], text), _tokens(batch, text)
         parameters, compute = bert.parameters(), lambda: bert(*tokens)
     else:
         data = images(case, batch)
         values, labels = torch.from_numpy(data.values), torch.from_numpy(data.labels)
-        model = {"resnet18": lambda: _resnet(_basic, (2, 2, 2, 2), 1), "vgg11": _vgg11,
-                 "resnet50": lambda: _resnet(_bottleneck, (3, 4, 6, 3), 4)}[case.name]()
+        model = IMAGES[case.name]()
         parameters, compute = model.parameters(), lambda: F.cross_entropy(model(values), labels)
     optimizer: torch.optim.Optimizer = (torch.optim.Adam(parameters, lr=LEARNING_RATE) if case.text
                                         else torch.optim.SGD(parameters, lr=LEARNING_RATE, momentum=0.9))

@@ -53,36 +53,23 @@ def _arguments(op: Op) -> tuple[tuple[str, str, int], ...]:
             found.append((name, "partial", op.inputs.index(name[:-8])))
         elif name.endswith("_shape") and name[:-6] in op.inputs:
             found.append((name, "shape", op.inputs.index(name[:-6])))
+        elif name.endswith("_dtype") and name[:-6] in op.inputs:
+            found.append((name, "dtype", op.inputs.index(name[:-6])))
         else:
             found.append((name, "attribute", 0))
     return tuple(found)
 
 
-def _fetch(call: Call, source: str, index: int, name: str, dys: list[Tensor | None], saved: dict[int, Tensor]) -> Any:
-    if source == "gradient":
-        return dys[index]
-    if source == "input":
-        return saved.get(index)
-    if source == "output":
-        return saved.get(len(call.inputs) + index)
-    if source == "shape":
-        return call.inputs[index].meta.shape
-    if source == "shapes":
-        return tuple(s.meta.shape for s in call.inputs)
-    return call.attrs[name]
-
-
 def _take_saved(call: Call) -> dict[int, Tensor]:
     """Handles on what the call saved; they take over the uses that it counted."""
-    storages = {index: call.saved_storage(index) for index in call.saved}
-    for storage in storages.values():
+    storages = [call.saved_storage(index) for index in call.saved]
+    for storage in storages:
         if storage.base.mutated_at > call.sequence:
             raise UserError(f"the gradient of {call.op.name} needs a tensor of shape {list(storage.meta.shape)} that "
                             "was written in place since")
-    saved: dict[int, Tensor] = {}
-    for index, storage in storages.items():
+    for storage in storages:
         storage.base.saved -= 1
-        saved[index] = Tensor(storage)
+    saved = dict(zip(call.saved, map(Tensor, storages), strict=True))
     call.saved = ()
     call.needs = ()
     return saved
@@ -145,25 +132,39 @@ def _differentiate(call: Call, gradients: dict[Storage, Tensor], queue: Queue) -
                         "over the same graph, and second derivatives, are not supported")
     dys = [None if (s := ref()) is None else gradients.pop(s, None) for ref in call.outputs]
     saved = _take_saved(call)
-    arguments = {}
+    inputs = call.inputs
+    arguments: dict[str, Any] = {}
     partial = set()
     for name, source, index in _arguments(op):
-        if source == "partial":
-            storage = call.inputs[index]
+        if source == "input":
+            arguments[name] = saved.get(index) if index < len(inputs) else None  # one that may be left out
+        elif source == "gradient":
+            arguments[name] = dys[index]
+        elif source == "attribute":
+            arguments[name] = call.attrs[name]
+        elif source == "output":
+            arguments[name] = saved.get(len(inputs) + index)
+        elif source == "shape":
+            arguments[name] = inputs[index].meta.shape
+        elif source == "dtype":
+            arguments[name] = inputs[index].meta.dtype
+        elif source == "shapes":
+            arguments[name] = tuple(s.meta.shape for s in inputs)
+        else:  # partial
+            storage = inputs[index]
             arguments[name] = gradients.pop(storage, None) if needs[index] else None
             if arguments[name] is not None:
                 partial.add(storage)
-        else:
-            arguments[name] = _fetch(call, source, index, name, dys, saved)
     del saved, dys
     results = op.vjp(needs, **arguments)
     arguments.clear()  # what the formula did not give away ends here
     arrivals: list[tuple[Storage, Tensor]] = []
-    for storage, need, result in zip(call.inputs, needs, results, strict=True):
+    seen: set[int] = set()
+    for storage, need, result in zip(inputs, needs, results, strict=True):
         if need and result is not None:
             # One gradient for two inputs: each gets a handle of its own, before either can be given away.
-            shared = any(result is other for _, other in arrivals)
-            arrivals.append((storage, result.alias() if shared else result))
+            arrivals.append((storage, result.alias() if id(result) in seen else result))
+            seen.add(id(result))
     del results, result
     while arrivals:
         storage, gradient = arrivals.pop(0)

@@ -57,7 +57,12 @@ class Executor:
 
         given: bit i says that input i's handle is used for the last time. Raises ShapeError, OutOfMemory.
         """
-        signature = self.signature(op, inputs, attrs)
+        # What follows from op, metas and fixed attributes is found once for all calls alike.
+        fixed = attrs.items() if not op.volatile else [item for item in attrs.items() if item[0] not in op.volatile]
+        key = (op, *fixed, *[s.meta for s in inputs])
+        signature = self._signatures.get(key)
+        if signature is None:
+            signature = self._signatures[key] = self._sign(op, tuple([s.meta for s in inputs]), attrs)
         self.issued += 1
         if op.view:
             return self._view(signature, inputs, attrs)
@@ -74,55 +79,53 @@ class Executor:
                                     "operation that returns a new tensor")
                 memory.before_write(written)
             for storage in inputs:
-                if storage.base.status is not IN:
+                if storage.status is not IN:
                     memory.make_resident(inputs, op.name)
                     break
         except BaseException:
             memory.writing = set()  # the call is off: its targets may be read, and their readers dropped, again
             raise
-        outputs = tuple([Storage(meta, memory, tracker.temporary_id()) for meta in signature.outputs])
-        needs = self._needs(op, inputs)
+        needs = self._needs(op, inputs) if self.grad_enabled else ()
         saved = self._saves(signature, attrs, needs) if needs else ()
-        tracker.begin()
+        tensor_id = tracker.begin(len(signature.outputs))
+        outputs: tuple[Storage, ...] = ()
+        for meta in signature.outputs:
+            outputs += (Storage(meta, memory, tensor_id),)
+            tensor_id += 1
         try:
             algorithm, workspace = memory.place(signature, inputs, outputs, given, saved)
         except BaseException:
             tracker.cancel()
             memory.writing = set()
             raise
-        self.device.launch(op.name, algorithm, outputs, inputs, attrs, workspace.offset if workspace else 0,
-                           tracker.durations.append)
-        tracker.record(signature, algorithm, inputs, outputs)
+        try:
+            self.device.launch(op.name, algorithm, outputs, inputs, attrs, workspace.offset if workspace else 0,
+                               tracker.durations.append)
+        finally:
+            if workspace is not None:
+                memory.free_workspace(workspace, algorithm.workspace)
+        read, made = tracker.record(signature, algorithm, inputs, outputs)
         if memory.written_over:
             memory.launched()
-        if workspace is not None:
-            memory.free_workspace(workspace)
         if written:
             memory.after_write(written, self.issued)
             tracker.updated |= op.update
         elif op.replayable:
-            self._record_lineage(signature, inputs, attrs, outputs, needs, saved)
+            call = Call(op, inputs, attrs, tuple([s.me for s in outputs]), self.issued, signature)
+            for storage in outputs:
+                storage.call = call
+            if needs:
+                _keep(call, outputs, needs, saved)
         if self.inspect is not None:
             self.inspect(op.name, inputs, (*outputs, *written))
         if self.guide is not None:
-            actions = self.guide.follow(signature, inputs, outputs)
+            actions = self.guide.follow(signature, read, made)
             if actions is not None:
                 memory.act(actions, inputs + outputs)
         return outputs
 
-    def signature(self, op: Op, inputs: tuple[Storage, ...], attrs: Attrs) -> Signature:
-        """What follows from op, metas and fixed attributes; found once for all calls alike."""
-        if op.volatile:
-            fixed = tuple([item for item in attrs.items() if item[0] not in op.volatile])
-        else:
-            fixed = tuple(attrs.items())
-        key = (op, fixed, *[s.meta for s in inputs])
-        signature = self._signatures.get(key)
-        if signature is None:
-            signature = self._signatures[key] = self._sign(op, tuple(s.meta for s in inputs), attrs)
-        return signature
-
     def _sign(self, op: Op, metas: tuple[Meta, ...], attrs: Attrs) -> Signature:
+        """What the operation and the device say of a call that is like none before."""
         result = op.infer(*metas, **attrs)
         outputs = result if isinstance(result, tuple) else (result,)
         if op.view:
@@ -137,7 +140,7 @@ class Executor:
 
     def _needs(self, op: Op, inputs: tuple[Storage, ...]) -> tuple[bool, ...]:
         """Which inputs want a gradient through this call; () if none does."""
-        if op.vjp is None or not self.grad_enabled:
+        if op.vjp is None:
             return ()
         needs = tuple([s.requires_grad for s in inputs])
         return needs if True in needs else ()
@@ -150,28 +153,12 @@ class Executor:
         return saved
 
     def _view(self, signature: Signature, inputs: tuple[Storage, ...], attrs: Attrs) -> tuple[Storage, ...]:
-        outputs = (View(signature.outputs[0], inputs[0].base),)
-        needs = self._needs(signature.op, inputs)
-        saved = self._saves(signature, attrs, needs) if needs else ()
-        self._record_lineage(signature, inputs, attrs, outputs, needs, saved)
-        return outputs
-
-    def _record_lineage(self, signature: Signature, inputs: tuple[Storage, ...], attrs: Attrs,
-                        outputs: tuple[Storage, ...], needs: tuple[bool, ...], saved: tuple[int, ...]) -> None:
-        call = Call(signature.op, inputs, attrs, tuple([s.me for s in outputs]), self.issued, signature)
-        for storage in outputs:
-            storage.call = call
-        if not needs:
-            return
-        call.needs = needs
-        outputs[0].requires_grad = True
-        call.saved = saved
-        count = len(inputs)
-        for index in saved:
-            (inputs[index] if index < count else outputs[index - count]).retain_saved()
-        if len(outputs) > 1:
-            # An output that is saved lives as long as the first one, through which gradients come.
-            outputs[0].siblings = tuple([s for i, s in enumerate(outputs) if i and count + i in saved])
+        output = View(signature.outputs[0], inputs[0].base)
+        call = output.call = Call(signature.op, inputs, attrs, (output.me,), self.issued, signature)
+        needs = self._needs(signature.op, inputs) if self.grad_enabled else ()
+        if needs:
+            _keep(call, (output,), needs, self._saves(signature, attrs, needs))
+        return (output,)
 
     # Values --------------------------------------------------------------------------------------------------
     def read(self, storage: Storage) -> np.ndarray:
@@ -190,13 +177,16 @@ class Executor:
 
     def _look(self, storage: Storage, how: Callable[[Storage], Any]) -> Any:
         """One access from outside, after all calls so far."""
-        signature = self.signature(READ, (storage,), {})
-        if storage.base.status is not IN:
+        key = (READ, storage.meta)
+        signature = self._signatures.get(key)
+        if signature is None:
+            signature = self._signatures[key] = self._sign(READ, (storage.meta,), {})
+        if storage.status is not IN:
             self.memory.make_resident((storage,), READ.name)
         self.tracker.begin()
-        self.tracker.record(signature, signature.algorithms[0], (storage,), ())
+        read, made = self.tracker.record(signature, signature.algorithms[0], (storage,), ())
         if self.guide is not None:
-            self.guide.follow(signature, (storage,), ())
+            self.guide.follow(signature, read, made)
         value = how(storage)
         self.tracker.durations.append(signature.algorithms[0].seconds)  # after those of all that it waited for
         return value
@@ -265,7 +255,7 @@ class Executor:
     def _replay_call(self, call: Call, made: dict[Storage, None], uses: dict[Storage, int],
                      durations: list[float]) -> None:
         memory, signature = self.memory, call.signature
-        if any(s.base.status is not IN for s in call.inputs):
+        if any(s.status is not IN for s in call.inputs):
             memory.make_resident(call.inputs, call.op.name)
         given = sum(1 << i for i, s in enumerate(call.inputs) if s.base in made and uses[s.base] == 1)
         outputs = []
@@ -275,12 +265,14 @@ class Executor:
             wanted = storage is not None and storage.status is RECOMPUTE and storage.refs > 0
             outputs.append(storage if wanted and storage is not None else Storage(meta, memory, -1))
         algorithm, workspace = memory.place(signature, call.inputs, outputs, given, ())
-        self.device.launch(call.op.name, algorithm, outputs, call.inputs, call.attrs,
-                           workspace.offset if workspace else 0, partial(self._add_replay, durations))
+        try:
+            self.device.launch(call.op.name, algorithm, outputs, call.inputs, call.attrs,
+                               workspace.offset if workspace else 0, partial(self._add_replay, durations))
+        finally:
+            if workspace is not None:
+                memory.free_workspace(workspace, algorithm.workspace)
         if memory.written_over:
             memory.launched()
-        if workspace is not None:
-            memory.free_workspace(workspace)
         for storage in outputs:
             self.recomputed_bytes += storage.nbytes
             memory.regenerated(storage)
@@ -297,6 +289,7 @@ class Executor:
         self.memory.end_iteration(failed=failed)
         self.device.end_iteration()
         self.tracker.end_iteration()
+        self.device.measure(self.guide is not None and self.guide.measuring)
 
     def _advise(self, guide: Guide, *, failed: bool) -> None:
         """Let the policy see what happened in this iteration."""
@@ -320,6 +313,20 @@ class Executor:
     def check(self) -> None:
         """Raises AssertionError if an invariant of the memory does not hold."""
         self.memory.check()
+
+
+def _keep(call: Call, outputs: tuple[Storage, ...], needs: tuple[bool, ...], saved: tuple[int, ...]) -> None:
+    """Keep for a call's gradient what its formula names."""
+    call.needs = needs
+    call.saved = saved
+    outputs[0].requires_grad = True
+    inputs = call.inputs
+    count = len(inputs)
+    for index in saved:
+        (inputs[index] if index < count else outputs[index - count]).retain_saved()
+    if len(outputs) > 1:
+        # An output that is saved lives as long as the first one, through which gradients come.
+        outputs[0].siblings = tuple([s for i, s in enumerate(outputs) if i and count + i in saved])
 
 
 _current: list[Executor] = []

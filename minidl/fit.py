@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from minidl.device import Device, DryDevice
+from minidl.device.precision import DEFAULT
 from minidl.errors import OutOfMemory, UserError
 from minidl.memory import policies
 from minidl.memory.ledger import Demand
@@ -60,6 +61,7 @@ class Setup:
     device: Device
     policy: str
     host_memory: int
+    precision: str = DEFAULT
     seed: int = 0
     ahead: Callable[[int], int] = lambda batch: 0
 
@@ -69,13 +71,14 @@ class Setup:
 
     def demand(self, batch: int) -> Demand:
         """What an unmanaged step needs, and its largest operation."""
-        with Runtime(DryDevice(self.device), memory_budget=UNLIMITED, policy="none", seed=self.seed) as twin:
+        with Runtime(DryDevice(self.device), memory_budget=UNLIMITED, policy="none", precision=self.precision,
+                     seed=self.seed) as twin:
             return twin.dry_run(self.program(batch))
 
     def trial(self, batch: int, budget_bytes: int) -> Trial:
         """Run a few iterations on a twin."""
         twin = Runtime(DryDevice(self.device), memory_budget=budget_bytes, host_memory=self.for_tensors(batch),
-                       policy=self.policy, seed=self.seed)
+                       policy=self.policy, precision=self.precision, seed=self.seed)
         shortage = None
         try:
             with twin:
@@ -91,8 +94,9 @@ class Setup:
         """Modelled seconds of a step with unlimited memory; None for a device that is not simulated."""
         if self.device.has_values:
             return None
-        with Runtime(Device(self.device.name, self.device.profile), memory_budget=UNLIMITED, policy="none",
-                     seed=self.seed) as runtime:
+        unused = type(self.device)(self.device.name, self.device.profile)
+        with Runtime(unused, memory_budget=UNLIMITED, policy="none",
+                     precision=self.precision, attention=self.device.attention, seed=self.seed) as runtime:
             step = self.program(batch)
             step()
             start = runtime.stats().seconds
@@ -102,7 +106,8 @@ class Setup:
     def needed_bytes(self, demand: Demand) -> int:
         """The budget below which a step of this demand cannot run under the policy, whatever the host holds."""
         manages = policies.create(self.policy).moves_tensors
-        return demand.largest_op_bytes if manages else demand.unmanaged_peak_bytes
+        needed = demand.largest_op_bytes if manages else demand.unmanaged_peak_bytes
+        return needed + self.device.reserved_bytes
 
     def short_of_host(self, batch: int, budget_bytes: int, recomputed_bytes: int) -> bool:
         """Whether a policy that swaps had to recompute so much for want of host memory: more of it would help."""

@@ -32,6 +32,14 @@ uint8 = DType("uint8", 1, False)
 DTYPES: dict[str, DType] = {d.name: d for d in (float64, float32, float16, bfloat16, int64, int32, uint8)}
 
 
+def wide(dtype: DType) -> DType:
+    """What stands beside activations of a dtype: float32 beside the halves, else the dtype itself.
+
+    Parameters, their gradients, statistics and losses have it; kernels add up in it.
+    """
+    return float32 if dtype.itemsize == 2 else dtype
+
+
 @dataclass(frozen=True, eq=False, slots=True)
 class Meta:
     """Shape, dtype and layout of a tensor. Make one with :func:`meta`, never directly."""

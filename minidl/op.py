@@ -33,9 +33,10 @@ class Op:
               keyword-only ones the attributes. Raises ShapeError. An in-place op returns ().
     cost      ``(inputs, outputs, attrs) -> Cost``.
     vjp       gradient in terms of ops: ``(needs, d<output>..., <saved>...) -> tuple`` with one gradient (or None) an
-              input. Parameters that name an input or output are saved for it; ``<name>_shape`` is free; attributes
-              come by name. ``needs[i]`` says whether input i wants its gradient. ``<input>_partial`` is what has
-              arrived for that input from other calls (or None): the formula must return the sum with it.
+              input. Parameters that name an input or output are saved for it; ``<name>_shape`` and ``<name>_dtype``
+              are free; attributes come by name. ``needs[i]`` says whether input i wants its gradient.
+              ``<input>_partial`` is what has arrived for that input from other calls (or None): the formula must return
+              the sum with it.
     saves     which of the vjp's inputs and outputs are kept, where that depends on what is needed:
               ``(attrs, needs) -> names``; the others arrive as None.
     outputs   names of the outputs. The differentiable one comes first.
@@ -90,8 +91,8 @@ READ = Op("read", lambda x: (), lambda inputs, outputs, attrs: Cost(0.0, float(i
 class Signature:
     """All that follows from an op, its inputs' metas and its fixed attributes; one object for all calls alike.
 
-    ``algorithms`` are the permitted ones, fastest first; ``flops`` of one call. Guided execution compares calls by this
-    object.
+    ``algorithms`` are the permitted ones, fastest first; ``flops`` of one call; ``donates`` those of the op's pairs
+    whose descriptions coincide. Guided execution compares calls by this object.
     """
 
     op: Op
@@ -99,6 +100,13 @@ class Signature:
     outputs: tuple[Meta, ...]
     algorithms: tuple[Algorithm, ...]
     flops: float = 0.0
+    donates: tuple[tuple[int, int], ...] = field(init=False)
+
+    def __post_init__(self) -> None:
+        # An optional input may not have been given.
+        object.__setattr__(self, "donates", tuple(
+            (o, i) for o, i in self.op.donates
+            if i < len(self.inputs) and _lie_alike(self.inputs[i], self.outputs[o])))
 
     @property
     def input_bytes(self) -> tuple[int, ...]:
@@ -109,15 +117,23 @@ class Signature:
         return tuple(m.nbytes for m in self.outputs)
 
 
+def _lie_alike(one: Meta, other: Meta) -> bool:
+    """Whether two dense tensors take the same bytes, and have their elements in the same order."""
+    if one.nbytes != other.nbytes:
+        return False
+    return one.contiguous and other.contiguous or (one.shape == other.shape and one.strides == other.strides)
+
+
 class Call:
-    """The record of one call: lineage, tape and trace entry at once. Only ``saved`` ever changes, from full to empty.
+    """The record of one call: lineage, tape and trace entry at once. ``saved`` goes from full to empty, once.
 
     inputs    storages, held, so that their own records live as long as this one.
     outputs   weak references: an output's record holds its call, never the reverse, so no cycle needs collecting.
     saved     indices into inputs + outputs whose bytes are kept until the gradient has been taken.
     """
 
-    __slots__ = ("op", "inputs", "attrs", "outputs", "sequence", "signature", "needs", "saved", "__weakref__")
+    __slots__ = ("op", "inputs", "attrs", "outputs", "sequence", "signature", "needs", "saved", "region",
+                 "__weakref__")
 
     def __init__(self, op: Op, inputs: tuple[Any, ...], attrs: Attrs, outputs: tuple[ref[Any], ...],
                  sequence: int, signature: Signature) -> None:
@@ -129,6 +145,7 @@ class Call:
         self.signature = signature
         self.needs: tuple[bool, ...] = ()
         self.saved: tuple[int, ...] = ()
+        self.region: Any = None  # with which other missing calls it hangs together (``memory.region``)
 
     def saved_storage(self, index: int) -> Any:
         """The storage behind one index of ``saved``; None if an output's record is gone."""

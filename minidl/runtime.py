@@ -18,6 +18,8 @@ import ml_dtypes  # noqa: F401 - NumPy knows bfloat16 by name from here on
 import numpy as np
 
 from minidl import device as devices
+from minidl.device import dlpack
+from minidl.device.precision import DEFAULT, precision_of
 from minidl.errors import UserError
 from minidl.executor import Executor, activate, current
 from minidl.memory import policies
@@ -70,6 +72,9 @@ class Runtime:
     memory_budget  bytes of device memory, as a number or "16GiB"; the device's capacity by default
     host_memory    bytes of host memory for swapped tensors; the device profile's by default
     policy         a name of ``minidl.memory.policies.POLICIES`` or a Policy
+    precision      "fp32", "tf32" or "bf16": what layers compute in, see ``device.precision``. Of a Device that was made
+                   already only the layers' part is decided here
+    attention      "auto", "composed" or "fused", see ``Device.attention``; by default as the device has it
     seed           all random numbers follow from it
     poisoned       fill the CPU arena, and all that is freed, with NaN
     deterministic  never mix algorithms that give different bits
@@ -79,9 +84,14 @@ class Runtime:
     """
 
     def __init__(self, device: str | devices.Device = "cpu", *, memory_budget: int | str | None = None,
-                 host_memory: int | str | None = None, policy: str | Policy = "auto", seed: int = 0,
-                 poisoned: bool = False, deterministic: bool = True, switches: Switches = ALL_ON) -> None:
-        self.device = devices.create(device, poisoned=poisoned) if isinstance(device, str) else device
+                 host_memory: int | str | None = None, policy: str | Policy = "auto",
+                 precision: str = DEFAULT, attention: str | None = None, seed: int = 0, poisoned: bool = False,
+                 deterministic: bool = True, switches: Switches = ALL_ON) -> None:
+        self.precision = precision_of(precision)
+        self.device = (devices.create(device, poisoned=poisoned, precision=precision) if isinstance(device, str)
+                       else device)
+        if attention is not None:
+            self.device.attention = attention
         self.policy = policies.create(policy) if isinstance(policy, str) else policy
         budget = _bytes(memory_budget, self.device.profile.memory_bytes, "memory budget")
         host = _bytes(host_memory, self.device.profile.host_memory_bytes, "host memory", least=0)
@@ -127,6 +137,8 @@ class Runtime:
         if executor.tracker.sequence >= executor.tracker.iteration_start:
             executor.end_iteration()
         executor.explicit_iterations = True
+        if self.keeps_trace:
+            self.device.measure(True)
         try:
             yield
         except BaseException:
@@ -147,11 +159,11 @@ class Runtime:
     def tensor(self, data: Any, *, shape: Shape | None = None, dtype: DType | None = None) -> Tensor:
         """A leaf with a copy of an array's values (one upload). ``data`` None with a shape: values do not matter.
 
-        Arrays of other libraries are taken by DLPack, from a GPU by way of the host.
+        Arrays of other libraries are taken by DLPack or ``__cuda_array_interface__``, from a GPU by way of the host.
         """
         if data is None:
             return apply(UPLOAD, shape=tuple(shape or ()), dtype=dtype or float32, data=None)
-        array = _host_array(data)
+        array = _host_array(data, self.device)
         wanted = dtype or DTYPES.get(array.dtype.name) or float32
         # The upload happens when the device gets there: by then the caller may have filled its array anew.
         values = array.astype(wanted.name, copy=True) if self.device.has_values else None
@@ -215,10 +227,23 @@ def parameter(shape: Shape, *, dtype: DType = float32, requires_grad: bool = Tru
     return Tensor(storage)
 
 
-def _host_array(data: Any) -> np.ndarray:
-    """An array's values on the host: a copy only if they are elsewhere."""
-    kind, _ = data.__dlpack_device__() if hasattr(data, "__dlpack_device__") else (1, 0)
-    return np.asarray(data) if kind == 1 else np.from_dlpack(data, device="cpu")
+def _host_array(data: Any, device: devices.Device) -> np.ndarray:
+    """An array's values on the host: a copy only if they are elsewhere, or of a dtype that NumPy cannot take."""
+    exports = hasattr(data, "__dlpack_device__")
+    if exports and data.__dlpack_device__()[0] != dlpack.HOST:
+        try:
+            return np.from_dlpack(data, device="cpu")
+        except (BufferError, RuntimeError, TypeError):  # its library does not copy this to the host
+            return device.fetch(data)
+    if not exports and hasattr(data, "__cuda_array_interface__"):
+        return device.fetch(data)
+    try:
+        return np.asarray(data)
+    except TypeError:
+        values = dlpack.to_host(data) if exports else None
+        if values is None:
+            raise
+        return values
 
 
 def _bytes(value: int | str | None, default: int, what: str, *, least: int = 1) -> int:

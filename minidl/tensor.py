@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from minidl.executor import current
 from minidl.meta import DType, Meta, Shape
-from minidl.op import Op
+from minidl.op import Attrs, Op
 
 if TYPE_CHECKING:
     import numpy as np
@@ -29,9 +29,12 @@ class Tensor:
         self.given = False
 
     def __del__(self) -> None:
-        # A handle that was given away, or whose construction failed, has nothing to release.
-        if getattr(self, "storage", None) is not None:
-            self.storage.release()
+        try:
+            storage = self.storage
+        except AttributeError:  # its construction failed
+            return
+        if storage is not None:  # else it was given away
+            storage.release()
 
     if TYPE_CHECKING:  # attached by minidl.ops and minidl.autograd
 
@@ -57,6 +60,7 @@ class Tensor:
         def narrow(self, axis: int, start: int, stop: int) -> Tensor: ...
         def flatten(self, start: int = 1) -> Tensor: ...
         def contiguous(self) -> Tensor: ...
+        def cast(self, dtype: DType) -> Tensor: ...
         def detach(self) -> Tensor: ...
         def add_(self, other: Tensor) -> None: ...
         def copy_(self, other: Tensor) -> None: ...
@@ -199,21 +203,26 @@ def give(tensor: Tensor) -> Tensor:
 
 
 def apply_all(op: Op, *tensors: Tensor, **attrs: Any) -> tuple[Tensor, ...]:
-    """Run an operation on tensors: the only way from a formula to the executor."""
+    """Run an operation on tensors."""
+    return tuple([Tensor(storage) for storage in _run(op, tensors, attrs)])
+
+
+def apply(op: Op, *tensors: Tensor, **attrs: Any) -> Tensor:
+    """Run an operation of one output on tensors."""
+    return Tensor(_run(op, tensors, attrs)[0])
+
+
+def _run(op: Op, tensors: tuple[Tensor, ...], attrs: Attrs) -> tuple[Storage, ...]:
+    """The only way from a formula to the executor."""
     given = 0
-    inputs = []
-    for position, tensor in enumerate(tensors):
-        inputs.append(tensor.storage)
+    inputs: list[Storage] = []
+    for tensor in tensors:
         if tensor.given:
-            given |= 1 << position
-    results = tuple(map(Tensor, current().run(op, tuple(inputs), attrs, given)))
+            given |= 1 << len(inputs)
+        inputs.append(tensor.storage)
+    results = current().run(op, tuple(inputs), attrs, given)
     if given:
         for tensor in tensors:
             if tensor.given and tensor.storage is not None:
                 tensor.release()
     return results
-
-
-def apply(op: Op, *tensors: Tensor, **attrs: Any) -> Tensor:
-    """``apply_all`` for an operation of one output."""
-    return apply_all(op, *tensors, **attrs)[0]

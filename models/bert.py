@@ -58,7 +58,7 @@ class BertEmbeddings(nn.Module):
             raise ShapeError(f"bert knows {positions.shape[0]} positions, and a sequence has {length} tokens")
         x = self.word_embeddings(input_ids)
         x = give(x) + self.token_type_embeddings(token_type_ids)
-        x = give(x) + positions.narrow(0, 0, length)
+        x = give(x) + nn.lowered(positions.narrow(0, 0, length))
         x = self.LayerNorm(x)
         return self.dropout(x)
 
@@ -149,7 +149,7 @@ class BertModel(nn.Module):
 
     def forward(self, input_ids: Tensor, token_type_ids: Tensor, attention_mask: Tensor) -> tuple[Tensor, Tensor]:
         n, length = attention_mask.shape
-        mask = ((attention_mask - 1.0) * -MASKED_SCORE).reshape((n, 1, 1, length))
+        mask = nn.lowered((attention_mask - 1.0) * -MASKED_SCORE).reshape((n, 1, 1, length))
         x = self.embeddings(input_ids, token_type_ids)
         x = self.encoder(x, mask)
         return x, self.pooler(x)
@@ -178,7 +178,7 @@ class BertPredictions(nn.Module):
 
     def forward(self, x: Tensor, words: Tensor) -> Tensor:
         x = self.transform(x)
-        return linear_(x, words, self.bias)
+        return linear_(x, nn.lowered(words), self.bias)
 
 
 class BertHeads(nn.Module):

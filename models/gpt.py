@@ -56,8 +56,8 @@ class Conv1D(nn.Module):
         weight, bias = self.weight, self.bias
         if stop is not None:
             weight, bias = weight.narrow(1, start, stop), bias.narrow(0, start, stop)
-        y = matmul(x.reshape((n * length, width)), weight)
-        y = give(y) + bias
+        y = matmul(x.reshape((n * length, width)), nn.lowered(weight))
+        y = give(y) + nn.lowered(bias)
         return y.reshape((n, length, y.shape[1]))
 
 
@@ -71,7 +71,7 @@ class GPTAttention(nn.Module):
         self.attn_dropout = nn.Dropout(config.dropout)
         self.resid_dropout = nn.Dropout(config.dropout, inplace=True)
 
-    def forward(self, x: Tensor, mask: Tensor) -> Tensor:
+    def forward(self, x: Tensor, mask: nn.Causal) -> Tensor:
         d = x.shape[2]
         # The weight is cut, not the result: zeros around each third of a gradient are then small, and the products
         # that attention reads are contiguous.
@@ -106,7 +106,7 @@ class GPTBlock(nn.Module):
         self.ln_2 = nn.LayerNorm(config.n_embd, config.layer_norm_epsilon)
         self.mlp = GPTMLP(config)
 
-    def forward(self, x: Tensor, mask: Tensor) -> Tensor:
+    def forward(self, x: Tensor, mask: nn.Causal) -> Tensor:
         y = self.attn(self.ln_1(x), mask)
         x = give(y) + x
         y = self.mlp(self.ln_2(x))
@@ -127,9 +127,9 @@ class GPTModel(nn.Module):
         length, positions = input_ids.shape[1], self.wpe.weight
         if length > positions.shape[0]:
             raise ShapeError(f"gpt knows {positions.shape[0]} positions, and a sequence has {length} tokens")
-        mask = nn.causal_mask(length)
+        mask = nn.Causal()
         x = self.wte(input_ids)
-        x = give(x) + positions.narrow(0, 0, length)
+        x = give(x) + nn.lowered(positions.narrow(0, 0, length))
         x = self.drop(x)
         for block in self.h:
             x = block(x, mask)
@@ -149,7 +149,7 @@ class GPT(nn.Module):
         """A score a word for each position: [N * L, vocabulary]."""
         x = self.transformer(input_ids)
         x = x.reshape((-1, x.shape[2]))
-        return linear_(x, self.transformer.wte.weight)
+        return linear_(x, nn.lowered(self.transformer.wte.weight))
 
     def forward(self, input_ids: Tensor, labels: Tensor) -> Tensor:
         x = self.logits(input_ids)

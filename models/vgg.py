@@ -53,9 +53,11 @@ def _features(column: tuple[int | str, ...], channels: int, *, normalised: bool)
         if isinstance(entry, str):
             layers.append(nn.MaxPool2d(2))
         else:
-            layers.append(nn.Conv2d(channels, entry, 3, padding=1))
-            # The ReLU that is part of the normalisation keeps its number.
-            layers += [nn.BatchNormReLU2d(entry), nn.Identity()] if normalised else [nn.ReLU(inplace=True)]
+            if normalised:
+                layers += [nn.Conv2d(channels, entry, 3, padding=1), nn.BatchNormReLU2d(entry)]
+            else:
+                layers.append(nn.ConvReLU2d(channels, entry, 3, padding=1))
+            layers.append(nn.Identity())  # the ReLU, which is part of what comes before it, keeps its number
             channels = entry
     return nn.Sequential(*layers)
 

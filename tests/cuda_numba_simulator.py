@@ -7,11 +7,11 @@ otherwise.
 import warnings
 
 from cuda_simulator import Simulator
-from kernel_cases import CASES
 from numba import cuda
 from numba.cuda.simulator.kernel import _get_kernel_context
 from test_cuda_kernels import call, check
 
+from bench.kernel_cases import CASES
 from minidl.kernels.cuda import launch, sums
 
 # Some of each family, with and without barriers; halves. Some 1,500 threads.

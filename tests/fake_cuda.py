@@ -8,6 +8,7 @@ Judged, at every call:
                 operands of the call that was announced, or into its workspace
     products    every element that cuBLAS would touch lies within the operands
     plans       the workspace is as large as the plan asks for
+    notes       of what ran when, they are taken when nothing is at work
 
 Time is modelled: a stream is busy for as long as a piece of work takes, the host goes on. With ``numerics`` device
 memory is real host memory, products and convolutions are computed from their descriptions and addresses alone, and
@@ -19,7 +20,7 @@ from __future__ import annotations
 
 import ctypes
 import inspect
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from itertools import count
 from typing import Any
@@ -32,12 +33,13 @@ from watch import OPS, Watched
 from minidl.device.clock import STREAM_NAMES
 from minidl.device.cuda.device import CudaDevice
 from minidl.device.cuda.layout import channels_last_strides
-from minidl.device.cuda.seam import Convolution, Gemm, PlanInfo, Properties
+from minidl.device.cuda.seam import ATTENTION_OPERANDS, Attention, Convolution, Gemm, PlanInfo, Properties, Span
+from minidl.device.cuda.streams import DEPTH
 from minidl.device.device import Operand, Timed
 from minidl.device.profiles import Profile
 from minidl.errors import DeviceError
 from minidl.kernels.cuda.launch import Kernel, Launcher, Number, Planner, Source, View
-from minidl.meta import DTYPES, Algorithm, Meta, meta
+from minidl.meta import DTYPES, Algorithm, Meta, meta, row_major
 from minidl.op import Op
 
 CALL_S, KERNEL_S, LINK, LINK_S = 1e-6, 20e-6, 50e9, 10e-6  # the host's call, a kernel, a copy's bandwidth and latency
@@ -61,6 +63,28 @@ class FakeEvent:
     known: list[int] = field(default_factory=list)
 
 
+class FakeRecorder:
+    """``seam.Recorder``. ``distort``: what becomes of the notes on their way; they come newest first."""
+
+    def __init__(self, fake: FakeCuda, stream: FakeStream) -> None:
+        self.fake, self.stream = fake, stream
+        self.number: int | None = None
+        self.noted: list[Span] = []
+        self.distort: Callable[[list[Span]], list[Span] | None] = lambda spans: spans[::-1]
+
+    def tag(self, number: int) -> None:
+        self.number = number
+
+    def spans(self) -> list[Span] | None:
+        if any(stream.ready > self.fake.host_time for stream in self.fake.streams):
+            raise Violation("notes are taken while something is at work")
+        noted, self.noted = self.noted, []
+        return self.distort(noted)
+
+    def close(self) -> None:
+        self.fake.recorder_now = None
+
+
 class FakeCuda:
     """``seam.Vendor``. ``announced``: ranges of addresses that kernels may touch; None while no call was announced."""
 
@@ -72,6 +96,7 @@ class FakeCuda:
         self.host_time = 0.0
         self.announced: list[tuple[int, int]] | None = None
         self.counts: dict[str, int] = {}
+        self.recorder_now: FakeRecorder | None = None
         self._plans = list(PLANS)
         self._device: dict[int, int] = {}  # address -> bytes
         self._host: dict[int, int] = {}
@@ -132,7 +157,11 @@ class FakeCuda:
         if stream.ended:  # several calls, up to an event, are one piece of work
             known[stream.number] += 1
             stream.ended = False
-        stream.ready = max(stream.ready, self.host_time) + seconds
+        start = max(stream.ready, self.host_time)
+        stream.ready = start + seconds
+        recorder = self.recorder_now
+        if recorder is not None and recorder.stream is stream and recorder.number is not None:
+            recorder.noted.append(Span(recorder.number, start, stream.ready))
 
     def _call(self, what: str) -> None:
         self.counts[what] = self.counts.get(what, 0) + 1
@@ -180,6 +209,13 @@ class FakeCuda:
         if end.time < start.time:
             raise Violation("events in the wrong order")
         return end.time - start.time
+
+    def recorder(self, stream: FakeStream) -> FakeRecorder:
+        self._call("recorder")
+        if self.recorder_now is not None:
+            raise Violation("two recorders at once")
+        self.recorder_now = FakeRecorder(self, stream)
+        return self.recorder_now
 
     def _seen(self, event: FakeEvent) -> None:
         for other, position in enumerate(event.known):
@@ -300,6 +336,41 @@ class FakeCuda:
             KERNELS[c.kind](result, *map(np.ascontiguousarray, ins), stride=c.stride, padding=c.padding)
             out[...] = result
 
+    def attention_plans(self, attention: Attention) -> list[PlanInfo]:
+        self._call("attention_plans")
+        return [] if attention.depth % 8 else [PlanInfo("any order", 0, False), PlanInfo("attention", 5000, True)]
+
+    def attend(self, attention: Attention, plan: str, operands: Sequence[int], seed: int, workspace: int,
+               stream: FakeStream) -> None:
+        a = attention
+        info = next(p for p in self.attention_plans(a) if p.name == plan)
+        queries, keys = (a.n, a.length, a.heads * a.depth), (a.n, a.keys, a.heads * a.depth)
+        lies = {"lse": ((a.n, a.heads, a.length), "float32"), "mask": (a.mask, a.mask_dtype),
+                **dict.fromkeys(("q", "y", "dy", "dq"), (queries, a.dtype)),
+                **dict.fromkeys(("k", "v", "dk", "dv"), (keys, a.dtype))}
+        names = ATTENTION_OPERANDS[a.gradient]
+        arrays = []
+        for name, address in zip(names if a.mask else names[:-1], operands, strict=True):
+            shape, dtype = lies[name]
+            self.touch(address, int(np.prod(shape)) * DTYPES[dtype].itemsize, f"attention's {name}")
+            if address % 16:
+                raise Violation(f"attention: {name} at {address}, not at a multiple of 16")
+            if self.numerics:
+                arrays.append(strided(address, shape, row_major(shape), dtype))
+        if a.dropout:
+            self.touch(seed, 16, "attention's seed")
+        self.touch(workspace, info.workspace, "attention's workspace")
+        self._work(stream, "attend", KERNEL_S)
+        if self.numerics:
+            from minidl.kernels.cpu import KERNELS
+            numbers = strided(seed, (2,), (1,), "int64") if a.dropout else (0, 0)
+            results = [np.empty_like(array) for array in arrays[:3 if a.gradient else 2]]
+            name = "scaled_dot_product_attention" + "_grad" * a.gradient
+            KERNELS[name](*results, *arrays[len(results):], heads=a.heads, causal=a.causal, p=a.dropout,
+                          seed=int(numbers[0]) ^ int(numbers[1]) << 32)
+            for array, result in zip(arrays, results, strict=False):
+                array[...] = result
+
     def close(self) -> None:
         if self._device or self._host:
             raise Violation(f"not given back: {len(self._device)} pieces of device memory, {len(self._host)} of host's")
@@ -319,9 +390,12 @@ def stand_in() -> Any:
     """What a stand-in's source is made of; it is never compiled."""
 
 
+LAUNCHED = {**OPS, "add_relu": Op("add_relu", OPS["add"].infer)}  # a kernel that is no operation's
+
+
 def stand_ins() -> dict[str, Kernel]:
     """A kernel for every operation that is launched, none of which needs a compiler."""
-    table = {name: _stand_in(op) for name, op in OPS.items() if not op.view}
+    table = {name: _stand_in(op) for name, op in LAUNCHED.items() if not op.view}
     return {**table, "upload": Upload(table["contiguous"]), "upload_": Upload(table["contiguous"])}
 
 
@@ -366,13 +440,17 @@ def run_stand_in(source: Source, arguments: Sequence[Any]) -> None:
     """Run the CPU's kernel on what the arguments point to."""
     from minidl.kernels.cpu import KERNELS
     options = dict(source.options)
-    op, metas, attrs = OPS[options["op"]], options["metas"], dict(options["attrs"])
+    op, metas, attrs = LAUNCHED[options["op"]], options["metas"], dict(options["attrs"])
     views = [strided(a, m.shape, m.strides, m.dtype.name) for a, m in zip(arguments, metas, strict=False)]
     for name, value in zip(options["volatile"], arguments[len(metas):], strict=False):
         attrs[name] = value.item()
     written = range(len(op.outputs)) if op.mutates is None else op.mutates(len(views))
     copies = [view.copy() for view in views]
-    KERNELS[op.name](*copies, **attrs)
+    if op.name == "add_relu":
+        KERNELS["add"](*copies)
+        KERNELS["relu"](copies[0], copies[0])
+    else:
+        KERNELS[op.name](*copies, **attrs)
     for index in written:
         views[index][...] = copies[index]
 
@@ -382,9 +460,10 @@ class JudgedCuda(CudaDevice):
     """The CUDA device over the fake, which is told what each call may touch."""
 
     def __init__(self, profile: Profile, *, numerics: bool = False, reserve_bytes: int = 1 << 16,
-                 kernels: dict[str, Kernel] | None = None) -> None:
+                 kernels: dict[str, Kernel] | None = None, cupti: bool = False, depth: int = DEPTH) -> None:
         self.fake = FakeCuda(numerics=numerics)
-        super().__init__("cuda", profile, self.fake, kernels or stand_ins(), reserve_bytes=reserve_bytes)
+        super().__init__("cuda", profile, self.fake, kernels or stand_ins(), reserve_bytes=reserve_bytes, cupti=cupti,
+                         depth=depth)
 
     def launch(self, op_name: str, algorithm: Algorithm, outputs: Sequence[Operand], inputs: Sequence[Operand],
                attrs: dict[str, Any], workspace: int, timed: Timed = None) -> int:

@@ -9,9 +9,10 @@ from functools import partial
 from typing import Any
 
 import numpy as np
-from kernel_cases import OPS
 
+from bench.kernel_cases import OPS
 from minidl import current_runtime, ops
+from minidl import meta as metas
 from minidl.tensor import Tensor, apply
 
 B = 4  # elements in a block of the kernels, as the test sets it
@@ -72,6 +73,15 @@ def convolution(n=2, c=2, k=3, h=5, w=5, kernel=(3, 3), bias=True, **attrs):
     return Case(partial(ops.conv2d, **attrs), shapes if bias else shapes[:2])
 
 
+def rectified(n=2, c=2, k=3, h=5, w=5, kernel=(3, 3), bias=True, **attrs):
+    """Whole channels are on or off, far from the bend."""
+    signs, shapes = np.where(np.arange(k) % 2, -1.0, 1.0), ((n, c, h, w), (k, c, *kernel), (k,))
+    if bias:
+        return Case(lambda x, w, b: ops.conv2d(x, w, b + constant(100 * signs), relu=True, **attrs), shapes)
+    return Case(lambda x, w: ops.conv2d(x, w * constant(signs.reshape(-1, 1, 1, 1)), relu=True, **attrs), shapes[:2],
+                positive)
+
+
 def transposed(n=2, c=2, k=3, p=3, q=4, kernel=(2, 2), bias=True, **attrs):
     shapes = ((n, k, p, q), (k, c, *kernel), (c,))
     return Case(partial(ops.conv_transpose2d, **attrs), shapes if bias else shapes[:2])
@@ -99,6 +109,14 @@ def entropy(rows, classes, ignored=()):
     return Case(lambda x: ops.cross_entropy(x, constant(labels), ignore_index=-7), ((rows, classes),))
 
 
+def attention(n, length, keys, heads, d, mask=None, **attrs):
+    """The mask is constant."""
+    q, k = (n, length, heads * d), (n, keys, heads * d)
+    added = None if mask is None else np.random.default_rng(4).standard_normal(mask)
+    return Case(lambda q, k, v: ops.scaled_dot_product_attention(
+        q, k, v, None if added is None else constant(added), heads=heads, seed=9, **attrs), (q, k, k))
+
+
 def pooling(function, h, w, kernel, n=2, c=3, **attrs):
     return Case(lambda x: function(x, kernel, **attrs), ((n, c, h, w),), distinct)
 
@@ -121,6 +139,9 @@ CASES: dict[str, list[Case]] = {
     "narrow": [Case(partial(ops.narrow, axis=axis, start=start, stop=start + n), (shape,)) for n in EDGES
                for axis, start, shape in
                [(0, 0, (n + 2, 3)), (0, 2, (n + 2, 3)), (1, 1, (2, n + 3, 2)), (2, 0, (1, 2, n))]],
+    # To float64, as all is here: what is rounded has no slope. Other dtypes have a test of their own (test_precision).
+    "cast": [Case(lambda x: apply(ops.shape.CAST, x, dtype=metas.float64), shape) for n in EDGES for shape in
+             [((n,),), ((2, n),)]],
     "contiguous": [Case(lambda x: ops.contiguous(ops.permute(x, (1, 0))), ((2, n),)) for n in EDGES[1:]],
     "concat": [Case(lambda *xs, axis=axis: ops.concat(xs, axis), shapes) for n in EDGES for axis, shapes in
                [(0, ((n, 3), (2, 3))), (1, ((2, 1), (2, n), (2, 3))), (2, ((2, 2, n), (2, 2, 5))), (1, ((n, 2),))]],
@@ -137,6 +158,9 @@ CASES: dict[str, list[Case]] = {
     + [convolution(h=6, w=8, stride=2, padding=1), convolution(h=8, w=6, stride=3), convolution(stride=(2, 1)),
        convolution(kernel=(1, 1), stride=2, h=4), convolution(kernel=(7, 7), padding=3, h=3, w=4),
        convolution(kernel=(2, 3), padding=(0, 2)), convolution(kernel=(5, 5), bias=False)],
+    "conv2d_relu": [rectified(n=n, bias=n % 2 > 0) for n in EDGES] + [rectified(c=n, k=B) for n in EDGES]
+    + [rectified(k=n, bias=False) for n in EDGES] + [rectified(h=n, w=2 * B + 1, padding=1) for n in EDGES]
+    + [rectified(h=n, w=n, kernel=(1, 1)) for n in EDGES] + [rectified(h=6, w=8, stride=2, padding=1)],
     "conv2d_dgrad": [transposed(n=n, stride=2) for n in EDGES] + [transposed(c=n, k=B, stride=2) for n in EDGES]
     + [transposed(k=n, bias=False) for n in EDGES] + [transposed(p=n, q=2 * B + 1, kernel=(3, 3), padding=1)
                                                       for n in EDGES]
@@ -164,6 +188,10 @@ CASES: dict[str, list[Case]] = {
                    for shape in [(n,), (n, 3), (2, n), (2, 3, n)]],
     "softmax": [Case(ops.softmax, shapes) for n in EDGES for shapes in
                 [((n,),), ((2, n),), ((2, n), (n,)), ((n, 3), (n, 1)), ((2, 3, n), (2, 1, n)), ((n, 2), (n, 2))]],
+    # Its tiles are far larger than B, and have edges in kernel_cases; here every dimension is 1 and more than 1.
+    "scaled_dot_product_attention": [attention(*sizes) for sizes in [(1, 1, 3, 2, 2), (2, 3, 1, 1, 3), (1, 4, 5, 3, 1)]]
+    + [attention(2, n, n, 2, 3, causal=True, p=0.3) for n in (1, 5)]
+    + [attention(2, 3, 4, 2, 2, mask=mask, p=0.3) for mask in [(4,), (2, 1, 1, 4), (2, 3, 1)]],
     "embedding": [Case(lambda w, ids=ids: ops.embedding_(w, constant(ids)), ((5, n),)) for n in EDGES
                   for ids in ([2], [4, 0, 4, 4], [[1, 3, 1], [3, 3, 0]], [1, 4, 2, 2, 2, 0, 1, 1, 4])],
     "gather_rows": [Case(lambda x, at=at: ops.gather_rows(x, constant(at)), ((2, 3, n),)) for n in EDGES

@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 
 import minidl
+from bench.gpu_check.steps import state_of
 from minidl import nn
 from minidl.memory.ledger import Demand
 from minidl.memory.plan import Action
@@ -37,16 +38,17 @@ class Mlp(nn.Sequential):
 
 
 class Vgg(nn.Sequential):
-    """[N, 3, 16, 16] -> [N, 10]: convolutions with bias, in-place ReLU, max-pool, dropout in the classifier."""
+    """[N, 3, 16, 16] -> [N, 10]: convolutions with bias, with the ReLU in them and in place behind the last of a stage,
+    max-pool, dropout in the classifier."""
 
     def __init__(self) -> None:
         layers: list[nn.Module] = []
         channels = 3
         for width, convolutions in ((8, 3), (16, 3), (16, 2)):
-            for _ in range(convolutions):
-                layers += [nn.Conv2d(channels, width, 3, padding=1), nn.ReLU(inplace=True)]
+            for _ in range(convolutions - 1):
+                layers.append(nn.ConvReLU2d(channels, width, 3, padding=1))
                 channels = width
-            layers.append(nn.MaxPool2d(2))
+            layers += [nn.Conv2d(channels, width, 3, padding=1), nn.ReLU(inplace=True), nn.MaxPool2d(2)]
         super().__init__(*layers, nn.Flatten(), nn.Linear(64, 32), nn.ReLU(inplace=True), nn.Dropout(0.5),
                          nn.Linear(32, CLASSES))
 
@@ -188,14 +190,7 @@ class Training:
 
     def state(self) -> dict[str, bytes]:
         """All that training has changed: what must be the same under every policy and budget."""
-        arrays: dict[str, Any] = {f"state {name}": array for name, array in self.model.state_dict().items()}
-        arrays |= {f"optimizer {name}": array for name, array in self.optimizer.state_dict().items()}
-        arrays |= {f"gradient {name}": parameter.grad.numpy() for name, parameter in self.model.named_parameters()
-                   if parameter.grad is not None}
-        state = {name: array.tobytes() for name, array in arrays.items()}
-        state["losses"] = np.array(self.losses).tobytes()
-        state["random"] = repr((self.runtime.seed, sorted(self.runtime.counters.items()))).encode()
-        return state
+        return state_of(self.runtime, self.model, self.optimizer, self.losses)
 
 
 @dataclass(frozen=True)

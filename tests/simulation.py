@@ -20,7 +20,7 @@ from unittest.mock import patch
 import numba
 import numpy as np
 from watch import WatchedDevice
-from worlds import Chance, Iteration, Program, World, world
+from worlds import AMPLE, Chance, Iteration, Program, World, world
 
 from minidl.errors import OutOfMemory
 from minidl.memory import policies
@@ -71,7 +71,8 @@ class Reference:
 def reference(seed: int) -> Reference:
     """The world of a seed without memory management."""
     of = world(seed)
-    with small_work(), Runtime("cpu:virtual", policy="none", memory_budget=UNLIMITED, host_memory=0) as runtime:
+    with small_work(), Runtime("cpu:virtual", policy="none", memory_budget=UNLIMITED, host_memory=0,
+                               switches=of.switches) as runtime:
         program = Program(runtime, of)
         data = program._data.bit_generator.state
         demand = runtime.dry_run(lambda: program.iterate(Iteration("dry", -1, -1, ())))
@@ -106,7 +107,7 @@ def simulate(seed: int) -> Report:
     policy = Chance(draw) if of.policy == "chance" else auto.Auto(rounds=3) if of.policy == "auto" \
         else policies.create(of.policy)
     runtime = Runtime(device, policy=policy, memory_budget=int(least + of.budget_share * max(0, peak - least)),
-                      host_memory=int(of.host_share * peak))
+                      host_memory=int(of.host_share * peak), switches=of.switches)
     try:
         with small_work(), runtime:
             return _train(of, runtime, device, draw, right)
@@ -144,6 +145,8 @@ def _train(of: World, runtime: Runtime, device: WatchedDevice, draw: random.Rand
             assert len(program.seen) == len(right.seen)
             assert program.state() == right.state, "what was trained differs"
         stats = runtime.stats()
+        if of.budget_share == AMPLE and of.policy != "chance":
+            assert not (stats.recomputed_bytes or stats.swapped_out_bytes), "there was room for everything"
         device.interrupt = None
         litter.clear()
         del program

@@ -14,7 +14,7 @@ from minidl.meta import ALIGNMENT
 NETS = ("vgg", "resnet", "branching")
 POLICIES = ("passive", "recompute")
 STEPS = 3  # the first has no gradients yet, the second is like all after it, the third sees what the second left
-ACTIVATION_OPS = {"conv2d", "batch_norm_grad", "add", "conv2d_wgrad"}
+ACTIVATION_OPS = {"conv2d", "conv2d_relu", "batch_norm_grad", "add", "conv2d_wgrad"}
 
 
 @cache

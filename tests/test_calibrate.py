@@ -20,6 +20,7 @@ from minidl.calibrate.workloads import QUICK, THOROUGH
 from minidl.device import fitted, link, profiles
 from minidl.device.cost_model import kernel_seconds
 from minidl.device.device import DryDevice
+from minidl.kernels.roles import ROLES
 from minidl.meta import Cost, int64, meta
 from minidl.ops import cross_entropy
 from minidl.optim import SGD, AdamW
@@ -51,6 +52,9 @@ def test_the_terms_of_a_convolution_are_its_three_matrices():
         assert found == {"calls": 1, "flops": cost.flops, "bytes": cost.nbytes, "far_bytes": 0,
                          "columns": 2 * 64 * 27, "weights": 2 * 135}
         assert list(fitted.keys(name, "a", inputs, outputs, UNIT_STRIDE)) == [f"{name}/a 3x3/1", f"{name}/a"]
+    assert list(fitted.keys("conv2d_relu", "a", (x, w), (y,), UNIT_STRIDE)) == ["conv2d/a 3x3/1", "conv2d/a"]
+    assert fitted.terms("conv2d_relu", (x, w), (y,), UNIT_STRIDE, cost) == fitted.terms("conv2d", (x, w), (y,),
+                                                                                       UNIT_STRIDE, cost)
 
 
 def test_a_1x1_window_reads_its_input_in_place_unless_it_strides():
@@ -227,7 +231,8 @@ def test_the_workloads_leave_no_operation_of_training_out(measured):
     known = {key for s in measured for key in s.keys}
     for name, make in NETWORKS.items():
         trace = second_trace("sim:p100", make)
-        missing = {c.op for c in trace.calls} - {"read"} - {key.split("/")[0].split(" ")[0] for key in known}
+        called = {ROLES[c.op].kind if c.op in ROLES else c.op for c in trace.calls}
+        missing = called - {"read"} - {key.split("/")[0].split(" ")[0] for key in known}
         assert not missing, (name, missing)
 
 

@@ -21,11 +21,14 @@ ROOT = Path(__file__).resolve().parent.parent
 ROWS, IMAGES, WINDOW = (70, 300), (6, 5, 30, 31), {"kernel": (3, 2), "stride": (2, 1), "padding": (1, 1)}
 CHANNELS = (IMAGES[1],)
 NUMBERS = ("ids", (40,))
+ATTENTION = {"heads": 3, "causal": True, "p": 0.2, "seed": 1}
 # Kernels whose pieces of work are not simply elements: (input shapes, attributes), larger than one piece each.
 LOOPS = {
     "gelu": (((3 * elementwise.CHUNK + 1,),), {}), "dropout": (((2 * elementwise.CHUNK + 1,),), {"p": 0.3, "seed": 1}),
     "add": ((ROWS, (300,)), {}),
     "softmax": ((ROWS, (1, 300)), {}), "softmax_grad": ((ROWS, ROWS), {}),
+    "scaled_dot_product_attention": (((2, 200, 24),) * 3, ATTENTION),
+    "scaled_dot_product_attention_grad": (((2, 200, 24),) * 5 + ((2, 3, 200),), ATTENTION),
     "layer_norm": ((ROWS, (300,), (300,)), {"eps": 1e-3}), "layer_norm_grad": ((ROWS, ROWS, (300,), (70,), (70,)), {}),
     "layer_norm_grad_reduce": ((ROWS, ROWS, (70,), (70,)), {}),
     "cross_entropy": ((ROWS, ("ids", (70,))), {}), "bias_grad": ((IMAGES,), {"axis": 1}),

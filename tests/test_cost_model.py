@@ -7,6 +7,7 @@ from itertools import product
 
 import pytest
 
+from minidl import device as devices
 from minidl.device import profiles
 from minidl.device.cost_model import algorithms, kernel_seconds
 from minidl.device.profiles import KINDS, PROFILES, Profile
@@ -33,6 +34,7 @@ def conv_calls(n: int, c: int, k: int, size: int, kernel: int, stride: int, padd
     attrs = {"stride": (stride, stride), "padding": (padding, padding)}
     cost = Cost(2.0 * y.size * c * kernel * kernel, float(x.nbytes + w.nbytes + y.nbytes), "conv")
     return [("conv2d", (x, w), (y,), attrs, cost), ("conv2d", (x, w, meta((k,))), (y,), attrs, cost),
+            ("conv2d_relu", (x, w, meta((k,))), (y,), attrs, cost),
             ("conv2d_dgrad", (y, w), (x,), {**attrs, "x_shape": x.shape}, cost),
             ("conv2d_wgrad", (y, x), (w,), {**attrs, "kernel": (kernel, kernel)}, cost)]
 
@@ -44,8 +46,8 @@ CONVOLUTIONS = [call for n, c, size, (kernel, stride, padding) in product(
 
 
 def test_every_gpu_of_the_table_is_there():
-    assert set(PROFILES) == {"p100", "p100-paper", "p40", "v100", "a100", "h100", "h200", "t4", "rtx2080ti", "rtx3090",
-                             "rtx4090", "cpu"}
+    assert set(PROFILES) == {"p100", "p100-paper", "p100-cudnn", "p40", "v100", "a100", "h100", "h200", "t4",
+                             "rtx2080ti", "rtx3090", "rtx4090", "cpu"}
 
 
 @pytest.mark.parametrize("name", PROFILES)
@@ -54,7 +56,8 @@ def test_every_profile_is_complete_and_positive(name):
     assert profile.name == name and profile.title
     assert set(profile.efficiency) == set(KINDS)
     assert all(0 < fraction < 1 for fraction in profile.efficiency.values())
-    others = ("name", "title", "efficiency", "rates")
+    assert profile.bf16_flops == 0 or profile.bf16_flops > profile.tensor_flops  # 0: as for fp32
+    others = ("name", "title", "efficiency", "rates", "rates_of", "cudnn_plans", "bf16_flops")
     numbers = [v for key, v in dataclasses.asdict(profile).items() if key not in others]
     assert all(value > 0 and math.isfinite(value) for value in numbers)
     assert isinstance(profile.memory_bytes, int) and isinstance(profile.host_memory_bytes, int)
@@ -153,6 +156,15 @@ def test_the_default_for_3x3_is_winograd_unless_tensor_cores_gain_more(name, exp
         first = algorithms(PROFILES[name], *call)[0]
         shape = (call[2][0] if call[0] == "conv2d_wgrad" else call[1][1]).shape
         assert first.bits_class == (expected if shape[2] == 3 and call[3]["stride"] == (1, 1) else "gemm")
+
+
+@pytest.mark.parametrize("device", ["sim:p100", "sim:a100", "sim:h200", "cpu:virtual"])
+def test_a_convolution_with_relu_has_the_algorithms_of_one_without(device):
+    found = devices.create(device)
+    for _, inputs, outputs, attrs, cost in CONVOLUTIONS:
+        if len(inputs) == 3:
+            alone, both = (found.algorithms(name, inputs, outputs, attrs, cost) for name in ("conv2d", "conv2d_relu"))
+            assert alone == both
 
 
 def find(choices, name: str):

@@ -6,14 +6,15 @@ from itertools import product
 
 import numpy as np
 import pytest
-from kernel_cases import conv_ref, dgrad_ref, wgrad_ref
 
-from minidl.kernels.cpu import ALGORITHMS, conv, linear
+from bench.kernel_cases import conv_ref, conv_relu_ref, dgrad_ref, wgrad_ref
+from minidl.kernels.cpu import ALGORITHMS, KERNELS, conv, linear
 from minidl.kernels.cpu.cuts import even, pieces, up
 from minidl.kernels.cpu.flat import computed
 from minidl.meta import DTYPES, meta
 
-REFERENCES = {"conv2d": conv_ref, "conv2d_dgrad": dgrad_ref, "conv2d_wgrad": wgrad_ref}
+REFERENCES = {"conv2d": conv_ref, "conv2d_relu": conv_relu_ref, "conv2d_dgrad": dgrad_ref, "conv2d_wgrad": wgrad_ref}
+FORWARD = ("conv2d", "conv2d_relu")
 # (N, C, H, W), (K, R, S), stride, padding: planes of less and more than a vector and a panel, tiles of several images
 # and pieces of one, windows larger than the image, taps that fall outside of it altogether, rows that are left over.
 SHAPES = [
@@ -46,7 +47,8 @@ def arrays(op, shapes, dtype, onto=False):
     rng = np.random.default_rng(1)
     window = {"stride": stride, "padding": padding}
     sizes, out, attrs = {
-        "conv2d": ([x, w], y, {}), "conv2d_dgrad": ([y, w] + [x] * onto, x, {"x_shape": x}),
+        "conv2d": ([x, w], y, {}), "conv2d_relu": ([x, w], y, {}),
+        "conv2d_dgrad": ([y, w] + [x] * onto, x, {"x_shape": x}),
         "conv2d_wgrad": ([y, x], w, {"kernel": (r, s)})}[op]
     return [rng.standard_normal(s).astype(dtype) for s in sizes], out, {**attrs, **window}
 
@@ -105,12 +107,12 @@ def test_convolutions_without_a_workspace_are_right_whatever_the_layout(op, dtyp
 
 
 @pytest.mark.parametrize("dtype", ROUNDING)
-@pytest.mark.parametrize("op", ["conv2d", "conv2d_dgrad"])
+@pytest.mark.parametrize("op", [*FORWARD, "conv2d_dgrad"])
 def test_convolutions_by_tiles_are_right_and_have_the_same_bits_in_less_memory(op, dtype, tiled):
     for shapes in TILED:
         for third in (False, True):
             inputs, out, attrs = arrays(op, shapes, dtype, onto=third and op == "conv2d_dgrad")
-            if third and op == "conv2d":
+            if third and op in FORWARD:
                 inputs.append(np.arange(float(out[1])).astype(dtype))
             plan = conv.plan(op, *inputs[:2], np.empty(out, dtype), attrs["stride"], attrs["padding"])
             assert plan.winograd and plan.least.buffer <= plan.cuts.buffer
@@ -165,6 +167,24 @@ def test_a_bias_is_added_to_every_pixel_of_its_channel():
         bias = np.arange(float(out[1])).astype(dtype)
         for algorithm in ALGORITHMS["conv2d"]:
             check(run(algorithm, out, [*inputs, bias], attrs), "conv2d", [*inputs, bias], attrs)
+
+
+@pytest.mark.parametrize("limits", [LIMITS[0], LIMITS[2]], ids=str)
+@pytest.mark.parametrize("dtype", ROUNDING)
+def test_a_convolution_with_relu_has_the_bits_of_the_two_however_it_is_cut(dtype, limits, monkeypatch):
+    for name, value in zip(("BUFFER_BYTES", "DEPTH", "PIXELS"), limits, strict=True):
+        monkeypatch.setattr(conv, name, value)
+    for shapes, least in (*((s, conv.LEAST) for s in SHAPES), *((s, (1, 1, 1)) for s in TILED)):
+        monkeypatch.setattr(conv, "LEAST", least)
+        inputs, out, attrs = arrays("conv2d", shapes, dtype)
+        bias = np.linspace(-1, 1, out[1]).astype(dtype)
+        inputs[0][0, 0, 0, 0] = np.nan
+        inputs[0][-1, -1, -1, -1] = -np.inf
+        for operands in (inputs, [*inputs, bias]):
+            for alone, both in zip(ALGORITHMS["conv2d"], ALGORITHMS["conv2d_relu"], strict=True):
+                expected = run(alone, out, operands, attrs)
+                KERNELS["relu"](expected, expected.copy())
+                assert run(both, out, operands, attrs).tobytes() == expected.tobytes(), (shapes, both.name)
 
 
 def test_the_preferred_class_of_bits_has_an_algorithm_of_little_workspace_and_direct_needs_none():

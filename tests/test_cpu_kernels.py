@@ -8,8 +8,8 @@ from collections.abc import Callable
 
 import numpy as np
 import pytest
-from kernel_cases import BLOCK, CASES, OPS, RANDOM, Case
 
+from bench.kernel_cases import BLOCK, CASES, OPS, RANDOM, Case
 from minidl import meta as metas
 from minidl.errors import ShapeError, UserError
 from minidl.kernels.cpu import ALGORITHMS, KERNELS, blocks, conv, update
@@ -88,7 +88,7 @@ def test_every_operation_that_is_not_a_view_has_a_kernel_and_a_case():
     names = {name for name, op in OPS.items() if not op.view}
     assert set(KERNELS) == names
     assert {c.name for c in CASES} | RANDOM == names
-    assert set(ALGORITHMS) == {"conv2d", "conv2d_dgrad", "conv2d_wgrad"}
+    assert set(ALGORITHMS) == {"conv2d", "conv2d_relu", "conv2d_dgrad", "conv2d_wgrad"}
 
 
 @pytest.mark.parametrize("dtype", TOLERANCE)
@@ -155,8 +155,8 @@ def test_extreme_values_are_values_and_not_warnings():
     x = np.array([-1e4, 1e4, 0.0], np.float32)
     np.testing.assert_array_equal(call("sigmoid", [x], {})[0], np.array([0, 1, 0.5], np.float32))
     np.testing.assert_array_equal(call("log", [np.zeros(1, np.float32)], {})[0], [-np.inf])
-    loss, probs = call("cross_entropy", [np.array([[1e4, -1e4]], np.float32), np.array([1])], {})
-    assert loss == 2e4 and probs.tolist() == [[1, 0]]
+    loss, residual = call("cross_entropy", [np.array([[1e4, -1e4]], np.float32), np.array([1])], {})
+    assert loss == 2e4 and residual.tolist() == [[1, -1]]
 
 
 def test_statistics_do_not_cancel_when_the_mean_is_large():
@@ -204,9 +204,9 @@ def test_layer_norm_does_not_cancel_when_the_mean_is_large():
 
 def test_a_batch_in_which_every_label_is_ignored_has_no_mean_and_no_gradient():
     ignored = np.full(2, -100)
-    loss, probs = call("cross_entropy", [np.zeros((2, 3)), ignored], {})
-    assert np.isnan(loss) and (probs == 1 / 3).all()
-    assert not call("cross_entropy_grad", [np.ones(()), probs, ignored], {})[0].any()
+    loss, residual = call("cross_entropy", [np.zeros((2, 3)), ignored], {})
+    assert np.isnan(loss) and (residual == 1 / 3).all()
+    assert not call("cross_entropy_grad", [np.ones(()), residual, ignored], {})[0].any()
 
 
 @pytest.mark.parametrize(("name", "source", "ids"), [("embedding", (3, 2), [0, 3]), ("embedding", (3, 2), [-1, 0]),
@@ -272,6 +272,8 @@ def test_random_bits_are_the_same_for_integers_arrays_and_compiled_code():
 
 
 FLAT, IMAGES, CHANNELS, ROWS = (2, 1 << 20), (8, 16, 128, 128), (16,), (2048, 1024)  # 8 MiB each but the third
+WORDS = (2, 1024, 256)
+HEADS = {"heads": 4, "causal": False, "p": 0.1, "seed": 1}
 LARGE = {  # nothing of that size may be allocated beside the outputs
     "relu_grad": (FLAT, FLAT), "tanh_grad": (FLAT, FLAT), "sqrt_grad": (FLAT, FLAT), "sigmoid": (FLAT,),
     "dropout": (FLAT,), "sum_to": (FLAT,), "normal_": (FLAT,), "linear_wgrad": (FLAT, (2, 1)),
@@ -280,6 +282,9 @@ LARGE = {  # nothing of that size may be allocated beside the outputs
     "batch_norm_grad_reduce": (IMAGES, IMAGES, CHANNELS, CHANNELS),
     "batch_norm_grad": (IMAGES, IMAGES, *(CHANNELS,) * 5), "bias_grad": (IMAGES,), "max_pool2d": (IMAGES,),
     "avg_pool2d": (IMAGES,), "conv2d": (IMAGES, (16, 16, 3, 3)),
+    # 16 MiB of scores for each sequence
+    "scaled_dot_product_attention": (WORDS,) * 3,
+    "scaled_dot_product_attention_grad": (WORDS,) * 5 + ((2, 4, 1024),),
     "gelu": (FLAT,), "gelu_grad": (FLAT, FLAT), "softmax": (ROWS, (1, 1024)), "softmax_grad": (ROWS, ROWS),
     "cross_entropy": (ROWS, ("g9", (2048,))), "layer_norm": (ROWS, (1024,), (1024,)),
     "layer_norm_grad_reduce": (ROWS, ROWS, (2048,), (2048,)),
@@ -287,7 +292,8 @@ LARGE = {  # nothing of that size may be allocated beside the outputs
     "embedding": ((9, 1024), ("i9", (2048,))), "embedding_grad": (ROWS, ("i9", (2048,))),
     "gather_rows": ((4, 9, 1024), ("i9", (4, 512))), "gather_rows_grad": (ROWS, ("i9", (4, 512))),
 }
-LARGE_ATTRS = {"sum_to": {"shape": (1, 1 << 20)}, "conv2d": {"stride": (1, 1), "padding": (1, 1)},
+LARGE_ATTRS = {"scaled_dot_product_attention": HEADS, "scaled_dot_product_attention_grad": HEADS,
+               "sum_to": {"shape": (1, 1 << 20)}, "conv2d": {"stride": (1, 1), "padding": (1, 1)},
                "normal_": {"seed": 1, "mean": 0.0, "std": 1.0}, "bias_grad": {"axis": 1},
                "embedding_grad": {"rows": 9}, "gather_rows_grad": {"x_shape": (4, 9, 1024)}}
 

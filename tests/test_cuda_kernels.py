@@ -12,15 +12,16 @@ import ml_dtypes  # noqa: F401 - the name bfloat16
 import numpy as np
 import pytest
 from cuda_simulator import Memory, Simulator, Span
-from kernel_cases import CASES, OPS, RANDOM, Case
 
+from bench.kernel_cases import CASES, OPS, RANDOM, Case
 from minidl import meta as metas
 from minidl.errors import ShapeError
 from minidl.kernels.cpu import KERNELS as CPU
 from minidl.kernels.cuda import KERNELS, launch, shape, sums
 from minidl.meta import meta, row_major
 
-PRODUCTS = {"conv2d", "conv2d_dgrad", "conv2d_wgrad", "matmul", "linear", "linear_dgrad", "linear_wgrad"}
+PRODUCTS = {"conv2d", "conv2d_relu", "conv2d_dgrad", "conv2d_wgrad", "matmul", "linear", "linear_dgrad", "linear_wgrad",
+            "scaled_dot_product_attention", "scaled_dot_product_attention_grad"}  # what the vendor's libraries do
 HERE = [c for c in CASES if c.name not in PRODUCTS]
 # Rounding once to the dtype, after float32 sums by trees; float64 shows that the formulas are right.
 TOLERANCE = {"float64": 1e-11, "float32": 2e-5, "bfloat16": 1.02 * 2.0**-8, "float16": 1.02 * 2.0**-11}
@@ -123,8 +124,8 @@ EVERY = [pytest.param(case, dtype, id=f"{case}-{dtype}") for dtype in TOLERANCE 
 
 def test_the_operations_that_have_a_cuda_kernel_are_all_but_convolutions_and_products():
     launched = {name for name, op in OPS.items() if not op.view}
-    assert set(KERNELS) == launched - PRODUCTS == set(CPU) - PRODUCTS
-    assert {c.name for c in HERE} | RANDOM == set(KERNELS)
+    assert set(KERNELS) - {"add_relu"} == launched - PRODUCTS == set(CPU) - PRODUCTS
+    assert {c.name for c in HERE} | RANDOM | {"add_relu"} == set(KERNELS)
 
 
 @pytest.mark.parametrize(("case", "dtype"), EVERY)
@@ -142,6 +143,45 @@ def test_an_output_over_a_donated_input_has_the_same_bytes(case):
         if source < len(inputs) and inputs[source].shape == plain[output].shape:
             donated = call(case.name, inputs, case.attrs, donate=(output, source))
             assert [a.tobytes() for a in donated] == [a.tobytes() for a in plain], f"output {output} over {source}"
+
+
+@pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
+@pytest.mark.parametrize("layout", [None, reversed_in_wider, channels_last])
+@pytest.mark.parametrize("shape", [(), (1,), (65,), (2, 3, 5, 4)])
+def test_a_cast_rounds_to_nearest_and_back_it_is_exact(shape, layout, dtype):
+    x = np.random.default_rng(1).standard_normal(shape).astype(np.float32)
+    for name in ("cast", "cast_grad"):
+        half, = call(name, [x], {"dtype": metas.DTYPES[dtype]}, layout=layout)
+        np.testing.assert_array_equal(half, x.astype(dtype))
+        full, = call(name, [half], {"dtype": metas.float32}, layout=layout)
+        np.testing.assert_array_equal(full, half.astype(np.float32))
+
+
+@pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
+@pytest.mark.parametrize("count", [1, 40])
+def test_rows_of_a_float32_table_are_looked_up_as_halves_and_their_gradient_is_added_up_in_float32(count, dtype):
+    rng, half = np.random.default_rng(1), metas.DTYPES[dtype]
+    table, ids = rng.standard_normal((5, 19)).astype(np.float32), rng.integers(0, 4, (2, count))
+    for layout in (None, reversed_in_wider):
+        y, = call("embedding", [table, ids], {"dtype": half}, layout=layout)
+        np.testing.assert_array_equal(y, table.astype(dtype)[ids])
+        right = np.zeros(table.shape)
+        np.add.at(right, ids, y.astype(np.float64))
+        dw, = call("embedding_grad", [y, ids], {"rows": 5, "dtype": metas.float32}, layout=layout)
+        np.testing.assert_allclose(dw, right, rtol=1e-5, atol=1e-5)
+        assert dw.dtype == np.float32
+
+
+@pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
+def test_a_bias_in_float32_is_added_to_halves_that_lie_in_either_order(dtype):
+    rng = np.random.default_rng(1)
+    memory = Memory(1 << 16)
+    x, b = rng.standard_normal((2, 3, 4, 5)).astype(dtype), rng.standard_normal((3, 1, 1)).astype(np.float32)
+    for layout in (None, channels_last):
+        y = Placed(memory, x.shape, dtype, layout(x.shape) if layout else None, x)
+        bias = Placed(memory, b.shape, "float32", None, b)
+        KERNELS["add"].issue(Simulator(memory), [y.address, y.address, bias.address], [y.meta, y.meta, bias.meta], {})
+        np.testing.assert_array_equal(y.array, (x.astype(np.float32) + b).astype(dtype))
 
 
 IMAGES = {"batch_norm_stats", "batch_norm", "batch_norm_relu", "batch_norm_add_relu", "batch_norm_grad_reduce",
@@ -167,6 +207,24 @@ def test_elementwise_operations_on_channels_last_maps_are_dense_and_keep_their_l
     KERNELS["add"].issue(simulator, [p.address for p in placed], [p.meta for p in placed], {})
     np.testing.assert_array_equal(placed[0].array, x + x)
     assert [source.make.__name__ for source in simulator.launches] == ["dense"]
+
+
+@pytest.mark.parametrize("dtype", TOLERANCE)
+def test_what_follows_a_convolution_has_the_bits_of_a_sum_and_a_relu_even_in_place(dtype):
+    draw, shape = np.random.default_rng(1), (2, 7, 4, 5)
+    y, bias = draw.standard_normal(shape), draw.standard_normal((7, 1, 1)).astype(np.promote_types(dtype, "float32"))
+    y[0, 0, 0, :3] = -bias[0, 0, 0], np.nan, -np.inf
+    results = []
+    for names in (("add", "relu"), ("add_relu",)):
+        memory = Memory(1 << 16)
+        placed = [Placed(memory, shape, dtype, channels_last(shape), y), Placed(memory, bias.shape, bias.dtype.name,
+                                                                               None, bias)]
+        for name in names:
+            operands = [placed[0], placed[0], placed[1]][:2 if name == "relu" else 3]
+            KERNELS[name].issue(Simulator(memory), [p.address for p in operands], [p.meta for p in operands], {})
+        results.append(placed[0].array.copy())
+    assert results[0].tobytes() == results[1].tobytes()
+    assert 0.2 < (results[0].astype(np.float64) > 0).mean() < 0.8 and results[0][0, 0, 0, 0] == 0
 
 
 # Layouts in which an operation is fast, and operations that touch every byte of what is large just once: reads of each
@@ -244,9 +302,9 @@ def test_masks_of_dropout_do_not_depend_on_the_layout():
 def test_a_label_or_a_number_that_is_none_gives_nan_and_reads_nothing_outside():
     logits = np.zeros((3, 4), np.float32)
     labels = np.array([1, 4, -1])
-    loss, probs = call("cross_entropy", [logits, labels], {})
-    assert np.isnan(loss) and (probs == 0.25).all()
-    dx = call("cross_entropy_grad", [np.ones((), np.float32), probs, labels], {})[0]
+    loss, residual = call("cross_entropy", [logits, labels], {})
+    assert np.isnan(loss) and residual.tolist() == [[0.25, -0.75, 0.25, 0.25], [0.25] * 4, [0.25] * 4]
+    dx = call("cross_entropy_grad", [np.ones((), np.float32), residual, labels], {})[0]
     assert np.isfinite(dx[0]).all() and np.isnan(dx[1:]).all()
     ids = np.array([0, 5, -1, 4])
     table = np.arange(10, dtype=np.float32).reshape(5, 2)
@@ -258,9 +316,9 @@ def test_a_label_or_a_number_that_is_none_gives_nan_and_reads_nothing_outside():
 
 def test_a_batch_in_which_every_label_is_ignored_has_no_mean_and_no_gradient():
     ignored = np.full(2, -100)
-    loss, probs = call("cross_entropy", [np.zeros((2, 3), np.float32), ignored], {})
-    assert np.isnan(loss) and (probs == np.float32(1 / 3)).all()
-    assert not call("cross_entropy_grad", [np.full((), np.inf, np.float32), probs, ignored], {})[0].any()
+    loss, residual = call("cross_entropy", [np.zeros((2, 3), np.float32), ignored], {})
+    assert np.isnan(loss) and (residual == np.float32(1 / 3)).all()
+    assert not call("cross_entropy_grad", [np.full((), np.inf, np.float32), residual, ignored], {})[0].any()
 
 
 @pytest.mark.parametrize(("shape", "axes"), [((9, 7), (1, 0)), ((2, 9, 5), (0, 2, 1)), ((2, 3, 6, 9), (3, 1, 2, 0)),

@@ -60,7 +60,7 @@ def test_a_run_that_was_stopped_in_an_epoch_ends_with_the_bytes_of_one_that_was_
 
 
 @pytest.mark.parametrize("flags", [["--data", "x"], ["--vocab", "v"], ["--vocab-size", "9"], ["--sequence-length", "9"],
-                                   ["--on-bad-file", "skip"]])
+                                   ["--on-bad-file", "skip"], ["--attention", "fused"]])
 def test_what_decides_the_batches_cannot_change_when_a_run_goes_on_and_the_threads_can(flags):
     first = fixed_arguments(parse([]), 8, 3)
     assert fixed_arguments(parse(flags), 8, 3) != first
@@ -112,8 +112,8 @@ def test_the_bar_says_when_data_is_the_bottleneck_and_not_otherwise():
 
 
 def test_the_summary_tells_what_the_threads_make_beside_what_the_steps_take():
-    known = Result("m", 10, "cpu", "passive", 1, 1, 1, LargestOp("add", 1), 2.0, 5.0, 0, 0, 0, None, None, 0, None,
-                   None, data_seconds=1.5, examples_per_second=40.0)
+    known = Result("m", 10, "cpu", "passive", "tf32", 1, 1, 1, LargestOp("add", 1), 2.0, 5.0, 0, 0, 0, None, None, 0,
+                   None, None, data_seconds=1.5, examples_per_second=40.0)
     text = summary(known, None, [])  # of 10 images in 2 s: without the wait it would be 10 in half a second
     assert "40 examples/s can be made, 20 examples/s is what the steps take; a step waits 1.5 s (75%): data is" in text
     assert "bottleneck" not in summary(replace(known, data_seconds=0.1), None, [])

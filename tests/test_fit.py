@@ -4,12 +4,14 @@ from dataclasses import replace
 from functools import partial
 
 import pytest
+from fake_cuda import JudgedCuda
 from hypothesis import given
 from hypothesis import strategies as st
 
 import models
-from minidl import current_runtime, device, fit
+from minidl import OutOfMemory, Runtime, current_runtime, device, fit
 from minidl.data import Batch
+from minidl.device import profiles
 from minidl.fit import Setup, largest_batch, smallest_budget
 from minidl.meta import ALIGNMENT
 from minidl.ops import cross_entropy
@@ -159,3 +161,22 @@ def test_a_simulator_has_its_profiles_memory_and_cpu_shares_of_what_is_free(monk
     assert fit.default_memory(device.create("cpu")) == (6 * 10**8, 3 * 10**8)
     monkeypatch.setattr(fit, "free_memory", lambda: None)
     assert fit.default_memory(device.create("cpu")) == (16 * 2**30, 16 * 2**30)
+
+
+@pytest.mark.parametrize("policy", ["none", "passive"])
+def test_what_a_gpu_keeps_of_a_budget_for_itself_is_counted(policy):
+    def gpu():
+        return JudgedCuda(profiles.get("cpu"), reserve_bytes=1 << 20)
+
+    what = replace(setup(**LENET, policy=policy, host=1 << 30), device=gpu())
+    least = smallest_budget(what, 8)
+    assert least >= what.needed_bytes(what.demand(8)) > 1 << 20
+    assert fits(what, 8, least) and not fits(what, 8, least - ALIGNMENT)
+    for budget, enough in ((least, True), (least - ALIGNMENT, False)):
+        with Runtime(gpu(), memory_budget=budget, host_memory="64MiB", policy=policy) as runtime:
+            program = what.program(8)
+            try:
+                program()
+                assert enough and runtime.stats().calls > 20
+            except OutOfMemory:
+                assert not enough

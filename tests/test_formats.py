@@ -44,7 +44,7 @@ def test_a_plan_is_the_same_after_a_round_trip():
     assert list(plan_from_json(plan_to_json(SAVED)).plan.prefetches) == list(PLAN.prefetches)  # order is part of a plan
 
 
-SEARCH_STATE = {"round", "best", "best_seconds", "share", "settled"}  # of the planner, not of the plan
+SEARCH_STATE = {"round", "best", "best_seconds", "share"}  # of the planner, not of the plan
 
 
 def test_every_field_is_in_the_file():

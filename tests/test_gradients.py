@@ -9,8 +9,8 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 from gradient_cases import CASES, LAYOUTS, Array, B, constant, distinct
-from kernel_cases import OPS
 
+from bench.kernel_cases import OPS
 from minidl import Runtime, current_runtime, no_grad, ops
 from minidl.errors import UserError
 from minidl.kernels.cpu import blocks, conv

@@ -3,10 +3,10 @@
 import ml_dtypes
 import numpy as np
 import pytest
-from kernel_cases import BLOCK, CASES, OPS, RANDOM
 from test_cpu_kernels import call, poisoned, strided
 
 import minidl
+from bench.kernel_cases import BLOCK, CASES, OPS, RANDOM
 from minidl import meta as metas
 from minidl import ops
 from minidl.kernels.cpu import blocks
@@ -36,6 +36,34 @@ def test_a_kernel_on_halves_rounds_the_result_of_the_formula_once(case, dtype, m
             scale = max(1.0, float(np.max(np.abs(right), initial=0)))
             np.testing.assert_allclose(result.astype(np.float64), right, rtol=1.02 * HALVES[dtype],
                                        atol=2e-5 * scale)
+
+
+@pytest.mark.parametrize("dtype", HALVES)
+@pytest.mark.parametrize("shape", [(), (1,), (BLOCK - 1,), (BLOCK + 1,), (3, 5, 70)])
+def test_a_cast_rounds_to_nearest_and_back_it_is_exact(shape, dtype):
+    x = np.random.default_rng(1).standard_normal(shape).astype(np.float32)
+    for name in ("cast", "cast_grad"):
+        for values in (x, strided(x)):
+            half, = call(name, [values], {"dtype": metas.DTYPES[dtype]})
+            assert half.tobytes() == x.astype(dtype).tobytes()
+        for values in (half, strided(half)):
+            full, = call(name, [values], {"dtype": metas.float32})
+            assert full.dtype == np.float32 and full.tobytes() == half.astype(np.float32).tobytes()
+
+
+@pytest.mark.parametrize("dtype", HALVES)
+def test_rows_of_a_float32_table_are_looked_up_as_halves_and_their_gradient_is_added_up_in_float32(dtype):
+    rng, half = np.random.default_rng(1), metas.DTYPES[dtype]
+    table, ids = rng.standard_normal((5, BLOCK + 1)).astype(np.float32), rng.integers(0, 4, (3, BLOCK))
+    for given in ([table, ids], [strided(table), strided(ids)]):
+        y, = call("embedding", given, {"dtype": half})
+        assert y.tobytes() == table.astype(dtype)[ids].tobytes()
+    right = np.zeros(table.shape)
+    np.add.at(right, ids, y.astype(np.float64))
+    for given in ([y, ids], [strided(y), strided(ids)]):
+        dw, = call("embedding_grad", given, {"rows": 5, "dtype": metas.float32})
+        np.testing.assert_allclose(dw, right, rtol=1e-5, atol=1e-5)
+        assert dw.dtype == np.float32 and not dw[4].any()
 
 
 @pytest.mark.parametrize("dtype", HALVES)

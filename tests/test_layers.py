@@ -40,7 +40,7 @@ LAYERS: list[tuple[str, ...]] = [
 ]
 RANK = {name: rank for rank, names in enumerate(LAYERS) for name in names}
 
-CUDA_PACKAGES = {"cupy", "cupyx", "cudnn", "cuda", "nvidia", "numba_cuda", "pycuda"}
+CUDA_PACKAGES = {"cupy", "cupyx", "cudnn", "cupti", "cuda", "nvidia", "numba_cuda", "pycuda"}
 CUDA_PLACES = ("minidl/kernels/cuda", "minidl/device/cuda")
 
 

@@ -241,6 +241,16 @@ def test_an_in_place_relu_gives_its_input_up_and_has_the_value_of_the_other():
     assert y.numpy().tolist() == [-1.0] * 4
 
 
+def test_a_convolution_with_relu_is_the_positive_part_of_the_one_without():
+    together, apart = nn.ConvReLU2d(3, 4, 3, padding=1), nn.Conv2d(3, 4, 3, padding=1)
+    apart.load_state_dict(together.state_dict())
+    x = full((2, 3, 5, 5), 0.5)
+    y = together(x)
+    assert y.operation_name == "conv2d_relu"
+    assert y.numpy().tobytes() == apart(x, relu=True).numpy().tobytes() == nn.ReLU()(apart(x)).numpy().tobytes()
+    assert repr(together).startswith("ConvReLU2d(3, 4, kernel_size=(3, 3)")
+
+
 def test_layers_of_one_operation_have_its_shape():
     x = full((2, 3, 8, 6), 0.5)
     assert nn.Conv2d(3, 5, (3, 1), stride=(2, 1), padding=(1, 0))(x).shape == (2, 5, 4, 6)

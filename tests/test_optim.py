@@ -162,8 +162,8 @@ def test_updates_go_in_chunks_that_keep_the_order_and_the_limit(monkeypatch, mak
     assert recorded_updates(monkeypatch, optimizer) == [[0, 2], [4], [5, 6]]
 
 
-def test_a_chunk_is_at_most_64_mebibytes_of_parameters():
-    assert optim.CHUNK_BYTES == 64 * 1024 * 1024
+def test_a_chunk_is_at_most_8_mebibytes_of_parameters():
+    assert optim.CHUNK_BYTES == 8 * 1024 * 1024
 
 
 def test_the_result_does_not_depend_on_the_chunks(monkeypatch):

@@ -51,7 +51,7 @@ def test_the_plan_of_a_file_is_followed_where_it_fits_and_never_corrected():
 
 
 def test_what_the_engine_obeys_is_all_that_is_kept_of_a_plan():
-    searching = replace(PLAN, round=7, share=0.9, settled=True, best=EMPTY_PLAN, best_seconds=1.0)
+    searching = replace(PLAN, round=7, share=0.9, best=EMPTY_PLAN, best_seconds=1.0)
     assert SavedPlan.of(searching, trace()) == SAVED
 
 

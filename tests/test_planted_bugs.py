@@ -72,8 +72,8 @@ BUGS: dict[str, tuple[str, str, str]] = {
     # Blocks that are freed twice, or never.
     "a block is freed twice": (
         ALLOCATOR + "leave_device", "storage.block = None", "pass"),
-    "a workspace is never freed": (
-        PLACER + "free_workspace", "self.allocator.free(block)", "pass"),
+    "a workspace forgets the kernel that used it": (
+        ALLOCATOR + "take_back", "self.arena.touched(block, marks)", "pass"),
     "a dropped tensor keeps its host copy": (
         SPACE + "_drop", "self.allocator.forget_host_copy(storage)", "pass"),
     "a freed tensor keeps its host copy": (
@@ -102,8 +102,8 @@ BUGS: dict[str, tuple[str, str, str]] = {
         EXECUTOR + "_replay_call", "storage is not None and storage.status is RECOMPUTE and storage.refs > 0",
         "storage is not None"),
     "an update is made twice when its operands had to be brought in": (
-        EXECUTOR + "run", "tracker.record(signature, algorithm, inputs, outputs)",
-        "tracker.record(signature, algorithm, inputs, outputs)\n"
+        EXECUTOR + "run", "read, made = tracker.record(signature, algorithm, inputs, outputs)",
+        "read, made = tracker.record(signature, algorithm, inputs, outputs)\n"
         "    if written and memory.paged_in_bytes:\n"
         "        self.device.launch(op.name, algorithm, outputs, inputs, attrs, 0)"),
     "a tensor on its way in counts as there": (

@@ -35,6 +35,7 @@ def images(runtime: Runtime, *shape: int) -> Tensor:
 # Identity -----------------------------------------------------------------------------------------------------------
 @pytest.mark.parametrize("network", [
     lambda: nn.Sequential(nn.Conv2d(3, 4, 3, padding=1), nn.ReLU()),
+    lambda: nn.Sequential(nn.ConvReLU2d(3, 4, 3, padding=1)),
     lambda: nn.Sequential(nn.Conv2d(3, 4, 3, stride=2), nn.BatchNorm2d(4), nn.Tanh()),
     lambda: nn.Sequential(nn.MaxPool2d(2), nn.Sigmoid(), nn.AvgPool2d(2), nn.Flatten(), nn.Linear(12, 5)),
     lambda: nn.Sequential(nn.Dropout(0.5), nn.AdaptiveAvgPool2d(3)),

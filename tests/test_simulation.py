@@ -7,11 +7,14 @@ import os
 import subprocess
 import sys
 import time
+from dataclasses import fields
 from pathlib import Path
 
 import pytest
 from simulation import Report, simulate
 from worlds import POLICIES
+
+from minidl.memory.switches import Switches
 
 FEW, MANY, BLOCK = 240, 1000, 20
 TOLD = "import sys; from simulation import simulate; print(*(simulate(int(s)).digest for s in sys.argv[1:]))"
@@ -38,9 +41,12 @@ def test_the_engine_keeps_its_promises_in_random_worlds(first):
 
 
 def test_the_worlds_contain_what_they_should():
-    """Each policy, each way to make room, plans followed and left; seldom a host so full that training ends."""
+    """Each policy, each feature on and off, each way to make room, plans followed and left; seldom a host so full that
+    training ends."""
     reports = [_facts[seed][0] if seed in _facts else survive(seed) for seed in range(120)]
     assert {report.world.policy for report in reports} == set(POLICIES)
+    for feature in fields(Switches):
+        assert {getattr(report.world.switches, feature.name) for report in reports} == {True, False}
     count = {
         "swapped": sum(r.stats.swapped_in_bytes > 0 for r in reports),
         "recomputed": sum(r.stats.recomputed_bytes > 0 for r in reports),

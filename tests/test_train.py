@@ -304,7 +304,7 @@ def test_help_explains_every_key_and_ends_well(capsys):
 
 
 def test_a_loss_that_is_not_finite_becomes_null(tmp_path):
-    result = Result("m", 1, "cpu", "passive", 1, 1, 1, LargestOp("add", 1), 1.0, 1.0, 0, 0, 0, None, None, 0,
+    result = Result("m", 1, "cpu", "passive", "tf32", 1, 1, 1, LargestOp("add", 1), 1.0, 1.0, 0, 0, 0, None, None, 0,
                     float("nan"), None)
     result.write(str(tmp_path / "r.json"))
     assert json.loads((tmp_path / "r.json").read_text())["loss"] is None
@@ -313,14 +313,14 @@ def test_a_loss_that_is_not_finite_becomes_null(tmp_path):
 
 
 def test_the_summary_leaves_out_what_the_device_does_not_know():
-    known = Result("m", 10, "sim:x", "passive", 2**30, 2**29, 2**31, LargestOp("add", 2**20), 2.0, 5.0, 0, 0, 0,
+    known = Result("m", 10, "sim:x", "passive", "tf32", 2**30, 2**29, 2**31, LargestOp("add", 2**20), 2.0, 5.0, 0, 0, 0,
                    0.5, 1.0, 0, None, None)
     text = summary(known, 1.0, ["this", "that"])
     assert "50% of the 10 images/s with unlimited memory" in text  # 10 images in 1 s instead of 2
     assert "1 s (50%) waiting for copies, 0.5 s (25%) recomputing" in text and "learnt" not in text
     assert len({line.index(word) for line, word in zip(text.splitlines()[-2:], ("this", "that"), strict=True)}) == 1
-    unknown = Result("m", 10, "cpu", "passive", 2**30, 2**29, 2**31, LargestOp("add", 2**20), 2.0, 5.0, 0, 0, 0, None,
-                     None, 0, 0.25, 0.5)
+    unknown = Result("m", 10, "cpu", "passive", "tf32", 2**30, 2**29, 2**31, LargestOp("add", 2**20), 2.0, 5.0, 0, 0, 0,
+                     None, None, 0, 0.25, 0.5)
     text = summary(unknown, None, [])
     assert "unlimited" not in text and "time lost" not in text and "loss 0.25, test accuracy 50.00%" in text
 

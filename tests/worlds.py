@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 
 import numpy as np
 from random_networks import Network
@@ -16,7 +16,19 @@ from random_networks import Network
 import minidl
 from minidl.device import profiles
 from minidl.device.profiles import Profile
-from minidl.memory.plan import AccessKey, Action, Costs, Eviction, Limits, Observation, OnDemand, Plan, Residency
+from minidl.memory.plan import (
+    AccessKey,
+    Action,
+    Costs,
+    Eviction,
+    Limits,
+    Observation,
+    OnDemand,
+    Plan,
+    Pressure,
+    Residency,
+)
+from minidl.memory.switches import Switches
 from minidl.memory.trace import TensorId, Trace
 from minidl.ops.loss import cross_entropy
 from minidl.optim import SGD, Adam, Optimizer
@@ -27,7 +39,10 @@ CLASSES = 8
 BATCH = 8
 
 KINDS = ("usual", "usual", "usual", "half a batch", "two gradients", "evaluation", "no update")
-POLICIES = ("passive", "recompute", "capuchin", "capuchin-swap", "capuchin-recompute", "auto", "chance", "chance")
+POLICIES = ("passive", "recompute", "dtr", "dtr", "capuchin", "capuchin-swap", "capuchin-recompute", "auto", "auto",
+            "chance", "chance")
+AMPLE = 4.0  # a share of the budget with which all fits
+OFF = 0.15  # how often each of the engine's features is switched off
 
 
 @dataclass(frozen=True)
@@ -55,6 +70,7 @@ class World:
     jitter: float
     stall_s: float
     iterations: tuple[Iteration, ...]
+    switches: Switches
 
 
 def world(seed: int) -> World:
@@ -73,10 +89,12 @@ def world(seed: int) -> World:
         read, keep = (draw.randrange(5) if draw.random() < 0.3 and not usual else -1 for _ in range(2))
         litter = tuple(layer for layer in range(6) if draw.random() < 0.4)
         iterations.append(Iteration("usual" if usual else draw.choice(KINDS), read, keep, litter))
+    budget_share = draw.choice([0.0, draw.random() ** 2, draw.random()])
     return World(seed, policy, draw.choice(["sgd", "momentum", "adam"]),
-                 budget_share=draw.choice([0.0, draw.random() ** 2, draw.random()]),
+                 budget_share=AMPLE if draw.random() < 0.1 else budget_share,
                  host_share=draw.choice([4.0, 4.0, 1.0, 0.8, draw.random()]), profile=profile,
-                 jitter=draw.choice([0.0, 0.5]), stall_s=draw.choice([0.0, 1e-5, 1e-3]), iterations=tuple(iterations))
+                 jitter=draw.choice([0.0, 0.5]), stall_s=draw.choice([0.0, 1e-5, 1e-3]), iterations=tuple(iterations),
+                 switches=Switches(**{feature.name: draw.random() >= OFF for feature in fields(Switches)}))
 
 
 class Chance(OnDemand):
@@ -89,7 +107,7 @@ class Chance(OnDemand):
     def __init__(self, draw: random.Random) -> None:
         self.draw = draw
 
-    def victims(self, resident: Sequence[Residency], nbytes: int) -> Sequence[Eviction]:
+    def victims(self, resident: Sequence[Residency], pressure: Pressure) -> Sequence[Eviction]:
         order = self.draw.sample(resident, len(resident))
         return [Eviction(r.tensor_id, self._action()) for r in order]
 

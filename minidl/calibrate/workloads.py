@@ -57,10 +57,10 @@ def residual(width: int, image: int, batch: int) -> Step:
 
 
 def plain(width: int, image: int, batch: int) -> Step:
-    """A chain of 3x3 convolutions with bias, and linear layers with dropout."""
+    """A chain of 3x3 convolutions with bias and ReLU, and linear layers with dropout."""
     widths = [3, *(width << stage for stage in range(STAGES))]
     convolutions = [layer for inner, outer in pairwise(widths)
-                    for layer in (nn.Conv2d(inner, outer, 3, 1, 1), nn.ReLU(inplace=True), nn.MaxPool2d(2))]
+                    for layer in (nn.ConvReLU2d(inner, outer, 3, 1, 1), nn.MaxPool2d(2))]
     features = widths[-1] * (image >> STAGES) ** 2
     return _images(nn.Sequential(
         *convolutions, nn.Flatten(), nn.Linear(features, 8 * width), nn.ReLU(inplace=True), nn.Dropout(0.5),

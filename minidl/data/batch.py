@@ -33,8 +33,9 @@ class Batch:
         return self.size * elements
 
     def upload(self, runtime: Runtime) -> tuple[Tensor, Tensor]:
-        """Images [N, C, H, W] and labels [N, *label_shape] on the device: two operations. Raises OutOfMemory."""
-        images = runtime.tensor(self.images, shape=(self.size, *self.input_shape), dtype=float32)
+        """Images [N, C, H, W], as activations are, and labels [N, *label_shape]: two operations. OutOfMemory."""
+        images = runtime.tensor(self.images, shape=(self.size, *self.input_shape),
+                                dtype=runtime.precision.activations)
         labels = runtime.tensor(self.labels, shape=(self.size, *self.label_shape), dtype=int64)
         return images, labels
 

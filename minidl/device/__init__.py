@@ -2,10 +2,12 @@
 
 from minidl.device import profiles
 from minidl.device.device import Device, DryDevice
+from minidl.device.precision import DEFAULT, precision_of
 from minidl.errors import UserError
 
 
-def create(name: str, *, poisoned: bool = False, precision: str = "tf32") -> Device:
+def create(name: str, *, poisoned: bool = False, precision: str = DEFAULT,
+           cupti: bool = False) -> Device:
     """The device of a name. Raises UserError.
 
     "cpu" or "cpu:threads" (numbers on worker threads and the wall clock; the link is measured now),
@@ -14,8 +16,14 @@ def create(name: str, *, poisoned: bool = False, precision: str = "tf32") -> Dev
     "cuda" or "cuda:<number>" (an NVIDIA GPU),
     "sim:<profile>" or "sim:<file.json>" (no numbers).
 
-    precision: of products and convolutions of fp32 tensors on a GPU, see ``device.cuda``.
+    precision: a name of ``device.precision``. A device takes from it whether products and convolutions of fp32 tensors
+    may use TF32, which changes numbers on a GPU and times on a simulated one; the CPU's are exact. A GPU that cannot
+    compute in bf16 is refused it.
+    cupti: on a GPU, time the kernels of an iteration that is measured one by one, see ``CudaDevice``.
     """
+    chosen = precision_of(precision)
+    if cupti and name.split(":")[0] != "cuda":
+        raise UserError(f"{name}: CUPTI times kernels on a GPU only (device cuda)")
     # Kernels are loaded only when numbers are wanted.
     if name == "cpu:virtual":
         from minidl.device.cpu import CpuDevice
@@ -29,17 +37,26 @@ def create(name: str, *, poisoned: bool = False, precision: str = "tf32") -> Dev
         return ThreadedCpuDevice(name, measured, poisoned=poisoned)
     if name.startswith("sim:"):
         profile = profiles.load(name[4:]) if name.endswith(".json") else profiles.get(name[4:])
+        profile = profile if chosen.tf32 else profiles.without_tf32(profile)
+        if profile.rates and profile.rates_of == "cuda":
+            from minidl.device.cuda.measured import MeasuredCuda
+
+            return MeasuredCuda(name, profile)
         if profile.rates:
             from minidl.device.fitted import SimulatedCpu
 
             return SimulatedCpu(name, profile)
+        if profile.cudnn_plans:
+            from minidl.device.cuda.simulated import SimulatedCuda
+
+            return SimulatedCuda(name, profile)
         return Device(name, profile)
     if name == "cuda" or name.startswith("cuda:"):
         if poisoned:
             raise UserError(f"{name}: freed memory can be poisoned on the CPU only")
         from minidl.device import cuda
 
-        return cuda.create(name, precision=precision)
+        return cuda.create(name, precision=chosen, cupti=cupti)
     known = ", ".join(sorted(profiles.PROFILES))
     raise UserError(f"unknown device {name!r}: cuda, cpu, cpu:virtual, cpu:<file.json>, or sim:<profile> with one of "
                     f"{known}")

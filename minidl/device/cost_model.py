@@ -14,15 +14,17 @@ Convolutions have the alternatives that cuDNN has, in three classes of equal bit
               batched products: nearer the peak, but 4 times the activations as workspace
     fft       for 5x5 and larger at stride 1: products of whole spectra, which are the workspace
 
-Knows shapes and profiles; runs nothing, and does not look at the dtype (the peaks are those of fp32).
+The transformed tiles and spectra are fp32 whatever the tensors are, as they are where products are added up in fp32.
+Knows shapes and profiles; runs nothing.
 """
 
 import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from minidl.device.profiles import Profile
-from minidl.meta import Algorithm, Cost, Meta, Shape, aligned
+from minidl.device.profiles import Profile, for_bf16
+from minidl.kernels.roles import ROLES
+from minidl.meta import Algorithm, Cost, Meta, Shape, aligned, bfloat16
 
 TENSOR_CORE_KINDS = ("conv", "matmul")
 ARITHMETIC_KINDS = ("conv", "winograd", "fft", "matmul")
@@ -47,21 +49,26 @@ def kernel_seconds(profile: Profile, kind: str, flops: float, nbytes: float) -> 
     return max(compute, memory) + profile.kernel_floor_s
 
 
+def call_seconds(profile: Profile, outputs: Sequence[Meta], cost: Cost) -> float:
+    """Device time of a call that is one kernel: ``kernel_seconds``, a product's with the peak of its dtype."""
+    if cost.kind in TENSOR_CORE_KINDS and outputs and outputs[0].dtype is bfloat16:
+        profile = for_bf16(profile)
+    return kernel_seconds(profile, cost.kind, cost.flops, cost.nbytes)
+
+
 def algorithms(profile: Profile, op_name: str, inputs: Sequence[Meta], outputs: Sequence[Meta],
                attrs: Mapping[str, Any], cost: Cost) -> tuple[Algorithm, ...]:
     """The ways to run a call. The first one's bits class is that of the deterministic mode.
 
     That class comes first, fastest first, and has a member without workspace; the others follow, fastest first.
     """
-    if op_name == "conv2d":
-        x, w, y = inputs[0].shape, inputs[1].shape, outputs[0].shape
-    elif op_name == "conv2d_dgrad":
-        y, w, x = inputs[0].shape, inputs[1].shape, outputs[0].shape
-    elif op_name == "conv2d_wgrad":
-        y, x, w = inputs[0].shape, inputs[1].shape, outputs[0].shape
-    else:
-        return (Algorithm("", kernel_seconds(profile, cost.kind, cost.flops, cost.nbytes)),)
-    return _convolution(profile, x, w, y, attrs, cost, sums_over_images=op_name == "conv2d_wgrad")
+    role = ROLES.get(op_name)
+    if role is None:
+        return (Algorithm("", call_seconds(profile, outputs, cost)),)
+    if outputs[0].dtype is bfloat16:
+        profile = for_bf16(profile)
+    x, w, y = (m.shape for m in role.pick(outputs[0], inputs))
+    return _convolution(profile, x, w, y, attrs, cost, sums_over_images=role.kind == "conv2d_wgrad")
 
 
 def _convolution(profile: Profile, x: Shape, w: Shape, y: Shape, attrs: Mapping[str, Any], cost: Cost, *,

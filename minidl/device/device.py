@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 from minidl.device.clock import COMPUTE, COPY_IN, COPY_OUT, VirtualClock
 from minidl.device.cost_model import algorithms as modelled_algorithms
 from minidl.device.profiles import Profile
+from minidl.errors import UserError
 from minidl.meta import Algorithm, Cost, Meta
 
 if TYPE_CHECKING:
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
     from minidl.memory.arena import Marks
     from minidl.memory.host_pool import Extents
 
+ATTENTION = ("auto", "composed", "fused")
 LEAST_TO_TELL = 1 << 20  # bytes copied in an iteration from which the link's speed can be told
 
 Timed = Callable[[float], None] | None  # is told the device seconds of a piece of work, once they are known
@@ -25,7 +27,7 @@ Place = tuple[int, Meta]  # where a tensor's bytes start in the arena, and how i
 
 
 class Operand(Protocol):
-    """What a launch must know of a storage: its description, and its base's block."""
+    """What a launch must know of a storage: its description, the block that its bytes are in, and whose these are."""
 
     @property
     def meta(self) -> Meta: ...
@@ -33,16 +35,20 @@ class Operand(Protocol):
     @property
     def base(self) -> Any: ...
 
+    @property
+    def block(self) -> Any: ...
+
 
 def place(operand: Operand) -> Place:
     """Where an operand lies now. Take it when the work is issued: blocks may move later, in stream order."""
-    return operand.base.block.offset, operand.meta
+    return operand.block.offset, operand.meta
 
 
 class Device:
     """A device without numerics on the virtual clock: the simulator, and the base of the others."""
 
     has_values = False
+    reserved_bytes = 0  # of every budget, what the device needs for itself
     dlpack_device = (1, 0)  # its kind and number for DLPack: host memory
     wall_clock = False  # seconds are measured: they differ from run to run, and are known only afterwards
     measured_iterations = 1  # how many iterations the durations in a trace are the median of
@@ -50,6 +56,7 @@ class Device:
     def __init__(self, name: str, profile: Profile) -> None:
         self.name = name
         self.profile = profile
+        self._attention = ATTENTION[0]
         self.clock = VirtualClock()
         self.positions = self.clock.positions  # the events of all that each stream was given so far
         self._launch_overhead_s = profile.launch_overhead_s
@@ -75,6 +82,27 @@ class Device:
     def lay_out_leaf(self, leaf: Meta) -> Meta:
         """How a leaf shall lie, which is described in C order."""
         return leaf
+
+    @property
+    def attention(self) -> str:
+        """Whether attention is ``composed`` of products and a softmax, is one operation (``fused``) wherever that can
+        run, or is what the device does best (``auto``). It decides bits and bytes. Raises UserError for another name.
+        """
+        return self._attention
+
+    @attention.setter
+    def attention(self, value: str) -> None:
+        if value not in ATTENTION:
+            raise UserError(f"attention is {', '.join(ATTENTION[:-1])} or {ATTENTION[-1]}, not {value!r}")
+        self._attention = value
+
+    def fuses_attention(self, q: Meta, k: Meta, mask: Meta | None, *, heads: int, causal: bool, p: float) -> bool:
+        """Whether attention of these operands is to be ``ops.scaled_dot_product_attention``, or composed.
+
+        ``auto`` is composed here: the simulator's constants stand for frameworks that composed it, and on the CPU one
+        program has the same bits as before.
+        """
+        return self.attention == "fused"
 
     # Work on the compute stream ------------------------------------------------------------------------------
     def launch(self, op_name: str, algorithm: Algorithm, outputs: Sequence[Operand], inputs: Sequence[Operand],
@@ -135,9 +163,14 @@ class Device:
 
     def wait_marks(self, stream: int, marks: "Marks") -> None:
         """Wait for every stream that used some bytes before, except the waiting one, which is in order anyway."""
-        for on, position in enumerate(marks):
-            if on != stream:
-                self.wait(stream, on, position)
+        waited = self._waited[stream]
+        computed, copied_out, copied_in = marks
+        if copied_out > waited[COPY_OUT] and stream != COPY_OUT:
+            self.wait(stream, COPY_OUT, copied_out)
+        if copied_in > waited[COPY_IN] and stream != COPY_IN:
+            self.wait(stream, COPY_IN, copied_in)
+        if stream != COMPUTE and computed > waited[COMPUTE]:
+            self.wait(stream, COMPUTE, computed)
 
     def synchronize(self, stream: int, position: int) -> None:
         """The host waits for a position of a stream."""
@@ -145,6 +178,10 @@ class Device:
 
     def settle(self) -> None:
         """Return when the times of all that was launched are known: on a modelled clock they are."""
+
+    def measure(self, on: bool) -> None:
+        """Say whether what comes, up to the iteration's end, will be measured: a device may then look more closely, at
+        the price of speed. On a modelled clock there is nothing to look at."""
 
     def landed(self, copied_out: int) -> bool:
         """Whether a copy out will have finished, as far as is known, when the work launched so far has."""
@@ -180,8 +217,18 @@ class Device:
         return np.full(meta.shape, np.nan if meta.dtype.floating else 0, dtype=meta.dtype.name)
 
     def share(self, operand: Operand) -> Any:
-        """A copy of a value in this device's memory, with the methods of DLPack: here a host array."""
-        return self.read(operand)
+        """A copy of a value in this device's memory, with the methods of DLPack: here in host memory."""
+        from minidl.device import dlpack
+
+        value = self.read(operand)
+        return dlpack.of_host(value) if value.dtype.name == "bfloat16" else value
+
+    def fetch(self, array: Any) -> "np.ndarray":
+        """A host copy of another library's array that its library does not copy to the host itself.
+
+        Raises UserError where this device cannot reach it.
+        """
+        raise UserError(f"{self.name} cannot read a {type(array).__name__} where it lies: copy it to the host first")
 
     def interface(self, operand: Operand) -> dict[str, Any]:
         """A value as ``__cuda_array_interface__`` describes it, at its place. Raises AttributeError: not here."""
@@ -199,11 +246,17 @@ class DryDevice(Device):
                    cost: Cost) -> tuple[Algorithm, ...]:
         return self._device.algorithms(op_name, inputs, outputs, attrs, cost)
 
+    def usable_bytes(self, budget_bytes: int) -> int:
+        return self._device.usable_bytes(budget_bytes)
+
     def lay_out(self, op_name: str, inputs: tuple[Meta, ...], outputs: tuple[Meta, ...]) -> tuple[Meta, ...]:
         return self._device.lay_out(op_name, inputs, outputs)
 
     def lay_out_leaf(self, leaf: Meta) -> Meta:
         return self._device.lay_out_leaf(leaf)
+
+    def fuses_attention(self, q: Meta, k: Meta, mask: Meta | None, *, heads: int, causal: bool, p: float) -> bool:
+        return self._device.fuses_attention(q, k, mask, heads=heads, causal=causal, p=p)
 
     def launch(self, op_name: str, algorithm: Algorithm, outputs: Sequence[Operand], inputs: Sequence[Operand],
                attrs: dict[str, Any], workspace: int, timed: Timed = None) -> int:

@@ -20,6 +20,7 @@ from minidl.device.cost_model import kernel_seconds
 from minidl.device.device import Device
 from minidl.device.profiles import Profile
 from minidl.kernels.cpu import ALGORITHMS
+from minidl.kernels.roles import ROLES
 from minidl.meta import Algorithm, Cost, Meta
 
 NEAR_BYTES = 8 * 2**20  # what a call finds in a cache that others share with it
@@ -42,7 +43,12 @@ def terms(op_name: str, inputs: Sequence[Meta], outputs: Sequence[Meta], attrs: 
 
 def keys(op_name: str, algorithm: str, inputs: Sequence[Meta], outputs: Sequence[Meta],
          attrs: Mapping[str, Any]) -> Iterator[str]:
-    """Under which names rates of a call may be found, the most special first."""
+    """Under which names rates of a call may be found, the most special first.
+
+    A convolution with ReLU has those of the one without: what it does more takes no time that could be measured.
+    """
+    if op_name in ROLES:
+        op_name = ROLES[op_name].kind
     name = f"{op_name}/{algorithm}" if algorithm else op_name
     window = _window(op_name, inputs, outputs)
     if window is not None:
@@ -87,14 +93,8 @@ class SimulatedCpu(Device):
 
 
 def _window(op_name: str, inputs: Sequence[Meta], outputs: Sequence[Meta]) -> tuple[Meta, Meta, Meta] | None:
-    """(x, w, y) of a convolution in any of its three roles; None for other operations."""
-    if op_name == "conv2d":
-        return inputs[0], inputs[1], outputs[0]
-    if op_name == "conv2d_dgrad":
-        return outputs[0], inputs[1], inputs[0]
-    if op_name == "conv2d_wgrad":
-        return inputs[1], outputs[0], inputs[0]
-    return None
+    """(x, w, y) of a convolution in any of its roles; None for other operations."""
+    return ROLES[op_name].pick(outputs[0], inputs) if op_name in ROLES else None
 
 
 def _in_place(w: Meta, attrs: Mapping[str, Any]) -> bool:

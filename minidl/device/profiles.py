@@ -8,7 +8,8 @@ import difflib
 import json
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import asdict, dataclass, field, fields, replace
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -16,8 +17,10 @@ from minidl.errors import UserError
 
 KINDS = ("conv", "winograd", "fft", "matmul", "elementwise", "reduce", "pool", "copy")
 TERMS = ("calls", "flops", "bytes", "far_bytes", "columns", "weights")  # of work, in ``rates``
-OPTIONAL = ("rates",)
-MAY_BE_ZERO = ("link_latency_s", "launch_overhead_s", "kernel_floor_s", "half_fill_flops", "half_fill_bytes")
+OPTIONAL = ("rates", "rates_of", "cudnn_plans", "bf16_flops")
+TEXTS = ("name", "title", "rates_of", "cudnn_plans")
+MAY_BE_ZERO = ("link_latency_s", "launch_overhead_s", "kernel_floor_s", "half_fill_flops", "half_fill_bytes",
+                "bf16_flops")
 MIB = 2**20
 
 
@@ -36,7 +39,12 @@ class Profile:
     efficiency            kind of work -> fraction of its peak that a kernel reaches when it fills the GPU: of the
                           arithmetic for conv, winograd, fft and matmul, of the bandwidth (and peak) for the others.
     rates                 of a machine that was measured (``minidl.calibrate``): operation and algorithm -> term of its
-                          work -> seconds a unit of it takes; see ``device/fitted.py``. Empty for a GPU.
+                          work -> seconds a unit of it takes; see ``device/fitted.py``. Empty for one by its datasheet.
+    rates_of              whose kernels these are: "cpu", or "cuda" for a GPU that was measured (``bench/gpu.py``).
+    cudnn_plans           the GPU whose listed plans of cuDNN its convolutions have (``device/cuda/listed.py``), as
+                          ``h200``; "": they have modelled algorithms.
+    bf16_flops            peak that convolutions by GEMM and matrix products use on bf16 tensors: that of tensor cores
+                          (dense, added up in fp32); 0 where these take no bf16, and it is as for fp32 tensors.
     """
 
     name: str
@@ -55,13 +63,16 @@ class Profile:
     host_memory_bytes: int
     efficiency: Mapping[str, float] = field(hash=False)
     rates: Mapping[str, Mapping[str, float]] = field(default_factory=dict, hash=False)
+    rates_of: str = "cpu"
+    cudnn_plans: str = ""
+    bf16_flops: float = 0.0
 
     def __post_init__(self) -> None:
         missing = [kind for kind in KINDS if kind not in self.efficiency]
         if missing:
             raise UserError(f"profile {self.name!r}: no efficiency for {', '.join(missing)}")
         for key, value in asdict(self).items():
-            if key in ("name", "title", "efficiency", "rates"):
+            if key in (*TEXTS, "efficiency", "rates"):
                 continue
             zero_too = key in MAY_BE_ZERO
             if not (0 < value < math.inf or value == 0 and zero_too):
@@ -106,7 +117,8 @@ LINK_LATENCY_S = 10e-6
 
 # Peaks and bandwidths: NVIDIA's datasheets, the SXM board where there are two. Capacity: what the driver reports, less
 # 512 MiB of context and library memory; 15,127 MiB on the P100 is what TensorFlow 1 had there. Host memory is nominal,
-# but for the P100's 256 GB (the machine of the Capuchin paper). half_fill: about 10 us at the fp32 peak, 4 to 7 us at
+# but for the P100's 256 GB (the machine of the Capuchin paper). The peaks of bf16 are the tensor cores', dense,
+# added up in fp32. half_fill: about 10 us at the fp32 peak, 4 to 7 us at
 # the tensor cores'; 3 us at the memory's bandwidth.
 PROFILES: dict[str, Profile] = {p.name: p for p in (
     # Tesla P100 16 GB (SXM2, where the speeds above were measured): 10.6 TFLOP/s, HBM2 732 GB/s.
@@ -118,6 +130,11 @@ PROFILES: dict[str, Profile] = {p.name: p for p in (
             12.7e9, 9.6e9, LINK_LATENCY_S,
             launch_overhead_s=5e-6, kernel_floor_s=2.5e-6, half_fill_flops=1e8, half_fill_bytes=2e6,
             host_memory_bytes=256_000_000_000, efficiency=PASCAL),
+    # The P100 with what cuDNN 9.10, the last version for it, offers in NCHW.
+    Profile("p100-cudnn", "NVIDIA P100 16 GB, convolutions as cuDNN has them", 15_127 * MIB, 10.6e12, 10.6e12, 732e9,
+            PCIE3, PCIE3, LINK_LATENCY_S,
+            launch_overhead_s=5e-6, kernel_floor_s=2.5e-6, half_fill_flops=1e8, half_fill_bytes=2e6,
+            host_memory_bytes=256_000_000_000, efficiency=PASCAL, cudnn_plans="p100"),
     # Tesla P40: 12 TFLOP/s, 24 GB GDDR5 (less a sixteenth for ECC) at 346 GB/s.
     Profile("p40", "NVIDIA P40 24 GB", (22_919 - 512) * MIB, 12e12, 12e12, 346e9, PCIE3, PCIE3, LINK_LATENCY_S,
             launch_overhead_s=5e-6, kernel_floor_s=2.5e-6, half_fill_flops=1.2e8, half_fill_bytes=1e6,
@@ -129,15 +146,15 @@ PROFILES: dict[str, Profile] = {p.name: p for p in (
     # A100 SXM 80 GB: 19.5 TFLOP/s fp32, 156 TF32 (dense), 2,039 GB/s, PCIe 4.0.
     Profile("a100", "NVIDIA A100 80 GB", (81_920 - 512) * MIB, 19.5e12, 156e12, 2.039e12, PCIE4, PCIE4, LINK_LATENCY_S,
             launch_overhead_s=4e-6, kernel_floor_s=2e-6, half_fill_flops=1e9, half_fill_bytes=6e6,
-            host_memory_bytes=1_024_000_000_000, efficiency=AMPERE),
+            host_memory_bytes=1_024_000_000_000, efficiency=AMPERE, bf16_flops=312e12),
     # H100 SXM 80 GB: 67 TFLOP/s fp32, 989 TF32 with sparsity, so 494 dense, 3.35 TB/s, PCIe 5.0.
     Profile("h100", "NVIDIA H100 80 GB", (81_559 - 512) * MIB, 67e12, 494e12, 3.35e12, PCIE5, PCIE5, LINK_LATENCY_S,
             launch_overhead_s=4e-6, kernel_floor_s=2e-6, half_fill_flops=2e9, half_fill_bytes=10e6,
-            host_memory_bytes=1_024_000_000_000, efficiency=HOPPER),
+            host_memory_bytes=1_024_000_000_000, efficiency=HOPPER, bf16_flops=989e12),
     # H200 SXM 141 GB: the H100's peaks, 4.8 TB/s.
     Profile("h200", "NVIDIA H200 141 GB", (143_771 - 512) * MIB, 67e12, 494e12, 4.8e12, PCIE5, PCIE5, LINK_LATENCY_S,
             launch_overhead_s=4e-6, kernel_floor_s=2e-6, half_fill_flops=2e9, half_fill_bytes=14e6,
-            host_memory_bytes=1_024_000_000_000, efficiency=HOPPER),
+            host_memory_bytes=1_024_000_000_000, efficiency=HOPPER, cudnn_plans="h200", bf16_flops=989e12),
     # T4: 8.1 TFLOP/s, 16 GB GDDR6 at 320 GB/s.
     Profile("t4", "NVIDIA T4 16 GB", (15_360 - 512) * MIB, 8.1e12, 8.1e12, 320e9, PCIE3, PCIE3, LINK_LATENCY_S,
             launch_overhead_s=5e-6, kernel_floor_s=2.5e-6, half_fill_flops=8e7, half_fill_bytes=1e6,
@@ -149,11 +166,11 @@ PROFILES: dict[str, Profile] = {p.name: p for p in (
     # GeForce RTX 3090: 35.6 TFLOP/s, TF32 (dense) the same, 936 GB/s, PCIe 4.0.
     Profile("rtx3090", "NVIDIA RTX 3090 24 GB", (24_576 - 512) * MIB, 35.6e12, 35.6e12, 936e9, PCIE4, PCIE4,
             LINK_LATENCY_S, launch_overhead_s=4e-6, kernel_floor_s=2e-6, half_fill_flops=3.5e8, half_fill_bytes=2.8e6,
-            host_memory_bytes=64_000_000_000, efficiency=GEFORCE),
+            host_memory_bytes=64_000_000_000, efficiency=GEFORCE, bf16_flops=71e12),
     # GeForce RTX 4090: 82.6 TFLOP/s, TF32 (dense) the same, 1,008 GB/s, PCIe 4.0.
     Profile("rtx4090", "NVIDIA RTX 4090 24 GB", (24_564 - 512) * MIB, 82.6e12, 82.6e12, 1.008e12, PCIE4, PCIE4,
             LINK_LATENCY_S, launch_overhead_s=4e-6, kernel_floor_s=2e-6, half_fill_flops=6e8, half_fill_bytes=3e6,
-            host_memory_bytes=64_000_000_000, efficiency=GEFORCE),
+            host_memory_bytes=64_000_000_000, efficiency=GEFORCE, bf16_flops=165e12),
     # Not a GPU: round numbers of a 2-core machine, the clock of the CPU device on virtual time.
     Profile("cpu", "a 2-core machine (nominal)", 16 * 2**30, 100e9, 100e9, 10e9, 5e9, 5e9, LINK_LATENCY_S,
             launch_overhead_s=5e-6, kernel_floor_s=2e-6, half_fill_flops=1e5, half_fill_bytes=1e4,
@@ -172,6 +189,17 @@ def get(name: str) -> Profile:
     if profile is None:
         raise UserError(f"no GPU profile {name!r}{_nearest(name.lower(), list(PROFILES))}")
     return profile
+
+
+@cache
+def for_bf16(profile: Profile) -> Profile:
+    """The profile as products of bf16 tensors see it."""
+    return replace(profile, tensor_flops=profile.bf16_flops) if profile.bf16_flops else profile
+
+
+def without_tf32(profile: Profile) -> Profile:
+    """The profile with exact products of fp32 tensors, on its ordinary cores."""
+    return replace(profile, tensor_flops=profile.peak_flops)
 
 
 def to_json(profile: Profile) -> str:
@@ -203,7 +231,7 @@ def load(path: str | Path) -> Profile:
 
 def _check_type(path: str | Path, name: str, value: Any) -> None:
     """Raises UserError unless the value is of the kind that its field wants."""
-    if name in ("name", "title"):
+    if name in TEXTS:
         good, wanted = isinstance(value, str), "a string"
     elif name == "efficiency":
         good, wanted = _is_object_of_numbers(value), "an object of numbers"

@@ -85,6 +85,10 @@ def relu(x: Number) -> Number:
     return typed(0, x) if x <= ZERO else x
 
 
+def add_relu(a: Number, b: Number) -> Number:
+    return relu(a + b)
+
+
 def relu_grad(dy: Number, y: Number) -> Number:
     """dy where y > 0, else 0; selected rather than multiplied, as 0 times infinity is not 0."""
     return typed(0, dy) if y <= ZERO else dy

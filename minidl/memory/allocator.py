@@ -14,10 +14,11 @@ from minidl.device.device import Device
 from minidl.memory.arena import NO_MARKS, Arena, Block, between, unite_marks
 from minidl.memory.host_pool import HostPool
 from minidl.memory.storage import IN, OUT, SWAPPING_IN, SWAPPING_OUT, Storage
+from minidl.meta import aligned
 
 
 def storage_of(block: Block) -> Storage | None:
-    """Whose bytes a block holds; None if it is free, or a workspace."""
+    """Whose bytes a block holds; None if it is free."""
     return block.owner() if isinstance(block.owner, weakref.ref) else None
 
 
@@ -35,11 +36,11 @@ class Allocator:
         self.swapped_in_bytes = 0
         self.moved_bytes = 0
 
-    def free(self, block: Block) -> None:
-        """Free a block that only the compute stream has used since it was allocated."""
+    def take_back(self, block: Block, nbytes: int) -> None:
+        """The compute stream was the only one to use the first ``nbytes`` of a block that the arena has lent."""
         marks = (self._positions[COMPUTE], 0, 0)
-        self.device.poison(block.offset, block.size, marks)
-        self.arena.free(block, marks)
+        self.device.poison(block.offset, aligned(nbytes), marks)
+        self.arena.touched(block, marks)
 
     def leave_device(self, storage: Storage) -> None:
         """Free the block of a storage, whatever copies of it are under way: the marks name them."""
@@ -139,6 +140,16 @@ class Allocator:
             hole.marks = (self._positions[COMPUTE], hole.marks[1], hole.marks[2])
             start = hole.offset
             device.poison(start, end - start, hole.marks)
+
+    def move(self, storage: Storage, block: Block) -> None:
+        """Move the bytes of a storage to a fresh block, in stream order."""
+        origin = storage.block
+        assert origin is not None
+        self.device.wait_marks(COMPUTE, unite_marks(block.marks, (0, storage.copied_out, storage.copied_in)))
+        self.device.move(block.offset, origin.offset, origin.size)
+        self.moved_bytes += origin.size
+        self.leave_device(storage)
+        storage.block = block
 
     def check(self) -> None:
         """Raises AssertionError unless arena and host pool are consistent."""

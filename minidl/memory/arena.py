@@ -126,7 +126,7 @@ class Arena:
         if index == len(keys):
             return None
         if high:
-            index = max(range(index, len(keys)), key=lambda i: keys[i] & mask)
+            index = bisect_left(keys, max(keys[index:], key=mask.__and__))
         offset = keys.pop(index) & mask
         free = self._free_at[offset]
         previous, following = free.previous, free.next
@@ -155,31 +155,52 @@ class Arena:
             self.peak_bytes = used
         return block
 
+    def lend(self, nbytes: int) -> Block | None:
+        """The free block that ``allocate`` would take ``nbytes`` from, at its low end; None if no free block is large
+        enough. It stays free, though it counts in ``peak_bytes``: for what is over before anything is allocated or
+        freed. Who has used it says so with :meth:`touched`."""
+        alignment = self._alignment
+        size = -(-nbytes // alignment) * alignment
+        keys = self._keys
+        index = bisect_left(keys, size << self._shift)
+        if index == len(keys):
+            return None
+        if self.used_bytes + size > self.peak_bytes:
+            self.peak_bytes = self.used_bytes + size
+        return self._free_at[keys[index] & self._mask]
+
+    def touched(self, block: Block, marks: Marks) -> None:
+        """A free block that was lent was last used at ``marks``."""
+        if block.owner is not None:
+            raise AssertionError(f"{block} was lent, and is not free")
+        block.marks = unite_marks(block.marks, marks)
+
     def allocate_at(self, offset: int, nbytes: int, owner: object) -> Block | None:
         """A block of ``nbytes`` that starts at ``offset``, or None if not all of these bytes are free."""
         if owner is None or offset % self._alignment:
             raise AssertionError(f"a block at {offset}, aligned to {self._alignment}, for {owner}")
         size = -(-max(nbytes, 1) // self._alignment) * self._alignment
-        free = next((b for b in self._free_at.values() if b.offset <= offset and offset + size <= b.offset + b.size),
-                    None)
-        if free is None:
+        start = max(filter(offset.__ge__, self._free_at), default=None)  # of the nearest free block at or below it
+        if start is None:
             return None
-        del self._free_at[free.offset]
-        del self._keys[bisect_left(self._keys, free.size << self._shift | free.offset)]
-        block = Block(offset, size, owner, free.marks, None, None)
-        members = [block]
-        if free.offset < offset:
-            members.insert(0, Block(free.offset, offset - free.offset, None, free.marks, None, None))
-        end = free.offset + free.size
-        if offset + size < end:
-            members.append(Block(offset + size, end - offset - size, None, free.marks, None, None))
-        left = free.previous
-        for member in members:
-            self._link(left, member)
-            if member.owner is None:
-                self._insert(member)
-            left = member
-        self._link(left, free.next)
+        free = self._free_at[start]
+        before, after = offset - start, start + free.size - offset - size
+        if after < 0:
+            return None
+        del self._free_at[start]
+        del self._keys[bisect_left(self._keys, free.size << self._shift | start)]
+        previous, following = free.previous, free.next
+        if before:
+            previous = Block(start, before, None, free.marks, None, None)
+            self._link(free.previous, previous)
+            self._insert(previous)
+        if after:
+            following = Block(offset + size, after, None, free.marks, None, None)
+            self._link(following, free.next)
+            self._insert(following)
+        block = Block(offset, size, owner, free.marks, previous, following)
+        self._link(previous, block)
+        self._link(block, following)
         self.used_bytes += size
         self.peak_bytes = max(self.peak_bytes, self.used_bytes)
         return block

@@ -8,41 +8,35 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from minidl.memory.storage import Storage
-from minidl.meta import Meta
 
 Pair = tuple[int, int]  # (output, input)
 
 
-def candidates(signature: Any, inputs: Sequence[Storage], outputs: Sequence[Storage]) -> Iterator[Pair]:
-    """The pairs that the op allows and whose bytes coincide: the input is all of its base, lies as the output will, and
-    is used once."""
-    for output, position in signature.op.donates:
-        if position >= len(inputs):  # an optional input that was not given
-            continue
-        storage = inputs[position]
-        base = storage.base
-        meta, written = storage.meta, outputs[output].meta
-        if (base.nbytes == written.nbytes and _lie_alike(meta, written) and meta.nbytes == base.nbytes
-                and sum(other.base is base for other in inputs) == 1):
+def candidates(signature: Any, inputs: Sequence[Storage]) -> Iterator[Pair]:
+    """The pairs that the op allows and whose bytes coincide: the input is all of its base, and is used once."""
+    for output, position in signature.donates:
+        if _whole(inputs, position):
             yield output, position
 
 
-def free(signature: Any, inputs: Sequence[Storage], outputs: Sequence[Storage], given: int) -> list[Pair]:
+def free(signature: Any, inputs: Sequence[Storage], given: int) -> list[Pair]:
     """Donations that cost nothing: the handle was given away, and nobody else can ask for the value.
 
     Leaves are not given away: what was computed from them may have to be computed again.
     """
     chosen: list[Pair] = []
-    for output, position in candidates(signature, inputs, outputs):
+    for output, position in signature.donates:
+        if not given >> position & 1:
+            continue
         base = inputs[position].base
-        if (given >> position & 1 and base.refs == 1 and base.call is not None
+        if (base.refs == 1 and base.call is not None and _whole(inputs, position)
                 and all(output != o and position != p for o, p in chosen)):
             chosen.append((output, position))
     return chosen
 
 
-def _lie_alike(one: Meta, other: Meta) -> bool:
-    """Whether two dense tensors have their elements in the same order."""
-    if one.contiguous and other.contiguous:
-        return True
-    return one.shape == other.shape and one.strides == other.strides
+def _whole(inputs: Sequence[Storage], position: int) -> bool:
+    """Whether an input is all of its base, and no other input has anything of that."""
+    storage = inputs[position]
+    base = storage.base
+    return storage.nbytes == base.nbytes and [other.base for other in inputs].count(base) == 1

@@ -12,7 +12,6 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from statistics import median
-from typing import Any
 
 from minidl.memory.plan import AccessKey, Action, Costs, Limits, Observation, Plan, Policy
 from minidl.memory.planning.static import with_static_times
@@ -98,14 +97,15 @@ class Guide:
         self.entries: list[Entry] = []
         self.active: Entry | None = None
         self.diverged = 0  # iterations that left every known sequence
+        self.measuring = False  # the next iteration is measured if it is like the last one
         self._steps: list[Step] = []
         self._drifts: list[Costs] = []  # what the link has cost in the latest iterations, while that is not as planned
         self._recalled: list[tuple[Trace, Plan]] = []
         self._measured: dict[int, list[Trace]] = {}  # of sequences that were seen, but not often enough, by their hash
 
-    def follow(self, signature: Signature, inputs: Sequence[Any], outputs: Sequence[Any]) -> Actions | None:
+    def follow(self, signature: Signature, read: tuple[TensorId, ...], made: tuple[TensorId, ...]) -> Actions | None:
         """Note the next call; what is to be done after it, if it is the one that was expected."""
-        step = (signature, tuple([s.base.tensor_id for s in inputs]), tuple([s.tensor_id for s in outputs]))
+        step = signature, read, made
         position = len(self._steps)
         self._steps.append(step)
         entry = self.active
@@ -160,6 +160,7 @@ class Guide:
         link: seconds a byte that copies out and in have taken.
         """
         steps, self._steps = self._steps, []
+        self.measuring = False
         if self.switches.feedback and self._drifted(link):
             for each in self.entries:
                 each.adopt(self.policy.plan(each.trace, self.costs, self.limits))
@@ -181,6 +182,7 @@ class Guide:
         known = self._find(steps)
         if known is None:
             known = self._measure(steps, measure)
+            self.measuring = known is None
         # The latest sequence is tried first in the next iteration.
         self.active = known if known is not None else (self.entries[-1] if self.entries else None)
 

@@ -64,7 +64,7 @@ class Ledger:
         """Count the outputs; the algorithm is the one with the least workspace."""
         algorithm = min(signature.algorithms, key=lambda a: a.workspace)
         name = signature.op.name
-        taken = donation.free(signature, inputs, outputs, given)
+        taken = donation.free(signature, inputs, given)
         for _, position in taken:
             base = inputs[position].base
             if base.memory is self:
@@ -104,7 +104,7 @@ class Ledger:
     def launched(self) -> None:
         """There are no blocks to take from inputs."""
 
-    def free_workspace(self, block: Any) -> None:
+    def free_workspace(self, block: Any, nbytes: int) -> None:
         """There is none."""
 
     def deallocate(self, storage: Storage, *, record_gone: bool = False) -> None:
@@ -136,7 +136,7 @@ def working_set(signature: Any, inputs: Sequence[Storage], outputs: Sequence[Sto
     total = sum(aligned(base.nbytes) for base in {s.base for s in inputs}) + sum(aligned(o.nbytes) for o in outputs)
     used_outputs: set[int] = set()
     used_inputs: set[int] = set()
-    for output, position in donation.candidates(signature, inputs, outputs):
+    for output, position in donation.candidates(signature, inputs):
         if output not in used_outputs and position not in used_inputs:
             used_outputs.add(output)
             used_inputs.add(position)

@@ -12,7 +12,9 @@ from threading import get_ident
 from minidl.device.clock import COMPUTE
 from minidl.device.device import Device
 from minidl.errors import Unrecoverable
+from minidl.memory import region
 from minidl.memory.arena import Block
+from minidl.memory.boundary import pack_survivors
 from minidl.memory.guide import Actions, Returns
 from minidl.memory.placing import Placer
 from minidl.memory.plan import AccessKey, Action, Policy
@@ -217,6 +219,10 @@ class Manager(Placer):
         """A dropped storage has its bytes again: a replay's target, or what came by on the way."""
         self.dropped.pop(storage.me, None)
         self.kept[storage.me] = storage.access_count
+        region.found(storage)
+        storage.replayed_at = now = self.tracker.sequence
+        for read in storage.inputs:
+            read.base.replayed_at = now
 
     def drop_again(self, storages: Iterable[Storage]) -> None:
         """Without collective recomputation: what a replay made on its way goes, if it may."""
@@ -253,17 +259,15 @@ class Manager(Placer):
         self.bury()
         self._impure = False
         if self.guide is not None and not failed:
-            # Little is left now, and wherever it lies it would split the space that the plan counts on. Planned
-            # addresses count on it at the low end; without them the persistent end will do.
+            # Little is left now, and wherever it lies it would split the space that the plan counts on.
+            self.busy = True
             if self.guide.addressed:
-                blocks = list(self.arena.blocks())
-                slide = None if any(map(in_flight, blocks)) else (blocks[0], blocks[-1])
-            else:
+                pack_survivors(self.allocator, live)
+            else:  # the persistent end will do
                 slide = self.arena.cheapest_slide(self.arena.free_bytes, in_flight)
-            if slide is not None:
-                self.busy = True
-                self.allocator.slide(*slide)
-                self.busy = False
+                if slide is not None:
+                    self.allocator.slide(*slide)
+            self.busy = False
         self.prefetches.clear()
         self.evicted.clear()
         self.kept.clear()

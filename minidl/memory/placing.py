@@ -56,29 +56,32 @@ class Placer(Space):
         given: the inputs that are used for the last time (bits); saved: those that this call keeps for its gradient.
         Raises OutOfMemory, or what a copy raises, with every output unplaced again.
         """
-        op = signature.op
         self.thread = get_ident()
         if self.orphans:
             self.bury()
         if self.coupled:
             self._wait_for_copies()
         self.busy = True
-        if op.donates:
-            pairs = donation.free(signature, inputs, outputs, given)
-            for target, position in pairs:
+        if given and signature.donates:
+            for target, position in donation.free(signature, inputs, given):
                 self._take_over(outputs[target], inputs[position].base)
-            if pairs:
-                self.tracker.donated(tuple((outputs[o].tensor_id, inputs[p].base.tensor_id) for o, p in pairs))
+        guide, high = self.guide, signature.op.long_lived
+        addressed = guide is not None and guide.addressed
         try:
             for output in outputs:
                 if output.block is None:
-                    block = self._place(signature, inputs, outputs, output, saved)
+                    # Where it fits is the whole answer if there is room, and no plan that says where.
+                    block = None if addressed else self.arena.allocate(output.nbytes, output.me, high=high)
+                    if block is None:
+                        block = self._place(signature, inputs, outputs, output, saved)
                     self.device.wait_marks(COMPUTE, block.marks)
                     output.block = block
                     output.residency += 1
                     output.status = IN  # fresh: RECOMPUTE -> IN is its first edge
                     self.residents[output.me] = None
-            return self._workspace(signature, inputs, outputs)
+            algorithm, workspace = signature.algorithms[0], None
+            if algorithm.workspace:
+                algorithm, workspace = self._workspace(signature, inputs, outputs)
         except BaseException:
             self.launched()
             self.busy = False
@@ -86,8 +89,8 @@ class Placer(Space):
                 if output.block is not None:
                     self.deallocate(output)
             raise
-        finally:
-            self.busy = False
+        self.busy = workspace is not None  # until it is given back nothing may be freed: it could unite with it
+        return algorithm, workspace
 
     def _wait_for_copies(self) -> None:
         """Without decoupled swapping: what was being copied while the last call ran must have ended before this one."""
@@ -100,7 +103,7 @@ class Placer(Space):
                saved: Sequence[int]) -> Block:
         """A block for one output: where the plan wants it, or where it fits, or what can be made free."""
         guide = self.guide
-        high = signature.op.long_lived or output.persistent
+        high = signature.op.long_lived
         if guide is not None and guide.addressed:
             address = guide.address(output)
             if address is not None:
@@ -122,31 +125,34 @@ class Placer(Space):
 
     def _workspace(self, signature: Any, inputs: Sequence[Storage],
                    outputs: Sequence[Storage]) -> tuple[Algorithm, Block | None]:
-        """The fastest algorithm whose workspace is free; only the least workspace is worth an eviction."""
+        """The fastest algorithm whose workspace is free, with the block that lends it; only the least workspace is
+        worth an eviction."""
         arena = self.arena
-        if self.leaving and signature.algorithms[0].workspace:
+        if self.leaving:
             self._reclaim_landed()
         for position, algorithm in enumerate(signature.algorithms):
             if not algorithm.workspace:
                 return algorithm, None
-            block = arena.allocate(algorithm.workspace, self)
+            block = arena.lend(algorithm.workspace)
             if block is None and position + 1 < len(signature.algorithms) and not (
                     self.guide is not None and self.guide.addressed):
                 gain_seconds = signature.algorithms[position + 1].seconds - algorithm.seconds
                 if self._slide_for(algorithm.workspace, gain_seconds):
-                    block = arena.allocate(algorithm.workspace, self)
+                    block = arena.lend(algorithm.workspace)
             if block is not None:
                 self.device.wait_marks(COMPUTE, block.marks)
                 return algorithm, block
         algorithm = min(signature.algorithms, key=lambda a: a.workspace)
-        pinned = _with_bytes(inputs, outputs)
-        block = self._allocate(algorithm.workspace, self, pinned, signature.op.name)
+        self._make_room(algorithm.workspace, _with_bytes(inputs, outputs), signature.op.name)
+        block = arena.lend(algorithm.workspace)
+        assert block is not None
         self.device.wait_marks(COMPUTE, block.marks)
         return algorithm, block
 
-    def free_workspace(self, block: Block) -> None:
+    def free_workspace(self, block: Block, nbytes: int) -> None:
         """The call has been launched; whoever uses these bytes next is after it on the stream."""
-        self.allocator.free(block)
+        self.allocator.take_back(block, nbytes)
+        self.busy = False
 
     def _take_over(self, output: Storage, base: Storage) -> None:
         block = base.block
@@ -155,6 +161,7 @@ class Placer(Space):
         output.residency += 1
         block.owner = output.me
         self.written_over.append(base)
+        self.tracker.donated(output.tensor_id, base.tensor_id)
         output.status = IN
         self.residents[output.me] = None
         if base.host is not None:
@@ -175,7 +182,7 @@ class Placer(Space):
         pinned = _with_bytes(inputs, outputs)
         try:
             return self._allocate(output.nbytes, output.me, pinned, signature.op.name,
-                                  high=signature.op.long_lived or output.persistent)
+                                  high=signature.op.long_lived)
         except OutOfMemory:
             for _, base in self._candidates(signature, inputs, outputs, output):
                 if self._back_up(base):
@@ -188,7 +195,7 @@ class Placer(Space):
         if not self.policy.moves_tensors:
             return []
         index = outputs.index(output)
-        return [(p, inputs[p].base) for o, p in donation.candidates(signature, inputs, outputs)
+        return [(p, inputs[p].base) for o, p in donation.candidates(signature, inputs)
                 if o == index and inputs[p].base.status is IN]
 
     def _write_over(self, signature: Any, inputs: Sequence[Storage], outputs: Sequence[Storage], output: Storage,
@@ -211,7 +218,6 @@ class Placer(Space):
         base.refs += 1  # the handles that remain will ask for it again: it is not free, only written over
         self._take_over(output, base)
         base.refs -= 1
-        self.tracker.donated(((output.tensor_id, base.tensor_id),))
         assert output.block is not None
         return output.block
 

@@ -9,6 +9,7 @@ from enum import Enum
 from math import inf
 from typing import NamedTuple, Protocol
 
+from minidl.device.profiles import Profile
 from minidl.memory.trace import TensorId, Trace
 
 AccessKey = tuple[TensorId, int]  # {tensor_id, access_count}
@@ -29,12 +30,13 @@ class Eviction(NamedTuple):
     action: Action
 
 
-@dataclass(frozen=True, slots=True)
-class Residency:
+class Residency(NamedTuple):
     """A tensor on the device that may be evicted now. ``first_access`` is None before its first use in this iteration.
 
-    recompute_seconds is None where lineage cannot make it again, or the policy does not weigh recomputation;
-    host_valid means that evicting it needs no copy.
+    host_valid         evicting it needs no copy.
+    recompute_seconds  to make it again with all that was dropped around it (``memory.region``); None where that
+                       cannot be done, or the policy does not weigh recomputation.
+    idle_calls         calls since its last use, also over iterations; a replay's use counts.
     """
 
     tensor_id: TensorId
@@ -45,6 +47,7 @@ class Residency:
     persistent: bool
     host_valid: bool
     recompute_seconds: float | None
+    idle_calls: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,6 +57,21 @@ class Costs:
     out_seconds_per_byte: float
     in_seconds_per_byte: float
     latency_seconds: float
+
+    @classmethod
+    def of(cls, profile: Profile) -> "Costs":
+        """What a device's link costs."""
+        return cls(1.0 / profile.link_out_bandwidth, 1.0 / profile.link_in_bandwidth, profile.link_latency_s)
+
+
+@dataclass(frozen=True, slots=True)
+class Pressure:
+    """Why something has to leave: bytes wanted on the device, bytes of the host, how many are free; copies' costs."""
+
+    nbytes: int
+    host_bytes: int
+    host_free_bytes: int
+    costs: Costs
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,7 +92,6 @@ class Plan:
     offsets      residency -> the address of its bytes. Those that have none, and all when the program or the sizes
                  differ from the plan, are placed as they come.
     predicted_seconds   length of an iteration under this plan, if the policy knows.
-    settled      it has been run once, so that its next iteration starts from what it left itself.
     share        of the device's budget that it was made for.
     round        how many plans came before it; best and best_seconds are the one that was fastest when it was tried.
     """
@@ -85,7 +102,6 @@ class Plan:
     predicted_seconds: float | None = None
     round: int = 0
     share: float = 1.0
-    settled: bool = False
     best: "Plan | None" = None
     best_seconds: float = inf
 
@@ -128,9 +144,9 @@ class Policy(Protocol):
         """A plan for the iterations after the measured one."""
         ...
 
-    def victims(self, resident: Sequence[Residency], nbytes: int) -> Sequence[Eviction]:
-        """Passive mode: what to evict for an allocation of ``nbytes``, most expendable first. The engine takes as many
-        as it needs; one that is not listed stays."""
+    def victims(self, resident: Sequence[Residency], pressure: Pressure) -> Sequence[Eviction]:
+        """Passive mode: what to evict for an allocation, most expendable first. The engine takes as many as it needs;
+        one that is not listed stays. What cannot leave in the way that is asked for leaves in the other."""
         ...
 
     def feedback(self, plan: Plan, observed: Observation) -> Plan:

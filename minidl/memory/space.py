@@ -13,16 +13,19 @@ from threading import get_ident
 
 from minidl.device.device import Device
 from minidl.errors import OutOfMemory
+from minidl.memory import region
 from minidl.memory.allocator import Allocator, storage_of
 from minidl.memory.arena import Block, between
-from minidl.memory.plan import Action, Policy, Residency
-from minidl.memory.recompute import missing_calls, reads, replay_seconds
+from minidl.memory.plan import Action, Costs, Policy, Pressure, Residency
+from minidl.memory.recompute import missing_calls, reads
 from minidl.memory.storage import IN, OUT, RECOMPUTE, SWAPPING_IN, SWAPPING_OUT, Storage
 from minidl.memory.switches import Switches
 from minidl.memory.tracker import Tracker
 from minidl.meta import aligned
 from minidl.op import Call
 from minidl.units import format_bytes
+
+SMALL_SHIFT = 10  # tensors of less than a 2^10th of the bytes that are wanted are not weighed, unless all must go
 
 
 class Space:
@@ -86,8 +89,12 @@ class Space:
                     self.allocator.finish_swap_in(storage)
         self._drop_kept(need, pinned)
         if self.policy.moves_tensors:
-            evictable = self._evictable(pinned)
-            ranking = self.policy.victims([self._residency(storage) for storage in evictable.values()], need)
+            evictable = self._evictable(pinned, need >> SMALL_SHIFT if self.policy.weighs_recomputation else 0)
+            if sum(s.nbytes for s in evictable.values()) + arena.free_bytes < need:
+                evictable = self._evictable(pinned)
+            host = self.allocator.host
+            pressure = Pressure(need, host.capacity, host.capacity - host.used_bytes, Costs.of(self.device.profile))
+            ranking = self.policy.victims([self._residency(storage) for storage in evictable.values()], pressure)
             willing = {evictable[tensor_id]: action for tensor_id, action in ranking if tensor_id in evictable}
             for storage, action in list(willing.items()):
                 if arena.free_bytes >= need:
@@ -107,6 +114,8 @@ class Space:
             storage = storage_of(block)
             if storage not in willing:
                 return None
+            if willing[storage] is Action.DROP and (replayed := region.price(storage)) is not None:
+                return replayed
             again = device.in_seconds(block.size)
             return again if storage.host is not None else again + device.out_seconds(block.size)
 
@@ -189,18 +198,25 @@ class Space:
                 return True
         return False
 
-    def _evictable(self, pinned: set[Storage]) -> dict[int, Storage]:
-        storages = (ref() for ref in self.residents)
-        return {s.tensor_id: s for s in storages if s is not None and s.status is IN and s not in pinned}
+    def _evictable(self, pinned: set[Storage], least: int = 0) -> dict[int, Storage]:
+        """What may be evicted now, of at least so many bytes, by tensor id."""
+        return {s.tensor_id: s for ref in self.residents
+                if (s := ref()) is not None and s.nbytes >= least and s.status is IN and s not in pinned}
 
     def _residency(self, storage: Storage) -> Residency:
         block = storage.block
         assert block is not None
-        calls = self._lineage(storage) if self.policy.weighs_recomputation else None
-        seconds = None if calls is None else replay_seconds(calls)
-        seen = storage.last_access >= self.tracker.iteration_start
+        seconds = None
+        if self.policy.weighs_recomputation and storage not in self.protected:
+            call = storage.call
+            if not (self.writing and call is not None and reads([call], self.writing)):
+                seconds = region.price(storage)
+        tracker = self.tracker
+        seen = storage.last_access >= tracker.iteration_start
+        idle = tracker.sequence - max(storage.last_access, storage.replayed_at)
         return Residency(storage.tensor_id, block.size, block.offset, storage.first_access if seen else None,
-                         storage.last_access if seen else None, storage.persistent, storage.host is not None, seconds)
+                         storage.last_access if seen else None, storage.persistent, storage.host is not None, seconds,
+                         idle)
 
     def evict(self, storage: Storage, action: Action) -> bool:
         """Take a storage off the device; False if neither the host has room nor lineage can make it again."""
@@ -228,6 +244,8 @@ class Space:
         storage.become(RECOMPUTE)
         self.residents.pop(storage.me, None)
         self.dropped[storage.me] = None
+        if self.policy.weighs_recomputation:
+            region.lost(storage)
 
     def _back_up(self, storage: Storage) -> bool:
         """Have a valid copy on the host, making room by forgetting copies of what is on the device anyway."""

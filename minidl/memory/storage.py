@@ -57,7 +57,8 @@ class Storage:
 
     __slots__ = ("meta", "memory", "call", "siblings", "requires_grad", "grad", "nbytes", "tensor_id", "refs",
                  "saved", "status", "block", "host", "persistent", "residency", "access_count", "first_access",
-                 "last_access", "mutated_at", "copied_out", "copied_in", "me", "__weakref__")
+                 "last_access", "replayed_at", "mutated_at", "missing_readers", "copied_out", "copied_in", "me",
+                 "__weakref__")
 
     def __init__(self, meta: Meta, memory: Any, tensor_id: TensorId) -> None:
         self.meta = meta
@@ -78,7 +79,9 @@ class Storage:
         self.access_count = 0
         self.first_access = -1  # sequence numbers of calls
         self.last_access = -1
+        self.replayed_at = -1  # the last call before which a replay has made or read it: no access of the program
         self.mutated_at = -1
+        self.missing_readers: dict[weakref.ref[Call], None] | None = None  # that read it; once missing
         self.copied_out = 0  # positions of its last copy on the copy-out and the copy-in stream
         self.copied_in = 0
         self.me: weakref.ref[Storage] = weakref.ref(self)
@@ -96,23 +99,22 @@ class Storage:
 
     def retain(self) -> None:
         """Count one more use of the bytes."""
-        self.base.refs += 1
+        self.refs += 1
 
     def release(self) -> None:
         """One use less. The last one frees the bytes; a leaf's go with its record."""
-        base = self.base
-        base.refs -= 1
-        if not base.refs and base.call is not None:
-            base.memory.deallocate(base)
+        self.refs -= 1
+        if not self.refs and self.call is not None:
+            self.memory.deallocate(self)
 
     def retain_saved(self) -> None:
         """Count a call that needs the bytes for its gradient."""
-        self.base.refs += 1
-        self.base.saved += 1
+        self.refs += 1
+        self.saved += 1
 
     def release_saved(self) -> None:
         """A call's gradient has been taken, or will never be."""
-        self.base.saved -= 1
+        self.saved -= 1
         self.release()
 
     @property
@@ -144,14 +146,38 @@ class Storage:
 
 
 class View(Storage):
-    """Another description of a base's bytes: all about bytes, uses and accesses is the base's."""
+    """Another description of a base's bytes: all about bytes, uses and accesses is the base's. What every call asks of
+    its operands can be asked of either; the rest a view does not have."""
 
     __slots__ = ("base",)
 
     def __init__(self, meta: Meta, base: Storage) -> None:
-        super().__init__(meta, base.memory, base.tensor_id)
+        self.meta = meta
+        self.memory = base.memory
+        self.call = None
+        self.siblings = ()
+        self.requires_grad = False
+        self.grad = None
+        self.nbytes = meta.nbytes
+        self.me = weakref.ref(self)
         self.base = base  # type: ignore[misc] # the slot replaces the property
         base.refs += 1
+
+    tensor_id = property(lambda self: self.base.tensor_id)
+    status = property(lambda self: self.base.status)
+    block = property(lambda self: self.base.block)
+
+    def retain(self) -> None:
+        self.base.retain()
+
+    def release(self) -> None:
+        self.base.release()
+
+    def retain_saved(self) -> None:
+        self.base.retain_saved()
+
+    def release_saved(self) -> None:
+        self.base.release_saved()
 
     def __del__(self) -> None:
         """A view has no bytes of its own."""

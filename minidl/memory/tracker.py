@@ -52,26 +52,31 @@ class Tracker:
         return self._next_persistent + 1
 
     # The hot path --------------------------------------------------------------------------------------------
-    def begin(self) -> None:
-        """Number the next call."""
+    def begin(self, outputs: int = 0) -> TensorId:
+        """Number the next call, and so many outputs of it; returns the first one's id."""
         self.sequence += 1
+        tensor_id = self._next_temporary
+        self._next_temporary = tensor_id + outputs
+        return tensor_id
 
     def cancel(self) -> None:
         """The call that was begun could not be placed: it never happened."""
         self._donations.pop(self.sequence, None)
         self.sequence -= 1
 
-    def record(self, signature: Any, algorithm: Any, inputs: Sequence[Storage], outputs: Sequence[Storage]) -> None:
-        """RecordTensorAccess: note a call, and one access of each tensor that it reads or makes."""
-        sequence = self.sequence
-        ids = []
+    def record(self, signature: Any, algorithm: Any, inputs: Sequence[Storage],
+               outputs: Sequence[Storage]) -> tuple[tuple[TensorId, ...], tuple[TensorId, ...]]:
+        """RecordTensorAccess: note a call, and one access of each tensor that it reads or makes; returns their ids."""
+        sequence, start = self.sequence, self.iteration_start
+        read = []
         for storage in inputs:
             base = storage.base
-            ids.append(base.tensor_id)
+            tensor_id, last = base.tensor_id, base.last_access
+            read.append(tensor_id)
             if base is not storage:
-                self._bases[base.tensor_id] = base.nbytes
-            if base.last_access != sequence:  # a tensor that is used twice by one call is accessed once
-                if base.last_access < self.iteration_start:
+                self._bases[tensor_id] = base.nbytes
+            if last != sequence:  # a tensor that is used twice by one call is accessed once
+                if last < start:
                     base.access_count = 1
                     base.first_access = sequence
                 else:
@@ -82,13 +87,15 @@ class Tracker:
             made.append(storage.tensor_id)
             storage.access_count = 1
             storage.first_access = storage.last_access = sequence
+        ids = tuple(read), tuple(made)
         if self.keep_log:
-            self._log.append((signature, algorithm, ids, made))
+            self._log.append((signature, algorithm, *ids))
+        return ids
 
-    def donated(self, pairs: tuple[tuple[TensorId, TensorId], ...]) -> None:
-        """The current call's outputs took over inputs' bytes."""
+    def donated(self, output: TensorId, origin: TensorId) -> None:
+        """An output of the current call took over an input's bytes."""
         if self.keep_log:
-            self._donations[self.sequence] = self._donations.get(self.sequence, ()) + pairs
+            self._donations[self.sequence] = (*self._donations.get(self.sequence, ()), (output, origin))
 
     def freed(self, storage: Storage) -> None:
         """A tensor's bytes are no longer wanted by anyone."""
@@ -138,7 +145,7 @@ class Tracker:
             op = signature.op
             written = op.mutates(len(inputs)) if op.mutates is not None else ()
             calls.append(TraceCall(
-                op.name, tuple(inputs), tuple(outputs), seconds,
+                op.name, inputs, outputs, seconds,
                 scaled(signature.algorithms, seconds / algorithm.seconds if algorithm.seconds else 1.0),
                 frees=tuple(frees.get(sequence, ())), donated=self._donations.get(sequence, ()),
                 may_donate=tuple((outputs[o], inputs[i]) for o, i in op.donates if i < len(inputs)

@@ -3,35 +3,73 @@
 import numpy as np
 
 from minidl.errors import UserError
+from minidl.executor import current
 from minidl.nn.layers import Dropout, Linear
 from minidl.nn.module import Module
-from minidl.ops.attention import merge_heads, softmax, split_heads
+from minidl.ops.attention import merge_heads, scaled_dot_product_attention, softmax, split_heads
 from minidl.ops.elementwise import scale
 from minidl.ops.linear import matmul
+from minidl.ops.shape import cast
 from minidl.runtime import current_runtime
 from minidl.tensor import Tensor, give
 
 
 def causal_mask(length: int) -> Tensor:
-    """[L, L], 0 on and below the diagonal and -inf above it: a position sees itself and what came before. Uploaded."""
+    """[L, L], 0 on and below the diagonal and -inf above it: a position sees itself and what came before. Uploaded, in
+    the runtime's precision."""
     runtime = current_runtime()
     values = np.triu(np.full((length, length), -np.inf, np.float32), 1) if runtime.device.has_values else None
-    return runtime.tensor(values, shape=(length, length))
+    return runtime.tensor(values, shape=(length, length), dtype=runtime.precision.activations)
 
 
-def attend(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None = None, *, heads: int, dropout: Dropout) -> Tensor:
+class Causal:
+    """In the place of a mask: a position sees itself and what came before.
+
+    All layers of a pass share one. Where the scores of a layer are a tensor, a mask is uploaded for the first of these
+    layers and kept for the others; attention as one operation needs none.
+    """
+
+    def __init__(self) -> None:
+        self._mask: Tensor | None = None
+
+    def tensor(self, length: int) -> Tensor:
+        """``causal_mask(length)``; the length is always the same."""
+        if self._mask is None:
+            self._mask = causal_mask(length)
+        return self._mask
+
+
+def attend(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | Causal | None = None, *, heads: int,
+           dropout: Dropout) -> Tensor:
     """softmax(q k^T / sqrt(D) + mask) v for each head.  q, k, v: [N, L, heads * D] -> the same; q's bytes are given up.
 
     The mask is added to the scores, so it broadcasts to [N, heads, L, L]; dropout acts on what the softmax gives.
+    The device says whether this is one operation or several (``Device.fuses_attention``). On the CPU the zeros of the
+    dropout are the same either way; rounding is not.
     """
+    causal, added = (mask, None) if isinstance(mask, Causal) else (None, mask)
+    p = dropout.p if dropout.training else 0.0
+    if _fuses(q, k, added, heads=heads, causal=causal is not None, p=p):
+        seed = current_runtime().next_seed() if p else 0
+        return scaled_dot_product_attention(give(q), k, v, added, heads=heads, causal=causal is not None, p=p,
+                                            seed=seed)
+    if causal is not None:
+        added = causal.tensor(q.shape[1])
     q = scale(give(q), (q.shape[2] // heads) ** -0.5)
     q, k, v = (split_heads(y, heads) for y in (q, k, v))
     # Each result replaces the one before: no name outlives its use.
     y = matmul(q, k, transpose_b=True)
-    y = softmax(give(y), mask)
+    y = softmax(give(y), added if added is None else cast(added, y.dtype))
     y = dropout(y)
     y = matmul(y, v)
     return merge_heads(y)
+
+
+def _fuses(q: Tensor, k: Tensor, mask: Tensor | None, *, heads: int, causal: bool, p: float) -> bool:
+    if mask is not None and mask.requires_grad:
+        return False  # only the composition has a gradient for it
+    return current().device.fuses_attention(q.meta, k.meta, None if mask is None else mask.meta, heads=heads,
+                                            causal=causal, p=p)
 
 
 class MultiHeadAttention(Module):
@@ -42,7 +80,8 @@ class MultiHeadAttention(Module):
     divided among the heads.
 
     The heads are strided views of q, k and v, which the products read in place. 1 / sqrt(D) goes into q, the smaller
-    factor. Kept for the gradient: x, q, k, v, the softmax's output and, where there is dropout, what it made of it.
+    factor. Kept for the gradient: x, q, k, v, the softmax's output and, where there is dropout, what it made of it; of
+    attention as one operation x, q, k, v, its result and a number a row.
     """
 
     def __init__(self, width: int, heads: int, dropout: float = 0.0) -> None:
@@ -54,5 +93,5 @@ class MultiHeadAttention(Module):
         self.value = Linear(width, width)
         self.dropout = Dropout(dropout)
 
-    def forward(self, x: Tensor, mask: Tensor | None = None) -> Tensor:
+    def forward(self, x: Tensor, mask: Tensor | Causal | None = None) -> Tensor:
         return attend(self.query(x), self.key(x), self.value(x), mask, heads=self.heads, dropout=self.dropout)

@@ -1,6 +1,7 @@
 """Layers: a few parameters and one operation each. Knows no network; all arithmetic is in minidl.ops.
 
-Arguments have the names, the order and the meaning of torch.nn's, as far as they are supported.
+Arguments have the names, the order and the meaning of torch.nn's, as far as they are supported. Parameters are float32
+in every precision; what a layer computes in is its runtime's (see ``precision``).
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ from math import sqrt
 from minidl.errors import UserError
 from minidl.nn import init
 from minidl.nn.module import Module
+from minidl.nn.precision import computed_in, lowered
 from minidl.ops import attention, batchnorm, conv, elementwise, embedding, layernorm, linear, loss, pool, shape
 from minidl.ops.conv import Pair, pair
 from minidl.runtime import current_runtime, parameter
@@ -33,7 +35,7 @@ class Linear(Module):
         _initialise(self.weight, self.bias)
 
     def forward(self, x: Tensor) -> Tensor:
-        return linear.linear(x, self.weight, self.bias)
+        return linear.linear(lowered(x), lowered(self.weight), self.bias)
 
     def extra_repr(self) -> str:
         outs, ins = self.weight.shape
@@ -41,7 +43,10 @@ class Linear(Module):
 
 
 class Conv2d(Module):
-    """Cross-correlation.  x: [N, in_channels, H, W] -> [N, out_channels, P, Q]."""
+    """Cross-correlation.  x: [N, in_channels, H, W] -> [N, out_channels, P, Q].
+
+    ``conv(x, relu=True)`` is relu(conv(x)) without another pass over the feature map.
+    """
 
     def __init__(self, in_channels: int, out_channels: int, kernel_size: int | Pair, stride: int | Pair = 1,
                  padding: int | Pair = 0, *, bias: bool = True) -> None:
@@ -51,12 +56,20 @@ class Conv2d(Module):
         self.bias = parameter((out_channels,)) if bias else None
         _initialise(self.weight, self.bias)
 
-    def forward(self, x: Tensor) -> Tensor:
-        return conv.conv2d(x, self.weight, self.bias, stride=self.stride, padding=self.padding)
+    def forward(self, x: Tensor, *, relu: bool = False) -> Tensor:
+        return conv.conv2d(lowered(x), lowered(self.weight), self.bias, stride=self.stride, padding=self.padding,
+                           relu=relu)
 
     def extra_repr(self) -> str:
         outs, ins, *kernel = self.weight.shape
         return f"{ins}, {outs}{_window((kernel[0], kernel[1]), self.stride, self.padding)}{_no_bias(self.bias)}"
+
+
+class ConvReLU2d(Conv2d):
+    """relu(conv(x)) without another pass over the feature map, for a Sequential."""
+
+    def forward(self, x: Tensor) -> Tensor:  # type: ignore[override]
+        return super().forward(x, relu=True)
 
 
 class ConvTranspose2d(Module):
@@ -71,7 +84,8 @@ class ConvTranspose2d(Module):
         _initialise(self.weight, self.bias)
 
     def forward(self, x: Tensor) -> Tensor:
-        return conv.conv_transpose2d(x, self.weight, self.bias, stride=self.stride, padding=self.padding)
+        return conv.conv_transpose2d(lowered(x), lowered(self.weight), self.bias, stride=self.stride,
+                                     padding=self.padding)
 
     def extra_repr(self) -> str:
         ins, outs, *kernel = self.weight.shape
@@ -134,14 +148,14 @@ class LayerNorm(Module):
 
 
 class Embedding(Module):
-    """Rows of a table, by number.  ids: integers of any shape -> [*ids.shape, embedding_dim]."""
+    """Rows of a table, by number.  ids: integers of any shape -> [*ids.shape, embedding_dim], as activations are."""
 
     def __init__(self, num_embeddings: int, embedding_dim: int) -> None:
         self.weight = parameter((num_embeddings, embedding_dim))
         init.normal_(self.weight)
 
     def forward(self, ids: Tensor) -> Tensor:
-        return embedding.embedding(self.weight, ids)
+        return embedding.embedding(self.weight, ids, dtype=computed_in(self.weight.dtype))
 
     def extra_repr(self) -> str:
         rows, width = self.weight.shape

@@ -14,7 +14,7 @@ from minidl.ops import (
     shape,
     update,
 )
-from minidl.ops.attention import merge_heads, softmax, split_heads
+from minidl.ops.attention import merge_heads, scaled_dot_product_attention, softmax, split_heads
 from minidl.ops.batchnorm import batch_norm
 from minidl.ops.conv import conv2d, conv_transpose2d
 from minidl.ops.elementwise import (
@@ -46,5 +46,5 @@ from minidl.ops.linear import linear as linear_
 from minidl.ops.linear import matmul
 from minidl.ops.loss import cross_entropy
 from minidl.ops.pool import adaptive_avg_pool2d, avg_pool2d, max_pool2d
-from minidl.ops.shape import concat, contiguous, detach, flatten, narrow, permute, reshape
+from minidl.ops.shape import cast, concat, contiguous, detach, flatten, narrow, permute, reshape
 from minidl.ops.update import add_, copy_, fill_, full, normal_, uniform_, upload_

@@ -1,11 +1,16 @@
-"""Softmax over the last dimension, with an additive mask; and the views that part a hidden state into heads."""
+"""Attention as one operation; and what it is composed of elsewhere: softmax with a mask, and hidden states as heads.
 
-from minidl.errors import ShapeError
-from minidl.meta import Cost, Meta, meta
+As one operation its scores, one for each pair of positions and head, are never a tensor: what is kept for the gradient
+is q, k, v, the result and one number a row, from which the scores are computed again (Dao, Fu, Ermon, Rudra & Re,
+"FlashAttention", 2022).
+"""
+
+from minidl.errors import ShapeError, UserError
+from minidl.meta import Cost, Meta, meta, wide
 from minidl.op import Op
 from minidl.ops.elementwise import EITHER, FIRST, broadcast, sum_to
 from minidl.ops.shape import permute, reshape
-from minidl.tensor import Tensor, apply, give
+from minidl.tensor import Tensor, apply, apply_all, give
 
 
 def _softmax_infer(x: Meta, mask: Meta | None = None) -> Meta:
@@ -31,6 +36,56 @@ def _softmax_vjp(needs, dy, y, *, input_shapes):
     return (dx if needs[0] else None, dmask)[:len(needs)]
 
 
+def _attention_infer(q: Meta, k: Meta, v: Meta, mask: Meta | None = None, *, heads: int, causal: bool, p: float,
+                     seed: int) -> tuple[Meta, Meta]:
+    if len(q.shape) != 3 or len(k.shape) != 3 or k.shape != v.shape or q.shape[::2] != k.shape[::2]:
+        raise ShapeError(f"attention needs q [N, L, width] and k, v [N, S, width], not {list(q.shape)}, "
+                         f"{list(k.shape)} and {list(v.shape)}")
+    if not q.dtype.floating or not q.dtype is k.dtype is v.dtype:
+        raise ShapeError(f"attention needs q, k and v of one dtype, not {q.dtype.name}, {k.dtype.name}, {v.dtype.name}")
+    n, length, width = q.shape
+    keys = k.shape[1]
+    if heads < 1 or width % heads:
+        raise ShapeError(f"a width of {width} cannot be divided among {heads} attention heads")
+    if causal and length != keys:
+        raise ShapeError(f"causal attention needs as many keys as queries, not {keys} for {length}")
+    if not 0.0 <= p < 1.0:
+        raise ShapeError(f"dropout's p must be in [0, 1), not {p}")
+    scores = (n, heads, length, keys)
+    if mask is not None and (mask.dtype not in (q.dtype, wide(q.dtype)) or broadcast(scores, mask.shape) != scores):
+        raise ShapeError(f"attention: mask {mask} does not broadcast to {q.dtype.name}{list(scores)}")
+    return meta(q.shape, q.dtype), meta((n, heads, length), wide(q.dtype))
+
+
+def _attention_grad_infer(dy: Meta, q: Meta, k: Meta, v: Meta, y: Meta, lse: Meta, mask: Meta | None = None, *,
+                          heads: int, causal: bool, p: float, seed: int) -> tuple[Meta, Meta, Meta]:
+    given = tuple((m.shape, m.dtype) for m in (dy, y, lse))
+    made, sums = _attention_infer(q, k, v, mask, heads=heads, causal=causal, p=p, seed=seed)
+    if given != ((made.shape, made.dtype), (made.shape, made.dtype), (sums.shape, sums.dtype)):
+        raise ShapeError(f"the gradient of attention that gave {made} and {sums} does not fit {dy}, {y} and {lse}")
+    return meta(q.shape, q.dtype), meta(k.shape, k.dtype), meta(v.shape, v.dtype)
+
+
+def _attention_cost(q: Meta, k: Meta, operands: tuple[Meta, ...], products: int, causal: bool) -> Cost:
+    """2 N L S width operations a product, of which a causal mask spares half; each operand moved once."""
+    flops = 2.0 * products * q.size * k.shape[1] * (0.5 if causal else 1.0)
+    return Cost(flops, float(sum(m.nbytes for m in operands)), "matmul")
+
+
+def _attention_vjp(needs, dy, q, k, v, mask, y, lse, *, heads, causal, p, seed):
+    seen = () if mask is None else (mask,)
+    gradients = apply_all(ATTENTION_GRAD, give(dy), give(q), give(k), give(v), give(y), give(lse), *seen, heads=heads,
+                          causal=causal, p=p, seed=seed)
+    return (*(g if need else None for g, need in zip(gradients, needs, strict=False)), None)[:len(needs)]
+
+
+# Forward q k' and p v; backward these scores again, dy v', and one product for each of the three gradients.
+ATTENTION = Op("scaled_dot_product_attention", _attention_infer, lambda inputs, outputs, attrs: _attention_cost(
+    inputs[0], inputs[1], (*inputs, *outputs), 2, attrs["causal"]), vjp=_attention_vjp, outputs=("y", "lse"),
+               volatile=("seed",))
+ATTENTION_GRAD = Op("scaled_dot_product_attention_grad", _attention_grad_infer, lambda inputs, outputs, attrs:
+                    _attention_cost(inputs[1], inputs[2], (*inputs, *outputs), 5, attrs["causal"]),
+                    outputs=("dq", "dk", "dv"), volatile=("seed",))
 SOFTMAX_GRAD = Op("softmax_grad", _softmax_grad_infer, _softmax_cost, donates=EITHER)
 SOFTMAX = Op("softmax", _softmax_infer, _softmax_cost, vjp=_softmax_vjp, donates=FIRST)
 
@@ -38,6 +93,22 @@ SOFTMAX = Op("softmax", _softmax_infer, _softmax_cost, vjp=_softmax_vjp, donates
 def softmax(x: Tensor, mask: Tensor | None = None) -> Tensor:
     """exp(x + mask) / sum(exp(x + mask)) over the last dimension.  mask: broadcasts to x.  Raises ShapeError."""
     return apply(SOFTMAX, x) if mask is None else apply(SOFTMAX, x, mask)
+
+
+def scaled_dot_product_attention(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None = None, *, heads: int,
+                                 causal: bool = False, p: float = 0.0, seed: int = 0) -> Tensor:
+    """dropout(softmax(q k^T / sqrt(D) + mask)) v for each head, as one operation (Vaswani et al. 2017, section 3.2.1).
+
+    q: [N, L, heads * D], k, v: [N, S, heads * D] -> [N, L, heads * D].
+    mask: constant, of their dtype or float32; broadcasts to [N, heads, L, S]. A row that sees nothing gives NaN.
+    causal: besides, position i sees positions up to i; L = S then.
+    p, seed: dropout of the probabilities, zeros where ``dropout`` of [N, heads, L, S] has them for the same seed.
+    Raises ShapeError; UserError for a mask that wants a gradient.
+    """
+    if mask is not None and mask.requires_grad:
+        raise UserError("attention as one operation has no gradient for its mask: nn.attend makes the scores instead")
+    return apply_all(ATTENTION, q, k, v, *(() if mask is None else (mask,)), heads=heads, causal=causal, p=float(p),
+                     seed=seed)[0]
 
 
 def split_heads(x: Tensor, heads: int) -> Tensor:

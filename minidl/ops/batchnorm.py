@@ -11,11 +11,13 @@ The fused calls spare the passes between normalisation, addition and ReLU, in re
 
 Without a residual the gradient finds ReLU's mask again from x, so it needs no pass of its own and no output. The bits
 are those of the separate calls.
+
+Whatever there is of a channel (parameters, statistics, their gradients) is float32 where x is a half: see meta.wide.
 """
 
 from minidl.errors import ShapeError
 from minidl.executor import current
-from minidl.meta import Cost, Meta, meta
+from minidl.meta import Cost, Meta, meta, wide
 from minidl.op import Op
 from minidl.ops.elementwise import RELU_GRAD, add
 from minidl.ops.elementwise import relu as relu_
@@ -25,12 +27,15 @@ from minidl.tensor import Tensor, apply, apply_all, give
 def _channels(x: Meta) -> Meta:
     if len(x.shape) < 2:
         raise ShapeError(f"batch norm needs [N, C, ...], not {list(x.shape)}")
-    return meta((x.shape[1],), x.dtype)
+    return meta((x.shape[1],), wide(x.dtype))
 
 
 def _check(x: Meta, *per_channel: Meta) -> None:
     if any(m.shape != _channels(x).shape for m in per_channel):
         raise ShapeError(f"batch norm over {list(per_channel[0].shape)} channels does not fit {list(x.shape)}")
+    if any(m.dtype is not wide(x.dtype) for m in per_channel):
+        raise ShapeError(f"batch norm of {x.dtype.name} needs what is per channel in {wide(x.dtype).name}, not "
+                         f"{', '.join(m.dtype.name for m in per_channel)}")
 
 
 def _stats_infer(x: Meta) -> tuple[Meta, Meta]:

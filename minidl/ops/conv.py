@@ -1,12 +1,19 @@
-"""Two-dimensional convolution (NCHW, cross-correlation) and its two gradients.
+"""Two-dimensional convolution (NCHW, cross-correlation) and its two gradients; alone, or with the ReLU after it.
 
 Which algorithm runs, and its workspace, is the device's choice; the arithmetic below is the same for all of them.
+
+A ReLU of its own reads and writes the whole feature map once more, when it is run and when it is replayed. With the
+ReLU in it a convolution takes no longer than without, keeps what the two calls keep, and has their bits.
 """
 
 from minidl.errors import ShapeError
+from minidl.executor import current
 from minidl.meta import Cost, Meta, Shape, meta
 from minidl.op import Op
-from minidl.ops.linear import bias_grad
+from minidl.ops.elementwise import RELU_GRAD
+from minidl.ops.elementwise import relu as relu_
+from minidl.ops.linear import bias_grad, check_dtypes
+from minidl.ops.shape import cast
 from minidl.tensor import Tensor, apply, give
 
 Pair = tuple[int, int]
@@ -37,6 +44,7 @@ def _conv_infer(x: Meta, w: Meta, b: Meta | None = None, *, stride: Pair, paddin
         raise ShapeError(f"conv2d: input {list(x.shape)} [N, C, H, W] does not fit weight {list(w.shape)} [K, C, R, S]")
     if b is not None and b.shape != w.shape[:1]:
         raise ShapeError(f"conv2d: bias {list(b.shape)} does not fit weight {list(w.shape)}")
+    check_dtypes("conv2d", x, w, b)
     h, wd = window_output(x.shape, w.shape[2:], stride, padding, what="conv2d")
     return meta((x.shape[0], w.shape[0], h, wd), x.dtype)
 
@@ -72,6 +80,13 @@ def _conv_vjp(needs, dy, x, w, *, x_shape, w_shape, x_partial, stride, padding):
     return (dx, dw, db)[:len(needs)]
 
 
+def _relu_vjp(needs, dy, y, x, w, *, x_shape, w_shape, x_partial, stride, padding):
+    """Two calls' gradients one after the other: ReLU's mask is found from its output."""
+    dy = apply(RELU_GRAD, give(dy), give(y))
+    return _conv_vjp(needs, dy, x, w, x_shape=x_shape, w_shape=w_shape, x_partial=x_partial, stride=stride,
+                     padding=padding)
+
+
 def _dgrad_vjp(needs, ddx, dy, w, *, w_shape, stride, padding):
     """Linear in dy and in w, as a layer of its own (conv_transpose2d): its gradients are the other two of the three."""
     dw = apply(CONV2D_WGRAD, give(dy), ddx, kernel=w_shape[2:], stride=stride, padding=padding) if needs[1] else None
@@ -82,6 +97,7 @@ def _dgrad_vjp(needs, ddx, dy, w, *, w_shape, stride, padding):
 def _dgrad_infer(dy: Meta, w: Meta, onto: Meta | None = None, *, x_shape: Shape, stride: Pair, padding: Pair) -> Meta:
     if onto is not None and onto.shape != x_shape:
         raise ShapeError(f"conv2d_dgrad: cannot add {list(x_shape)} onto {list(onto.shape)}")
+    check_dtypes("conv2d_dgrad", dy, w, None)
     return meta(x_shape, dy.dtype)
 
 
@@ -91,15 +107,24 @@ def _wgrad_infer(dy: Meta, x: Meta, *, kernel: Pair, stride: Pair, padding: Pair
 
 CONV2D = Op("conv2d", _conv_infer, _fprop_cost, vjp=_conv_vjp,
             saves=lambda attrs, needs: ("w",) * needs[0] + ("x",) * needs[1])
+CONV2D_RELU = Op("conv2d_relu", _conv_infer, _fprop_cost, vjp=_relu_vjp,
+                 saves=lambda attrs, needs: ("y",) + ("w",) * needs[0] + ("x",) * needs[1])
 CONV2D_DGRAD: Op = Op("conv2d_dgrad", _dgrad_infer, _dgrad_cost, outputs=("dx",), donates=((0, 2),), vjp=_dgrad_vjp,
                       saves=lambda attrs, needs: ("w",) * needs[0] + ("dy",) * needs[1])
 CONV2D_WGRAD = Op("conv2d_wgrad", _wgrad_infer, _wgrad_cost, long_lived=True)
 
 
-def conv2d(x: Tensor, w: Tensor, b: Tensor | None = None, *, stride: int | Pair = 1, padding: int | Pair = 0) -> Tensor:
-    """Cross-correlation.  x: [N, C, H, W], w: [K, C, R, S], b: [K] -> [N, K, P, Q].  Raises ShapeError."""
+def conv2d(x: Tensor, w: Tensor, b: Tensor | None = None, *, stride: int | Pair = 1, padding: int | Pair = 0,
+           relu: bool = False) -> Tensor:
+    """Cross-correlation.  x: [N, C, H, W], w: [K, C, R, S], b: [K] -> [N, K, P, Q].  Raises ShapeError.
+
+    x and w are of one dtype; the bias is float32 beside halves. With ``relu`` the positive part of the result.
+    """
     inputs = (x, w) if b is None else (x, w, b)
-    return apply(CONV2D, *inputs, stride=pair(stride), padding=pair(padding))
+    if relu and current().fuses:
+        return apply(CONV2D_RELU, *inputs, stride=pair(stride), padding=pair(padding))
+    y = apply(CONV2D, *inputs, stride=pair(stride), padding=pair(padding))
+    return relu_(give(y)) if relu else y
 
 
 def conv_transpose2d(x: Tensor, w: Tensor, b: Tensor | None = None, *, stride: int | Pair = 1,
@@ -117,4 +142,4 @@ def conv_transpose2d(x: Tensor, w: Tensor, b: Tensor | None = None, *, stride: i
     if h < 1 or wd < 1:
         raise ShapeError(f"conv_transpose2d: padding {padding} leaves nothing of {list(x.shape)}")
     y = apply(CONV2D_DGRAD, x, w, x_shape=(x.shape[0], w.shape[1], h, wd), stride=stride, padding=padding)
-    return y if b is None else give(y) + b.reshape((-1, 1, 1))
+    return y if b is None else give(y) + cast(b, y.dtype).reshape((-1, 1, 1))

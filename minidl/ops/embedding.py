@@ -1,20 +1,20 @@
 """Rows by number: of a table (embedding), or of every sequence of a batch (gather_rows); gradients add rows up."""
 
 from minidl.errors import ShapeError
-from minidl.meta import Cost, Meta, Shape, meta
+from minidl.meta import Cost, DType, Meta, Shape, meta
 from minidl.op import Op
 from minidl.ops.shape import copy_cost
 from minidl.tensor import Tensor, apply, give
 
 
-def _embedding_infer(w: Meta, ids: Meta) -> Meta:
+def _embedding_infer(w: Meta, ids: Meta, *, dtype: DType | None = None) -> Meta:
     if len(w.shape) != 2 or ids.dtype.floating:
         raise ShapeError(f"embedding needs a table [rows, width] and integer row numbers, not {w} and {ids}")
-    return meta((*ids.shape, w.shape[1]), w.dtype)
+    return meta((*ids.shape, w.shape[1]), dtype or w.dtype)
 
 
-def _embedding_grad_infer(dy: Meta, ids: Meta, *, rows: int) -> Meta:
-    return meta((rows, dy.shape[-1]), dy.dtype)
+def _embedding_grad_infer(dy: Meta, ids: Meta, *, rows: int, dtype: DType | None = None) -> Meta:
+    return meta((rows, dy.shape[-1]), dtype or dy.dtype)
 
 
 def _gather_infer(x: Meta, positions: Meta) -> Meta:
@@ -32,19 +32,27 @@ def _scatter_cost(inputs, outputs, attrs) -> Cost:
     return Cost(float(inputs[0].size), float(outputs[0].nbytes + 3 * inputs[0].nbytes), "copy")
 
 
+def _embedding_grad(dy: Tensor, ids: Tensor, rows: int, dtype: DType) -> Tensor:
+    mixed = {} if dy.dtype is dtype else {"dtype": dtype}
+    return apply(EMBEDDING_GRAD, give(dy), ids, rows=rows, **mixed)
+
+
 # The gradient of a table is dense, as the optimizer wants it, and outlives the activations.
 EMBEDDING_GRAD = Op("embedding_grad", _embedding_grad_infer, _scatter_cost, long_lived=True)
 EMBEDDING = Op("embedding", _embedding_infer, copy_cost,
-               vjp=lambda needs, dy, ids, *, w_shape: (apply(EMBEDDING_GRAD, give(dy), ids, rows=w_shape[0]), None))
+               vjp=lambda needs, dy, ids, *, w_shape, w_dtype: (_embedding_grad(dy, ids, w_shape[0], w_dtype), None))
 GATHER_ROWS_GRAD = Op("gather_rows_grad", _gather_grad_infer, _scatter_cost)
 GATHER_ROWS = Op("gather_rows", _gather_infer, copy_cost,
                  vjp=lambda needs, dy, positions, *, x_shape:
                  (apply(GATHER_ROWS_GRAD, give(dy), positions, x_shape=x_shape), None))
 
 
-def embedding(w: Tensor, ids: Tensor) -> Tensor:
-    """Rows of a table.  w: [rows, width], ids: integers of any shape, below rows -> [*ids.shape, width]."""
-    return apply(EMBEDDING, w, ids)
+def embedding(w: Tensor, ids: Tensor, *, dtype: DType | None = None) -> Tensor:
+    """Rows of a table.  w: [rows, width], ids: integers of any shape, below rows -> [*ids.shape, width].
+
+    dtype: of the result, into which the rows are rounded; the table's own by default. The gradient has the table's.
+    """
+    return apply(EMBEDDING, w, ids) if dtype is None or dtype is w.dtype else apply(EMBEDDING, w, ids, dtype=dtype)
 
 
 def gather_rows(x: Tensor, positions: Tensor) -> Tensor:

@@ -1,11 +1,11 @@
 """Layer normalisation (Ba, Kiros & Hinton 2016). Batch normalisation has a file of its own.
 
 It takes the statistics of each row, and keeps them next to its input, so that neither part of its gradient looks for
-them again.
+them again. Parameters, statistics and their gradients are float32 where the input is a half: see meta.wide.
 """
 
 from minidl.errors import ShapeError
-from minidl.meta import Cost, Meta, meta
+from minidl.meta import Cost, Meta, meta, wide
 from minidl.op import Op
 from minidl.tensor import Tensor, apply, apply_all, give
 
@@ -15,12 +15,15 @@ def _grad_reduce_cost(inputs, outputs, attrs) -> Cost:
 
 
 def _rows(x: Meta) -> Meta:
-    return meta(x.shape[:-1], x.dtype)
+    return meta(x.shape[:-1], wide(x.dtype))
 
 
 def _layer_infer(x: Meta, gamma: Meta, beta: Meta, *, eps: float) -> tuple[Meta, Meta, Meta]:
     if not x.shape or not gamma.shape == beta.shape == x.shape[-1:]:
         raise ShapeError(f"layer norm over rows of {list(gamma.shape)} does not fit {list(x.shape)}")
+    if not gamma.dtype is beta.dtype is wide(x.dtype):
+        raise ShapeError(f"layer norm of {x.dtype.name} needs its parameters in {wide(x.dtype).name}, not "
+                         f"{gamma.dtype.name} and {beta.dtype.name}")
     return meta(x.shape, x.dtype), _rows(x), _rows(x)
 
 
@@ -29,7 +32,8 @@ def _layer_cost(inputs, outputs, attrs) -> Cost:
 
 
 def _layer_grad_reduce_infer(dy: Meta, x: Meta, mean: Meta, rstd: Meta) -> tuple[Meta, Meta]:
-    return meta(x.shape[-1:], x.dtype), meta(x.shape[-1:], x.dtype)
+    parameter = meta(x.shape[-1:], wide(x.dtype))
+    return parameter, parameter
 
 
 def _layer_grad_infer(dy: Meta, x: Meta, gamma: Meta, mean: Meta, rstd: Meta) -> Meta:

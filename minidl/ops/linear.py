@@ -1,7 +1,7 @@
 """Matrix products: matmul over leading batch dimensions, and linear layers with their gradients."""
 
 from minidl.errors import ShapeError
-from minidl.meta import Cost, Meta, meta
+from minidl.meta import Cost, Meta, meta, wide
 from minidl.op import Op
 from minidl.ops.elementwise import broadcast, sum_to
 from minidl.tensor import Tensor, apply, give
@@ -42,11 +42,20 @@ def _matmul_vjp(needs, dy, a, b, *, a_shape, b_shape, transpose_a, transpose_b):
     return da, db
 
 
+def check_dtypes(what: str, x: Meta, w: Meta, b: Meta | None) -> None:
+    """A weight is of x's dtype, and a bias is float32 where that is a half (meta.wide). Raises ShapeError."""
+    if w.dtype is not x.dtype or b is not None and b.dtype is not wide(x.dtype):
+        bias = f" and a {wide(x.dtype).name} bias" if b is not None else ""
+        given = ", ".join(m.dtype.name for m in (x, w, b) if m is not None)
+        raise ShapeError(f"{what} of {x.dtype.name} needs a {x.dtype.name} weight{bias}, not {given}")
+
+
 def _linear_infer(x: Meta, w: Meta, b: Meta | None = None) -> Meta:
     if len(x.shape) < 2 or len(w.shape) != 2 or x.shape[-1] != w.shape[1]:
         raise ShapeError(f"linear: input {list(x.shape)} does not fit weight {list(w.shape)} [out, in]")
     if b is not None and b.shape != w.shape[:1]:
         raise ShapeError(f"linear: bias {list(b.shape)} does not fit weight {list(w.shape)}")
+    check_dtypes("linear", x, w, b)
     return meta((*x.shape[:-1], w.shape[0]), x.dtype)
 
 
@@ -58,7 +67,7 @@ def _linear_vjp(needs, dy, x, w):
 
 
 def _bias_grad_infer(dy: Meta, *, axis: int) -> Meta:
-    return meta((dy.shape[axis],), dy.dtype)
+    return meta((dy.shape[axis],), wide(dy.dtype))
 
 
 def _reduce_cost(inputs, outputs, attrs) -> Cost:
@@ -88,12 +97,12 @@ def matmul(a: Tensor, b: Tensor, *, transpose_a: bool = False, transpose_b: bool
 
 
 def linear(x: Tensor, w: Tensor, b: Tensor | None = None) -> Tensor:
-    """x w^T + b.  x: [..., in], w: [out, in], b: [out]."""
+    """x w^T + b.  x: [..., in], w: [out, in] of the same dtype, b: [out], float32 beside halves. Raises ShapeError."""
     return apply(LINEAR, x, w) if b is None else apply(LINEAR, x, w, b)
 
 
 def bias_grad(dy: Tensor, *, axis: int) -> Tensor:
-    """Sum of dy over every axis but one."""
+    """Sum of dy over every axis but one; float32 of halves."""
     return apply(BIAS_GRAD, dy, axis=axis)
 
 

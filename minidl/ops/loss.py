@@ -1,32 +1,36 @@
-"""Softmax cross-entropy over the last dimension, averaged over the rows whose label is not to be ignored."""
+"""Softmax cross-entropy over the last dimension, averaged over the rows whose label is not to be ignored.
+
+What is kept for the gradient is softmax(logits) - onehot(label), all but a factor of it already. The softmax alone
+would not do in a half, where a probability near 1 is 1: its row would have no gradient at its label.
+"""
 
 from minidl.errors import ShapeError
-from minidl.meta import Cost, Meta, meta
+from minidl.meta import Cost, Meta, meta, wide
 from minidl.op import Op
 from minidl.ops.elementwise import add, mean, scale, sub
 from minidl.ops.embedding import gather_rows
-from minidl.ops.shape import reshape
+from minidl.ops.shape import cast, reshape
 from minidl.tensor import Tensor, apply, apply_all, give
 
 
 def _infer(logits: Meta, labels: Meta, *, ignore_index: int = -100) -> tuple[Meta, Meta]:
     if len(logits.shape) != 2 or labels.shape != logits.shape[:1] or labels.dtype.floating:
         raise ShapeError(f"cross_entropy needs logits [N, classes] and integer labels [N], not {logits} and {labels}")
-    return meta((), logits.dtype), meta(logits.shape, logits.dtype)
+    return meta((), wide(logits.dtype)), meta(logits.shape, logits.dtype)
 
 
 def _cost(inputs, outputs, attrs) -> Cost:
     return Cost(4.0 * inputs[0].size, 2.0 * inputs[0].nbytes, "reduce")
 
 
-def _grad_infer(dloss: Meta, probs: Meta, labels: Meta, *, ignore_index: int = -100) -> Meta:
-    return meta(probs.shape, probs.dtype)
+def _grad_infer(dloss: Meta, residual: Meta, labels: Meta, *, ignore_index: int = -100) -> Meta:
+    return meta(residual.shape, residual.dtype)
 
 
 CROSS_ENTROPY_GRAD = Op("cross_entropy_grad", _grad_infer, donates=((0, 1),))
-CROSS_ENTROPY = Op("cross_entropy", _infer, _cost, outputs=("loss", "probs"), donates=((1, 0),),
-                   vjp=lambda needs, dloss, dprobs, probs, labels, *, ignore_index:
-                   (apply(CROSS_ENTROPY_GRAD, dloss, give(probs), labels, ignore_index=ignore_index), None))
+CROSS_ENTROPY = Op("cross_entropy", _infer, _cost, outputs=("loss", "residual"), donates=((1, 0),),
+                   vjp=lambda needs, dloss, dresidual, residual, labels, *, ignore_index:
+                   (apply(CROSS_ENTROPY_GRAD, dloss, give(residual), labels, ignore_index=ignore_index), None))
 
 
 def cross_entropy(logits: Tensor, labels: Tensor, *, ignore_index: int = -100, label_smoothing: float = 0.0) -> Tensor:
@@ -37,10 +41,13 @@ def cross_entropy(logits: Tensor, labels: Tensor, *, ignore_index: int = -100, l
     With ``label_smoothing`` e the target is 1 - e for the label and e shared by all classes (Szegedy et al. 2016,
     section 7). Then every row must have a label. As -log softmax(z)[c] is that of the label plus z[label] - z[c], what
     is added to the loss is e times the mean of z[label] - z: no second softmax is needed.
+
+    The loss is computed in float32, and is float32, where logits are halves.
     """
     loss = apply_all(CROSS_ENTROPY, logits, labels, ignore_index=ignore_index)[0]
     if not label_smoothing:
         return loss
     n, classes = logits.shape
     own = gather_rows(reshape(logits, (n, classes, 1)), reshape(labels, (n, 1)))
-    return add(loss, scale(sub(mean(own), mean(logits)), label_smoothing))
+    own, every = cast(own, loss.dtype), cast(logits, loss.dtype)  # a mean in halves would have their few digits
+    return add(loss, scale(sub(mean(own), mean(every)), label_smoothing))

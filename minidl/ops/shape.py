@@ -1,9 +1,9 @@
-"""Views (reshape, permute, slices) and the copies that undo them (contiguous, concat, slice_grad)."""
+"""Views (reshape, permute, slices), the copies that undo them (contiguous, concat, slice_grad), and casts."""
 
 from math import prod
 
 from minidl.errors import ShapeError
-from minidl.meta import Cost, Meta, Shape, meta
+from minidl.meta import Cost, DType, Meta, Shape, meta
 from minidl.op import Op
 from minidl.tensor import Tensor, apply
 
@@ -47,6 +47,16 @@ def _concat_infer(*xs: Meta, axis: int) -> Meta:
     return meta(first.shape[:axis] + (total,) + first.shape[axis + 1:], first.dtype)
 
 
+def _cast_infer(x: Meta, *, dtype: DType) -> Meta:
+    if not (x.dtype.floating and dtype.floating):
+        raise ShapeError(f"cannot cast {x} to {dtype.name}: both must be floating")
+    return meta(x.shape, dtype)
+
+
+def _cast_cost(inputs, outputs, attrs) -> Cost:
+    return Cost(0.0, float(inputs[0].nbytes + outputs[0].nbytes), "copy")
+
+
 def _concat_vjp(needs, dy, *, axis, input_shapes):
     parts, start = [], 0
     for need, shape in zip(needs, input_shapes, strict=True):
@@ -66,6 +76,9 @@ PERMUTE = Op("permute", _permute_infer, view=True, vjp=_permute_vjp)
 NARROW = Op("narrow", _narrow_infer, view=True,
             vjp=lambda needs, dy, *, x_shape, axis, start:
             (apply(NARROW_GRAD, dy, shape=x_shape, axis=axis, start=start),))
+# What is cast is nearly always a parameter, so the gradient outlives the activations.
+CAST_GRAD = Op("cast_grad", _cast_infer, _cast_cost, long_lived=True)
+CAST = Op("cast", _cast_infer, _cast_cost, vjp=lambda needs, dy, *, x_dtype: (apply(CAST_GRAD, dy, dtype=x_dtype),))
 CONTIGUOUS = Op("contiguous", lambda x: meta(x.shape, x.dtype), copy_cost, vjp=lambda needs, dy: (dy,))
 CONCAT = Op("concat", _concat_infer, copy_cost, vjp=_concat_vjp)
 
@@ -73,6 +86,11 @@ CONCAT = Op("concat", _concat_infer, copy_cost, vjp=_concat_vjp)
 def contiguous(x: Tensor) -> Tensor:
     """x itself if its elements lie in C order, else a copy in which they do."""
     return x if x.meta.contiguous else apply(CONTIGUOUS, x)
+
+
+def cast(x: Tensor, dtype: DType) -> Tensor:
+    """x itself if it is of this dtype, else a copy rounded to it. The gradient comes back in x's own. ShapeError."""
+    return x if x.dtype is dtype else apply(CAST, x, dtype=dtype)
 
 
 def reshape(x: Tensor, shape: Shape) -> Tensor:
@@ -116,5 +134,5 @@ def detach(x: Tensor) -> Tensor:
 DETACH = Op("detach", lambda x: x, view=True)
 
 for _name, _function in {"reshape": reshape, "permute": permute, "contiguous": contiguous, "flatten": flatten,
-                         "narrow": narrow, "detach": detach}.items():
+                         "narrow": narrow, "detach": detach, "cast": cast}.items():
     setattr(Tensor, _name, _function)

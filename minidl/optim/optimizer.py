@@ -14,8 +14,8 @@ from minidl.runtime import parameter
 from minidl.tensor import Tensor, apply_all
 
 # Parameters, state and gradients of one update call must be on the device together. Calls of this size (bytes of
-# parameters) cost nothing noticeable to launch, and keep that working set below those of the large layers.
-CHUNK_BYTES = 64 * 2**20
+# parameters) cost nothing noticeable to launch, and keep that working set below those of most layers.
+CHUNK_BYTES = 8 * 2**20
 
 
 class Optimizer:

@@ -9,6 +9,8 @@ from difflib import get_close_matches
 from pathlib import Path
 from typing import NoReturn
 
+from minidl.device.device import ATTENTION
+from minidl.device.precision import DEFAULT, PRECISIONS
 from minidl.errors import UserError
 from minidl.memory.policies import POLICIES
 from minidl.memory.switches import Switches
@@ -65,6 +67,9 @@ class Options:
     label_smoothing: float
     detect_anomaly: bool
     device: str
+    precision: str
+    attention: str
+    cupti: bool
     policy: str
     memory_budget: int | Share | None
     host_memory: int | None
@@ -227,6 +232,15 @@ def _parser() -> argparse.ArgumentParser:
     group.add_argument("--device", default="auto", metavar="auto|cuda|cpu|sim:NAME",
                        help="sim:p100, sim:h100, ... compute no values, but know memory exactly and model time "
                             "(default: auto, which is cpu with real data and sim:p100 with synthetic)")
+    group.add_argument("--attention", choices=ATTENTION, default=ATTENTION[0],
+                       help="as one operation, which keeps no scores (fused), or as products and a softmax (default: "
+                            "auto, which is fused on a GPU where cuDNN has it, and composed elsewhere)")
+    group.add_argument("--precision", type=kinds.precision, default=DEFAULT, metavar="|".join(PRECISIONS),
+                       help="fp32: exact; tf32: products on tensor cores, where a GPU has them for fp32; bf16: half "
+                            f"the memory for activations, parameters in fp32 (default: {DEFAULT})")
+    group.add_argument("--cupti", action="store_true",
+                       help="with --device cuda, time the kernels themselves in the iteration that plans are made from "
+                            "(needs cupti-python)")
     group.add_argument("--memory-budget", type=kinds.budget, metavar="16GiB|50%",
                        help="device memory, in bytes or as a part of what an unmanaged run needs "
                             "(default: the device's; on cpu at most 60%% of the free memory)")
@@ -247,7 +261,7 @@ def _parser() -> argparse.ArgumentParser:
                        help="plan with durations estimated from FLOPs, not with measured ones")
 
     group.add_argument("--no-fused", dest="fused", action="store_false",
-                       help="batch norm and ReLU are operations of their own, as they were in older frameworks")
+                       help="ReLU is an operation of its own behind batch norm and convolution, as in older frameworks")
 
     group = parser.add_argument_group("output")
     group.add_argument("--explain", type=kinds.whole, nargs="?", const=EXPLAINED, metavar="N",

@@ -7,6 +7,7 @@ from difflib import get_close_matches
 from math import isfinite
 from typing import Any
 
+from minidl.device.precision import precision_of
 from minidl.errors import UserError
 from minidl.memory.policies import POLICIES
 from minidl.units import parse_bytes
@@ -67,6 +68,13 @@ def budget(text: str) -> int | Share:
     if nbytes < 1:
         raise argparse.ArgumentTypeError(f"must be at least 1 byte, not {text}")
     return nbytes
+
+
+def precision(name: str) -> str:
+    try:
+        return precision_of(name).name
+    except UserError as error:
+        raise argparse.ArgumentTypeError(str(error)) from None
 
 
 def policy(name: str) -> str:

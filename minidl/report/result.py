@@ -13,6 +13,7 @@ KEYS: dict[str, str] = {
     "batch": "images a step",
     "device": "name",
     "policy": "name",
+    "precision": "fp32, tf32 or bf16: what layers computed in",
     "budget_bytes": "device memory that the run was allowed (bytes)",
     "peak_bytes": "the most of it that was in use at once (bytes)",
     "unmanaged_peak_bytes": "what the same step needs without memory management (bytes)",
@@ -54,6 +55,7 @@ class Result:
     batch: int
     device: str
     policy: str
+    precision: str
     budget_bytes: int
     peak_bytes: int
     unmanaged_peak_bytes: int

@@ -11,6 +11,8 @@ from math import isfinite
 from pathlib import Path
 
 from minidl.checkpoint import Checkpoint, Fixed, documents_of, read_checkpoint, restore, tensors_of
+from minidl.device.device import ATTENTION
+from minidl.device.precision import DEFAULT
 from minidl.errors import UserError
 from minidl.optim import ENDING_SHAPES
 from minidl.report.cli import Options
@@ -117,7 +119,9 @@ def fixed_arguments(options: Options, batch: int, steps: int) -> Fixed:
              "--clip-grad": options.clip_grad, "--grad-accum-steps": options.accumulate,
              "--label-smoothing": options.label_smoothing, "--sequence-length": options.sequence_length,
              "--vocab": options.vocab, "--vocab-size": options.vocab_size,
-             "--on-bad-file": "skip" if options.skips_bad_files else None}
+             "--on-bad-file": "skip" if options.skips_bad_files else None,
+             "--precision": None if options.precision == DEFAULT else options.precision,
+             "--attention": None if options.attention == ATTENTION[0] else options.attention}
     # Whoever trains longer sees the same steps first, unless the learning rates depend on where the end is.
     return fixed | {"--steps": steps if options.schedule in ENDING_SHAPES else None}
 

@@ -3,7 +3,7 @@
 cuDNN computes y, dx or dw from two operands that lie channels-last, and nothing else. The rest is made of kernels:
 
     an operand that lies otherwise     is copied into the workspace first
-    a bias                             is added to the result, in place
+    a bias, a ReLU                     follow in one pass over the result, in place
     ``onto`` (a gradient to add to)    is added to the result; as it may lie in the same bytes, the result is made in
                                        the workspace, one part of the batch after the other, so that it is a small one
 
@@ -21,14 +21,13 @@ from minidl.device.cuda.layout import channels_last, is_channels_last
 from minidl.device.cuda.plans import TimedPlan
 from minidl.device.cuda.seam import Convolution
 from minidl.errors import DeviceError
+from minidl.kernels.roles import ROLES
 from minidl.meta import DTYPES, Algorithm, Meta, aligned, meta
 
-KINDS = ("conv2d", "conv2d_dgrad", "conv2d_wgrad")
+KINDS = tuple(ROLES)  # the operations that are convolutions
 MOST_WORKSPACE = 16 * 2**20  # bytes of the deterministic plan, where there is one with as little
+RANK_SECONDS = 0.05  # how much slower than the best plan each further one is taken to be: a guess
 PART_BYTES = 64 * 2**20  # of a gradient that is made beside the one it is added to: enough to fill a GPU
-
-# Where the three tensors of a convolution, x, w and y, are among (output, first input, second input).
-ROLES = {"conv2d": (1, 2, 0), "conv2d_dgrad": (0, 2, 1), "conv2d_wgrad": (2, 0, 1)}
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,6 +39,7 @@ class Steps:
     copied       (position, offset in the workspace, meta of the copy) of operands that do not lie channels-last
     result       where in the workspace a part's result is made; None: it is made in the output
     bias, onto   positions of what is added to the result, if anything
+    relu         the positive part of the result is wanted
     scratch      bytes of workspace before that of the plan
     """
 
@@ -50,14 +50,14 @@ class Steps:
     result: int | None
     bias: int | None
     onto: int | None
+    relu: bool
     scratch: int
 
 
 def steps(op_name: str, inputs: Sequence[Meta], output: Meta, attrs: dict[str, Any], *, tf32: bool) -> Steps:
     """What a call needs beside a plan."""
-    operands = (output, *inputs)
-    roles = ROLES[op_name]
-    x, w, y = (operands[i] for i in roles)
+    operands, role = (output, *inputs), ROLES[op_name]
+    x, w, y = role.pick(output, inputs)
     scratch, copied = 0, []
     for position in (1, 2):
         m = operands[position]
@@ -67,7 +67,7 @@ def steps(op_name: str, inputs: Sequence[Meta], output: Meta, attrs: dict[str, A
     if not is_channels_last(output):
         raise AssertionError(f"{op_name} into {output}, which is not channels-last")
     third = 3 if len(inputs) > 2 else None
-    onto = third if op_name == "conv2d_dgrad" else None
+    onto = third if role.kind == "conv2d_dgrad" else None
     images, parts, result = x.shape[0], 1, None
     if onto is not None:
         m = operands[onto]
@@ -80,32 +80,44 @@ def steps(op_name: str, inputs: Sequence[Meta], output: Meta, attrs: dict[str, A
         scratch += aligned(output.nbytes // parts)
     stride, padding = tuple(attrs["stride"]), tuple(attrs["padding"])
     part = images // parts
-    convolution = Convolution(op_name, output.dtype.name, (part, *x.shape[1:]), w.shape, (part, *y.shape[1:]),
+    convolution = Convolution(role.kind, output.dtype.name, (part, *x.shape[1:]), w.shape, (part, *y.shape[1:]),
                               (stride[0], stride[1]), (padding[0], padding[1]), tf32 and output.dtype.name == "float32")
-    bias = third if op_name == "conv2d" else None
-    return Steps(convolution, parts, roles, tuple(copied), result, bias, onto, scratch)
+    bias = third if role.kind == "conv2d" else None
+    return Steps(convolution, parts, (role.x, role.w, role.y), tuple(copied), result, bias, onto, role.relu, scratch)
 
 
 def algorithms(found: Steps, plans: Sequence[TimedPlan], seconds: float) -> tuple[Algorithm, ...]:
-    """The alternatives: the deterministic mode's first, then the others, fastest first.
+    """The alternatives: the deterministic mode's first, then the others, fastest first. Raises DeviceError.
 
-    seconds: modelled time of the call, where a plan was not timed; each further plan is taken to be a little slower.
+    seconds: modelled time of the call, where a plan was not timed (``chosen``).
     """
-    if not plans:
-        raise DeviceError(f"cuDNN has no plan for {found.convolution}")
-    timed = [p if p.seconds is not None else replace(p, seconds=seconds / found.parts * (1 + rank / 20))
-             for rank, p in enumerate(plans)]
-    fixed = [p for p in timed if p.deterministic]
-    if not fixed:
-        raise DeviceError(f"cuDNN has only plans that add in no fixed order for {found.convolution}")
-    first = next((p for p in fixed if p.workspace <= MOST_WORKSPACE), None) or min(fixed, key=lambda p: p.workspace)
-    others, least = [], inf
-    for plan in sorted((p for p in timed if p is not first), key=lambda p: p.seconds or 0.0):
-        if plan.workspace < least:  # else a faster one needs no more
-            others.append(plan)
-            least = plan.workspace
+    if not any(plan.deterministic for plan in plans):
+        what = "only plans that add in no fixed order" if plans else "no plan"
+        raise DeviceError(f"cuDNN has {what} for {found.convolution}")
     return tuple([Algorithm(p.name, found.parts * (p.seconds or 0.0), found.scratch + aligned(p.workspace), p.name)
-                  for p in (first, *others)])
+                  for p in chosen(plans, seconds / found.parts)])
+
+
+def chosen(plans: Sequence[TimedPlan], seconds: float) -> list[TimedPlan]:
+    """The deterministic mode's plan, then those that none of the others beats both in time and in workspace.
+
+    seconds: modelled time of the plan that the heuristics like best, where plans were not timed. Each further plan is
+    taken to need RANK_SECONDS of it more, so that modelled times keep cuDNN's order.
+    """
+    timed = []
+    for place, plan in enumerate(plans):
+        rank = place if plan.rank is None else plan.rank
+        timed.append(plan if plan.seconds is not None else
+                     replace(plan, seconds=seconds * (1 + rank * RANK_SECONDS)))
+    fixed = [p for p in timed if p.deterministic]
+    first = next((p for p in fixed if p.workspace <= MOST_WORKSPACE), None) or min(fixed, key=lambda p: p.workspace)
+    found, least = [first], inf
+    for plan in sorted(timed, key=lambda p: p.seconds or 0.0):
+        if plan.workspace < least:  # else a faster one needs no more
+            least = plan.workspace
+            if plan is not first:
+                found.append(plan)
+    return found
 
 
 Convolve = Callable[[Convolution, str, int, int, int, int], None]  # x, w, y and the plan's workspace as addresses
@@ -113,10 +125,11 @@ Copy = Callable[[Sequence[int]], None]  # a kernel on these addresses, outputs f
 
 
 def issue(found: Steps, plan: str, pointers: Sequence[int], workspace: int, *, convolve: Convolve,
-          copies: Sequence[Copy], add: Copy | None) -> None:
+          copies: Sequence[Copy], finish: Copy | None) -> None:
     """Give a call to the compute stream. Addresses are in the order of ``Steps``' positions.
 
-    copies: by entry of ``copied``; add: (sum, product, what is added), for a part of the batch or all of it.
+    copies: by entry of ``copied``; finish: what follows the product, of a part of the batch if there is ``onto``:
+    (result, product, what is added if anything is).
     """
     at = list(pointers)
     for (position, offset, _), copy in zip(found.copied, copies, strict=True):
@@ -126,17 +139,16 @@ def issue(found: Steps, plan: str, pointers: Sequence[int], workspace: int, *, c
     rest = workspace + found.scratch
     if found.onto is None:
         convolve(found.convolution, plan, at[x], at[w], at[y], rest)
-        if found.bias is not None:
-            assert add is not None
-            add((at[0], at[0], at[found.bias]))
+        if finish is not None:
+            finish((at[0], at[0]) if found.bias is None else (at[0], at[0], at[found.bias]))
         return
-    assert add is not None and found.result is not None
+    assert finish is not None and found.result is not None
     c = found.convolution
     output_step, input_step = part_bytes(c.x, c.dtype), part_bytes(c.y, c.dtype)
     made = workspace + found.result
     for part in range(found.parts):
         convolve(c, plan, made, at[w], at[y] + part * input_step, rest)
-        add((at[0] + part * output_step, made, at[found.onto] + part * output_step))
+        finish((at[0] + part * output_step, made, at[found.onto] + part * output_step))
 
 
 def part_bytes(shape: tuple[int, ...], dtype: str) -> int:

@@ -16,6 +16,7 @@ from minidl.device.cuda.layout import channels_last_strides
 from minidl.device.cuda.libraries import preload_cublas
 from minidl.device.cuda.seam import Convolution, PlanInfo
 from minidl.errors import DeviceError
+from minidl.meta import row_major
 
 X, W, Y = 1, 2, 3
 
@@ -41,16 +42,16 @@ class CudnnGraphs:
     def __init__(self, properties: str | None = None) -> None:
         self.version = cudnn.backend_version()
         self._properties = cudnn.create_device_properties(properties) if properties is not None else None
-        self._handle = cudnn.create_handle() if properties is None else None
+        self.handle = cudnn.create_handle() if properties is None else None
         self._open: dict[Convolution, Opened] = {}
 
     def plans(self, convolution: Convolution) -> list[PlanInfo]:
         """All plans that can be built, in the order of the heuristics; about 0.1 seconds."""
-        exact = self._exact(convolution)
-        every = self._built(self._graph(convolution, exact))
-        ordered = {name for name, _ in self._built(self._graph(convolution, [
-            *exact, cudnn.numerical_note.NONDETERMINISTIC]))}
-        return [PlanInfo(name, workspace, name in ordered) for name, workspace in dict(every).items()]
+        every = self._built(self._graph(convolution, self._exact(convolution)))
+        ordered = self._without(convolution, cudnn.numerical_note.NONDETERMINISTIC)
+        plain = self._without(convolution, cudnn.numerical_note.TENSOR_CORE)
+        return [PlanInfo(name, workspace, name in ordered, name not in plain)
+                for name, workspace in dict(every).items()]
 
     def run(self, convolution: Convolution, plan: str, x: int, w: int, y: int, workspace: int, stream: int) -> None:
         """Run a convolution on operands at these addresses."""
@@ -62,21 +63,25 @@ class CudnnGraphs:
         index = opened.built.get(plan)
         if index is None:
             index = opened.built[plan] = self._build(opened, convolution, plan)
-        cudnn.set_stream(handle=self._handle, stream=stream)  # costs nothing where it is the same
-        opened.graph.execute_plan_at_index({X: x, W: w, Y: y}, workspace, index, self._handle)
+        cudnn.set_stream(handle=self.handle, stream=stream)  # costs nothing where it is the same
+        opened.graph.execute_plan_at_index({X: x, W: w, Y: y}, workspace, index, self.handle)
 
     def close(self) -> None:
         """Give the library's handle back."""
         self._open.clear()
-        if self._handle is not None:
-            cudnn.destroy_handle(self._handle)
-            self._handle = None
+        if self.handle is not None:
+            cudnn.destroy_handle(self.handle)
+            self.handle = None
 
     def _exact(self, convolution: Convolution) -> list[Any]:
         """What a convolution must not do: tensor cores would round the factors of fp32 products."""
         if convolution.dtype == "float32" and not convolution.tf32:
             return [cudnn.numerical_note.TENSOR_CORE, cudnn.numerical_note.DOWN_CONVERT_INPUTS]
         return []
+
+    def _without(self, convolution: Convolution, note: Any) -> set[str]:
+        """The names of the plans that have not this note."""
+        return {name for name, _ in self._built(self._graph(convolution, [*self._exact(convolution), note]))}
 
     def _build(self, opened: Opened, convolution: Convolution, plan: str) -> int:
         for index, name in enumerate(opened.names):
@@ -100,12 +105,15 @@ class CudnnGraphs:
     def _graph(self, c: Convolution, without: list[Any]) -> Any:
         """A graph with its list of plans, those left out that have one of these notes."""
         kind = TYPES[c.dtype]
-        where = {"handle": self._handle} if self._properties is None else {"device_property": self._properties}
+        where = {"handle": self.handle} if self._properties is None else {"device_property": self._properties}
         compute = cudnn.data_type.DOUBLE if c.dtype == "float64" else cudnn.data_type.FLOAT
         graph = cudnn.pygraph(io_data_type=kind, intermediate_data_type=compute, compute_data_type=compute, **where)
 
+        def strides(shape: tuple[int, ...]) -> list[int]:
+            return list((channels_last_strides if c.channels_last else row_major)(shape))
+
         def tensor(shape: tuple[int, ...], uid: int) -> Any:
-            return graph.tensor(dim=list(shape), stride=list(channels_last_strides(shape)), data_type=kind, uid=uid)
+            return graph.tensor(dim=list(shape), stride=strides(shape), data_type=kind, uid=uid)
         window = {"pre_padding": list(c.padding), "post_padding": list(c.padding), "stride": list(c.stride),
                   "dilation": [1, 1]}
         if c.kind == "conv2d":
@@ -114,7 +122,7 @@ class CudnnGraphs:
             out, shape, uid = graph.conv_dgrad(loss=tensor(c.y, Y), filter=tensor(c.w, W), **window), c.x, X
         else:
             out, shape, uid = graph.conv_wgrad(image=tensor(c.x, X), loss=tensor(c.y, Y), **window), c.w, W
-        out.set_output(True).set_data_type(kind).set_dim(list(shape)).set_stride(list(channels_last_strides(shape)))
+        out.set_output(True).set_data_type(kind).set_dim(list(shape)).set_stride(strides(shape))
         out.set_uid(uid)
         try:
             graph.validate()

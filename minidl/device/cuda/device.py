@@ -17,9 +17,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.lib.stride_tricks import as_strided
 
+from minidl.device import dlpack
 from minidl.device.clock import COMPUTE, COPY_IN, COPY_OUT
-from minidl.device.cost_model import kernel_seconds
-from minidl.device.cuda import convolution, layout, products
+from minidl.device.cost_model import call_seconds
+from minidl.device.cuda import attention, convolution, layout, products
 from minidl.device.cuda.plans import PlanTable
 from minidl.device.cuda.programs import ComputeStream, Program, Programs
 from minidl.device.cuda.seam import Vendor
@@ -29,7 +30,7 @@ from minidl.device.device import Device, Operand, Timed
 from minidl.device.profiles import Profile
 from minidl.errors import UserError
 from minidl.kernels.cuda.launch import Kernel
-from minidl.meta import Algorithm, Cost, Meta, aligned
+from minidl.meta import Algorithm, Cost, Meta, aligned, row_major
 from minidl.units import format_bytes
 
 if TYPE_CHECKING:
@@ -45,6 +46,7 @@ class CudaDevice(Device):
     kernels    the table of CUDA kernels, by operation
     tf32       let tensor cores round the factors of fp32 products and convolutions to 10 bits
     cache      a folder in which the timed plans of convolutions are kept; None: for this process only
+    cupti      time the kernels themselves in an iteration that will be measured, instead of the gaps between events
     """
 
     has_values = True
@@ -53,18 +55,22 @@ class CudaDevice(Device):
     dlpack_device = (2, 0)
 
     def __init__(self, name: str, profile: Profile, vendor: Vendor, kernels: Mapping[str, Kernel], *,
-                 tf32: bool = False, cache: Path | None = None, reserve_bytes: int = RESERVE_BYTES,
-                 depth: int = DEPTH) -> None:
+                 tf32: bool = False, cache: Path | None = None, cupti: bool = False,
+                 reserve_bytes: int = RESERVE_BYTES, depth: int = DEPTH) -> None:
         super().__init__(name, profile)
+        self.cupti = cupti
+        if cupti:
+            self.measured_iterations = 1  # which needs no median
         self.vendor = vendor
         self.streams = Streams(vendor, depth=depth)
         self.clock = self.streams  # type: ignore[assignment] # the same verbs; only the time is real
         self.positions = self.streams.positions
         self.staging = Staging(self.streams)
         self.plans = PlanTable(vendor, cache)
+        self.attention_plans = attention.AttentionPlans(vendor)
         stream = ComputeStream(vendor, self.streams.handles[COMPUTE], self.staging)
         self.programs = Programs(stream, kernels, tf32=tf32)
-        self._reserve_bytes = aligned(reserve_bytes)
+        self.reserved_bytes = aligned(reserve_bytes)
         self._arena = self._reserve = self._host_bytes = 0
         self._slab: int | None = None
         # By identity: the executor launches the very objects that ``algorithms`` made. Each is kept with its program,
@@ -74,17 +80,17 @@ class CudaDevice(Device):
     # Memory --------------------------------------------------------------------------------------------------
     def usable_bytes(self, budget_bytes: int) -> int:
         """What is left of a budget for tensors and workspaces. Raises UserError if that is nothing."""
-        if budget_bytes <= self._reserve_bytes:
+        if budget_bytes <= self.reserved_bytes:
             raise UserError(f"a memory budget of {format_bytes(budget_bytes)} on {self.name}: more than "
-                            f"{format_bytes(self._reserve_bytes)} is needed, which products and moves work in")
-        return budget_bytes - self._reserve_bytes
+                            f"{format_bytes(self.reserved_bytes)} is needed, which products and moves work in")
+        return budget_bytes - self.reserved_bytes
 
     def attach(self, budget_bytes: int, host_bytes: int) -> None:
         """Allocate the arena and its reserve. Raises DeviceError if there is not enough memory."""
-        self._arena = self.vendor.allocate(budget_bytes + self._reserve_bytes)
+        self._arena = self.vendor.allocate(budget_bytes + self.reserved_bytes)
         self._reserve = self._arena + budget_bytes
         self._host_bytes = host_bytes
-        self.vendor.set_workspace(self._reserve, self._reserve_bytes, self.streams.handles[COMPUTE])
+        self.vendor.set_workspace(self._reserve, self.reserved_bytes, self.streams.handles[COMPUTE])
 
     def lay_out(self, op_name: str, inputs: tuple[Meta, ...], outputs: tuple[Meta, ...]) -> tuple[Meta, ...]:
         return layout.outputs(op_name, inputs, outputs)
@@ -92,16 +98,26 @@ class CudaDevice(Device):
     def lay_out_leaf(self, leaf: Meta) -> Meta:
         return layout.channels_last(leaf)
 
+    def fuses_attention(self, q: Meta, k: Meta, mask: Meta | None, *, heads: int, causal: bool, p: float) -> bool:
+        """``auto`` and ``fused``: wherever cuDNN has a plan for it."""
+        return self.attention != "composed" and self.attention_plans.fits(q, k, mask, heads=heads, causal=causal, p=p)
+
     # Alternatives --------------------------------------------------------------------------------------------
     def algorithms(self, op_name: str, inputs: Sequence[Meta], outputs: Sequence[Meta], attrs: dict[str, Any],
                    cost: Cost) -> tuple[Algorithm, ...]:
-        seconds = kernel_seconds(self.profile, cost.kind, cost.flops, cost.nbytes)
+        seconds = call_seconds(self.profile, outputs, cost)
         if op_name in convolution.KINDS:
             steps = convolution.steps(op_name, inputs, outputs[0], attrs, tf32=self.programs.tf32)
             choices = convolution.algorithms(steps, self.plans.of(steps.convolution), seconds)
             for choice in choices:
                 self._keep(choice, self.programs.convolution(steps, choice.name, inputs, outputs[0]))
             return choices
+        if op_name in attention.OPERATIONS:
+            needed = attention.steps(op_name, inputs, outputs, attrs)
+            plan = self.attention_plans.of(needed.attention)
+            choice = Algorithm(plan.name, seconds, needed.scratch + aligned(plan.workspace), plan.name)
+            self._keep(choice, self.programs.attention(needed, plan.name, (*outputs, *inputs)))
+            return (choice,)
         program, workspace = self._program(op_name, inputs, outputs, attrs)
         algorithm = Algorithm("", seconds, workspace)
         self._keep(algorithm, program)
@@ -128,7 +144,7 @@ class CudaDevice(Device):
         streams, arena = self.streams, self._arena
         if streams.gap is not None:
             streams.begin()
-        blocks = [arena + operand.base.block.offset for operand in (*outputs, *inputs)]
+        blocks = [arena + operand.block.offset for operand in (*outputs, *inputs)]
         try:
             program(blocks, attrs, arena + workspace)
         except Exception as error:
@@ -146,7 +162,7 @@ class CudaDevice(Device):
         streams.begin()
         stream, distance = streams.handles[COMPUTE], abs(to - origin)
         direct = distance * PIECES >= nbytes
-        piece = min(nbytes, distance if direct else self._reserve_bytes)
+        piece = min(nbytes, distance if direct else self.reserved_bytes)
         starts = range(0, nbytes, piece) if distance else range(0)
         for start in starts if to < origin else reversed(starts):
             size = min(piece, nbytes - start)
@@ -181,6 +197,9 @@ class CudaDevice(Device):
     def settle(self) -> None:
         self.streams.settle()
 
+    def measure(self, on: bool) -> None:
+        self.streams.measure_exactly(on and self.cupti)
+
     def now(self) -> float:
         """Seconds since the start on the wall clock, whatever has finished; synchronize before to have it all."""
         return self.streams.now()
@@ -208,14 +227,36 @@ class CudaDevice(Device):
         streams = self.streams
         streams.begin()
         self.vendor.copy(flat.ctypes.data, self.address(operand), flat.nbytes, streams.handles[COMPUTE])
-        streams.synchronize(COMPUTE, streams.mark(COMPUTE))
+        streams.mark(COMPUTE)
+        streams.settle()  # the times of what ran before are told before the reading's own
         return as_strided(flat, m.shape, tuple(s * flat.itemsize for s in m.strides)).copy()
 
     def share(self, operand: Operand) -> Any:
         """A copy of a value in memory that is not the arena's, with the methods of DLPack."""
         m = operand.meta
-        self.streams.synchronize(COMPUTE, self.positions[COMPUTE])
-        return self.vendor.array(self.address(operand), m.shape, m.strides, m.dtype.name)
+        self.streams.settle()
+        if m.dtype.name != "bfloat16":
+            return self.vendor.array(self.address(operand), m.shape, m.strides, m.dtype.name)
+        bits = self.vendor.array(self.address(operand), m.shape, m.strides, "uint16")
+        described = getattr(bits, "__cuda_array_interface__", None) or bits.__array_interface__
+        return dlpack.Bfloat16(bits, described["data"][0], m.shape, row_major(m.shape), self.dlpack_device)
+
+    def fetch(self, array: Any) -> np.ndarray:
+        """Of an array on this GPU: by ``__cuda_array_interface__``, or bfloat16 by DLPack.
+
+        What its library has given to the default stream, or to any that waits for it, is waited for.
+        """
+        if hasattr(array, "__dlpack__"):
+            with dlpack.borrowed(array) as found:
+                if found is not None and found.device == self.dlpack_device:
+                    bits = self.vendor.array(found.address, found.shape, found.strides, "uint16")
+                    return np.from_dlpack(bits, device="cpu").view("bfloat16")
+        described = getattr(array, "__cuda_array_interface__", None)
+        if described is None:
+            return super().fetch(array)
+        kind, shape, strides = np.dtype(described["typestr"]), tuple(described["shape"]), described.get("strides")
+        lying = row_major(shape) if strides is None else tuple(s // kind.itemsize for s in strides)
+        return np.from_dlpack(self.vendor.array(described["data"][0], shape, lying, kind.name), device="cpu")
 
     def interface(self, operand: Operand) -> dict[str, Any]:
         """A value at its place: true until the next operation. AttributeError for a dtype that it cannot name."""
@@ -223,14 +264,14 @@ class CudaDevice(Device):
         if m.dtype.name == "bfloat16":
             raise AttributeError("__cuda_array_interface__ has no name for bfloat16: use DLPack")
         kind = np.dtype(m.dtype.name)
-        self.streams.synchronize(COMPUTE, self.positions[COMPUTE])
+        self.streams.settle()
         return {"shape": m.shape, "typestr": kind.str, "data": (self.address(operand), False), "version": 3,
                 "strides": tuple(s * kind.itemsize for s in m.strides)}
 
     def address(self, operand: Operand) -> int:
         """Where a tensor's first element lies now; it may lie elsewhere after the next operation."""
         m = operand.meta
-        return self._arena + int(operand.base.block.offset) + m.offset * m.dtype.itemsize
+        return self._arena + int(operand.block.offset) + m.offset * m.dtype.itemsize
 
     def close(self) -> None:
         """Wait for the streams, and give all memory back."""

@@ -12,11 +12,12 @@ pixel), C order is kept, so that such tensors can be reshaped without a copy.
 
 from functools import cache
 
+from minidl.kernels.roles import ROLES
 from minidl.meta import Meta, Shape, meta
 
 C_ORDER = frozenset({"contiguous", "matmul", "linear", "linear_dgrad", "linear_wgrad"})
 MAKERS = frozenset({
-    "conv2d", "conv2d_dgrad", "conv2d_wgrad", "upload",
+    *ROLES, "upload",
     "max_pool2d", "max_pool2d_grad", "avg_pool2d", "avg_pool2d_grad", "adaptive_avg_pool2d", "adaptive_avg_pool2d_grad",
 })
 

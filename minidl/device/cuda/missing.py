@@ -36,6 +36,13 @@ def message() -> str | None:
     return None
 
 
+def cupti_message() -> str | None:
+    """What timing by CUPTI lacks; None if nothing."""
+    if _found("cupti"):
+        return None
+    return f"timing by CUPTI needs cupti-python: pip install 'minidl[cupti]' (for drivers from {CUDA_13_DRIVER} on)"
+
+
 def _found(module: str) -> bool:
     try:
         return find_spec(module) is not None

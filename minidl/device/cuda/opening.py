@@ -8,24 +8,40 @@ from minidl.device import profiles
 from minidl.device.cuda.device import CudaDevice
 from minidl.device.cuda.plans import default_folder
 from minidl.device.cuda.seam import Properties, Vendor
+from minidl.device.precision import Precision
 from minidl.device.profiles import Profile
+from minidl.errors import UserError
+from minidl.meta import bfloat16
 from minidl.units import format_bytes
 
 CONTEXT_BYTES = 512 * 2**20  # what modules that are loaded later, and cuDNN, may still take
 LINK_BYTES = 64 * 2**20
 RUNS = 5
+BF16_CAPABILITY = (8, 0)
 RELATIVES = {6: "p100", 7: "v100", 8: "a100"}  # of GPUs without a profile, by generation; newer ones: h100
 
 
-def open_device(name: str, number: int, *, tf32: bool) -> CudaDevice:
+def open_device(name: str, number: int, *, precision: Precision, cupti: bool = False) -> CudaDevice:
     """The GPU of this number. Raises DeviceError."""
     from minidl.device.cuda.real import Cuda
     from minidl.kernels.cuda import KERNELS
 
     vendor = Cuda(number)
-    device = CudaDevice(name, profile_of(vendor, _host_bytes()), vendor, KERNELS, tf32=tf32, cache=default_folder())
+    refuse_what_it_cannot(vendor.properties, precision)
+    if cupti:
+        vendor.recorder(vendor.stream()).close()  # if it cannot, now is the time to say so
+    device = CudaDevice(name, profile_of(vendor, _host_bytes()), vendor, KERNELS, tf32=precision.tf32,
+                        cache=default_folder(), cupti=cupti)
     device.dlpack_device = (2, number)
     return device
+
+
+def refuse_what_it_cannot(properties: Properties, precision: Precision) -> None:
+    """Raises UserError for bf16 on a GPU before Ampere, for which cuDNN has no such convolutions."""
+    if precision.activations is bfloat16 and properties.capability < BF16_CAPABILITY:
+        raise UserError(f"{properties.name} (compute capability {'.'.join(map(str, properties.capability))}) cannot "
+                        f"compute in bf16, which needs {'.'.join(map(str, BF16_CAPABILITY))} or newer; precision fp32 "
+                        "does everywhere")
 
 
 def profile_of(vendor: Vendor, host_bytes: int) -> Profile:

@@ -12,7 +12,7 @@ import json
 import os
 import re
 from dataclasses import asdict, dataclass, replace
-from math import prod
+from math import inf, prod
 from pathlib import Path
 from statistics import median
 
@@ -22,16 +22,19 @@ from minidl.meta import DTYPES, aligned
 
 LAYOUT = "nhwc"
 RUNS = 5  # after one that warms up; the median counts
+SLOW = 3.0  # times what the best plan so far takes: not worth more runs, of which large batches have many
 
 
 @dataclass(frozen=True, slots=True)
 class TimedPlan:
-    """A plan of cuDNN, in the order of its heuristics. ``seconds`` is None while it was not timed."""
+    """A plan of cuDNN. ``seconds`` is None while it was not timed; ``rank`` is its place in the order of cuDNN's
+    heuristics, where plans were left out of that order (else None: its place among the others)."""
 
     name: str
     workspace: int
     deterministic: bool
     seconds: float | None = None
+    rank: int | None = None
 
 
 def default_folder() -> Path:
@@ -54,15 +57,15 @@ class PlanTable:
 
     def of(self, convolution: Convolution) -> tuple[TimedPlan, ...]:
         """The plans of a convolution, what the heuristics like best first."""
-        key = _key(convolution)
-        plans = self._table.get(key)
+        name = key(convolution)
+        plans = self._table.get(name)
         if plans is None:
             plans = tuple([TimedPlan(p.name, p.workspace, p.deterministic) for p in self.vendor.plans(convolution)])
-        if key not in self._tried and any(plan.seconds is None for plan in plans):
-            self._tried.add(key)
+        if name not in self._tried and any(plan.seconds is None for plan in plans):
+            self._tried.add(name)
             plans = self._time(convolution, plans)
-        if plans != self._table.get(key):
-            self._table[key] = plans
+        if plans != self._table.get(name):
+            self._table[name] = plans
             self._save()
         return plans
 
@@ -79,14 +82,19 @@ class PlanTable:
         try:
             vendor.fill(base, 0, sum(sizes), stream)
             x, w, y = base, base + sizes[0], base + sizes[0] + sizes[1]
-            return tuple([self._time_plan(convolution, plan, (x, w, y), stream, start, end) for plan in plans])
+            timed: list[TimedPlan] = []
+            for plan in plans:
+                best = min((p.seconds for p in timed if p.seconds is not None), default=inf)
+                timed.append(self._time_plan(convolution, plan, (x, w, y), stream, start, end, best))
+            return tuple(timed)
         finally:
             vendor.record(end, stream)
             vendor.synchronize(end)
             vendor.free(base)
 
     def _time_plan(self, convolution: Convolution, plan: TimedPlan, operands: tuple[int, int, int], stream: Handle,
-                   start: Handle, end: Handle) -> TimedPlan:
+                   start: Handle, end: Handle, best: float) -> TimedPlan:
+        """``best``: seconds of the best plan so far. One that is far slower needs no median."""
         vendor = self.vendor
         try:
             workspace = vendor.allocate(plan.workspace) if plan.workspace else 0
@@ -100,6 +108,8 @@ class PlanTable:
                 vendor.record(end, stream)
                 vendor.synchronize(end)
                 seconds.append(vendor.elapsed(start, end))
+                if len(seconds) == 2 and seconds[1] > SLOW * best:
+                    return replace(plan, seconds=seconds[1])
             return replace(plan, seconds=median(seconds[1:]))
         finally:
             if workspace:
@@ -127,7 +137,8 @@ class PlanTable:
             self._path = None  # a disk that is full or read-only costs time in the next process, nothing else
 
 
-def _key(c: Convolution) -> str:
+def key(c: Convolution) -> str:
+    """A convolution as text."""
     def by(extent: tuple[int, ...]) -> str:
         return "x".join(map(str, extent))
     return (f"{c.kind} {c.dtype}{' tf32' if c.tf32 else ''} x {by(c.x)} w {by(c.w)} y {by(c.y)} "

@@ -13,13 +13,13 @@ from typing import Any
 
 import numpy as np
 
-from minidl.device.cuda import convolution, products
+from minidl.device.cuda import attention, convolution, products
 from minidl.device.cuda.convolution import Steps
 from minidl.device.cuda.layout import channels_last
 from minidl.device.cuda.seam import Handle, Vendor
 from minidl.device.cuda.staging import Staging
-from minidl.kernels.cuda.launch import Kernel, Launch, Pointer, Source
-from minidl.meta import Meta, aligned, meta
+from minidl.kernels.cuda.launch import Kernel, Launch, Number, Pointer, Source
+from minidl.meta import Meta, aligned, int64, meta
 
 Program = Callable[[Sequence[int], dict[str, Any], int], None]  # (blocks, attributes, workspace)
 UPLOADS = ("upload", "upload_")
@@ -52,17 +52,18 @@ class Programs:
         if type(kernel).issue is not Kernel.issue:  # it does more than launch
             return partial(_issue, kernel, stream, tuple(metas))
         plan = kernel.plan(metas, attrs)
-        if not plan.constant:
-            return partial(_issue, kernel, stream, tuple(metas))
         launches = [_template(launch) for launch in plan.launches]
-        give, handle = stream.vendor.launch, stream.handle
+        give, handle, constant = stream.vendor.launch, stream.handle, plan.constant
 
         def program(blocks: Sequence[int], attrs: dict[str, Any], workspace: int) -> None:
             places = (*blocks, workspace)  # operand -1 is the workspace
-            for source, count, template, pointers in launches:
+            values = {} if constant else kernel.numbers(attrs)
+            for source, count, template, pointers, numbers in launches:
                 arguments = template.copy()
                 for index, operand, offset in pointers:
                     arguments[index] = places[operand] + offset
+                for index, kind, name in numbers:
+                    arguments[index] = kind(values[name])
                 give(source, count, arguments, handle)
         return program
 
@@ -108,24 +109,24 @@ class Programs:
         # A copy starts at the beginning of its bytes; what is read where it lies starts at its offset.
         moved = {i for i, _, _ in steps.copied}
         offsets = [0 if i in moved else m.offset * m.dtype.itemsize for i, m in enumerate(operands)]
-        add = self._adder(steps, operands)
+        finish = self._finisher(steps, operands)
 
         if not steps.copied and steps.onto is None:
-            return self._plain_convolution(steps, plan, offsets, add)
+            return self._plain_convolution(steps, plan, offsets, finish)
 
         def convolve(c: Any, name: str, x: int, w: int, y: int, workspace: int) -> None:
             vendor.convolve(c, name, x, w, y, workspace, handle)
 
         def run(kernel: Program) -> Callable[[Sequence[int]], None]:
             return lambda blocks: kernel(blocks, {}, 0)
-        copies, adds = [run(kernel) for kernel in copied], None if add is None else run(add)
+        copies, last = [run(kernel) for kernel in copied], None if finish is None else run(finish)
 
         def program(blocks: Sequence[int], attrs: dict[str, Any], workspace: int) -> None:
             convolution.issue(steps, plan, [b + o for b, o in zip(blocks, offsets, strict=True)], workspace,
-                              convolve=convolve, copies=copies, add=adds)
+                              convolve=convolve, copies=copies, finish=last)
         return program
 
-    def _plain_convolution(self, steps: Steps, plan: str, offsets: Sequence[int], add: Program | None) -> Program:
+    def _plain_convolution(self, steps: Steps, plan: str, offsets: Sequence[int], finish: Program | None) -> Program:
         """What ``convolution.issue`` does where all operands lie as they should."""
         convolve, handle, described = self.stream.vendor.convolve, self.stream.handle, steps.convolution
         (x, w, y), bias = steps.roles, steps.bias
@@ -133,16 +134,44 @@ class Programs:
 
         def program(blocks: Sequence[int], attrs: dict[str, Any], workspace: int) -> None:
             convolve(described, plan, blocks[x] + at_x, blocks[w] + at_w, blocks[y] + at_y, workspace, handle)
-            if add is not None and bias is not None:
-                add((blocks[0], blocks[0], blocks[bias] + offsets[bias]), {}, 0)
+            if finish is not None:
+                to = blocks[0]
+                finish((to, to) if bias is None else (to, to, blocks[bias] + offsets[bias]), {}, 0)
         return program
 
-    def _adder(self, steps: Steps, operands: Sequence[Meta]) -> Program | None:
-        """What adds a bias, or a gradient that has arrived from elsewhere, to a result."""
+    def attention(self, steps: attention.Steps, plan: str, operands: Sequence[Meta]) -> Program:
+        """Attention, or its gradients, by a plan of cuDNN; ``operands``: outputs, then inputs."""
+        vendor, handle = self.stream.vendor, self.stream.handle
+        moved = {i for i, _, _ in steps.copied}
+        offsets = [0 if i in moved else m.offset * m.dtype.itemsize for i, m in enumerate(operands)]
+        copies = [self.kernel("contiguous", (dense, operands[i]), {}) for i, _, dense in steps.copied]
+        numbers = self.kernel("fill_", (meta((2,), int64),), {"value": 0}) if steps.seed is not None else None
+
+        def attend(addresses: Sequence[int], seed: int, workspace: int) -> None:
+            vendor.attend(steps.attention, plan, addresses, seed, workspace, handle)
+
+        def fill(address: int, value: int) -> None:
+            assert numbers is not None
+            numbers((address,), {"value": value}, 0)
+
+        def run(kernel: Program) -> Callable[[Sequence[int]], None]:
+            return lambda blocks: kernel(blocks, {}, 0)
+        runs = [run(copy) for copy in copies]
+
+        def program(blocks: Sequence[int], attrs: dict[str, Any], workspace: int) -> None:
+            attention.issue(steps, [b + o for b, o in zip(blocks, offsets, strict=True)], attrs["seed"], workspace,
+                            attend=attend, copies=runs, fill=fill)
+        return program
+
+    def _finisher(self, steps: Steps, operands: Sequence[Meta]) -> Program | None:
+        """What follows a product: a bias, or a gradient that has arrived from elsewhere, is added; a ReLU."""
         output = operands[0]
         if steps.bias is not None:
             bias = operands[steps.bias]
-            return self.kernel("add", (output, output, meta((bias.shape[0], 1, 1), bias.dtype)), {})
+            name = "add_relu" if steps.relu else "add"
+            return self.kernel(name, (output, output, meta((bias.shape[0], 1, 1), bias.dtype)), {})
+        if steps.relu:
+            return self.kernel("relu", (output, output), {})
         if steps.onto is not None:
             onto = next((m for i, _, m in steps.copied if i == steps.onto), operands[steps.onto])
             shape = steps.convolution.x
@@ -156,7 +185,12 @@ def _issue(kernel: Kernel, stream: ComputeStream, metas: tuple[Meta, ...], block
     kernel.issue(stream, blocks, metas, attrs, workspace)
 
 
-def _template(launch: Launch) -> tuple[Source, int, list[Any], list[tuple[int, int, int]]]:
-    """A launch with the places of its pointers: (index of the argument, operand, offset)."""
+Template = tuple[Source, int, list[Any], list[tuple[int, int, int]], list[tuple[int, type[np.generic], str]]]
+
+
+def _template(launch: Launch) -> Template:
+    """A launch with the places of its pointers, (index of the argument, operand, offset), and of the numbers that
+    change from call to call, (index of the argument, type, name)."""
     pointers = [(i, a.operand, a.offset) for i, a in enumerate(launch.arguments) if isinstance(a, Pointer)]
-    return launch.source, launch.blocks, list(launch.arguments), pointers
+    numbers = [(i, np.dtype(a.kind).type, a.name) for i, a in enumerate(launch.arguments) if isinstance(a, Number)]
+    return launch.source, launch.blocks, list(launch.arguments), pointers, numbers

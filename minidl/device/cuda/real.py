@@ -1,5 +1,6 @@
 """The vendor's libraries themselves: the driver by cuda.bindings, launches by cuda.core, products by cuBLAS through
-CuPy's binding, convolutions by cuDNN (``cudnn_graphs``). Carries out the seam's calls one for one, and decides nothing.
+CuPy's binding, convolutions and attention by cuDNN (``cudnn_graphs``, ``attention_graphs``). Carries out the seam's
+calls one for one, and decides nothing.
 
 cuBLAS is given its workspace by ``set_workspace``, which CuPy's binding lacks: it is called in the same library.
 """
@@ -17,8 +18,9 @@ from cuda.core import LaunchConfig, Stream, launch
 from cuda.pathfinder import load_nvidia_dynamic_lib
 from cupy_backends.cuda.libs import cublas
 
+from minidl.device.cuda.attention_graphs import AttentionGraphs
 from minidl.device.cuda.cudnn_graphs import CudnnGraphs
-from minidl.device.cuda.seam import Convolution, Extent, Gemm, PlanInfo, Properties
+from minidl.device.cuda.seam import Attention, Convolution, Extent, Gemm, PlanInfo, Properties, Recorder
 from minidl.errors import DeviceError
 from minidl.kernels.cuda.compile import Compiler
 from minidl.kernels.cuda.launch import Source
@@ -48,6 +50,7 @@ class Cuda:
         capability = self._device.compute_capability
         free, total = check(driver.cuMemGetInfo())
         self._graphs = CudnnGraphs()
+        self._attention = AttentionGraphs(self._graphs.handle)
         self._cublas = cublas.create()
         runtime = check(driver.cuDriverGetVersion())
         self.properties = Properties(
@@ -106,6 +109,11 @@ class Cuda:
 
     def elapsed(self, start: Any, end: Any) -> float:
         return float(check(driver.cuEventElapsedTime(start, end))) * 1e-3
+
+    def recorder(self, stream: CudaStream) -> Recorder:
+        from minidl.device.cuda.cupti_recorder import CuptiRecorder
+
+        return CuptiRecorder(int(check(driver.cuCtxGetCurrent())), stream.address)
 
     # Bytes ---------------------------------------------------------------------------------------------------
     def copy(self, to: int, origin: int, nbytes: int, stream: CudaStream) -> None:
@@ -172,8 +180,16 @@ class Cuda:
                  stream: CudaStream) -> None:
         self._graphs.run(convolution, plan, x, w, y, workspace, stream.address)
 
+    def attention_plans(self, attention: Attention) -> list[PlanInfo]:
+        return self._attention.plans(attention)
+
+    def attend(self, attention: Attention, plan: str, operands: Sequence[int], seed: int, workspace: int,
+               stream: CudaStream) -> None:
+        self._attention.run(attention, plan, operands, seed, workspace, stream.address)
+
     def close(self) -> None:
         """Streams, events and modules go with the context, at the process's end."""
+        self._attention.close()
         self._graphs.close()
         if self._cublas is not None:
             cublas.destroy(self._cublas)

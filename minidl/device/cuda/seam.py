@@ -7,14 +7,16 @@ Nothing here waits but ``synchronize``. Knows no tensors, no arena and no operat
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
-from minidl.kernels.cuda.launch import Source
+if TYPE_CHECKING:
+    from minidl.kernels.cuda.launch import Source
 
 Handle = Any  # a stream or an event
 Extent = tuple[int, ...]
+
 
 @dataclass(frozen=True, slots=True)
 class Gemm:
@@ -46,7 +48,8 @@ class Gemm:
 class Convolution:
     """What cuDNN is told of a convolution or of a gradient of one: x [N, C, H, W], w [K, C, R, S], y [N, K, P, Q].
 
-    kind: ``conv2d`` computes y, ``conv2d_dgrad`` x, ``conv2d_wgrad`` w. All three lie channels-last.
+    kind: ``conv2d`` computes y, ``conv2d_dgrad`` x, ``conv2d_wgrad`` w.
+    channels_last: how all three lie; else in C order, which is for listing plans only.
     """
 
     kind: str
@@ -57,15 +60,47 @@ class Convolution:
     stride: tuple[int, int]
     padding: tuple[int, int]
     tf32: bool = False
+    channels_last: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class Attention:
+    """What cuDNN is told of attention: queries [n, heads, length, depth], keys and values [n, heads, keys, depth].
+
+    In memory the heads of a position lie side by side: [n, length, heads, depth]. Scores are divided by sqrt(depth).
+
+    gradient    dq, dk, dv are computed, in a fixed order; else y, and lse (fp32): [n, heads, length]
+    causal      position i sees positions up to i
+    dropout     probability with which a probability becomes 0
+    mask        extents (1 or those of the scores) of what is added to them, dense; None: nothing is
+    """
+
+    gradient: bool
+    dtype: str
+    n: int
+    heads: int
+    length: int
+    keys: int
+    depth: int
+    causal: bool
+    dropout: float
+    mask: Extent | None = None
+    mask_dtype: str | None = None
+
+
+# In which order attention's operands come, by whether it is the gradient; the mask only if there is one.
+ATTENTION_OPERANDS = {False: ("y", "lse", "q", "k", "v", "mask"),
+                      True: ("dq", "dk", "dv", "dy", "q", "k", "v", "y", "lse", "mask")}
 
 
 @dataclass(frozen=True, slots=True)
 class PlanInfo:
-    """One way of cuDNN to run a convolution: its engine and knobs as a name, and its workspace in bytes."""
+    """One way of cuDNN to run a convolution: its engine and knobs as a name, its workspace in bytes, and its notes."""
 
     name: str
     workspace: int
     deterministic: bool
+    tensor_cores: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,6 +112,28 @@ class Properties:
     free_bytes: int
     capability: tuple[int, int]
     version: str
+
+
+@dataclass(frozen=True, slots=True)
+class Span:
+    """A kernel, copy or fill that ran: under which number it was given, and when, in seconds of the device's clock."""
+
+    tag: int
+    start: float
+    end: float
+
+
+class Recorder(Protocol):
+    """Notes when the work of one stream starts and ends."""
+
+    def tag(self, number: int) -> None:
+        """What this thread gives to streams from now on is noted under this number."""
+
+    def spans(self) -> list[Span] | None:
+        """What was noted since the last time, in any order; None if some of it was lost. The device must be idle."""
+
+    def close(self) -> None:
+        """Note nothing any more."""
 
 
 class Vendor(Protocol):
@@ -117,6 +174,9 @@ class Vendor(Protocol):
     def elapsed(self, start: Handle, end: Handle) -> float:
         """Seconds between two events that have been passed."""
 
+    def recorder(self, stream: Handle) -> Recorder:
+        """Note from now on when each kernel, copy and fill of a stream starts and ends."""
+
     # Bytes ---------------------------------------------------------------------------------------------------
     def copy(self, to: int, origin: int, nbytes: int, stream: Handle) -> None:
         """Copy bytes, from and to the host or the device, in stream order. The ranges do not overlap."""
@@ -131,7 +191,7 @@ class Vendor(Protocol):
         """
 
     # Work ----------------------------------------------------------------------------------------------------
-    def launch(self, source: Source, blocks: int, arguments: Sequence[int | np.generic], stream: Handle) -> None:
+    def launch(self, source: "Source", blocks: int, arguments: Sequence[int | np.generic], stream: Handle) -> None:
         """Run a kernel, compiled first if need be. Pointers are addresses; a number has the width in the signature:
         the launcher packs a Python int as 8 bytes and a float as a double without asking."""
 
@@ -147,6 +207,16 @@ class Vendor(Protocol):
     def convolve(self, convolution: Convolution, plan: str, x: int, w: int, y: int, workspace: int,
                  stream: Handle) -> None:
         """Run a convolution by the plan of this name. A plan that was not built yet is built first, which is slow."""
+
+    def attention_plans(self, attention: Attention) -> list[PlanInfo]:
+        """Every way to run attention, as ``plans``; none where cuDNN does not have it. Slow."""
+
+    def attend(self, attention: Attention, plan: str, operands: Sequence[int], seed: int, workspace: int,
+               stream: Handle) -> None:
+        """Run attention by the plan of this name on operands at these addresses (ATTENTION_OPERANDS).
+
+        seed: where its random numbers start from, two 64-bit integers on the device; not read without dropout.
+        """
 
     def close(self) -> None:
         """Give everything back that was not yet."""

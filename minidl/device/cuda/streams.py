@@ -9,7 +9,9 @@ own is one segment:
 
 A wait of the compute stream takes a position of its own, so that the time it stood still for a copy is not counted
 as the work behind it; so does the first work after the host has waited, for then the stream was empty. The times are
-read in one go, when an iteration has ended or somebody asks, never while work is issued.
+read in one go, when an iteration has ended or somebody asks, never while work is issued. ``measure_exactly`` lets the
+vendor note each kernel instead: a segment then tells how long its kernels ran, and not how long the host took between
+them.
 
 Knows no kernels, bytes or tensors.
 """
@@ -17,8 +19,9 @@ Knows no kernels, bytes or tensors.
 from collections import deque
 from time import perf_counter
 
-from minidl.device.clock import COMPUTE
-from minidl.device.cuda.seam import Vendor
+from minidl.device.clock import COMPUTE, COPY_IN, COPY_OUT
+from minidl.device.cuda.exact import busy_seconds
+from minidl.device.cuda.seam import Recorder, Vendor
 from minidl.device.device import Timed
 
 DEPTH = 8192  # events of a stream: pieces of work that the host may be ahead of it
@@ -47,6 +50,7 @@ class Streams:
         # The compute stream's segments whose times are not read yet, by what wants them; the first is at ``_unread``.
         self._segments: deque[Timed | Cause] = deque()
         self._unread = 1
+        self._recorder: Recorder | None = None  # while times are exact; work is noted under its position
         self.gap: Cause = None  # the host has waited: when the compute stream goes on, it has stood still
         self._started = perf_counter()
         for ring, handle in zip(self._rings, self.handles, strict=True):
@@ -57,13 +61,11 @@ class Streams:
         """Say that work comes next on the compute stream, before it is given."""
         if self.gap is not None:
             cause, self.gap = self.gap, None
-            self._end(COMPUTE, cause)
+            self.mark(COMPUTE, cause)
 
-    def mark(self, stream: int, timed: Timed = None) -> int:
-        """End a piece of work that a stream was given; returns its position. ``timed``: told what it took."""
-        return self._end(stream, timed)
-
-    def _end(self, stream: int, wants: Timed | Cause) -> int:
+    def mark(self, stream: int, wants: Timed | Cause = None) -> int:
+        """End a piece of work that a stream was given; returns its position. ``wants``: told what it took, or what the
+        compute stream stood still for."""
         position = self.positions[stream] + 1
         if position >= self._limits[stream]:
             self._make_room(stream, position)
@@ -71,6 +73,8 @@ class Streams:
         self.positions[stream] = position
         if stream == COMPUTE:
             self._segments.append(wants)
+            if self._recorder is not None:
+                self._note_next(self._recorder)
         return position
 
     def wait(self, stream: int, on: int, position: int) -> None:
@@ -82,7 +86,25 @@ class Streams:
             self.begin()
         self.vendor.wait(self.handles[stream], self._rings[on][position % self.depth])
         if stream == COMPUTE:
-            self._end(COMPUTE, (on, position))
+            self.mark(COMPUTE, (on, position))
+
+    def measure_exactly(self, on: bool) -> None:
+        """Let the vendor note what the compute stream is given from now on, or stop that. Raises DeviceError."""
+        if on and self._recorder is None:
+            self._recorder = self.vendor.recorder(self.handles[COMPUTE])
+            self._note_next(self._recorder)
+        elif not on and self._recorder is not None:
+            self._read()
+            self._recorder.close()
+            self._recorder = None
+
+    def _note_next(self, recorder: Recorder) -> None:
+        """What comes is the next position's. Room for its event is made now: notes are taken only between two pieces
+        of work, when nothing is under way."""
+        position = self.positions[COMPUTE] + 1
+        if position >= self._limits[COMPUTE]:
+            self._make_room(COMPUTE, position)
+        recorder.tag(position)
 
     # Looking -------------------------------------------------------------------------------------------------
     def synchronize(self, stream: int, position: int) -> None:
@@ -137,17 +159,30 @@ class Streams:
         self._limits[stream] = self.finished[stream] + self.depth
 
     def _read(self) -> None:
-        """Tell the times of the segments that have finished, in order."""
+        """Tell the times of the segments that have finished, in order. What was noted exactly is told so."""
         segments, ring, depth = self._segments, self._rings[COMPUTE], self.depth
         elapsed = self.vendor.elapsed
+        exact: dict[int, float] = {}
+        if self._recorder is not None:
+            self._stand_still()
+            exact = busy_seconds(self._recorder.spans() or ())  # None: some were lost, and so all are doubtful
         for position in range(self._unread, self.finished[COMPUTE] + 1):
             wants = segments.popleft()
             if wants is None:
                 continue
             seconds = elapsed(ring[(position - 1) % depth], ring[position % depth])
             if not isinstance(wants, tuple):
-                wants(seconds)
+                wants(exact.get(position, seconds))
             elif wants[0] != COMPUTE:
                 self.stall += seconds
                 self.stood[wants] = self.stood.get(wants, 0.0) + seconds
         self._unread = self.finished[COMPUTE] + 1
+
+    def _stand_still(self) -> None:
+        """Wait for all streams: work is noted when it has ended."""
+        for stream in (COPY_OUT, COPY_IN, COMPUTE):
+            position = self.positions[stream]
+            if position > self.finished[stream]:
+                self.vendor.synchronize(self._rings[stream][position % self.depth])
+                self.finished[stream] = position
+                self.gap = COMPUTE, self.positions[COMPUTE]  # the host's wait, and no copy's

@@ -32,7 +32,7 @@ _OPTIONS: dict[str, Any] = {"nogil": True, **_FORMULA}
 # Numba keeps what it compiled as long as the function's own file stays as it is. Kernels contain formulas and loops of
 # these files, too: a change of one of them must be seen.
 SHARED = ("attention.py", "columns.py", "compiled.py", "conv_cuts.py", "elements.py", "elementwise.py", "half.py",
-          "product.py", "sums.py", "vectors.py", "../scalar.py", "../random.py")
+          "matrices.py", "product.py", "sums.py", "vectors.py", "../scalar.py", "../random.py")
 _STAMPS = tuple((path.stat().st_mtime_ns, path.stat().st_size) for name in SHARED
                 if (path := Path(__file__).parent / name).exists())
 

@@ -20,6 +20,7 @@ from minidl.kernels.cpu.blocks import Array
 from minidl.kernels.cpu.conv_cuts import Cuts, Plan
 from minidl.kernels.cpu.flat import computed, flat, row
 from minidl.kernels.cpu.windows import Pair
+from minidl.kernels.roles import ROLES
 from minidl.meta import Meta, Shape
 from minidl.op import Attrs
 
@@ -54,9 +55,9 @@ def _plan(op: str, x: Shape, w: Shape, y: Shape, stride: Pair, padding: Pair, it
 
 def plan(op: str, first: Any, second: Any, out: Any, stride: Pair, padding: Pair) -> Plan:
     """Of the arrays, or metas, of a call: its first two inputs and its output."""
-    x, w, y = {"conv2d": (first, second, out), "conv2d_dgrad": (out, second, first),
-               "conv2d_wgrad": (second, out, first)}[op]
-    return _plan(op, x.shape, w.shape, y.shape, stride, padding, out.dtype.itemsize,
+    role = ROLES[op]
+    x, w, y = role.pick(out, (first, second))
+    return _plan(role.kind, x.shape, w.shape, y.shape, stride, padding, out.dtype.itemsize,
                  (BUFFER_BYTES, DEPTH, PIXELS, *LEAST))
 
 
@@ -74,37 +75,40 @@ def _cuts(p: Plan, workers: int | None) -> tuple[Cuts, int]:
 def _run(op: str, workers: int | None, out: Array, first: Array, second: Array, third: Array | None = None, *,
          stride: Pair, padding: Pair, workspace: Array | None = None, **_: Any) -> None:
     from minidl.kernels.cpu import im2col, winograd  # compiled with Numba: not loaded by devices that only count
-    p = plan(op, first, second, out, stride, padding)
+    p, relu = plan(op, first, second, out, stride, padding), ROLES[op].relu
     cuts, workers = _cuts(p, workers)
     dtype, elements, result = computed(out.dtype), workers * cuts.buffer, row(out)
     buffer = np.empty(elements, dtype) if workspace is None else workspace.view(dtype)[:elements]
     bias, kept = np.empty(0, dtype), False
     onto: tuple[Array, Shape] = (result[:0], (0, 0, 0, 0))
-    if third is not None and op == "conv2d":
+    if third is not None and p.op == "conv2d":
         bias = np.ascontiguousarray(third, dtype)
     elif third is not None:  # if dx lies over it, what it is added to is there
         onto = flat(third)
         kept = not p.half and third.flags.c_contiguous and third.ctypes.data == out.ctypes.data
     if p.winograd:
         of_k, of_c = p.taps * p.w[1], p.taps  # from one window to the next
-        turned = op == "conv2d_dgrad"
+        turned = p.op == "conv2d_dgrad"
         winograd.winograd(result, *flat(first), row(second), (of_c, of_k) if turned else (of_k, of_c), turned, bias,
-                          *onto, kept, buffer, first.shape, out.shape,
+                          relu, *onto, kept, buffer, first.shape, out.shape,
                           (2 - padding[0], 2 - padding[1]) if turned else padding, cuts.numbers, workers, cuts.tasks)
         return
     arguments = (buffer, p.x, (p.w[0], *p.w[2:]), p.y[2:], stride, padding, cuts.numbers, workers, cuts.tasks)
-    if op == "conv2d":
-        im2col.fprop(result, *flat(first), row(second), bias, *arguments)
-    elif op == "conv2d_dgrad":
+    if p.op == "conv2d":
+        im2col.fprop(result, *flat(first), row(second), bias, relu, *arguments)
+    elif p.op == "conv2d_dgrad":
         im2col.dgrad(result, *flat(first), row(second), *onto, kept, *arguments)
     else:
         im2col.wgrad(result, *flat(first), *flat(second), *arguments)
 
 
 def _direct(op: str) -> Callable[..., None]:
+    role = ROLES[op]
+    options = {"relu": True} if role.relu else {}
+
     def run(*arrays: Array, workspace: Array | None = None, **attrs: Any) -> None:
         from minidl.kernels.cpu import direct
-        getattr(direct, op)(*arrays, **attrs)
+        getattr(direct, role.kind)(*arrays, **options, **attrs)
     return run
 
 
@@ -123,6 +127,4 @@ def _algorithms(op: str) -> tuple[CpuAlgorithm, ...]:
             CpuAlgorithm("direct", "direct", nothing, 40.0, _direct(op)))
 
 
-CONVOLUTIONS: dict[str, tuple[CpuAlgorithm, ...]] = {
-    op: _algorithms(op) for op in ("conv2d", "conv2d_dgrad", "conv2d_wgrad")
-}
+CONVOLUTIONS: dict[str, tuple[CpuAlgorithm, ...]] = {op: _algorithms(op) for op in ROLES}

@@ -9,6 +9,7 @@ from typing import Any
 import numba
 import numpy as np
 
+from minidl.kernels import scalar
 from minidl.kernels.cpu.blocks import Array
 from minidl.kernels.cpu.columns import span
 from minidl.kernels.cpu.compiled import compiled
@@ -23,8 +24,8 @@ WIDTH = 256
 
 
 @parallel
-def _forward(y: Any, x: Any, x_strides: Any, w: Any, b: Any, x_shape: Any, w_shape: Any, y_shape: Any, stride: Any,
-             padding: Any) -> None:
+def _forward(y: Any, x: Any, x_strides: Any, w: Any, b: Any, relu: bool, x_shape: Any, w_shape: Any, y_shape: Any,
+             stride: Any, padding: Any) -> None:
     _, k_count, p_count, q_count = y_shape
     _, c_count, r_count, s_count = w_shape
     for plane in numba.prange(y_shape[0] * k_count):
@@ -47,7 +48,8 @@ def _forward(y: Any, x: Any, x_strides: Any, w: Any, b: Any, x_shape: Any, w_sha
                                 place = start + (q * stride[1] + s - padding[1]) * x_strides[3]
                                 sums[q - left] += factor * read(x, place)
                 for q in range(left, right):
-                    write(y, (plane * p_count + p) * q_count + q, sums[q - left])
+                    result = sums[q - left]
+                    write(y, (plane * p_count + p) * q_count + q, scalar.relu(result) if relu else result)
 
 
 @parallel
@@ -106,10 +108,12 @@ def _weight_gradient(dw: Any, dy: Any, dy_strides: Any, x: Any, x_strides: Any, 
                 write(dw, (pair * r_count + r) * s_count + s, total)
 
 
-def conv2d(y: Array, x: Array, w: Array, b: Array | None = None, *, stride: Pair, padding: Pair) -> None:
-    """Cross-correlation.  x: [N, C, H, W], w: [K, C, R, S], b: [K], y: [N, K, P, Q]."""
+def conv2d(y: Array, x: Array, w: Array, b: Array | None = None, *, stride: Pair, padding: Pair,
+           relu: bool = False) -> None:
+    """Cross-correlation, or the positive part of it.  x: [N, C, H, W], w: [K, C, R, S], b: [K], y: [N, K, P, Q]."""
     result = row(y)
-    _forward(result, *flat(x), row(w), result[:0] if b is None else row(b), x.shape, w.shape, y.shape, stride, padding)
+    _forward(result, *flat(x), row(w), result[:0] if b is None else row(b), relu, x.shape, w.shape, y.shape, stride,
+             padding)
 
 
 def conv2d_dgrad(dx: Array, dy: Array, w: Array, onto: Array | None = None, *, stride: Pair, padding: Pair,

@@ -12,6 +12,7 @@ from numba import prange
 from minidl.kernels import scalar
 from minidl.kernels.cpu.blocks import Array, index_blocks, is_plain, room, settle, source
 from minidl.kernels.cpu.compiled import Kernel, compiled
+from minidl.kernels.cpu.half import encode, is_half
 from minidl.kernels.random import fold_seed, random_bits
 
 CHUNK = 1 << 14  # elements of a piece of work
@@ -154,6 +155,14 @@ def scale(y: Array, x: Array, *, value: float) -> None:
 
 def shift(y: Array, x: Array, *, value: float) -> None:
     over_elements(_shift, y, x, numbers=(float(value),))
+
+
+def cast(y: Array, x: Array, **_: Any) -> None:
+    """x, rounded to nearest where y's type is narrower."""
+    if is_half(y.dtype) and y.flags.c_contiguous and x.dtype == np.float32 and x.flags.c_contiguous:
+        encode(y, x)
+    else:
+        over_elements(lambda _, y_part, x_part: np.copyto(y_part, x_part, casting="same_kind"), y, x)
 
 
 def log(y: Array, x: Array) -> None:

@@ -1,11 +1,14 @@
 """Rows by number, and their gradients. Knows arrays; no tensors, no devices."""
 
+from typing import Any
+
 import numpy as np
 from numba import prange
 
 from minidl.errors import UserError
 from minidl.kernels.cpu.blocks import Array, index_blocks, is_plain, source
 from minidl.kernels.cpu.compiled import Kernel
+from minidl.kernels.cpu.elementwise import cast
 from minidl.meta import Shape
 
 
@@ -47,8 +50,11 @@ def _numbers(numbers: Array, rows: int, *, what: str) -> Array:
 
 
 def _take(y: Array, table: Array, numbers: Array) -> None:
-    """y[i] = table[numbers[i]] for all i; y, table: [.., D]. Bytes as they are: any dtype."""
-    if table.flags.c_contiguous:
+    """y[i] = table[numbers[i]] for all i; y, table: [.., D]. Bytes as they are, unless y has another dtype."""
+    if y.dtype != table.dtype:
+        for index in index_blocks(y.shape, 4, whole=1):
+            cast(y[index], table[numbers[index[0]]])
+    elif table.flags.c_contiguous:
         words = np.dtype(f"u{table.itemsize}")
         _gather(y.size, y.view(words), table.view(words), numbers)
     else:
@@ -82,13 +88,13 @@ def _scattered(table: Array, numbers: Array, rows: Array) -> None:
         table[targets] = (source(table[targets]) + totals).astype(table.dtype)
 
 
-def embedding(y: Array, w: Array, ids: Array) -> None:
-    """w[ids]. Raises UserError for a number that is no row."""
+def embedding(y: Array, w: Array, ids: Array, **_: Any) -> None:
+    """w[ids], rounded to y's type. Raises UserError for a number that is no row."""
     numbers = _numbers(ids, w.shape[0], what="embedding")
     _take(y.reshape(-1, w.shape[1]), w, numbers.reshape(-1))
 
 
-def embedding_grad(dw: Array, dy: Array, ids: Array, *, rows: int) -> None:
+def embedding_grad(dw: Array, dy: Array, ids: Array, *, rows: int, **_: Any) -> None:
     """The sum of dy over all uses of each row, zero for the others."""
     _scattered(dw, np.ascontiguousarray(ids, np.int64), dy)
 

@@ -22,6 +22,7 @@ from typing import Any
 import numba
 import numpy as np
 
+from minidl.kernels import scalar
 from minidl.kernels.cpu.columns import PLACES, locate, pack, padded, scatter, transpose
 from minidl.kernels.cpu.compiled import compiled
 from minidl.kernels.cpu.elements import operand, read, room, write
@@ -38,8 +39,8 @@ parallel = partial(compiled, parallel=True)
 
 
 @compiled
-def _fprop_task(y: Any, x: Any, x_strides: Any, w: Any, b: Any, buffer: Any, at: int, places: Any, x_shape: Any,
-                w_shape: Any, y_shape: Any, stride: Any, padding: Any, cuts: Any, task: int) -> None:
+def _fprop_task(y: Any, x: Any, x_strides: Any, w: Any, b: Any, relu: bool, buffer: Any, at: int, places: Any,
+                x_shape: Any, w_shape: Any, y_shape: Any, stride: Any, padding: Any, cuts: Any, task: int) -> None:
     n_count, c_count, height, width = x_shape
     k_count, taps, area = w_shape[0], w_shape[1] * w_shape[2], y_shape[0] * y_shape[1]
     panel = 3 * lanes(buffer)
@@ -74,6 +75,11 @@ def _fprop_task(y: Any, x: Any, x_strides: Any, w: Any, b: Any, buffer: Any, at:
         a, a_at, down, across = operand(w, (k * c_count + c) * taps, c_count * taps, 1, buffer, weights_at, block,
                                         depth)
         multiply(out, out_at, ld, a, a_at, down, across, buffer, columns_at, block, count, depth, c > 0 or b.size > 0)
+    if straight and relu:  # the task's results are still in the core's own cache
+        for i in range(block):
+            row = out[out_at + i * ld:out_at + i * ld + count]
+            for j in range(count):
+                row[j] = scalar.relu(row[j])
     if not straight:
         for i in range(block):
             pixel = first
@@ -82,20 +88,20 @@ def _fprop_task(y: Any, x: Any, x_strides: Any, w: Any, b: Any, buffer: Any, at:
                 to, origin = (pixel // area * k_count + k + i) * area + pixel % area, at + i * ld + pixel - first
                 target, source = y[to:to + run], buffer[origin:origin + run]
                 for j in range(run):
-                    write(target, j, source[j])
+                    write(target, j, scalar.relu(source[j]) if relu else source[j])
                 pixel += run
 
 
 @parallel
-def fprop(y: Any, x: Any, x_strides: Any, w: Any, b: Any, buffer: Any, x_shape: Any, w_shape: Any, y_shape: Any,
-          stride: Any, padding: Any, cuts: Any, workers: int, tasks: int) -> None:
-    """y = convolution of x and w, plus b if that is not empty."""
+def fprop(y: Any, x: Any, x_strides: Any, w: Any, b: Any, relu: bool, buffer: Any, x_shape: Any, w_shape: Any,
+          y_shape: Any, stride: Any, padding: Any, cuts: Any, workers: int, tasks: int) -> None:
+    """y = convolution of x and w, plus b if that is not empty; with ``relu`` the positive part of it."""
     share = buffer.size // workers
     for worker in numba.prange(workers):
         places = np.empty((PLACES, cuts[4]), np.int32)
         for task in range(worker, tasks, workers):
-            _fprop_task(y, x, x_strides, w, b, buffer, worker * share, places, x_shape, w_shape, y_shape, stride,
-                        padding, cuts, task)
+            _fprop_task(y, x, x_strides, w, b, relu, buffer, worker * share, places, x_shape, w_shape, y_shape,
+                        stride, padding, cuts, task)
 
 
 @compiled

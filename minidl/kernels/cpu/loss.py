@@ -14,10 +14,10 @@ from minidl.kernels.cpu.sums import largest
 
 
 @Kernel
-def _cross_entropy(losses: Array, probs: Array, logits: Array, labels: Array, ignore_index: int) -> None:
-    """losses: [N], float64; 0 where the label is to be ignored. probs may be logits."""
+def _cross_entropy(losses: Array, residual: Array, logits: Array, labels: Array, ignore_index: int) -> None:
+    """losses: [N], float64; 0 where the label is to be ignored. residual may be logits."""
     for r in prange(logits.shape[0]):
-        row, label = probs[r], labels[r]
+        row, label = residual[r], labels[r]
         chosen = 0.0  # before the row is written
         if label != ignore_index:
             chosen = np.float64(logits[r, label]) - np.float64(largest(logits[r]))
@@ -26,21 +26,21 @@ def _cross_entropy(losses: Array, probs: Array, logits: Array, labels: Array, ig
         losses[r] = math.log(divisor) - chosen if label != ignore_index else 0.0
         for i in range(row.size):
             row[i] /= logits.dtype.type(divisor)
+        if label != ignore_index:
+            row[label] -= logits.dtype.type(1)
 
 
 @Kernel
-def _cross_entropy_grad(dx: Array, probs: Array, labels: Array, factor: float, ignore_index: int) -> None:
-    scale = probs.dtype.type(factor)
-    for r in prange(probs.shape[0]):
-        row, label = dx[r], labels[r]
-        if label == ignore_index:
+def _cross_entropy_grad(dx: Array, residual: Array, labels: Array, factor: float, ignore_index: int) -> None:
+    scale = residual.dtype.type(factor)
+    for r in prange(residual.shape[0]):
+        row = dx[r]
+        if labels[r] == ignore_index:
             row[:] = 0
             continue
-        bring(row, probs[r])
-        chosen = (row[label] - probs.dtype.type(1)) * scale
+        bring(row, residual[r])
         for i in range(row.size):
             row[i] *= scale
-        row[label] = chosen
 
 
 def _numbers(labels: Array) -> Array:
@@ -58,25 +58,28 @@ def _check(labels: Array, classes: int, ignore_index: int) -> int:
     return int(np.count_nonzero(counted))
 
 
-def cross_entropy(loss: Array, probs: Array, logits: Array, labels: Array, *, ignore_index: int = -100) -> None:
-    """-mean(log softmax(logits)[label]) over the counted rows, and the softmax of all. Raises UserError."""
+def cross_entropy(loss: Array, residual: Array, logits: Array, labels: Array, *, ignore_index: int = -100) -> None:
+    """-mean(log softmax(logits)[label]) over the counted rows; the softmax of all, less 1 at their labels.
+
+    Raises UserError.
+    """
     labels = _numbers(labels)
     count = _check(labels, logits.shape[1], ignore_index)
     losses = np.empty(labels.size)
-    for index in pieces(logits.shape, probs, logits, whole=1):
-        part = probs[index]
+    for index in pieces(logits.shape, residual, logits, whole=1):
+        part = residual[index]
         results = room(part)
         _cross_entropy(part.size, losses[index[0]], results, source(logits[index]), labels[index[0]], ignore_index)
         settle(part, results)
     loss[...] = np.sum(losses) / np.float64(count)  # NaN, not an error, if there is none
 
 
-def cross_entropy_grad(dx: Array, dloss: Array, probs: Array, labels: Array, *, ignore_index: int = -100) -> None:
-    """(softmax - onehot(label)) dloss / number of counted rows; 0 in the others."""
+def cross_entropy_grad(dx: Array, dloss: Array, residual: Array, labels: Array, *, ignore_index: int = -100) -> None:
+    """residual dloss / number of counted rows; 0 in the others."""
     labels = _numbers(labels)
     factor = float(dloss) / max(1, int(np.count_nonzero(labels != ignore_index)))
-    for index in pieces(probs.shape, dx, probs, whole=1):
+    for index in pieces(residual.shape, dx, residual, whole=1):
         part = dx[index]
         results = room(part)
-        _cross_entropy_grad(part.size, results, source(probs[index]), labels[index[0]], factor, ignore_index)
+        _cross_entropy_grad(part.size, results, source(residual[index]), labels[index[0]], factor, ignore_index)
         settle(part, results)

@@ -22,8 +22,19 @@ DEPTH = 256  # rows of B that are packed at a time: a panel of them fits the inn
 
 
 @compiled
-def _pack(panels: Any, b: Any, at: int, row: int, column: int, depth: int, count: int, inside: Any) -> None:
-    """B[depth, count] from element ``at`` on, a step of ``row`` down and ``column`` across, as panels."""
+def edges(array: Any) -> Any:
+    """What ``pack`` knows edges by, for panels of this dtype: from ``lanes - i`` on, i lanes inside, the others not."""
+    inside = np.zeros(2 * lanes(array), np.int32)
+    inside[lanes(array):] = -1
+    return inside
+
+
+@compiled
+def pack(panels: Any, b: Any, at: int, row: int, column: int, depth: int, count: int, inside: Any) -> None:
+    """B[depth, count] from element ``at`` on, a step of ``row`` down and ``column`` across, as panels.
+
+    ``inside``: from ``edges``.
+    """
     lane_count = lanes(panels)
     width = 3 * lane_count
     if column == 1:
@@ -54,15 +65,13 @@ def products(c: Any, a: Any, a_starts: Any, a_row: int, a_column: int, b: Any, b
     C is dense: [count, m, n]. A[i, j] starts at element a_starts[i parts + j]; its rows and columns are a_row and
     a_column elements apart; likewise B. A task makes ``height`` rows and ``width`` columns, of whole panels.
     """
-    lane_count = lanes(bias)
     across, down = (n + width - 1) // width, (m + height - 1) // height
     tasks = a_starts.size // parts * across * down
     left_at = min(k, DEPTH) * width  # of the buffer: panels, and of halves a block of A and the results
     out_at = left_at + height * min(k, DEPTH)
     for worker in numba.prange(workers):
         panels = np.empty(out_at + height * width if half else left_at, bias.dtype)
-        inside = np.zeros(2 * lane_count, np.int32)  # from lane_count - i on: i lanes inside, the others not
-        inside[lane_count:] = -1
+        inside = edges(bias)
         for task in range(worker, tasks, workers):
             i, top, left = task // (across * down), task // across % down * height, task % across * width
             rows, count = min(height, m - top), min(width, n - left)
@@ -79,8 +88,8 @@ def products(c: Any, a: Any, a_starts: Any, a_row: int, a_column: int, b: Any, b
             for part in range(i * parts, (i + 1) * parts):
                 for first in range(0, k, DEPTH):
                     depth = min(DEPTH, k - first)
-                    _pack(panels, b, b_starts[part] + first * b_row + left * b_column, b_row, b_column, depth, count,
-                          inside)
+                    pack(panels, b, b_starts[part] + first * b_row + left * b_column, b_row, b_column, depth, count,
+                         inside)
                     a_, a_at, a_down, a_across = operand(a, a_starts[part] + top * a_row + first * a_column, a_row,
                                                          a_column, panels, left_at, rows, depth)
                     multiply(out, out_to, ld, a_, a_at, a_down, a_across, panels, 0, rows, count, depth,

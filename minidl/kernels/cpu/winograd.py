@@ -22,6 +22,7 @@ import numpy as np
 from llvmlite import ir
 from numba import types
 
+from minidl.kernels import scalar
 from minidl.kernels.cpu.columns import PLACES, locate, pack, padded
 from minidl.kernels.cpu.compiled import compiled
 from minidl.kernels.cpu.conv_cuts import GROUP
@@ -126,9 +127,9 @@ def _patches(buffer: Any, at: int, size: int, raw: int, x: Any, x_strides: Any, 
 
 
 @compiled
-def _settle(y: Any, at: int, buffer: Any, start: int, count: int, bias: Any, onto: Any, origin: int, step: int,
-            kept: bool) -> None:
-    """Write a run of results, plus what they are added to."""
+def _settle(y: Any, at: int, buffer: Any, start: int, count: int, bias: Any, relu: bool, onto: Any, origin: int,
+            step: int, kept: bool) -> None:
+    """Write a run of results: plus what they are added to, or plus a bias, and cut off at zero."""
     if kept:
         for i in range(count):
             write(y, at + i, buffer[start + i] + read(y, at + i))
@@ -138,13 +139,13 @@ def _settle(y: Any, at: int, buffer: Any, start: int, count: int, bias: Any, ont
     else:
         target, source = y[at:at + count], buffer[start:start + count]
         for i in range(count):
-            write(target, i, source[i] + bias)
+            write(target, i, scalar.relu(source[i] + bias) if relu else source[i] + bias)
 
 
 @compiled
-def _task(y: Any, x: Any, x_strides: Any, w: Any, w_steps: Any, turned: bool, b: Any, onto: Any, onto_strides: Any,
-          kept: bool, buffer: Any, at: int, places: Any, inside: Any, x_shape: Any, y_shape: Any, padding: Any,
-          cuts: Any, task: int) -> None:
+def _task(y: Any, x: Any, x_strides: Any, w: Any, w_steps: Any, turned: bool, b: Any, relu: bool, onto: Any,
+          onto_strides: Any, kept: bool, buffer: Any, at: int, places: Any, inside: Any, x_shape: Any, y_shape: Any,
+          padding: Any, cuts: Any, task: int) -> None:
     _, c_count, height, width = x_shape
     n_count, k_count, p_count, q_count = y_shape
     lane_count = lanes(buffer)
@@ -182,17 +183,19 @@ def _task(y: Any, x: Any, x_strides: Any, w: Any, w_steps: Any, turned: bool, b:
             run = min(last - tile, across - q // 2)
             for row in range(min(2, p_count - p)):
                 _settle(y, ((n * k_count + k + i) * p_count + p + row) * q_count + q, buffer,
-                        at + 2 * (row * ld + tile - first), min(2 * run, q_count - q), bias, onto,
+                        at + 2 * (row * ld + tile - first), min(2 * run, q_count - q), bias, relu, onto,
                         n * onto_strides[0] + (k + i) * onto_strides[1] + (p + row) * onto_strides[2]
                         + q * onto_strides[3], onto_strides[3], kept)
             tile += run
 
 
 @parallel
-def winograd(y: Any, x: Any, x_strides: Any, w: Any, w_steps: Any, turned: bool, b: Any, onto: Any, onto_strides: Any,
-             kept: bool, buffer: Any, x_shape: Any, y_shape: Any, padding: Any, cuts: Any, workers: int,
-             tasks: int) -> None:
+def winograd(y: Any, x: Any, x_strides: Any, w: Any, w_steps: Any, turned: bool, b: Any, relu: bool, onto: Any,
+             onto_strides: Any, kept: bool, buffer: Any, x_shape: Any, y_shape: Any, padding: Any, cuts: Any,
+             workers: int, tasks: int) -> None:
     """y = convolution of x and w, plus a bias b, what ``onto`` or, if ``kept``, y holds; empty arrays are left out.
+
+    With ``relu``, where nothing but a bias is added, the positive part of it.
 
     x is (N, C, H, W), y dense (N, K, P, Q); a step to the next window of K and of C is ``w_steps``; with ``turned``
     windows are upside down and back to front. cuts: tiles of a group, C of a chunk, K of a block.
@@ -204,5 +207,5 @@ def winograd(y: Any, x: Any, x_strides: Any, w: Any, w_steps: Any, turned: bool,
         inside = np.zeros(2 * lane_count, np.int32)  # from lane_count - i on: i lanes inside, the others not
         inside[lane_count:] = -1
         for task in range(worker, tasks, workers):
-            _task(y, x, x_strides, w, w_steps, turned, b, onto, onto_strides, kept, buffer, worker * share, places,
-                  inside, x_shape, y_shape, padding, cuts, task)
+            _task(y, x, x_strides, w, w_steps, turned, b, relu, onto, onto_strides, kept, buffer, worker * share,
+                  places, inside, x_shape, y_shape, padding, cuts, task)

@@ -1,4 +1,5 @@
-"""Kernels for NVIDIA GPUs, written in Numba's CUDA: every operation that is no convolution and no matrix product.
+"""Kernels for NVIDIA GPUs, written in Numba's CUDA: every operation that is no convolution and no matrix product, and
+what follows a convolution with bias and ReLU (``add_relu``).
 
 ``KERNELS[op].issue(launcher, addresses, metas, attrs, workspace)`` plans a call (once for the same descriptions) and
 hands its launches to a launcher; ``KERNELS[op].workspace(metas, attrs)`` says what room it needs. Operands are outputs,

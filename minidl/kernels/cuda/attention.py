@@ -25,7 +25,8 @@ def softmax(tools: Tools, *, dtype: str, masked: bool, labelled: bool, items: in
             threads: int) -> Callable[..., None]:
     """y = exp(x + mask - largest) / sum, row by row.
 
-    If ``labelled`` also losses[r] = log(sum of exp(x - x[label])): 0 where the label is ignored, NaN if it is no class.
+    If ``labelled`` it is less by 1 at a row's label, and losses[r] = log(sum of exp(x - x[label])): 0 where the label
+    is ignored, NaN if it is no class; either of these changes no element.
     """
     cuda, (load, store), number = tools.cuda, tools.memory(dtype), tools.number(dtype)
     place, exp, log = row_place(tools), tools.scalar(dtype).exp, tools.scalar(dtype).log
@@ -41,12 +42,14 @@ def softmax(tools: Tools, *, dtype: str, masked: bool, labelled: bool, items: in
         x_at, y_at = place(r, n1, n2, x0, x1, x2), place(r, n1, n2, y0, y1, y2)
         m_at = place(r, n1, n2, m0, m1, m2)
         top, total, loss = lowest, number(0), number(0)
-        counts, valid = False, False
+        counts, valid, chosen = False, False, np.int64(-1)
         if labelled:  # before the row is written, perhaps over x
             label = np.int64(labels[r * label_s])
             counts, valid = label != ignored, 0 <= label < width
             if valid:
                 loss = load(x, x_at + label * x_s)
+                if counts:
+                    chosen = label
         if items > 0:
             for k in range(held):
                 i = thread + k * threads
@@ -66,7 +69,10 @@ def softmax(tools: Tools, *, dtype: str, masked: bool, labelled: bool, items: in
             for k in range(held):
                 i = thread + k * threads
                 if i < width:
-                    store(y, y_at + i * y_s, values[k] / total)
+                    value = values[k] / total
+                    if i == chosen:
+                        value -= number(1)
+                    store(y, y_at + i * y_s, value)
         else:
             for i in range(thread, width, threads):
                 value = load(x, x_at + i * x_s)
@@ -85,7 +91,10 @@ def softmax(tools: Tools, *, dtype: str, masked: bool, labelled: bool, items: in
                 value = load(x, x_at + i * x_s)
                 if masked:
                     value += load(mask, m_at + i * m_s)
-                store(y, y_at + i * y_s, exp(value - top) / total)
+                value = exp(value - top) / total
+                if i == chosen:
+                    value -= number(1)
+                store(y, y_at + i * y_s, value)
         if labelled and thread == 0:
             if not valid:
                 loss = nan

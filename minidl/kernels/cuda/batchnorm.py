@@ -53,7 +53,7 @@ def _batch_norm_stats(planner: Planner, mean: View, var: View, x: View) -> None:
     levels, deviations = (planner.scratch((g.slabs, g.kept), compute(x.dtype)) for _ in range(2))
     planner.launch(stats, g.blocks, levels, deviations, x, *arguments, direct=False, **options)
     planner.launch(united_stats, g.kept, mean, var, levels, deviations,
-                   *integers(g.kept, g.count, g.length, g.slabs), dtype=x.dtype.name, threads=few_threads(g.slabs))
+                   *integers(g.kept, g.count, g.length, g.slabs), dtype=mean.dtype.name, threads=few_threads(g.slabs))
 
 
 def _reduce(planner: Planner, dgamma: View, dbeta: View, dy: View, x: View, mean: View, var: View, gamma: View,
@@ -70,7 +70,7 @@ def _reduce(planner: Planner, dgamma: View, dbeta: View, dy: View, x: View, mean
     planner.launch(gradient_sums, g.blocks, slopes, levels, dy, x, *vectors, small, *_steps(*vectors), *arguments,
                    direct=False, **options)
     planner.launch(united_gradients, g.kept, dgamma, dbeta, slopes, levels, var, small, *_steps(var),
-                   *integers(g.kept, g.slabs), dtype=x.dtype.name, threads=few_threads(g.slabs))
+                   *integers(g.kept, g.slabs), dtype=var.dtype.name, threads=few_threads(g.slabs))
 
 
 def _batch_norm_grad_reduce(planner: Planner, dgamma: View, dbeta: View, dy: View, x: View, mean: View, var: View, *,

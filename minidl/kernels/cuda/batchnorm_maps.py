@@ -14,7 +14,7 @@ def normalise(tools: Tools, *, dtype: str, add: bool, relu: bool, columns: int, 
               threads: int) -> Callable[..., None]:
     """y = (x - mean) rstd gamma + beta, plus a residual if ``add``, its positive part if ``relu``."""
     cuda, (load, store), number = tools.cuda, tools.memory(dtype), tools.number(dtype)
-    (locate, advance), lanes = tools.walk(narrow), threads // columns
+    load_wide, (locate, advance), lanes = tools.wide(dtype)[0], tools.walk(narrow), threads // columns
     (rstd, normed), positive = channel_tools(tools, dtype), tools.scalar(dtype).relu
 
     def kernel(y: Any, x: Any, residual: Any, mean: Any, var: Any, gamma: Any, beta: Any, eps: Any,
@@ -30,8 +30,8 @@ def normalise(tools: Tools, *, dtype: str, add: bool, relu: bool, columns: int, 
         slab = np.int64(cuda.blockIdx.x) // tiles
         b = np.int64(cuda.blockIdx.x) % tiles * columns + thread % columns
         if b < kept:
-            centre, offset = load(mean, b * mean_s), load(beta, b * beta_s)
-            factor = load(gamma, b * gamma_s) * rstd(load(var, b * var_s), eps)
+            centre, offset = load_wide(mean, b * mean_s), load_wide(beta, b * beta_s)
+            factor = load_wide(gamma, b * gamma_s) * rstd(load_wide(var, b * var_s), eps)
             j, stop = slab * length + thread // columns, min(count, (slab + 1) * length)
             c0, c1, c2, c3 = locate(j, n1, n2, n3)
             while j < stop:
@@ -58,7 +58,7 @@ def input_gradient(tools: Tools, *, dtype: str, relu: bool, columns: int, narrow
                    threads: int) -> Callable[..., None]:
     """dx = gamma rstd (dy - dbeta share - (x - mean) rstd dgamma share); where ``relu``, of the masked dy."""
     cuda, (load, store), number = tools.cuda, tools.memory(dtype), tools.number(dtype)
-    (locate, advance), lanes = tools.walk(narrow), threads // columns
+    load_wide, (locate, advance), lanes = tools.wide(dtype)[0], tools.walk(narrow), threads // columns
     (rstd, normed), relu_grad = channel_tools(tools, dtype), tools.scalar(dtype).relu_grad
 
     def kernel(dx: Any, dy: Any, x: Any, mean: Any, var: Any, gamma: Any, beta: Any, dgamma: Any, dbeta: Any,
@@ -75,11 +75,12 @@ def input_gradient(tools: Tools, *, dtype: str, relu: bool, columns: int, narrow
         slab = np.int64(cuda.blockIdx.x) // tiles
         b = np.int64(cuda.blockIdx.x) % tiles * columns + thread % columns
         if b < kept:
-            centre, deviation = load(mean, b * mean_s), rstd(load(var, b * var_s), eps)
-            factor, offset = load(gamma, b * gamma_s) * deviation, number(0)
+            centre, deviation = load_wide(mean, b * mean_s), rstd(load_wide(var, b * var_s), eps)
+            factor, offset = load_wide(gamma, b * gamma_s) * deviation, number(0)
             if relu:
-                offset = load(beta, b * beta_s)
-            slope, level = deviation * load(dgamma, b * dgamma_s) * share, load(dbeta, b * dbeta_s) * share
+                offset = load_wide(beta, b * beta_s)
+            slope = deviation * load_wide(dgamma, b * dgamma_s) * share
+            level = load_wide(dbeta, b * dbeta_s) * share
             j, stop = slab * length + thread // columns, min(count, (slab + 1) * length)
             c0, c1, c2, c3 = locate(j, n1, n2, n3)
             while j < stop:

@@ -1,5 +1,7 @@
 """Device functions of batch normalisation that sum over channels; see ``batchnorm`` for what they make up.
 
+``dtype`` is that of the feature maps; what there is of a channel is as wide as what is computed with (Tools.wide).
+
 A block is a tile of channels by lanes (see ``sums``): ``kept`` channels, ``count`` values of each, of which a block has
 ``length``. Walks go over images and pixels: extents n1 .. n3, the coordinates t0 .. t3 of a step of all lanes; then for
 each feature map strides k0 .. k2 of what is kept (a channel's is k2) and of the walk.
@@ -53,7 +55,7 @@ def _unite(tools: Tools, dtype: str, columns: int, threads: int) -> Callable[...
 def stats(tools: Tools, *, dtype: str, columns: int, narrow: bool, direct: bool, threads: int) -> Callable[..., None]:
     """Mean and, if ``direct``, variance of each channel; else mean and sum of squared deviations of each slab of it."""
     cuda, (load, _), number = tools.cuda, tools.memory(dtype), tools.number(dtype)
-    store = tools.memory(dtype if direct else np.dtype(number).name)[1]
+    store = tools.wide(dtype)[1]
     (locate, advance), lanes = tools.walk(narrow), threads // columns
     unite = _unite(tools, dtype, columns, threads)
 
@@ -98,7 +100,7 @@ def stats(tools: Tools, *, dtype: str, columns: int, narrow: bool, direct: bool,
 
 def united_stats(tools: Tools, *, dtype: str, threads: int) -> Callable[..., None]:
     """Mean and variance of a channel from those of its slabs, of ``length`` values each; one block a channel."""
-    cuda, (_, store), number = tools.cuda, tools.memory(dtype), tools.number(dtype)
+    cuda, (_, store), number = tools.cuda, tools.wide(dtype), tools.number(dtype)
     unite = _unite(tools, dtype, 1, threads)
 
     def kernel(mean: Any, var: Any, levels: Any, deviations: Any, kept: Any, count: Any, length: Any,
@@ -126,7 +128,7 @@ def gradient_sums(tools: Tools, *, dtype: str, relu: bool, columns: int, narrow:
                   threads: int) -> Callable[..., None]:
     """Sums of dy (x - mean), times rstd if ``direct``, and of dy, over each slab; where ``relu``, of the masked dy."""
     cuda, (load, _), number = tools.cuda, tools.memory(dtype), tools.number(dtype)
-    store = tools.memory(dtype if direct else np.dtype(number).name)[1]
+    load_wide, store = tools.wide(dtype)
     (locate, advance), lanes = tools.walk(narrow), threads // columns
     (rstd, normed), relu_grad = channel_tools(tools, dtype), tools.scalar(dtype).relu_grad
     tile_sum = tools.tile_sum(columns, threads)
@@ -144,10 +146,10 @@ def gradient_sums(tools: Tools, *, dtype: str, relu: bool, columns: int, narrow:
         b = np.int64(cuda.blockIdx.x) % tiles * columns + thread % columns
         slope, level, deviation = number(0), number(0), number(0)
         if b < kept:
-            centre, deviation = load(mean, b * mean_s), rstd(load(var, b * var_s), eps)
+            centre, deviation = load_wide(mean, b * mean_s), rstd(load_wide(var, b * var_s), eps)
             factor, offset = number(0), number(0)
             if relu:
-                factor, offset = load(gamma, b * gamma_s) * deviation, load(beta, b * beta_s)
+                factor, offset = load_wide(gamma, b * gamma_s) * deviation, load_wide(beta, b * beta_s)
             j, stop = slab * length + thread // columns, min(count, (slab + 1) * length)
             c0, c1, c2, c3 = locate(j, n1, n2, n3)
             while j < stop:
@@ -174,7 +176,7 @@ def gradient_sums(tools: Tools, *, dtype: str, relu: bool, columns: int, narrow:
 
 def united_gradients(tools: Tools, *, dtype: str, threads: int) -> Callable[..., None]:
     """dgamma = rstd times the sum of the slabs' slopes, dbeta = that of their levels; one block a channel."""
-    cuda, (load, store), number = tools.cuda, tools.memory(dtype), tools.number(dtype)
+    cuda, (load, store), number = tools.cuda, tools.wide(dtype), tools.number(dtype)
     tile_sum, (rstd, _) = tools.tile_sum(1, threads), channel_tools(tools, dtype)
 
     def kernel(dgamma: Any, dbeta: Any, slopes: Any, levels: Any, var: Any, eps: Any, var_s: Any, kept: Any,

@@ -15,7 +15,7 @@ from minidl.kernels.cuda.launch import Argument, Kernel, Number, Planner, View, 
 from minidl.kernels.cuda.layout import RANK, digits, is_dense, merged, padded
 from minidl.kernels.cuda.tools import Tools
 from minidl.kernels.random import fold_seed
-from minidl.meta import row_major
+from minidl.meta import DType, row_major
 
 ITEMS = 4  # elements of a thread: that many loads are on their way at once
 
@@ -46,10 +46,15 @@ def _application(tools: Tools, dtype: str, formula: str, form: str) -> Callable[
     return tools.device(with_number)
 
 
-def dense(tools: Tools, *, dtype: str, formula: str, form: str, threads: int) -> Callable[..., None]:
-    """y[i] = formula(a[i], b[i], number); what the form does not have is neither read nor used."""
-    cuda, (load, store), number = tools.cuda, tools.memory(dtype), tools.number(dtype)
-    apply, reads_a, reads_b = _application(tools, dtype, formula, form), "a" in form, "a, b" in form
+def dense(tools: Tools, *, dtypes: tuple[str, str, str], formula: str, form: str,
+          threads: int) -> Callable[..., None]:
+    """y[i] = formula(a[i], b[i], number); what the form does not have is neither read nor used.
+
+    dtypes: of y, in whose number it is computed, of a and of b.
+    """
+    cuda, number = tools.cuda, tools.number(dtypes[0])
+    (_, store), (load_a, _), (load_b, _) = map(tools.memory, dtypes)
+    apply, reads_a, reads_b = _application(tools, dtypes[0], formula, form), "a" in form, "a, b" in form
 
     def kernel(y: Any, a: Any, b: Any, value: Any, n: Any) -> None:
         first = np.int64(cuda.blockIdx.x) * (threads * ITEMS) + cuda.threadIdx.x
@@ -59,9 +64,9 @@ def dense(tools: Tools, *, dtype: str, formula: str, form: str, threads: int) ->
             i = first + k * threads
             if i < n:
                 if reads_a:
-                    a_values[k] = load(a, i)
+                    a_values[k] = load_a(a, i)
                 if reads_b:
-                    b_values[k] = load(b, i)
+                    b_values[k] = load_b(b, i)
         for k in range(ITEMS):
             i = first + k * threads
             if i < n:
@@ -69,10 +74,12 @@ def dense(tools: Tools, *, dtype: str, formula: str, form: str, threads: int) ->
     return kernel
 
 
-def strided(tools: Tools, *, dtype: str, formula: str, form: str, narrow: bool, threads: int) -> Callable[..., None]:
+def strided(tools: Tools, *, dtypes: tuple[str, str, str], formula: str, form: str, narrow: bool,
+            threads: int) -> Callable[..., None]:
     """The same over four dimensions, the extents of the inner three, a step of ``threads`` elements, and strides."""
-    cuda, (load, store), number = tools.cuda, tools.memory(dtype), tools.number(dtype)
-    apply, reads_a, reads_b = _application(tools, dtype, formula, form), "a" in form, "a, b" in form
+    cuda, number = tools.cuda, tools.number(dtypes[0])
+    (_, store), (load_a, _), (load_b, _) = map(tools.memory, dtypes)
+    apply, reads_a, reads_b = _application(tools, dtypes[0], formula, form), "a" in form, "a, b" in form
     locate, advance = tools.walk(narrow)
 
     def kernel(y: Any, a: Any, b: Any, value: Any, n: Any, n1: Any, n2: Any, n3: Any, t0: Any, t1: Any, t2: Any,
@@ -86,9 +93,9 @@ def strided(tools: Tools, *, dtype: str, formula: str, form: str, narrow: bool, 
             if first + k * threads < n:
                 places[k] = c0 * y0 + c1 * y1 + c2 * y2 + c3 * y3
                 if reads_a:
-                    a_values[k] = load(a, c0 * a0 + c1 * a1 + c2 * a2 + c3 * a3)
+                    a_values[k] = load_a(a, c0 * a0 + c1 * a1 + c2 * a2 + c3 * a3)
                 if reads_b:
-                    b_values[k] = load(b, c0 * b0 + c1 * b1 + c2 * b2 + c3 * b3)
+                    b_values[k] = load_b(b, c0 * b0 + c1 * b1 + c2 * b2 + c3 * b3)
                 c0, c1, c2, c3 = advance(c0, c1, c2, c3, n1, n2, n3, t0, t1, t2, t3)
         for k in range(ITEMS):
             if first + k * threads < n:
@@ -135,13 +142,16 @@ def outer(dims: list[tuple[int, ...]]) -> list[tuple[int, ...]]:
 
 def over_elements(planner: Planner, y: View, *inputs: View, formula: str = "", form: str,
                   value: Argument | None = None) -> None:
-    """y = formula of the inputs, broadcast to its shape. One launch, but for more than four strided dimensions."""
+    """y = formula of the inputs, broadcast to its shape. One launch, but for more than four strided dimensions.
+
+    An input may be of another dtype than y, in whose number everything is computed: without a formula that is a cast.
+    """
     if y.size == 0:
         return
     wide = [a.expand(y.shape) for a in inputs]
     operands = [y, *wide, *[y] * (2 - len(wide))]  # what is not read may be anything
     value = np.dtype(compute(y.dtype)).type(0) if value is None else value
-    options: dict[str, Any] = {"dtype": y.dtype.name, "formula": formula, "form": form}
+    options: dict[str, Any] = {"dtypes": tuple(a.dtype.name for a in operands), "formula": formula, "form": form}
     dims = merged(y.shape, *[a.strides for a in operands])
     each = launch.THREADS * ITEMS
     if is_dense(dims):
@@ -161,6 +171,11 @@ def _function(formula: str) -> Kernel:
 
 def _pair(formula: str) -> Kernel:
     return Kernel(lambda planner, y, a, b: over_elements(planner, y, a, b, formula=formula, form="a, b"))
+
+
+def _cast(planner: Planner, y: View, x: View, *, dtype: DType) -> None:
+    """x, rounded to nearest where y's type is narrower."""
+    over_elements(planner, y, x, form="a")
 
 
 def _with_number(formula: str) -> Kernel:
@@ -187,9 +202,9 @@ def _dropout_numbers(p: float, seed: int) -> dict[str, Any]:
 
 
 KERNELS: dict[str, Kernel] = {
-    **{name: _pair(name) for name in ("add", "sub", "mul", "div", "sqrt_grad", "relu_grad", "tanh_grad",
+    **{name: _pair(name) for name in ("add", "add_relu", "sub", "mul", "div", "sqrt_grad", "relu_grad", "tanh_grad",
                                       "sigmoid_grad", "gelu_grad", "gelu_tanh_grad")},
     **{name: _function(name) for name in ("neg", "exp", "log", "sqrt", "relu", "tanh", "sigmoid", "gelu", "gelu_tanh")},
-    "scale": _with_number("mul"), "shift": _with_number("add"),
+    "scale": _with_number("mul"), "shift": _with_number("add"), "cast": Kernel(_cast), "cast_grad": Kernel(_cast),
     "dropout": Kernel(_dropout, numbers=_dropout_numbers),
 }

@@ -19,16 +19,16 @@ from minidl.kernels.cuda.launch import Kernel, Planner, View, blocks_of, compute
 from minidl.kernels.cuda.layout import merged, padded, power_of_two
 from minidl.kernels.cuda.shape import copy, zero
 from minidl.kernels.cuda.tools import Tools
-from minidl.meta import Shape, row_major
+from minidl.meta import DType, Shape, row_major
 
 CHUNK = 32  # sorted positions that one thread adds up
 NONE = (1 << 63) - 1  # the key of no position: behind all others
 
 
 # Device functions ---------------------------------------------------------------------------------------------------
-def taken_rows(tools: Tools, *, dtype: str, columns: int, threads: int) -> Callable[..., None]:
-    """y[i] = table[i // per, ids[i]]"""
-    cuda, (load, store), number = tools.cuda, tools.memory(dtype), tools.number(dtype)
+def taken_rows(tools: Tools, *, dtype: str, result: str, columns: int, threads: int) -> Callable[..., None]:
+    """y[i] = table[i // per, ids[i]], rounded from the table's dtype to the result's."""
+    cuda, load, store, number = tools.cuda, tools.memory(dtype)[0], tools.memory(result)[1], tools.number(dtype)
     place, lanes, nothing = row_place(tools), threads // columns, number(np.nan if dtype != "int64" else 0)
 
     def kernel(y: Any, table: Any, ids: Any, count: Any, width: Any, rows: Any, per: Any, table_n: Any, table_r: Any,
@@ -105,10 +105,11 @@ def exchanged(tools: Tools, *, threads: int) -> Callable[..., None]:
     return kernel
 
 
-def chunk_sums(tools: Tools, *, dtype: str, threads: int) -> Callable[..., None]:
-    """Sums of the runs in a chunk: into the table, or if a run goes on in the next one into ``tails``, in the one
-    before into ``heads``."""
-    cuda, (load, store), number, place = tools.cuda, tools.memory(dtype), tools.number(dtype), row_place(tools)
+def chunk_sums(tools: Tools, *, dtype: str, result: str, threads: int) -> Callable[..., None]:
+    """Sums of the runs in a chunk: into the table (``result``), or if a run goes on in the next one into ``tails``, in
+    the one before into ``heads``."""
+    cuda, load, store, number = tools.cuda, tools.memory(dtype)[0], tools.memory(result)[1], tools.number(dtype)
+    place = row_place(tools)
 
     def kernel(table: Any, heads: Any, tails: Any, keys: Any, dy: Any, count: Any, width: Any, n1: Any, n2: Any,
                dy0: Any, dy1: Any, dy2: Any, dy_d: Any) -> None:
@@ -178,7 +179,7 @@ def _take(planner: Planner, y: View, table: View, ids: View, *, rows: int, per: 
     columns = min(launch.THREADS, power_of_two(width))
     blocks = blocks_of(ids.size, launch.THREADS // columns) * blocks_of(width, columns)
     planner.launch(taken_rows, blocks, y, table, ids, *integers(ids.size, width, rows, per, table_n,
-                   *table.strides[-2:]), *walk, dtype=y.dtype.name, columns=columns)
+                   *table.strides[-2:]), *walk, dtype=table.dtype.name, result=y.dtype.name, columns=columns)
 
 
 def _scatter(planner: Planner, table: View, dy: View, dy_dims: int, ids: View, *, rows: int, per: int) -> None:
@@ -198,10 +199,10 @@ def _scatter(planner: Planner, table: View, dy: View, dy_dims: int, ids: View, *
     chunks, across = blocks_of(count, CHUNK), blocks_of(width, launch.THREADS)
     heads, tails = (planner.scratch((chunks, width), compute(dy.dtype)) for _ in range(2))
     planner.launch(chunk_sums, chunks * across, table, heads, tails, keys, dy, *integers(count, width), *walk,
-                   *integers(dy.strides[-1]), dtype=dy.dtype.name)
+                   *integers(dy.strides[-1]), dtype=dy.dtype.name, result=table.dtype.name)
     if chunks > 1:
         planner.launch(united_chunks, chunks * across, table, heads, tails, keys, *integers(count, width),
-                       dtype=dy.dtype.name)
+                       dtype=table.dtype.name)
 
 
 def _sort(planner: Planner, keys: View, length: int, tile: int) -> None:
@@ -219,12 +220,13 @@ def _sort(planner: Planner, keys: View, length: int, tile: int) -> None:
         size *= 2
 
 
-def _embedding(planner: Planner, y: View, w: View, ids: View) -> None:
-    """w[ids]"""
+def _embedding(planner: Planner, y: View, w: View, ids: View, *, dtype: DType | None = None) -> None:
+    """w[ids], rounded to y's dtype"""
     _take(planner, y, w, ids, rows=w.shape[0], per=max(1, ids.size), table_n=0)
 
 
-def _embedding_grad(planner: Planner, dw: View, dy: View, ids: View, *, rows: int) -> None:
+def _embedding_grad(planner: Planner, dw: View, dy: View, ids: View, *, rows: int,
+                    dtype: DType | None = None) -> None:
     """The sum of dy over all uses of each row, zero for the others."""
     _scatter(planner, dw, dy, len(dy.shape) - 1, ids, rows=rows, per=max(1, ids.size))
 

@@ -214,12 +214,12 @@ class Kernel:
     def __init__(self, plan: Callable[..., None], numbers: Callable[..., dict[str, Any]] | None = None) -> None:
         self._plan = plan
         self._numbers = numbers
-        self._volatile = frozenset(inspect.signature(numbers).parameters) if numbers else frozenset()
+        self.volatile = frozenset(inspect.signature(numbers).parameters) if numbers else frozenset()
         self._plans: dict[Any, Plan] = {}
 
     def plan(self, metas: Sequence[Meta], attrs: dict[str, Any]) -> Plan:
         """The launches for operands (outputs, then inputs) of these descriptions."""
-        fixed = tuple((key, value) for key, value in attrs.items() if key not in self._volatile)
+        fixed = tuple((key, value) for key, value in attrs.items() if key not in self.volatile)
         key = (*metas, fixed)
         plan = self._plans.get(key)
         if plan is None:
@@ -228,6 +228,12 @@ class Kernel:
             plan = self._plans[key] = Plan(tuple(planner.launches), planner.workspace)
         return plan
 
+    def numbers(self, attrs: dict[str, Any]) -> dict[str, Any]:
+        """The values that launches refer to by name (Number)."""
+        if self._numbers is None:
+            return {}
+        return self._numbers(**{key: value for key, value in attrs.items() if key in self.volatile})
+
     def workspace(self, metas: Sequence[Meta], attrs: dict[str, Any]) -> int:
         """Bytes of workspace that ``issue`` needs for these operands (outputs, then inputs)."""
         return self.plan(metas, attrs).workspace
@@ -235,9 +241,7 @@ class Kernel:
     def issue(self, launcher: Launcher, addresses: Sequence[int], metas: Sequence[Meta], attrs: dict[str, Any],
               workspace: int = 0) -> None:
         """Launch on operands (outputs, then inputs) whose blocks start at ``addresses``, with a workspace there."""
-        numbers = {}
-        if self._numbers is not None:
-            numbers = self._numbers(**{key: value for key, value in attrs.items() if key in self._volatile})
+        numbers = self.numbers(attrs)
         places = (*addresses, workspace)  # WORKSPACE is the last
         for launch in self.plan(metas, attrs).launches:
             launcher.launch(launch.source, launch.blocks, [resolved(a, places, numbers) for a in launch.arguments])

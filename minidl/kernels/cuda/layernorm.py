@@ -1,7 +1,8 @@
 """Layer normalisation over the last dimension, and its gradients.
 
 Rows are one block each and held in registers (up to 4,096 elements), so that mean and variance take two passes and one
-reading. The parameters' gradients are sums over rows: laid out as in ``sums``.
+reading. The parameters' gradients are sums over rows: laid out as in ``sums``. ``dtype`` is that of the rows;
+statistics, parameters and their gradients are as wide as what is computed with (Tools.wide).
 """
 
 from collections.abc import Callable
@@ -21,7 +22,7 @@ def normalise_rows(tools: Tools, *, dtype: str, items: int, threads: int) -> Cal
     """y = (x - mean) rstd gamma + beta, and the mean and rstd of each row; ``share`` is 1 / width."""
     cuda, (load, store), number = tools.cuda, tools.memory(dtype), tools.number(dtype)
     place, block_sum, sqrt = row_place(tools), tools.tile_sum(1, threads), tools.scalar(dtype).sqrt
-    held = max(items, 1)
+    (load_wide, store_wide), held = tools.wide(dtype), max(items, 1)
 
     def kernel(y: Any, x: Any, mean: Any, rstd: Any, gamma: Any, beta: Any, eps: Any, share: Any, gamma_s: Any,
                beta_s: Any, width: Any, n1: Any, n2: Any, y0: Any, y1: Any, y2: Any, y_s: Any,
@@ -52,17 +53,18 @@ def normalise_rows(tools: Tools, *, dtype: str, items: int, threads: int) -> Cal
                 square += deviation * deviation
         scale = number(1) / number(sqrt(block_sum(square, scratch) * share + eps))
         if thread == 0:
-            store(mean, r, level)
-            store(rstd, r, scale)
+            store_wide(mean, r, level)
+            store_wide(rstd, r, scale)
         if items > 0:
             for k in range(held):
                 i = thread + k * threads
                 if i < width:
-                    store(y, y_at + i * y_s, values[k] * scale * load(gamma, i * gamma_s) + load(beta, i * beta_s))
+                    value = values[k] * scale * load_wide(gamma, i * gamma_s)
+                    store(y, y_at + i * y_s, value + load_wide(beta, i * beta_s))
         else:
             for i in range(thread, width, threads):
-                deviation = load(x, x_at + i * x_s) - level
-                store(y, y_at + i * y_s, deviation * scale * load(gamma, i * gamma_s) + load(beta, i * beta_s))
+                value = (load(x, x_at + i * x_s) - level) * scale * load_wide(gamma, i * gamma_s)
+                store(y, y_at + i * y_s, value + load_wide(beta, i * beta_s))
     return kernel
 
 
@@ -70,6 +72,7 @@ def rows_gradient(tools: Tools, *, dtype: str, items: int, threads: int) -> Call
     """dx = rstd (g - mean of g - xhat times the mean of g xhat), with g = dy gamma and xhat = (x - mean) rstd."""
     cuda, (load, store), number = tools.cuda, tools.memory(dtype), tools.number(dtype)
     place, block_sum, held = row_place(tools), tools.tile_sum(1, threads), max(items, 1)
+    load_wide = tools.wide(dtype)[0]
 
     def kernel(dx: Any, dy: Any, x: Any, mean: Any, rstd: Any, gamma: Any, share: Any, gamma_s: Any,
                width: Any, n1: Any, n2: Any, dx0: Any, dx1: Any, dx2: Any, dx_s: Any,
@@ -81,20 +84,20 @@ def rows_gradient(tools: Tools, *, dtype: str, items: int, threads: int) -> Call
         r, thread = np.int64(cuda.blockIdx.x), cuda.threadIdx.x
         x_at, dy_at = place(r, n1, n2, x0, x1, x2), place(r, n1, n2, dy0, dy1, dy2)
         dx_at = place(r, n1, n2, dx0, dx1, dx2)
-        centre = load(mean, place(r, n1, n2, mean0, mean1, mean2))
-        scale = load(rstd, place(r, n1, n2, rstd0, rstd1, rstd2))
+        centre = load_wide(mean, place(r, n1, n2, mean0, mean1, mean2))
+        scale = load_wide(rstd, place(r, n1, n2, rstd0, rstd1, rstd2))
         level, slope = number(0), number(0)
         if items > 0:
             for k in range(held):
                 i = thread + k * threads
                 if i < width:
                     hats[k] = (load(x, x_at + i * x_s) - centre) * scale
-                    gradients[k] = load(dy, dy_at + i * dy_s) * load(gamma, i * gamma_s)
+                    gradients[k] = load(dy, dy_at + i * dy_s) * load_wide(gamma, i * gamma_s)
                     level += gradients[k]
                     slope += gradients[k] * hats[k]
         else:
             for i in range(thread, width, threads):
-                gradient = load(dy, dy_at + i * dy_s) * load(gamma, i * gamma_s)
+                gradient = load(dy, dy_at + i * dy_s) * load_wide(gamma, i * gamma_s)
                 level += gradient
                 slope += gradient * ((load(x, x_at + i * x_s) - centre) * scale)
         level = block_sum(level, scratch) * share
@@ -106,17 +109,16 @@ def rows_gradient(tools: Tools, *, dtype: str, items: int, threads: int) -> Call
                     store(dx, dx_at + i * dx_s, (gradients[k] - level - hats[k] * slope) * scale)
         else:
             for i in range(thread, width, threads):
-                gradient = load(dy, dy_at + i * dy_s) * load(gamma, i * gamma_s)
+                gradient = load(dy, dy_at + i * dy_s) * load_wide(gamma, i * gamma_s)
                 hat = (load(x, x_at + i * x_s) - centre) * scale
                 store(dx, dx_at + i * dx_s, (gradient - level - hat * slope) * scale)
     return kernel
 
 
-def parameter_sums(tools: Tools, *, dtype: str, columns: int, narrow: bool, direct: bool,
-                   threads: int) -> Callable[..., None]:
+def parameter_sums(tools: Tools, *, dtype: str, columns: int, narrow: bool, threads: int) -> Callable[..., None]:
     """Sums over the rows of a slab of dy xhat and of dy, for each column."""
     cuda, (load, _), number = tools.cuda, tools.memory(dtype), tools.number(dtype)
-    store = tools.memory(dtype if direct else np.dtype(number).name)[1]
+    load_wide, store = tools.wide(dtype)
     (locate, advance), lanes = tools.walk(narrow), threads // columns
     tile_sum = tools.tile_sum(columns, threads)
 
@@ -141,8 +143,8 @@ def parameter_sums(tools: Tools, *, dtype: str, columns: int, narrow: bool, dire
                     hats[k], gradients[k] = number(0), number(0)
                     if j + k * lanes < stop:
                         deviation = (load(x, b * x_k2 + c0 * x0 + c1 * x1 + c2 * x2 + c3 * x3)
-                                     - load(mean, c0 * m0 + c1 * m1 + c2 * m2 + c3 * m3))
-                        hats[k] = deviation * load(rstd, c0 * r0 + c1 * r1 + c2 * r2 + c3 * r3)
+                                     - load_wide(mean, c0 * m0 + c1 * m1 + c2 * m2 + c3 * m3))
+                        hats[k] = deviation * load_wide(rstd, c0 * r0 + c1 * r1 + c2 * r2 + c3 * r3)
                         gradients[k] = load(dy, b * dy_k2 + c0 * dy0 + c1 * dy1 + c2 * dy2 + c3 * dy3)
                         c0, c1, c2, c3 = advance(c0, c1, c2, c3, n1, n2, n3, t0, t1, t2, t3)
                 for k in range(ITEMS):
@@ -194,13 +196,13 @@ def _layer_norm_grad_reduce(planner: Planner, dgamma: View, dbeta: View, dy: Vie
     arguments = (*integers(g.kept, g.count, g.length), *parts.arguments(g.threads // g.columns))
     options = {**g.options, "dtype": x.dtype.name}
     if g.slabs == 1:
-        planner.launch(parameter_sums, g.blocks, dgamma, dbeta, *operands, *arguments, direct=True, **options)
+        planner.launch(parameter_sums, g.blocks, dgamma, dbeta, *operands, *arguments, **options)
         return
     sums = [planner.scratch((g.slabs, g.kept), compute(x.dtype)) for _ in range(2)]
-    planner.launch(parameter_sums, g.blocks, *sums, *operands, *arguments, direct=False, **options)
+    planner.launch(parameter_sums, g.blocks, *sums, *operands, *arguments, **options)
     for result, parts_of_it in zip((dgamma, dbeta), sums, strict=True):
         planner.launch(united_sums, g.kept, result, parts_of_it, np.dtype(compute(x.dtype)).type(1),
-                       *integers(g.kept, g.slabs), dtype=x.dtype.name, threads=few_threads(g.slabs))
+                       *integers(g.kept, g.slabs), dtype=result.dtype.name, threads=few_threads(g.slabs))
 
 
 KERNELS: dict[str, Kernel] = {

@@ -1,6 +1,7 @@
 """Softmax cross-entropy, and its gradient.
 
-Two launches forward: probabilities and losses of rows in one reading, then the mean. Two backward: how many labels
+The loss is as wide as what is computed with (Tools.wide), whatever the logits are.
+Two launches forward: residuals and losses of rows in one reading, then the mean. Two backward: how many labels
 count, then rows.
 A GPU cannot raise: a label that is no class makes the loss NaN, and its row of the gradient too.
 """
@@ -18,7 +19,7 @@ from minidl.kernels.cuda.tools import Tools
 
 def mean_loss(tools: Tools, *, dtype: str, threads: int) -> Callable[..., None]:
     """loss = sum of losses / number of labels that are not ignored: NaN, not an error, if there is none. One block."""
-    cuda, (_, store), number = tools.cuda, tools.memory(dtype), tools.number(dtype)
+    cuda, (_, store), number = tools.cuda, tools.wide(dtype), tools.number(dtype)
     block_sum = tools.tile_sum(1, threads)
 
     def kernel(loss: Any, losses: Any, labels: Any, label_s: Any, ignored: Any, n: Any) -> None:
@@ -38,7 +39,7 @@ def mean_loss(tools: Tools, *, dtype: str, threads: int) -> Callable[..., None]:
 
 def gradient_factor(tools: Tools, *, dtype: str, threads: int) -> Callable[..., None]:
     """factor = dloss / number of labels that are not ignored; if there is none, no row uses it. One block."""
-    cuda, (load, _), number = tools.cuda, tools.memory(dtype), tools.number(dtype)
+    cuda, (load, _), number = tools.cuda, tools.wide(dtype), tools.number(dtype)
     block_sum = tools.tile_sum(1, threads)
 
     def kernel(factor: Any, dloss: Any, labels: Any, label_s: Any, ignored: Any, n: Any) -> None:
@@ -54,21 +55,19 @@ def gradient_factor(tools: Tools, *, dtype: str, threads: int) -> Callable[..., 
 
 
 def rows_gradient(tools: Tools, *, dtype: str, threads: int) -> Callable[..., None]:
-    """dx = (probability - (1 at the label)) factor; 0 in rows whose label is ignored, NaN where it is no class."""
+    """dx = residual factor; 0 in rows whose label is ignored, NaN where it is no class."""
     cuda, (load, store), number = tools.cuda, tools.memory(dtype), tools.number(dtype)
     place, nan = row_place(tools), number(np.nan)
 
-    def kernel(dx: Any, probs: Any, factor: Any, labels: Any, label_s: Any, ignored: Any, width: Any, n1: Any, n2: Any,
-               dx0: Any, dx1: Any, dx2: Any, dx_s: Any, p0: Any, p1: Any, p2: Any, p_s: Any) -> None:
+    def kernel(dx: Any, residual: Any, factor: Any, labels: Any, label_s: Any, ignored: Any,
+               width: Any, n1: Any, n2: Any, dx0: Any, dx1: Any, dx2: Any, dx_s: Any,
+               p0: Any, p1: Any, p2: Any, p_s: Any) -> None:
         r, scale = np.int64(cuda.blockIdx.x), factor[0]
         dx_at, p_at = place(r, n1, n2, dx0, dx1, dx2), place(r, n1, n2, p0, p1, p2)
         label = np.int64(labels[r * label_s])
         valid = 0 <= label < width
         for i in range(cuda.threadIdx.x, width, threads):
-            value = load(probs, p_at + i * p_s)
-            if i == label:
-                value -= number(1)
-            value *= scale
+            value = load(residual, p_at + i * p_s) * scale
             if not valid:
                 value = nan
             if label == ignored:
@@ -77,26 +76,26 @@ def rows_gradient(tools: Tools, *, dtype: str, threads: int) -> Callable[..., No
     return kernel
 
 
-def _cross_entropy(planner: Planner, loss: View, probs: View, logits: View, labels: View, *,
+def _cross_entropy(planner: Planner, loss: View, residual: View, logits: View, labels: View, *,
                    ignore_index: int = -100) -> None:
-    """-mean(log softmax(logits)[label]) over the counted rows, and the softmax of all."""
+    """-mean(log softmax(logits)[label]) over the counted rows; the softmax of all, less 1 at their labels."""
     dtype, (count, _) = logits.dtype.name, logits.shape
     losses = planner.scratch((count,), compute(logits.dtype))
     label = integers(labels.strides[0], ignore_index)
-    operands, _, arguments = rows(planner, [probs, logits, logits], [])
+    operands, _, arguments = rows(planner, [residual, logits, logits], [])
     planner.launch(softmax, count, *operands, losses, labels, *label, *arguments, dtype=dtype, masked=False,
                    labelled=True, **shape_of_block(logits.shape[-1]))
-    planner.launch(mean_loss, 1, loss, losses, labels, *label, *integers(count), dtype=dtype)
+    planner.launch(mean_loss, 1, loss, losses, labels, *label, *integers(count), dtype=loss.dtype.name)
 
 
-def _cross_entropy_grad(planner: Planner, dx: View, dloss: View, probs: View, labels: View, *,
+def _cross_entropy_grad(planner: Planner, dx: View, dloss: View, residual: View, labels: View, *,
                         ignore_index: int = -100) -> None:
-    """(softmax - onehot(label)) dloss / number of counted rows; 0 in the others."""
-    dtype, (count, width) = probs.dtype.name, probs.shape
-    factor = planner.scratch((1,), compute(probs.dtype))
+    """residual dloss / number of counted rows; 0 in the others."""
+    dtype, (count, width) = residual.dtype.name, residual.shape
+    factor = planner.scratch((1,), compute(residual.dtype))
     label = integers(labels.strides[0], ignore_index)
-    planner.launch(gradient_factor, 1, factor, dloss, labels, *label, *integers(count), dtype=dtype)
-    operands, _, arguments = rows(planner, [dx, probs], [])
+    planner.launch(gradient_factor, 1, factor, dloss, labels, *label, *integers(count), dtype=dloss.dtype.name)
+    operands, _, arguments = rows(planner, [dx, residual], [])
     planner.launch(rows_gradient, count, *operands, factor, labels, *label, *arguments, dtype=dtype,
                    threads=shape_of_block(width)["threads"])
 

@@ -117,12 +117,18 @@ def adam_step(tools: Tools, *, dtypes: tuple[str, ...], threads: int) -> Callabl
 # Steps --------------------------------------------------------------------------------------------------------------
 @dataclass(frozen=True)
 class Batch:
-    """Parameters whose tensors have the same dtypes: one launch. members: where the tensors of each group lie."""
+    """Parameters whose tensors have the same dtypes: one launch.
+
+    operands, offsets   where the tensors of each group lie, a row for each group; itemsizes: of each group's elements.
+    spans       the part of the table that no address changes (see ``_search``).
+    table       where it goes in the workspace.
+    """
 
     launch: Launch
-    members: tuple[tuple[Pointer, ...], ...]
-    itemsizes: tuple[int, ...]
-    sizes: tuple[int, ...]
+    operands: np.ndarray
+    offsets: np.ndarray
+    itemsizes: np.ndarray
+    spans: np.ndarray
     table: Pointer
 
 
@@ -189,37 +195,37 @@ class Step(Kernel):
         kind = compute(several[0][0].dtype)
         planner.launch(self._make, sum(blocks_of(m[0].size, each) for m in several), *several[0], table, np.int64(n),
                        *[Number(name, kind) for name in self._names], dtypes=dtypes, **options)
-        members = tuple(tuple(m[g].pointer for m in several) for g in range(self._groups))
-        return Batch(planner.launches[-1], members, tuple(a.dtype.itemsize for a in several[0]),
-                     tuple(m[0].size for m in several), table.pointer)
+        pointers = [[m[g].pointer for m in several] for g in range(self._groups)]
+        sizes = np.array([m[0].size for m in several])
+        counts = -(-sizes // each)
+        return Batch(planner.launches[-1], np.array([[p.operand for p in group] for group in pointers]),
+                     np.array([[p.offset for p in group] for group in pointers]),
+                     np.array([[a.dtype.itemsize] for a in several[0]]),
+                     np.concatenate([np.cumsum(counts) - counts, sizes]), table.pointer)
 
     def issue(self, launcher: Launcher, addresses: Sequence[int], metas: Sequence[Meta], attrs: dict[str, Any],
               workspace: int = 0) -> None:
-        assert self._numbers is not None
-        numbers = self._numbers(**{key: value for key, value in attrs.items() if key in self._volatile})
-        plan, places = self.plan(metas, attrs), (*addresses, workspace)
+        numbers, plan, places = self.numbers(attrs), self.plan(metas, attrs), (*addresses, workspace)
 
         def issue(launches: Sequence[Launch]) -> None:
             for each in launches:
                 launcher.launch(each.source, each.blocks, [resolved(a, places, numbers) for a in each.arguments])
         issue(plan.before)
+        starts = np.array(places)
         for batch in plan.batches:
-            bases, table = _table(batch, places)
+            bases, table = _table(batch, starts)
             launcher.upload(places[WORKSPACE] + batch.table.offset, table)
             rest = [resolved(a, places, numbers) for a in batch.launch.arguments[len(bases):]]
             launcher.launch(batch.launch.source, batch.launch.blocks, [*bases, *rest])
         issue(plan.launches)
 
 
-def _table(batch: Batch, places: Sequence[int]) -> tuple[list[int], np.ndarray]:
-    """Each group's lowest address, and the table (see ``_search``)."""
-    each = batch.launch.source.threads * ITEMS
-    sizes = np.array(batch.sizes)
-    counts = -(-sizes // each)
-    addresses = np.array([[places[p.operand] + p.offset for p in group] for group in batch.members])
-    bases = addresses.min(axis=1)
-    offsets = (addresses - bases[:, None]) // np.array(batch.itemsizes)[:, None]
-    return bases.tolist(), np.concatenate([np.cumsum(counts) - counts, sizes, offsets.reshape(-1)]).astype(np.int64)
+def _table(batch: Batch, starts: np.ndarray) -> tuple[list[int], np.ndarray]:
+    """Each group's lowest address, and the table (see ``_search``). starts: of each operand's bytes."""
+    addresses = starts[batch.operands] + batch.offsets
+    bases = addresses.min(axis=1, keepdims=True)
+    offsets = (addresses - bases) // batch.itemsizes
+    return bases[:, 0].tolist(), np.concatenate([batch.spans, offsets.reshape(-1)])
 
 
 def _adam_numbers(lr: float, beta1: float, beta2: float, eps: float, step: int, weight_decay: float = 0.0,

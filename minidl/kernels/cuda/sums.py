@@ -102,13 +102,13 @@ def grid(parts: Split, *, reduces: bool = True) -> Grid:
 
 
 # Device functions ---------------------------------------------------------------------------------------------------
-def partial_sums(tools: Tools, *, dtype: str, columns: int, narrow: bool, direct: bool,
+def partial_sums(tools: Tools, *, dtype: str, result: str, columns: int, narrow: bool,
                  threads: int) -> Callable[..., None]:
-    """sums[slab, b], or if ``direct`` y[b] = scale times the sum of x over the elements of a slab."""
+    """sums[slab, b], or y[b] if one slab is all, = scale times the sum of x (dtype) over a slab, as ``result``."""
     cuda, (load, _), number = tools.cuda, tools.memory(dtype), tools.number(dtype)
     locate, advance = tools.walk(narrow)
     tile_sum, lanes = tools.tile_sum(columns, threads), threads // columns
-    store = tools.memory(dtype if direct else np.dtype(number).name)[1]
+    store = tools.memory(result)[1]
 
     def kernel(y: Any, x: Any, scale: Any, kept: Any, count: Any, length: Any, b1: Any, b2: Any,
                n1: Any, n2: Any, n3: Any, t0: Any, t1: Any, t2: Any, t3: Any,
@@ -181,10 +181,10 @@ def sum_over(planner: Planner, y: View, x: View, axes: tuple[int, ...], *, scale
     arguments = (*integers(g.kept, g.count, g.length), *parts.arguments(g.threads // g.columns))
     options = {**g.options, "dtype": x.dtype.name}
     if g.slabs == 1:
-        planner.launch(partial_sums, g.blocks, y, x, number(scale), *arguments, direct=True, **options)
+        planner.launch(partial_sums, g.blocks, y, x, number(scale), *arguments, result=y.dtype.name, **options)
         return
     sums = planner.scratch((g.slabs, g.kept), compute(x.dtype))
-    planner.launch(partial_sums, g.blocks, sums, x, number(1), *arguments, direct=False, **options)
+    planner.launch(partial_sums, g.blocks, sums, x, number(1), *arguments, result=sums.dtype.name, **options)
     planner.launch(united_sums, g.kept, y, sums, number(scale), *integers(g.kept, g.slabs), dtype=y.dtype.name,
                    threads=few_threads(g.slabs))
 

@@ -46,6 +46,11 @@ class Tools:
         """The NumPy type that a dtype is computed in."""
         return np.dtype(COMPUTE.get(dtype, "int64")).type
 
+    def wide(self, dtype: str) -> tuple[Function, Function]:
+        """``load`` and ``store`` of what stands beside operands of a dtype (``meta.wide``): float32 beside halves."""
+        load, store = self.memory(np.dtype(self.number(dtype)).name)
+        return load, store
+
     def _scalar(self, dtype: str) -> SimpleNamespace:
         """The formulas of ``scalar``, and log, for a dtype: those without branches and calls where it is float32."""
         number = self.number(dtype)

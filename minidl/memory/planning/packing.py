@@ -18,8 +18,9 @@ import numpy as np
 from numba import njit
 
 NO_ADDRESS = -1
-ATTEMPTS = 3  # first orders to begin with
-TRIES = 1000  # changes of each
+ATTEMPTS = 6   # first orders to begin with
+TRIES = 3000   # changes of each
+FOR_WORKSPACES = 500  # the same, when all tensors have a place already
 SMALL = 1e-4  # of the room: smaller residencies are too many for what they hold, and get no address
 
 
@@ -43,7 +44,7 @@ def addresses(notes: np.ndarray, steps: int, size: np.ndarray, *, born_before: n
         wanted |= _homeless(notes, tensors, offsets, size, room)
         # Workspaces come last in the notes, so leaving some out changes no number that the others refer to.
         while notes[wanted, 0].max(initial=-1) >= tensors:
-            found, left_out = _addresses(notes[wanted], steps, size, *flags, room, tries)
+            found, left_out = _addresses(notes[wanted], steps, size, *flags, room, FOR_WORKSPACES)
             if not left_out:
                 offsets[wanted] = found
                 break

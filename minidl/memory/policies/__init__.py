@@ -10,12 +10,14 @@ from minidl.memory.policies.exact import Exact
 from minidl.memory.policies.none import NoPolicy
 from minidl.memory.policies.passive import Passive
 from minidl.memory.policies.recompute import Recompute
+from minidl.memory.policies.weighing import Weighing
 
 POLICIES: dict[str, type[Policy]] = {
     "auto": Auto,
     "capuchin": Capuchin,
     "capuchin-swap": CapuchinSwap,
     "capuchin-recompute": CapuchinRecompute,
+    "dtr": Weighing,
     "exact": Exact,
     "none": NoPolicy,
     "passive": Passive,

@@ -24,17 +24,18 @@ from minidl.memory.plan import (
     Observation,
     OnDemand,
     Plan,
+    Pressure,
     Residency,
     ResidencyKey,
 )
 from minidl.memory.planning.problem import Problem, problem
 from minidl.memory.planning.schedule import DROP, KEEP, SWAP, simulate
-from minidl.memory.policies.passive import Passive
+from minidl.memory.policies.weighing import Weighing
 from minidl.memory.trace import TensorId, Trace
 
 SLACK = 0.05          # a swap-in starts this share of its duration earlier than it must
 EXCESS_WEIGHT = 2e3   # going over the budget by all of it costs as much as this many iterations
-COPY_WEIGHT = 0.002    # a copied byte costs this share of its time on the link, even when computation hides it
+COPY_WEIGHT = 0.002   # a copied byte costs this share of its time on the link, even when computation hides it
 TEMPERATURE = 0.003   # of the iteration: how much worse a move may be and still be kept, at first
 FIRST_WORK = 8e6      # calls simulated for the first plan, which is wanted at once
 WORK = 2.5e7          # calls simulated for each other one
@@ -45,7 +46,6 @@ NOTES = 12            # residencies noted a call, at most
 # Shares of the budget that plans are made for: the less of it, the more surely all finds an address, and the slower.
 SHARES = (0.985, 0.99, 0.98, 1.0, 0.97)
 ROUNDS = 16           # searches, one an iteration
-PASSIVE_ROUND = 2     # when passive mode is tried: a search among few choices may find nothing better
 ENOUGH = 4000         # simulations a gap: a small iteration needs no more
 NOTHING = np.zeros((0, 4), np.int64)
 
@@ -54,13 +54,14 @@ class Auto(OnDemand):
     """Search with the simulator as its objective; of what ``rounds`` searches find, the plan that ran fastest."""
 
     name = "auto"
+    weighs_recomputation = True
     plans = True
 
     def __init__(self, *, rounds: int = ROUNDS) -> None:
         self.rounds = rounds
 
-    def victims(self, resident: Sequence[Residency], nbytes: int) -> Sequence[Eviction]:
-        return Passive().victims(resident, nbytes)
+    def victims(self, resident: Sequence[Residency], pressure: Pressure) -> Sequence[Eviction]:
+        return Weighing().victims(resident, pressure)
 
     def plan(self, trace: Trace, costs: Costs, limits: Limits) -> Plan:
         facts = problem(trace, costs)
@@ -76,20 +77,18 @@ class Auto(OnDemand):
     def feedback(self, plan: Plan, observed: Observation) -> Plan:
         if plan.predicted_seconds is None or plan.round >= self.rounds:  # all fits, or the search is over
             return plan
-        if not plan.settled:  # its first iteration started from what another plan left in the arena
-            return replace(plan, settled=True)
         best, best_seconds, done = plan.best or plan, plan.best_seconds, plan.round + 1
         if observed.seconds < best_seconds:
             best, best_seconds = replace(plan, best=None), observed.seconds
         found = self._another(best, best_seconds, observed, done) if done < self.rounds else None
         if found is None:
-            found = replace(best, round=done, settled=best.evictions == plan.evictions)
+            found = replace(best, round=done)
         return replace(found, best=best, best_seconds=best_seconds)
 
     def _another(self, best: Plan, best_seconds: float, observed: Observation, done: int) -> Plan | None:
-        """The next plan to try, if one is worth it: from scratch for one of the shares, or around the fastest; passive
-        mode once."""
-        if done == PASSIVE_ROUND:
+        """The next plan to try, if one is worth it: from scratch for one of the shares, or around the fastest; at last
+        passive mode, for a search among few choices may find nothing better."""
+        if done == self.rounds - 1:
             return Plan(predicted_seconds=0.0, round=done)
         trace, costs, limits = observed.trace, observed.costs, observed.limits
         facts = problem(trace, costs)

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from minidl.errors import UserError
-from minidl.memory.plan import EMPTY_PLAN, Costs, Eviction, Limits, OnDemand, Plan, Residency
+from minidl.memory.plan import EMPTY_PLAN, Costs, Eviction, Limits, OnDemand, Plan, Pressure, Residency
 from minidl.memory.planning.layout import Layout
 from minidl.memory.planning.problem import problem
 from minidl.memory.planning.schedule import KEEP, simulate
@@ -37,8 +37,8 @@ class Exact(OnDemand):
     def __init__(self, *, seconds: float = SECONDS) -> None:
         self.seconds = seconds
 
-    def victims(self, resident: Sequence[Residency], nbytes: int) -> Sequence[Eviction]:
-        return Passive().victims(resident, nbytes)
+    def victims(self, resident: Sequence[Residency], pressure: Pressure) -> Sequence[Eviction]:
+        return Passive().victims(resident, pressure)
 
     def plan(self, trace: Trace, costs: Costs, limits: Limits) -> Plan:
         """The empty plan if everything fits, or if no choice does (then passive mode is all there is).

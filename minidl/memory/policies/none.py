@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from minidl.memory.plan import Eviction, OnDemand, Residency
+from minidl.memory.plan import Eviction, OnDemand, Pressure, Residency
 
 
 class NoPolicy(OnDemand):
@@ -11,5 +11,5 @@ class NoPolicy(OnDemand):
     name = "none"
     moves_tensors = False
 
-    def victims(self, resident: Sequence[Residency], nbytes: int) -> Sequence[Eviction]:
+    def victims(self, resident: Sequence[Residency], pressure: Pressure) -> Sequence[Eviction]:
         return ()

@@ -7,7 +7,7 @@ come at the end of the list.
 
 from collections.abc import Sequence
 
-from minidl.memory.plan import Action, Eviction, OnDemand, Residency
+from minidl.memory.plan import Action, Eviction, OnDemand, Pressure, Residency
 
 NOT_YET = 1 << 62
 
@@ -25,5 +25,5 @@ class Passive(OnDemand):
 
     name = "passive"
 
-    def victims(self, resident: Sequence[Residency], nbytes: int) -> Sequence[Eviction]:
-        return [Eviction(r.tensor_id, Action.SWAP_OUT) for r in front_of_access_list(resident, nbytes)]
+    def victims(self, resident: Sequence[Residency], pressure: Pressure) -> Sequence[Eviction]:
+        return [Eviction(r.tensor_id, Action.SWAP_OUT) for r in front_of_access_list(resident, pressure.nbytes)]

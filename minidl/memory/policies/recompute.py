@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from minidl.memory.plan import Action, Eviction, OnDemand, Residency
+from minidl.memory.plan import Action, Eviction, OnDemand, Pressure, Residency
 from minidl.memory.policies.passive import front_of_access_list
 
 
@@ -12,7 +12,7 @@ class Recompute(OnDemand):
     name = "recompute"
     weighs_recomputation = True
 
-    def victims(self, resident: Sequence[Residency], nbytes: int) -> Sequence[Eviction]:
-        ordered = front_of_access_list(resident, nbytes)
+    def victims(self, resident: Sequence[Residency], pressure: Pressure) -> Sequence[Eviction]:
+        ordered = front_of_access_list(resident, pressure.nbytes)
         dropped = [Eviction(r.tensor_id, Action.DROP) for r in ordered if r.recompute_seconds is not None]
         return dropped + [Eviction(r.tensor_id, Action.SWAP_OUT) for r in ordered if r.recompute_seconds is None]

@@ -1,9 +1,10 @@
 """What each kernel must compute: plain float64 formulas, and a table of cases over them. Knows no device.
 
-A case's sizes stand at the edges of blocks of BLOCK elements; a test makes the blocks of its kernels that small.
+A case's sizes stand at the edges of blocks of ``block`` elements: tests make the blocks of their kernels as small as
+BLOCK; the check of a GPU takes the blocks as they are.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from math import erf
 from typing import Any
@@ -13,13 +14,16 @@ import numpy as np
 from minidl import meta as metas
 from minidl import ops
 from minidl.kernels.random import fold_seed, random_bits
-from minidl.meta import meta
+from minidl.meta import Meta, meta
 from minidl.op import Op
 
 MODULES = (ops.attention, ops.batchnorm, ops.conv, ops.elementwise, ops.embedding, ops.layernorm, ops.linear, ops.loss,
            ops.pool, ops.shape, ops.update)
 OPS = {op.name: op for module in MODULES for op in vars(module).values() if isinstance(op, Op)}
 BLOCK = 64  # elements
+# Operands that are float32 where the others are halves (minidl.meta.wide), by the names that operations give them.
+WIDE = {"gamma", "beta", "mean", "var", "rstd", "dgamma", "dbeta", "running_mean", "running_var", "dloss", "lse"}
+WIDE_OF = {"linear": {"b"}, "conv2d": {"b"}, "conv2d_relu": {"b"}}
 
 
 # Reference formulas ------------------------------------------------------------------------------------------------
@@ -44,6 +48,10 @@ def unpatch(d_patches, shape, stride, padding):
 def conv_ref(x, w, b=None, *, stride, padding):
     y = np.einsum("ncpqrs,kcrs->nkpq", patches(x, w.shape[2:], stride, padding), w)
     return y if b is None else y + b[:, None, None]
+
+
+def conv_relu_ref(x, w, b=None, *, stride, padding):
+    return np.maximum(conv_ref(x, w, b, stride=stride, padding=padding), 0)
 
 
 def dgrad_ref(dy, w, onto=0.0, *, x_shape, stride, padding):
@@ -144,6 +152,39 @@ def softmax_ref(x, mask=0.0):
     return np.exp(x + mask) / np.exp(x + mask).sum(-1, keepdims=True)
 
 
+def by_heads(x, heads):
+    """[N, L, heads D] -> [N, heads, L, D]"""
+    n, length, width = x.shape
+    return x.reshape(n, length, heads, width // heads).swapaxes(1, 2)
+
+
+def side_by_side(x):
+    return x.swapaxes(1, 2).reshape(x.shape[0], x.shape[2], -1)
+
+
+def scores_ref(q, k, mask, heads, causal):
+    """[N, heads, L, S]: what the softmax of attention is taken of."""
+    scores = by_heads(q, heads) @ np.swapaxes(by_heads(k, heads), 2, 3) / (q.shape[2] // heads)**0.5 + mask
+    return np.where(np.tril(np.ones(scores.shape[2:])), scores, -np.inf) if causal else scores
+
+
+def attention_ref(q, k, v, mask=0.0, *, heads, causal, p, seed):
+    scores = scores_ref(q, k, mask, heads, causal)
+    top = scores.max(-1)
+    lse = top + np.log(np.exp(scores - top[..., None]).sum(-1))
+    probabilities = dropout_ref(np.exp(scores - lse[..., None]), p=p, seed=seed)
+    return side_by_side(probabilities @ by_heads(v, heads)), lse
+
+
+def attention_grad_ref(dy, q, k, v, y, lse, mask=0.0, *, heads, causal, p, seed):
+    probabilities = np.exp(scores_ref(q, k, mask, heads, causal) - lse[..., None])
+    dy, q, k, v, y = (by_heads(x, heads) for x in (dy, q, k, v, y))
+    dv = np.swapaxes(dropout_ref(probabilities, p=p, seed=seed), 2, 3) @ dy
+    slopes = dropout_ref(dy @ np.swapaxes(v, 2, 3), p=p, seed=seed) - (dy * y).sum(-1, keepdims=True)
+    slopes = probabilities * slopes / q.shape[3]**0.5
+    return tuple(map(side_by_side, (slopes @ k, np.swapaxes(slopes, 2, 3) @ q, dv)))
+
+
 def gelu_ref(x):
     return x * (1 + np.vectorize(erf)(x / 2**0.5)) / 2
 
@@ -177,17 +218,18 @@ def gather_grad_ref(dy, positions, *, x_shape):
 def cross_entropy_ref(logits, labels):
     p = np.exp(logits) / np.exp(logits).sum(1, keepdims=True)
     counted = np.flatnonzero(labels != -100)
-    return -np.mean(np.log(p[counted, labels[counted]])), p
+    loss = -np.mean(np.log(p[counted, labels[counted]]))
+    p[counted, labels[counted]] -= 1
+    return loss, p
 
 
-def cross_entropy_grad_ref(dloss, probs, labels):
+def cross_entropy_grad_ref(dloss, residual, labels):
     counted = (labels != -100)[:, None]
-    return (probs - (np.arange(probs.shape[1]) == labels[:, None])) * counted * dloss / counted.sum()
+    return residual * counted * dloss / counted.sum()
 
 
 def dropout_ref(x, *, p, seed):
-    key = fold_seed(seed)
-    kept = np.array([random_bits(key, i) >= p * 2**32 for i in range(x.size)]).reshape(x.shape)
+    kept = (random_bits(fold_seed(seed), np.arange(x.size, dtype=np.uint32)) >= p * 2**32).reshape(x.shape)
     return np.where(kept, x / (1 - p), 0)
 
 
@@ -229,10 +271,11 @@ class Case:
     reference: Callable[..., Any]
     attrs: dict[str, Any] = field(default_factory=dict)
 
-    def inputs(self, dtype):
-        rng = np.random.default_rng(7)
+    def inputs(self, dtype, seed=7):
+        rng = np.random.default_rng(seed)
         result = []
-        for spec in self.shapes:
+        names, wide = OPS[self.name].inputs, WIDE | WIDE_OF.get(self.name, set())
+        for i, spec in enumerate(self.shapes):
             kind, shape = spec if spec and isinstance(spec[0], str) else ("", spec)
             if kind.startswith("g"):
                 labels = rng.integers(0, int(kind[1:]), shape)
@@ -243,22 +286,24 @@ class Case:
                                            and "pool" in self.name else "int64"))
             else:
                 values = rng.uniform(0.2, 2, shape) if kind == "+" else rng.standard_normal(shape)
-                result.append(np.asarray(values, dtype))
+                beside_halves = np.dtype(dtype).itemsize == 2 and i < len(names) and names[i] in wide
+                result.append(np.asarray(values, "float32" if beside_halves else dtype))
         return result
 
     def __str__(self):
         return f"{self.name}-{'-'.join('x'.join(map(str, s)) for s in self.shapes)}"
 
 
-EDGES = [(), (1,), (2,), (BLOCK - 1,), (BLOCK,), (BLOCK + 1,), (2 * BLOCK + 1,), (3, 5, 7), (2, BLOCK + 1, 1)]
-BINARY = {"add": np.add, "sub": np.subtract, "mul": np.multiply, "div": np.divide}
-UNARY = {"neg": np.negative, "exp": np.exp, "relu": lambda x: np.maximum(x, 0), "tanh": np.tanh,
-         "gelu": gelu_ref, "gelu_tanh": gelu_tanh_ref, "sigmoid": lambda x: 1 / (1 + np.exp(-x))}
-GRADS = {"relu_grad": lambda dy, y: dy * (y > 0), "tanh_grad": lambda dy, y: dy * (1 - y * y),
-         "sigmoid_grad": lambda dy, y: dy * y * (1 - y), "gelu_grad": gelu_grad_ref,
-         "gelu_tanh_grad": gelu_tanh_grad_ref}
+BINARY: dict[str, Callable[..., Any]] = {"add": np.add, "sub": np.subtract, "mul": np.multiply, "div": np.divide}
+UNARY: dict[str, Callable[..., Any]] = {
+    "neg": np.negative, "exp": np.exp, "relu": lambda x: np.maximum(x, 0), "tanh": np.tanh,
+    "gelu": gelu_ref, "gelu_tanh": gelu_tanh_ref, "sigmoid": lambda x: 1 / (1 + np.exp(-x))}
+GRADS: dict[str, Callable[..., Any]] = {
+    "relu_grad": lambda dy, y: dy * (y > 0), "tanh_grad": lambda dy, y: dy * (1 - y * y),
+    "sigmoid_grad": lambda dy, y: dy * y * (1 - y), "gelu_grad": gelu_grad_ref,
+    "gelu_tanh_grad": gelu_tanh_grad_ref}
 IMAGE = (3, 5, 6, 7)
-WINDOWS = [{"kernel": (2, 2), "stride": (2, 2), "padding": (0, 0)},
+WINDOWS: list[dict[str, Any]] = [{"kernel": (2, 2), "stride": (2, 2), "padding": (0, 0)},
            {"kernel": (3, 2), "stride": (2, 1), "padding": (1, 1)},
            {"kernel": (3, 3), "stride": (1, 3), "padding": (0, 1)}]
 # kernel, stride, padding, bias: pointwise; padded; asymmetric; strided 1x1; a window as large as the padded image
@@ -266,8 +311,24 @@ CONVS = [((1, 1), (1, 1), (0, 0), True), ((3, 3), (1, 1), (1, 1), False), ((3, 2
          ((1, 1), (2, 2), (0, 0), False), ((1, 1), (1, 1), (1, 0), False), ((8, 9), (3, 3), (1, 1), False)]
 
 
-def cases():
-    for shape in EDGES:
+def edges(block: int) -> list[tuple[int, ...]]:
+    """Shapes of which a kernel with such blocks has whole ones, ragged ones and none."""
+    return [(), (1,), (2,), (block - 1,), (block,), (block + 1,), (2 * block + 1,), (3, 5, 7), (2, block + 1, 1)]
+
+
+def _inferred(op: Op, *inputs: Meta, **attrs: Any) -> tuple[Meta, ...]:
+    found = op.infer(*inputs, **attrs)
+    return found if isinstance(found, tuple) else (found,)
+
+
+def cases(block: int = BLOCK) -> Iterator[Case]:
+    """Every operation that is launched, but for the random ones."""
+    shape: tuple[int, ...]
+    a: tuple[int, ...]
+    b: tuple[int, ...]
+    x: tuple[int, ...]
+    y: Any
+    for shape in edges(block):
         for name, f in BINARY.items():
             yield Case(name, (shape, ("+", shape)), f)
         for name, f in UNARY.items():
@@ -281,6 +342,8 @@ def cases():
         yield Case("shift", (shape,), lambda x, value: x + value, {"value": 0.3})
         yield Case("dropout", (shape,), dropout_ref, {"p": 0.3, "seed": 5})
         yield Case("contiguous", (shape,), lambda x: x)
+        for name in ("cast", "cast_grad"):
+            yield Case(name, (shape,), lambda x, dtype: x, {"dtype": metas.float64})
         yield Case("add_", (shape, shape), np.add)
         yield Case("copy_", (shape, shape), lambda a, b: b)
         yield Case("fill_", (shape,), lambda a, value: np.full(a.shape, value), {"value": 1.5})
@@ -327,7 +390,7 @@ def cases():
     yield Case("batch_norm_update_", ((5,), ("+", (5,)), (5,), ("+", (5,))), lambda rm, rv, m, v, momentum, count:
                (0.9 * rm + 0.1 * m, 0.9 * rv + 0.1 * v * count / (count - 1)), {"momentum": 0.1, "count": 6})
     for window in WINDOWS:
-        y = ops.pool.MAX_POOL2D.infer(meta(IMAGE), **window)[0].shape
+        y = _inferred(ops.pool.MAX_POOL2D, meta(IMAGE), **window)[0].shape
         yield Case("max_pool2d", (IMAGE,), max_ref, window)
         yield Case("avg_pool2d", (IMAGE,), lambda x, **w: patches(x, **w).mean((-1, -2)), window)
         yield Case("avg_pool2d_grad", (y,), avg_grad_ref, {"x_shape": IMAGE, **window})
@@ -340,8 +403,8 @@ def cases():
     for n, classes, kind in ((1, 1, "i"), (3, 10, "i"), (33, 70, "i"), (2, 3, "g"), (33, 70, "g")):
         yield Case("cross_entropy", ((n, classes), (f"{kind}{classes}", (n,))), cross_entropy_ref)
         yield Case("cross_entropy_grad", ((), (n, classes), (f"{kind}{classes}", (n,))), cross_entropy_grad_ref)
-    for shape in ((1,), (5,), (1, 2), (BLOCK + 1, 1), (3, BLOCK - 1), (3, BLOCK), (3, BLOCK + 1), (2, 3, 7),
-                  (2, 3, 2, 2 * BLOCK + 1)):
+    for shape in ((1,), (5,), (1, 2), (block + 1, 1), (3, block - 1), (3, block), (3, block + 1), (2, 3, 7),
+                  (2, 3, 2, 2 * block + 1)):
         rows, d = shape[:-1], shape[-1:]
         yield Case("layer_norm", (shape, d, d), layer_ref, {"eps": 1e-3})
         yield Case("layer_norm_grad_reduce", (shape, shape, rows, ("+", rows)), layer_reduce_ref)
@@ -350,14 +413,25 @@ def cases():
         yield Case("softmax", (shape, d), softmax_ref)
         yield Case("softmax_grad", (shape, shape), lambda dy, y: y * (dy - (dy * y).sum(-1, keepdims=True)))
     yield Case("softmax", ((2, 3, 5, 40), (2, 1, 1, 40)), softmax_ref)
-    for table, ids in (((1, 1), (1,)), ((5, 3), (7,)), ((4, BLOCK + 1), (2, 9)), ((300, 2), (3, BLOCK, 2))):
+    # Tiles of scores are 128 queries by 192 keys; masks for a key, a row, a sequence, and one for everything.
+    for n, length, keys, heads, depth, mask, causal, p in (
+            (1, 1, 1, 1, 1, None, False, 0.0), (2, 5, 7, 2, 3, (7,), False, 0.0), (3, 4, 4, 2, 4, None, True, 0.4),
+            (1, 127, 193, 1, 5, (1, 1, 1, 193), False, 0.0), (1, 129, 129, 2, 17, (129, 129), True, 0.3),
+            (2, 128, 192, 1, 16, (2, 1, 128, 1), False, 0.3), (1, 257, 385, 2, 8, (2, 1, 385), False, 0.0),
+            (1, 300, 300, 1, 64, None, True, 0.0)):
+        options = {"heads": heads, "causal": causal, "p": p, "seed": 6}
+        q, k, masks = (n, length, heads * depth), (n, keys, heads * depth), () if mask is None else (mask,)
+        yield Case("scaled_dot_product_attention", (q, k, k, *masks), attention_ref, options)
+        yield Case("scaled_dot_product_attention_grad", (q, q, k, k, q, ("+", (n, heads, length)), *masks),
+                   attention_grad_ref, options)
+    for table, ids in (((1, 1), (1,)), ((5, 3), (7,)), ((4, block + 1), (2, 9)), ((300, 2), (3, block, 2))):
         numbers = (f"i{table[0]}", ids)
         yield Case("embedding", (table, numbers), lambda w, ids: w[ids])
         yield Case("embedding_grad", ((*ids, table[1]), numbers), embedding_grad_ref, {"rows": table[0]})
-    for (n, length, d), count in (((1, 1, 1), 1), ((2, 5, 3), 4), ((3, 4, BLOCK + 1), 9), ((2, BLOCK, 2), 1)):
+    for (n, length, width), count in (((1, 1, 1), 1), ((2, 5, 3), 4), ((3, 4, block + 1), 9), ((2, block, 2), 1)):
         numbers = (f"i{length}", (n, count))
-        yield Case("gather_rows", ((n, length, d), numbers), gather_ref)
-        yield Case("gather_rows_grad", ((n * count, d), numbers), gather_grad_ref, {"x_shape": (n, length, d)})
+        yield Case("gather_rows", ((n, length, width), numbers), gather_ref)
+        yield Case("gather_rows_grad", ((n * count, width), numbers), gather_grad_ref, {"x_shape": (n, length, width)})
     for axis in (0, 1, 2):
         shapes = [tuple(n if i == axis else 3 for i in range(3)) for n in (1, 4, 2)]
         yield Case("concat", tuple(shapes), lambda *xs, axis: np.concatenate(xs, axis), {"axis": axis})
@@ -366,7 +440,7 @@ def cases():
                 return np.pad(dy, [(start, 3 - start) if i == axis else (0, 0) for i in range(3)])
             yield Case("narrow_grad", (shapes[2],), embedded,
                        {"shape": tuple(5 if i == axis else 3 for i in range(3)), "axis": axis, "start": start})
-    some = ((3, 5), (2 * BLOCK + 1,))
+    some = ((3, 5), (2 * block + 1,))
     positive = tuple(("+", s) for s in some)
     for decay in (0.0, 0.1):
         sgd = {"lr": 0.05, "weight_decay": decay}
@@ -374,9 +448,9 @@ def cases():
         for first in (False, True):
             yield Case("sgd_momentum_", some * 3, by_tensor(momentum_ref, 3), {**sgd, "momentum": 0.9, "first": first})
         for step in (1, 7):
-            for kind in ({}, {"decoupled": True}):
+            for way in ({}, {"decoupled": True}):
                 yield Case("adam_", some + some + positive + some, by_tensor(adam_ref, 4),
-                           {**sgd, "beta1": 0.9, "beta2": 0.99, "eps": 1e-3, "step": step, **kind})
+                           {**sgd, "beta1": 0.9, "beta2": 0.99, "eps": 1e-3, "step": step, **way})
     yield Case("full", (), lambda shape, dtype, value: np.full(shape, value),
                {"shape": (3, 4), "dtype": metas.float64, "value": 2.5})
     for data in (np.arange(6.0).reshape(2, 3).T, None):
@@ -386,8 +460,9 @@ def cases():
     for kernel, stride, padding, bias in CONVS:
         window = {"stride": stride, "padding": padding}
         w = (4, IMAGE[1], *kernel)
-        y = ops.conv.CONV2D.infer(meta(IMAGE), meta(w), **window).shape
+        y = _inferred(ops.conv.CONV2D, meta(IMAGE), meta(w), **window)[0].shape
         yield Case("conv2d", (IMAGE, w) + ((4,),) * bias, conv_ref, window)
+        yield Case("conv2d_relu", (IMAGE, w) + ((4,),) * bias, conv_relu_ref, window)
         for onto in ((), (IMAGE,)):
             yield Case("conv2d_dgrad", (y, w, *onto), dgrad_ref, {"x_shape": IMAGE, **window})
         yield Case("conv2d_wgrad", (y, IMAGE), wgrad_ref, {"kernel": kernel, **window})

@@ -1,0 +1,34 @@
+"""The parts of the check by name, in the order in which they are run: the most important ones first.
+
+A part is imported when it is run, so that what it needs (PyTorch, a driver) is wanted by it alone.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from importlib import import_module
+
+from bench.gpu_check.setting import Record, Setting
+
+
+@dataclass(frozen=True)
+class Part:
+    """``seconds``: what it may take of the whole; what it has not done by then it leaves out, and says so."""
+
+    name: str
+    seconds: int
+
+    @property
+    def measure(self) -> Callable[[Setting, Record], None]:
+        found: Callable[[Setting, Record], None] = import_module(f"bench.gpu_check.{self.name}").measure
+        return found
+
+
+PARTS = {part.name: part for part in (
+    Part("properties", 30), Part("ops", 90), Part("identity", 50), Part("link", 15), Part("speed", 120),
+    Part("host", 30), Part("managed", 180), Part("prediction", 50), Part("models", 40), Part("convolutions", 30))}
+
+
+def run(part: Part, setting: Setting, record: Record) -> None:
+    """One part; an error of its own becomes a failure, with all that Python says of it."""
+    with record.one(part.name):
+        part.measure(setting, record)

@@ -1,0 +1,123 @@
+"""Attention as graphs of cuDNN's frontend: listing the plans of one, and running one by name.
+
+A graph has a single node. Queries, keys and values lie as layers make them, the heads of a position side by side, and
+so do the results: [N, heads, L, D] is a matter of strides. Knows cuDNN; no memory and no stream of its own.
+"""
+
+import contextlib
+import json
+from collections.abc import Sequence
+from typing import Any
+
+from minidl.device.cuda.cudnn_graphs import TYPES, cudnn
+from minidl.device.cuda.seam import ATTENTION_OPERANDS, Attention, PlanInfo
+from minidl.errors import DeviceError
+from minidl.meta import row_major
+
+SEED, OFFSET = 100, 101  # numbers of these tensors; the others are numbered by their names' places in NAMES
+NAMES = ("q", "k", "v", "mask", "y", "lse", "dy", "dq", "dk", "dv")
+
+
+class AttentionGraphs:
+    """Graphs of attention on the current GPU, by a handle of cuDNN; or for the GPU of these properties (JSON)."""
+
+    def __init__(self, handle: Any, properties: str | None = None) -> None:
+        self._handle = handle
+        self._where: dict[str, Any] = {"handle": handle}
+        if properties is not None:  # of which this node of the frontend does not see all
+            self._where = {"device_property": cudnn.create_device_properties(properties),
+                           "sm_version": json.loads(properties)["deviceVer"] // 10}
+        self._open: dict[tuple[Attention, str], tuple[Any, int]] = {}
+
+    def plans(self, attention: Attention) -> list[PlanInfo]:
+        """All plans that can be built, in the order of the heuristics; [] where cuDNN does not support it."""
+        try:
+            every = dict(_built(self._graph(attention)))
+            ordered = dict(_built(self._graph(attention, cudnn.numerical_note.NONDETERMINISTIC)))
+        except cudnn.cudnnGraphNotSupportedError:
+            return []
+        return [PlanInfo(name, workspace, name in ordered) for name, workspace in every.items()]
+
+    def run(self, attention: Attention, plan: str, operands: Sequence[int], seed: int, workspace: int,
+            stream: int) -> None:
+        """Run attention on operands at these addresses, in the order of ``seam.ATTENTION_OPERANDS``."""
+        opened = self._open.get((attention, plan))
+        if opened is None:
+            opened = self._open[attention, plan] = self._build(attention, plan)
+        graph, index = opened
+        names = ATTENTION_OPERANDS[attention.gradient]
+        addresses = {number(name): address for name, address in zip(names, operands, strict=False)}
+        if attention.dropout:
+            addresses |= {SEED: seed, OFFSET: seed + 8}
+        cudnn.set_stream(handle=self._handle, stream=stream)  # costs nothing where it is the same
+        graph.execute_plan_at_index(addresses, workspace, index, self._handle)
+
+    def close(self) -> None:
+        """Forget the graphs, before their handle is given back."""
+        self._open.clear()
+
+    def _build(self, attention: Attention, plan: str) -> tuple[Any, int]:
+        graph = self._graph(attention)
+        for index in range(graph.get_execution_plan_count()):
+            if graph.get_plan_name_at_index(index) == plan:
+                with contextlib.suppress(Exception):  # the same name may come twice, and be barred once
+                    graph.build_plan_at_index(index)
+                    return graph, index
+        raise DeviceError(f"cuDNN has no plan {plan} for {attention}")
+
+    def _graph(self, a: Attention, *without: Any) -> Any:
+        """A graph with its list of plans, those left out that have one of these notes."""
+        kind, real = TYPES[a.dtype], cudnn.data_type.FLOAT
+        graph = cudnn.pygraph(io_data_type=kind, intermediate_data_type=real, compute_data_type=real, **self._where)
+
+        def tensor(name: str, shape: tuple[int, ...], strides: tuple[int, ...], dtype: Any = kind) -> Any:
+            return graph.tensor(dim=list(shape), stride=list(strides), data_type=dtype, uid=number(name))
+
+        def finish(out: Any, name: str, shape: tuple[int, ...], strides: tuple[int, ...], dtype: Any = kind) -> None:
+            out.set_output(True).set_data_type(dtype).set_dim(list(shape)).set_stride(list(strides))
+            out.set_uid(number(name))
+        queries, keys = _by_heads(a, a.length), _by_heads(a, a.keys)
+        sums = (a.n, a.heads, a.length, 1), (a.heads * a.length, a.length, 1, 1)
+        options: dict[str, Any] = {"attn_scale": a.depth**-0.5, "use_causal_mask": a.causal}
+        if a.mask is not None:
+            options["bias"] = tensor("mask", a.mask, row_major(a.mask), TYPES[a.mask_dtype or a.dtype])
+        if a.dropout:
+            one = {"dim": [1] * 4, "stride": [1] * 4, "data_type": cudnn.data_type.INT64}
+            options["dropout"] = a.dropout, graph.tensor(**one, uid=SEED), graph.tensor(**one, uid=OFFSET)
+        inputs = {"q": tensor("q", *queries), "k": tensor("k", *keys), "v": tensor("v", *keys), **options}
+        if a.gradient:
+            results = graph.sdpa_backward(**inputs, o=tensor("y", *queries), dO=tensor("dy", *queries),
+                                          stats=tensor("lse", *sums, real), use_deterministic_algorithm=True)
+            for out, name, lies in zip(results, ("dq", "dk", "dv"), (queries, keys, keys), strict=True):
+                finish(out, name, *lies)
+        else:
+            y, lse = graph.sdpa(**inputs, generate_stats=True)
+            finish(y, "y", *queries)
+            finish(lse, "lse", *sums, real)
+        graph.validate()
+        graph.build_operation_graph()
+        graph.create_execution_plans([cudnn.heur_mode.A, cudnn.heur_mode.FALLBACK])
+        if without:
+            graph.deselect_numeric_notes(list(without))
+        return graph
+
+
+def number(name: str) -> int:
+    """The number of a tensor in its graph."""
+    return 1 + NAMES.index(name)
+
+
+def _by_heads(a: Attention, length: int) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """Extents and strides of [N, heads, length, D] in memory that is [N, length, heads, D]."""
+    width = a.heads * a.depth
+    return (a.n, a.heads, length, a.depth), (length * width, a.depth, width, 1)
+
+
+def _built(graph: Any) -> list[tuple[str, int]]:
+    """Names and workspaces of the plans that can be built."""
+    found = []
+    for index in range(graph.get_execution_plan_count()):
+        with contextlib.suppress(cudnn.cudnnGraphNotSupportedError):  # left out by its notes, or not for this shape
+            graph.build_plan_at_index(index)
+            found.append((graph.get_plan_name_at_index(index), graph.get_workspace_size_plan_at_index(index)))
+    return found

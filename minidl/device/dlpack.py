@@ -1,0 +1,153 @@
+"""bfloat16 by DLPack, which NumPy cannot say: tensors given to other libraries, and taken from them.
+
+The structures are those of dlpack.h (https://dmlc.github.io/dlpack/latest/c_api.html): a ``DLTensor`` inside of a
+``DLManagedTensor`` (before version 1) or a ``DLManagedTensorVersioned``, handed over in a capsule that is renamed when
+somebody has taken it. For all other dtypes NumPy and CuPy do this. Knows memory by address; no tensors of ours.
+"""
+
+import ctypes
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+from numpy.lib.stride_tricks import as_strided
+
+from minidl.meta import row_major
+
+BFLOAT, BITS = 4, 16  # kDLBfloat
+HOST = 1  # kDLCPU
+NAME, USED_NAME = b"dltensor", b"used_dltensor"
+VERSIONED, USED_VERSIONED = b"dltensor_versioned", b"used_dltensor_versioned"
+
+
+class _Tensor(ctypes.Structure):
+    _fields_ = [("data", ctypes.c_void_p), ("device_type", ctypes.c_int32), ("device_id", ctypes.c_int32),
+                ("ndim", ctypes.c_int32), ("code", ctypes.c_uint8), ("bits", ctypes.c_uint8),
+                ("lanes", ctypes.c_uint16), ("shape", ctypes.POINTER(ctypes.c_int64)),
+                ("strides", ctypes.POINTER(ctypes.c_int64)), ("byte_offset", ctypes.c_uint64)]
+
+
+_Deleter = ctypes.CFUNCTYPE(None, ctypes.c_void_p)
+
+
+class _Managed(ctypes.Structure):
+    _fields_ = [("tensor", _Tensor), ("context", ctypes.c_void_p), ("deleter", _Deleter)]
+
+
+class _ManagedVersioned(ctypes.Structure):
+    _fields_ = [("major", ctypes.c_uint32), ("minor", ctypes.c_uint32), ("context", ctypes.c_void_p),
+                ("deleter", _Deleter), ("flags", ctypes.c_uint64), ("tensor", _Tensor)]
+
+
+_api = ctypes.pythonapi
+_Destructor = ctypes.CFUNCTYPE(None, ctypes.c_void_p)
+_api.PyCapsule_New.restype = ctypes.py_object
+_api.PyCapsule_New.argtypes = [ctypes.c_void_p, ctypes.c_char_p, _Destructor]
+_api.PyCapsule_IsValid.restype = ctypes.c_int
+_api.PyCapsule_IsValid.argtypes = [ctypes.py_object, ctypes.c_char_p]
+_api.PyCapsule_GetPointer.restype = ctypes.c_void_p
+_api.PyCapsule_GetPointer.argtypes = [ctypes.py_object, ctypes.c_char_p]
+_api.PyCapsule_SetName.argtypes = [ctypes.py_object, ctypes.c_char_p]
+# The same for a capsule that is being destroyed, which must not be held any more.
+_is_valid = ctypes.PYFUNCTYPE(ctypes.c_int, ctypes.c_void_p, ctypes.c_char_p)(("PyCapsule_IsValid", _api))
+_pointer = ctypes.PYFUNCTYPE(ctypes.c_void_p, ctypes.c_void_p, ctypes.c_char_p)(("PyCapsule_GetPointer", _api))
+
+_given: dict[int, tuple[Any, ...]] = {}  # what a tensor that was given away lives on, by the structure's address
+
+
+@_Deleter
+def _release(managed: int) -> None:
+    _given.pop(managed, None)
+
+
+@_Destructor
+def _forget(capsule: int) -> None:
+    """Nobody took it."""
+    if _is_valid(capsule, NAME):
+        _release(_pointer(capsule, NAME))
+
+
+class Bfloat16:
+    """bfloat16 values that lie somewhere, with the methods of DLPack.
+
+    owner: kept until the last library has let go of them; strides in elements; device: (kind, number) as DLPack has it.
+    """
+
+    def __init__(self, owner: Any, address: int, shape: Sequence[int], strides: Sequence[int],
+                 device: tuple[int, int]) -> None:
+        self._owner = owner
+        self._address = address
+        self._shape, self._strides = tuple(shape), tuple(strides)
+        self._device = device
+
+    def __dlpack_device__(self) -> tuple[int, int]:
+        return self._device
+
+    def __dlpack__(self, *, stream: Any = None, max_version: Any = None, dl_device: tuple[int, int] | None = None,
+                   copy: bool | None = None) -> Any:
+        """A capsule without a version, which every library takes. The values are there: no stream need wait."""
+        if dl_device is not None and tuple(dl_device) != self._device:
+            raise BufferError(f"bfloat16 on device {self._device} cannot be given on device {tuple(dl_device)}")
+        extents = ctypes.c_int64 * len(self._shape)
+        shape, strides = extents(*self._shape), extents(*self._strides)
+        managed = _Managed(_Tensor(self._address, *self._device, len(self._shape), BFLOAT, BITS, 1, shape, strides, 0),
+                           None, _release)
+        address = ctypes.addressof(managed)
+        _given[address] = managed, shape, strides, self._owner
+        return _api.PyCapsule_New(address, NAME, _forget)
+
+
+def of_host(values: np.ndarray) -> Bfloat16:
+    """A host array of bfloat16, as it lies."""
+    return Bfloat16(values, values.ctypes.data, values.shape, [s // values.itemsize for s in values.strides], (HOST, 0))
+
+
+@dataclass(frozen=True, slots=True)
+class Lying:
+    """Where bfloat16 values lie, as another library says it; strides in elements."""
+
+    device: tuple[int, int]
+    address: int
+    shape: tuple[int, ...]
+    strides: tuple[int, ...]
+
+
+@contextmanager
+def borrowed(exporter: Any) -> Iterator[Lying | None]:
+    """Where an object's bfloat16 values lie, which they do until the end of the block; None if it has another dtype.
+
+    On a GPU they are there for what runs on its default stream.
+    """
+    capsule = exporter.__dlpack__()
+    versioned = bool(_api.PyCapsule_IsValid(capsule, VERSIONED))
+    name, used = (VERSIONED, USED_VERSIONED) if versioned else (NAME, USED_NAME)
+    address = _api.PyCapsule_GetPointer(capsule, name)
+    managed: Any = (_ManagedVersioned if versioned else _Managed).from_address(address)
+    _api.PyCapsule_SetName(capsule, used)  # from here on it is ours to delete
+    try:
+        tensor = managed.tensor
+        if (tensor.code, tensor.bits, tensor.lanes) != (BFLOAT, BITS, 1):
+            yield None
+            return
+        shape = tuple(tensor.shape[i] for i in range(tensor.ndim))
+        strides = tuple(tensor.strides[i] for i in range(tensor.ndim)) if tensor.strides else row_major(shape)
+        yield Lying((tensor.device_type, tensor.device_id), (tensor.data or 0) + tensor.byte_offset, shape, strides)
+    finally:
+        if managed.deleter:
+            managed.deleter(address)
+
+
+def to_host(exporter: Any) -> np.ndarray | None:
+    """A copy of the bfloat16 values of an object in host memory; None if it has another dtype, or lies elsewhere."""
+    with borrowed(exporter) as lying:
+        if lying is None or lying.device[0] != HOST:
+            return None
+        if 0 in lying.shape:
+            return np.empty(lying.shape, ml_dtypes.bfloat16)
+        extent = 1 + sum((n - 1) * s for n, s in zip(lying.shape, lying.strides, strict=True))
+        raw = (ctypes.c_uint16 * extent).from_address(lying.address)
+        flat = np.ctypeslib.as_array(raw).view(ml_dtypes.bfloat16)
+        return as_strided(flat, lying.shape, [2 * s for s in lying.strides]).copy()

@@ -1,0 +1,39 @@
+"""Which operations are convolutions, and what each operand of theirs is. Knows names and positions; no arithmetic.
+
+Whoever chooses or times the ways to run a convolution looks here, so that one more operation is one more line.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TypeVar
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class Role:
+    """One operation of x [N, C, H, W], w [K, C, R, S] and y [N, K, P, Q].
+
+    kind      which of the three is computed from the others: ``conv2d`` y, ``conv2d_dgrad`` x, ``conv2d_wgrad`` w
+    x, w, y   their positions among the operands: the output is 0, the inputs follow
+    relu      the result is max(0, y): it is cut and timed as without, since it is cut off where y is at hand
+    """
+
+    kind: str
+    x: int
+    w: int
+    y: int
+    relu: bool = False
+
+    def pick(self, output: T, inputs: Sequence[T]) -> tuple[T, T, T]:
+        """(x, w, y), of the output and the inputs of a call."""
+        operands = (output, *inputs)
+        return operands[self.x], operands[self.w], operands[self.y]
+
+
+ROLES: dict[str, Role] = {
+    "conv2d": Role("conv2d", 1, 2, 0),
+    "conv2d_relu": Role("conv2d", 1, 2, 0, relu=True),
+    "conv2d_dgrad": Role("conv2d_dgrad", 0, 2, 1),
+    "conv2d_wgrad": Role("conv2d_wgrad", 2, 0, 1),
+}

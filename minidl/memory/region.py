@@ -1,0 +1,128 @@
+"""What it costs to make a tensor again with all that is missing around it: the evicted neighbourhood of DTR.
+
+    price of t  =  seconds of its own call  +  those of all missing calls that hang together with it, above and below
+
+Between two dropped tensors a third is dear: without it their replays become one, as long as all three. Missing calls
+that hang together are a region, and regions that meet are united (union-find). A call that has been replayed leaves
+its region with its own seconds; the region is not split. So a price is a sum over the few regions around a tensor,
+where walking its lineage would take as long as the replay has calls.
+
+A tensor that starts from one nobody keeps, neither a leaf nor saved for a gradient, has no price: as soon as that one
+is freed, making this one again could mean to run half of the iteration. Gradients are of this kind.
+
+Source: Kirisame et al., Dynamic Tensor Rematerialization, ICLR 2021, section 4.1 and appendix (the e* neighbourhood and
+its approximation by classes of equivalence). Knows records and modelled seconds; drops nothing and replays nothing.
+"""
+
+from __future__ import annotations
+
+from weakref import ref
+
+from minidl.memory.storage import RECOMPUTE, Storage
+from minidl.op import Call
+
+
+class Region:
+    """Missing calls that hang together: their device seconds; or, once united with another, where these are counted."""
+
+    __slots__ = ("into", "seconds")
+
+    def __init__(self) -> None:
+        self.into: Region | None = None
+        self.seconds = 0.0
+
+
+def lost(storage: Storage) -> None:
+    """A storage has been dropped: its call, and what is missing above it, joins the regions around."""
+    first = storage.call
+    if first is None or first.region is not None:
+        return
+    region = Region()
+    missing = [first]
+    while missing:
+        call = missing.pop()
+        if call.region is not None:
+            _unite(call.region, region)
+            continue
+        call.region = region
+        _root(region).seconds += _seconds(call)
+        me = ref(call)
+        for given in call.inputs:
+            base = given.base
+            if base.missing_readers is None:
+                base.missing_readers = {}
+            base.missing_readers[me] = None
+            if base.status is RECOMPUTE and base.call is not None:
+                missing.append(base.call)
+    for output in first.outputs:
+        made = output()
+        for below in _missing_readers(made) if made is not None else ():
+            _unite(below.region, region)
+
+
+def found(storage: Storage) -> None:
+    """A missing storage has its bytes again: its call leaves its region."""
+    call = storage.call
+    if call is None or call.region is None:
+        return
+    region = _root(call.region)
+    region.seconds = max(0.0, region.seconds - _seconds(call))  # not below 0 by rounding
+    call.region = None
+
+
+def price(storage: Storage) -> float | None:
+    """Device seconds to make a resident storage again, with the regions around it; None if it is not to be dropped.
+
+    Further up its lineage may be broken all the same; ``recompute.missing_calls`` finds out, for the one that goes.
+    """
+    call = storage.call
+    if call is None or not call.op.replayable:
+        return None
+    around: list[Region] = []
+    for given in call.inputs:
+        base = given.base
+        if base.mutated_at > call.sequence:
+            return None
+        if base.call is None:
+            continue
+        if base.status is not RECOMPUTE:
+            if not base.saved:
+                return None
+            continue
+        if base.call.region is None:  # freed after those that start from it had been dropped
+            lost(base)
+        region = _root(base.call.region)
+        if region not in around:
+            around.append(region)
+    for below in _missing_readers(storage):
+        region = _root(below.region)
+        if region not in around:
+            around.append(region)
+    return _seconds(call) + sum(region.seconds for region in around)
+
+
+def _seconds(call: Call) -> float:
+    seconds: float = call.signature.algorithms[0].seconds
+    return seconds
+
+
+def _missing_readers(storage: Storage) -> list[Call]:
+    """The calls that read a storage and are missing now: of those noted, some have been replayed, some are dead."""
+    if not storage.missing_readers:
+        return []
+    return [call for reader in storage.missing_readers if (call := reader()) is not None and call.region is not None]
+
+
+def _root(region: Region) -> Region:
+    while region.into is not None:
+        if region.into.into is not None:
+            region.into = region.into.into  # halves the path for those who come after
+        region = region.into
+    return region
+
+
+def _unite(region: Region, other: Region) -> None:
+    region, other = _root(region), _root(other)
+    if region is not other:
+        region.into = other
+        other.seconds += region.seconds
