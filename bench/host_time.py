@@ -68,6 +68,12 @@ class Times:
                 f"{each * median(self.thread):.1f} |")
 
 
+TITLE = """\
+# Host time
+
+Microseconds an operation, over {repeat} steps; `python -m bench.host_time` says what the rows are. What others on the
+machine took is in the median, and not in the thread's own time, but for the caches that they share."""
+
 HEADER = """\
 | step | device | mode | operations | views of these | swapped / recomputed (GB) | median | min | thread's median |
 |---|---|---|---|---|---|---|---|---|"""
@@ -155,8 +161,7 @@ def main() -> None:
     parser.add_argument("--profile", action="store_true", help="say on stderr where the time goes")
     args = parser.parse_args()
     named = [args.model] if args.model else list(BATCHES)
-    print(f"# Host time\n\nMicroseconds an operation, over {args.repeat} steps; what the columns mean is said in "
-          f"`bench/host_time.py`.\n\n{HEADER}", flush=True)
+    print(f"{TITLE.format(repeat=args.repeat)}\n\n{HEADER}", flush=True)
     for model, device, mode in product(named, [args.device] if args.device else DEVICES,
                                        [args.mode] if args.mode else MODES):
         case = Case(model, args.batch or BATCHES.get(model, 64), device, mode)

@@ -1,4 +1,6 @@
-"""What each kernel must compute: plain float64 formulas, and a table of cases over them. Knows no device.
+"""Every operation that is launched, at sizes where kernels go wrong: a table of cases. Knows no device.
+
+What is right is said by the formulas of ``formulas``, and by those that stand here, if they are short.
 
 A case's sizes stand at the edges of blocks of ``block`` elements: tests make the blocks of their kernels as small as
 BLOCK; the check of a GPU takes the blocks as they are.
@@ -6,14 +8,13 @@ BLOCK; the check of a GPU takes the blocks as they are.
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from math import erf
 from typing import Any
 
 import numpy as np
 
+from bench import formulas as ref
 from minidl import meta as metas
 from minidl import ops
-from minidl.kernels.random import fold_seed, random_bits
 from minidl.meta import Meta, meta
 from minidl.op import Op
 
@@ -26,241 +27,6 @@ WIDE = {"gamma", "beta", "mean", "var", "rstd", "dgamma", "dbeta", "running_mean
 WIDE_OF = {"linear": {"b"}, "conv2d": {"b"}, "conv2d_relu": {"b"}}
 
 
-# Reference formulas ------------------------------------------------------------------------------------------------
-def patches(x, kernel, stride, padding, fill=0.0):
-    """[N, C, P, Q, R, S]: the windows of x."""
-    ph, pw = padding
-    padded = np.pad(x, ((0, 0), (0, 0), (ph, ph), (pw, pw)), constant_values=fill)
-    windows = np.lib.stride_tricks.sliding_window_view(padded, kernel, axis=(2, 3))
-    return windows[:, :, ::stride[0], ::stride[1]]
-
-
-def unpatch(d_patches, shape, stride, padding):
-    """The adjoint of patches, one window at a time."""
-    n, c, p, q, r, s = d_patches.shape
-    padded = np.zeros((n, c, shape[2] + 2 * padding[0], shape[3] + 2 * padding[1]))
-    for i in range(p):
-        for j in range(q):
-            padded[:, :, i * stride[0]:i * stride[0] + r, j * stride[1]:j * stride[1] + s] += d_patches[:, :, i, j]
-    return padded[:, :, padding[0]:padding[0] + shape[2], padding[1]:padding[1] + shape[3]]
-
-
-def conv_ref(x, w, b=None, *, stride, padding):
-    y = np.einsum("ncpqrs,kcrs->nkpq", patches(x, w.shape[2:], stride, padding), w)
-    return y if b is None else y + b[:, None, None]
-
-
-def conv_relu_ref(x, w, b=None, *, stride, padding):
-    return np.maximum(conv_ref(x, w, b, stride=stride, padding=padding), 0)
-
-
-def dgrad_ref(dy, w, onto=0.0, *, x_shape, stride, padding):
-    return onto + unpatch(np.einsum("nkpq,kcrs->ncpqrs", dy, w), x_shape, stride, padding)
-
-
-def wgrad_ref(dy, x, *, kernel, stride, padding):
-    return np.einsum("nkpq,ncpqrs->kcrs", dy, patches(x, kernel, stride, padding)[:, :, :dy.shape[2], :dy.shape[3]])
-
-
-def max_ref(x, *, kernel, stride, padding):
-    flat = patches(x, kernel, stride, padding, -np.inf)
-    flat = flat.reshape(*flat.shape[:4], -1)
-    return flat.max(-1), flat.argmax(-1)
-
-
-def max_grad_ref(dy, index, *, x_shape, kernel, stride, padding):
-    onehot = index[..., None] == np.arange(kernel[0] * kernel[1])
-    return unpatch((dy[..., None] * onehot).reshape(*dy.shape, *kernel), x_shape, stride, padding)
-
-
-def avg_grad_ref(dy, *, x_shape, kernel, stride, padding):
-    share = np.broadcast_to(dy[..., None, None] / (kernel[0] * kernel[1]), (*dy.shape, *kernel))
-    return unpatch(share, x_shape, stride, padding)
-
-
-def adaptive_matrix(size, out):
-    m = np.zeros((out, size))
-    for i in range(out):
-        start, stop = int(np.floor(i * size / out)), int(np.ceil((i + 1) * size / out))
-        m[i, start:stop] = 1 / (stop - start)
-    return m
-
-
-def adaptive_ref(x, *, size):
-    return np.einsum("ph,nchw,qw->ncpq", adaptive_matrix(x.shape[2], size[0]), x, adaptive_matrix(x.shape[3], size[1]))
-
-
-def adaptive_grad_ref(dy, *, x_shape):
-    return np.einsum("ph,ncpq,qw->nchw", adaptive_matrix(x_shape[2], dy.shape[2]), dy,
-                     adaptive_matrix(x_shape[3], dy.shape[3]))
-
-
-def sum_ref(x, *, shape):
-    wide = (1,) * (x.ndim - len(shape)) + shape
-    return x.sum(axis=tuple(i for i, n in enumerate(wide) if n == 1), keepdims=True).reshape(shape)
-
-
-def spread(v, x):
-    return v.reshape(-1, *(1,) * (x.ndim - 2))
-
-
-def normed(x, mean, var, eps):
-    return (x - spread(mean, x)) / np.sqrt(spread(var, x) + eps)
-
-
-def other_axes(x):
-    return (0, *range(2, x.ndim))
-
-
-def bn_grad_ref(dy, x, gamma, mean, var, dgamma, dbeta, *, eps, training):
-    m = x.size // x.shape[1]
-    if training:
-        dy = dy - spread(dbeta, x) / m - normed(x, mean, var, eps) * spread(dgamma, x) / m
-    return dy * spread(gamma / np.sqrt(var + eps), x)
-
-
-def line_ref(x, gamma, beta, mean, var, eps):
-    return normed(x, mean, var, eps) * spread(gamma, x) + spread(beta, x)
-
-
-def bn_relu_reduce_ref(dy, x, gamma, beta, mean, var, *, eps):
-    dy = dy * (line_ref(x, gamma, beta, mean, var, eps) > 0)
-    return (dy * normed(x, mean, var, eps)).sum(other_axes(x)), dy.sum(other_axes(x))
-
-
-def bn_relu_grad_ref(dy, x, gamma, beta, mean, var, dgamma, dbeta, *, eps, training):
-    dy = dy * (line_ref(x, gamma, beta, mean, var, eps) > 0)
-    return bn_grad_ref(dy, x, gamma, mean, var, dgamma, dbeta, eps=eps, training=training)
-
-
-def layer_ref(x, gamma, beta, *, eps):
-    mean, rstd = x.mean(-1), 1 / np.sqrt(x.var(-1) + eps)
-    return (x - mean[..., None]) * rstd[..., None] * gamma + beta, mean, rstd
-
-
-def layer_reduce_ref(dy, x, mean, rstd):
-    rows = tuple(range(x.ndim - 1))
-    return (dy * (x - mean[..., None]) * rstd[..., None]).sum(rows), dy.sum(rows)
-
-
-def layer_grad_ref(dy, x, gamma, mean, rstd):
-    xhat, g = (x - mean[..., None]) * rstd[..., None], dy * gamma
-    return (g - g.mean(-1, keepdims=True) - xhat * (g * xhat).mean(-1, keepdims=True)) * rstd[..., None]
-
-
-def softmax_ref(x, mask=0.0):
-    return np.exp(x + mask) / np.exp(x + mask).sum(-1, keepdims=True)
-
-
-def by_heads(x, heads):
-    """[N, L, heads D] -> [N, heads, L, D]"""
-    n, length, width = x.shape
-    return x.reshape(n, length, heads, width // heads).swapaxes(1, 2)
-
-
-def side_by_side(x):
-    return x.swapaxes(1, 2).reshape(x.shape[0], x.shape[2], -1)
-
-
-def scores_ref(q, k, mask, heads, causal):
-    """[N, heads, L, S]: what the softmax of attention is taken of."""
-    scores = by_heads(q, heads) @ np.swapaxes(by_heads(k, heads), 2, 3) / (q.shape[2] // heads)**0.5 + mask
-    return np.where(np.tril(np.ones(scores.shape[2:])), scores, -np.inf) if causal else scores
-
-
-def attention_ref(q, k, v, mask=0.0, *, heads, causal, p, seed):
-    scores = scores_ref(q, k, mask, heads, causal)
-    top = scores.max(-1)
-    lse = top + np.log(np.exp(scores - top[..., None]).sum(-1))
-    probabilities = dropout_ref(np.exp(scores - lse[..., None]), p=p, seed=seed)
-    return side_by_side(probabilities @ by_heads(v, heads)), lse
-
-
-def attention_grad_ref(dy, q, k, v, y, lse, mask=0.0, *, heads, causal, p, seed):
-    probabilities = np.exp(scores_ref(q, k, mask, heads, causal) - lse[..., None])
-    dy, q, k, v, y = (by_heads(x, heads) for x in (dy, q, k, v, y))
-    dv = np.swapaxes(dropout_ref(probabilities, p=p, seed=seed), 2, 3) @ dy
-    slopes = dropout_ref(dy @ np.swapaxes(v, 2, 3), p=p, seed=seed) - (dy * y).sum(-1, keepdims=True)
-    slopes = probabilities * slopes / q.shape[3]**0.5
-    return tuple(map(side_by_side, (slopes @ k, np.swapaxes(slopes, 2, 3) @ q, dv)))
-
-
-def gelu_ref(x):
-    return x * (1 + np.vectorize(erf)(x / 2**0.5)) / 2
-
-
-def gelu_grad_ref(dy, x):
-    return dy * ((1 + np.vectorize(erf)(x / 2**0.5)) / 2 + x * np.exp(-x * x / 2) / (2 * np.pi)**0.5)
-
-
-def gelu_tanh_ref(x):
-    return x * (1 + np.tanh((2 / np.pi)**0.5 * (x + 0.044715 * x**3))) / 2
-
-
-def gelu_tanh_grad_ref(dy, x):
-    inner = np.tanh((2 / np.pi)**0.5 * (x + 0.044715 * x**3))
-    return dy * (1 + inner + x * (1 - inner**2) * (2 / np.pi)**0.5 * (1 + 3 * 0.044715 * x * x)) / 2
-
-
-def embedding_grad_ref(dy, ids, *, rows):
-    return np.einsum("ir,id->rd", np.eye(rows)[ids.reshape(-1)], dy.reshape(-1, dy.shape[-1]))
-
-
-def gather_ref(x, positions):
-    return np.take_along_axis(x, positions[..., None], 1).reshape(-1, x.shape[2])
-
-
-def gather_grad_ref(dy, positions, *, x_shape):
-    n, p = positions.shape
-    return np.einsum("npl,npd->nld", np.eye(x_shape[1])[positions], dy.reshape(n, p, -1))
-
-
-def cross_entropy_ref(logits, labels):
-    p = np.exp(logits) / np.exp(logits).sum(1, keepdims=True)
-    counted = np.flatnonzero(labels != -100)
-    loss = -np.mean(np.log(p[counted, labels[counted]]))
-    p[counted, labels[counted]] -= 1
-    return loss, p
-
-
-def cross_entropy_grad_ref(dloss, residual, labels):
-    counted = (labels != -100)[:, None]
-    return residual * counted * dloss / counted.sum()
-
-
-def dropout_ref(x, *, p, seed):
-    kept = (random_bits(fold_seed(seed), np.arange(x.size, dtype=np.uint32)) >= p * 2**32).reshape(x.shape)
-    return np.where(kept, x / (1 - p), 0)
-
-
-def sgd_ref(p, g, *, lr, weight_decay):
-    return (p - lr * (g + weight_decay * p),)
-
-
-def momentum_ref(p, buf, g, *, lr, momentum, weight_decay, first=False):
-    buf = g + weight_decay * p + (0 if first else momentum * buf)
-    return p - lr * buf, buf
-
-
-def adam_ref(p, m, v, g, *, lr, beta1, beta2, eps, weight_decay, step, decoupled=False):
-    if decoupled:
-        p = p - lr * weight_decay * p
-    else:
-        g = g + weight_decay * p
-    m, v = beta1 * m + (1 - beta1) * g, beta2 * v + (1 - beta2) * g * g
-    return p - lr * (m / (1 - beta1**step)) / (np.sqrt(v / (1 - beta2**step)) + eps), m, v
-
-
-def by_tensor(ref, groups):
-    """A formula for one parameter, applied to groups of tensors."""
-    def apply(*tensors, **attrs):
-        n = len(tensors) // groups
-        results = [ref(*tensors[i::n], **attrs) for i in range(n)]
-        return [r[k] for k in range(groups - 1) for r in results]
-    return apply
-
-
-# Cases ------------------------------------------------------------------------------------------------------------
 @dataclass(frozen=True)
 class Case:
     """Inputs by shape ("+": positive, "i<n>": integers below n, "g<n>": such too, but every third
@@ -297,11 +63,11 @@ class Case:
 BINARY: dict[str, Callable[..., Any]] = {"add": np.add, "sub": np.subtract, "mul": np.multiply, "div": np.divide}
 UNARY: dict[str, Callable[..., Any]] = {
     "neg": np.negative, "exp": np.exp, "relu": lambda x: np.maximum(x, 0), "tanh": np.tanh,
-    "gelu": gelu_ref, "gelu_tanh": gelu_tanh_ref, "sigmoid": lambda x: 1 / (1 + np.exp(-x))}
+    "gelu": ref.gelu_ref, "gelu_tanh": ref.gelu_tanh_ref, "sigmoid": lambda x: 1 / (1 + np.exp(-x))}
 GRADS: dict[str, Callable[..., Any]] = {
     "relu_grad": lambda dy, y: dy * (y > 0), "tanh_grad": lambda dy, y: dy * (1 - y * y),
-    "sigmoid_grad": lambda dy, y: dy * y * (1 - y), "gelu_grad": gelu_grad_ref,
-    "gelu_tanh_grad": gelu_tanh_grad_ref}
+    "sigmoid_grad": lambda dy, y: dy * y * (1 - y), "gelu_grad": ref.gelu_grad_ref,
+    "gelu_tanh_grad": ref.gelu_tanh_grad_ref}
 IMAGE = (3, 5, 6, 7)
 WINDOWS: list[dict[str, Any]] = [{"kernel": (2, 2), "stride": (2, 2), "padding": (0, 0)},
            {"kernel": (3, 2), "stride": (2, 1), "padding": (1, 1)},
@@ -340,7 +106,7 @@ def cases(block: int = BLOCK) -> Iterator[Case]:
         yield Case("sqrt", (("+", shape),), np.sqrt)
         yield Case("scale", (shape,), lambda x, value: x * value, {"value": -1.75})
         yield Case("shift", (shape,), lambda x, value: x + value, {"value": 0.3})
-        yield Case("dropout", (shape,), dropout_ref, {"p": 0.3, "seed": 5})
+        yield Case("dropout", (shape,), ref.dropout_ref, {"p": 0.3, "seed": 5})
         yield Case("contiguous", (shape,), lambda x: x)
         for name in ("cast", "cast_grad"):
             yield Case(name, (shape,), lambda x, dtype: x, {"dtype": metas.float64})
@@ -352,7 +118,7 @@ def cases(block: int = BLOCK) -> Iterator[Case]:
             yield Case(name, (a, ("+", b)), f)
     for x, y in (((4, 70, 3), (70, 1)), ((4, 5), ()), ((4, 5), (1, 5)), ((4, 5), (4, 5)), ((2, 3, 4), (3, 1)),
                  ((1,), (1,))):
-        yield Case("sum_to", (x,), sum_ref, {"shape": y})
+        yield Case("sum_to", (x,), ref.sum_ref, {"shape": y})
     swap = np.swapaxes
     for a, b in (((3, 4), (4, 5)), ((2, 3, 4), (4, 5)), ((2, 1, 3, 4), (6, 4, 1)), ((1, 1), (1, 1)),
                  ((65, 33), (33, 7))):
@@ -370,49 +136,53 @@ def cases(block: int = BLOCK) -> Iterator[Case]:
     yield Case("bias_grad", (IMAGE,), lambda dy, axis: dy.sum((0, 2, 3)), {"axis": 1})
     for shape in ((2, 3), (1, 5, 9), IMAGE, (2, 1, 9, 9), (70, 3, 1, 1)):
         c = (shape[1],)
-        yield Case("batch_norm_stats", (shape,), lambda x: (x.mean(other_axes(x)), x.var(other_axes(x))))
+        yield Case("batch_norm_stats", (shape,), lambda x: (x.mean(ref.other_axes(x)), x.var(ref.other_axes(x))))
         yield Case("batch_norm", (shape, c, c, c, ("+", c)), lambda x, gamma, beta, mean, var, eps, training:
-                   normed(x, mean, var, eps) * spread(gamma, x) + spread(beta, x), {"eps": 1e-3, "training": True})
+                   ref.normed(x, mean, var, eps) * ref.spread(gamma, x) + ref.spread(beta, x),
+                   {"eps": 1e-3, "training": True})
         yield Case("batch_norm_grad_reduce", (shape, shape, c, ("+", c)), lambda dy, x, mean, var, eps:
-                   ((dy * normed(x, mean, var, eps)).sum(other_axes(x)), dy.sum(other_axes(x))), {"eps": 1e-3})
+                   ((dy * ref.normed(x, mean, var, eps)).sum(ref.other_axes(x)), dy.sum(ref.other_axes(x))),
+                   {"eps": 1e-3})
         for training in (True, False):
-            yield Case("batch_norm_grad", (shape, shape, c, c, ("+", c), c, c), bn_grad_ref,
+            yield Case("batch_norm_grad", (shape, shape, c, c, ("+", c), c, c), ref.bn_grad_ref,
                        {"eps": 1e-3, "training": training})
         line = {"eps": 1e-3, "training": True}
         yield Case("batch_norm_relu", (shape, c, c, c, ("+", c)), lambda x, gamma, beta, mean, var, eps, training:
-                   np.maximum(line_ref(x, gamma, beta, mean, var, eps), 0), line)
+                   np.maximum(ref.line_ref(x, gamma, beta, mean, var, eps), 0), line)
         yield Case("batch_norm_add_relu", (shape, shape, c, c, c, ("+", c)), lambda x, r, gamma, beta, mean, var, eps,
-                   training: np.maximum(line_ref(x, gamma, beta, mean, var, eps) + r, 0), line)
-        yield Case("batch_norm_relu_grad_reduce", (shape, shape, c, c, c, ("+", c)), bn_relu_reduce_ref, {"eps": 1e-3})
+                   training: np.maximum(ref.line_ref(x, gamma, beta, mean, var, eps) + r, 0), line)
+        yield Case("batch_norm_relu_grad_reduce", (shape, shape, c, c, c, ("+", c)), ref.bn_relu_reduce_ref,
+                   {"eps": 1e-3})
         for training in (True, False):
-            yield Case("batch_norm_relu_grad", (shape, shape, c, c, c, ("+", c), c, c), bn_relu_grad_ref,
+            yield Case("batch_norm_relu_grad", (shape, shape, c, c, c, ("+", c), c, c), ref.bn_relu_grad_ref,
                        {"eps": 1e-3, "training": training})
     yield Case("batch_norm_update_", ((5,), ("+", (5,)), (5,), ("+", (5,))), lambda rm, rv, m, v, momentum, count:
                (0.9 * rm + 0.1 * m, 0.9 * rv + 0.1 * v * count / (count - 1)), {"momentum": 0.1, "count": 6})
     for window in WINDOWS:
         y = _inferred(ops.pool.MAX_POOL2D, meta(IMAGE), **window)[0].shape
-        yield Case("max_pool2d", (IMAGE,), max_ref, window)
-        yield Case("avg_pool2d", (IMAGE,), lambda x, **w: patches(x, **w).mean((-1, -2)), window)
-        yield Case("avg_pool2d_grad", (y,), avg_grad_ref, {"x_shape": IMAGE, **window})
-    yield Case("max_pool2d_grad", ((3, 5, 3, 3), ("i4", (3, 5, 3, 3))), max_grad_ref, {"x_shape": IMAGE, **WINDOWS[0]})
-    yield Case("max_pool2d_grad", ((2, 3, 4, 4), ("i9", (2, 3, 4, 4))), max_grad_ref,
+        yield Case("max_pool2d", (IMAGE,), ref.max_ref, window)
+        yield Case("avg_pool2d", (IMAGE,), lambda x, **w: ref.patches(x, **w).mean((-1, -2)), window)
+        yield Case("avg_pool2d_grad", (y,), ref.avg_grad_ref, {"x_shape": IMAGE, **window})
+    yield Case("max_pool2d_grad", ((3, 5, 3, 3), ("i4", (3, 5, 3, 3))), ref.max_grad_ref,
+               {"x_shape": IMAGE, **WINDOWS[0]})
+    yield Case("max_pool2d_grad", ((2, 3, 4, 4), ("i9", (2, 3, 4, 4))), ref.max_grad_ref,
                {"x_shape": (2, 3, 6, 6), "kernel": (3, 3), "stride": (1, 1), "padding": (0, 0)})
     for size in ((1, 1), (2, 3), (4, 5), (6, 7), (9, 2)):
-        yield Case("adaptive_avg_pool2d", (IMAGE,), adaptive_ref, {"size": size})
-        yield Case("adaptive_avg_pool2d_grad", ((*IMAGE[:2], *size),), adaptive_grad_ref, {"x_shape": IMAGE})
+        yield Case("adaptive_avg_pool2d", (IMAGE,), ref.adaptive_ref, {"size": size})
+        yield Case("adaptive_avg_pool2d_grad", ((*IMAGE[:2], *size),), ref.adaptive_grad_ref, {"x_shape": IMAGE})
     for n, classes, kind in ((1, 1, "i"), (3, 10, "i"), (33, 70, "i"), (2, 3, "g"), (33, 70, "g")):
-        yield Case("cross_entropy", ((n, classes), (f"{kind}{classes}", (n,))), cross_entropy_ref)
-        yield Case("cross_entropy_grad", ((), (n, classes), (f"{kind}{classes}", (n,))), cross_entropy_grad_ref)
+        yield Case("cross_entropy", ((n, classes), (f"{kind}{classes}", (n,))), ref.cross_entropy_ref)
+        yield Case("cross_entropy_grad", ((), (n, classes), (f"{kind}{classes}", (n,))), ref.cross_entropy_grad_ref)
     for shape in ((1,), (5,), (1, 2), (block + 1, 1), (3, block - 1), (3, block), (3, block + 1), (2, 3, 7),
                   (2, 3, 2, 2 * block + 1)):
         rows, d = shape[:-1], shape[-1:]
-        yield Case("layer_norm", (shape, d, d), layer_ref, {"eps": 1e-3})
-        yield Case("layer_norm_grad_reduce", (shape, shape, rows, ("+", rows)), layer_reduce_ref)
-        yield Case("layer_norm_grad", (shape, shape, d, rows, ("+", rows)), layer_grad_ref)
-        yield Case("softmax", (shape,), softmax_ref)
-        yield Case("softmax", (shape, d), softmax_ref)
+        yield Case("layer_norm", (shape, d, d), ref.layer_ref, {"eps": 1e-3})
+        yield Case("layer_norm_grad_reduce", (shape, shape, rows, ("+", rows)), ref.layer_reduce_ref)
+        yield Case("layer_norm_grad", (shape, shape, d, rows, ("+", rows)), ref.layer_grad_ref)
+        yield Case("softmax", (shape,), ref.softmax_ref)
+        yield Case("softmax", (shape, d), ref.softmax_ref)
         yield Case("softmax_grad", (shape, shape), lambda dy, y: y * (dy - (dy * y).sum(-1, keepdims=True)))
-    yield Case("softmax", ((2, 3, 5, 40), (2, 1, 1, 40)), softmax_ref)
+    yield Case("softmax", ((2, 3, 5, 40), (2, 1, 1, 40)), ref.softmax_ref)
     # Tiles of scores are 128 queries by 192 keys; masks for a key, a row, a sequence, and one for everything.
     for n, length, keys, heads, depth, mask, causal, p in (
             (1, 1, 1, 1, 1, None, False, 0.0), (2, 5, 7, 2, 3, (7,), False, 0.0), (3, 4, 4, 2, 4, None, True, 0.4),
@@ -421,17 +191,18 @@ def cases(block: int = BLOCK) -> Iterator[Case]:
             (1, 300, 300, 1, 64, None, True, 0.0)):
         options = {"heads": heads, "causal": causal, "p": p, "seed": 6}
         q, k, masks = (n, length, heads * depth), (n, keys, heads * depth), () if mask is None else (mask,)
-        yield Case("scaled_dot_product_attention", (q, k, k, *masks), attention_ref, options)
+        yield Case("scaled_dot_product_attention", (q, k, k, *masks), ref.attention_ref, options)
         yield Case("scaled_dot_product_attention_grad", (q, q, k, k, q, ("+", (n, heads, length)), *masks),
-                   attention_grad_ref, options)
+                   ref.attention_grad_ref, options)
     for table, ids in (((1, 1), (1,)), ((5, 3), (7,)), ((4, block + 1), (2, 9)), ((300, 2), (3, block, 2))):
         numbers = (f"i{table[0]}", ids)
         yield Case("embedding", (table, numbers), lambda w, ids: w[ids])
-        yield Case("embedding_grad", ((*ids, table[1]), numbers), embedding_grad_ref, {"rows": table[0]})
+        yield Case("embedding_grad", ((*ids, table[1]), numbers), ref.embedding_grad_ref, {"rows": table[0]})
     for (n, length, width), count in (((1, 1, 1), 1), ((2, 5, 3), 4), ((3, 4, block + 1), 9), ((2, block, 2), 1)):
         numbers = (f"i{length}", (n, count))
-        yield Case("gather_rows", ((n, length, width), numbers), gather_ref)
-        yield Case("gather_rows_grad", ((n * count, width), numbers), gather_grad_ref, {"x_shape": (n, length, width)})
+        yield Case("gather_rows", ((n, length, width), numbers), ref.gather_ref)
+        yield Case("gather_rows_grad", ((n * count, width), numbers), ref.gather_grad_ref,
+                   {"x_shape": (n, length, width)})
     for axis in (0, 1, 2):
         shapes = [tuple(n if i == axis else 3 for i in range(3)) for n in (1, 4, 2)]
         yield Case("concat", tuple(shapes), lambda *xs, axis: np.concatenate(xs, axis), {"axis": axis})
@@ -444,12 +215,13 @@ def cases(block: int = BLOCK) -> Iterator[Case]:
     positive = tuple(("+", s) for s in some)
     for decay in (0.0, 0.1):
         sgd = {"lr": 0.05, "weight_decay": decay}
-        yield Case("sgd_", some * 2, by_tensor(sgd_ref, 2), sgd)
+        yield Case("sgd_", some * 2, ref.by_tensor(ref.sgd_ref, 2), sgd)
         for first in (False, True):
-            yield Case("sgd_momentum_", some * 3, by_tensor(momentum_ref, 3), {**sgd, "momentum": 0.9, "first": first})
+            yield Case("sgd_momentum_", some * 3, ref.by_tensor(ref.momentum_ref, 3),
+                       {**sgd, "momentum": 0.9, "first": first})
         for step in (1, 7):
             for way in ({}, {"decoupled": True}):
-                yield Case("adam_", some + some + positive + some, by_tensor(adam_ref, 4),
+                yield Case("adam_", some + some + positive + some, ref.by_tensor(ref.adam_ref, 4),
                            {**sgd, "beta1": 0.9, "beta2": 0.99, "eps": 1e-3, "step": step, **way})
     yield Case("full", (), lambda shape, dtype, value: np.full(shape, value),
                {"shape": (3, 4), "dtype": metas.float64, "value": 2.5})
@@ -461,11 +233,11 @@ def cases(block: int = BLOCK) -> Iterator[Case]:
         window = {"stride": stride, "padding": padding}
         w = (4, IMAGE[1], *kernel)
         y = _inferred(ops.conv.CONV2D, meta(IMAGE), meta(w), **window)[0].shape
-        yield Case("conv2d", (IMAGE, w) + ((4,),) * bias, conv_ref, window)
-        yield Case("conv2d_relu", (IMAGE, w) + ((4,),) * bias, conv_relu_ref, window)
+        yield Case("conv2d", (IMAGE, w) + ((4,),) * bias, ref.conv_ref, window)
+        yield Case("conv2d_relu", (IMAGE, w) + ((4,),) * bias, ref.conv_relu_ref, window)
         for onto in ((), (IMAGE,)):
-            yield Case("conv2d_dgrad", (y, w, *onto), dgrad_ref, {"x_shape": IMAGE, **window})
-        yield Case("conv2d_wgrad", (y, IMAGE), wgrad_ref, {"kernel": kernel, **window})
+            yield Case("conv2d_dgrad", (y, w, *onto), ref.dgrad_ref, {"x_shape": IMAGE, **window})
+        yield Case("conv2d_wgrad", (y, IMAGE), ref.wgrad_ref, {"kernel": kernel, **window})
 
 
 CASES = list(cases())

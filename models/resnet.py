@@ -79,9 +79,7 @@ class ResNet(nn.Module):
         self.avgpool = nn.AdaptiveAvgPool2d(1)
         self.flatten = nn.Flatten()
         self.fc = nn.Linear(512 * block.expansion, num_classes)
-        for module in self.modules():
-            if isinstance(module, nn.Conv2d):
-                nn.init.kaiming_normal_(module.weight, mode="fan_out", nonlinearity="relu")
+        _initialise(self)
 
     def forward(self, x: Tensor) -> Tensor:
         x = self.conv1(x)
@@ -110,9 +108,7 @@ class SmallResNet(nn.Module):
         self.avgpool = nn.AdaptiveAvgPool2d(1)
         self.flatten = nn.Flatten()
         self.fc = nn.Linear(64, num_classes)
-        for module in self.modules():
-            if isinstance(module, nn.Conv2d):
-                nn.init.kaiming_normal_(module.weight, mode="fan_out", nonlinearity="relu")
+        _initialise(self)
 
     def forward(self, x: Tensor) -> Tensor:
         x = self.conv1(x)
@@ -122,6 +118,13 @@ class SmallResNet(nn.Module):
         x = self.layer3(x)
         x = self.avgpool(x)
         return self.fc(self.flatten(x))
+
+
+def _initialise(network: nn.Module) -> None:
+    """He et al. 2015, "Delving Deep into Rectifiers", by the fan of the gradient."""
+    for module in network.modules():
+        if isinstance(module, nn.Conv2d):
+            nn.init.kaiming_normal_(module.weight, mode="fan_out", nonlinearity="relu")
 
 
 def _stage(block: type[BasicBlock] | type[Bottleneck], in_channels: int, width: int, depth: int,

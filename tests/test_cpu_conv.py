@@ -7,7 +7,7 @@ from itertools import product
 import numpy as np
 import pytest
 
-from bench.kernel_cases import conv_ref, conv_relu_ref, dgrad_ref, wgrad_ref
+from bench.formulas import conv_ref, conv_relu_ref, dgrad_ref, wgrad_ref
 from minidl.kernels.cpu import ALGORITHMS, KERNELS, conv, linear
 from minidl.kernels.cpu.cuts import even, pieces, up
 from minidl.kernels.cpu.flat import computed

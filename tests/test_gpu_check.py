@@ -7,6 +7,7 @@ import subprocess
 import sys
 from dataclasses import asdict, replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import numba
 import numpy as np
@@ -15,6 +16,7 @@ import test_gpu
 from fake_cuda import JudgedCuda
 
 import models
+from bench import gpu
 from bench.gpu_check import identity, ops, samples, speed, steps
 from bench.gpu_check.parts import PARTS, run
 from bench.gpu_check.report import SECTIONS, markdown
@@ -22,7 +24,7 @@ from bench.gpu_check.setting import Record, Setting, Training
 from bench.gpu_check.sizes import FULL, MIRRORED, NAMED, QUICK, TINY
 from bench.kernel_cases import OPS, Case
 from minidl import Runtime
-from minidl.device import create, profiles
+from minidl.device import Device, profiles
 from minidl.device.clock import COPY_IN
 from minidl.device.cuda import missing
 from minidl.device.cuda.device import CudaDevice
@@ -109,6 +111,30 @@ def test_what_was_measured_is_a_profile_that_the_simulator_reads(results):
     assert profile.link_out_bandwidth == pytest.approx((1 << 16) / (10e-6 + (1 << 16) / 50e9), rel=0.2)
 
 
+def test_copies_both_ways_at_once_are_twice_as_fast_as_one_way(results):
+    link = results["link"]["found"]
+    assert link["both ways"] > 1.8 * link["out"] and link["within the device"] > 4 * link["out"]
+
+
+def test_contenders_take_turns_and_each_is_timed_by_its_own_clock_until_it_has_ended():
+    now, order = {"slow": 0.0, "fast": 0.0}, []
+
+    def contender(name, seconds):
+        queued = []
+
+        def settle():
+            now[name] += sum(queued)
+            queued.clear()
+
+        def step():
+            order.append(name)
+            queued.append(seconds)
+        return speed.Contender(step, settle, lambda: now[name])
+    seconds = speed.take_turns({"slow": contender("slow", 2.0), "fast": contender("fast", 0.5)}, 3, 2)
+    assert seconds == {"slow": [2.0] * 3, "fast": [0.5] * 3}
+    assert order == ["slow"] * 2 + ["fast"] * 4 + ["slow"] * 4 + ["fast"] * 2
+
+
 # Predictions ------------------------------------------------------------------------------------------------------
 def test_a_simulator_is_predicted_from_its_own_measurements(tmp_path, monkeypatch):
     monkeypatch.setattr(speed, "find_spec", lambda name: None)
@@ -129,17 +155,19 @@ def test_a_simulator_is_predicted_from_its_own_measurements(tmp_path, monkeypatc
 
 
 def test_rates_of_a_gpu_scale_its_alternatives_and_leave_their_order():
-    known = profiles.get("h200")
-    taken = [samples.Sample(("conv2d 3x3/1", "conv2d"), "conv", 1e9, 1e6, {"flops": n * 1e9}, n * 1e-3)
+    known = profiles.get("p100")
+    taken = [samples.Sample(("conv2d 7x7/1", "conv2d"), "conv", 1e9, 1e6, {"flops": n * 1e9}, n * 1e-3)
              for n in range(1, 20)]
     taken += [samples.Sample((kind,), kind, 1e6, 1e6, {"bytes": 1e6}, 1e-6) for kind in ("elementwise", "reduce")]
     link = {"out": 5e10, "in": 5e10, "within the device": 4e12, "latency": 1e-5}
     measured = samples.fitted_profile(known, taken, link, launch_s=1e-5)
-    inputs, outputs = (meta((8, 64, 56, 56)), meta((64, 64, 3, 3))), (meta((8, 64, 56, 56)),)
-    arguments = ("conv2d", inputs, outputs, {"stride": (1, 1), "padding": (1, 1)}, Cost(2e9, 1e6, "conv"))
-    before = create("sim:h200").algorithms(*arguments)
+    x = meta((8, 256, 28, 28))
+    arguments = ("conv2d", (x, meta((256, 256, 7, 7))), (x,), {"stride": (1, 1), "padding": (3, 3)},
+                 Cost(4e10, 1e6, "conv"))
+    before = Device("sim:modelled", measured).algorithms(*arguments)
+    assert min(before, key=lambda a: a.seconds) is not before[0]  # the deterministic mode's comes first
     after = MeasuredCuda("sim:measured", measured).algorithms(*arguments)
-    assert min(a.seconds for a in after) == pytest.approx(2e-3)  # 2e9 operations at 1e-12 seconds each
+    assert min(a.seconds for a in after) == pytest.approx(4e-2)  # 4e10 operations at 1e-12 seconds each
     assert [(a.name, a.workspace) for a in after] == [(a.name, a.workspace) for a in before]
     ratios = [a.seconds / b.seconds for a, b in zip(after, before, strict=True)]
     assert max(ratios) == pytest.approx(min(ratios))
@@ -169,15 +197,16 @@ def test_a_result_that_is_off_by_a_thousandth_is_off_by_a_thousandth(monkeypatch
     assert errors_of("neg", monkeypatch, wrong, device) == pytest.approx([1e-3, 1e-3], rel=1e-2)
 
 
-def test_wrong_operations_are_failures_that_name_the_case(tmp_path, monkeypatch):
+@pytest.mark.parametrize(("factor", "rows", "off"), [(1.0001, 5, "1.0e-04"), (1.0, 3, "nan")])
+def test_wrong_operations_are_failures_that_name_the_case(tmp_path, monkeypatch, factor, rows, off):
     def wrong(y, x):
-        y[...] = -x * np.float32(1.0001)
+        y[:rows] = -x[:rows] * np.float32(factor)
     monkeypatch.setitem(KERNELS, "neg", wrong)
     monkeypatch.setattr(ops.kernel_cases, "cases", lambda block: iter([Case("neg", ((5,),), np.negative)]))
     monkeypatch.setattr(ops, "larger", lambda: iter([]))
     record = carried_out("ops", setting(tmp_path, "cpu:virtual"))
     assert len(record.failures) == 2
-    assert record.failures[0].startswith("neg-5 in float32 (fp32), as uploaded: off by 1.0e-04, allowed")
+    assert record.failures[0].startswith(f"neg-5 in float32 (fp32), as uploaded: off by {off}, allowed")
 
 
 def test_bits_that_a_manager_changes_are_found(tmp_path, monkeypatch):
@@ -279,6 +308,22 @@ def test_the_command_runs_parts_apart_and_adds_to_what_is_there(tmp_path):
     results = json.loads((tmp_path / "gpu.json").read_text())["parts"]
     assert results["link"]["found"]["out"] == 12.4e9 and "Traceback" in results["convolutions"]["failures"][0]
     assert "no GPU profile 'nowhere'" in (tmp_path / "gpu.md").read_text()
+
+
+@pytest.mark.parametrize(("ending", "words"), [(-11, "ended with code -11"), (1, "ended early"), (None, "ended after")])
+def test_a_part_whose_process_dies_costs_itself_alone(tmp_path, monkeypatch, ending, words):
+    begun = []
+
+    def run_apart(command, *, timeout, check):
+        begun.append(command[command.index("--one") + 1])
+        if ending is None:
+            raise subprocess.TimeoutExpired(command, timeout)
+        return SimpleNamespace(returncode=ending)
+    monkeypatch.setattr(gpu.subprocess, "run", run_apart)
+    assert gpu.main(["--device", "sim:p100", "--parts", "host", "link", "--out", str(tmp_path)]) == 1
+    assert begun == ["link", "host"]  # in the order of the parts
+    for part in json.loads((tmp_path / "gpu.json").read_text())["parts"].values():
+        assert len(part["failures"]) == 1 and words in part["failures"][0]
 
 
 def test_a_part_for_which_no_time_is_left_is_a_failure(tmp_path):

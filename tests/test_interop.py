@@ -35,15 +35,15 @@ def values(shape):
 class OnGpu:
     """An array of another library in the fake's memory, described in one of the ways, or both."""
 
-    def __init__(self, device, array, *, strides=True):
+    def __init__(self, device, array, *, strides=True, turned=False):
         self.vendor = device.vendor
-        self.array = array
         self.address = self.vendor.allocate(max(array.nbytes, 1))
         stream = self.vendor.stream()
         dense = np.ascontiguousarray(array)
         self.vendor.copy(self.address, dense.ctypes.data, dense.nbytes, self.vendor.streams[0])
         self.vendor.synchronize(self._after(stream))
         self.strides = strides
+        self.array = dense.transpose() if turned else dense
 
     def _after(self, stream):
         event = self.vendor.event()
@@ -69,7 +69,7 @@ class ByDlpack(OnGpu):
     def __dlpack__(self, **options):
         if "dl_device" in options:
             raise BufferError("not to the host")
-        strides = [s // 2 for s in np.ascontiguousarray(self.array).strides]
+        strides = [s // 2 for s in self.array.strides]
         return dlpack.Bfloat16(self, self.address, self.array.shape, strides, (2, 0)).__dlpack__()
 
 
@@ -140,12 +140,16 @@ def test_a_tensor_on_a_gpu_is_given_as_a_copy_in_its_memory(on_gpu, dtype):
 def test_an_array_that_is_only_described_where_it_lies_is_taken(on_gpu, dtype, strides):
     array = np.arange(12).reshape(3, 4).astype(dtype)
     assert on_gpu.tensor(ByInterface(on_gpu.device, array, strides=strides)).numpy().tolist() == array.tolist()
+    turned = ByInterface(on_gpu.device, array, turned=True)
+    assert on_gpu.tensor(turned).numpy().tolist() == array.transpose().tolist()
 
 
 def test_bfloat16_on_a_gpu_is_taken_by_dlpack(on_gpu):
     array = values((3, 4))
-    taken = on_gpu.tensor(ByDlpack(on_gpu.device, array))
-    assert taken.dtype is bfloat16 and taken.numpy().tobytes() == array.tobytes()
+    for turned in (False, True):
+        taken = on_gpu.tensor(ByDlpack(on_gpu.device, array, turned=turned))
+        assert taken.dtype is bfloat16
+        assert taken.numpy().tobytes() == (array.transpose() if turned else array).tobytes()
 
 
 def test_what_lies_where_a_device_cannot_reach_it_is_the_users_error(on_cpu, on_gpu):

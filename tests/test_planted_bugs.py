@@ -75,7 +75,7 @@ BUGS: dict[str, tuple[str, str, str]] = {
     "a workspace forgets the kernel that used it": (
         ALLOCATOR + "take_back", "self.arena.touched(block, marks)", "pass"),
     "a dropped tensor keeps its host copy": (
-        SPACE + "_drop", "self.allocator.forget_host_copy(storage)", "pass"),
+        SPACE + "_forget", "self.allocator.forget_host_copy(storage)", "pass"),
     "a freed tensor keeps its host copy": (
         MANAGER + "deallocate", "self.allocator.forget_host_copy(storage)", "pass"),
     "an input that was written over keeps naming its block": (

@@ -4,7 +4,7 @@ that leave padding out. (Their gradients are among gradient_cases.)"""
 import numpy as np
 import pytest
 
-from bench.kernel_cases import patches, unpatch
+from bench.formulas import patches, unpatch
 from minidl import Runtime, nn
 from minidl.errors import ShapeError, UserError
 from minidl.ops import conv_transpose2d

@@ -35,6 +35,31 @@ def test_a_write_first_makes_again_what_was_dropped_and_reads_the_old_bytes():
         assert (value(w), value(direct), value(through), value(unrelated)) == (3.0, 6.0, 1.0, 5.0)
 
 
+def test_a_write_after_a_failed_iteration_still_makes_again_what_was_dropped_in_it():
+    with small_runtime() as runtime:
+        w, kept = leaf(runtime, 2.0), []
+        with pytest.raises(ValueError), runtime.iteration():
+            kept.append(scale(w, 3.0))
+            drop(runtime, kept[0])
+            raise ValueError
+        with runtime.iteration():  # a failure computes nothing, so the lineage is older than this iteration
+            fill_(w, 9.0)
+        assert (value(w), value(kept[0])) == (9.0, 6.0)
+
+
+def test_a_write_to_what_nobody_has_read_in_this_iteration_looks_at_no_lineage(monkeypatch):
+    with small_runtime() as runtime:
+        w, running = leaf(runtime, 2.0), leaf(runtime, 1.0)
+        with runtime.iteration():
+            y = scale(w, 3.0)
+            drop(runtime, y)
+            monkeypatch.setattr("minidl.memory.manager.missing_calls", None)  # it would be called, and fail
+            fill_(running, 4.0)
+            monkeypatch.undo()
+            fill_(w, 9.0)
+        assert (value(running), value(y)) == (4.0, 6.0)
+
+
 def test_a_write_through_a_view_counts_as_one_to_its_base():
     with small_runtime() as runtime:
         w = leaf(runtime, 2.0, units=2)

@@ -54,7 +54,7 @@ def _compare(setting: Setting, record: Record, training: Training, precision: st
         if STEPS[name] not in unmanaged:
             unmanaged[STEPS[name]], _ = reference(STEPS[name])
         state, managed, room = _train(
-            setting, training, precision, STEPS[name], policy=policy(), host_memory=ample,
+            setting, training, precision, STEPS[name], policy=policy(), host_memory=stats.peak_bytes,
             memory_budget=max(int(SHARE * stats.peak_bytes), demand.largest_op_bytes) + kept)
         different = differing(state, unmanaged[STEPS[name]])
         record.put(f"{where}, {name}", {"different": different, "pieces": len(state), "budget": room,

@@ -5,6 +5,7 @@ from measured times (``prediction``). The course of the feedback is one line an 
 stood still, what it moved and what it computed again.
 """
 
+from collections.abc import Iterator
 from statistics import median
 from typing import Any
 
@@ -16,11 +17,6 @@ from minidl.memory.policies.auto import Auto
 
 UNMANAGED_STEPS = 5
 LAST = 3  # iterations whose median is the speed that was reached
-
-
-def iterations(plans: int, measured: int) -> int:
-    """Until ``auto`` has tried so many plans: warm up, measure, then each plan twice, and the best of them again."""
-    return 1 + measured + 2 * plans + LAST
 
 
 def measure(setting: Setting, record: Record) -> None:
@@ -50,6 +46,20 @@ def iterate(runtime: Runtime, network: Network) -> dict[str, Any]:
             "moved": grown.moved_bytes}
 
 
+def course(runtime: Runtime, network: Network, plans: int) -> Iterator[dict[str, Any]]:
+    """Iterations until ``auto`` has tried so many plans, and some of the best of them: warming up, measuring, and each
+    plan twice at most."""
+    guide, settled = runtime.executor.guide, 0
+    assert guide is not None
+    for _ in range(1 + runtime.device.measured_iterations + 2 * plans + LAST):
+        yield iterate(runtime, network)
+        active = guide.active
+        tried = active is not None and (active.plan.predicted_seconds is None or active.plan.round >= plans)
+        settled = settled + 1 if tried else 0
+        if settled > LAST:  # the plan that was adopted last starts from what another one left
+            return
+
+
 def _unmanaged(setting: Setting, record: Record, training: Training) -> float | None:
     """Seconds of a step with all the memory that it needs; None if the device has less."""
     demand = setting.demand(program(training))
@@ -76,28 +86,26 @@ def _unmanaged(setting: Setting, record: Record, training: Training) -> float | 
 
 def _managed(setting: Setting, record: Record, training: Training, unmanaged: float | None) -> None:
     sizes = setting.sizes
-    course: list[dict[str, Any]] = []
-    with setting.runtime(memory_budget=sizes.managed_bytes, host_memory=sizes.host_bytes, deterministic=False,
-                         policy=Auto(rounds=sizes.plans)) as runtime:
+    steps: list[dict[str, Any]] = []
+    with setting.open() as device, runtime_on(
+            device, "tf32", memory_budget=sizes.managed_bytes, deterministic=False, policy=Auto(rounds=sizes.plans),
+            host_memory=min(sizes.host_bytes, device.profile.host_memory_bytes)) as runtime:
         network = Network(runtime, training)
-        for number in range(iterations(sizes.plans, runtime.device.measured_iterations)):
+        for number, last in enumerate(course(runtime, network, sizes.plans)):
+            steps.append(last)
+            record.tell(f"  {number}: {1e3 * last['seconds']:.0f} ms, stalls {1e3 * last['stalls']:.0f} ms, "
+                        f"recomputing {1e3 * last['recomputing']:.0f} ms, out {last['out'] / 1e9:.2f} GB")
             if setting.seconds_left() < 0:
-                record.leave_out(f"{training.name}: after {number} iterations the time was up")
+                record.leave_out(f"{training.name}: after {number + 1} iterations the time was up")
                 break
-            course.append(iterate(runtime, network))
-            last = course[-1]
-            print(f"  {number}: {1e3 * last['seconds']:.0f} ms, stalls {1e3 * last['stalls']:.0f} ms, recomputing "
-                  f"{1e3 * last['recomputing']:.0f} ms, out {last['out'] / 1e9:.2f} GB", flush=True)
         usable, stats = runtime.budget_bytes, runtime.stats()
-    if not course:
-        return
-    reached = median(step["seconds"] for step in course[-LAST:])
-    found = {"seconds": reached, "share": unmanaged / reached if unmanaged else None, "course": course,
-             "usable bytes": usable, "host peak bytes": stats.host_peak_bytes, "last": course[-1]}
+    reached = median(step["seconds"] for step in steps[-LAST:])
+    found = {"seconds": reached, "share": unmanaged / reached if unmanaged else None, "course": steps,
+             "usable bytes": usable, "host peak bytes": stats.host_peak_bytes, "last": steps[-1]}
     share = f", {found['share']:.1%} of the unmanaged speed" if unmanaged else ""
     record.put(training.name, found, f"{training.name} in {sizes.managed_bytes / 2**30:.1f} GiB: {1e3 * reached:.0f} "
-                                     f"ms{share}; {course[-1]['out'] / 1e9:.1f} GB out, stalls "
-                                     f"{1e3 * course[-1]['stalls']:.0f} ms")
+                                     f"ms{share}; {steps[-1]['out'] / 1e9:.1f} GB out, stalls "
+                                     f"{1e3 * steps[-1]['stalls']:.0f} ms")
 
 
 def trace_path(setting: Setting, training: Training) -> Any:

@@ -154,7 +154,7 @@ def _attention(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, mask: Any = 0.
                p: float, seed: int) -> tuple[torch.Tensor, torch.Tensor]:
     """softmax(q k' / sqrt(D) + mask) v for each head, and the logarithm of the sum in it."""
     if p:
-        raise ValueError("the dropout of a fused attention cannot be noted: compare with --attention composed")
+        raise ValueError("which values a fused attention has dropped cannot be noted")
     q, k, v = (x.unflatten(2, (heads, -1)).transpose(1, 2) for x in (q, k, v))
     scores = q @ k.transpose(2, 3) / q.shape[3]**0.5 + mask
     if causal:

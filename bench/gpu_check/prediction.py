@@ -7,7 +7,7 @@ Needs the results of ``link``, ``speed`` and ``managed``, and no device.
 from statistics import median
 from typing import Any
 
-from bench.gpu_check.managed import iterate, iterations, trace_path
+from bench.gpu_check.managed import LAST, course, iterate, trace_path
 from bench.gpu_check.samples import fitted_profile, from_data
 from bench.gpu_check.setting import Record, Setting, Training, runtime_on
 from bench.gpu_check.steps import Network
@@ -73,13 +73,13 @@ def _unmanaged(name: str, training: Training) -> float:
 
 def _managed(setting: Setting, name: str, training: Training) -> float:
     """Seconds of a simulated step after as many plans as were tried on the device."""
-    sizes, device = setting.sizes, create(name)
-    with runtime_on(device, "tf32", memory_budget=sizes.managed_bytes, host_memory=sizes.host_bytes,
-                    deterministic=False, policy=Auto(rounds=sizes.plans)) as runtime:
+    sizes = setting.sizes
+    device = create(name)
+    with runtime_on(device, "tf32", memory_budget=sizes.managed_bytes, deterministic=False,
+                    host_memory=min(sizes.host_bytes, device.profile.host_memory_bytes),
+                    policy=Auto(rounds=sizes.plans)) as runtime:
         network = Network(runtime, training)
-        course = [iterate(runtime, network)["seconds"]
-                  for _ in range(iterations(sizes.plans, device.measured_iterations))]
-    return course[-1]
+        return median([step["seconds"] for step in course(runtime, network, sizes.plans)][-LAST:])
 
 
 def _bound(setting: Setting, record: Record, training: Training, costs: Costs, seen: dict[str, Any]) -> None:

@@ -83,18 +83,18 @@ class Record:
         self.failures: list[str] = []
         self.unfinished: list[str] = []
         self._path = path
-        self._tell = tell
+        self.tell = tell
 
     def put(self, key: str, value: Any, line: str | None = None) -> None:
         """Note a finding, and print it, or a line about it."""
         self.found[key] = value
-        self._tell(line if line is not None else f"{key}: {value}")
+        self.tell(line if line is not None else f"{key}: {value}")
         self._write()
 
     def fail(self, words: str) -> None:
         """Note that something is not as it must be."""
         self.failures.append(words)
-        self._tell(f"FAILED {words}")
+        self.tell(f"FAILED {words}")
         self._write()
 
     @contextmanager
@@ -108,7 +108,7 @@ class Record:
     def leave_out(self, words: str) -> None:
         """Note that something was not done, and why."""
         self.unfinished.append(words)
-        self._tell(f"left out: {words}")
+        self.tell(f"left out: {words}")
         self._write()
 
     def as_data(self) -> dict[str, Any]:

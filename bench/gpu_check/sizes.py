@@ -25,8 +25,8 @@ FULL = Sizes(
     host=(Training("resnet50", 8), Training("bert-base", 8), Training("resnet50", 256)),
     speed=(Training("resnet50", 256), Training("vgg16", 128), Training("bert-base", 64)), rounds=7, steps=4,
     managed=(Training("resnet50", 1014), Training("resnet50", 1440)), managed_bytes=16 * 2**30,
-    host_bytes=48 * 2**30, plans=8,
-    identity=(Training("resnet50", 32), Training("vgg16", 16), Training("bert-base", 8)))
+    host_bytes=40 * 2**30, plans=8,
+    identity=(Training("resnet50", 16), Training("vgg16", 8), Training("bert-base", 4)))
 
 QUICK = replace(
     FULL, ops_every=6, mirrored=MIRRORED[:4], convolutions=(Training("resnet50", 64),), rounds=3, steps=2,

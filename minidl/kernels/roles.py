@@ -16,7 +16,7 @@ class Role:
 
     kind      which of the three is computed from the others: ``conv2d`` y, ``conv2d_dgrad`` x, ``conv2d_wgrad`` w
     x, w, y   their positions among the operands: the output is 0, the inputs follow
-    relu      the result is max(0, y): it is cut and timed as without, since it is cut off where y is at hand
+    relu      the result is max(0, y); its cuts, workspaces and times are those of the one without
     """
 
     kind: str

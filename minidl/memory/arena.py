@@ -180,9 +180,11 @@ class Arena:
         if owner is None or offset % self._alignment:
             raise AssertionError(f"a block at {offset}, aligned to {self._alignment}, for {owner}")
         size = -(-max(nbytes, 1) // self._alignment) * self._alignment
-        start = max(filter(offset.__ge__, self._free_at), default=None)  # of the nearest free block at or below it
-        if start is None:
-            return None
+        start = offset  # of the free block that these bytes must be in: planned addresses nest, so most start at one
+        if start not in self._free_at:
+            start = max(filter(offset.__ge__, self._free_at), default=-1)
+            if start < 0:
+                return None
         free = self._free_at[start]
         before, after = offset - start, start + free.size - offset - size
         if after < 0:

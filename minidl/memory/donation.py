@@ -26,11 +26,10 @@ def free(signature: Any, inputs: Sequence[Storage], given: int) -> list[Pair]:
     """
     chosen: list[Pair] = []
     for output, position in signature.donates:
-        if not given >> position & 1:
+        if not given >> position & 1 or chosen and any(output == o or position == p for o, p in chosen):
             continue
         base = inputs[position].base
-        if (base.refs == 1 and base.call is not None and _whole(inputs, position)
-                and all(output != o and position != p for o, p in chosen)):
+        if base.refs == 1 and base.call is not None and _whole(inputs, position):
             chosen.append((output, position))
     return chosen
 

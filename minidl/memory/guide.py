@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from statistics import median
 
-from minidl.memory.plan import AccessKey, Action, Costs, Limits, Observation, Plan, Policy
+from minidl.memory.plan import AccessKey, Action, Costs, Limits, Observation, Plan, Policy, ResidencyKey
 from minidl.memory.planning.static import with_static_times
 from minidl.memory.storage import Storage, TensorId
 from minidl.memory.switches import Switches
@@ -22,6 +22,8 @@ from minidl.op import Signature
 
 DRIFT = 1.1  # how far a copy's time may be from what plans were made for
 DRIFT_ITERATIONS = 3  # in a row, before they are made anew: a single one may have been disturbed
+
+NOWHERE: Mapping[ResidencyKey, int] = {}
 
 Step = tuple[Signature, tuple[TensorId, ...], tuple[TensorId, ...]]
 Actions = tuple[dict[TensorId, Action], tuple[TensorId, ...]]  # evictions and prefetches after one call
@@ -121,14 +123,12 @@ class Guide:
 
     def address(self, storage: Storage) -> int | None:
         """Where the plan wants the next bytes of a storage."""
-        if self.active is None:
-            return None
-        return self.active.plan.offsets.get((storage.tensor_id, storage.residency))
+        return self.offsets.get((storage.tensor_id, storage.residency))
 
     @property
-    def addressed(self) -> bool:
-        """Whether the plan that is followed says where bytes go."""
-        return self.active is not None and bool(self.active.plan.offsets)
+    def offsets(self) -> Mapping[ResidencyKey, int]:
+        """Where the plan that is followed wants bytes to go; empty if it does not say, or none is followed."""
+        return self.active.plan.offsets if self.active is not None else NOWHERE
 
     def upcoming(self) -> dict[TensorId, Action]:
         """What is to be evicted after the next call, if it is the one that is expected."""

@@ -41,6 +41,7 @@ class Manager(Placer):
         self.recomputed: dict[AccessKey, Sequence[float]] = {}
         self.paged_in_bytes = 0
         self._impure = False  # in this iteration something was written in place after it had been read
+        self._lineage_start = 0  # no lineage leads to calls before this one
 
     # Before a call -------------------------------------------------------------------------------------------
     def make_resident(self, inputs: Sequence[Storage], op_name: str) -> None:
@@ -94,8 +95,11 @@ class Manager(Placer):
         """Prepare for an in-place call: values that will be computed from the old bytes are computed now."""
         # From here until it is done nothing may be dropped that would have to read the old bytes.
         self.writing = {storage.base for storage in targets}
-        if any(base.last_access >= self.tracker.iteration_start for base in self.writing):
+        latest = max([base.last_access for base in self.writing])
+        if latest >= self.tracker.iteration_start:
             self._impure = True
+        if latest < self._lineage_start:
+            return  # running statistics, as a rule: nothing that may be replayed has read them
         for ref in list(self.dropped):
             other = ref()
             if other is not None and reads(missing_calls(other) or [], self.writing):
@@ -258,10 +262,12 @@ class Manager(Placer):
                 storage.tensor_id += SURVIVOR_STEP
         self.bury()
         self._impure = False
+        if not failed:
+            self._lineage_start = self.tracker.sequence + 1
         if self.guide is not None and not failed:
             # Little is left now, and wherever it lies it would split the space that the plan counts on.
             self.busy = True
-            if self.guide.addressed:
+            if self.guide.offsets:
                 pack_survivors(self.allocator, live)
             else:  # the persistent end will do
                 slide = self.arena.cheapest_slide(self.arena.free_bytes, in_flight)

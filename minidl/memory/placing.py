@@ -16,7 +16,7 @@ from minidl.device.device import Device
 from minidl.errors import OutOfMemory
 from minidl.memory import donation
 from minidl.memory.arena import Block
-from minidl.memory.guide import Guide
+from minidl.memory.guide import NOWHERE
 from minidl.memory.plan import Action, Policy
 from minidl.memory.space import Space
 from minidl.memory.storage import IN, OUT, RECOMPUTE, Storage
@@ -31,7 +31,6 @@ class Placer(Space):
     def __init__(self, device: Device, policy: Policy, tracker: Tracker, budget_bytes: int, host_bytes: int,
                  switches: Switches) -> None:
         super().__init__(device, policy, tracker, budget_bytes, host_bytes, switches)
-        self.guide: Guide | None = None  # set where the policy plans
         self.coupled = not switches.decoupled_swap
         self._overlapped = (0, 0)  # positions of the copies that the last call overlapped, out and in
         self.written_over: list[Storage] = []  # inputs whose block is an output's now; they name it until the launch
@@ -65,15 +64,15 @@ class Placer(Space):
         if given and signature.donates:
             for target, position in donation.free(signature, inputs, given):
                 self._take_over(outputs[target], inputs[position].base)
-        guide, high = self.guide, signature.op.long_lived
-        addressed = guide is not None and guide.addressed
+        high, offsets = signature.op.long_lived, NOWHERE if self.guide is None else self.guide.offsets
         try:
             for output in outputs:
                 if output.block is None:
                     # Where it fits is the whole answer if there is room, and no plan that says where.
-                    block = None if addressed else self.arena.allocate(output.nbytes, output.me, high=high)
+                    block = None if offsets else self.arena.allocate(output.nbytes, output.me, high=high)
                     if block is None:
-                        block = self._place(signature, inputs, outputs, output, saved)
+                        address = offsets.get((output.tensor_id, output.residency))
+                        block = self._place(signature, inputs, outputs, output, saved, address, high or bool(offsets))
                     self.device.wait_marks(COMPUTE, block.marks)
                     output.block = block
                     output.residency += 1
@@ -100,18 +99,16 @@ class Placer(Space):
         self._overlapped = device.positions[COPY_OUT], device.positions[COPY_IN]
 
     def _place(self, signature: Any, inputs: Sequence[Storage], outputs: Sequence[Storage], output: Storage,
-               saved: Sequence[int]) -> Block:
-        """A block for one output: where the plan wants it, or where it fits, or what can be made free."""
-        guide = self.guide
-        high = signature.op.long_lived
-        if guide is not None and guide.addressed:
-            address = guide.address(output)
-            if address is not None:
-                block = (self._claim(output, address)
-                         or self._write_over(signature, inputs, outputs, output, saved, address=address))
-                if block is not None:
-                    return block
-            high = True  # the plan keeps that end for what has no address
+               saved: Sequence[int], address: int | None, high: bool) -> Block:
+        """A block for one output: where the plan wants it, or where it fits, or what can be made free.
+
+        high: at the persistent end, which a plan with addresses keeps for what has none.
+        """
+        if address is not None:
+            block = (self._claim(output, address)
+                     or self._write_over(signature, inputs, outputs, output, saved, address=address))
+            if block is not None:
+                return block
         block = self.arena.allocate(output.nbytes, output.me, high=high)
         if block is None and self.leaving:
             block = self._gather(output.nbytes, output.me, high=high)
@@ -135,7 +132,7 @@ class Placer(Space):
                 return algorithm, None
             block = arena.lend(algorithm.workspace)
             if block is None and position + 1 < len(signature.algorithms) and not (
-                    self.guide is not None and self.guide.addressed):
+                    self.guide is not None and self.guide.offsets):
                 gain_seconds = signature.algorithms[position + 1].seconds - algorithm.seconds
                 if self._slide_for(algorithm.workspace, gain_seconds):
                     block = arena.lend(algorithm.workspace)

@@ -16,6 +16,7 @@ from minidl.errors import OutOfMemory
 from minidl.memory import region
 from minidl.memory.allocator import Allocator, storage_of
 from minidl.memory.arena import Block, between
+from minidl.memory.guide import Guide
 from minidl.memory.plan import Action, Costs, Policy, Pressure, Residency
 from minidl.memory.recompute import missing_calls, reads
 from minidl.memory.storage import IN, OUT, RECOMPUTE, SWAPPING_IN, SWAPPING_OUT, Storage
@@ -30,6 +31,8 @@ SMALL_SHIFT = 10  # tensors of less than a 2^10th of the bytes that are wanted a
 
 class Space:
     """The bytes of one device under one policy, and the sets that say what may be done with them."""
+
+    guide: Guide | None = None  # set where the policy plans
 
     def __init__(self, device: Device, policy: Policy, tracker: Tracker, budget_bytes: int, host_bytes: int,
                  switches: Switches) -> None:
@@ -109,12 +112,14 @@ class Space:
     def _make_one_piece(self, need: int, willing: dict[Storage, Action]) -> None:
         """Enough is free, but not in one piece: evict a contiguous window or slide blocks together, the cheaper."""
         device = self.device
+        # A plan counts on what is here, and may be about to evict what a replay would start from.
+        planned = self.guide is not None and self.guide.active is not None
 
         def seconds_to_evict(block: Block) -> float | None:
             storage = storage_of(block)
             if storage not in willing:
                 return None
-            if willing[storage] is Action.DROP and (replayed := region.price(storage)) is not None:
+            if not planned and willing[storage] is Action.DROP and (replayed := region.price(storage)) is not None:
                 return replayed
             again = device.in_seconds(block.size)
             return again if storage.host is not None else again + device.out_seconds(block.size)
@@ -227,9 +232,25 @@ class Space:
             storage.become(OUT)
         elif self._lineage(storage) is not None:  # the host is full: swapping degrades to recomputation
             self._drop(storage)
+        elif self._discard(storage.nbytes) and self._back_up(storage):
+            self.allocator.leave_device(storage)
+            storage.become(OUT)
         else:
             return False
         return True
+
+    def _discard(self, nbytes: int) -> bool:
+        """Give up what is on the host alone and can be made again, cheapest for its bytes first, until so many bytes
+        are free there; False if they cannot be."""
+        host = self.allocator.host
+        swapped = (s for ref in self.residents if (s := ref()) is not None and s.status is OUT and s.nbytes)
+        prices = [(price / s.nbytes, s.tensor_id, s) for s in swapped if (price := region.price(s)) is not None]
+        for _, _, storage in sorted(prices, key=lambda entry: entry[:2]):
+            if host.capacity - host.used_bytes >= nbytes:
+                break
+            if self._lineage(storage) is not None:
+                self._forget(storage)
+        return host.capacity - host.used_bytes >= nbytes
 
     def _lineage(self, storage: Storage) -> list[Call] | None:
         """The calls that would make a storage again if it were dropped now; None if it must not be."""
@@ -240,6 +261,10 @@ class Space:
 
     def _drop(self, storage: Storage) -> None:
         self.allocator.leave_device(storage)
+        self._forget(storage)
+
+    def _forget(self, storage: Storage) -> None:
+        """It has no bytes any more, though someone may still ask for them."""
         self.allocator.forget_host_copy(storage)
         storage.become(RECOMPUTE)
         self.residents.pop(storage.me, None)

@@ -18,8 +18,8 @@ class Switches:
     feedback        a plan is corrected by what its iterations show. Off: the first plan is kept.
     measured_times  plans are made from measured durations. Off: a call is taken to last its FLOPs at the device's peak,
                     as for planners that know a network but have not run it.
-    fused           operations that have a fused form use it (batch norm with ReLU). Off: as the frameworks ran them
-                    whose speeds were published.
+    fused           operations that have a fused form use it (batch norm or convolution with ReLU). Off: as those
+                    frameworks ran them whose speeds were published.
     """
 
     decoupled_swap: bool = True

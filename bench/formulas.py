@@ -1,0 +1,243 @@
+"""What each operation must compute, as plain NumPy in float64: one formula a kernel. Knows no operation and no device.
+
+Names are those of the operations; a gradient's operands come in the order in which its kernel has them.
+"""
+
+from math import erf
+
+import numpy as np
+
+from minidl.kernels.random import fold_seed, random_bits
+
+
+def patches(x, kernel, stride, padding, fill=0.0):
+    """[N, C, P, Q, R, S]: the windows of x."""
+    ph, pw = padding
+    padded = np.pad(x, ((0, 0), (0, 0), (ph, ph), (pw, pw)), constant_values=fill)
+    windows = np.lib.stride_tricks.sliding_window_view(padded, kernel, axis=(2, 3))
+    return windows[:, :, ::stride[0], ::stride[1]]
+
+
+def unpatch(d_patches, shape, stride, padding):
+    """The adjoint of patches, one window at a time."""
+    n, c, p, q, r, s = d_patches.shape
+    padded = np.zeros((n, c, shape[2] + 2 * padding[0], shape[3] + 2 * padding[1]))
+    for i in range(p):
+        for j in range(q):
+            padded[:, :, i * stride[0]:i * stride[0] + r, j * stride[1]:j * stride[1] + s] += d_patches[:, :, i, j]
+    return padded[:, :, padding[0]:padding[0] + shape[2], padding[1]:padding[1] + shape[3]]
+
+
+def conv_ref(x, w, b=None, *, stride, padding):
+    y = np.einsum("ncpqrs,kcrs->nkpq", patches(x, w.shape[2:], stride, padding), w)
+    return y if b is None else y + b[:, None, None]
+
+
+def conv_relu_ref(x, w, b=None, *, stride, padding):
+    return np.maximum(conv_ref(x, w, b, stride=stride, padding=padding), 0)
+
+
+def dgrad_ref(dy, w, onto=0.0, *, x_shape, stride, padding):
+    return onto + unpatch(np.einsum("nkpq,kcrs->ncpqrs", dy, w), x_shape, stride, padding)
+
+
+def wgrad_ref(dy, x, *, kernel, stride, padding):
+    return np.einsum("nkpq,ncpqrs->kcrs", dy, patches(x, kernel, stride, padding)[:, :, :dy.shape[2], :dy.shape[3]])
+
+
+def max_ref(x, *, kernel, stride, padding):
+    flat = patches(x, kernel, stride, padding, -np.inf)
+    flat = flat.reshape(*flat.shape[:4], -1)
+    return flat.max(-1), flat.argmax(-1)
+
+
+def max_grad_ref(dy, index, *, x_shape, kernel, stride, padding):
+    onehot = index[..., None] == np.arange(kernel[0] * kernel[1])
+    return unpatch((dy[..., None] * onehot).reshape(*dy.shape, *kernel), x_shape, stride, padding)
+
+
+def avg_grad_ref(dy, *, x_shape, kernel, stride, padding):
+    share = np.broadcast_to(dy[..., None, None] / (kernel[0] * kernel[1]), (*dy.shape, *kernel))
+    return unpatch(share, x_shape, stride, padding)
+
+
+def adaptive_matrix(size, out):
+    m = np.zeros((out, size))
+    for i in range(out):
+        start, stop = int(np.floor(i * size / out)), int(np.ceil((i + 1) * size / out))
+        m[i, start:stop] = 1 / (stop - start)
+    return m
+
+
+def adaptive_ref(x, *, size):
+    return np.einsum("ph,nchw,qw->ncpq", adaptive_matrix(x.shape[2], size[0]), x, adaptive_matrix(x.shape[3], size[1]))
+
+
+def adaptive_grad_ref(dy, *, x_shape):
+    return np.einsum("ph,ncpq,qw->nchw", adaptive_matrix(x_shape[2], dy.shape[2]), dy,
+                     adaptive_matrix(x_shape[3], dy.shape[3]))
+
+
+def sum_ref(x, *, shape):
+    wide = (1,) * (x.ndim - len(shape)) + shape
+    return x.sum(axis=tuple(i for i, n in enumerate(wide) if n == 1), keepdims=True).reshape(shape)
+
+
+def spread(v, x):
+    return v.reshape(-1, *(1,) * (x.ndim - 2))
+
+
+def normed(x, mean, var, eps):
+    return (x - spread(mean, x)) / np.sqrt(spread(var, x) + eps)
+
+
+def other_axes(x):
+    return (0, *range(2, x.ndim))
+
+
+def bn_grad_ref(dy, x, gamma, mean, var, dgamma, dbeta, *, eps, training):
+    m = x.size // x.shape[1]
+    if training:
+        dy = dy - spread(dbeta, x) / m - normed(x, mean, var, eps) * spread(dgamma, x) / m
+    return dy * spread(gamma / np.sqrt(var + eps), x)
+
+
+def line_ref(x, gamma, beta, mean, var, eps):
+    return normed(x, mean, var, eps) * spread(gamma, x) + spread(beta, x)
+
+
+def bn_relu_reduce_ref(dy, x, gamma, beta, mean, var, *, eps):
+    dy = dy * (line_ref(x, gamma, beta, mean, var, eps) > 0)
+    return (dy * normed(x, mean, var, eps)).sum(other_axes(x)), dy.sum(other_axes(x))
+
+
+def bn_relu_grad_ref(dy, x, gamma, beta, mean, var, dgamma, dbeta, *, eps, training):
+    dy = dy * (line_ref(x, gamma, beta, mean, var, eps) > 0)
+    return bn_grad_ref(dy, x, gamma, mean, var, dgamma, dbeta, eps=eps, training=training)
+
+
+def layer_ref(x, gamma, beta, *, eps):
+    mean, rstd = x.mean(-1), 1 / np.sqrt(x.var(-1) + eps)
+    return (x - mean[..., None]) * rstd[..., None] * gamma + beta, mean, rstd
+
+
+def layer_reduce_ref(dy, x, mean, rstd):
+    rows = tuple(range(x.ndim - 1))
+    return (dy * (x - mean[..., None]) * rstd[..., None]).sum(rows), dy.sum(rows)
+
+
+def layer_grad_ref(dy, x, gamma, mean, rstd):
+    xhat, g = (x - mean[..., None]) * rstd[..., None], dy * gamma
+    return (g - g.mean(-1, keepdims=True) - xhat * (g * xhat).mean(-1, keepdims=True)) * rstd[..., None]
+
+
+def softmax_ref(x, mask=0.0):
+    return np.exp(x + mask) / np.exp(x + mask).sum(-1, keepdims=True)
+
+
+def by_heads(x, heads):
+    """[N, L, heads D] -> [N, heads, L, D]"""
+    n, length, width = x.shape
+    return x.reshape(n, length, heads, width // heads).swapaxes(1, 2)
+
+
+def side_by_side(x):
+    return x.swapaxes(1, 2).reshape(x.shape[0], x.shape[2], -1)
+
+
+def scores_ref(q, k, mask, heads, causal):
+    """[N, heads, L, S]: what the softmax of attention is taken of."""
+    scores = by_heads(q, heads) @ np.swapaxes(by_heads(k, heads), 2, 3) / (q.shape[2] // heads)**0.5 + mask
+    return np.where(np.tril(np.ones(scores.shape[2:])), scores, -np.inf) if causal else scores
+
+
+def attention_ref(q, k, v, mask=0.0, *, heads, causal, p, seed):
+    scores = scores_ref(q, k, mask, heads, causal)
+    top = scores.max(-1)
+    lse = top + np.log(np.exp(scores - top[..., None]).sum(-1))
+    probabilities = dropout_ref(np.exp(scores - lse[..., None]), p=p, seed=seed)
+    return side_by_side(probabilities @ by_heads(v, heads)), lse
+
+
+def attention_grad_ref(dy, q, k, v, y, lse, mask=0.0, *, heads, causal, p, seed):
+    probabilities = np.exp(scores_ref(q, k, mask, heads, causal) - lse[..., None])
+    dy, q, k, v, y = (by_heads(x, heads) for x in (dy, q, k, v, y))
+    dv = np.swapaxes(dropout_ref(probabilities, p=p, seed=seed), 2, 3) @ dy
+    slopes = dropout_ref(dy @ np.swapaxes(v, 2, 3), p=p, seed=seed) - (dy * y).sum(-1, keepdims=True)
+    slopes = probabilities * slopes / q.shape[3]**0.5
+    return tuple(map(side_by_side, (slopes @ k, np.swapaxes(slopes, 2, 3) @ q, dv)))
+
+
+def gelu_ref(x):
+    return x * (1 + np.vectorize(erf)(x / 2**0.5)) / 2
+
+
+def gelu_grad_ref(dy, x):
+    return dy * ((1 + np.vectorize(erf)(x / 2**0.5)) / 2 + x * np.exp(-x * x / 2) / (2 * np.pi)**0.5)
+
+
+def gelu_tanh_ref(x):
+    return x * (1 + np.tanh((2 / np.pi)**0.5 * (x + 0.044715 * x**3))) / 2
+
+
+def gelu_tanh_grad_ref(dy, x):
+    inner = np.tanh((2 / np.pi)**0.5 * (x + 0.044715 * x**3))
+    return dy * (1 + inner + x * (1 - inner**2) * (2 / np.pi)**0.5 * (1 + 3 * 0.044715 * x * x)) / 2
+
+
+def embedding_grad_ref(dy, ids, *, rows):
+    return np.einsum("ir,id->rd", np.eye(rows)[ids.reshape(-1)], dy.reshape(-1, dy.shape[-1]))
+
+
+def gather_ref(x, positions):
+    return np.take_along_axis(x, positions[..., None], 1).reshape(-1, x.shape[2])
+
+
+def gather_grad_ref(dy, positions, *, x_shape):
+    n, p = positions.shape
+    return np.einsum("npl,npd->nld", np.eye(x_shape[1])[positions], dy.reshape(n, p, -1))
+
+
+def cross_entropy_ref(logits, labels):
+    p = np.exp(logits) / np.exp(logits).sum(1, keepdims=True)
+    counted = np.flatnonzero(labels != -100)
+    loss = -np.mean(np.log(p[counted, labels[counted]]))
+    p[counted, labels[counted]] -= 1
+    return loss, p
+
+
+def cross_entropy_grad_ref(dloss, residual, labels):
+    counted = (labels != -100)[:, None]
+    return residual * counted * dloss / counted.sum()
+
+
+def dropout_ref(x, *, p, seed):
+    kept = (random_bits(fold_seed(seed), np.arange(x.size, dtype=np.uint32)) >= p * 2**32).reshape(x.shape)
+    return np.where(kept, x / (1 - p), 0)
+
+
+def sgd_ref(p, g, *, lr, weight_decay):
+    return (p - lr * (g + weight_decay * p),)
+
+
+def momentum_ref(p, buf, g, *, lr, momentum, weight_decay, first=False):
+    buf = g + weight_decay * p + (0 if first else momentum * buf)
+    return p - lr * buf, buf
+
+
+def adam_ref(p, m, v, g, *, lr, beta1, beta2, eps, weight_decay, step, decoupled=False):
+    if decoupled:
+        p = p - lr * weight_decay * p
+    else:
+        g = g + weight_decay * p
+    m, v = beta1 * m + (1 - beta1) * g, beta2 * v + (1 - beta2) * g * g
+    return p - lr * (m / (1 - beta1**step)) / (np.sqrt(v / (1 - beta2**step)) + eps), m, v
+
+
+def by_tensor(ref, groups):
+    """A formula for one parameter, applied to groups of tensors."""
+    def apply(*tensors, **attrs):
+        n = len(tensors) // groups
+        results = [ref(*tensors[i::n], **attrs) for i in range(n)]
+        return [r[k] for k in range(groups - 1) for r in results]
+    return apply
