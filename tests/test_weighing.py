@@ -269,6 +269,21 @@ def test_tensors_too_small_to_matter_are_not_weighed_unless_all_must_go():
         del everything
 
 
+def test_of_very_many_tensors_a_part_is_weighed_another_one_each_time():
+    """1,000 of a unit: every third, starting elsewhere after each call; all of them where all must go."""
+    policy = Noting()
+    with small_runtime(units=1000, policy=policy) as runtime:
+        many = [leaf(runtime) for _ in range(1000)]
+        more = [leaf(runtime) for _ in range(3)]
+        weighed = [{r.tensor_id for r in facts} for facts, _ in policy.asked]
+        assert {len(ids) for ids in weighed} <= {333, 334}
+        assert len(set.union(*weighed)) > 990  # three thirds, but for those that have left in between
+        del more
+        everything = leaf(runtime, units=1000)
+        assert len(policy.asked[-1][0]) == 997 and many
+        del everything
+
+
 def test_of_the_windows_between_free_blocks_the_one_that_is_cheapest_to_make_again_is_emptied(monkeypatch):
     """xx..bb..dd: the 4 free units are wanted in one piece; moving is made dear. Copies of b and d cost the same."""
     with small_runtime(units=10, policy="dtr") as runtime:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import weakref
 from collections import deque
+from itertools import islice
 from threading import get_ident
 
 from minidl.device.device import Device
@@ -26,6 +27,7 @@ from minidl.meta import aligned
 from minidl.op import Call
 from minidl.units import format_bytes
 
+MOST_WEIGHED = 400  # tensors that are priced for one allocation, unless all must go
 SMALL_SHIFT = 10  # tensors of less than a 2^10th of the bytes that are wanted are not weighed, unless all must go
 
 
@@ -92,9 +94,8 @@ class Space:
                     self.allocator.finish_swap_in(storage)
         self._drop_kept(need, pinned)
         if self.policy.moves_tensors:
-            evictable = self._evictable(pinned, need >> SMALL_SHIFT if self.policy.weighs_recomputation else 0)
-            if sum(s.nbytes for s in evictable.values()) + arena.free_bytes < need:
-                evictable = self._evictable(pinned)
+            evictable = self._worth_weighing(pinned, need) if self.policy.weighs_recomputation else \
+                self._evictable(pinned)
             host = self.allocator.host
             pressure = Pressure(need, host.capacity, host.capacity - host.used_bytes, Costs.of(self.device.profile))
             ranking = self.policy.victims([self._residency(storage) for storage in evictable.values()], pressure)
@@ -207,6 +208,15 @@ class Space:
         """What may be evicted now, of at least so many bytes, by tensor id."""
         return {s.tensor_id: s for ref in self.residents
                 if (s := ref()) is not None and s.nbytes >= least and s.status is IN and s not in pinned}
+
+    def _worth_weighing(self, pinned: set[Storage], need: int) -> dict[int, Storage]:
+        """Of what may be evicted the larger ones, and of very many every n-th; but all if these are not enough."""
+        found = self._evictable(pinned, need >> SMALL_SHIFT)
+        if len(found) > MOST_WEIGHED:
+            step = -(-len(found) // MOST_WEIGHED)
+            found = dict(islice(found.items(), self.tracker.sequence % step, None, step))
+        enough = sum(s.nbytes for s in found.values()) + self.arena.free_bytes >= need
+        return found if enough else self._evictable(pinned)
 
     def _residency(self, storage: Storage) -> Residency:
         block = storage.block
