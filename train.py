@@ -136,7 +136,7 @@ def run(options: Options) -> int:
     batch, budget = settle(options, setup, most)
     demand = setup.demand(batch)
     require_that_it_fits(setup, batch, budget, demand, most)
-    kind = "images" if len(data.input_shape) == 3 else "tokens a sequence"
+    items, kind = ("images", "images") if len(data.input_shape) == 3 else ("sequences", "tokens a sequence")
     print(f"{options.model}, batch {batch}, {'x'.join(map(str, data.input_shape))} {kind}, "
           f"{options.precision}, budget {format_bytes(budget)}, {options.manager}", flush=True)
 
@@ -152,7 +152,8 @@ def run(options: Options) -> int:
             weights.load(trainer.model, options.weights)
         if data.feed is not None:
             data.feed.ahead = ahead(batch)
-        meter = Meter(runtime, batch * parts, time.perf_counter if device.has_values else device.now, data.feed)
+        meter = Meter(runtime, batch * parts, time.perf_counter if device.has_values else device.now, data.feed,
+                      items=items)
         endless = data.batches(batch * parts, seed=options.seed, skip=done)
         batches = islice(endless, steps - done)
         score = None
@@ -181,7 +182,7 @@ def run(options: Options) -> int:
             print(f"nothing was left to do: all {steps} steps are done")
             return 0
         result = conclude(options, device, meter, demand, score, data.feed, bad)
-    text = summary(result, setup.unmanaged_seconds(batch), advice(setup, result, most=most))
+    text = summary(result, setup.unmanaged_seconds(batch), advice(setup, result, most=most), items=items)
     print(text)
     for message in bad.messages[:TOLD]:
         print(f"  left out: {message}")

@@ -90,8 +90,9 @@ def test_every_operation_that_is_launched_is_compared(results):
 
 def test_the_page_has_every_part_and_every_target_that_was_measured(results):
     page = markdown({name: {**part, "sizes": "tiny"} for name, part in results.items()})
-    for name in SECTIONS:
-        assert f"\n## {name.capitalize()}\n" in page, name
+    for name in SECTIONS:  # the comparison with PyTorch is left out where that is not installed, and says so
+        assert (f"\n## {name.capitalize()}\n" in page) == bool(results[name]["found"]), name
+        assert results[name]["found"] or results[name]["left out"], name
     for words in ("speed beside the bound's", "the simulator is off by", "tracking: share of a step",
                   "host time an operation", "pieces of state with other bits | 0 | 0 | yes"):
         assert words in page, words

@@ -26,9 +26,11 @@ class Step:
 class Meter:
     """``add`` after every step. ``clock`` gives seconds: the device's own where time is modelled, else the wall's."""
 
-    def __init__(self, runtime: Runtime, batch: int, clock: Callable[[], float], feed: Feed | None = None) -> None:
+    def __init__(self, runtime: Runtime, batch: int, clock: Callable[[], float], feed: Feed | None = None, *,
+                 items: str = "images") -> None:
         self.runtime = runtime
         self.batch = batch
+        self.items = items
         self.steps: list[Step] = []
         self._clock = clock
         self._feed = feed
@@ -57,7 +59,7 @@ class Meter:
     def bar_fields(self) -> str:
         """The last step in a few words, for the bar."""
         step = self.steps[-1]
-        fields = [f"{rate(self.batch, step.seconds)} images/s",
+        fields = [f"{rate(self.batch, step.seconds)} {self.items}/s",
                   f"loss {f'{step.loss:.4f}' if isfinite(step.loss) else '-'}",
                   f"memory {format_bytes(step.grown.peak_bytes)} of {format_bytes(step.grown.budget_bytes)}",
                   f"swapped {format_bytes(step.grown.swapped_out_bytes + step.grown.swapped_in_bytes)}"]

@@ -5,8 +5,8 @@ from minidl.report.result import Result
 from minidl.units import format_bytes
 
 
-def summary(result: Result, unmanaged_seconds: float | None, hints: list[str]) -> str:
-    """Aligned lines for people. ``unmanaged_seconds`` of a step, where that can be modelled."""
+def summary(result: Result, unmanaged_seconds: float | None, hints: list[str], *, items: str = "images") -> str:
+    """Aligned lines for people. unmanaged_seconds: of a step, where that can be modelled; items: what a batch is of."""
     lines = [
         ("memory", f"peak {format_bytes(result.peak_bytes)} of a budget of {format_bytes(result.budget_bytes)}; "
                    f"unmanaged it would be {format_bytes(result.unmanaged_peak_bytes)}"),
@@ -14,7 +14,7 @@ def summary(result: Result, unmanaged_seconds: float | None, hints: list[str]) -
         ("moved a step", f"{format_bytes(result.swapped_out_bytes)} out, {format_bytes(result.swapped_in_bytes)} in, "
                          f"{format_bytes(result.recomputed_bytes)} recomputed; "
                          f"host peak {format_bytes(result.host_peak_bytes)}"),
-        ("speed", _speed(result, unmanaged_seconds)),
+        ("speed", _speed(result, unmanaged_seconds, items)),
     ]
     if result.stall_seconds is not None and result.recompute_seconds is not None:
         lines.append(("time lost a step", f"{_cost(result.stall_seconds, result)} waiting for copies, "
@@ -33,12 +33,12 @@ def summary(result: Result, unmanaged_seconds: float | None, hints: list[str]) -
     return "\n".join([title, *(f"  {name:19}{text}" for name, text in lines)])
 
 
-def _speed(result: Result, unmanaged_seconds: float | None) -> str:
-    items = result.items_per_second * result.step_seconds  # of a step, which may have several batches
-    text = f"{rate(items, result.step_seconds)} images/s, {result.step_seconds:.3g} s a step"
+def _speed(result: Result, unmanaged_seconds: float | None, items: str) -> str:
+    count = result.items_per_second * result.step_seconds  # of a step, which may have several batches
+    text = f"{rate(count, result.step_seconds)} {items}/s, {result.step_seconds:.3g} s a step"
     if unmanaged_seconds:
         text += (f"; {share(unmanaged_seconds, result.step_seconds)} of the "
-                 f"{rate(items, unmanaged_seconds)} images/s with unlimited memory")
+                 f"{rate(count, unmanaged_seconds)} {items}/s with unlimited memory")
     return text
 
 

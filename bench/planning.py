@@ -1,0 +1,123 @@
+"""How long planning takes, on the wall clock of this machine, beside the speed of the plans (sim:p100).
+
+    python -m bench.planning > bench/results/planning.md
+
+The compiled search is loaded before anything is timed: its first compilation on a machine takes some 20 seconds more.
+"""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from time import perf_counter
+
+from bench.on_demand import step_of
+from bench.steps import UNLIMITED
+from minidl import Runtime
+from minidl.memory.plan import Costs, Limits, Observation, Plan
+from minidl.memory.policies.auto import Auto
+from minidl.memory.policies.capuchin import Capuchin
+from minidl.memory.trace import Trace
+from minidl.meta import int64
+from minidl.ops.loss import cross_entropy
+from minidl.optim import SGD
+from models.resnet import Bottleneck, ResNet
+
+CASES = [("resnet50", 1014), ("resnet152", 798), ("vgg16", 350), ("bert-base", 450)]
+DEPTHS = (1, 3, 10, 30, 100, 170)  # blocks in each of a ResNet's four stages
+ITERATIONS = 24
+HOST_BYTES = 256 * 10**9
+
+
+class Timed(Auto):
+    """``auto``, and the seconds of each time it was asked."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.seconds: list[float] = []
+
+    @contextmanager
+    def _timed(self) -> Iterator[None]:
+        start = perf_counter()
+        yield
+        self.seconds.append(perf_counter() - start)
+
+    def plan(self, trace: Trace, costs: Costs, limits: Limits) -> Plan:
+        with self._timed():
+            return super().plan(trace, costs, limits)
+
+    def feedback(self, plan: Plan, observed: Observation) -> Plan:
+        with self._timed():
+            return super().feedback(plan, observed)
+
+
+def unmanaged(name: str, batch: int) -> tuple[float, Trace, Costs, int]:
+    """Seconds and trace of a step with unlimited memory, what its plans cost, and the memory of the GPU."""
+    with Runtime("sim:p100", policy="none", memory_budget=UNLIMITED) as runtime:
+        step = step_of(runtime, name, batch)
+        for _ in range(2):
+            before = runtime.stats()
+            with runtime.iteration():
+                step()
+                trace = runtime.trace()
+        seconds = runtime.stats().since(before).seconds
+        profile = runtime.device.profile
+        return seconds, trace, Costs.of(profile), profile.memory_bytes
+
+
+def guided(name: str, batch: int, limit: float) -> tuple[Timed, list[float]]:
+    """The policy, and each iteration's share of the unmanaged speed."""
+    policy, shares = Timed(), []
+    with Runtime("sim:p100", policy=policy) as runtime:
+        step = step_of(runtime, name, batch)
+        for _ in range(ITERATIONS):
+            before = runtime.stats()
+            with runtime.iteration():
+                step()
+            shares.append(100 * limit / runtime.stats().since(before).seconds)
+    return policy, shares
+
+
+def deep(depth: int) -> tuple[Trace, Costs]:
+    """The trace of a ResNet with this many blocks in each stage."""
+    with Runtime("sim:p100", policy="none", memory_budget=UNLIMITED) as runtime:
+        model = ResNet(Bottleneck, (depth,) * 4)
+        optimizer = SGD(model.parameters(), lr=0.1, momentum=0.9)
+        with runtime.iteration():
+            images = runtime.tensor(None, shape=(32, 3, 224, 224))
+            labels = runtime.tensor(None, shape=(32,), dtype=int64)
+            cross_entropy(model(images), labels).backward()
+            optimizer.step()
+            return runtime.trace(), Costs.of(runtime.device.profile)
+
+
+def planned(trace: Trace, costs: Costs, budget: int) -> float:
+    """Seconds that capuchin takes for a plan: the least of three times."""
+    times = []
+    for _ in range(3):
+        start = perf_counter()
+        Capuchin().plan(trace, costs, Limits(budget, HOST_BYTES))
+        times.append(perf_counter() - start)
+    return min(times)
+
+
+def main() -> None:
+    print("# Planning time\n\nMade by `python -m bench.planning`, in seconds of the wall clock; speeds are shares of "
+          "the unmanaged one on sim:p100.\n")
+    guided("resnet50", 250, 1.0)  # loads and, on a new machine, compiles
+    print("| model | batch | `capuchin` | first plan of `auto` | its speed | all plans of `auto` | the fastest |")
+    print("|---|--:|--:|--:|--:|--:|--:|")
+    for name, batch in CASES:
+        limit, trace, costs, budget = unmanaged(name, batch)
+        policy, shares = guided(name, batch, limit)
+        print(f"| {name} | {batch} | {planned(trace, costs, budget):.2f} | {policy.seconds[0]:.2f} | {shares[2]:.1f}% "
+              f"| {sum(policy.seconds):.1f} | {shares[-1]:.1f}% |", flush=True)
+    print("\n`capuchin` over ever deeper ResNets, with 30% of what the accessed tensors hold:\n")
+    print("| accesses | seconds | microseconds an access |\n|--:|--:|--:|")
+    for depth in DEPTHS:
+        trace, costs = deep(depth)
+        held = sum(tensor.nbytes for tensor in trace.tensors.values())
+        seconds = planned(trace, costs, int(0.3 * held))
+        print(f"| {len(trace.accesses):,} | {seconds:.3f} | {1e6 * seconds / len(trace.accesses):.1f} |", flush=True)
+
+
+if __name__ == "__main__":
+    main()
