@@ -402,8 +402,8 @@ def test_a_swapped_source_is_back_when_a_replay_reads_it():
 
 
 # Feedback and options ------------------------------------------------------------------------------------------------
-def seen(late: dict[int, float]) -> Observation:
-    return Observation(Trace((), {}), Costs(0.0, 0.0, 0.0), Limits(0, 0), 1.0, 0.0, late, 0)
+def seen(late: dict[int, float], seconds: float = 1.0) -> Observation:
+    return Observation(Trace((), {}), Costs(0.0, 0.0, 0.0), Limits(0, 0), seconds, 0.0, late, 0)
 
 
 def test_a_late_tensor_starts_five_percent_of_its_swap_time_earlier_each_time():
@@ -444,6 +444,20 @@ def test_feedback_settles_where_the_tensor_cannot_come_earlier():
         plan, before = policy.feedback(plan, seen({0: 1.0})), plan
         assert plan is not before
     assert policy.feedback(plan, seen({0: 1.0})) is plan and plan.prefetches == {(21, 1): (0,)}
+
+
+def test_feedback_ends_with_the_fastest_plan_when_a_correction_makes_an_iteration_slower():
+    policy = CapuchinSwap()
+    first = policy.plan(there_and_back([1] * 21), COSTS, limits(11))
+    second = policy.feedback(first, seen({0: 1e-3}, 1.0))
+    third = policy.feedback(second, seen({0: 1e-3}, 0.9))
+    assert third.best.moved == second.moved != third.moved and third.best.best is None
+    assert policy.feedback(third, seen({0: 1e-3}, 0.91)).moved != third.moved  # within what chance does
+    ended = policy.feedback(third, seen({0: 1e-3}, 1.0))
+    assert ended.moved == second.moved and ended.prefetches == second.prefetches
+    assert policy.feedback(ended, seen({0: 1e-3}, 0.5)) is ended
+    # What is slower without a correction is not its fault.
+    assert policy.feedback(first, seen({}, 5.0)) is first
 
 
 def test_the_three_policies_can_be_asked_for_by_name():

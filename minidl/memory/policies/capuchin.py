@@ -6,7 +6,9 @@
                   Where there is no such access the back-access brings the tensor in.
     feedback      a tensor that is late has its SwapInStart moved earlier by 5% of its SwapTime.
 
-Not in the paper: where a replay reads a swapped tensor, that is when it must be back. Times are whole nanoseconds.
+Not in the paper: where a replay reads a swapped tensor, that is when it must be back; and when a correction has made an
+iteration slower, feedback ends with the fastest plan so far: a tensor that comes earlier takes memory that others may
+then wait for. Times are whole nanoseconds.
 """
 
 from __future__ import annotations
@@ -24,6 +26,7 @@ from minidl.memory.trace import TensorId, Trace
 
 FEEDBACK_SHARE = 0.05  # of its SwapTime, by which a late tensor's in-trigger moves
 LATE_SECONDS = 1e-6  # less is not a delay but the clock's grain
+SLOWER = 1.02  # than the fastest iteration so far: not by chance
 
 
 @dataclass(frozen=True)
@@ -47,6 +50,7 @@ class CapuchinPlan(Plan):
     occupied   per call: bytes on the device with everything evicted and nothing prefetched.
     moved      tensor -> nanoseconds by which feedback has moved its SwapInStart earlier.
     stuck      tensors with no earlier in-trigger: they are evicted just before it, or there is no room.
+    final      a correction has made it slower: there is no other one.
     """
 
     swap_ins: tuple[SwapIn, ...] = ()
@@ -56,6 +60,7 @@ class CapuchinPlan(Plan):
     budget_bytes: int = 0
     moved: Mapping[TensorId, int] = field(default_factory=dict)
     stuck: frozenset[TensorId] = frozenset()
+    final: bool = False
 
     def placed(self) -> CapuchinPlan:
         """With in-triggers for the swap-ins as they are moved now."""
@@ -109,12 +114,20 @@ class Capuchin(Passive):
         return EMPTY_PLAN if not choice.swapped and not choice.dropped else with_triggers(choice)
 
     def feedback(self, plan: Plan, observed: Observation) -> Plan:
-        if not isinstance(plan, CapuchinPlan):
+        if not isinstance(plan, CapuchinPlan) or plan.final:
             return plan
+        best = plan.best
+        if isinstance(best, CapuchinPlan) and observed.seconds > SLOWER * plan.best_seconds:
+            return replace(best, final=True)
         late = {tensor_id for tensor_id, seconds in observed.late.items() if seconds > LATE_SECONDS} - plan.stuck
         moved = {swap.tensor_id: plan.moved.get(swap.tensor_id, 0) + round(swap.time * FEEDBACK_SHARE)
                  for swap in plan.swap_ins if swap.tensor_id in late}
-        return replace(plan, moved={**plan.moved, **moved}).placed() if moved else plan
+        if not moved:
+            return plan
+        corrected = replace(plan, moved={**plan.moved, **moved}).placed()
+        if observed.seconds < plan.best_seconds:
+            corrected = replace(corrected, best=replace(plan, best=None), best_seconds=observed.seconds)
+        return corrected
 
 
 class CapuchinSwap(Capuchin):
