@@ -426,6 +426,16 @@ def test_each_tensor_keeps_the_shift_that_feedback_gave_it():  # 5% of 12 ms is 
     assert isinstance(both, CapuchinPlan) and both.moved == {0: 600_000, 1: 600_000}
 
 
+def test_a_swap_in_that_is_moved_moves_those_before_it_on_the_link():
+    # 0 starts at 78 and 1 at 66 (above). Twelve times late, 0 starts 7.2 ms earlier, still after the access at 70 (call
+    # 14); 1 has to end before that and starts at 58.8: the access at 50 instead of the one at 60.
+    policy, plan = CapuchinSwap(), queued(12)
+    for _ in range(12):
+        plan = policy.feedback(plan, seen({0: 1.0}))
+    assert isinstance(plan, CapuchinPlan) and plan.moved == {0: 7_200_000}
+    assert plan.prefetches == {(12, 1): (1,), (14, 1): (0,)}
+
+
 def test_feedback_without_anything_late_is_the_same_plan():
     policy = CapuchinSwap()
     plan = policy.plan(there_and_back([3, 3, 3, 3, 3]), COSTS, limits(11))

@@ -6,9 +6,9 @@
                   Where there is no such access the back-access brings the tensor in.
     feedback      a tensor that is late has its SwapInStart moved earlier by 5% of its SwapTime.
 
-Not in the paper: where a replay reads a swapped tensor, that is when it must be back; and when a correction has made an
-iteration slower, feedback ends with the fastest plan so far: a tensor that comes earlier takes memory that others may
-then wait for. Times are whole nanoseconds.
+Not in the paper: where a replay reads a swapped tensor, that is when it must be back. A swap-in that feedback has moved
+moves those before it on the link. And a correction that makes an iteration far slower ends feedback, with the fastest
+plan so far: a tensor that comes earlier takes memory that others may then wait for. Times are whole nanoseconds.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from minidl.memory.trace import TensorId, Trace
 
 FEEDBACK_SHARE = 0.05  # of its SwapTime, by which a late tensor's in-trigger moves
 LATE_SECONDS = 1e-6  # less is not a delay but the clock's grain
-SLOWER = 1.02  # than the fastest iteration so far: not by chance
+SLOWER = 1.1  # than the fastest iteration so far: corrections have led astray
 
 
 @dataclass(frozen=True)
@@ -67,8 +67,8 @@ class CapuchinPlan(Plan):
         wanted_starts = {}
         link_free = self.starts[-1]
         for swap in reversed(self.swap_ins):
-            link_free = min(link_free, self.starts[swap.back]) - swap.time
-            wanted_starts[swap.tensor_id] = link_free - self.moved.get(swap.tensor_id, 0)
+            link_free = min(link_free, self.starts[swap.back]) - swap.time - self.moved.get(swap.tensor_id, 0)
+            wanted_starts[swap.tensor_id] = link_free
         profile = Profile(self.occupied)
         prefetches: dict[AccessKey, list[TensorId]] = {}
         stuck = set()
