@@ -150,7 +150,8 @@ def noise_step(name: str, batch: int, *, side: int | None = None, length: int | 
         tokens = [t.to(where) for t in _tokens(batch, text)]
         optimizer, compute = torch.optim.AdamW(bert.parameters(), lr=LEARNING_RATE), lambda: bert(*tokens)
     else:
-        model = IMAGES[name]().to(where, memory_format=torch.channels_last)  # type: ignore[call-overload]
+        model: Any = IMAGES[name]()  # PyTorch's types know no ``to`` with both arguments
+        model = model.to(where, memory_format=torch.channels_last)
         pixels = torch.empty((batch, 3, side or 224, side or 224), device=where, memory_format=torch.channels_last)
         labels = torch.randint(CLASSES, (batch,), device=where)
         optimizer = torch.optim.SGD(model.parameters(), lr=LEARNING_RATE, momentum=0.9, weight_decay=1e-4)
