@@ -4,10 +4,11 @@ import random
 import weakref
 
 import pytest
-from networks import UNIT, drop, leaf, small_runtime, swap_out
+from networks import UNIT, Training, drop, leaf, small_runtime, swap_out, train
 
 from bench.on_demand import Front, random_branch, seconds, speeds, three_lengths
 from bench.steps import run
+from minidl import Runtime
 from minidl.device import profiles
 from minidl.errors import OutOfMemory
 from minidl.memory import region
@@ -383,3 +384,18 @@ def test_a_host_without_memory_is_no_reason_to_fail_while_lineage_can_make_every
 
 def test_evictions_are_plain_pairs():
     assert victims(resident(7)) == [Eviction(7, Action.SWAP_OUT)]
+
+
+def test_what_survives_an_iteration_keeps_nothing_of_the_calls_that_were_missing_in_it(monkeypatch):
+    noted = []
+    lost = region.lost
+    monkeypatch.setattr(region, "lost", lambda storage: (noted.append(storage.tensor_id), lost(storage))[1])
+    demand = train("mlp", steps=1).demand
+    with Runtime("cpu:virtual", policy="dtr", host_memory=1 << 20,
+                 memory_budget=max(demand.unmanaged_peak_bytes // 2, demand.largest_op_bytes)) as runtime:
+        training = Training(runtime, "mlp", "momentum")
+        for _ in range(4):
+            noted.clear()
+            training.iterate()
+            assert noted  # something was missing, and weights had been read by it
+            assert all(storage.missing_readers is None for storage in runtime.memory.live())

@@ -256,6 +256,8 @@ class Manager(Placer):
         for storage in live:
             storage.access_count = 0
             storage.residency = 1
+            if not failed:
+                storage.missing_readers = None  # nothing is missing now
             if storage in owners:
                 storage.tensor_id = GRADIENT_ID - owners[storage].tensor_id
             elif storage.tensor_id >= 0:
