@@ -6,14 +6,14 @@ survived (gradients, as a rule, which the next iteration frees first). Decides n
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection
 
 from minidl.memory.allocator import Allocator
 from minidl.memory.space import in_flight
 from minidl.memory.storage import IN, OUT, Storage
 
 
-def pack_survivors(allocator: Allocator, storages: Iterable[Storage]) -> None:
+def pack_survivors(allocator: Allocator, storages: Collection[Storage]) -> None:
     """Put everything that has survived where plans expect it, as far as there is room and nothing is being copied."""
     arena = allocator.arena
     others = []
