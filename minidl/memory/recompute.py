@@ -32,11 +32,6 @@ def missing_calls(target: Storage) -> list[Call] | None:
     return [calls[sequence] for sequence in sorted(calls)]
 
 
-def replay_seconds(calls: list[Call]) -> float:
-    """Device time of a replay."""
-    return sum(call.signature.algorithms[0].seconds for call in calls)
-
-
 def reads(calls: list[Call], storages: set[Storage]) -> bool:
     """Whether a replay would read any of these storages' bytes."""
     return bool(storages) and any(s.base in storages for call in calls for s in call.inputs)

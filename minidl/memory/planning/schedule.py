@@ -245,7 +245,7 @@ def simulate(in_ptr, in_idx, out_ptr, out_idx, free_ptr, free_idx, may_ptr, may_
         while first_tail < last_tail and tail_end[first_tail] <= now:
             tails -= tail_size[first_tail]
             first_tail += 1
-        while noting and landed < last_tail and (landed < first_tail or tail_end[landed] <= now):
+        while noting and landed < first_tail:
             notes[out_note[landed], 2] = s - 1
             landed += 1
         if during[s] > budget:
