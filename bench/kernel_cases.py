@@ -6,7 +6,7 @@ A case's sizes stand at the edges of blocks of ``block`` elements: tests make th
 BLOCK; the check of a GPU takes the blocks as they are.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -16,7 +16,7 @@ from bench import formulas as ref
 from minidl import meta as metas
 from minidl import ops
 from minidl.meta import Meta, meta
-from minidl.op import Op
+from minidl.op import Op, Signature
 
 MODULES = (ops.attention, ops.batchnorm, ops.conv, ops.elementwise, ops.embedding, ops.layernorm, ops.linear, ops.loss,
            ops.pool, ops.shape, ops.update)
@@ -113,7 +113,9 @@ def cases(block: int = BLOCK) -> Iterator[Case]:
         yield Case("add_", (shape, shape), np.add)
         yield Case("copy_", (shape, shape), lambda a, b: b)
         yield Case("fill_", (shape,), lambda a, value: np.full(a.shape, value), {"value": 1.5})
-    for a, b in (((4, 1, 3), (5, 1)), ((3,), (2, 70, 3)), ((), (5,))):
+    # The last ones have operands of as many bytes as the result, and of another shape.
+    for a, b in (((4, 1, 3), (5, 1)), ((3,), (2, 70, 3)), ((), (5,)), ((1, block), (block,)), ((block,), (1, block)),
+                 ((1,), ()), ((1, 1, 2 * block + 1), (2 * block + 1,))):
         for name, f in BINARY.items():
             yield Case(name, (a, ("+", b)), f)
     for x, y in (((4, 70, 3), (70, 1)), ((4, 5), ()), ((4, 5), (1, 5)), ((4, 5), (4, 5)), ((2, 3, 4), (3, 1)),
@@ -238,6 +240,11 @@ def cases(block: int = BLOCK) -> Iterator[Case]:
         for onto in ((), (IMAGE,)):
             yield Case("conv2d_dgrad", (y, w, *onto), ref.dgrad_ref, {"x_shape": IMAGE, **window})
         yield Case("conv2d_wgrad", (y, IMAGE), ref.wgrad_ref, {"kernel": kernel, **window})
+
+
+def shared_bytes(name: str, inputs: Sequence[Meta], attrs: dict[str, Any]) -> tuple[tuple[int, int], ...]:
+    """The pairs (output, input) of a call for which the engine may put the output over the input."""
+    return Signature(OPS[name], tuple(inputs), _inferred(OPS[name], *inputs, **attrs), ()).donates
 
 
 CASES = list(cases())

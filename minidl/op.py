@@ -40,7 +40,8 @@ class Op:
     saves     which of the vjp's inputs and outputs are kept, where that depends on what is needed:
               ``(attrs, needs) -> names``; the others arrive as None.
     outputs   names of the outputs. The differentiable one comes first.
-    donates   pairs (output, input): the output may be written over the input's bytes.
+    donates   pairs (output, input): every device's kernel may be given the same address for both, where they have one
+              shape, dtype and layout: each element is read before it is written. Judged for every kernel by the tests.
     mutates   number of inputs -> indices of those written in place (names of such ops end in ``_``).
     view      the outputs are other descriptions of the first input's bytes; nothing is launched.
     volatile  attributes that may differ from one iteration to the next (seeds, rates, step numbers).
@@ -118,10 +119,13 @@ class Signature:
 
 
 def _lie_alike(one: Meta, other: Meta) -> bool:
-    """Whether two dense tensors take the same bytes, and have their elements in the same order."""
-    if one.nbytes != other.nbytes:
+    """Whether each element of two dense tensors has its bytes at the same place, if both start at one address.
+
+    The same bytes in another shape are not enough: a kernel that broadcasts one operand reads it again for later rows.
+    """
+    if one.shape != other.shape or one.dtype is not other.dtype:
         return False
-    return one.contiguous and other.contiguous or (one.shape == other.shape and one.strides == other.strides)
+    return one.contiguous and other.contiguous or one.strides == other.strides
 
 
 class Call:

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 from cuda_simulator import Memory, Simulator, Span
 
-from bench.kernel_cases import CASES, OPS, RANDOM, Case
+from bench.kernel_cases import CASES, OPS, RANDOM, Case, shared_bytes
 from minidl import meta as metas
 from minidl.errors import ShapeError
 from minidl.kernels.cpu import KERNELS as CPU
@@ -135,14 +135,15 @@ def test_the_kernel_equals_the_formula_on_contiguous_and_on_strided_inputs(case,
     check(case, call(case.name, inputs, case.attrs, layout=reversed_in_wider), inputs, dtype)
 
 
-@pytest.mark.parametrize("case", [c for c in HERE if OPS[c.name].donates], ids=str)
-def test_an_output_over_a_donated_input_has_the_same_bytes(case):
-    inputs = case.inputs("float32")
-    plain = call(case.name, inputs, case.attrs)
-    for output, source in OPS[case.name].donates:
-        if source < len(inputs) and inputs[source].shape == plain[output].shape:
-            donated = call(case.name, inputs, case.attrs, donate=(output, source))
-            assert [a.tobytes() for a in donated] == [a.tobytes() for a in plain], f"output {output} over {source}"
+@pytest.mark.parametrize("layout", [None, channels_last])
+@pytest.mark.parametrize(("case", "dtype"), [p for p in EVERY if OPS[p.values[0].name].donates])
+def test_an_output_over_an_input_has_the_same_bytes_wherever_the_engine_may_put_it_there(case, dtype, layout):
+    inputs = case.inputs(dtype)
+    plain = call(case.name, inputs, case.attrs, layout=layout)
+    for output, source in shared_bytes(case.name, [meta(a.shape, metas.DTYPES[a.dtype.name]) for a in inputs],
+                                       case.attrs):
+        donated = call(case.name, inputs, case.attrs, layout=layout, donate=(output, source))
+        assert [a.tobytes() for a in donated] == [a.tobytes() for a in plain], f"output {output} over {source}"
 
 
 @pytest.mark.parametrize("dtype", ["bfloat16", "float16"])

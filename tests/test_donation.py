@@ -13,7 +13,20 @@ from minidl import nn
 from minidl.errors import OutOfMemory
 from minidl.memory.storage import IN, OUT, RECOMPUTE
 from minidl.ops.batchnorm import BATCH_NORM_GRAD, batch_norm
-from minidl.ops.elementwise import DROPOUT, RELU_GRAD, SIGMOID_GRAD, TANH_GRAD, add, exp, mul, relu, scale, tanh
+from minidl.ops.elementwise import (
+    DROPOUT,
+    RELU_GRAD,
+    SIGMOID_GRAD,
+    TANH_GRAD,
+    add,
+    div,
+    exp,
+    mul,
+    relu,
+    scale,
+    sub,
+    tanh,
+)
 from minidl.ops.shape import narrow
 from minidl.ops.update import fill_
 from minidl.runtime import Runtime, parameter
@@ -93,6 +106,23 @@ def test_a_part_of_a_larger_value_is_not_written_over():
         # The sum is as large as what the half is a half of; written over it, it would read what it has just written.
         rows = add(give(half), leaf(runtime, units=2).reshape((2, 64)))
         assert donated(runtime) == [] and values(rows) == {3.0}
+
+
+@pytest.mark.parametrize("op", [add, sub, mul, div])
+@pytest.mark.parametrize("policy", ["passive", "recompute", "dtr", "capuchin", "auto"])
+def test_an_operand_of_as_many_bytes_and_another_shape_is_not_written_over(policy, op):
+    def result(budget: int, policy: str) -> bytes:
+        with Runtime("cpu:virtual", memory_budget=budget, policy=policy, host_memory=1 << 20, poisoned=True) as runtime:
+            a, b = parameter((2, 64)), parameter((64,))
+            a.fill_(2.0)
+            b.fill_(10.0)
+            with minidl.no_grad(), runtime.iteration():
+                # Of 4 units a and b take 3: b goes to the host and comes back, so a [1, 64] result could be put over it.
+                kept = [runtime.tensor(np.zeros(64, np.float32)) for _ in range(3)]
+                found = op(narrow(a, 0, 0, 1), b).numpy().tobytes()
+            del kept
+            return found
+    assert result(4 * UNIT, policy) == result(1 << 20, "none")
 
 
 def test_an_input_that_comes_twice_is_not_written_over():

@@ -148,8 +148,8 @@ class Tracker:
                 op.name, inputs, outputs, seconds,
                 scaled(signature.algorithms, seconds / algorithm.seconds if algorithm.seconds else 1.0),
                 frees=tuple(frees.get(sequence, ())), donated=self._donations.get(sequence, ()),
-                may_donate=tuple((outputs[o], inputs[i]) for o, i in op.donates if i < len(inputs)
-                                 and signature.output_bytes[o] == tensors[inputs[i]].nbytes
+                may_donate=tuple((outputs[o], inputs[i]) for o, i in signature.donates
+                                 if signature.output_bytes[o] == tensors[inputs[i]].nbytes
                                  and inputs.count(inputs[i]) == 1),
                 writes=tuple(inputs[i] for i in written), replayable=op.replayable and op.mutates is None))
         return Trace(tuple(calls), tensors)
