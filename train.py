@@ -3,8 +3,8 @@
     python train.py --model resnet50 --batch 1014
     python train.py --model lenet --data digits --memory-budget 50%
 
-What fits is known before the first step, from twins that have shapes only (``minidl.fit``); what does not is refused
-with the numbers that would do. Exit code 2 means that something asked for cannot be done. See docs/train.md.
+What fits is known before the first step, from twins that have shapes only (``minidl.app.fit``); what does not is
+refused with the numbers that would do. Exit code 2 means that something asked for cannot be done. See docs/train.md.
 """
 
 import sys
@@ -21,24 +21,24 @@ from tqdm import tqdm
 import models
 from minidl import Runtime, current_runtime
 from minidl import device as devices
+from minidl.app.advice import advice
+from minidl.app.files import check_writable, save
+from minidl.app.fit import Setup, default_memory
+from minidl.app.flags import EPOCHS, SYNTHETIC_STEPS, Options, parse
+from minidl.app.inputs import Sequences, read_data
+from minidl.app.interrupt import stop_after_the_step
+from minidl.app.room import require_that_it_fits, settle
+from minidl.app.session import Length, Session, fixed_arguments, refuse_what_cannot_be_kept, require_a_number
+from minidl.app.watch import policy_of, watch
 from minidl.data import AnyBatch, BadFiles, Data, Feed, TextBatch, batches_ahead
 from minidl.data.text import Sentences
 from minidl.device import Device
 from minidl.errors import UserError
-from minidl.fit import Setup, default_memory
 from minidl.memory.ledger import Demand
 from minidl.optim import SGD, Adam, AdamW, Optimizer, Schedule
-from minidl.report.advice import advice
-from minidl.report.cli import EPOCHS, SYNTHETIC_STEPS, Options, parse
-from minidl.report.files import check_writable, save
-from minidl.report.inputs import Sequences, read_data
-from minidl.report.interrupt import stop_after_the_step
 from minidl.report.meter import Meter
 from minidl.report.result import LargestOp, Result
-from minidl.report.room import require_that_it_fits, settle
-from minidl.report.session import Length, Session, fixed_arguments, refuse_what_cannot_be_kept, require_a_number
 from minidl.report.summary import summary
-from minidl.report.watch import policy_of, watch
 from minidl.tensor import Tensor
 from minidl.training import Trainer, detect_anomaly
 from minidl.training.metrics import Score

@@ -1,4 +1,4 @@
-"""What no plan can exceed on sim:p100: the bound of ``minidl.memory.planning.bound`` for known models and batches.
+"""What no plan can exceed on sim:p100: the bound of ``minidl.planning.bound`` for known models and batches.
 
     python -m bench.bounds [--instants N] > bench/results/bounds.md
 
@@ -11,9 +11,9 @@ from time import perf_counter
 from bench.policies import CASES
 from bench.steps import UNLIMITED, training_step
 from minidl import Runtime
-from minidl.memory.plan import Costs
-from minidl.memory.planning.bound import INSTANTS, bound
-from minidl.memory.trace import Trace
+from minidl.plan.costs import Costs
+from minidl.plan.trace import Trace
+from minidl.planning.bound import INSTANTS, bound
 
 
 def unmanaged_trace(name: str, batch: int) -> tuple[Trace, Costs, int]:
@@ -25,7 +25,7 @@ def unmanaged_trace(name: str, batch: int) -> tuple[Trace, Costs, int]:
                 step()
                 trace = runtime.trace()
         profile = runtime.device.profile
-        costs = Costs(1.0 / profile.link_out_bandwidth, 1.0 / profile.link_in_bandwidth, profile.link_latency_s)
+        costs = profile.link_costs
         return trace, costs, profile.memory_bytes
 
 

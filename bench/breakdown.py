@@ -16,10 +16,12 @@ from bench.steps import UNLIMITED, training_step
 from minidl import Runtime
 from minidl import device as devices
 from minidl.device import Device
-from minidl.memory.plan import Costs, Limits, Plan, Policy
-from minidl.memory.policies.capuchin import CapuchinRecompute, CapuchinSwap
 from minidl.memory.switches import Switches
-from minidl.memory.trace import Trace
+from minidl.plan.costs import Costs, Limits
+from minidl.plan.plan import Plan
+from minidl.plan.policy import Policy
+from minidl.plan.trace import Trace
+from minidl.policies.capuchin.policy import CapuchinRecompute, CapuchinSwap
 from minidl.units import format_bytes
 
 STATED_BANDWIDTH = 12e9  # bytes a second: what the paper plans with (section 4.4)

@@ -27,10 +27,9 @@ from statistics import median
 from typing import Any
 
 from bench.cpu_cases import BATCH, CASES, Case, training_step
-from minidl import Runtime
-from minidl.fit import default_memory
-from minidl.memory import policies
-from minidl.memory.policies.auto import Auto
+from minidl import Runtime, policies
+from minidl.app.fit import default_memory
+from minidl.policies.auto.policy import Auto
 from minidl.runtime import Stats
 
 ROOT = Path(__file__).resolve().parent.parent

@@ -13,10 +13,11 @@ from functools import partial
 import models
 from bench.steps import training_step, unmanaged
 from minidl import Runtime
-from minidl.memory.plan import Eviction, Pressure, Residency
-from minidl.memory.policies.auto import Auto
-from minidl.memory.policies.passive import Passive
 from minidl.optim import AdamW
+from minidl.plan.plan import Eviction
+from minidl.plan.policy import Pressure, Residency
+from minidl.policies.auto.policy import Auto
+from minidl.policies.passive import Passive
 from models import bert
 from models.text import Text
 

@@ -12,13 +12,15 @@ from time import perf_counter
 from bench.on_demand import step_of
 from bench.steps import UNLIMITED
 from minidl import Runtime
-from minidl.memory.plan import Costs, Limits, Observation, Plan
-from minidl.memory.policies.auto import Auto
-from minidl.memory.policies.capuchin import Capuchin
-from minidl.memory.trace import Trace
 from minidl.meta import int64
 from minidl.ops.loss import cross_entropy
 from minidl.optim import SGD
+from minidl.plan.costs import Costs, Limits
+from minidl.plan.plan import Plan
+from minidl.plan.policy import Observation
+from minidl.plan.trace import Trace
+from minidl.policies.auto.policy import Auto
+from minidl.policies.capuchin.policy import Capuchin
 from models.resnet import Bottleneck, ResNet
 
 CASES = [("resnet50", 1014), ("resnet152", 798), ("vgg16", 350), ("bert-base", 450)]
@@ -60,7 +62,7 @@ def unmanaged(name: str, batch: int) -> tuple[float, Trace, Costs, int]:
                 trace = runtime.trace()
         seconds = runtime.stats().since(before).seconds
         profile = runtime.device.profile
-        return seconds, trace, Costs.of(profile), profile.memory_bytes
+        return seconds, trace, profile.link_costs, profile.memory_bytes
 
 
 def guided(name: str, batch: int, limit: float) -> tuple[Timed, list[float]]:
@@ -86,7 +88,7 @@ def deep(depth: int) -> tuple[Trace, Costs]:
             labels = runtime.tensor(None, shape=(32,), dtype=int64)
             cross_entropy(model(images), labels).backward()
             optimizer.step()
-            return runtime.trace(), Costs.of(runtime.device.profile)
+            return runtime.trace(), runtime.device.profile.link_costs
 
 
 def planned(trace: Trace, costs: Costs, budget: int) -> float:

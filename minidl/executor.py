@@ -13,7 +13,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from minidl.errors import Unrecoverable, UserError
-from minidl.memory.recompute import missing_calls
+from minidl.memory.lineage import missing_calls
 from minidl.memory.storage import IN, RECOMPUTE, Storage, View
 from minidl.meta import Meta
 from minidl.op import READ, Attrs, Call, Op, Signature
@@ -25,8 +25,8 @@ if TYPE_CHECKING:
     from minidl.memory.guide import Guide
     from minidl.memory.ledger import Ledger
     from minidl.memory.manager import Manager
-    from minidl.memory.trace import Trace
     from minidl.memory.tracker import Tracker
+    from minidl.plan.trace import Trace
 
 
 class Executor:

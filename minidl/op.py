@@ -149,7 +149,7 @@ class Call:
         self.signature = signature
         self.needs: tuple[bool, ...] = ()
         self.saved: tuple[int, ...] = ()
-        self.region: Any = None  # with which other missing calls it hangs together (``memory.region``)
+        self.region: Any = None  # with which other missing calls it hangs together (``memory.neighbourhood``)
 
     def saved_storage(self, index: int) -> Any:
         """The storage behind one index of ``saved``; None if an output's record is gone."""

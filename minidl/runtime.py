@@ -18,21 +18,22 @@ import ml_dtypes  # noqa: F401 - NumPy knows bfloat16 by name from here on
 import numpy as np
 
 from minidl import device as devices
+from minidl import policies
 from minidl.device import dlpack
 from minidl.device.precision import DEFAULT, precision_of
 from minidl.errors import UserError
 from minidl.executor import Executor, activate, current
-from minidl.memory import policies
 from minidl.memory.guide import Guide
 from minidl.memory.ledger import Demand, Ledger
 from minidl.memory.manager import Manager
-from minidl.memory.plan import Costs, Limits, Policy
 from minidl.memory.storage import Storage
 from minidl.memory.switches import ALL_ON, Switches
-from minidl.memory.trace import Trace
 from minidl.memory.tracker import Tracker
 from minidl.meta import DTYPES, DType, Shape, aligned, float32, meta
 from minidl.ops.update import UPLOAD
+from minidl.plan.costs import Limits
+from minidl.plan.policy import Policy
+from minidl.plan.trace import Trace
 from minidl.tensor import Tensor, apply
 from minidl.units import parse_bytes
 
@@ -71,7 +72,7 @@ class Runtime:
     device         "cpu", "cpu:<file.json>", "cpu:virtual", "sim:<profile>", "sim:<file.json>" or a Device
     memory_budget  bytes of device memory, as a number or "16GiB"; the device's capacity by default
     host_memory    bytes of host memory for swapped tensors; the device profile's by default
-    policy         a name of ``minidl.memory.policies.POLICIES`` or a Policy
+    policy         a name of ``minidl.policies.POLICIES`` or a Policy
     precision      "fp32", "tf32" or "bf16": what layers compute in, see ``device.precision``. Of a Device that was made
                    already only the layers' part is decided here
     attention      "auto", "composed" or "fused", see ``Device.attention``; by default as the device has it
@@ -101,8 +102,7 @@ class Runtime:
                                  fuses=switches.fused)
         if self.policy.plans:
             profile = self.device.profile
-            costs = Costs(1.0 / profile.link_out_bandwidth, 1.0 / profile.link_in_bandwidth, profile.link_latency_s)
-            guide = Guide(self.policy, costs, Limits(self.memory.arena.capacity, host), switches,
+            guide = Guide(self.policy, profile.link_costs, Limits(self.memory.arena.capacity, host), switches,
                           peak_flops=profile.peak_flops, measured_iterations=self.device.measured_iterations)
             self.executor.guide = self.memory.guide = guide
         self.keeps_trace = False  # whether ``iteration`` leaves what it did in ``last_trace``

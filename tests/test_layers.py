@@ -15,8 +15,8 @@ import minidl.ops
 from minidl import device
 from minidl.device.profiles import PROFILES
 from minidl.kernels.cpu import KERNELS
-from minidl.memory.policies import POLICIES
 from minidl.op import READ, Op
+from minidl.policies import POLICIES
 
 ROOT = Path(__file__).resolve().parent.parent
 
@@ -24,6 +24,9 @@ ROOT = Path(__file__).resolve().parent.parent
 # name here that it starts with; ``minidl`` itself is what a user imports: all up to the runtime.
 LAYERS: list[tuple[str, ...]] = [
     ("minidl.meta", "minidl.errors", "minidl.units"),
+    ("minidl.plan",),
+    ("minidl.planning",),
+    ("minidl.policies",),
     ("minidl.op",),
     ("minidl.kernels",),
     ("minidl.device",),
@@ -33,8 +36,8 @@ LAYERS: list[tuple[str, ...]] = [
     ("minidl.ops",),
     ("minidl.autograd",),
     ("minidl.runtime", "minidl"),
-    ("minidl.nn", "minidl.optim", "minidl.data", "minidl.checkpoint", "minidl.training", "minidl.report", "minidl.fit",
-     "minidl.calibrate"),
+    ("minidl.nn", "minidl.optim", "minidl.data", "minidl.checkpoint", "minidl.training", "minidl.report", "minidl.lab"),
+    ("minidl.app", "minidl.calibrate"),
     ("models",),
     ("train",),
 ]
@@ -102,7 +105,7 @@ def upward(module: str, source: str) -> list[str]:
 
 
 def test_imports_point_one_way():
-    assert len(MODULES) > 50 and {"minidl", "minidl.op", "minidl.memory.policies.none", "train"} <= MODULES.keys()
+    assert len(MODULES) > 50 and {"minidl", "minidl.op", "minidl.policies.none", "train"} <= MODULES.keys()
     wrong = {module: names for module, path in MODULES.items()
              if (names := upward(module, path.read_text(encoding="utf-8")))}
     assert wrong == {}
@@ -183,7 +186,7 @@ def strings(tree: ast.Module) -> set[str]:
 def test_the_executor_names_no_device_no_policy_and_no_operation():
     tree = ast.parse(MODULES["minidl.executor"].read_text(encoding="utf-8"))
     run_time = {name for name in imports(tree) if name.startswith("minidl")}
-    forbidden = ("minidl.device", "minidl.kernels", "minidl.memory.policies", "minidl.memory.manager", "minidl.ops")
+    forbidden = ("minidl.device", "minidl.kernels", "minidl.policies", "minidl.memory.manager", "minidl.ops")
     assert not any(name.startswith(forbidden) for name in run_time), run_time
     names = {*all_ops(), *POLICIES, *PROFILES, "cpu", "sim", "cuda"}
     assert not names & strings(tree)

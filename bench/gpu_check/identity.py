@@ -9,9 +9,9 @@ from typing import Any
 
 from bench.gpu_check.setting import RESERVE_BYTES, Record, Setting, Training, kept_bytes
 from bench.gpu_check.steps import Network, program
-from minidl.memory import policies
-from minidl.memory.plan import Policy
-from minidl.memory.policies.auto import Auto
+from minidl import policies
+from minidl.plan.policy import Policy
+from minidl.policies.auto.policy import Auto
 from minidl.runtime import Stats
 
 ROUNDS = 1  # plans that ``auto`` tries

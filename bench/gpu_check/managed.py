@@ -12,8 +12,8 @@ from typing import Any
 from bench.gpu_check.setting import RESERVE_BYTES, Record, Setting, Training, runtime_on
 from bench.gpu_check.steps import Network, program
 from minidl import Runtime
-from minidl.memory.formats import trace_to_json
-from minidl.memory.policies.auto import Auto
+from minidl.plan.formats import trace_to_json
+from minidl.policies.auto.policy import Auto
 
 UNMANAGED_STEPS = 5
 LAST = 3  # iterations whose median is the speed that was reached

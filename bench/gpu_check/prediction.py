@@ -11,12 +11,12 @@ from bench.gpu_check.managed import LAST, course, iterate, trace_path
 from bench.gpu_check.samples import fitted_profile, from_data
 from bench.gpu_check.setting import Record, Setting, Training, runtime_on
 from bench.gpu_check.steps import Network
+from minidl.app.fit import UNLIMITED
 from minidl.device import create, profiles
-from minidl.fit import UNLIMITED
-from minidl.memory.formats import trace_from_json
-from minidl.memory.plan import Costs
-from minidl.memory.planning.bound import bound
-from minidl.memory.policies.auto import Auto
+from minidl.plan.costs import Costs
+from minidl.plan.formats import trace_from_json
+from minidl.planning.bound import bound
+from minidl.policies.auto.policy import Auto
 
 PROFILE = "profile.json"
 WITHIN = 0.10  # of the measured step times, that the simulator's are to be
@@ -39,7 +39,7 @@ def measure(setting: Setting, record: Record) -> None:
     path = setting.folder / PROFILE
     path.write_text(profiles.to_json(profile), encoding="utf-8")
     record.put("profile", str(path), f"profile of {len(taken)} calls: use it as --device sim:{path}")
-    costs = Costs(1.0 / profile.link_out_bandwidth, 1.0 / profile.link_in_bandwidth, profile.link_latency_s)
+    costs = profile.link_costs
     name = f"sim:{path}"
     for training in setting.sizes.speed:
         seen = found["speed"].get(f"{training.name} in tf32")

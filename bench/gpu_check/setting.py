@@ -16,8 +16,8 @@ from typing import Any
 from bench.gpu_check.poison import poison_outputs
 from minidl import Runtime
 from minidl import device as devices
+from minidl.app.fit import UNLIMITED
 from minidl.device import Device, DryDevice
-from minidl.fit import UNLIMITED
 from minidl.memory.ledger import Demand
 
 PRECISIONS = ("tf32", "bf16")

@@ -11,6 +11,7 @@ from statistics import median
 from time import perf_counter
 from typing import Any
 
+from minidl.app.fit import CPU_BUDGET_SHARE, CPU_HOST_SHARE, free_memory
 from minidl.calibrate import fitting
 from minidl.calibrate.fitting import Sample
 from minidl.calibrate.workloads import QUICK, THOROUGH, Workload
@@ -19,7 +20,6 @@ from minidl.device.device import Operand, Timed
 from minidl.device.fitted import keys, terms
 from minidl.device.profiles import Profile
 from minidl.device.threads import ThreadedCpuDevice
-from minidl.fit import CPU_BUDGET_SHARE, CPU_HOST_SHARE, free_memory
 from minidl.meta import Algorithm, Cost, Meta
 from minidl.runtime import Runtime
 

@@ -19,12 +19,12 @@ from typing import Any
 from minidl.checkpoint.safetensors import CorruptFile
 from minidl.checkpoint.store import Checkpoint
 from minidl.errors import UserError
-from minidl.memory.formats import SavedPlan, plan_from_json, plan_to_json, trace_from_json, trace_to_json
-from minidl.memory.plan import Plan
-from minidl.memory.trace import Trace
 from minidl.nn import Module
 from minidl.ops.update import upload_
 from minidl.optim import Optimizer
+from minidl.plan.formats import SavedPlan, plan_from_json, plan_to_json, trace_from_json, trace_to_json
+from minidl.plan.plan import Plan
+from minidl.plan.trace import Trace
 from minidl.runtime import Runtime
 from minidl.tensor import Tensor
 

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from minidl.errors import UserError
+from minidl.plan.costs import Costs
 
 KINDS = ("conv", "winograd", "fft", "matmul", "elementwise", "reduce", "pool", "copy")
 TERMS = ("calls", "flops", "bytes", "far_bytes", "columns", "weights")  # of work, in ``rates``
@@ -66,6 +67,11 @@ class Profile:
     rates_of: str = "cpu"
     cudnn_plans: str = ""
     bf16_flops: float = 0.0
+
+    @property
+    def link_costs(self) -> Costs:
+        """What a copy costs: seconds a byte each way, and the latency."""
+        return Costs(1.0 / self.link_out_bandwidth, 1.0 / self.link_in_bandwidth, self.link_latency_s)
 
     def __post_init__(self) -> None:
         missing = [kind for kind in KINDS if kind not in self.efficiency]

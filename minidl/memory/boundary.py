@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Collection
 
-from minidl.memory.allocator import Allocator
+from minidl.memory.copies import Allocator
 from minidl.memory.space import in_flight
 from minidl.memory.storage import IN, OUT, Storage
 

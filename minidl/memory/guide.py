@@ -13,12 +13,14 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from statistics import median
 
-from minidl.memory.plan import AccessKey, Action, Costs, Limits, Observation, Plan, Policy, ResidencyKey
-from minidl.memory.planning.static import with_static_times
 from minidl.memory.storage import Storage, TensorId
 from minidl.memory.switches import Switches
-from minidl.memory.trace import Trace, typical
 from minidl.op import Signature
+from minidl.plan.costs import Costs, Limits
+from minidl.plan.plan import AccessKey, Action, Plan, ResidencyKey
+from minidl.plan.policy import Observation, Policy
+from minidl.plan.static import with_static_times
+from minidl.plan.trace import Trace, typical
 
 DRIFT = 1.1  # how far a copy's time may be from what plans were made for
 DRIFT_ITERATIONS = 3  # in a row, before they are made anew: a single one may have been disturbed

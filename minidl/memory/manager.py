@@ -12,17 +12,18 @@ from threading import get_ident
 from minidl.device.clock import COMPUTE
 from minidl.device.device import Device
 from minidl.errors import Unrecoverable
-from minidl.memory import region
+from minidl.memory import neighbourhood as region
 from minidl.memory.arena import Block
 from minidl.memory.boundary import pack_survivors
 from minidl.memory.guide import Actions, Returns
+from minidl.memory.lineage import missing_calls, reads
 from minidl.memory.placing import Placer
-from minidl.memory.plan import AccessKey, Action, Policy
-from minidl.memory.recompute import missing_calls, reads
 from minidl.memory.space import in_flight
 from minidl.memory.storage import IN, OUT, RECOMPUTE, SWAPPING_IN, SWAPPING_OUT, Storage, TensorId
 from minidl.memory.switches import Switches
 from minidl.memory.tracker import GRADIENT_ID, SURVIVOR_STEP, Tracker
+from minidl.plan.plan import AccessKey, Action
+from minidl.plan.policy import Policy
 
 
 class Manager(Placer):

@@ -17,12 +17,13 @@ from minidl.errors import OutOfMemory
 from minidl.memory import donation
 from minidl.memory.arena import Block
 from minidl.memory.guide import NOWHERE
-from minidl.memory.plan import Action, Policy
 from minidl.memory.space import Space
 from minidl.memory.storage import IN, OUT, RECOMPUTE, Storage
 from minidl.memory.switches import Switches
 from minidl.memory.tracker import Tracker
 from minidl.meta import Algorithm, aligned
+from minidl.plan.plan import Action
+from minidl.plan.policy import Policy
 
 
 class Placer(Space):

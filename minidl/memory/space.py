@@ -14,17 +14,18 @@ from threading import get_ident
 
 from minidl.device.device import Device
 from minidl.errors import OutOfMemory
-from minidl.memory import region
-from minidl.memory.allocator import Allocator, storage_of
+from minidl.memory import neighbourhood as region
 from minidl.memory.arena import Block, between
+from minidl.memory.copies import Allocator, storage_of
 from minidl.memory.guide import Guide
-from minidl.memory.plan import Action, Costs, Policy, Pressure, Residency
-from minidl.memory.recompute import missing_calls, reads
+from minidl.memory.lineage import missing_calls, reads
 from minidl.memory.storage import IN, OUT, RECOMPUTE, SWAPPING_IN, SWAPPING_OUT, Storage
 from minidl.memory.switches import Switches
 from minidl.memory.tracker import Tracker
 from minidl.meta import aligned
 from minidl.op import Call
+from minidl.plan.plan import Action
+from minidl.plan.policy import Policy, Pressure, Residency
 from minidl.units import format_bytes
 
 MOST_WEIGHED = 400  # tensors that are priced for one allocation, unless all must go
@@ -97,7 +98,7 @@ class Space:
             evictable = self._worth_weighing(pinned, need) if self.policy.weighs_recomputation else \
                 self._evictable(pinned)
             host = self.allocator.host
-            pressure = Pressure(need, host.capacity, host.capacity - host.used_bytes, Costs.of(self.device.profile))
+            pressure = Pressure(need, host.capacity, host.capacity - host.used_bytes, self.device.profile.link_costs)
             ranking = self.policy.victims([self._residency(storage) for storage in evictable.values()], pressure)
             willing = {evictable[tensor_id]: action for tensor_id, action in ranking if tensor_id in evictable}
             for storage, action in list(willing.items()):

@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from minidl.memory.storage import Storage, TensorId
-from minidl.memory.trace import Trace, TraceCall, TraceTensor, scaled
+from minidl.plan.trace import Trace, TraceCall, TraceTensor, scaled
 
 SURVIVOR_STEP = 1 << 40  # added to the id of a tensor that outlives its iteration, once for each it outlives
 GRADIENT_ID = 1 << 62  # less a parameter's id: its gradient, once that has outlived the iteration that made it

@@ -1,1 +1,1 @@
-"""What train.py takes and tells: its flags, the bar, the closing summary, the JSON file."""
+"""What people look at: the closing summary, explanations of plans, comparisons of two plans."""

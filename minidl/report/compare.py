@@ -12,9 +12,8 @@ import sys
 from collections.abc import Sequence
 
 from minidl.errors import UserError
-from minidl.memory.formats import SavedPlan
-from minidl.memory.plan import AccessKey, Action
-from minidl.report.watch import read_plan
+from minidl.plan.formats import SavedPlan, read_plan
+from minidl.plan.plan import AccessKey, Action
 from minidl.units import format_bytes
 
 ROWS = 20

@@ -19,10 +19,11 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from minidl.memory.guide import Followed, Returns
-from minidl.memory.plan import AccessKey, Action, Costs, Plan
-from minidl.memory.planning.lifetimes import Lifetimes
-from minidl.memory.planning.msps import Candidate, lineage
-from minidl.memory.trace import TensorId, Trace
+from minidl.plan.costs import Costs
+from minidl.plan.plan import AccessKey, Action, Plan
+from minidl.plan.trace import TensorId, Trace
+from minidl.planning.lifetimes import Lifetimes
+from minidl.policies.capuchin.msps import Candidate, lineage
 from minidl.units import format_bytes
 
 

@@ -10,9 +10,9 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from minidl.memory.trace import TensorId, Trace
 from minidl.memory.tracker import Tracker
 from minidl.nn import Module
+from minidl.plan.trace import TensorId, Trace
 
 
 class LayerNames:

@@ -1,0 +1,243 @@
+"""What fits: the smallest budget, the largest batch. Found by trials on twins, never on the device itself.
+
+A twin has the device's profile and algorithms, the budget and the policy, and shapes instead of values: what runs out
+of memory there would run out of memory in earnest, and nowhere else. Searches start from a dry run's demand, which
+grows almost linearly with the batch, and take fitting to be monotone: a smaller batch, or a larger budget, fits too.
+Their answers were tried, and so were their neighbours that do not fit. Knows no model and no data.
+"""
+
+import os
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Any
+
+from minidl import policies
+from minidl.device import Device, DryDevice
+from minidl.device.precision import DEFAULT
+from minidl.errors import OutOfMemory, UserError
+from minidl.memory.ledger import Demand
+from minidl.meta import ALIGNMENT
+from minidl.runtime import Runtime
+from minidl.units import format_bytes
+
+ITERATIONS = 2  # the first has no gradients yet; from the second on all are alike
+UNLIMITED = 1 << 50  # bytes; more than any step needs, and nothing on a twin
+FIRST_BUDGET_STEP = 1 << 20  # bytes; where a search for the smallest budget begins
+CPU_BUDGET_SHARE, CPU_HOST_SHARE = 0.6, 0.3  # of the machine's free memory, of which both are taken
+
+Program = Callable[[int], Callable[[], Any]]
+
+
+@dataclass(frozen=True, slots=True)
+class Shortage:
+    """Why a step did not fit: the operation at which it failed, and whether the host had no room left either."""
+
+    op: str
+    text: str
+    host_full: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Trial:
+    """How a few iterations on a twin went."""
+
+    shortage: Shortage | None
+    swapped_out_bytes: int
+    recomputed_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class Setup:
+    """All that decides what fits, except for the batch and the budget.
+
+    program      makes, for a batch, the model in the current runtime, and returns a step that it may run on shapes
+                 alone and that keeps no tensors
+    device       is asked for its profile and its algorithms only; nothing is launched on it
+    host_memory  bytes for swapped tensors, and for batches that are made ahead of the step
+    ahead        how many bytes the latter take, for a batch
+    """
+
+    program: Program
+    device: Device
+    policy: str
+    host_memory: int
+    precision: str = DEFAULT
+    seed: int = 0
+    ahead: Callable[[int], int] = lambda batch: 0
+
+    def for_tensors(self, batch: int) -> int:
+        """Host memory for swapped tensors, at a batch."""
+        return max(self.host_memory - self.ahead(batch), 0)
+
+    def demand(self, batch: int) -> Demand:
+        """What an unmanaged step needs, and its largest operation."""
+        with Runtime(DryDevice(self.device), memory_budget=UNLIMITED, policy="none", precision=self.precision,
+                     seed=self.seed) as twin:
+            return twin.dry_run(self.program(batch))
+
+    def trial(self, batch: int, budget_bytes: int) -> Trial:
+        """Run a few iterations on a twin."""
+        twin = Runtime(DryDevice(self.device), memory_budget=budget_bytes, host_memory=self.for_tensors(batch),
+                       policy=self.policy, precision=self.precision, seed=self.seed)
+        shortage = None
+        try:
+            with twin:
+                step = self.program(batch)
+                for _ in range(ITERATIONS):
+                    step()
+        except OutOfMemory as error:
+            shortage = Shortage(error.op, str(error), "host memory is full" in str(error))
+        stats = twin.stats()
+        return Trial(shortage, stats.swapped_out_bytes, stats.recomputed_bytes)
+
+    def unmanaged_seconds(self, batch: int) -> float | None:
+        """Modelled seconds of a step with unlimited memory; None for a device that is not simulated."""
+        if self.device.has_values:
+            return None
+        unused = type(self.device)(self.device.name, self.device.profile)
+        with Runtime(unused, memory_budget=UNLIMITED, policy="none",
+                     precision=self.precision, attention=self.device.attention, seed=self.seed) as runtime:
+            step = self.program(batch)
+            step()
+            start = runtime.stats().seconds
+            step()
+            return runtime.stats().seconds - start
+
+    def needed_bytes(self, demand: Demand) -> int:
+        """The budget below which a step of this demand cannot run under the policy, whatever the host holds."""
+        manages = policies.create(self.policy).moves_tensors
+        needed = demand.largest_op_bytes if manages else demand.unmanaged_peak_bytes
+        return needed + self.device.reserved_bytes
+
+    def short_of_host(self, batch: int, budget_bytes: int, recomputed_bytes: int) -> bool:
+        """Whether a policy that swaps had to recompute so much for want of host memory: more of it would help."""
+        if not recomputed_bytes or policies.create(self.policy).weighs_recomputation:
+            return False
+        roomy = replace(self, host_memory=UNLIMITED).trial(batch, budget_bytes)
+        return roomy.recomputed_bytes < recomputed_bytes
+
+
+@dataclass(frozen=True, slots=True)
+class LargestBatch:
+    """The largest batch that fits (0: none does), and what forbids the next: for people, with its numbers."""
+
+    batch: int
+    limit: str
+
+
+def smallest_budget(setup: Setup, batch: int) -> int:
+    """Bytes with which a step runs; with one unit of alignment less it does not."""
+    def fits(budget_bytes: int) -> bool:
+        return setup.trial(batch, budget_bytes).shortage is None
+
+    enough = setup.needed_bytes(setup.demand(batch))
+    if fits(enough):
+        return enough
+    # Fragmentation, or a full host: what is needed at once was not enough.
+    too_little, step = enough, FIRST_BUDGET_STEP
+    while not fits(enough := too_little + step):
+        if enough > UNLIMITED:
+            raise UserError("no memory budget would do")
+        too_little, step = enough, 2 * step
+    while enough - too_little > ALIGNMENT:
+        middle = (too_little + enough) // (2 * ALIGNMENT) * ALIGNMENT
+        too_little, enough = (too_little, middle) if fits(middle) else (middle, enough)
+    return enough
+
+
+def largest_batch(setup: Setup, budget_bytes: int, *, most: int = 1 << 30, full_host: bool = False) -> LargestBatch:
+    """The largest batch, up to ``most``, whose step runs in a budget.
+
+    A policy that only swaps is taken at its word: what runs only because tensors are recomputed when the host is full
+    does not count, unless with ``full_host``. One that plans weighs both.
+    """
+    limits: dict[int, str] = {most + 1: f"there is no more than {most}"}
+    full_host = full_host or policies.create(setup.policy).plans
+
+    def fits(batch: int) -> bool:
+        if batch > most:
+            return False
+        trial = setup.trial(batch, budget_bytes)
+        if trial.shortage is not None:
+            limits[batch] = _limit(setup, batch, budget_bytes, trial.shortage)
+        elif not full_host and setup.short_of_host(batch, budget_bytes, trial.recomputed_bytes):
+            limits[batch] = f"a batch of {batch} needs more than the {format_bytes(setup.host_memory)} of host memory"
+        return batch not in limits
+
+    batch = _largest(fits, guess=_promising(setup, budget_bytes, most, full_host), most=most)
+    return LargestBatch(batch, limits[batch + 1])
+
+
+def _limit(setup: Setup, batch: int, budget_bytes: int, shortage: Shortage) -> str:
+    if shortage.host_full:
+        return f"a batch of {batch} needs more than the {format_bytes(setup.host_memory)} of host memory"
+    demand = setup.demand(batch)
+    if policies.create(setup.policy).moves_tensors:
+        return (f"at {batch} {demand.largest_op} alone needs {format_bytes(demand.largest_op_bytes)} of the "
+                f"{format_bytes(budget_bytes)}")
+    return (f"at {batch} a step needs {format_bytes(demand.unmanaged_peak_bytes)} of the "
+            f"{format_bytes(budget_bytes)}, and policy {setup.policy!r} evicts nothing")
+
+
+def _promising(setup: Setup, budget_bytes: int, most: int, full_host: bool) -> int:
+    """About the largest batch that fits, going by demand alone: the working set, and what device and host hold."""
+    policy = policies.create(setup.policy)
+    swaps = policy.moves_tensors and not policy.weighs_recomputation and not full_host
+
+    def may_fit(batch: int) -> bool:
+        demand = setup.demand(batch)
+        return batch <= most and setup.needed_bytes(demand) <= budget_bytes and (
+            not swaps or demand.unmanaged_peak_bytes <= budget_bytes + setup.host_memory)
+
+    few, more = 64, 128
+    growth = (setup.demand(more).unmanaged_peak_bytes - setup.demand(few).unmanaged_peak_bytes) / (more - few)
+    held = budget_bytes + (setup.host_memory if swaps else 0)
+    return _largest(may_fit, guess=min(most, max(1, int(held / max(growth, 1.0)))), most=most)
+
+
+def _largest(holds: Callable[[int], bool], *, guess: int, most: int) -> int:
+    """The largest n <= ``most`` with holds(n), 0 if there is none: by growing steps from the guess, then bisection."""
+    low, high, step = 0, most + 1, 1  # holds(low), not holds(high)
+    number = min(max(guess, 1), most)
+    if holds(number):
+        low = number
+        while low < most:
+            number = min(low + step, most)
+            if not holds(number):
+                high = number
+                break
+            low, step = number, 2 * step
+    else:
+        high = number
+        while high > 1:
+            number = max(high - step, 1)
+            if holds(number):
+                low = number
+                break
+            high, step = number, 2 * step
+    while high - low > 1:
+        number = (low + high) // 2
+        low, high = (number, high) if holds(number) else (low, number)
+    return low
+
+
+def default_memory(device: Device) -> tuple[int, int]:
+    """(budget, host memory) in bytes when none are given: the profile's. A device with values takes both from this
+    machine's memory, so there they are not above shares of what is free."""
+    budget, host = device.profile.memory_bytes, device.profile.host_memory_bytes
+    free = free_memory()
+    if device.has_values and free is not None:
+        budget, host = min(budget, int(free * CPU_BUDGET_SHARE)), min(host, int(free * CPU_HOST_SHARE))
+    return budget, host
+
+
+def free_memory() -> int | None:
+    """Bytes of this machine's memory that programs may still take; None where the system does not say."""
+    try:
+        with open("/proc/meminfo", encoding="ascii") as lines:
+            for line in lines:
+                if line.startswith("MemAvailable:"):
+                    return int(line.split()[1]) * 1024
+        return os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    except (OSError, ValueError, AttributeError):
+        return None

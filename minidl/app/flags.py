@@ -1,0 +1,283 @@
+"""The flags of train.py, by the names that timm and torchvision give them. Checks each alone; knows no model."""
+
+import argparse
+import os
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from difflib import get_close_matches
+from pathlib import Path
+from typing import NoReturn
+
+from minidl.app import kinds
+from minidl.app.kinds import Share
+from minidl.app.run_folder import ARGUMENTS, AUTO, folder_of, read_arguments
+from minidl.device.device import ATTENTION
+from minidl.device.precision import DEFAULT, PRECISIONS
+from minidl.errors import UserError
+from minidl.memory.switches import Switches
+from minidl.optim import SHAPES
+from minidl.policies import POLICIES
+from minidl.report.result import KEYS
+
+SYNTHETIC_STEPS = 10
+SYNTHETIC_BATCH = 32
+EPOCHS = 15
+DIGITS_BATCH = 24  # half of the unmanaged peak is enough for lenet at this one
+OPTIMIZERS = ("sgd", "momentum", "adam", "adamw")
+VOCAB_SIZE = 4000
+WORKERS = 8  # at most, unless asked for
+DECAYED = ("all", "matrices")
+BAD_FILES = ("error", "skip")
+KEPT_CHECKPOINTS = 3
+EXPLAINED = 20  # tensors
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """What the command line says. None: not given; ``batch`` None: as large as fits."""
+
+    model: str
+    weights: str | None
+    list_models: bool
+    image_size: int | None
+    num_classes: int | None
+    data: str
+    workers: int
+    on_bad_file: str
+    sequence_length: int | None
+    vocab: str | None
+    vocab_size: int | None
+    token_file: str | None
+    batch: int | None
+    steps: int | None
+    epochs: int | None
+    seed: int
+    optimizer: str | None
+    lr: float | None
+    momentum: float | None
+    weight_decay: float
+    decay: str
+    schedule: str
+    warmup_steps: int
+    decay_steps: int
+    decay_rate: float
+    clip_grad: float | None
+    accumulate: int
+    label_smoothing: float
+    detect_anomaly: bool
+    device: str
+    precision: str
+    attention: str
+    cupti: bool
+    policy: str
+    memory_budget: int | Share | None
+    host_memory: int | None
+    plan: str | None
+    decoupled_swap: bool
+    collective: bool
+    feedback: bool
+    measured_times: bool
+    fused: bool
+    explain: int | None
+    save_plan: str | None
+    save_trace: str | None
+    json: str | None
+    save: str | None
+    run: str | None
+    resume: str | None
+    checkpoint_every: int | None
+    keep: int
+    arguments: tuple[str, ...] = field(default=(), compare=False)  # the words of the command line
+
+    @property
+    def skips_bad_files(self) -> bool:
+        return self.on_bad_file == "skip"
+
+    @property
+    def switches(self) -> Switches:
+        return Switches(decoupled_swap=self.decoupled_swap, collective=self.collective, feedback=self.feedback,
+                        measured_times=self.measured_times, fused=self.fused)
+
+    @property
+    def manager(self) -> str:
+        """What decides about memory, for people."""
+        return f"plan {self.plan}" if self.plan else f"policy {self.policy}"
+
+
+def parse(arguments: Sequence[str] | None) -> Options:
+    """Read a command line. Raises UserError; ``--help`` ends the program.
+
+    With ``--resume`` it begins with the words of the run that goes on: what is given now counts more.
+    """
+    parser = _parser()
+    words = list(sys.argv[1:] if arguments is None else arguments)
+    known, unknown = parser.parse_known_args(words)
+    folder = _resumed_folder(known.run, known.resume)
+    if folder is not None and not unknown:
+        earlier = read_arguments(folder)
+        words = earlier if earlier[len(earlier) - len(words):] == words else earlier + words
+        known, unknown = parser.parse_known_args(words)
+        known.run = str(folder)
+    if unknown:
+        flags = [flag for action in parser._actions for flag in action.option_strings]
+        near = get_close_matches(unknown[0].split("=")[0], flags, n=3)
+        hint = f"; did you mean {' or '.join(near)}?" if near else "; see --help"
+        raise UserError(f"unknown argument {unknown[0]}{hint}")
+    values = vars(known)
+    values.setdefault("batch", DIGITS_BATCH if known.data == "digits" else SYNTHETIC_BATCH)
+    if known.plan:
+        known.policy = "passive"  # beneath the plan; it decides what fits
+    options = Options(**values, arguments=tuple(words))
+    if options.run is None and (options.resume or options.checkpoint_every):
+        raise UserError("checkpoints are kept in a run folder: give --run DIR")
+    if options.data == "synthetic" and options.epochs is not None:
+        raise UserError("synthetic data has no epochs: give --steps")
+    if options.vocab is not None and options.vocab_size is not None:
+        raise UserError("--vocab-size is for a vocabulary that is trained, and --vocab names one")
+    if options.optimizer in ("adam", "adamw") and options.momentum is not None:
+        raise UserError(f"{options.optimizer} takes no --momentum")
+    if options.plan is None and not POLICIES[options.policy].plans:
+        for flag, value in (("--explain", options.explain), ("--save-plan", options.save_plan)):
+            if value is not None:
+                raise UserError(f"{flag}: policy {options.policy} makes no plans; auto and capuchin do")
+    if options.batch is None and isinstance(options.memory_budget, Share):
+        raise UserError("--batch max needs a --memory-budget in bytes: a percentage is one of the peak at a batch")
+    return options
+
+
+def _resumed_folder(run: str | None, resume: str | None) -> Path | None:
+    """The folder whose run is to go on, if there is one already. Raises UserError."""
+    if resume is None or (resume == AUTO and run is None):
+        return None
+    if resume != AUTO:
+        return folder_of(resume)[0]
+    return Path(run or "") if (Path(run or "") / ARGUMENTS).exists() else None
+
+
+class _Parser(argparse.ArgumentParser):
+    """Errors are raised, so that they are shown like all others."""
+
+    def error(self, message: str) -> NoReturn:
+        raise UserError(message)
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = _Parser(prog="train.py", allow_abbrev=False, formatter_class=argparse.RawDescriptionHelpFormatter,
+                     description="Train a network in as much memory as you allow it.",
+                     epilog="keys of --json, null where the device has none:\n" + "\n".join(
+                         f"  {key:21} {meaning}" for key, meaning in KEYS.items()))
+    group = parser.add_argument_group("model")
+    group.add_argument("--model", default="resnet50", metavar="NAME",
+                       help="one of --list-models, or package.module:function for one of your own "
+                            "(default: resnet50)")
+    group.add_argument("--list-models", action="store_true", help="print the names of all models, and leave")
+    group.add_argument("--weights", metavar="FILE.safetensors",
+                       help="start from these parameters, by the names of torchvision, timm or Hugging Face")
+    group.add_argument("--image-size", "--img-size", type=kinds.whole, metavar="PIXELS",
+                       help="a side (default: the model's; with digits at most 32, with shapes 64)")
+    group.add_argument("--num-classes", type=kinds.whole, metavar="N", help="(default: the data's, or the model's)")
+
+    group = parser.add_argument_group("data and length")
+    group.add_argument("--data", default="synthetic", metavar="PATH|digits|shapes|synthetic",
+                       help="a folder or file of images or text (docs/data.md), scikit-learn's digits, generated "
+                            "shapes with masks, or noise, to study memory and time (default: synthetic)")
+    group.add_argument("--workers", "-j", type=kinds.whole, default=min(WORKERS, os.cpu_count() or 1), metavar="N",
+                       help="threads that decode images; no result depends on it "
+                            f"(default: the cores, at most {WORKERS})")
+    group.add_argument("--on-bad-file", choices=BAD_FILES, default="error",
+                       help="stop at a broken file, or leave it out and count it (default: error)")
+    group.add_argument("--sequence-length", type=kinds.whole, metavar="N", help="tokens (default: the model's)")
+    group.add_argument("--vocab", metavar="FILE", help="word pieces, one a line (default: trained on the text)")
+    group.add_argument("--vocab-size", type=kinds.whole, metavar="N",
+                       help=f"how many to train, at most (default: {VOCAB_SIZE})")
+    group.add_argument("--token-file", metavar="FILE",
+                       help="where the text is kept as numbers (default: beside it, *.tokens)")
+    group.add_argument("--batch", "--batch-size", "-b", type=kinds.batch, default=argparse.SUPPRESS,
+                       metavar="N|max", help="images, or sequences, a step; max: the largest that budget and policy "
+                                             f"allow (default: {SYNTHETIC_BATCH}; with digits {DIGITS_BATCH})")
+    length = group.add_mutually_exclusive_group()
+    length.add_argument("--steps", type=kinds.whole, metavar="N",
+                        help=f"(default: {SYNTHETIC_STEPS} with synthetic data)")
+    length.add_argument("--epochs", type=kinds.whole, metavar="N", help=f"(default: {EPOCHS}, where data has an end)")
+    group.add_argument("--seed", type=kinds.count, default=0, metavar="N",
+                       help="all random numbers follow from it (default: 0)")
+
+    group = parser.add_argument_group("optimizer")
+    group.add_argument("--optimizer", "--opt", choices=OPTIMIZERS, default=None,
+                       help="(default: momentum, which is sgd with --momentum 0.9; for text adamw)")
+    group.add_argument("--lr", type=kinds.rate, metavar="RATE", help="learning rate (default: 0.05; adam 0.001)")
+    group.add_argument("--momentum", type=kinds.rate, metavar="M", help="(default: 0.9; sgd 0)")
+    group.add_argument("--weight-decay", "--wd", type=kinds.rate, default=1e-4, metavar="W", help="(default: 1e-4)")
+    group.add_argument("--decay", choices=DECAYED, default="all",
+                       help="what the weight decay is for; matrices: not for biases and norms (default: all)")
+    group.add_argument("--schedule", "--sched", "--lr-scheduler", choices=SHAPES, default="constant",
+                       help="of the learning rate (default: constant)")
+    group.add_argument("--warmup-steps", type=kinds.count, default=0, metavar="N",
+                       help="in which the learning rate grows to --lr (default: 0)")
+    group.add_argument("--decay-steps", type=kinds.whole, default=1000, metavar="N",
+                       help="with --schedule step, how often the learning rate falls (default: 1000)")
+    group.add_argument("--decay-rate", type=kinds.rate, default=0.1, metavar="R",
+                       help="and to what part (default: 0.1)")
+    group.add_argument("--clip-grad", "--clip-grad-norm", type=kinds.positive, metavar="NORM",
+                       help="scale gradients down so that their global norm is at most this")
+    group.add_argument("--grad-accum-steps", dest="accumulate", type=kinds.whole, default=1, metavar="N",
+                       help="add up the gradients of N batches for one step (default: 1)")
+    group.add_argument("--label-smoothing", "--smoothing", type=kinds.part, default=0.0, metavar="E",
+                       help="part of the target that all classes share (default: 0)")
+    group.add_argument("--detect-anomaly", action="store_true",
+                       help="look at every result, and name the first operation that makes NaN (slow)")
+
+    group = parser.add_argument_group("device and memory")
+    group.add_argument("--device", default="auto", metavar="auto|cuda|cpu|sim:NAME",
+                       help="sim:p100, sim:h100, ... compute no values, but know memory exactly and model time "
+                            "(default: auto, which is cpu with real data and sim:p100 with synthetic)")
+    group.add_argument("--attention", choices=ATTENTION, default=ATTENTION[0],
+                       help="as one operation, which keeps no scores (fused), or as products and a softmax (default: "
+                            "auto, which is fused on a GPU where cuDNN has it, and composed elsewhere)")
+    group.add_argument("--precision", type=kinds.precision, default=DEFAULT, metavar="|".join(PRECISIONS),
+                       help="fp32: exact; tf32: products on tensor cores, where a GPU has them for fp32; bf16: half "
+                            f"the memory for activations, parameters in fp32 (default: {DEFAULT})")
+    group.add_argument("--cupti", action="store_true",
+                       help="with --device cuda, time the kernels themselves in the iteration that plans are made from "
+                            "(needs cupti-python)")
+    group.add_argument("--memory-budget", type=kinds.budget, metavar="16GiB|50%",
+                       help="device memory, in bytes or as a part of what an unmanaged run needs "
+                            "(default: the device's; on cpu at most 60%% of the free memory)")
+    group.add_argument("--host-memory", type=kinds.size, metavar="64GiB",
+                       help="for swapped tensors (default: the device's; on cpu at most 30%% of the free memory)")
+    decides = group.add_mutually_exclusive_group()
+    decides.add_argument("--policy", type=kinds.policy, default="auto", metavar="|".join(POLICIES),
+                         help="what to do when memory is short (default: auto)")
+    decides.add_argument("--plan", metavar="FILE", help="follow this plan, made earlier for the same step, as it is")
+
+    group = parser.add_argument_group("to see what a part is worth, turn it off")
+    group.add_argument("--no-decoupled-swap", dest="decoupled_swap", action="store_false",
+                       help="a copy overlaps one operation, and the next waits for it")
+    group.add_argument("--no-collective", dest="collective", action="store_false",
+                       help="recomputing a tensor keeps nothing else that it makes on the way")
+    group.add_argument("--no-feedback", dest="feedback", action="store_false", help="the first plan stays as it is")
+    group.add_argument("--static-times", dest="measured_times", action="store_false",
+                       help="plan with durations estimated from FLOPs, not with measured ones")
+
+    group.add_argument("--no-fused", dest="fused", action="store_false",
+                       help="ReLU is an operation of its own behind batch norm and convolution, as in older frameworks")
+
+    group = parser.add_argument_group("output")
+    group.add_argument("--explain", type=kinds.whole, nargs="?", const=EXPLAINED, metavar="N",
+                       help="tell the plan at the end: why each tensor leaves the device, what that should cost and "
+                            f"did (the N largest; default {EXPLAINED})")
+    group.add_argument("--save-plan", metavar="FILE", help="write the plan at the end there, for --plan")
+    group.add_argument("--save-trace", metavar="FILE", help="write what the last step did there: calls and tensors")
+    group.add_argument("--json", metavar="FILE", help="write the result there; keys below")
+    group.add_argument("--save", metavar="FILE.safetensors", help="write parameters and buffers there")
+    group.add_argument("--run", metavar="DIR",
+                       help="keep arguments, the numbers of every step, the summary and checkpoints in this folder")
+    group.add_argument("--resume", metavar="auto|DIR",
+                       help="go on from the newest checkpoint of a run folder, with its arguments, or from one of its "
+                            "checkpoints; auto: that of --run, or a new run if there is none")
+    group.add_argument("--checkpoint-every", type=kinds.whole, metavar="STEPS",
+                       help="(default: at the end of each epoch, and of the run)")
+    group.add_argument("--keep", type=kinds.whole, default=KEPT_CHECKPOINTS, metavar="N",
+                       help=f"checkpoints in the run folder (default: {KEPT_CHECKPOINTS})")
+    return parser

@@ -1,0 +1,148 @@
+"""What train.py does around its steps when there is a run folder: numbers, checkpoints, going on. Knows no model.
+
+Without a folder the same calls do nothing, so the loop reads the same.
+"""
+
+from __future__ import annotations
+
+import shlex
+from dataclasses import dataclass
+from math import isfinite
+from pathlib import Path
+
+from minidl.app.flags import Options
+from minidl.app.run_folder import ARGUMENTS, AUTO, RunFolder, folder_of
+from minidl.checkpoint import Checkpoint, Fixed, documents_of, read_checkpoint, restore, tensors_of
+from minidl.device.device import ATTENTION
+from minidl.device.precision import DEFAULT
+from minidl.errors import UserError
+from minidl.optim import ENDING_SHAPES
+from minidl.report.meter import Meter
+from minidl.report.result import Result
+from minidl.runtime import current_runtime
+from minidl.training import Trainer
+from minidl.training.metrics import Score
+
+
+@dataclass(frozen=True, slots=True)
+class Length:
+    """How long a run is, in steps; ``epoch`` of one pass over the data, None where there is no end to it."""
+
+    steps: int
+    epoch: int | None
+
+    def ends_epoch(self, step: int) -> bool:
+        """Whether an epoch ends with this step, counted from 1."""
+        return self.epoch is not None and step % self.epoch == 0
+
+
+class Session:
+    """One run of a training in its folder; ``fixed`` are the arguments that decide the results."""
+
+    def __init__(self, options: Options, length: Length, fixed: Fixed, *, has_values: bool) -> None:
+        self._options = options
+        self._length = length
+        self._fixed = fixed
+        self._keeps = has_values  # without values there is nothing that a checkpoint would hold
+        self._saved = -1
+        self._folder = RunFolder(Path(options.run), keep=options.keep) if options.run else None
+
+    def begin(self, trainer: Trainer) -> int:
+        """Put the training where its checkpoint has it; returns the number of steps done. Raises UserError."""
+        if self._folder is None:
+            return 0
+        checkpoint = self._checkpoint(self._folder)
+        if checkpoint is not None:
+            restore(checkpoint, current_runtime(), trainer.model, trainer.optimizer, self._fixed)
+            if trainer.steps_done > self._length.steps:
+                raise UserError(f"{checkpoint.path} is at step {trainer.steps_done}, and this run ends at "
+                                f"{self._length.steps}")
+            self._saved = trainer.steps_done
+            print(f"going on after step {trainer.steps_done}, from {checkpoint.path}", flush=True)
+        self._folder.begin(self._options.arguments, after=trainer.steps_done)
+        return trainer.steps_done
+
+    def _checkpoint(self, folder: RunFolder) -> Checkpoint | None:
+        resume = self._options.resume
+        if resume is None:
+            return None
+        chosen = None if resume == AUTO else folder_of(resume)[1]
+        return read_checkpoint(chosen) if chosen is not None else folder.newest()
+
+    def note(self, trainer: Trainer, meter: Meter, score: Score | None) -> None:
+        """The numbers of the step that has just ended; saves, if it is time to."""
+        if self._folder is None:
+            return
+        step, done = meter.steps[-1], trainer.steps_done
+        self._folder.add({
+            "step": done, "epoch": None if self._length.epoch is None else (done - 1) // self._length.epoch + 1,
+            "loss": step.loss, "lr": trainer.optimizer.lr, "seconds": step.seconds,
+            "items_per_second": meter.batch / step.seconds if step.seconds else None,
+            "peak_bytes": step.grown.peak_bytes, "swapped_out_bytes": step.grown.swapped_out_bytes,
+            "swapped_in_bytes": step.grown.swapped_in_bytes, "recomputed_bytes": step.grown.recomputed_bytes,
+            "data_seconds": step.data_seconds} | (score.named if score else {}))
+        every = self._options.checkpoint_every
+        if done == self._length.steps or (self._length.ends_epoch(done) if every is None else done % every == 0):
+            self.save(trainer)
+
+    def save(self, trainer: Trainer) -> None:
+        """A checkpoint of the training as it is, unless there is one."""
+        done = trainer.steps_done
+        if self._folder is None or not self._keeps or self._saved == done:
+            return
+        runtime = current_runtime()
+        with runtime.iteration():  # reading values is an iteration of its own: the next step begins like any other
+            self._folder.store.save(done, tensors_of(trainer.model, trainer.optimizer),
+                                    documents_of(runtime, self._fixed))
+        self._saved = done
+
+    def how_to_go_on(self, done: int) -> str:
+        """For people, when a run was stopped."""
+        stopped = f"stopped after step {done} of {self._length.steps}"
+        if self._folder is None or not self._keeps:
+            return f"{stopped}; nothing was saved: --run DIR keeps what is needed to go on"
+        return f"{stopped}, and saved. To go on: python train.py --resume {shlex.quote(str(self._folder.path))}"
+
+    def conclude(self, text: str, result: Result) -> None:
+        """The end of the run: its summary and its result."""
+        if self._folder is not None:
+            self._folder.conclude(text, result.to_json())
+
+
+def fixed_arguments(options: Options, batch: int, steps: int) -> Fixed:
+    """The arguments that decide the results, by their flags: a run goes on only with the same ones."""
+    fixed = {"--model": options.model, "--image-size": options.image_size, "--num-classes": options.num_classes,
+             "--data": options.data, "--batch": batch, "--seed": options.seed, "--optimizer": options.optimizer,
+             "--lr": options.lr, "--momentum": options.momentum, "--weight-decay": options.weight_decay,
+             "--decay": options.decay, "--schedule": options.schedule, "--warmup-steps": options.warmup_steps,
+             "--decay-steps": options.decay_steps, "--decay-rate": options.decay_rate,
+             "--clip-grad": options.clip_grad, "--grad-accum-steps": options.accumulate,
+             "--label-smoothing": options.label_smoothing, "--sequence-length": options.sequence_length,
+             "--vocab": options.vocab, "--vocab-size": options.vocab_size,
+             "--on-bad-file": "skip" if options.skips_bad_files else None,
+             "--precision": None if options.precision == DEFAULT else options.precision,
+             "--attention": None if options.attention == ATTENTION[0] else options.attention}
+    # Whoever trains longer sees the same steps first, unless the learning rates depend on where the end is.
+    return fixed | {"--steps": steps if options.schedule in ENDING_SHAPES else None}
+
+
+def refuse_what_cannot_be_kept(options: Options, *, device: str, has_values: bool) -> None:
+    """Raises UserError, before any training, for flags that ask for what there will not be, or is there already."""
+    for flag, wanted in (("--checkpoint-every", options.checkpoint_every), ("--resume", options.resume)):
+        if wanted and not has_values:
+            raise UserError(f"{flag}: {device} computes no values that could be kept; --device cpu does")
+    if options.run is None:
+        return
+    folder = Path(options.run)
+    if folder.exists() and not folder.is_dir():
+        raise UserError(f"--run {folder}: that is a file")
+    if options.resume is None and (folder / ARGUMENTS).exists():
+        raise UserError(f"--run {folder}: there is a run in it already; --resume {shlex.quote(str(folder))} goes on "
+                        "with it")
+
+
+def require_a_number(loss: float, trainer: Trainer) -> None:
+    """Stop when there is nothing left to learn from. Raises UserError."""
+    if current_runtime().device.has_values and not isfinite(loss):
+        raise UserError(f"the loss is {loss} at step {trainer.steps_done}: a lower --lr or --clip-grad may help; "
+                        "--detect-anomaly names the first operation that makes NaN")

@@ -1,0 +1,81 @@
+"""--plan, --save-plan, --save-trace and --explain: what goes into a run's policy, and what is told of its plan."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from minidl.app.flags import Options
+from minidl.errors import UserError
+from minidl.memory.guide import Followed
+from minidl.nn import Module
+from minidl.plan.formats import SavedPlan, plan_to_json, read_plan, trace_to_json
+from minidl.plan.policy import Policy
+from minidl.plan.trace import Trace
+from minidl.policies import create
+from minidl.policies.saved import Saved
+from minidl.report.explain import explanation
+from minidl.report.layers import LayerNames, layer_names
+from minidl.runtime import Runtime
+
+
+def policy_of(options: Options) -> Policy:
+    """The policy by its name, or one that follows the plan of a file. Raises UserError."""
+    return Saved(read_plan(options.plan), options.plan) if options.plan else create(options.policy)
+
+
+class Watch:
+    """What the training steps of a run were like to its memory. ``note`` after each of them, before anything else runs.
+
+    names is None unless the plan is to be explained: then every forward pass notes which layer makes what.
+    """
+
+    def __init__(self, options: Options, runtime: Runtime, names: LayerNames | None) -> None:
+        self._options = options
+        self._runtime = runtime
+        self._names = names
+        self._followed: tuple[Trace, Followed] | None = None
+        self._trace: Trace | None = None
+        runtime.keeps_trace = bool(options.save_trace)
+
+    def note(self) -> None:
+        """A training step has ended."""
+        guide = self._runtime.executor.guide
+        if guide is not None and guide.active is not None and guide.active.last is not None:
+            self._followed = guide.active.trace, guide.active.last
+        self._trace = self._runtime.last_trace
+
+    def conclude(self) -> str:
+        """Write the files that were asked for; returns the explanation, or nothing. Raises UserError."""
+        options, guide = self._options, self._runtime.executor.guide
+        if options.save_trace and self._trace is not None:
+            _write(options.save_trace, trace_to_json(self._trace))
+        if guide is None or not (options.save_plan or options.explain):
+            return ""
+        if self._followed is None:
+            raise UserError("no step ran under a plan: one is made when the same calls have come twice after the first "
+                            "step, whose gradients are new; give more --steps")
+        trace, followed = self._followed
+        if options.save_plan:
+            _write(options.save_plan, plan_to_json(SavedPlan.of(followed.plan, trace)))
+        if self._names is None or options.explain is None:
+            return ""
+        return explanation(trace, followed, guide.costs, self._names.of(trace), rows=options.explain)
+
+
+@contextmanager
+def watch(options: Options, runtime: Runtime, model: Module) -> Iterator[Watch]:
+    """Watch the steps that are trained inside."""
+    if options.explain is None:
+        yield Watch(options, runtime, None)
+    else:
+        with layer_names(model, runtime.tracker) as names:
+            yield Watch(options, runtime, names)
+
+
+def _write(path: str, text: str) -> None:
+    try:
+        Path(path).write_text(text, encoding="utf-8")
+    except OSError as error:
+        raise UserError(f"cannot write {path}: {error.strerror}") from None

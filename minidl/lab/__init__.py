@@ -1,0 +1,1 @@
+"""Tools that study memory without running a program."""

@@ -1,0 +1,214 @@
+"""How fast an iteration can be at best: a linear program that any plan for the same trace satisfies.
+
+Tensors are fractions: of each, in each gap between two accesses, some is kept, some copied out and back, and some
+dropped and made again once. A call that is repeated needs its inputs: it is not done to a larger part than they are on
+the device, and what the program has freed is made again for it. Memory is looked at during a few calls, the instants:
+the operands of that call, what was there before the iteration, and the fractions that are on the device may not exceed
+the budget. Between two instants a link carries each way what computation, replays and stalls there give it
+time for. So the iteration takes at least
+
+    unmanaged seconds + replays + stalls,   least over all fractions
+
+More instants make the bound higher and the program larger. Left out, always in favour of the bound: latencies,
+workspaces, addresses, memory between the instants, tensors too small to be worth moving. What is there before the
+iteration (parameters, optimizer state) stays. Knows no storages and no device.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left, bisect_right
+from dataclasses import dataclass
+
+import numpy as np
+
+from minidl.plan.costs import Costs
+from minidl.plan.trace import Trace
+from minidl.planning.problem import Problem, problem
+from minidl.policies.exact.program import Program, Term
+
+INSTANTS = 40
+
+
+@dataclass(frozen=True)
+class Bound:
+    """``seconds``: no plan takes less; infinite if none can fit. Of these, ``replay_seconds`` are computation that the
+    best fractional plan repeats and ``stall_seconds`` waits for the link; ``moved_bytes`` is what it copies out."""
+
+    seconds: float
+    unmanaged_seconds: float
+    replay_seconds: float
+    stall_seconds: float
+    moved_bytes: float
+
+    @property
+    def speed(self) -> float:
+        """Share of the unmanaged speed that is not exceeded."""
+        return self.unmanaged_seconds / self.seconds
+
+
+def bound(trace: Trace, costs: Costs, budget: int, *, instants: int = INSTANTS) -> Bound:
+    """The bound for a trace within a budget of device bytes, with memory looked at during ``instants`` calls."""
+    return _Relaxation(problem(trace, costs), costs, budget, instants).solve()
+
+
+class _Relaxation:
+    """The linear program. Interval i is the time before instant i, the last one the time after all of them."""
+
+    def __init__(self, facts: Problem, costs: Costs, budget: int, instants: int) -> None:
+        self.facts, self.costs, self.budget = facts, costs, budget
+        self.calls = len(facts.in_ptr) - 1
+        self.call_seconds = facts.algorithm_seconds[facts.algorithm_ptr[:-1]]
+        self.starts = np.concatenate([[0.0], np.cumsum(self.call_seconds)])
+        self.instants = self._instants(instants)
+        count = len(self.instants)
+        self.program = Program()
+        self.memory: list[list[Term]] = [[] for _ in range(count)]
+        self.out: list[list[Term]] = [[] for _ in range(count + 1)]  # seconds of the link, per interval
+        self.into: list[list[Term]] = [[] for _ in range(count + 1)]
+        self.replays: list[list[Term]] = [[] for _ in range(count + 1)]
+        self.repeated: dict[tuple[int, int], int] = {}  # (call, interval) -> the part of it that is done again
+        self.present: dict[tuple[int, int], list[Term]] = {}  # (tensor, interval) -> parts that are there during it
+        self.copies: dict[int, list[Term]] = {}  # per tensor: parts copied out in its gaps so far
+        self.copied: list[Term] = []  # parts copied out, and their tensors' bytes
+        self.gone: dict[tuple[int, int], list[Term]] = {}  # (tensor, call) -> parts that leave after that call
+        for gap in range(len(facts.gap_call)):
+            self._gap(gap)
+        self._inputs_of_replays()
+        for i, call in enumerate(self.instants):
+            self._working_set(i, call)
+        bounds = [0.0, *self.starts[self.instants], self.starts[-1]]
+        self.stalls = [self.program.variable(cost=1.0) for _ in range(count + 1)]
+        for i, stall in enumerate(self.stalls):
+            for link in (self.out[i], self.into[i]):
+                longer = [(stall, -1.0), *((v, -c) for v, c in self.replays[i])]
+                self.program.row([*link, *longer], high=bounds[i + 1] - bounds[i])
+
+    def _instants(self, count: int) -> list[int]:
+        """In each of ``count`` equal parts of the time, the call during which most is wanted."""
+        facts = self.facts
+        held = np.zeros(self.calls + 1)
+        np.add.at(held, facts.gap_call + 1, facts.size[facts.gap_tensor])
+        np.add.at(held, facts.gap_next, -facts.size[facts.gap_tensor])
+        wanted = np.cumsum(held)[:-1] + [self._operands(k) for k in range(self.calls)]
+        part = np.minimum((self.starts[:-1] / self.starts[-1] * count).astype(int), count - 1)
+        return [int(calls[np.argmax(wanted[calls])]) for p in range(count) if len(calls := np.nonzero(part == p)[0])]
+
+    def _operands(self, call: int) -> float:
+        """Bytes of a call's inputs and outputs, less those that may take the place of an input that ends there."""
+        facts = self.facts
+        inputs = facts.in_idx[facts.in_ptr[call]:facts.in_ptr[call + 1]]
+        outputs = facts.out_idx[facts.out_ptr[call]:facts.out_ptr[call + 1]]
+        over = self._ends_under(call)
+        made = inputs[facts.produced[inputs] >= 0]  # the others are counted as what was there before
+        return float(facts.size[made].sum() + facts.size[outputs].sum() - sum(facts.size[o] for o in over))
+
+    def _ends_under(self, call: int) -> set[int]:
+        """Outputs that may take the place of an input that ends with the call."""
+        facts = self.facts
+        freed = set(facts.free_idx[facts.free_ptr[call]:facts.free_ptr[call + 1]].tolist())
+        return {int(facts.may_out[j]) for j in range(facts.may_ptr[call], facts.may_ptr[call + 1])
+                if int(facts.may_in[j]) in freed}
+
+    def _gap(self, gap: int) -> None:
+        """One tensor between two accesses: its parts, from instant to instant."""
+        facts, program = self.facts, self.program
+        tensor = int(facts.gap_tensor[gap])
+        first = bisect_right(self.instants, int(facts.gap_call[gap]))
+        last = bisect_left(self.instants, int(facts.gap_next[gap]))  # instants first .. last - 1 are inside
+        if first == last:
+            return
+        size = float(facts.size[tensor])
+        out_seconds, in_seconds = size * self.costs.out_seconds_per_byte, size * self.costs.in_seconds_per_byte
+        link = 1.0 if np.isfinite(out_seconds + in_seconds) else 0.0
+        maker = int(facts.produced[tensor])
+        dropped = program.variable(high=float(facts.can_drop[gap]))
+        again = program.variable(high=1.0)  # leaves, and has a copy on the host from an earlier gap
+        earlier = self.copies.setdefault(tensor, [])
+        program.row([(again, 1.0), *((v, -c) for v, c in earlier)], high=0.0)
+        leaving: list[Term] = [(dropped, 1.0), (again, 1.0)]
+        remade: list[Term] = [(dropped, -1.0)]
+        here, here_constant = [(dropped, -1.0), (again, -1.0)], 1.0  # what is on the device before an interval
+        away: list[Term] = [(again, 1.0)]  # and on the host alone
+        for i in range(first, last + 1):
+            flow = list(here)
+            if i > first:
+                back, replayed = program.variable(high=link), program.variable(high=float(facts.can_drop[gap]))
+                self.into[i].append((back, in_seconds if link else 0.0))
+                remade.append((replayed, 1.0))
+                flow += [(back, 1.0), (replayed, 1.0)]
+                self.present[tensor, i] = list(flow)
+                away = [*away, (back, -1.0)]
+                program.row([(self._repeat(maker, i), 1.0), (replayed, -1.0)], low=0.0)
+            if i < last:
+                out = program.variable(high=link)
+                self.out[i].append((out, out_seconds if link else 0.0))
+                self.copied.append((out, size))
+                earlier.append((out, 1.0))
+                leaving.append((out, 1.0))
+                flow.append((out, -1.0))
+                away = [*away, (out, 1.0)]
+            if i == last:
+                program.row(flow, low=1.0 - here_constant, high=1.0 - here_constant)  # all of it is back
+                program.row(away, low=0.0, high=0.0)
+                continue
+            now, host = program.variable(high=1.0), program.variable(high=1.0)
+            program.row([*flow, (now, -1.0)], low=-here_constant, high=-here_constant)
+            program.row([*away, (host, -1.0)], low=0.0, high=0.0)
+            self.memory[i].append((now, size))
+            here, here_constant, away = [(now, 1.0)], 0.0, [(host, 1.0)]
+        program.row(remade, low=0.0, high=0.0)
+        self.gone[tensor, int(facts.gap_call[gap])] = leaving
+
+    def _repeat(self, call: int, interval: int) -> int:
+        """The part of a call that is done again in an interval; its outputs share it."""
+        key = (call, interval)
+        if key not in self.repeated:
+            seconds = float(self.call_seconds[call])
+            self.repeated[key] = self.program.variable(high=1.0, cost=seconds)
+            self.replays[interval].append((self.repeated[key], seconds))
+        return self.repeated[key]
+
+    def _inputs_of_replays(self) -> None:
+        """What a repeated call reads is on the device at some time in the interval, or is made again in it."""
+        facts = self.facts
+        dies = np.full(len(facts.size), self.calls)
+        for k in range(self.calls):
+            dies[facts.free_idx[facts.free_ptr[k]:facts.free_ptr[k + 1]]] = k
+        wanted = list(self.repeated)
+        while wanted:
+            call, i = wanted.pop()
+            part = self.repeated[call, i]
+            for tensor in facts.in_idx[facts.in_ptr[call]:facts.in_ptr[call + 1]].tolist():
+                maker = int(facts.produced[tensor])
+                if (tensor, i) in self.present:
+                    self.program.row([(part, 1.0), *((v, -c) for v, c in self.present[tensor, i])], high=0.0)
+                elif dies[tensor] < self.instants[i - 1] and maker >= 0:
+                    if (maker, i) not in self.repeated:
+                        wanted.append((maker, i))
+                    self.program.row([(part, 1.0), (self._repeat(maker, i), -1.0)], high=0.0)
+
+    def _working_set(self, i: int, call: int) -> None:
+        """Memory during one instant."""
+        facts = self.facts
+        before = float(facts.size[facts.produced < 0].sum())
+        terms = list(self.memory[i])
+        over = self._ends_under(call)
+        for j in range(facts.may_ptr[call], facts.may_ptr[call + 1]):
+            output, source = int(facts.may_out[j]), int(facts.may_in[j])
+            if output not in over:  # what leaves right after, before memory is looked at again, may be written over
+                over.add(output)
+                written = self.program.variable(high=1.0)
+                if (source, call) in self.gone:
+                    self.program.row([(written, 1.0), *((v, -c) for v, c in self.gone[source, call])], high=0.0)
+                terms.append((written, -float(facts.size[output])))
+        self.program.row([(v, c / self.budget) for v, c in terms],
+                         high=1.0 - (before + self._operands(call)) / self.budget)
+
+    def solve(self) -> Bound:
+        unmanaged = float(self.starts[-1])
+        solution = self.program.solve()
+        if solution.values is None:
+            return Bound(np.inf, unmanaged, np.inf, np.inf, 0.0)
+        stalls = float(solution.values[self.stalls].sum())
+        copied = float(sum(nbytes * solution.values[v] for v, nbytes in self.copied))
+        return Bound(unmanaged + solution.objective, unmanaged, solution.objective - stalls, stalls, copied)

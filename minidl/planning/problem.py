@@ -1,0 +1,137 @@
+"""A trace as arrays of integers and floats, so that the simulation of a plan can be compiled. Decides nothing."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from minidl.meta import aligned
+from minidl.plan.costs import Costs
+from minidl.plan.trace import TensorId, Trace, TraceCall
+
+NEVER = 1 << 30
+WORTH_MOVING = 1e-4  # of all that is live at once: smaller tensors stay, they are too many for what they hold
+
+
+@dataclass(frozen=True)
+class Problem:
+    """A trace as arrays: calls 0..K-1, tensors 0..T-1 (``ids`` names them), gaps 0..G-1 in order of ``gap_call``.
+
+    Lists of variable length are a pointer array of K + 1 entries and a flat array: inputs, outputs, frees, donations
+    that a call may make, its algorithms (fastest first; the last needs least workspace), and the gaps that begin with
+    it. A gap lies between the calls ``gap_call`` and ``gap_next`` that access ``gap_tensor`` one after the other.
+    """
+
+    ids: tuple[TensorId, ...]
+    in_ptr: np.ndarray
+    in_idx: np.ndarray
+    out_ptr: np.ndarray
+    out_idx: np.ndarray
+    free_ptr: np.ndarray
+    free_idx: np.ndarray
+    may_ptr: np.ndarray
+    may_out: np.ndarray
+    may_in: np.ndarray
+    algorithm_ptr: np.ndarray
+    algorithm_seconds: np.ndarray
+    algorithm_bytes: np.ndarray
+    size: np.ndarray
+    produced: np.ndarray
+    gap_ptr: np.ndarray
+    gap_tensor: np.ndarray
+    out_seconds: np.ndarray
+    in_seconds: np.ndarray
+    gap_call: np.ndarray
+    gap_next: np.ndarray
+    can_drop: np.ndarray
+    seconds: float
+
+    def arrays(self) -> tuple[Any, ...]:
+        """The arguments of ``simulate`` that describe the trace, in order."""
+        return (self.in_ptr, self.in_idx, self.out_ptr, self.out_idx, self.free_ptr, self.free_idx, self.may_ptr,
+                self.may_out, self.may_in, self.algorithm_ptr, self.algorithm_seconds, self.algorithm_bytes, self.size,
+                self.produced, self.gap_ptr, self.gap_tensor, self.out_seconds, self.in_seconds)
+
+
+def _flat(lists: list[list[int]]) -> tuple[np.ndarray, np.ndarray]:
+    pointers = np.zeros(len(lists) + 1, np.int64)
+    pointers[1:] = np.cumsum([len(entries) for entries in lists])
+    return pointers, np.array([entry for entries in lists for entry in entries], np.int64)
+
+
+def _algorithms(call: TraceCall) -> list[tuple[float, int]]:
+    """(seconds, workspace) of the algorithms worth having: each faster one needs more workspace."""
+    best: list[tuple[float, int]] = []
+    for seconds, workspace in sorted(((a.seconds, a.workspace) for a in call.algorithms), key=lambda a: (a[1], a[0])):
+        if not best or seconds < best[-1][0]:
+            best.append((seconds, aligned(workspace) if workspace else 0))
+    return best[::-1]
+
+
+def problem(trace: Trace, costs: Costs) -> Problem:
+    """The arrays of a trace."""
+    ids = tuple(trace.tensors)
+    number = {tensor_id: n for n, tensor_id in enumerate(ids)}
+    calls = trace.calls
+    size = np.array([aligned(trace.tensors[i].nbytes) for i in ids], np.int64)
+    produced = np.full(len(ids), -1, np.int64)
+    uses: list[list[int]] = [[] for _ in ids]
+    last_write = np.full(len(ids), -1, np.int64)
+    for k, call in enumerate(calls):
+        for tensor_id in dict.fromkeys((*call.inputs, *call.outputs)):
+            uses[number[tensor_id]].append(k)
+        for tensor_id in call.outputs:
+            produced[number[tensor_id]] = k
+        for tensor_id in call.writes:
+            last_write[number[tensor_id]] = k
+    latest = _latest_replay(trace, number, produced, last_write)
+    least = WORTH_MOVING * size.sum()
+    gaps = sorted((a, b, n) for n, at in enumerate(uses) if produced[n] >= 0 and size[n] >= least
+                  for a, b in zip(at, at[1:], strict=False) if b > a + 1)
+    gap_lists: list[list[int]] = [[] for _ in calls]
+    for a, _, n in gaps:
+        gap_lists[a].append(n)
+    in_ptr, in_idx = _flat([[number[i] for i in dict.fromkeys(call.inputs)] for call in calls])
+    out_ptr, out_idx = _flat([[number[i] for i in call.outputs] for call in calls])
+    free_ptr, free_idx = _flat([[number[i] for i in call.frees] for call in calls])
+    may_ptr, may_out = _flat([[number[o] for o, _ in call.may_donate] for call in calls])
+    _, may_in = _flat([[number[i] for _, i in call.may_donate] for call in calls])
+    gap_ptr, gap_tensor = _flat(gap_lists)
+    algorithms = [_algorithms(call) for call in calls]
+    algorithm_ptr, _ = _flat([[0] * len(a) for a in algorithms])
+    return Problem(
+        ids, in_ptr, in_idx, out_ptr, out_idx, free_ptr, free_idx,
+        may_ptr, may_out, may_in, algorithm_ptr, np.array([s for a in algorithms for s, _ in a]),
+        np.array([w for a in algorithms for _, w in a], np.int64), size, produced, gap_ptr, gap_tensor,
+        costs.latency_seconds + size * costs.out_seconds_per_byte,
+        costs.latency_seconds + size * costs.in_seconds_per_byte,
+        np.array([a for a, _, _ in gaps], np.int64), np.array([b for _, b, _ in gaps], np.int64),
+        np.array([b <= latest[n] for _, b, n in gaps], np.bool_), sum(a[0][0] for a in algorithms))
+
+
+def _latest_replay(trace: Trace, number: dict[TensorId, int], produced: np.ndarray,
+                   last_write: np.ndarray) -> np.ndarray:
+    """The last call before which each tensor's value could be made again; -1: never.
+
+    A leaf that is written in place ends the replays that read it before.
+    """
+    latest = np.full(len(produced), NEVER, np.int64)
+    for call in trace.calls:
+        for tensor_id in call.outputs:
+            n = number[tensor_id]
+            if not call.replayable:
+                latest[n] = -1
+                continue
+            limit = NEVER
+            for source in call.inputs:
+                s = number[source]
+                if last_write[s] > produced[n]:
+                    limit = min(limit, int(last_write[s]))
+                if latest[s] >= 0:
+                    limit = min(limit, int(latest[s]))
+            latest[n] = limit
+    return latest
+
+

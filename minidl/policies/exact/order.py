@@ -1,0 +1,96 @@
+"""Where a small trace's calls and their possible replays come in the order of execution, and what may be missing there.
+
+It follows from the trace alone: before each call come the earlier calls that some choice of modes replays for it. Knows
+no budget and no times.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from minidl.planning.problem import Problem
+
+
+@dataclass(frozen=True)
+class Step:
+    """One place in the order of execution: ``call``, on behalf of the program's call ``group``."""
+
+    index: int
+    group: int
+    call: int
+
+
+@dataclass
+class Layout:
+    """What follows from the trace alone: the steps, who is where, and what may be missing.
+
+    inputs, outputs   per call: tensors (each input once)
+    dies              per tensor: the call with which its bytes are freed; the number of calls if none
+    gap_at            (tensor, call) -> the gap that the tensor is in before that call
+    steps, first      all steps; per group: the index of its first
+    """
+
+    facts: Problem
+    calls: int
+    inputs: list[list[int]] = field(default_factory=list)
+    outputs: list[list[int]] = field(default_factory=list)
+    dies: list[int] = field(default_factory=list)
+    gap_at: dict[tuple[int, int], int] = field(default_factory=dict)
+    steps: list[Step] = field(default_factory=list)
+    first: list[int] = field(default_factory=list)
+
+    @classmethod
+    def of(cls, facts: Problem) -> Layout:
+        layout = cls(facts, len(facts.in_ptr) - 1)
+        for k in range(layout.calls):
+            layout.inputs.append(facts.in_idx[facts.in_ptr[k]:facts.in_ptr[k + 1]].tolist())
+            layout.outputs.append(facts.out_idx[facts.out_ptr[k]:facts.out_ptr[k + 1]].tolist())
+        layout.dies = [layout.calls] * len(facts.size)
+        for k in range(layout.calls):
+            for tensor in facts.free_idx[facts.free_ptr[k]:facts.free_ptr[k + 1]]:
+                layout.dies[tensor] = k
+        for gap, tensor in enumerate(facts.gap_tensor):
+            for k in range(facts.gap_call[gap] + 1, facts.gap_next[gap] + 1):
+                layout.gap_at[int(tensor), k] = gap
+        for k in range(layout.calls):
+            layout.first.append(len(layout.steps))
+            for call in [*layout.may_be_replayed(k), k]:
+                layout.steps.append(Step(len(layout.steps), k, call))
+        return layout
+
+    def absent(self, tensor: int, k: int) -> bool:
+        """Whether the program has freed it before call k."""
+        return self.dies[tensor] < k
+
+    def may_miss(self, tensor: int, k: int) -> bool:
+        """Whether it may have to be made again for call k or for a replay before it."""
+        gap = self.gap_at.get((tensor, k))
+        return self.absent(tensor, k) if gap is None else bool(self.facts.can_drop[gap])
+
+    def may_be_replayed(self, k: int) -> list[int]:
+        """Earlier calls that some choice of modes replays before call k."""
+        wanted = [t for t in self.inputs[k] if self.may_miss(t, k)]
+        found: set[int] = set()
+        while wanted:
+            call = int(self.facts.produced[wanted.pop()])
+            if call >= 0 and call not in found:
+                found.add(call)
+                wanted += [t for t in self.inputs[call] if self.may_miss(t, k)]
+        return sorted(found)
+
+    @property
+    def longest(self) -> float:
+        """Seconds that no sensible choice exceeds: every step is taken, and all transfers come one after the other."""
+        facts = self.facts
+        steps = sum(facts.algorithm_seconds[facts.algorithm_ptr[s.call + 1] - 1] for s in self.steps)
+        copies = (facts.out_seconds + facts.in_seconds)[facts.gap_tensor]
+        return float(steps + copies[np.isfinite(copies)].sum())
+
+    @property
+    def size(self) -> int:
+        """Pairs of a gap and a step in it: the number of binary variables is about twice this."""
+        ends = [*self.first[1:], len(self.steps)]
+        return int(sum(ends[b] - self.first[a + 1] for a, b in
+                       zip(self.facts.gap_call, self.facts.gap_next, strict=True)))

@@ -1,0 +1,187 @@
+"""A plan goes into a file and comes back: followed as it is, refused where it does not fit, compared with another."""
+
+import importlib.util
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from minidl import Runtime
+from minidl.errors import UserError
+from minidl.memory.switches import Switches
+from minidl.plan.costs import Costs, Limits
+from minidl.plan.formats import SavedPlan, plan_from_json, plan_to_json, trace_from_json
+from minidl.plan.plan import EMPTY_PLAN, Action, Plan
+from minidl.plan.trace import Trace, TraceCall, TraceTensor
+from minidl.policies.saved import Saved, misfit
+from minidl.report import compare
+
+OUT, DROP = Action.SWAP_OUT, Action.DROP
+COSTS, LIMITS = Costs(1.0, 1.0, 0.0), Limits(1, 1)
+ROOT = Path(__file__).parents[2]
+NET = ["--model", "resnet18", "--image-size", "64", "--batch", "256", "--device", "sim:p100", "--memory-budget", "60%"]
+
+
+def load_train():
+    """train.py lies beside the packages, not in one."""
+    spec = importlib.util.spec_from_file_location("train", ROOT / "train.py")
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+train = load_train()
+
+
+def trace(*, ops: tuple[str, ...] = ("conv", "relu", "loss"), nbytes: int = 8) -> Trace:
+    """0 -> 1 -> 2 -> 3: each call reads the tensor before; the last one reads 1 too."""
+    calls = [TraceCall(op, (n, 1) if n == 2 else (n,), (n + 1,), 1.0, (), ()) for n, op in enumerate(ops)]
+    return Trace(tuple(calls), {t: TraceTensor(t, nbytes, False) for t in range(len(ops) + 1)})
+
+
+PLAN = Plan({(1, 2): OUT, (0, 1): DROP}, {(2, 1): (1,)}, offsets={(1, 0): 512}, predicted_seconds=4.0)
+SAVED = SavedPlan.of(PLAN, trace())
+
+
+# Following -----------------------------------------------------------------------------------------------------------
+def test_the_plan_of_a_file_is_followed_where_it_fits_and_never_corrected():
+    policy = Saved(plan_from_json(plan_to_json(SAVED)), "a.json")
+    plan = policy.plan(trace(), COSTS, LIMITS)
+    assert plan == PLAN and policy.feedback(plan, None) is plan
+
+
+def test_what_the_engine_obeys_is_all_that_is_kept_of_a_plan():
+    searching = replace(PLAN, round=7, share=0.9, best=EMPTY_PLAN, best_seconds=1.0)
+    assert SavedPlan.of(searching, trace()) == SAVED
+
+
+@pytest.mark.parametrize(("other", "message"), [
+    (trace(ops=("conv", "relu")), "there it has 3 calls, and here 2"),
+    (trace(nbytes=12), "tensor 1 is 8 bytes of conv there, and 12 bytes of conv here"),
+    (trace(ops=("pool", "relu", "loss")), "tensor 1 is 8 bytes of conv there, and 8 bytes of pool here"),
+])
+def test_a_plan_for_another_iteration_is_refused_with_what_differs(other, message):
+    assert misfit(SAVED, other) == message and misfit(SAVED, trace()) is None
+    with pytest.raises(UserError, match=f"^a.json holds a plan for another iteration: {message}$"):
+        Saved(SAVED, "a.json").plan(other, COSTS, LIMITS)
+
+
+@pytest.mark.parametrize(("plan", "message"), [
+    (Plan({(9, 1): OUT}), "it evicts tensor 9, which is not used here"),
+    (Plan({(1, 4): OUT}), "it names access 4 of tensor 1, and here are 3"),
+    (Plan({}, {(3, 2): ()}), "it names access 2 of tensor 3, and here are 1"),
+    (Plan({}, {(2, 1): (1,)}), "it brings tensor 1 back, which it does not evict"),
+])
+def test_a_plan_that_names_what_is_not_there_is_refused(plan, message):
+    saved = SavedPlan(plan, 3, {t: ("conv", 8) for t, _ in plan.evictions})
+    assert misfit(saved, trace()) == message
+
+
+def test_sequences_after_the_one_that_was_planned_run_in_passive_mode():
+    policy = Saved(SAVED, "a.json")
+    policy.plan(trace(), COSTS, LIMITS)
+    assert policy.plan(trace(ops=("conv",)), COSTS, LIMITS) is EMPTY_PLAN
+
+
+# train.py ------------------------------------------------------------------------------------------------------------
+def result(tmp_path: Path, *flags: str) -> dict:
+    path = tmp_path / "result.json"
+    assert train.main([*NET, *flags, "--json", str(path)]) == 0
+    return json.loads(path.read_text())
+
+
+def test_a_saved_plan_gives_the_same_step_again(tmp_path, capsys):
+    plan, copied, traced = (str(tmp_path / name) for name in ("a.plan", "b.plan", "a.trace"))
+    first = result(tmp_path, "--policy", "capuchin", "--no-feedback", "--steps", "9", "--save-plan", plan,
+                   "--save-trace", traced)
+    again = result(tmp_path, "--plan", plan, "--steps", "9", "--save-plan", copied)
+    assert again.pop("policy") == "saved" and first.pop("policy") == "capuchin"
+    assert again == first and first["swapped_out_bytes"] + first["recomputed_bytes"] > 0
+    assert Path(plan).read_text() == Path(copied).read_text()
+    saved, step = plan_from_json(Path(plan).read_text()), trace_from_json(Path(traced).read_text())
+    assert saved.plan.evictions and misfit(saved, step) is None
+    # Beneath the plan there is nothing but passive mode.
+    assert again["swapped_out_bytes"] != result(tmp_path, "--policy", "passive")["swapped_out_bytes"]
+
+
+def refusal(capsys, *flags: str) -> str:
+    assert train.main([*NET, *flags]) == 2
+    error, = [line for line in capsys.readouterr().err.splitlines() if line.startswith("train.py: error: ")]
+    return error.removeprefix("train.py: error: ")
+
+
+@pytest.mark.parametrize(("flags", "message"), [
+    (["--plan", "nowhere.json"], "cannot read nowhere.json: No such file or directory"),
+    (["--plan", "a.json", "--policy", "capuchin"], "argument --policy: not allowed with argument --plan"),
+    (["--policy", "passive", "--save-plan", "a.json"], "--save-plan: policy passive makes no plans"),
+    (["--policy", "none", "--explain"], "--explain: policy none makes no plans"),
+    (["--save-plan", "/nowhere/a.json"], "cannot write /nowhere/a.json: No such file or directory"),
+    (["--save-trace", "/nowhere/a.json"], "cannot write /nowhere/a.json: No such file or directory"),
+    (["--explain", "0"], "--explain: must be a whole number of at least 1, not 0"),
+])
+def test_what_cannot_be_done_with_plans_is_refused_with_one_message(capsys, flags, message):
+    assert message in refusal(capsys, *flags)
+
+
+def test_a_file_that_does_not_fit_is_named(tmp_path, capsys):
+    path = tmp_path / "other.plan"
+    path.write_text("{}")
+    assert refusal(capsys, "--plan", str(path)).startswith(f"{path}: minidl-plan: expected an object")
+    path.write_text(plan_to_json(SAVED))
+    assert refusal(capsys, "--plan", str(path)).startswith(f"{path} holds a plan for another iteration: there it has 3")
+
+
+def test_a_run_too_short_for_a_plan_says_so_after_its_summary(tmp_path, capsys):
+    path = tmp_path / "a.plan"
+    assert train.main([*NET, "--steps", "2", "--save-plan", str(path)]) == 2
+    told = capsys.readouterr()
+    assert "no step ran under a plan" in told.err and "images/s" in told.out and not path.exists()
+
+
+def test_every_policy_s_last_step_can_be_saved_as_a_trace(tmp_path):
+    path = tmp_path / "a.trace"
+    assert train.main([*NET, "--policy", "passive", "--steps", "2", "--save-trace", str(path)]) == 0
+    calls = [call.op for call in trace_from_json(path.read_text()).calls]
+    assert calls[0] == "upload" and calls[-1] == "read"  # from the batch to the loss
+
+
+def test_a_runtime_keeps_traces_only_when_asked():
+    with Runtime("sim:p100", policy="passive", switches=Switches()) as runtime:
+        for keeps in (False, True):
+            runtime.keeps_trace = keeps
+            with runtime.iteration():
+                runtime.tensor(None, shape=(4,))
+            assert (runtime.last_trace is not None) is keeps
+
+
+# Comparing -----------------------------------------------------------------------------------------------------------
+def test_two_plans_are_compared_by_decision_and_bytes(tmp_path, capsys):
+    # Both drop 0; A swaps 1 after access 2, B drops it; 2 leaves in B alone. 8 bytes each.
+    other = SavedPlan.of(Plan({(1, 2): DROP, (0, 1): DROP, (2, 1): OUT}, {(3, 1): (2,)}), trace())
+    paths = []
+    for name, saved in (("a", SAVED), ("b", other)):
+        paths.append(str(tmp_path / name))
+        Path(paths[-1]).write_text(plan_to_json(saved))
+    assert compare.main(paths) == 0
+    told = capsys.readouterr().out
+    assert told.splitlines()[:5] == [
+        "A: 1 swapped (8 B), 1 dropped (8 B), predicted 4 s", "B: 1 swapped (8 B), 2 dropped (16 B)",
+        "the same in both: 1 decisions, 8 B", "swapped in ahead by both: 0 tensors, 0 of them from the same accesses",
+        "different: 2 decisions, 16 B:"]
+    assert [" ".join(line.split()) for line in told.splitlines()[5:]] == [
+        "tensor 1, conv 8 B after access 2: A swap out B drop",
+        "tensor 2, relu 8 B after access 1: A stays B swap out"]
+    assert compare.main([*paths, "--rows", "1"]) == 0
+    assert "; the 1 largest:" in capsys.readouterr().out
+
+
+def test_plans_for_different_iterations_are_not_compared(tmp_path, capsys):
+    for other, message in ((replace(SAVED, calls=4), "of 3 calls and of 4"),
+                           (SavedPlan.of(PLAN, trace(nbytes=9)), "tensor 0 is 8 bytes and 9 bytes")):
+        paths = []
+        for name, saved in (("a", SAVED), ("b", other)):
+            paths.append(str(tmp_path / name))
+            Path(paths[-1]).write_text(plan_to_json(saved))
+        assert compare.main(paths) == 2
+        assert message in capsys.readouterr().err

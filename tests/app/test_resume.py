@@ -1,0 +1,345 @@
+"""Going on with a run: killed, interrupted or ended, it ends with the bytes of one that was never stopped."""
+
+import json
+import os
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from itertools import count
+from pathlib import Path
+
+import killed
+import numpy as np
+import pytest
+from killed import STEPS, TRAINING
+
+from minidl import Runtime
+from minidl.app.flags import parse
+from minidl.app.interrupt import stop_after_the_step
+from minidl.app.run_folder import COLUMNS
+from minidl.checkpoint import Store, documents_of, durable, read_checkpoint, restore, tensors_of
+from minidl.errors import UserError
+from minidl.ops import cross_entropy
+from minidl.optim import SGD, Schedule
+from minidl.report.meter import Meter
+from minidl.training import Trainer
+
+ROOT = Path(__file__).parents[2]
+train = killed.load_train()
+EPOCH = 9  # 1438 // 150
+
+
+def run(*flags):
+    assert train.main([*TRAINING, *map(str, flags)]) == 0
+
+
+def table(folder):
+    lines = [line.split(",") for line in (folder / "metrics.csv").read_text().splitlines()]
+    assert tuple(lines[0]) == COLUMNS
+    return [dict(zip(COLUMNS, line, strict=True)) for line in lines[1:]]
+
+
+def message_of(capsys, *flags):
+    assert train.main([*map(str, flags)]) == 2
+    lines = capsys.readouterr().err.splitlines()
+    assert lines[-1].startswith("train.py: error: ")
+    return lines[-1]
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory):
+    """A run that was never stopped: its folder, and its parameters as bytes."""
+    folder = tmp_path_factory.mktemp("whole")
+    run("--run", folder / "run", "--checkpoint-every", 5, "--keep", 9, "--save", folder / "parameters",
+        "--json", folder / "json")
+    (folder / "json").rename(folder / "result.json")  # a run that goes on from it writes its own
+    return folder / "run", (folder / "parameters").read_bytes()
+
+
+# Killed --------------------------------------------------------------------------------------------------------------
+def campaign(folder, *arguments):
+    done = subprocess.run([sys.executable, str(ROOT / "tests" / "killed.py"), str(folder), *map(str, arguments)],
+                          stdout=subprocess.PIPE, text=True, check=True, env=os.environ | {"PYTHONPATH": str(ROOT)})
+    found = json.loads(done.stdout.splitlines()[-1])
+    assert found["wrong"] == []
+    return found["kills"]
+
+
+def test_a_run_that_was_killed_while_it_wrote_goes_on_with_the_same_bytes(tmp_path):
+    assert campaign(tmp_path, "points", 70, 1000) == 1  # one of 120 changes of files
+
+
+def test_a_run_that_was_killed_at_a_random_moment_goes_on_with_the_same_bytes(tmp_path):
+    assert campaign(tmp_path, "times", 1, 7) == 1
+
+
+@pytest.mark.full
+def test_a_run_that_was_killed_at_any_write_sync_or_rename_goes_on_with_the_same_bytes(tmp_path):
+    assert campaign(tmp_path, "points", 1, 1) > 100
+
+
+@pytest.mark.full
+def test_a_run_that_was_killed_at_50_random_moments_goes_on_with_the_same_bytes(tmp_path):
+    assert campaign(tmp_path, "times", 50, 1) == 50
+
+
+# From each checkpoint ------------------------------------------------------------------------------------------------
+@pytest.mark.parametrize("step", [5, 10, STEPS])
+def test_from_any_checkpoint_the_end_is_the_same_even_under_another_policy_and_budget(whole, tmp_path, step):
+    folder, parameters = whole
+    shutil.copytree(folder, tmp_path / "run")
+    at = tmp_path / "run" / "checkpoints" / f"step-{step:08}"
+    assert train.main(["--resume", str(at), "--policy", "passive", "--memory-budget", "2MiB", "--save",
+                       str(tmp_path / "parameters")]) == 0
+    assert (tmp_path / "parameters").read_bytes() == parameters
+
+
+def test_the_training_was_one_in_which_tensors_had_to_leave(whole):
+    assert all(float(row["recomputed_bytes"]) > 0 for row in table(whole[0]))
+
+
+def test_a_longer_run_begins_like_a_shorter_one(tmp_path):
+    flags = ["--schedule", "constant", "--run"]
+    run(*flags, tmp_path / "long", "--save", tmp_path / "whole", "--steps", 10)
+    run(*flags, tmp_path / "short", "--steps", 4)
+    assert train.main(["--resume", str(tmp_path / "short"), "--steps", "10", "--save", str(tmp_path / "parts")]) == 0
+    assert (tmp_path / "whole").read_bytes() == (tmp_path / "parts").read_bytes()
+
+
+def test_a_run_that_is_done_does_nothing_and_still_saves(whole, tmp_path, capsys):
+    folder, parameters = whole
+    shutil.copytree(folder, tmp_path / "run")
+    assert train.main(["--resume", str(tmp_path / "run"), "--save", str(tmp_path / "parameters")]) == 0
+    assert "nothing was left to do: all 12 steps are done" in capsys.readouterr().out
+    assert (tmp_path / "parameters").read_bytes() == parameters
+
+
+def test_a_damaged_checkpoint_is_named_and_the_one_before_it_is_used(tmp_path, capsys):
+    run("--run", tmp_path, "--checkpoint-every", 5)
+    newest = tmp_path / "checkpoints" / f"step-{STEPS:08}"
+    data = bytearray((newest / "tensors.safetensors").read_bytes())
+    data[-1] ^= 1
+    (newest / "tensors.safetensors").write_bytes(data)
+    capsys.readouterr()
+    assert train.main(["--resume", str(tmp_path)]) == 0
+    out = capsys.readouterr().out
+    assert re.search(r"not used: .*step-00000012/tensors.safetensors: at byte \d+: the checksum does not agree", out)
+    assert "going on after step 10" in out
+    assert read_checkpoint(newest).step == STEPS  # written anew
+    data = (newest / "state.json").read_text()
+    (newest / "state.json").write_text(data.replace("5", "6", 1))
+    assert "state.json: at byte 0: the checksum" in message_of(capsys, "--resume", newest)
+
+
+# The run folder ------------------------------------------------------------------------------------------------------
+def test_a_run_folder_has_arguments_metrics_summary_result_and_checkpoints(whole):
+    folder, _ = whole
+    assert {p.name for p in folder.iterdir()} == {"arguments.json", "metrics.csv", "metrics.jsonl", "summary.txt",
+                                                  "result.json", "checkpoints"}
+    assert json.loads((folder / "arguments.json").read_text())["arguments"][:2] == ["--model", "killed:network"]
+    rows, lines = table(folder), [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+    assert [row["step"] for row in lines] == list(range(1, STEPS + 1))
+    assert [row["epoch"] for row in lines] == [1] * EPOCH + [2] * (STEPS - EPOCH)
+    for row, line in zip(rows, lines, strict=True):  # the same, to the last digit
+        assert {name: "" if line[name] is None else str(line[name]) for name in COLUMNS} == row
+    assert [n for n, line in enumerate(lines, 1) if line["top1"] is not None] == [EPOCH, STEPS]
+    assert lines[-1]["lr"] == Schedule(0.001, "cosine", 3, STEPS)(STEPS - 1)
+    result = json.loads((folder / "result.json").read_text())
+    assert result == json.loads((folder.parent / "result.json").read_text()) and result["accuracy"] == lines[-1]["top1"]
+    assert (folder / "summary.txt").read_text().startswith("killed:network, batch 150, on cpu:virtual")
+
+
+def test_losses_and_scores_of_a_resumed_run_are_those_of_the_whole_one(whole, tmp_path):
+    run("--run", tmp_path, "--checkpoint-every", 5)
+    store = Store(tmp_path / "checkpoints", keep=1)
+    assert store.steps() == [5, 10, STEPS]
+    for step in (10, STEPS):  # as if it had been killed before step 10: rows 6 to 12 are to be written again
+        durable.remove_folder(store.path(step))
+    with open(tmp_path / "metrics.jsonl", "a") as file:
+        file.write('{"step": 13, "lo')
+    assert train.main(["--resume", str(tmp_path)]) == 0
+    names = ("step", "epoch", "loss", "lr", "top1", "top5")
+    assert [[row[name] for name in names] for row in table(tmp_path)] == [
+        [row[name] for name in names] for row in table(whole[0])]
+
+
+def test_a_simulator_keeps_a_run_folder_without_checkpoints(tmp_path):
+    assert train.main(["--model", "lenet", "--steps", "2", "--run", str(tmp_path / "run")]) == 0
+    assert {p.name for p in (tmp_path / "run").iterdir()} == {"arguments.json", "metrics.csv", "metrics.jsonl",
+                                                              "summary.txt", "result.json"}
+    assert [row["loss"] for row in table(tmp_path / "run")] == ["", ""]
+
+
+def test_resume_takes_the_arguments_of_the_run_and_the_new_ones_count_more(whole):
+    folder, _ = whole
+    first, again = parse([*TRAINING, "--run", str(folder)]), parse(["--resume", str(folder), "--policy", "none"])
+    assert (again.model, again.steps, again.run) == (first.model, first.steps, str(folder))
+    assert (first.policy, again.policy) == ("recompute", "none")
+    assert parse(["--resume", "auto", "--run", str(folder / "other"), "--model", "mlp"]).model == "mlp"  # a new run
+
+
+# What is refused -----------------------------------------------------------------------------------------------------
+@pytest.mark.parametrize(("flags", "message"), [
+    (["--lr", "0.5"], "was made with no --lr, not --lr 0.5: to go on with it, leave that as it was"),
+    (["--seed", "6"], "was made with --seed 5, not --seed 6"),
+    (["--batch", "100"], "was made with --batch 150, not --batch 100"),
+    (["--steps", "20"], "was made with --steps 12, not --steps 20"),  # the cosine ends elsewhere
+    (["--weight-decay", "0.5"], "was made with --weight-decay 0.0001, not --weight-decay 0.5"),
+])
+def test_a_checkpoint_of_another_training_is_refused(whole, capsys, flags, message):
+    before = {p: p.read_bytes() for p in whole[0].rglob("*.*") if p.is_file()}
+    assert message in message_of(capsys, "--resume", whole[0], *flags)
+    assert before == {p: p.read_bytes() for p in whole[0].rglob("*.*") if p.is_file()}
+
+
+def test_flags_that_make_no_sense_are_refused(whole, capsys, tmp_path):
+    assert "there is a run in it already; --resume" in message_of(capsys, *TRAINING, "--run", whole[0])
+    assert "there is no run folder, and no checkpoint" in message_of(capsys, "--resume", tmp_path)
+    assert "give --run DIR" in message_of(capsys, *TRAINING, "--resume", "auto")
+    assert "give --run DIR" in message_of(capsys, *TRAINING, "--checkpoint-every", "5")
+    for flags in (["--checkpoint-every", 5], ["--resume", "auto"]):
+        assert f"{flags[0]}: sim:p100 computes no values" in message_of(capsys, "--run", tmp_path / "a", *flags)
+    (tmp_path / "file").write_text("")
+    assert "that is a file" in message_of(capsys, *TRAINING, "--run", tmp_path / "file")
+    (tmp_path / "arguments.json").write_text('{"arguments": [1]}')
+    assert "expected an object with a list of strings" in message_of(capsys, "--resume", tmp_path)
+    assert not (tmp_path / "a").exists()
+
+
+# Stopped -------------------------------------------------------------------------------------------------------------
+def signalled(number, at):
+    """``Meter.add``, during the at-th call of which the program gets a signal."""
+    add, calls = Meter.add, count(1)
+
+    def patched(meter, loss):
+        if next(calls) == at:
+            os.kill(os.getpid(), number)
+        return add(meter, loss)
+    return patched
+
+
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_a_signal_ends_the_run_after_its_step_with_a_checkpoint_and_the_command_to_go_on(whole, tmp_path, capsys,
+                                                                                        monkeypatch, number, code):
+    before = signal.getsignal(number)
+    with monkeypatch.context() as patch:
+        patch.setattr(Meter, "add", signalled(number, 7))
+        assert train.main([*TRAINING, "--run", str(tmp_path / "a run")]) == code
+    assert signal.getsignal(number) == before
+    out = capsys.readouterr().out.splitlines()[-1]
+    assert out.startswith("stopped after step 7 of 12, and saved. To go on: python train.py --resume '")
+    assert train.main(["--resume", str(tmp_path / "a run"), "--save", str(tmp_path / "parameters")]) == 0
+    assert (tmp_path / "parameters").read_bytes() == whole[1]
+
+
+def test_a_second_ctrl_c_does_what_it_always_did():
+    with stop_after_the_step() as stop:
+        assert not stop
+        os.kill(os.getpid(), signal.SIGINT)
+        assert stop and stop.exit_code == 130
+        with pytest.raises(KeyboardInterrupt):
+            os.kill(os.getpid(), signal.SIGINT)
+            time.sleep(1)  # the handler runs between two instructions
+
+
+def test_ctrl_c_before_the_first_step_shows_no_traceback(capsys, monkeypatch):
+    def interrupted(*arguments, **options):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(train, "read_data", interrupted)
+    assert train.main(TRAINING) == 130
+    assert capsys.readouterr().err == "train.py: stopped\n"
+
+
+def test_ctrl_c_in_a_terminal_ends_the_program_with_a_checkpoint(tmp_path):
+    child = subprocess.Popen([sys.executable, str(ROOT / "train.py"), "--model", "mlp", "--data", "digits", "--steps",
+                              "1000000", "--memory-budget", "64MiB", "--host-memory", "1MiB", "--run", str(tmp_path)],
+                             stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
+    while not (tmp_path / "metrics.csv").exists() or len((tmp_path / "metrics.csv").read_text()) < 200:
+        time.sleep(0.02)
+        assert child.poll() is None
+    child.send_signal(signal.SIGINT)
+    _, err = child.communicate(timeout=60)
+    assert child.returncode == 130 and "Traceback" not in err
+    assert Store(tmp_path / "checkpoints", keep=1).steps()
+
+
+def test_without_a_run_folder_a_stop_says_that_nothing_was_saved(capsys, monkeypatch):
+    monkeypatch.setattr(Meter, "add", signalled(signal.SIGINT, 1))
+    assert train.main(TRAINING) == 130
+    assert "stopped after step 1 of 12; nothing was saved: --run DIR keeps" in capsys.readouterr().out
+
+
+# Plans ---------------------------------------------------------------------------------------------------------------
+def small_training(runtime):
+    model = killed.network()
+    images = np.random.default_rng(1).standard_normal((64, 1, 8, 8), np.float32)
+
+    def loss(batch):
+        return cross_entropy(model(runtime.tensor(images)), runtime.tensor(np.arange(64) % 10))
+    return Trainer(model, SGD(model.parameters(), lr=0.1, momentum=0.9), loss, Schedule(0.1))
+
+
+def save(runtime, trainer, folder):
+    with runtime.iteration():
+        return Store(folder, keep=1).save(trainer.steps_done, tensors_of(trainer.model, trainer.optimizer),
+                                          documents_of(runtime, {}))
+
+
+@pytest.mark.parametrize("policy", ["capuchin", "auto"])
+def test_the_plan_is_followed_again_after_one_iteration_without_being_made_again(tmp_path, policy):
+    settings = {"memory_budget": "300KiB", "host_memory": "8MiB", "policy": policy}
+    with Runtime("cpu:virtual", **settings) as runtime:
+        trainer = small_training(runtime)
+        for _ in range(5):
+            trainer.step(None)
+        saved, = [entry for entry in runtime.executor.guide.entries if entry.plan.evictions]
+        best = saved.plan.best or saved.plan
+        path = save(runtime, trainer, tmp_path)
+    with Runtime("cpu:virtual", **settings) as runtime:
+        trainer = small_training(runtime)
+        restore(read_checkpoint(path), runtime, trainer.model, trainer.optimizer, {})
+        runtime.executor.guide.policy.plan = None  # would be called to make one
+        trainer.step(None)
+        entry, = runtime.executor.guide.entries
+        assert (entry.trace, entry.plan.evictions, entry.plan.prefetches) == (saved.trace, best.evictions,
+                                                                              best.prefetches)
+        before = runtime.executor.guide.diverged
+        for _ in range(5):  # the policy goes on to improve it
+            trainer.step(None)
+        assert runtime.executor.guide.diverged == before  # it was followed to its end
+        runtime.check()
+
+
+def test_a_plan_for_another_budget_is_made_anew(tmp_path):
+    paths = []
+    for budget in ("300KiB", "320KiB"):
+        with Runtime("cpu:virtual", memory_budget=budget, host_memory="8MiB", policy="capuchin") as runtime:
+            trainer = small_training(runtime)
+            if paths:
+                restore(read_checkpoint(paths[0]), runtime, trainer.model, trainer.optimizer, {})
+            trainer.step(None)
+            assert not any(entry.plan.evictions for entry in runtime.executor.guide.entries)
+            trainer.step(None)
+            trainer.step(None)
+            paths.append(save(runtime, trainer, tmp_path))
+
+
+def test_nothing_is_restored_from_a_checkpoint_of_another_model(tmp_path):
+    with Runtime("cpu:virtual", memory_budget="8MiB", host_memory="8MiB", policy="none") as runtime:
+        trainer = small_training(runtime)
+        path = save(runtime, trainer, tmp_path)
+        trainer.step(None)
+        before = trainer.model.state_dict()
+        plain = SGD(trainer.model.parameters(), lr=0.1)
+        with pytest.raises(UserError, match="6 tensors are missing or unexpected, the first is optimizer.momentum.0"):
+            restore(read_checkpoint(path), runtime, trainer.model, plain, {})
+        wider = killed.network(num_classes=11)
+        optimizer = SGD(wider.parameters(), lr=0.1, momentum=0.9)
+        with pytest.raises(UserError, match=r"must be float32\[11, 128\]"):
+            restore(read_checkpoint(path), runtime, wider, optimizer, {})
+        after = trainer.model.state_dict()
+        assert all(np.array_equal(before[name], after[name]) for name in before)

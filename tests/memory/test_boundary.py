@@ -1,0 +1,61 @@
+"""Between two iterations of a plan with addresses, what survives lies where the plan counts on it."""
+
+import numpy as np
+import pytest
+
+from bench.steps import training_step
+from minidl import Runtime
+from minidl.memory.boundary import pack_survivors
+from minidl.plan.plan import Action
+from minidl.policies.auto.policy import Auto
+
+
+def order(runtime):
+    """Whether each block, from the low end, is free (None), or of a persistent tensor."""
+    owners = [None if block.owner is None else block.owner() for block in runtime.memory.arena.blocks()]
+    return [None if owner is None else owner.persistent for owner in owners]
+
+
+def is_packed(blocks):
+    """Persistent tensors first, then the others, then what is free."""
+    return blocks == sorted(blocks, key=lambda kind: (kind is None, kind is False))
+
+
+def test_survivors_are_packed_before_the_first_iteration_of_a_plan_and_after_each():
+    with Runtime("sim:p100", policy=Auto(rounds=4)) as runtime:
+        step = training_step(runtime, "resnet18", 1400)
+        packed = []
+        for _ in range(8):
+            with runtime.iteration():
+                step()
+            runtime.check()
+            packed.append(is_packed(order(runtime)))
+        assert runtime.executor.guide.diverged == 0
+    assert packed[1:6] == [True] * 5  # passive mode, tried at last, packs nothing
+    assert packed[-1]
+
+
+@pytest.mark.parametrize("poisoned", [False, True])
+def test_packing_keeps_every_value(poisoned):
+    rng = np.random.default_rng(0)
+    with Runtime("cpu:virtual", policy="passive", memory_budget="16MiB", poisoned=poisoned) as runtime:
+        memory = runtime.memory
+        made = []
+        for n in range(12):  # persistent ones and others in turn, some of them on the host
+            values = rng.standard_normal(1000 * (n + 1)).astype(np.float32)
+            tensor = runtime.tensor(values)
+            tensor.storage.persistent = n % 3 == 0
+            made.append((tensor, values))
+        for tensor, _ in made[:7:2]:
+            memory.busy = True
+            assert memory.evict(tensor.storage, Action.SWAP_OUT)
+            memory.busy = False
+        assert not is_packed(order(runtime))
+        memory.busy = True
+        pack_survivors(memory.allocator, [tensor.storage for tensor, _ in made])
+        memory.busy = False
+        runtime.check()
+        blocks = order(runtime)
+        assert is_packed(blocks) and blocks.count(True) == 4  # the persistent ones are back
+        for tensor, values in made:
+            assert np.array_equal(tensor.numpy(), values)

@@ -1,0 +1,212 @@
+"""Placement strategies on small logs worked out by hand, on random ones, and from the command line."""
+
+import subprocess
+import sys
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from minidl.errors import OutOfMemory, UserError
+from minidl.lab import placement
+from minidl.lab.placement import STRATEGIES, Lifetime, Placement, check, lower_bound, main, read_log
+
+# time   0   1   2   3   4          b dies at 1, where d is born: d may take its place.
+# a 4    #########                  Live: 4+2 = 6, then a, c, d = 4+1+3 = 8, then c, d, e = 1+3+5 = 9.
+# b 2    #####
+# c 1        #############
+# d 3        #############
+# e 5            #########
+LOG = [Lifetime("a", 0, 2, 4), Lifetime("b", 0, 1, 2), Lifetime("c", 1, 4, 1), Lifetime("d", 1, 4, 3),
+       Lifetime("e", 2, 4, 5)]
+
+
+@st.composite
+def logs(draw):
+    row = st.tuples(st.integers(-3, 12), st.integers(1, 8), st.integers(1, 20))
+    rows = draw(st.lists(row, min_size=1, max_size=25))
+    return [Lifetime(str(i), lower, lower + length, size) for i, (lower, length, size) in enumerate(rows)]
+
+
+def test_the_lower_bound_is_the_largest_sum_of_live_bytes():
+    assert lower_bound(LOG) == 9
+
+
+@pytest.mark.parametrize(("name", "offsets", "peak"), [
+    # b frees 4..6 beside the untouched end, so after a 0..4 comes one hole: c 4, d 5..8; e (5) not in 0..4: 8..13.
+    ("best_fit", {"a": 0, "b": 4, "c": 4, "d": 5, "e": 8}, 13),
+    ("first_fit", {"a": 0, "b": 4, "c": 4, "d": 5, "e": 8}, 13),
+    # e 0..5; a never meets e: 0..4; d meets both: 5..8; b meets only a: 4..6; c meets all but b: 8..9.
+    ("greedy_by_size", {"e": 0, "a": 0, "d": 5, "b": 4, "c": 8}, 9),
+    # d 0..3 and c 3..4 live three steps, then e 4..9, a 4..8 (they never meet), and b meets a only: 0..2.
+    ("greedy_by_duration", {"d": 0, "c": 3, "e": 4, "a": 4, "b": 0}, 9),
+])
+def test_each_strategy_on_a_log_worked_out_by_hand(name, offsets, peak):
+    result = STRATEGIES[name](LOG, None)
+    assert result == Placement(offsets, peak)
+    assert list(result.offsets) == [e.id for e in LOG]  # in the order of the log
+    check(result, LOG)
+
+
+def test_best_fit_takes_the_smallest_hole_and_first_fit_the_lowest():
+    log = [Lifetime("big", 0, 1, 3), Lifetime("w1", 0, 9, 1), Lifetime("small", 0, 1, 2), Lifetime("w2", 0, 9, 1),
+           Lifetime("new", 2, 3, 2)]  # holes 0..3 and 4..6
+    assert STRATEGIES["best_fit"](log, None).offsets["new"] == 4
+    assert STRATEGIES["first_fit"](log, None).offsets["new"] == 0
+
+
+def test_without_a_capacity_best_fit_fills_holes_before_the_untouched_end():
+    # 12 bytes in all: were there no more, the hole at 11..12 would be a better fit for new than 0..10.
+    log = [Lifetime("big", 0, 1, 10), Lifetime("w", 0, 9, 1), Lifetime("new", 1, 2, 1)]
+    assert STRATEGIES["best_fit"](log, None).offsets["new"] == 0
+    assert STRATEGIES["best_fit"](log, 12).offsets["new"] == 11
+
+
+def test_an_offline_strategy_fills_a_hole_exactly():
+    # a 0..5, b above it at 5..9; c meets only b: 0..3; d meets b and c, and just fits between them.
+    log = [Lifetime("a", 0, 1, 5), Lifetime("b", 0, 2, 4), Lifetime("c", 1, 2, 3), Lifetime("d", 1, 2, 2)]
+    assert STRATEGIES["greedy_by_size"](log, None).offsets == {"a": 0, "b": 5, "c": 0, "d": 3}
+
+
+@pytest.mark.parametrize("name", STRATEGIES)
+@settings(max_examples=200, deadline=None, database=None)
+@given(log=logs())
+def test_every_placement_is_valid_fits_its_own_peak_and_no_less(name, log):
+    result = STRATEGIES[name](log, None)
+    check(result, log)
+    assert lower_bound(log) <= result.peak_bytes <= sum(e.size for e in log)
+    # With the peak as capacity the untouched end is no longer the largest hole, so best fit may choose differently.
+    if name != "best_fit":
+        assert STRATEGIES[name](log, result.peak_bytes) == result
+        with pytest.raises(OutOfMemory, match="do not suffice"):
+            STRATEGIES[name](log, result.peak_bytes - 1)
+
+
+@settings(max_examples=200, deadline=None, database=None)
+@given(log=logs())
+def test_the_lower_bound_is_the_sum_at_some_moment_and_never_less_than_at_any(log):
+    moments = range(min(e.lower for e in log), max(e.upper for e in log))
+    assert lower_bound(log) == max(sum(e.size for e in log if e.lower <= t < e.upper) for t in moments)
+
+
+def test_a_buffer_of_first_fit_is_never_split_over_two_holes():
+    log = [Lifetime("x", 0, 1, 2), Lifetime("w", 0, 9, 1), Lifetime("y", 0, 1, 2), Lifetime("z", 2, 3, 4)]
+    with pytest.raises(OutOfMemory, match="no room for 'z' of 4 B at time 2: 5 B do not suffice"):  # .. w ..
+        STRATEGIES["first_fit"](log, 5)
+
+
+@pytest.mark.parametrize(("offsets", "peak", "message"), [
+    ({"a": 0, "b": 3, "c": 8, "d": 5, "e": 0}, 9, "'a' at 0..4 and 'b' at 3..5 are both live at time 0"),
+    ({"a": 0, "b": 4, "c": 2, "d": 5, "e": 0}, 9, "'a' at 0..4 and 'c' at 2..3 are both live at time 1"),
+    ({"a": 0, "b": 4, "c": 8, "d": 4, "e": 0}, 9, "'e' at 0..5 and 'd' at 4..7 are both live at time 2"),
+    ({"a": 0, "b": 4, "c": 8, "d": 5, "e": -1}, 9, "'e' has no place: -1"),
+    ({"a": 0, "b": 4, "c": 8, "d": 5}, 9, "'e' has no place: None"),
+    ({"a": 0, "b": 4, "c": 8, "d": 5, "e": 0}, 8, "ends at 9, the peak says 8"),
+])
+def test_check_sees_each_wrong_placement(offsets, peak, message):
+    with pytest.raises(AssertionError, match=message):
+        check(Placement(offsets, peak), LOG)
+
+
+@settings(max_examples=200, deadline=None, database=None)
+@given(log=logs(), data=st.data())
+def test_check_agrees_with_comparing_every_pair(log, data):
+    offsets = {e.id: data.draw(st.integers(0, 60)) for e in log}
+    peak = max(offsets[e.id] + e.size for e in log)
+    clash = any(a.lower < b.upper and b.lower < a.upper and offsets[a.id] < offsets[b.id] + b.size
+                and offsets[b.id] < offsets[a.id] + a.size for i, a in enumerate(log) for b in log[:i])
+    if clash:
+        with pytest.raises(AssertionError, match="are both live"):
+            check(Placement(offsets, peak), log)
+    else:
+        check(Placement(offsets, peak), log)
+
+
+# Logs and the command line
+
+
+def written(tmp_path, text: str) -> str:
+    path = tmp_path / "log.csv"
+    path.write_text(text)
+    return str(path)
+
+
+def log_text() -> str:
+    return "id,lower,upper,size\n" + "".join(f"{e.id},{e.lower},{e.upper},{e.size}\n" for e in LOG)
+
+
+def test_a_log_is_read_as_it_was_written(tmp_path):
+    assert read_log(written(tmp_path, log_text())) == LOG
+    assert read_log(written(tmp_path, log_text().replace("\n", "\n\n"))) == LOG  # empty lines are skipped
+
+
+@pytest.mark.parametrize(("text", "message"), [
+    ("", "line 1: the header is ''"),
+    ("id,lower,size,upper\na,0,1,2\n", "line 1: the header is 'id,lower,size,upper', not 'id,lower,upper,size'"),
+    ("id,lower,upper,size\n", "has no rows"),
+    ("id,lower,upper,size\na,0,1,2\nb,0,1\n", "line 3: 3 values instead of 4: 'b,0,1'"),
+    ("id,lower,upper,size\na,0,1.5,2\n", "line 2: upper is '1.5', not an integer"),
+    ("id,lower,upper,size\na,0,1,2kB\n", "line 2: size is '2kB', not an integer"),
+    ("id,lower,upper,size\na,5,5,2\n", "line 2: upper 5 is not after lower 5"),
+    ("id,lower,upper,size\na,0,5,0\n", "line 2: size is 0, not at least 1"),
+    ("id,lower,upper,size\na,0,5,1\nb,0,5,1\na,7,8,1\n", "line 4: the id 'a' appears twice"),
+])
+def test_a_bad_log_is_an_error_that_names_file_line_and_value(tmp_path, capsys, text, message):
+    path = written(tmp_path, text)
+    with pytest.raises(UserError) as error:
+        read_log(path)
+    assert path in str(error.value) and message in str(error.value)
+    assert main([path]) == 2
+    captured = capsys.readouterr()
+    assert captured.out == "" and captured.err == f"error: {error.value}\n"
+
+
+def test_files_that_cannot_be_read_or_written_are_one_line(tmp_path, capsys):
+    binary = tmp_path / "binary.csv"
+    binary.write_bytes(b"\xff\xfe\x00")
+    path = written(tmp_path, log_text())
+    for arguments, message in [([str(tmp_path / "none.csv")], "cannot read"), ([str(tmp_path)], "cannot read"),
+                               ([str(binary)], "is no CSV text"),
+                               ([path, "--save", str(tmp_path / "none" / "out.csv")], "cannot write")]:
+        assert main(arguments) == 2
+        captured = capsys.readouterr()
+        assert captured.out == "" and captured.err.startswith("error: ") and captured.err.count("\n") == 1
+        assert message in captured.err
+
+
+@pytest.mark.parametrize(("arguments", "message"), [
+    (["--strategy", "bestfit"], "no strategy 'bestfit' among all, best_fit, first_fit, greedy_by_size, "
+                                "greedy_by_duration; did you mean best_fit or first_fit?"),
+    (["--capacity", "16G"], "'16G' is no size in bytes"),
+    (["--capacity", "8"], "log.csv does not fit 8 B: up to 9 B are live at once"),
+    (["--capacity", "12", "--strategy", "best_fit"], "does not fit with best_fit: no room for 'e' of 5 B at time 2"),
+])
+def test_wrong_arguments_exit_with_2_and_one_line(tmp_path, capsys, arguments, message):
+    assert main([written(tmp_path, log_text()), *arguments]) == 2
+    captured = capsys.readouterr()
+    assert captured.out == "" and message in captured.err and captured.err.count("\n") == 1
+
+
+def test_the_table_shows_every_strategy_and_saves_the_best(tmp_path, capsys):
+    path = written(tmp_path, log_text())
+    saved = tmp_path / "offsets.csv"
+    assert main([path, "--save", str(saved)]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    rows = {line.split()[0]: line.split()[1:] for line in lines[2:-1]}
+    assert list(rows) == list(STRATEGIES)
+    assert [rows[name][1] for name in STRATEGIES] == ["44.44", "44.44", "0.00", "0.00"]  # 13 / 9 - 1
+    assert lines[-1] == f"offsets of greedy_by_size saved to {saved}"
+    assert saved.read_text().splitlines()[:3] == ["id,lower,upper,size,offset", "a,0,2,4,0", "b,0,1,2,4"]
+    assert read_log(str(saved)) == LOG  # what was saved is a log again
+
+
+def test_a_strategy_that_does_not_fit_is_a_row_when_another_does(tmp_path, capsys):
+    assert main([written(tmp_path, log_text()), "--capacity", "12"]) == 0
+    rows = capsys.readouterr().out.splitlines()[2:]
+    assert [row.endswith("does not fit") for row in rows] == [True, True, False, False]
+
+
+def test_the_module_runs_as_a_program(tmp_path):
+    done = subprocess.run([sys.executable, "-m", placement.__name__, written(tmp_path, log_text()), "--strategy", "x"],
+                          capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout) == (2, "") and done.stderr.startswith("error: no strategy 'x'")

@@ -1,0 +1,194 @@
+"""The planner of our own: its model of an iteration against the engine, and its plans against passive mode."""
+
+import numpy as np
+import pytest
+from networks import Training
+
+from bench.steps import run, training_step, unmanaged
+from minidl import Runtime
+from minidl.memory.storage import OUT, SWAPPING_OUT
+from minidl.ops import exp
+from minidl.plan.costs import Costs, Limits
+from minidl.plan.plan import Action
+from minidl.planning import schedule
+from minidl.planning.problem import problem
+from minidl.planning.schedule import DROP, KEEP, SWAP
+from minidl.policies.auto import search
+from minidl.policies.auto.policy import SLACK, Auto, first_choice, modes_of, movable, to_plan
+
+COSTS = Costs(1 / 12.4e9, 1 / 12.4e9, 1e-5)
+ROOMY = 1 << 50
+NO_NOTES = np.zeros((0, 4), np.int64)
+
+
+def simulate(*arguments):
+    """(seconds, excess, replayed, copied) of a choice, in plain Python."""
+    return schedule.simulate(*arguments, NO_NOTES)[:4]
+
+
+@pytest.fixture(scope="module")
+def trace():
+    """ResNet-18 at 64, unmanaged: its third iteration, and the most bytes that were in use during it."""
+    with Runtime(device="sim:p100", policy="none", memory_budget=ROOMY) as runtime:
+        step = training_step(runtime, "resnet18", 64)
+        for _ in range(3):
+            with runtime.iteration():
+                runtime.memory.arena.reset_peak()
+                step()
+                measured = runtime.trace()
+        return measured, runtime.memory.arena.peak_bytes
+
+
+def test_keeping_everything_takes_the_traces_own_time_and_memory(trace):
+    measured, peak = trace
+    facts = problem(measured, COSTS)
+    mode = np.full(len(facts.gap_call), KEEP, np.int64)
+    seconds, excess, replayed, copied = simulate(*facts.arrays(), ROOMY, ROOMY, SLACK, mode, mode.copy())
+    assert (excess, replayed, copied) == (0, 0.0, 0)
+    assert seconds == pytest.approx(measured.seconds, rel=1e-9)
+    workspaces = max(w for call in measured.calls for a in call.algorithms if (w := a.workspace))
+    exceeds = simulate(*facts.arrays(), peak - workspaces - 1, ROOMY, SLACK, mode, mode.copy())[1]
+    assert exceeds > 0
+    assert simulate(*facts.arrays(), peak, ROOMY, SLACK, mode, mode.copy())[1] == 0
+
+
+def test_compiled_and_interpreted_the_simulation_is_the_same(trace):
+    measured = trace[0]
+    facts = problem(measured, COSTS)
+    rng = np.random.default_rng(0)
+    for _ in range(20):
+        mode = rng.integers(0, 3, len(facts.gap_call))
+        mode[(mode == DROP) & ~facts.can_drop] = SWAP
+        mine, its = np.full(len(mode), -1, np.int64), np.full(len(mode), -1, np.int64)
+        budget = int(trace[1] * rng.uniform(0.3, 1.0))
+        notes, its_notes = np.zeros((2, 12 * len(measured.calls) + len(facts.ids), 4), np.int64)
+        plain = schedule.simulate(*facts.arrays(), budget, ROOMY, SLACK, mode, mine, notes)
+        assert plain == search.simulate(*facts.arrays(), budget, ROOMY, SLACK, mode, its, its_notes)
+        assert plain[:4] == simulate(*facts.arrays(), budget, ROOMY, SLACK, mode, mine)  # noting changes nothing
+        assert mine.tolist() == its.tolist()
+        assert notes.tolist() == its_notes.tolist()
+
+
+def test_a_plan_gives_back_the_modes_it_was_made_from(trace):
+    facts = problem(trace[0], COSTS)
+    mode = first_choice(facts, trace[1] // 2, lambda mode: -len(set(mode.tolist())))  # one with all three
+    assert {KEEP, SWAP, DROP} == set(mode.tolist())
+    plan = to_plan(trace[0], facts, mode, np.full(len(mode), 5, np.int64))
+    assert modes_of(plan, facts, trace[0]).tolist() == mode.tolist()
+
+
+def test_what_fits_is_left_alone(trace):
+    plan = Auto().plan(trace[0], COSTS, Limits(trace[1], ROOMY))
+    assert not plan.evictions and not plan.prefetches
+
+
+def test_only_gaps_around_the_fullest_moment_are_moved_first(trace):
+    facts = problem(trace[0], COSTS)
+    there, others = movable(facts)
+    assert len(there) and not set(there) & set(others)
+    assert facts.gap_call[there].max() < facts.gap_next[there].min()  # they share a moment
+
+
+@pytest.mark.parametrize(("name", "batch", "share"), [("resnet18", 1400, 0.85), ("vgg11", 420, 0.95)])
+def test_guided_execution_is_as_fast_as_predicted_and_far_faster_than_passive(name, batch, share):
+    limit = unmanaged(name, batch).images_per_second
+    passive = run(name, batch, "passive").images_per_second
+    with Runtime(device="sim:p100", policy=Auto(rounds=12)) as runtime:
+        step = training_step(runtime, name, batch)
+        for _ in range(30):
+            before = runtime.stats()
+            with runtime.iteration():
+                step()
+            runtime.check()
+        last = runtime.stats().since(before)
+        plan = runtime.executor.guide.entries[0].plan
+    assert plan.evictions and runtime.executor.guide.diverged == 0
+    assert last.seconds == pytest.approx(plan.predicted_seconds, rel=0.05)
+    assert batch / last.seconds > share * limit
+    assert batch / last.seconds > 1.1 * passive
+
+
+def test_host_memory_is_a_limit_of_the_plan():
+    def moved(host):
+        with Runtime(device="sim:p100", policy=Auto(rounds=6), host_memory=host) as runtime:
+            step = training_step(runtime, "resnet18", 2000)
+            for _ in range(20):
+                before = runtime.stats()
+                with runtime.iteration():
+                    step()
+                runtime.check()
+            last, (entry,) = runtime.stats().since(before), runtime.executor.guide.entries
+            assert last.host_peak_bytes <= host and last.recompute_seconds > 0
+            assert last.seconds == pytest.approx(entry.plan.predicted_seconds, rel=0.03)
+            return last.host_peak_bytes
+    plenty = moved(100 << 30)
+    assert moved(plenty // 4) <= plenty // 4
+
+
+def test_a_block_is_given_away_when_its_copy_has_landed_and_not_before():
+    # 256 MB out take 21.6 ms at 12.4 GB/s; a pass over them on the device about 1 ms
+    with Runtime("sim:p100", policy="passive", memory_budget="2GiB") as runtime:
+        memory = runtime.memory
+        x, y = (runtime.tensor(None, shape=(1 << 26,)) for _ in range(2))
+        used = memory.arena.used_bytes
+        memory.act(({x.tensor_id: Action.SWAP_OUT}, ()), (x.storage,))
+        memory._reclaim_landed()
+        assert (x.status, memory.arena.used_bytes) == (SWAPPING_OUT, used)
+        for _ in range(40):
+            y = exp(y)
+        used = memory.arena.used_bytes
+        memory._reclaim_landed()
+        assert (x.status, memory.arena.used_bytes) == (OUT, used - x.nbytes)
+        runtime.check()
+
+
+def test_after_an_iteration_that_failed_the_next_one_is_guided_again():
+    with Runtime(device="sim:p100", policy="capuchin") as runtime:
+        step = training_step(runtime, "resnet18", 900)
+        for _ in range(4):
+            with runtime.iteration():
+                step()
+        guide = runtime.executor.guide
+        (entry,) = guide.entries
+        with pytest.raises(KeyboardInterrupt), runtime.iteration():
+            runtime.tensor(None, shape=(900, 3, 224, 224))
+            raise KeyboardInterrupt
+        with runtime.iteration():
+            step()
+            assert guide.active is entry
+        runtime.check()
+        assert guide.diverged == 0
+
+
+@pytest.mark.parametrize("policy", ["auto", "capuchin"])
+@pytest.mark.parametrize("network", ["vgg", "resnet", "branching"])
+def test_a_guided_run_changes_no_bit(network, policy):
+    def state(**settings):
+        with Runtime(device="cpu:virtual", host_memory="64MiB", poisoned=True, **settings) as runtime:
+            training = Training(runtime, network, "momentum")
+            demand = training.demand()
+            for _ in range(6):
+                training.iterate()
+            guided = runtime.executor.guide is not None and bool(runtime.executor.guide.entries)
+            return training.state(), demand, guided
+
+    reference, demand, _ = state(policy="none", memory_budget="64MiB")
+    budget = max(demand.unmanaged_peak_bytes // 2, demand.largest_op_bytes)
+    managed, _, guided = state(policy=policy, memory_budget=budget)
+    assert guided
+    assert managed == reference
+
+
+@pytest.mark.parametrize("policy", ["auto", "capuchin"])
+def test_a_guided_run_on_threads_changes_no_bit(policy):
+    def state(device, **settings):
+        with Runtime(device, host_memory="64MiB", poisoned=True, **settings) as runtime:
+            training = Training(runtime, "resnet", "momentum")
+            demand = training.demand()
+            for _ in range(8):
+                training.iterate()
+            return training.state(), demand
+
+    reference, demand = state("cpu:virtual", policy="none", memory_budget="64MiB")
+    budget = max(demand.unmanaged_peak_bytes // 2, demand.largest_op_bytes)
+    assert state("cpu:threads", policy=policy, memory_budget=budget)[0] == reference

@@ -1,0 +1,179 @@
+"""Worlds in which the engine has to train: a seed decides everything, and nothing else does.
+
+A ``World`` is a budget, a host budget, link speeds, true durations, a policy, and a list of iterations that do not
+always do the same; a ``Program`` is what is trained in it. Knows no device and checks nothing.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+from dataclasses import dataclass, fields, replace
+
+import numpy as np
+from random_networks import Network
+
+import minidl
+from minidl.device import profiles
+from minidl.device.profiles import Profile
+from minidl.memory.switches import Switches
+from minidl.ops.loss import cross_entropy
+from minidl.optim import SGD, Adam, Optimizer
+from minidl.plan.costs import Costs, Limits
+from minidl.plan.plan import AccessKey, Action, Eviction, Plan
+from minidl.plan.policy import Observation, OnDemand, Pressure, Residency
+from minidl.plan.trace import TensorId, Trace
+from minidl.runtime import Runtime
+from minidl.tensor import Tensor
+
+CLASSES = 8
+BATCH = 8
+
+KINDS = ("usual", "usual", "usual", "half a batch", "two gradients", "evaluation", "no update")
+POLICIES = ("passive", "recompute", "dtr", "dtr", "capuchin", "capuchin-swap", "capuchin-recompute", "auto", "auto",
+            "chance", "chance")
+AMPLE = 4.0  # a share of the budget with which all fits
+OFF = 0.15  # how often each of the engine's features is switched off
+
+
+@dataclass(frozen=True)
+class Iteration:
+    """What an iteration does, and after which layer (-1: none) a tensor is read or kept for the next iteration; after
+    which layers it is put where only the cycle collector finds it."""
+
+    kind: str
+    read: int
+    keep: int
+    litter: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class World:
+    """All that happens in one run follows from this. Shares are of what lies between the smallest feasible budget
+    (0) and the unmanaged peak (1), and of that peak for the host."""
+
+    seed: int
+    policy: str
+    optimizer: str
+    budget_share: float
+    host_share: float
+    profile: Profile
+    jitter: float
+    stall_s: float
+    iterations: tuple[Iteration, ...]
+    switches: Switches
+
+
+def world(seed: int) -> World:
+    """The world of a seed."""
+    draw = random.Random(seed)
+    policy = draw.choice(POLICIES)
+    nominal = profiles.get("cpu")
+    speed, latency = lambda: 10.0 ** draw.uniform(-1, 1), draw.choice([0.0, 5e-7, 5e-6])
+    profile = replace(nominal, link_out_bandwidth=1e9 * speed(), link_in_bandwidth=1e9 * speed(),
+                      memory_bandwidth=nominal.memory_bandwidth * speed(), link_latency_s=latency,
+                      launch_overhead_s=draw.choice([0.0, 2e-7, 5e-6]))  # the host far ahead of the device, or not
+    iterations = []
+    for number in range(draw.choice([4, 5, 6])):
+        # Three alike first, so that there is something to plan; then the program changes its mind now and then.
+        usual = number < 3 or draw.random() < 0.4
+        read, keep = (draw.randrange(5) if draw.random() < 0.3 and not usual else -1 for _ in range(2))
+        litter = tuple(layer for layer in range(6) if draw.random() < 0.4)
+        iterations.append(Iteration("usual" if usual else draw.choice(KINDS), read, keep, litter))
+    budget_share = draw.choice([0.0, draw.random() ** 2, draw.random()])
+    return World(seed, policy, draw.choice(["sgd", "momentum", "adam"]),
+                 budget_share=AMPLE if draw.random() < 0.1 else budget_share,
+                 host_share=draw.choice([4.0, 4.0, 1.0, 0.8, draw.random()]), profile=profile,
+                 jitter=draw.choice([0.0, 0.5]), stall_s=draw.choice([0.0, 1e-5, 1e-3]), iterations=tuple(iterations),
+                 switches=Switches(**{feature.name: draw.random() >= OFF for feature in fields(Switches)}))
+
+
+class Chance(OnDemand):
+    """Plans and victims by lot: any plan may cost time, none may cost correctness."""
+
+    name = "chance"
+    plans = True
+    weighs_recomputation = True
+
+    def __init__(self, draw: random.Random) -> None:
+        self.draw = draw
+
+    def victims(self, resident: Sequence[Residency], pressure: Pressure) -> Sequence[Eviction]:
+        order = self.draw.sample(resident, len(resident))
+        return [Eviction(r.tensor_id, self._action()) for r in order]
+
+    def plan(self, trace: Trace, costs: Costs, limits: Limits) -> Plan:
+        evictions: dict[AccessKey, Action] = {}
+        prefetches: dict[AccessKey, tuple[TensorId, ...]] = {}
+        accesses, often = trace.accesses, self.draw.random() ** 2
+        for position, access in enumerate(accesses):
+            if self.draw.random() < often:
+                evictions[access.tensor_id, access.access_count] = self._action()
+                trigger = accesses[min(len(accesses) - 1, position + self.draw.randrange(40))]
+                key = (trigger.tensor_id, trigger.access_count)
+                prefetches[key] = (*prefetches.get(key, ()), access.tensor_id)
+        return Plan(evictions, prefetches)
+
+    def feedback(self, plan: Plan, observed: Observation) -> Plan:
+        return self.plan(observed.trace, Costs(0.0, 0.0, 0.0), Limits(0, 0))
+
+    def _action(self) -> Action:
+        return self.draw.choice([Action.SWAP_OUT, Action.DROP])
+
+
+class Program:
+    """What is trained: the same calls on any runtime. ``seen`` are all values that it has looked at, as bytes."""
+
+    def __init__(self, runtime: Runtime, of: World) -> None:
+        self.runtime = runtime
+        self.world = of
+        self.network = Network(random.Random(of.seed + 1), CLASSES)
+        parameters = list(self.network.parameters())
+        self.optimizer: Optimizer = {
+            "sgd": lambda: SGD(parameters, lr=0.05), "adam": lambda: Adam(parameters, lr=1e-3),
+            "momentum": lambda: SGD(parameters, lr=0.05, momentum=0.9, weight_decay=1e-3)}[of.optimizer]()
+        self.seen: list[bytes] = []
+        self.kept: list[Tensor] = []
+        self.litter: list[Tensor] = []  # whoever clears it plays the cycle collector
+        self._data = np.random.default_rng(of.seed)
+
+    def iterate(self, iteration: Iteration) -> None:
+        """One iteration, as it is described."""
+        kept, self.kept = self.kept, []
+        if iteration.kind == "evaluation":
+            with minidl.no_grad():
+                self._see(self._loss(iteration))
+        else:
+            self.optimizer.zero_grad()
+            for _ in range(2 if iteration.kind == "two gradients" else 1):
+                loss = self._loss(iteration)
+                loss.backward()
+            if iteration.kind != "no update":
+                self.optimizer.step()
+            self._see(loss)
+        for tensor in kept:
+            self._see(tensor)
+
+    def _loss(self, iteration: Iteration) -> Tensor:
+        def after(layer: int, x: Tensor) -> None:
+            if layer == iteration.read:
+                self._see(x)
+            if layer == iteration.keep:
+                self.kept.append(x)
+            if layer in iteration.litter:
+                self.litter.append(x)
+
+        batch = BATCH // 2 if iteration.kind == "half a batch" else BATCH
+        x = self.runtime.tensor(self._data.standard_normal((batch, *self.network.shape)).astype(np.float32))
+        labels = self.runtime.tensor(self._data.integers(0, CLASSES, batch))
+        return cross_entropy(self.network(x, after), labels)
+
+    def _see(self, tensor: Tensor) -> None:
+        self.seen.append(tensor.numpy().tobytes())
+
+    def state(self) -> dict[str, bytes]:
+        """All that training has changed."""
+        arrays = self.network.state_dict() | {f"state {k}": v for k, v in self.optimizer.state_dict().items()}
+        arrays |= {f"gradient {name}": p.grad.numpy() for name, p in self.network.named_parameters()
+                   if p.grad is not None}
+        return {name: array.tobytes() for name, array in arrays.items()}
