@@ -12,7 +12,7 @@ from threading import get_ident
 from minidl.device.clock import COMPUTE
 from minidl.device.device import Device
 from minidl.errors import Unrecoverable
-from minidl.memory import neighbourhood as region
+from minidl.memory import neighbourhood
 from minidl.memory.arena import Block
 from minidl.memory.boundary import pack_survivors
 from minidl.memory.guide import Actions, Returns
@@ -224,7 +224,7 @@ class Manager(Placer):
         """A dropped storage has its bytes again: a replay's target, or what came by on the way."""
         self.dropped.pop(storage.me, None)
         self.kept[storage.me] = storage.access_count
-        region.found(storage)
+        neighbourhood.found(storage)
         storage.replayed_at = now = self.tracker.sequence
         for read in storage.inputs:
             read.base.replayed_at = now

@@ -14,7 +14,7 @@ from threading import get_ident
 
 from minidl.device.device import Device
 from minidl.errors import OutOfMemory
-from minidl.memory import neighbourhood as region
+from minidl.memory import neighbourhood
 from minidl.memory.arena import Block, between
 from minidl.memory.copies import Allocator, storage_of
 from minidl.memory.guide import Guide
@@ -121,7 +121,8 @@ class Space:
             storage = storage_of(block)
             if storage not in willing:
                 return None
-            if not planned and willing[storage] is Action.DROP and (replayed := region.price(storage)) is not None:
+            replayed = neighbourhood.price(storage) if not planned and willing[storage] is Action.DROP else None
+            if replayed is not None:
                 return replayed
             again = device.in_seconds(block.size)
             return again if storage.host is not None else again + device.out_seconds(block.size)
@@ -226,7 +227,7 @@ class Space:
         if self.policy.weighs_recomputation and storage not in self.protected:
             call = storage.call
             if not (self.writing and call is not None and reads([call], self.writing)):
-                seconds = region.price(storage)
+                seconds = neighbourhood.price(storage)
         tracker = self.tracker
         seen = storage.last_access >= tracker.iteration_start
         idle = tracker.sequence - max(storage.last_access, storage.replayed_at)
@@ -255,7 +256,7 @@ class Space:
         are free there; False if they cannot be."""
         host = self.allocator.host
         swapped = (s for ref in self.residents if (s := ref()) is not None and s.status is OUT and s.nbytes)
-        prices = [(price / s.nbytes, s.tensor_id, s) for s in swapped if (price := region.price(s)) is not None]
+        prices = [(price / s.nbytes, s.tensor_id, s) for s in swapped if (price := neighbourhood.price(s)) is not None]
         for _, _, storage in sorted(prices, key=lambda entry: entry[:2]):
             if host.capacity - host.used_bytes >= nbytes:
                 break
@@ -281,7 +282,7 @@ class Space:
         self.residents.pop(storage.me, None)
         self.dropped[storage.me] = None
         if self.policy.weighs_recomputation:
-            region.lost(storage)
+            neighbourhood.lost(storage)
 
     def _back_up(self, storage: Storage) -> bool:
         """Have a valid copy on the host, making room by forgetting copies of what is on the device anyway."""

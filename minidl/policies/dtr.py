@@ -3,8 +3,9 @@
     h = price / (bytes x staleness), and the least leaves first
 
 The price is that of the cheaper way back. Making a tensor again costs its own call and all that was dropped around it
-(``memory.neighbourhood``); swapping costs a copy out, unless the host has a valid one, and a copy in, and computation waits
-for both here. Some tensors can only be swapped, so the bytes of the host become dearer for the others as it fills.
+(``memory.neighbourhood``); swapping costs a copy out, unless the host has a valid one, and a copy in, and
+computation waits for both here. Some tensors can only be swapped, so the bytes of the host become dearer for the
+others as it fills.
 
 Source: Kirisame et al., Dynamic Tensor Rematerialization, ICLR 2021 (h_DTR); swapping and the host are not in it.
 Staleness is counted in calls, not in seconds, so that a run on shapes alone decides alike.

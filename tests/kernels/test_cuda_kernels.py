@@ -481,7 +481,8 @@ def test_planning_kernels_imports_neither_numba_nor_cuda():
 
 def test_numbas_own_simulator_agrees():
     program = Path(__file__).parents[1] / "support" / "cuda_numba_simulator.py"
-    environment = {**os.environ, "NUMBA_ENABLE_CUDASIM": "1", "PYTHONPATH": str(program.parent.parent)}
+    environment = {**os.environ, "NUMBA_ENABLE_CUDASIM": "1",
+                   "PYTHONPATH": os.pathsep.join(map(str, (Path(__file__).parents[2], Path(__file__).parent)))}
     result = subprocess.run([sys.executable, str(program)], env=environment, capture_output=True, text=True,
                             check=False)
     assert result.returncode == 0, result.stderr

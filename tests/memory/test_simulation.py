@@ -67,7 +67,7 @@ def test_the_same_seed_gives_the_same_events_in_any_process():
     assert here == [simulate(int(seed)).digest for seed in seeds]
     assert len(set(here)) == len(seeds)
     root = Path(__file__).parents[2]
-    paths = os.pathsep.join([str(root), str(root / "tests")])
+    paths = os.pathsep.join([str(root), str(root / "tests" / "support")])
     there = subprocess.run([sys.executable, "-c", TOLD, *seeds], check=True, capture_output=True, text=True,
                            env=os.environ | {"PYTHONPATH": paths, "PYTHONHASHSEED": "1"})
     assert there.stdout.split() == here

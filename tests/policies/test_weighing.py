@@ -11,7 +11,7 @@ from bench.steps import run
 from minidl import Runtime
 from minidl.device import profiles
 from minidl.errors import OutOfMemory
-from minidl.memory import neighbourhood as region
+from minidl.memory import neighbourhood
 from minidl.memory.lineage import missing_calls
 from minidl.memory.storage import IN, OUT, RECOMPUTE
 from minidl.ops.elementwise import add, exp, mul, tanh
@@ -115,7 +115,7 @@ def test_a_tensor_between_dropped_ones_costs_all_of_them():
     with small_runtime(policy="dtr") as runtime:
         made, seconds = chain(runtime, 7)
         drop(runtime, made[4]), drop(runtime, made[1]), drop(runtime, made[2])
-        assert [calls_of(region.price(made[n].storage), seconds) for n in (0, 3, 5, 6)] == [3, 4, 2, 1]
+        assert [calls_of(neighbourhood.price(made[n].storage), seconds) for n in (0, 3, 5, 6)] == [3, 4, 2, 1]
 
 
 def test_a_call_that_is_replayed_leaves_its_region():
@@ -123,11 +123,11 @@ def test_a_call_that_is_replayed_leaves_its_region():
         made, seconds = chain(runtime, 4)
         drop(runtime, made[1]), drop(runtime, made[2])
         made[1].numpy()
-        assert [calls_of(region.price(made[n].storage), seconds) for n in (0, 1, 3)] == [1, 2, 2]
+        assert [calls_of(neighbourhood.price(made[n].storage), seconds) for n in (0, 1, 3)] == [1, 2, 2]
         made[2].numpy()
-        assert {calls_of(region.price(t.storage), seconds) for t in made} == {1}
+        assert {calls_of(neighbourhood.price(t.storage), seconds) for t in made} == {1}
         drop(runtime, made[1]), drop(runtime, made[2])  # and joins again
-        assert [calls_of(region.price(made[n].storage), seconds) for n in (0, 3)] == [3, 3]
+        assert [calls_of(neighbourhood.price(made[n].storage), seconds) for n in (0, 3)] == [3, 3]
 
 
 def test_what_was_freed_above_a_tensor_is_part_of_its_price():
@@ -136,9 +136,9 @@ def test_what_was_freed_above_a_tensor_is_part_of_its_price():
         total = add(x, x)  # no gradient needs its value
         y = tanh(total)
         first, second = (t.storage.call.signature.algorithms[0].seconds for t in (total, y))
-        assert region.price(y.storage) is None  # nobody keeps what it starts from, which still has its bytes
+        assert neighbourhood.price(y.storage) is None  # nobody keeps what it starts from, which still has its bytes
         del total
-        assert region.price(y.storage) == pytest.approx(first + second)
+        assert neighbourhood.price(y.storage) == pytest.approx(first + second)
 
 
 def test_a_leaf_and_what_starts_from_something_that_nobody_keeps_have_no_price():
@@ -146,8 +146,8 @@ def test_a_leaf_and_what_starts_from_something_that_nobody_keeps_have_no_price()
         x = leaf(runtime, 0.5)
         y = exp(x)
         z = exp(y)  # no gradient: when y goes, z could only be made from x
-        assert region.price(x.storage) is None and region.price(z.storage) is None
-        assert region.price(y.storage) == y.storage.call.signature.algorithms[0].seconds
+        assert neighbourhood.price(x.storage) is None and neighbourhood.price(z.storage) is None
+        assert neighbourhood.price(y.storage) == y.storage.call.signature.algorithms[0].seconds
 
 
 def test_what_was_written_in_place_has_no_readers_with_a_price():
@@ -157,7 +157,7 @@ def test_what_was_written_in_place_has_no_readers_with_a_price():
         x = leaf(runtime, 0.5)
         y = exp(x)
         fill_(x, value=1.0)
-        assert region.price(y.storage) is None and missing_calls(y.storage) is None
+        assert neighbourhood.price(y.storage) is None and missing_calls(y.storage) is None
 
 
 @pytest.mark.parametrize("seed", range(20))
@@ -176,7 +176,7 @@ def test_after_random_drops_a_price_is_that_of_all_missing_calls_that_hang_toget
                                                              for o in call.outputs)}
         for tensor in made:
             storage = tensor.storage
-            if storage.status is RECOMPUTE or region.price(storage) is None:
+            if storage.status is RECOMPUTE or neighbourhood.price(storage) is None:
                 continue
             together, seen = [storage.call], {id(storage.call)}
             for call in together:  # grows
@@ -187,7 +187,7 @@ def test_after_random_drops_a_price_is_that_of_all_missing_calls_that_hang_toget
                         seen.add(id(other))
                         together.append(other)
             replay_seconds = sum(call.signature.algorithms[0].seconds for call in together)
-            assert region.price(storage) == pytest.approx(replay_seconds)
+            assert neighbourhood.price(storage) == pytest.approx(replay_seconds)
 
 
 def _lineage(storage):
@@ -205,7 +205,7 @@ def test_prices_keep_no_record_alive():
     with small_runtime(policy="dtr") as runtime:
         made, _ = chain(runtime, 5)
         drop(runtime, made[1]), drop(runtime, made[3])
-        assert region.price(made[2].storage) is not None
+        assert neighbourhood.price(made[2].storage) is not None
         records = [weakref.ref(t.storage) for t in made] + [weakref.ref(t.storage.call) for t in made]
         del made
         assert not [r for r in records if r() is not None]
@@ -297,7 +297,7 @@ def test_of_the_windows_between_free_blocks_the_one_that_is_cheapest_to_make_aga
         second = leaf(runtime, units=2)
         d = exp(x)
         del first, second
-        monkeypatch.setattr(region, "price", {b.storage: 1.0, d.storage: 1e-9}.get)
+        monkeypatch.setattr(neighbourhood, "price", {b.storage: 1.0, d.storage: 1e-9}.get)
         monkeypatch.setattr(runtime.device, "move_seconds", lambda nbytes: 1.0)
         wide = leaf(runtime, units=4)
         assert (b.status, d.status) == (IN, RECOMPUTE)
@@ -343,7 +343,8 @@ def test_of_what_the_host_holds_the_cheapest_to_make_again_is_given_up_first(mon
         made = [exp(x) for _ in range(3)]
         for tensor in made:
             swap_out(runtime, tensor)
-        monkeypatch.setattr(region, "price", dict(zip([t.storage for t in made], (3e-3, 1e-3, 2e-3), strict=True)).get)
+        prices = dict(zip([t.storage for t in made], (3e-3, 1e-3, 2e-3), strict=True))
+        monkeypatch.setattr(neighbourhood, "price", prices.get)
         swap_out(runtime, x)
         assert [t.status for t in made] == [OUT, RECOMPUTE, OUT]
 
@@ -391,8 +392,8 @@ def test_evictions_are_plain_pairs():
 
 def test_what_survives_an_iteration_keeps_nothing_of_the_calls_that_were_missing_in_it(monkeypatch):
     noted = []
-    lost = region.lost
-    monkeypatch.setattr(region, "lost", lambda storage: (noted.append(storage.tensor_id), lost(storage))[1])
+    lost = neighbourhood.lost
+    monkeypatch.setattr(neighbourhood, "lost", lambda storage: (noted.append(storage.tensor_id), lost(storage))[1])
     demand = train("mlp", steps=1).demand
     with Runtime("cpu:virtual", policy="dtr", host_memory=1 << 20,
                  memory_budget=max(demand.unmanaged_peak_bytes // 2, demand.largest_op_bytes)) as runtime:

@@ -1,6 +1,6 @@
 """Little stories in our own words, for a language model to learn from: who they are about, where, with what, stays the
-same from the first sentence to the last. ``python tests/support/stories.py > tests/support/text/stories.txt`` wrote the file that
-is shipped; a sentence a line, a blank line after each story.
+same from the first sentence to the last. ``python tests/support/stories.py > tests/support/text/stories.txt``
+wrote the file that is shipped; a sentence a line, a blank line after each story.
 """
 
 import random
