@@ -149,4 +149,5 @@ def _import(name: str) -> Callable[..., Module]:
         raise UserError(f"cannot load the model {name}: {error}") from error
     if not callable(function):
         raise UserError(f"cannot load the model {name}: {function_name} cannot be called")
-    return function
+    build: Callable[..., Module] = function
+    return build

@@ -271,4 +271,5 @@ def synthetic_batch(runtime: Runtime, batch: int, text: Text | None = None, *, s
 
 def loss(model: nn.Module, batch: Inputs) -> Tensor:
     """What one batch adds up to: the scalar to differentiate."""
-    return model(*batch)
+    scalar: Tensor = model(*batch)
+    return scalar

@@ -158,7 +158,8 @@ class GPT(nn.Module):
 
 def _residual_std(config: GPTConfig) -> float:
     """Section 2.3: what is added to the residual path is scaled by one over the root of the number of such layers."""
-    return INITIAL_STD / (2 * config.n_layer)**0.5
+    root: float = (2 * config.n_layer)**0.5
+    return INITIAL_STD / root
 
 
 def _network(layers: int, width: int, heads: int, *, vocabulary: int = 50_257) -> GPT:

@@ -6,7 +6,7 @@ from math import prod
 from minidl.errors import ShapeError
 from minidl.meta import Meta, Shape, meta
 from minidl.op import Op
-from minidl.tensor import Tensor, apply, give
+from minidl.tensor import Gradients, Needs, Tensor, apply, give
 
 
 def broadcast(a: Shape, b: Shape) -> Shape:
@@ -69,20 +69,20 @@ def expand(x: Tensor, shape: Shape) -> Tensor:
     return x if x.shape == shape else apply(EXPAND, x, shape=tuple(shape))
 
 
-def _add_vjp(needs, dy, *, a_shape, b_shape):
+def _add_vjp(needs: Needs, dy: Tensor, *, a_shape: Shape, b_shape: Shape) -> Gradients:
     # Both branches share dy: it is not given away here, so neither may overwrite what the other still reads.
     return (sum_to(dy, a_shape) if needs[0] else None, sum_to(dy, b_shape) if needs[1] else None)
 
 
-def _sub_vjp(needs, dy, *, a_shape, b_shape):
+def _sub_vjp(needs: Needs, dy: Tensor, *, a_shape: Shape, b_shape: Shape) -> Gradients:
     return (sum_to(dy, a_shape) if needs[0] else None, sum_to(neg(dy), b_shape) if needs[1] else None)
 
 
-def _mul_vjp(needs, dy, a, b, *, a_shape, b_shape):
+def _mul_vjp(needs: Needs, dy: Tensor, a: Tensor, b: Tensor, *, a_shape: Shape, b_shape: Shape) -> Gradients:
     return (sum_to(mul(dy, b), a_shape) if needs[0] else None, sum_to(mul(dy, a), b_shape) if needs[1] else None)
 
 
-def _div_vjp(needs, dy, b, y, *, a_shape, b_shape):
+def _div_vjp(needs: Needs, dy: Tensor, b: Tensor, y: Tensor, *, a_shape: Shape, b_shape: Shape) -> Gradients:
     da = div(dy, b)
     db = sum_to(neg(mul(da, y)), b_shape) if needs[1] else None
     return (sum_to(da, a_shape) if needs[0] else None, db)

@@ -1,14 +1,16 @@
 """Pooling over [N, C, H, W]. Max-pool keeps the position of each maximum in its window as one byte, not its input."""
 
+from collections.abc import Sequence
+
 from minidl.errors import ShapeError
 from minidl.meta import Cost, Meta, Shape, meta, uint8
-from minidl.op import Op
+from minidl.op import Attrs, Op
 from minidl.ops.conv import Pair, pair, window_output
 from minidl.ops.update import full
 from minidl.tensor import Tensor, apply, apply_all, give
 
 
-def _pool_cost(inputs, outputs, attrs) -> Cost:
+def _pool_cost(inputs: Sequence[Meta], outputs: Sequence[Meta], attrs: Attrs) -> Cost:
     nbytes = sum(m.nbytes for m in (*inputs, *outputs))
     return Cost(float(max(m.size for m in (*inputs, *outputs))), float(nbytes), "pool")
 

@@ -1,14 +1,15 @@
 """Views (reshape, permute, slices), the copies that undo them (contiguous, concat, slice_grad), and casts."""
 
+from collections.abc import Sequence
 from math import prod
 
 from minidl.errors import ShapeError
 from minidl.meta import Cost, DType, Meta, Shape, meta
-from minidl.op import Op
-from minidl.tensor import Tensor, apply
+from minidl.op import Attrs, Op
+from minidl.tensor import Gradients, Needs, Tensor, apply
 
 
-def copy_cost(inputs, outputs, attrs) -> Cost:
+def copy_cost(inputs: Sequence[Meta], outputs: Sequence[Meta], attrs: Attrs) -> Cost:
     """Every element read once and written once."""
     return Cost(0.0, float(2 * sum(m.nbytes for m in outputs)), "copy")
 
@@ -53,12 +54,13 @@ def _cast_infer(x: Meta, *, dtype: DType) -> Meta:
     return meta(x.shape, dtype)
 
 
-def _cast_cost(inputs, outputs, attrs) -> Cost:
+def _cast_cost(inputs: Sequence[Meta], outputs: Sequence[Meta], attrs: Attrs) -> Cost:
     return Cost(0.0, float(inputs[0].nbytes + outputs[0].nbytes), "copy")
 
 
-def _concat_vjp(needs, dy, *, axis, input_shapes):
-    parts, start = [], 0
+def _concat_vjp(needs: Needs, dy: Tensor, *, axis: int, input_shapes: tuple[Shape, ...]) -> Gradients:
+    parts: list[Tensor | None] = []
+    start = 0
     for need, shape in zip(needs, input_shapes, strict=True):
         stop = start + shape[axis]
         parts.append(narrow(dy, axis, start, stop) if need else None)
@@ -66,7 +68,7 @@ def _concat_vjp(needs, dy, *, axis, input_shapes):
     return tuple(parts)
 
 
-def _permute_vjp(needs, dy, *, axes):
+def _permute_vjp(needs: Needs, dy: Tensor, *, axes: Shape) -> Gradients:
     return (permute(dy, tuple(sorted(range(len(axes)), key=axes.__getitem__))),)
 
 

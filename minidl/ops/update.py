@@ -3,23 +3,27 @@
 Optimizer steps take many parameters at once, in groups: all parameters, then all of each state, then all gradients.
 """
 
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from minidl.errors import ShapeError
 from minidl.meta import Cost, DType, Meta, Shape, float32, meta
-from minidl.op import Op
+from minidl.op import Attrs, Op
 from minidl.ops.shape import copy_cost
 from minidl.tensor import Tensor, apply, apply_all
 
+# What a call costs, as ``Op.cost`` has it.
+Costs = Callable[[Sequence[Meta], Sequence[Meta], Attrs], Cost]
 
-def _update_cost(written: int):
-    def cost(inputs, outputs, attrs) -> Cost:
+
+def _update_cost(written: int) -> Costs:
+    def cost(inputs: Sequence[Meta], outputs: Sequence[Meta], attrs: Attrs) -> Cost:
         nbytes = sum(m.nbytes for m in inputs)
         return Cost(float(nbytes), float(nbytes + sum(m.nbytes for m in inputs[:written])), "elementwise")
     return cost
 
 
-def _groups(count: int):
+def _groups(count: int) -> Callable[..., tuple[Meta, ...]]:
     def infer(*tensors: Meta, **attrs: Any) -> tuple[Meta, ...]:
         n, rest = divmod(len(tensors), count)
         if rest or any(tensors[i].shape != tensors[g * n + i].shape for g in range(1, count) for i in range(n)):
@@ -29,13 +33,13 @@ def _groups(count: int):
     return infer
 
 
-def _group_cost(groups: int):
-    def cost(inputs, outputs, attrs) -> Cost:
+def _group_cost(groups: int) -> Costs:
+    def cost(inputs: Sequence[Meta], outputs: Sequence[Meta], attrs: Attrs) -> Cost:
         return _update_cost(len(inputs) * (groups - 1) // groups)(inputs, outputs, attrs)
     return cost
 
 
-def _group_mutates(groups: int):
+def _group_mutates(groups: int) -> Callable[[int], Sequence[int]]:
     return lambda n: range(n * (groups - 1) // groups)
 
 

@@ -67,7 +67,8 @@ def ranks(logits: np.ndarray, labels: np.ndarray) -> np.ndarray:
     own = np.take_along_axis(logits, labels[:, None], axis=1)
     earlier = np.arange(logits.shape[1]) < labels[:, None]
     before = (logits > own) | ((logits == own) & earlier) | np.isnan(logits)
-    return np.where(np.isnan(own[:, 0]), logits.shape[1], before.sum(axis=1))
+    found: np.ndarray = np.where(np.isnan(own[:, 0]), logits.shape[1], before.sum(axis=1))
+    return found
 
 
 @dataclass(frozen=True, slots=True)

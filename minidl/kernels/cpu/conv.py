@@ -4,8 +4,6 @@
               buffer for each core
     serial    the same sums in the same order, so the same bits, by one core in one small buffer
     direct    plain loops (direct.py) without a workspace
-
-Knows arrays; no tensors, no devices.
 """
 
 from collections.abc import Callable, Sequence

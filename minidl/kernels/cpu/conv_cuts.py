@@ -1,4 +1,4 @@
-"""How convolutions are cut into tasks, and the elements of the buffer that a worker needs. Knows shapes; no arrays.
+"""How convolutions are cut into tasks, and the elements of the buffer that a worker needs.
 
 Everything follows from the shapes and a few limits, never from the number of workers.
 """
@@ -47,10 +47,12 @@ class Plan:
 
     @cached_property
     def area(self) -> int:
+        """Output pixels of an image."""
         return self.y[2] * self.y[3]
 
     @cached_property
     def taps(self) -> int:
+        """Weights of a window in one channel."""
         return self.w[2] * self.w[3]
 
     @cached_property
@@ -148,8 +150,10 @@ class Plan:
 
     @property
     def lanes(self) -> int:
+        """Elements of a vector register."""
         return cuts.lanes(self.itemsize)
 
     @property
     def panel(self) -> int:
+        """Columns of a panel of a product: those of a tile (product.py)."""
         return cuts.panel(self.itemsize)

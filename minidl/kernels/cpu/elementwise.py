@@ -150,10 +150,12 @@ _scale, _shift = _with_number(scalar.mul), _with_number(scalar.add)
 
 
 def scale(y: Array, x: Array, *, value: float) -> None:
+    """x times a number."""
     over_elements(_scale, y, x, numbers=(float(value),))
 
 
 def shift(y: Array, x: Array, *, value: float) -> None:
+    """x plus a number."""
     over_elements(_shift, y, x, numbers=(float(value),))
 
 

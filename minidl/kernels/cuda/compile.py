@@ -1,8 +1,7 @@
 """Cubins from sources: Numba to NVIDIA's intermediate form, its linker to machine code; kept on disk. Needs no GPU.
 
 A cubin is found again by what it depends on: the source's name (which has its dtypes, formula and block size), the
-files that device functions are written in, the architecture, and the versions of the compilers. Knows no streams and
-no memory.
+files that device functions are written in, the architecture, and the versions of the compilers.
 """
 
 import json
