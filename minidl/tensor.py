@@ -256,12 +256,12 @@ def give(tensor: Tensor) -> Tensor:
 
 
 def apply_all(op: Op, *tensors: Tensor, **attrs: Any) -> tuple[Tensor, ...]:
-    """Run an operation on tensors."""
+    """Run an operation on tensors and return its outputs. Raises ShapeError, OutOfMemory and what its kernel raises."""
     return tuple([Tensor(storage) for storage in _run(op, tensors, attrs)])
 
 
 def apply(op: Op, *tensors: Tensor, **attrs: Any) -> Tensor:
-    """Run an operation of one output on tensors."""
+    """Run an operation on tensors and return its first output; raises what ``apply_all`` does."""
     return Tensor(_run(op, tensors, attrs)[0])
 
 

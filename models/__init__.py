@@ -61,7 +61,7 @@ class Model:
 
     @property
     def image_size(self) -> int:
-        """Pixels a side."""
+        """Pixels a side of the images that the network is made for."""
         return self.input_shape[1]
 
 

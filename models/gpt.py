@@ -82,7 +82,7 @@ class GPTAttention(nn.Module):
 
 
 class GPTMLP(nn.Module):
-    """[N, L, D] -> 4 D, GELU in its tanh form -> [N, L, D]."""
+    """The feed-forward network: [N, L, D] -> 4 D, GELU in its tanh form -> [N, L, D]."""
 
     def __init__(self, config: GPTConfig) -> None:
         self.c_fc = Conv1D(config.n_embd, 4 * config.n_embd)

@@ -93,7 +93,7 @@ class Module:
         return _first_of_each(self._named_tensors(parameters=True, buffers=False))
 
     def parameters(self) -> Iterator[Tensor]:
-        """Every parameter once."""
+        """Every parameter once, in the order of ``named_parameters``."""
         return (tensor for _, tensor in self.named_parameters())
 
     def named_buffers(self) -> Iterator[tuple[str, Tensor]]:
@@ -150,7 +150,7 @@ class Module:
     # ---- display
 
     def extra_repr(self) -> str:
-        """What a layer shows between its parentheses."""
+        """What ``repr`` shows of a layer between its parentheses; a subclass overrides it."""
         return ""
 
     def __repr__(self) -> str:

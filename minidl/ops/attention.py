@@ -94,7 +94,7 @@ SOFTMAX = Op("softmax", _softmax_infer, _softmax_cost, vjp=_softmax_vjp, donates
 
 
 def softmax(x: Tensor, mask: Tensor | None = None) -> Tensor:
-    """exp(x + mask) / sum(exp(x + mask)) over the last dimension.  mask: broadcasts to x.  Raises ShapeError."""
+    """exp(x + mask) / sum(exp(x + mask)) over the last dimension.  mask: broadcasts to x. Raises ShapeError."""
     return apply(SOFTMAX, x) if mask is None else apply(SOFTMAX, x, mask)
 
 
@@ -115,12 +115,12 @@ def scaled_dot_product_attention(q: Tensor, k: Tensor, v: Tensor, mask: Tensor |
 
 
 def split_heads(x: Tensor, heads: int) -> Tensor:
-    """[N, L, heads * D] -> a view [N, heads, L, D]."""
+    """Hidden states as heads: [N, L, heads * D] -> a view [N, heads, L, D]."""
     n, length, width = x.shape
     return permute(reshape(x, (n, length, heads, width // heads)), (0, 2, 1, 3))
 
 
 def merge_heads(x: Tensor) -> Tensor:
-    """[N, heads, L, D] -> [N, L, heads * D]: a copy, in which the heads of a position lie side by side."""
+    """Heads as hidden states: [N, heads, L, D] -> [N, L, heads * D], a copy: a position's heads lie side by side."""
     n, heads, length, width = x.shape
     return reshape(permute(x, (0, 2, 1, 3)), (n, length, heads * width))

@@ -22,12 +22,12 @@ Pair = tuple[int, int]
 
 
 def pair(value: int | Pair) -> Pair:
-    """(value, value), or the pair itself."""
+    """Height and width of what may be given as one number: (value, value), or the pair itself."""
     return (value, value) if isinstance(value, int) else (value[0], value[1])
 
 
 def output_extent(size: int, kernel: int, stride: int, padding: int) -> int:
-    """Number of positions of a window along one dimension."""
+    """How many positions a window has along a dimension of ``size`` elements."""
     return (size + 2 * padding - kernel) // stride + 1
 
 

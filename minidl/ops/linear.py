@@ -10,7 +10,7 @@ from minidl.tensor import Gradients, Needs, Tensor, apply, give
 
 
 def matmul_cost(inputs: Sequence[Meta], outputs: Sequence[Meta], attrs: Attrs) -> Cost:
-    """2mnk operations; each operand moved once."""
+    """Cost of a product [m, k] [k, n]: 2mnk operations; each operand moved once."""
     y, a = outputs[0], inputs[0]
     k = a.shape[-2] if attrs.get("transpose_a") else a.shape[-1]
     return Cost(2.0 * y.size * k, float(sum(m.nbytes for m in (*inputs, *outputs))), "matmul")
@@ -92,9 +92,9 @@ def _matmul(a: Tensor, b: Tensor, transpose_a: bool, transpose_b: bool) -> Tenso
 
 
 def matmul(a: Tensor, b: Tensor, *, transpose_a: bool = False, transpose_b: bool = False) -> Tensor:
-    """Product over the last two dimensions, broadcast over the others. Strided operands are not copied first.
+    """a b for matrices [..., M, K] and [..., K, N], broadcast over the rest. Strided operands are read in place.
 
-    transpose_a, transpose_b: swap the last two dimensions of the operand.
+    transpose_a, transpose_b: swap the last two dimensions of the operand. Raises ShapeError.
     """
     return _matmul(a, b, transpose_a, transpose_b)
 
@@ -105,7 +105,7 @@ def linear(x: Tensor, w: Tensor, b: Tensor | None = None) -> Tensor:
 
 
 def bias_grad(dy: Tensor, *, axis: int) -> Tensor:
-    """Sum of dy over every axis but one; float32 of halves."""
+    """The gradient of a bias: the sum of dy over every axis but one, float32 of halves."""
     return apply(BIAS_GRAD, dy, axis=axis)
 
 

@@ -10,7 +10,7 @@ from minidl.tensor import Gradients, Needs, Tensor, apply
 
 
 def copy_cost(inputs: Sequence[Meta], outputs: Sequence[Meta], attrs: Attrs) -> Cost:
-    """Every element read once and written once."""
+    """Cost of a copy: every element read once and written once."""
     return Cost(0.0, float(2 * sum(m.nbytes for m in outputs)), "copy")
 
 
@@ -91,12 +91,12 @@ def contiguous(x: Tensor) -> Tensor:
 
 
 def cast(x: Tensor, dtype: DType) -> Tensor:
-    """x itself if it is of this dtype, else a copy rounded to it. The gradient comes back in x's own. ShapeError."""
+    """x itself if it is of this dtype, else a copy rounded to it; its gradient has x's. Raises ShapeError."""
     return x if x.dtype is dtype else apply(CAST, x, dtype=dtype)
 
 
 def reshape(x: Tensor, shape: Shape) -> Tensor:
-    """A view of another shape; one dimension may be -1. Copies first if x is not contiguous."""
+    """A view of another shape; one dimension may be -1. Copies first if x is not contiguous. Raises ShapeError."""
     shape = tuple(shape)
     if shape.count(-1) == 1:
         known = -prod(shape)
@@ -107,22 +107,22 @@ def reshape(x: Tensor, shape: Shape) -> Tensor:
 
 
 def flatten(x: Tensor, start: int = 1) -> Tensor:
-    """Merge the dimensions from ``start`` on into one."""
+    """The dimensions from ``start`` on merged into one, as ``reshape``."""
     return reshape(x, x.shape[:start] + (prod(x.shape[start:]),))
 
 
 def permute(x: Tensor, axes: Shape) -> Tensor:
-    """A view with its dimensions in the given order."""
+    """A view with the dimensions in the given order; negative axes count from the end. Raises ShapeError."""
     return apply(PERMUTE, x, axes=tuple(a % x.ndim for a in axes))
 
 
 def narrow(x: Tensor, axis: int, start: int, stop: int) -> Tensor:
-    """A view of the elements start:stop along one axis."""
+    """A view of the elements start:stop along one axis. Raises ShapeError if they are none, or outside."""
     return apply(NARROW, x, axis=axis, start=start, stop=stop)
 
 
 def concat(tensors: list[Tensor] | tuple[Tensor, ...], axis: int = 1) -> Tensor:
-    """Tensors joined along an axis."""
+    """Tensors of one dtype joined along an axis, in which alone their shapes may differ. Raises ShapeError."""
     if not tensors:
         raise ShapeError("nothing to concatenate")
     return apply(CONCAT, *tensors, axis=axis)

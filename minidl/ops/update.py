@@ -75,22 +75,22 @@ UPLOAD_ = Op("upload_", _no_output, lambda inputs, outputs, attrs: Cost(0.0, flo
 
 
 def full(shape: Shape, value: float, dtype: DType = float32) -> Tensor:
-    """A tensor of one value."""
+    """A new tensor of one value."""
     return apply(FULL, shape=tuple(shape), dtype=dtype, value=value)
 
 
 def add_(a: Tensor, b: Tensor) -> None:
-    """a += b, in place."""
+    """a += b, in place, of one shape and dtype. Raises ShapeError."""
     apply_all(ADD_, a, b)
 
 
 def copy_(a: Tensor, b: Tensor) -> None:
-    """Overwrite a with b."""
+    """Overwrite a with b, of its shape and dtype. Raises ShapeError."""
     apply_all(COPY_, a, b)
 
 
 def fill_(a: Tensor, value: float) -> None:
-    """Overwrite a with one value."""
+    """Overwrite every element of a with one value."""
     apply_all(FILL_, a, value=value)
 
 
@@ -105,7 +105,7 @@ def uniform_(a: Tensor, *, seed: int, low: float = 0.0, high: float = 1.0) -> No
 
 
 def upload_(a: Tensor, data: Any) -> None:
-    """Overwrite a with the values of a host array of the same shape."""
+    """Overwrite a with the values of a host array of the same shape, converted to its dtype. Raises ShapeError."""
     apply_all(UPLOAD_, a, data=data)
 
 

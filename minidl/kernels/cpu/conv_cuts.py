@@ -57,22 +57,22 @@ class Plan:
 
     @cached_property
     def cuts(self) -> Cuts:
-        """For several workers."""
+        """The cuts for several workers, each with a buffer of its own."""
         return self._tiles(TILES, TILE_BLOCK) if self.winograd else self._columns()
 
     @cached_property
     def least(self) -> Cuts:
-        """For a worker alone, in less memory, if that is possible without another order of any sum."""
+        """The cuts for one worker alone: a smaller buffer, where that leaves the order of every sum as it is."""
         return self._tiles(self.panel, 4 * self.lanes) if self.winograd else self._columns()
 
     @property
     def deep(self) -> int:
-        """Channels that are summed up."""
+        """Channels that each element of the result is a sum over."""
         return self.w[1] if self.op == "conv2d" else self.w[0]
 
     @property
     def target(self) -> Shape:
-        """What is computed, of a convolution of images."""
+        """Shape of the result of a product (y) or of an input's gradient (x)."""
         return self.y if self.op == "conv2d" else self.x
 
     @cached_property

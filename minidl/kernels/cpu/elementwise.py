@@ -168,7 +168,7 @@ def cast(y: Array, x: Array, **_: Any) -> None:
 
 
 def log(y: Array, x: Array) -> None:
-    """NumPy's own: it has vector instructions for this function too."""
+    """Natural logarithm, NumPy's own: it has vector instructions for this function too."""
     over_elements(lambda _, y_part, x_part: np.log(x_part, out=y_part), y, x)
 
 

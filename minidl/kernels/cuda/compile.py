@@ -67,7 +67,7 @@ class Compiler:
         return ObjectCode.from_cubin(cubin.code).get_kernel(cubin.entry)
 
     def cubin(self, source: Source) -> Cubin:
-        """Compiled now, or found on disk."""
+        """The machine code of a source: found on disk, or compiled now and kept there."""
         key = sha256("\n".join((source.name, self.architecture, *_versions(), _files())).encode()).hexdigest()
         path = None if self.folder is None else self.folder / f"{key}.cubin"
         if path is not None and (found := _read(path)) is not None:

@@ -93,7 +93,7 @@ class View:
         return int(np.prod(self.shape, dtype=np.int64))
 
     def moved(self, distance: int) -> "View":
-        """The same, ``distance`` elements further."""
+        """This view, ``distance`` elements further."""
         offset = self.pointer.offset + distance * self.dtype.itemsize
         return replace(self, pointer=replace(self.pointer, offset=offset))
 
@@ -146,7 +146,7 @@ class Plan:
 
     @property
     def sources(self) -> tuple[Source, ...]:
-        """Everything that must have been compiled."""
+        """The sources that must have been compiled before this is issued."""
         return tuple(launch.source for launch in self.launches)
 
 
@@ -168,7 +168,7 @@ class Planner:
         self.workspace = 0
 
     def scratch(self, shape: Shape, dtype: str) -> View:
-        """Room in the workspace; it holds anything."""
+        """A tensor in the workspace, whose bytes may be anything."""
         view = View(Pointer(WORKSPACE, self.workspace), DTYPES[dtype], shape, row_major(shape))
         self.workspace += aligned(max(1, view.size) * view.dtype.itemsize)
         return view
@@ -205,7 +205,7 @@ def blocks_of(count: int, each: int) -> int:
 
 
 def view(operand: int, meta: Meta) -> View:
-    """The whole of an operand."""
+    """The view of a whole operand, by its number and description."""
     return View(Pointer(operand, meta.offset * meta.dtype.itemsize), meta.dtype, meta.shape, meta.strides)
 
 
@@ -256,7 +256,7 @@ class Kernel:
 
 def resolved(argument: Pointer | Number | np.generic, places: Sequence[int],
              numbers: dict[str, Any]) -> int | np.generic:
-    """An argument as it is passed."""
+    """An argument as it is passed: the address of a pointer, the NumPy scalar of a number."""
     if type(argument) is Pointer:
         return places[argument.operand] + argument.offset
     if type(argument) is Number:
