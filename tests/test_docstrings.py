@@ -74,6 +74,7 @@ def silent(body: list[ast.stmt], of: ast.ClassDef | None = None) -> Iterator[str
             yield node.name
 
 
+@cache
 def missing() -> dict[str, list[str]]:
     found: dict[str, list[str]] = {}
     for path in sources():
