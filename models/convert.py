@@ -20,7 +20,10 @@ WRAPPERS = ("state_dict", "model", "model_state_dict")
 
 
 def convert(source: str, target: str) -> int:
-    """Returns the number of arrays written. Raises UserError."""
+    """Write the weights of one file into a safetensors file; returns the number of arrays.
+
+    Raises UserError for an unknown format, or a file that cannot be read or written.
+    """
     from safetensors.numpy import save_file
 
     suffix = Path(source).suffix
@@ -69,7 +72,7 @@ def _pytorch(source: str) -> dict[str, np.ndarray]:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Returns the exit code."""
+    """Convert as the command line says and return the exit code: 2 after an error, which is printed."""
     parser = argparse.ArgumentParser(prog="python -m models.convert", description="Make a safetensors file of weights.")
     parser.add_argument("source", metavar="IN", help=f"a file of PyTorch ({', '.join(PYTORCH)}) or NumPy (.npz)")
     parser.add_argument("target", metavar="OUT.safetensors")
