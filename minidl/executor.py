@@ -21,7 +21,7 @@ from minidl.op import READ, Attrs, Call, Op, Signature
 if TYPE_CHECKING:
     import numpy as np
 
-    from minidl.device.device import Device
+    from minidl.device.contract import Device
     from minidl.memory.guide import Guide
     from minidl.memory.ledger import Ledger
     from minidl.memory.manager import Manager

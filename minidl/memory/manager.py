@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Sequence
 from threading import get_ident
 
 from minidl.device.clock import COMPUTE
-from minidl.device.device import Device
+from minidl.device.contract import Device
 from minidl.errors import Unrecoverable
 from minidl.memory import neighbourhood
 from minidl.memory.arena import Block

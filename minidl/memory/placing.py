@@ -12,7 +12,7 @@ from threading import get_ident
 from typing import Any
 
 from minidl.device.clock import COMPUTE, COPY_IN, COPY_OUT
-from minidl.device.device import Device
+from minidl.device.contract import Device
 from minidl.errors import OutOfMemory
 from minidl.memory import donation
 from minidl.memory.arena import Block

@@ -12,7 +12,7 @@ from collections import deque
 from itertools import islice
 from threading import get_ident
 
-from minidl.device.device import Device
+from minidl.device.contract import Device
 from minidl.errors import OutOfMemory
 from minidl.memory import neighbourhood
 from minidl.memory.arena import Block, between
