@@ -34,6 +34,7 @@ class ComputeStream:
         self.upload = staging.upload
 
     def launch(self, source: Source, blocks: int, arguments: Sequence[int | np.generic]) -> None:
+        """Run a kernel on this stream."""
         self.vendor.launch(source, blocks, arguments, self.handle)
 
 
