@@ -3,12 +3,10 @@
 from minidl.device import profiles, sim
 from minidl.device.contract import Device
 from minidl.device.precision import DEFAULT, precision_of
-from minidl.device.sim import DryDevice
 from minidl.errors import UserError
 
 
-def create(name: str, *, poisoned: bool = False, precision: str = DEFAULT,
-           cupti: bool = False) -> Device:
+def create(name: str, *, poisoned: bool = False, precision: str = DEFAULT, cupti: bool = False) -> Device:
     """The device of a name. Raises UserError.
 
     "cpu" or "cpu:threads" (numbers on worker threads and the wall clock; the link is measured now),
@@ -44,4 +42,4 @@ def create(name: str, *, poisoned: bool = False, precision: str = DEFAULT,
                     f"{known}")
 
 
-__all__ = ["Device", "DryDevice", "create"]
+__all__ = ["Device", "create"]

@@ -21,7 +21,6 @@ from minidl.device import fitted, profiles
 from minidl.device.cost_model import kernel_seconds
 from minidl.device.cpu import link
 from minidl.device.cpu.algorithms import cpu_algorithms
-from minidl.device.sim import DryDevice
 from minidl.kernels.roles import ROLES
 from minidl.meta import Cost, int64, meta
 from minidl.ops import cross_entropy
@@ -247,7 +246,7 @@ def test_a_simulated_cpu_has_the_algorithms_and_the_workspaces_of_the_real_one(t
     path = tmp_path / "mine.json"
     path.write_text(profiles.to_json(replace(NOMINAL, rates={"add": {"bytes": 1e-9}})))
     real, simulated = (second_trace(device, NETWORKS["vgg11"])
-                       for device in (DryDevice(devices.create("cpu:virtual")), f"sim:{path}"))
+                       for device in (devices.create("cpu:virtual").dry_twin(), f"sim:{path}"))
 
     def ways(trace):
         return [(c.op, sorted((a.name, a.workspace, a.bits_class) for a in c.algorithms)) for c in trace.calls]

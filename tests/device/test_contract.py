@@ -21,7 +21,8 @@ INPUTS = meta((64, 64, 56, 56)), meta((64, 64, 3, 3))
 WINDOW = {"stride": (1, 1), "padding": (1, 1)}
 
 
-@pytest.fixture(params=["sim:p100", "sim:h200", "sim:<cpu>.json", "sim:<gpu>.json", "cpu:virtual", "cpu:threads", "cuda"])
+@pytest.fixture(params=["sim:p100", "sim:h200", "sim:<cpu>.json", "sim:<gpu>.json", "cpu:virtual", "cpu:threads",
+                        "cuda"])
 def device(request, tmp_path):
     """One of each kind."""
     kind = request.param

@@ -23,7 +23,6 @@ from minidl import device as devices
 from minidl.device import profiles
 from minidl.device.clock import COMPUTE
 from minidl.device.cpu import link, numerics
-from minidl.device.sim import DryDevice
 from minidl.meta import Algorithm
 from minidl.ops.elementwise import exp, neg
 from minidl.plan.trace import Trace, TraceCall, TraceTensor, scaled, typical
@@ -49,7 +48,7 @@ def test_a_virtual_device_tells_the_modelled_seconds_at_once():
         told = []
         device.launch("fill_", Algorithm("", 0.25), (), (cell(0),), {"value": 1.0}, 0, told.append)
         assert told == [0.25]
-    dry = DryDevice(device)
+    dry = device.dry_twin()
     assert dry.launch("fill_", PLAIN, (), (cell(0),), {"value": 1.0}, 0, told.append) == 0 and told == [0.25]
 
 
