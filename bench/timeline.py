@@ -6,7 +6,7 @@ from typing import Any
 from bench.cpu_cases import Case, training_step
 from minidl import Runtime
 from minidl.device.clock import STREAM_NAMES
-from minidl.device.threads import ThreadedCpuDevice
+from minidl.device.cpu.threaded import ThreadedCpu
 
 FAMILIES = {"convolutions": ("conv",), "products": ("linear", "matmul"), "normalisation": ("batch_norm", "layer_norm"),
             "optimizer": ("sgd", "adam")}
@@ -24,7 +24,7 @@ def family(op_name: str) -> str:
 def record(runtime: Runtime, step: Any) -> list[Bar]:
     """Run a step and return what happened, times from its beginning."""
     device = runtime.device
-    assert isinstance(device, ThreadedCpuDevice)
+    assert isinstance(device, ThreadedCpu)
     names: dict[int, str] = {}
     launch = device.launch
 

@@ -12,7 +12,7 @@ from typing import NoReturn
 from minidl.app import kinds
 from minidl.app.kinds import Share
 from minidl.app.run_folder import ARGUMENTS, AUTO, folder_of, read_arguments
-from minidl.device.device import ATTENTION
+from minidl.device.contract import ATTENTION
 from minidl.device.precision import DEFAULT, PRECISIONS
 from minidl.errors import UserError
 from minidl.memory.switches import Switches

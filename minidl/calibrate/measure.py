@@ -12,11 +12,13 @@ from minidl.app.fit import CPU_BUDGET_SHARE, CPU_HOST_SHARE, free_memory
 from minidl.calibrate import fitting
 from minidl.calibrate.fitting import Sample
 from minidl.calibrate.workloads import QUICK, THOROUGH, Workload
-from minidl.device import link, profiles
-from minidl.device.device import Operand, Timed
+from minidl.device import profiles
+from minidl.device.clock import Timed
+from minidl.device.contract import Operand
+from minidl.device.cpu import link
+from minidl.device.cpu.threaded import ThreadedCpu
 from minidl.device.fitted import keys, terms
 from minidl.device.profiles import Profile
-from minidl.device.threads import ThreadedCpuDevice
 from minidl.meta import Algorithm, Cost, Meta
 from minidl.runtime import Runtime
 
@@ -25,7 +27,7 @@ CHOICES = 3  # of a convolution's deterministic algorithms that are measured, at
 Call = tuple[str, str, tuple[Meta, ...], tuple[Meta, ...]]  # op, algorithm, inputs, outputs
 
 
-class Sampler(ThreadedCpuDevice):
+class Sampler(ThreadedCpu):
     """A CPU device that notes the seconds of every launch, by what was launched. It has one algorithm for each call:
     the ``choice``-th of its deterministic ones, or the last."""
 
