@@ -9,6 +9,7 @@ import pkgutil
 import subprocess
 import sys
 from collections.abc import Iterator
+from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
 
 import minidl.ops
@@ -122,6 +123,25 @@ def test_the_check_of_imports_sees_every_kind_of_wrong_import():
     assert upward("minidl.memory.arena", hidden) == []
     assert upward("minidl.memory.arena", hidden + "else:\n    import minidl.nn") == ["minidl.nn"]
     assert upward("minidl.memory.arena", "from minidl.device.clock import COMPUTE\nimport numpy") == []
+
+
+def circle(graph: dict[str, set[str]]) -> list[str]:
+    """Modules that import each other in a circle; none if each can be loaded before those that import it."""
+    try:
+        TopologicalSorter(graph).prepare()
+    except CycleError as error:
+        return list(error.args[1])
+    return []
+
+
+def test_the_rooms_of_the_program_and_of_its_reports_import_each_other_in_no_circle():
+    for room in ("minidl.app.", "minidl.report."):
+        texts = {name: path.read_text(encoding="utf-8") for name, path in MODULES.items() if name.startswith(room)}
+        graph = {module: {name for name in imports(ast.parse(source), everywhere=True) if name.startswith(room)}
+                 for module, source in texts.items()}
+        assert len(graph) > 5 and any(graph.values())
+        assert circle(graph) == []
+    assert circle({"a": {"b"}, "b": {"c"}, "c": {"a"}}) != []
 
 
 def test_the_lowest_modules_know_nothing_of_minidl():

@@ -30,10 +30,9 @@ Program = Callable[[int], Callable[[], Any]]
 
 @dataclass(frozen=True, slots=True)
 class Shortage:
-    """Why a step did not fit: the operation at which it failed, and whether the host had no room left either."""
+    """Why a step did not fit: the operation at which it failed, and whether more host memory might have helped."""
 
     op: str
-    text: str
     host_full: bool
 
 
@@ -86,7 +85,7 @@ class Setup:
                 for _ in range(ITERATIONS):
                     step()
         except OutOfMemory as error:
-            shortage = Shortage(error.op, str(error), "host memory is full" in str(error))
+            shortage = Shortage(error.op, error.host_full)
         stats = twin.stats()
         return Trial(shortage, stats.swapped_out_bytes, stats.recomputed_bytes)
 
