@@ -14,7 +14,7 @@ from minidl.meta import float32, meta
 from minidl.ops import exp
 from minidl.plan.costs import Costs, Limits
 from minidl.plan.plan import Action, Plan
-from minidl.plan.policy import Pressure, Residency
+from minidl.plan.policy import Observation, Pressure, Residency
 from minidl.plan.trace import Trace, TraceCall, TraceTensor
 from minidl.planning.lifetimes import Lifetimes
 from minidl.policies.capuchin.hybrid import Choice
@@ -68,7 +68,8 @@ def leaving(*residents: tuple[int, int, int | None], need: int = 100) -> list[in
 
 def test_passive_mode_evicts_from_the_front_of_the_access_list():
     assert leaving((1, 100, 9), (2, 100, 3), (3, 100, 5)) == [2, 3, 1]
-    assert leaving((1, 100, None), (2, 100, 3), (3, 100, 5)) == [2, 3, 1]  # not accessed yet: at the list's end
+    # Not accessed yet in this iteration: at the list's end, whatever the sizes.
+    assert leaving((1, 100, None), (2, 100, 3), (3, 300, 5)) == [2, 3, 1]
 
 
 def test_passive_mode_prefers_tensors_of_about_the_size_that_is_needed():
@@ -108,6 +109,46 @@ def test_ext_time_counts_every_choice_that_starts_from_a_tensor_where_the_listin
     assert one.overhead == 2 * MS
     r.recompute(three)
     assert one.overhead == 3 * MS
+
+
+# Section 4.4: feedback ----------------------------------------------------------------------------------------------
+class Returns(Passive):
+    """Swaps tensor 1 out after it is made and in after the first access of another; notes how late it came."""
+
+    plans = True
+
+    def __init__(self, in_trigger: int) -> None:
+        self.in_trigger = in_trigger
+        self.late: dict[int, float] = {}
+
+    def plan(self, trace: Trace, costs: Costs, limits: Limits) -> Plan:
+        return Plan({(1, 1): Action.SWAP_OUT}, {(self.in_trigger, 1): (1,)})
+
+    def feedback(self, plan: Plan, observed: Observation) -> Plan:
+        self.late = dict(observed.late)
+        return plan
+
+
+@pytest.mark.parametrize(("in_trigger", "on_time"), [(50, True), (99, False)])
+def test_a_tensor_is_late_when_computation_waited_for_its_copy_whatever_its_status_says(in_trigger, on_time):
+    # Tensor 1 (16 MiB) takes 1.35 ms in. Tensor 3 takes its block. Up to 100 the others take 0.07 ms each, and then 1 is
+    # wanted.
+    policy, shape = Returns(in_trigger), (1 << 22,)
+    with Runtime(device="sim:p100", memory_budget="64MiB", policy=policy) as runtime:
+        for _ in range(3):  # seen, measured, guided
+            with runtime.iteration():
+                x = runtime.tensor(None, shape=shape)
+                first, other = exp(x), exp(x)
+                large = runtime.tensor(None, shape=(10 << 20,))  # 40 of 64 MiB
+                del x, large
+                while other.tensor_id < 100:
+                    other = exp(other)
+                status = first.status
+                last = exp(first)
+                del first, other, last
+        assert status is SWAPPING_IN  # in both cases: only its back-access ends that
+        assert policy.late.keys() == {1}
+        assert (policy.late[1] == 0.0) is on_time and policy.late[1] < 2e-3
 
 
 # Section 5.3 and Figure 7: decoupled swapping -----------------------------------------------------------------------
