@@ -9,6 +9,7 @@ from itertools import product
 import pytest
 
 from minidl import Runtime
+from minidl.device.clock import COPY_IN, COPY_OUT
 from minidl.memory.storage import IN, LEGAL, OUT, RECOMPUTE, SWAPPING_IN, SWAPPING_OUT, Status, Storage
 from minidl.meta import float32, meta
 from minidl.ops import exp
@@ -77,6 +78,21 @@ def test_passive_mode_prefers_tensors_of_about_the_size_that_is_needed():
     assert leaving((1, 99, 1), (2, 201, 2), (3, 200, 6), (4, 100, 5), (5, 300, 3), (6, 10, 4)) == [4, 3, 1, 6, 2, 5]
 
 
+def test_passive_mode_copies_while_the_host_waits():
+    # Four tensors of 16 MiB fill the device; the fifth needs the block of the first. Its copy out takes 1.35 ms.
+    with Runtime(device="sim:p100", memory_budget="64MiB", policy="passive") as runtime:
+        first, second, third, fourth = (runtime.tensor(None, shape=(1 << 22,)) for _ in range(4))
+        clock = runtime.device.clock
+        asked = clock.host
+        fifth = exp(fourth)
+        assert first.status is OUT and clock.host >= clock.finish_time(COPY_OUT, 1) > asked + 1.3e-3
+        del second, third
+        asked = clock.host
+        again = exp(first)  # an access to what is not there
+        assert first.status is IN and clock.host >= clock.finish_time(COPY_IN, 1) > asked + 1.3e-3
+        del fifth, again
+
+
 # Section 4.5: what is saved -----------------------------------------------------------------------------------------
 def test_bytes_are_saved_at_each_peak_where_they_are_missing_and_not_as_one_sum():
     # Two peaks of 8 beside 8 and beside 4, in 11: 5 and 1 MiB too much. As one sum, the 8 of tensor 0 would do.
@@ -131,7 +147,7 @@ class Returns(Passive):
 
 @pytest.mark.parametrize(("in_trigger", "on_time"), [(50, True), (99, False)])
 def test_a_tensor_is_late_when_computation_waited_for_its_copy_whatever_its_status_says(in_trigger, on_time):
-    # Tensor 1 (16 MiB) takes 1.35 ms in. Tensor 3 takes its block. Up to 100 the others take 0.07 ms each, and then 1 is
+    # Tensor 1 (16 MiB) takes 1.35 ms in. Tensor 3 takes its block. The others, up to 100, take 0.07 ms each; then 1 is
     # wanted.
     policy, shape = Returns(in_trigger), (1 << 22,)
     with Runtime(device="sim:p100", memory_budget="64MiB", policy=policy) as runtime:
