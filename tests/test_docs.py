@@ -5,8 +5,10 @@ A document names code as `path/to/file.py:Class.name`. The name is looked up in 
 
 import ast
 import re
+import tomllib
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -114,3 +116,27 @@ def test_each_mechanism_of_the_paper_has_its_code_and_its_test():
             assert re.search(rf"^{number}\. \*\*", text, re.MULTILINE), f"{what}: there is no deviation {number}"
     numbers = [int(number) for number in re.findall(r"^(\d+)\. \*\*", text, re.MULTILINE)]
     assert numbers == list(range(1, len(numbers) + 1))
+
+
+def project() -> dict[str, Any]:
+    """What pyproject.toml says."""
+    found: dict[str, Any] = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
+    return found
+
+
+def test_the_readme_explains_every_extra_and_no_other():
+    text = (ROOT / "README.md").read_text(encoding="utf-8")
+    table = text[text.index("## Extras"):]
+    explained = {name for line in table.splitlines() if line.startswith("| `") for name in re.findall(r"`(\w+)`",
+                 line.split("|")[1])}
+    assert explained == project()["project"]["optional-dependencies"].keys()
+
+
+def test_both_packages_are_installed_with_their_types_and_a_licence():
+    settings = project()
+    data = settings["tool"]["setuptools"]["package-data"]
+    for package in ("minidl", "models"):
+        assert (ROOT / package / "py.typed").is_file() and "py.typed" in data[package]
+    assert settings["project"]["license"] == "MIT"
+    assert all((ROOT / name).read_text(encoding="utf-8").startswith("MIT License")
+               for name in settings["project"]["license-files"])
