@@ -168,6 +168,11 @@ class Tensor:
         return self.storage.base.status
 
     @property
+    def inputs(self) -> tuple[int, ...]:
+        """The tensor ids of what it was computed from, in the operation's order; () for a leaf."""
+        return tuple([storage.base.tensor_id for storage in self.storage.inputs])
+
+    @property
     def operation_name(self) -> str:
         """The operation that made it; empty for a leaf."""
         call = self.storage.call
