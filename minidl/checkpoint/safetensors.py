@@ -105,11 +105,9 @@ def read_arrays(path: str | Path) -> dict[str, np.ndarray]:
     """The arrays of a file by name. Raises CorruptFile and OSError."""
     with open(path, "rb") as file:
         entries = read_table(file, path, os.fstat(file.fileno()).st_size)
-        arrays = {}
-        for name, entry in entries.items():
-            file.seek(entry.offset)
-            arrays[name] = np.fromfile(file, entry.dtype, prod(entry.shape)).reshape(entry.shape)
-        return arrays
+        # They lie one after the other, and the first of them is next.
+        return {name: np.fromfile(file, entry.dtype, prod(entry.shape)).reshape(entry.shape)
+                for name, entry in entries.items()}
 
 
 def read_table(file: BinaryIO, path: object, file_bytes: int) -> dict[str, Entry]:

@@ -59,7 +59,7 @@ class Source(Protocol):
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """One that has been read and found to be as it was written. Its tensors are read when they are asked for."""
+    """A checkpoint that was read and found to be as it was written. Its tensors are read when they are asked for."""
 
     path: Path
     step: int

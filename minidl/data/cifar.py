@@ -45,20 +45,20 @@ class Cifar10:
 
     @property
     def train_size(self) -> int:
-        """Images to train on."""
+        """How many images there are to train on."""
         return len(self._train[1])
 
     @property
     def described(self) -> str:
-        """For people."""
+        """How much there is of it, for people."""
         return f"{len(self._train[1])} images to train on, {len(self._test[1])} to test with, {CLASSES} classes"
 
     def shapes(self, batch: int) -> Batch:
-        """A batch without values."""
+        """A batch of that many examples, without values."""
         return Batch(batch, self.input_shape)
 
     def batches(self, batch: int, *, seed: int = 0, skip: int = 0) -> Generator[Batch, None, None]:
-        """See Data."""
+        """Batches to train on, without end, as Data describes them."""
         for chosen in in_order(self.train_size, batch, seed=seed, skip=skip):
             random = np.random.default_rng([seed, chosen.epoch, int(chosen.examples[0])])
             images, labels = _take(self._train, chosen)

@@ -26,7 +26,6 @@ class Data(Protocol):
     label_shape    of the labels of one example: () or (H, W)
     num_classes    0 where there are none
     class_names    their names, if the data has any
-    train_size     examples to train on; None: there is no end to them
     real           whether there is something to learn from it
     feed           how its batches keep up with the steps; None where they are at hand
     """
@@ -39,14 +38,15 @@ class Data(Protocol):
     feed: Feed | None
 
     @property
-    def train_size(self) -> int | None: ...
+    def train_size(self) -> int | None:
+        """How many examples there are to train on; None: there is no end to them."""
 
     @property
     def described(self) -> str:
-        """For people: how much there is of it."""
+        """How much there is of it, for people."""
 
     def shapes(self, batch: int) -> AnyBatch:
-        """A batch without values."""
+        """A batch of that many examples, without values."""
 
     def batches(self, batch: int, *, seed: int = 0, skip: int = 0) -> Generator[AnyBatch, None, None]:
         """Batches without end, epoch after epoch, without the first ``skip`` ones; each epoch in an order of its own.

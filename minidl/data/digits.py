@@ -46,16 +46,16 @@ class Digits:
 
     @property
     def train_size(self) -> int:
-        """Images to train on."""
+        """How many images there are to train on."""
         return len(self._train[0])
 
     @property
     def described(self) -> str:
-        """For people."""
+        """How much there is of it, for people."""
         return f"{len(self._train[0])} images to train on, {len(self._test[0])} to test with, {CLASSES} classes"
 
     def shapes(self, batch: int) -> Batch:
-        """A batch without values."""
+        """A batch of that many examples, without values."""
         return Batch(batch, self.input_shape)
 
     def batches(self, batch: int, *, seed: int = 0, skip: int = 0) -> Generator[Batch, None, None]:

@@ -73,21 +73,24 @@ class Images:
 
     @property
     def train_size(self) -> int:
-        """Images to train on."""
+        """How many images there are to train on."""
         return len(self._train)
 
     @property
     def described(self) -> str:
-        """For people."""
+        """How much there is of it, for people."""
         return (f"{len(self._train)} images to train on, {len(self._test)} to test with, {self.num_classes} classes"
                 + (" a pixel" if self.label_shape else ""))
 
     def shapes(self, batch: int) -> Batch:
-        """A batch without values."""
+        """A batch of that many examples, without values."""
         return Batch(batch, self.input_shape, label_shape=self.label_shape)
 
     def batches(self, batch: int, *, seed: int = 0, skip: int = 0) -> Generator[Batch, None, None]:
-        """See Data. Raises BadFile when a batch is due that has a broken image."""
+        """Batches to train on, without end, as Data describes them.
+
+        Raises BadFile when a batch is due that has a broken image.
+        """
         chosen = in_order(len(self._train), batch, seed=seed, skip=skip)
         yield from self._feed.run(self._job(self._train, some, seed) for some in chosen)
 

@@ -37,20 +37,20 @@ class Shapes:
 
     @property
     def train_size(self) -> int:
-        """Images to train on."""
+        """How many images there are to train on."""
         return TRAIN
 
     @property
     def described(self) -> str:
-        """For people."""
+        """How much there is of it, for people."""
         return f"{TRAIN} images to train on, {TEST} to test with, {len(self.class_names)} classes a pixel"
 
     def shapes(self, batch: int) -> Batch:
-        """A batch without values."""
+        """A batch of that many examples, without values."""
         return Batch(batch, self.input_shape, label_shape=self.label_shape)
 
     def batches(self, batch: int, *, seed: int = 0, skip: int = 0) -> Generator[Batch, None, None]:
-        """See Data."""
+        """Batches to train on, without end, as Data describes them."""
         return (self._batch(chosen.examples) for chosen in in_order(TRAIN, batch, seed=seed, skip=skip))
 
     def test_batches(self, batch: int) -> Iterator[Batch]:
