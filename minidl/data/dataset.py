@@ -12,7 +12,7 @@ from typing import Protocol
 
 import numpy as np
 
-from minidl.data.batch import AnyBatch, ImageShape
+from minidl.data.batch import AnyBatch, Batch, ImageShape
 from minidl.data.feed import Feed
 
 HELD_OUT = 0.1  # of a data set that comes without test examples of its own
@@ -56,6 +56,29 @@ class Data(Protocol):
 
     def test_batches(self, batch: int) -> Iterator[AnyBatch]:
         """Every test example once; the last batch may be smaller."""
+
+
+class ImageSet:
+    """What data sets of so many images have in common; Data says what else there is to one."""
+
+    input_shape: ImageShape
+    label_shape: tuple[int, ...] = ()
+    num_classes: int
+    class_names: tuple[str, ...] = ()
+    train_size: int
+    test_size: int
+    real = True
+    feed: Feed | None = None
+
+    @property
+    def described(self) -> str:
+        """How much there is of it, for people."""
+        return (f"{self.train_size} images to train on, {self.test_size} to test with, {self.num_classes} classes"
+                + (" a pixel" if self.label_shape else ""))
+
+    def shapes(self, batch: int) -> Batch:
+        """A batch of that many examples, without values."""
+        return Batch(batch, self.input_shape, label_shape=self.label_shape)
 
 
 @dataclass(frozen=True, slots=True)
