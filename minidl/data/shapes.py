@@ -24,7 +24,7 @@ class Shapes(ImageSet):
     """
 
     num_classes = 3
-    class_names = ("ground", "disc", "box")
+    class_names: tuple[str, ...] = ("ground", "disc", "box")
     train_size, test_size = TRAIN, TEST
 
     def __init__(self, image_size: int = 64) -> None:
