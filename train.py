@@ -131,7 +131,7 @@ def run(options: Options) -> int:
         return batches_ahead(data.shapes(batch * parts).nbytes, host) if data.feed is not None else 0
 
     setup = Setup(lambda batch: partial(build(options, data).step, data.shapes(batch * parts)), device,
-                  options.policy, host, options.precision, options.seed,
+                  options.policy, host, options.precision, options.seed, options.placement,
                   lambda batch: ahead(batch) * data.shapes(batch * parts).nbytes)
     batch, budget = settle(options, setup, most)
     demand = setup.demand(batch)
@@ -145,7 +145,8 @@ def run(options: Options) -> int:
     length = Length(steps, epoch)
     session = Session(options, length, fixed_arguments(options, batch, steps), has_values=device.has_values)
     with Runtime(device, memory_budget=budget, host_memory=setup.for_tensors(batch), policy=policy,
-                 precision=options.precision, seed=options.seed, switches=options.switches) as runtime:
+                 placement=options.placement, precision=options.precision, seed=options.seed,
+                 switches=options.switches) as runtime:
         trainer = build(options, data, steps)
         done = session.begin(trainer)
         if options.weights and not done:

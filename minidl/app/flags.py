@@ -9,6 +9,7 @@ from difflib import get_close_matches
 from pathlib import Path
 from typing import NoReturn
 
+from minidl import placements, policies
 from minidl.app import kinds
 from minidl.app.kinds import Share
 from minidl.app.run_folder import ARGUMENTS, AUTO, folder_of, read_arguments
@@ -17,7 +18,6 @@ from minidl.device.precision import DEFAULT, PRECISIONS
 from minidl.errors import UserError
 from minidl.memory.switches import Switches
 from minidl.optim import SHAPES
-from minidl.policies import POLICIES
 from minidl.report.result import KEYS
 
 SYNTHETIC_STEPS = 10
@@ -71,6 +71,7 @@ class Options:
     attention: str
     cupti: bool
     policy: str
+    placement: str
     memory_budget: int | Share | None
     host_memory: int | None
     plan: str | None
@@ -102,7 +103,8 @@ class Options:
     @property
     def manager(self) -> str:
         """What decides about memory, for people."""
-        return f"plan {self.plan}" if self.plan else f"policy {self.policy}"
+        decides = f"plan {self.plan}" if self.plan else f"policy {self.policy}"
+        return decides if self.placement == placements.DEFAULT else f"{decides}, placement {self.placement}"
 
 
 def parse(arguments: Sequence[str] | None) -> Options:
@@ -137,7 +139,7 @@ def parse(arguments: Sequence[str] | None) -> Options:
         raise UserError("--vocab-size is for a vocabulary that is trained, and --vocab names one")
     if options.optimizer in ("adam", "adamw") and options.momentum is not None:
         raise UserError(f"{options.optimizer} takes no --momentum")
-    if options.plan is None and not POLICIES[options.policy].plans:
+    if options.plan is None and not policies.create(options.policy).plans:
         for flag, value in (("--explain", options.explain), ("--save-plan", options.save_plan)):
             if value is not None:
                 raise UserError(f"{flag}: policy {options.policy} makes no plans; auto and capuchin do")
@@ -247,9 +249,14 @@ def _parser() -> argparse.ArgumentParser:
     group.add_argument("--host-memory", type=kinds.size, metavar="64GiB",
                        help="for swapped tensors (default: the device's; on cpu at most 30%% of the free memory)")
     decides = group.add_mutually_exclusive_group()
-    decides.add_argument("--policy", type=kinds.policy, default="auto", metavar="|".join(POLICIES),
+    decides.add_argument("--policy", type=kinds.policy, default="auto", metavar="|".join(policies.names()),
                          help="what to do when memory is short (default: auto)")
     decides.add_argument("--plan", metavar="FILE", help="follow this plan, made earlier for the same step, as it is")
+
+    group.add_argument("--placement", type=kinds.placement, default=placements.DEFAULT,
+                       metavar="|".join(placements.names()),
+                       help=f"where blocks go in device memory (default: {placements.DEFAULT}); bfc and caching place "
+                            "as TensorFlow and PyTorch do, and move nothing")
 
     group = parser.add_argument_group("to see what a part is worth, turn it off")
     group.add_argument("--no-decoupled-swap", dest="decoupled_swap", action="store_false",

@@ -22,6 +22,7 @@ from minidl.memory.space import in_flight
 from minidl.memory.storage import IN, OUT, RECOMPUTE, SWAPPING_IN, SWAPPING_OUT, Storage, TensorId
 from minidl.memory.switches import Switches
 from minidl.memory.tracker import GRADIENT_ID, SURVIVOR_STEP, Tracker
+from minidl.placements.placement import Placement
 from minidl.plan.plan import AccessKey, Action
 from minidl.plan.policy import Policy
 
@@ -30,8 +31,8 @@ class Manager(Placer):
     """Memory of one device under one policy. ``replay`` is set by the executor: it makes a dropped storage again."""
 
     def __init__(self, device: Device, policy: Policy, tracker: Tracker, budget_bytes: int, host_bytes: int,
-                 switches: Switches) -> None:
-        super().__init__(device, policy, tracker, budget_bytes, host_bytes, switches)
+                 switches: Switches, placement: Placement | None = None) -> None:
+        super().__init__(device, policy, tracker, budget_bytes, host_bytes, switches, placement)
         self.replay: Callable[[Storage], None]
         self.prefetches: deque[weakref.ref[Storage]] = deque()  # to be swapped in as soon as there is room
         self.evicted: dict[TensorId, weakref.ref[Storage]] = {}  # by the plan, in this iteration

@@ -22,6 +22,7 @@ from minidl.memory.storage import IN, OUT, RECOMPUTE, Storage
 from minidl.memory.switches import Switches
 from minidl.memory.tracker import Tracker
 from minidl.meta import Algorithm, aligned
+from minidl.placements.placement import Placement
 from minidl.plan.plan import Action
 from minidl.plan.policy import Policy
 
@@ -30,8 +31,8 @@ class Placer(Space):
     """Gives every output a block, and every call the workspace that is left over."""
 
     def __init__(self, device: Device, policy: Policy, tracker: Tracker, budget_bytes: int, host_bytes: int,
-                 switches: Switches) -> None:
-        super().__init__(device, policy, tracker, budget_bytes, host_bytes, switches)
+                 switches: Switches, placement: Placement | None = None) -> None:
+        super().__init__(device, policy, tracker, budget_bytes, host_bytes, switches, placement)
         self.coupled = not switches.decoupled_swap
         self._overlapped = (0, 0)  # positions of the copies that the last call overlapped, out and in
         self.written_over: list[Storage] = []  # inputs whose block is an output's now; they name it until the launch

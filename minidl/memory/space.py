@@ -24,6 +24,7 @@ from minidl.memory.switches import Switches
 from minidl.memory.tracker import Tracker
 from minidl.meta import aligned
 from minidl.op import Call
+from minidl.placements.placement import Placement
 from minidl.plan.plan import Action
 from minidl.plan.policy import Policy, Pressure, Residency
 from minidl.units import format_bytes
@@ -38,12 +39,12 @@ class Space:
     guide: Guide | None = None  # set where the policy plans
 
     def __init__(self, device: Device, policy: Policy, tracker: Tracker, budget_bytes: int, host_bytes: int,
-                 switches: Switches) -> None:
+                 switches: Switches, placement: Placement | None = None) -> None:
         self.device = device
         self.policy = policy
         self.switches = switches
         self.tracker = tracker
-        self.allocator = Allocator(device, budget_bytes, host_bytes)
+        self.allocator = Allocator(device, budget_bytes, host_bytes, placement)
         self.arena = self.allocator.arena
         self.residents: dict[weakref.ref[Storage], None] = {}  # every storage with bytes on the device or the host
         self.dropped: dict[weakref.ref[Storage], None] = {}  # RECOMPUTE, though someone may still ask for it
@@ -97,10 +98,7 @@ class Space:
         if self.policy.moves_tensors:
             evictable = self._worth_weighing(pinned, need) if self.policy.weighs_recomputation else \
                 self._evictable(pinned)
-            host = self.allocator.host
-            pressure = Pressure(need, host.capacity, host.capacity - host.used_bytes, self.device.profile.link_costs)
-            ranking = self.policy.victims([self._residency(storage) for storage in evictable.values()], pressure)
-            willing = {evictable[tensor_id]: action for tensor_id, action in ranking if tensor_id in evictable}
+            willing = self._willing(evictable, need)
             for storage, action in list(willing.items()):
                 if arena.free_bytes >= need:
                     break
@@ -108,8 +106,21 @@ class Space:
                     del willing[storage]
         if arena.free_bytes < need:
             raise self._out_of_memory(need, pinned, op_name)
-        if arena.largest_free < need:
+        if not arena.fits(need):
             self._make_one_piece(need, willing)
+            if not arena.fits(need) and self.policy.moves_tensors:  # nothing may be slid: all that is in the way goes
+                while self._reclaim_one():
+                    pass
+                self._make_one_piece(need, self._willing(self._evictable(pinned), need))
+            if not arena.fits(need):
+                raise self._out_of_memory(need, pinned, op_name)
+
+    def _willing(self, evictable: dict[int, Storage], need: int) -> dict[Storage, Action]:
+        """What of this the policy would give up, most expendable first, and how."""
+        host = self.allocator.host
+        pressure = Pressure(need, host.capacity, host.capacity - host.used_bytes, self.device.profile.link_costs)
+        ranking = self.policy.victims([self._residency(storage) for storage in evictable.values()], pressure)
+        return {evictable[tensor_id]: action for tensor_id, action in ranking if tensor_id in evictable}
 
     def _make_one_piece(self, need: int, willing: dict[Storage, Action]) -> None:
         """Enough is free, but not in one piece: evict a contiguous window or slide blocks together, the cheaper."""
@@ -128,20 +139,21 @@ class Space:
             return again if storage.host is not None else again + device.out_seconds(block.size)
 
         slide = self._slide(need)
-        moved_bytes = _owned_bytes(*slide)
         window = self.arena.cheapest_window(need, seconds_to_evict) if willing else None
-        if window is not None and window[0] < device.move_seconds(moved_bytes):
+        if window is not None and (slide is None or window[0] < device.move_seconds(_owned_bytes(*slide))):
             storages = [storage_of(block) for block in window[1]]
             # Not every one may go (the host may be full); the slide remains.
             if all(storage is None or self.evict(storage, willing[storage]) for storage in storages):
                 return
             slide = self._slide(need)
-        self.allocator.slide(*slide)
+        if slide is not None:
+            self.allocator.slide(*slide)
 
-    def _slide(self, need: int) -> tuple[Block, Block]:
-        """The cheapest range to slide; only if there is no other, one with blocks that are being copied."""
+    def _slide(self, need: int) -> tuple[Block, Block] | None:
+        """The cheapest range to slide; only if there is no other, one with blocks that are being copied. None only
+        under a placement that does not compact: enough is free, and everything can be moved."""
         slide = self.arena.cheapest_slide(need, in_flight) or self.arena.cheapest_slide(need)
-        assert slide is not None  # enough is free, and everything can be moved
+        assert slide is not None or not self.arena.compacts
         return slide
 
     def _slide_for(self, nbytes: int, gain_seconds: float) -> bool:
@@ -305,7 +317,11 @@ class Space:
         text = (f"{op_name}: need {format_bytes(need)} beside {format_bytes(in_use)} in use by it; "
                 f"{format_bytes(arena.free_bytes)} of {format_bytes(arena.capacity)} free, "
                 f"{resident} tensors resident")
-        if not self.policy.moves_tensors:
+        wasted = sum(s.block.size - aligned(s.nbytes) for s in pinned if s.block is not None)
+        if not arena.compacts and not alone and arena.free_bytes + wasted >= need:
+            text += (f"; fragmentation: the largest free block has {format_bytes(arena.largest_free)}, what is in use "
+                     f"takes {format_bytes(wasted)} more than it asked for, and nothing may be moved")
+        elif not self.policy.moves_tensors:
             text += f"; policy {self.policy.name!r} evicts nothing"
         elif (resident and not alone) or host.used_bytes + need > host.capacity:
             text += f"; host memory is full ({format_bytes(host.used_bytes)} of {format_bytes(host.capacity)})"
