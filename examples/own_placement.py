@@ -51,7 +51,7 @@ def measure(placement: str | Placement) -> str:
         except OutOfMemory as error:
             return str(error)
         step = runtime.stats().since(before)
-        return (f"{step.seconds:.2f} s a step, {format_bytes(step.moved_bytes)} moved to make one piece of what is free, "
+        return (f"{step.seconds:.2f} s a step, {format_bytes(step.moved_bytes)} moved within it, "
                 f"{format_bytes(step.swapped_out_bytes)} swapped out")
 
 
