@@ -147,8 +147,9 @@ class Allocator:
         origin = storage.block
         assert origin is not None
         self.device.wait_marks(COMPUTE, unite_marks(block.marks, (0, storage.copied_out, storage.copied_in)))
-        self.device.move(block.offset, origin.offset, origin.size)
-        self.moved_bytes += origin.size
+        nbytes = min(origin.size, block.size)  # a placement may have given either more than the storage needs
+        self.device.move(block.offset, origin.offset, nbytes)
+        self.moved_bytes += nbytes
         self.leave_device(storage)
         storage.block = block
 
