@@ -6,6 +6,7 @@ import pytest
 from networks import Outcome, differences, train
 
 from minidl.errors import OutOfMemory, UserError
+from minidl.meta import ALIGNMENT
 from minidl.placements import PLACEMENTS, Place, Placement
 from minidl.placements.caching import Caching
 from minidl.placements.first_fit import FirstFit
@@ -15,13 +16,13 @@ STEPS = 3
 
 
 class Generous(FirstFit):
-    """A placement of one's own that compacts, and gives every block twice its size where there is room."""
+    """A placement of one's own that compacts, and gives every block a unit more than it needs where there is room."""
 
     name = "generous"
 
     def place(self, nbytes, holes, *, high):
         lowest = min(holes)
-        return Place(lowest.offset, min(2 * nbytes, lowest.size))
+        return Place(lowest.offset, min(nbytes + ALIGNMENT, lowest.size))
 
 
 MAKES = {**PLACEMENTS, "generous": Generous}
