@@ -1,5 +1,7 @@
 """Where each placement puts blocks, worked out by hand; and the arena under every one of them, against a model."""
 
+from itertools import pairwise
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -67,6 +69,7 @@ def test_first_fit_takes_the_lowest_hole_and_best_fit_the_smallest():
 
 def test_first_fit_puts_what_lives_long_at_the_top_of_the_highest_hole():
     arena = Arena(8 * UNIT, alignment=UNIT, placement=FirstFit())
+    arena._tiling.carve(3 * UNIT, UNIT, "w")  # holes 0..3 and 4..8
     assert arena.allocate(UNIT, "a", high=True).offset == 7 * UNIT
     assert arena.allocate(2 * UNIT, "b").offset == 0
 
@@ -117,6 +120,22 @@ def test_a_freed_block_stays_with_its_kind_until_nothing_else_is_left():
 def test_segments_that_are_all_free_are_let_go_of_when_a_new_one_finds_no_room():
     # a fills 0..8 and b 8..16, each alone; free again, they make room for one of 16.
     assert placed(tiny_caching(), 16, "a8 b8 -a -b c16") == [0, 8, 0]
+
+
+def test_a_segment_of_the_usual_size_is_sought_before_one_that_takes_what_is_left():
+    # Small segments 0..4, 4..8 and 12..16 are free again, 8..12 is in use; x wants 10, and 0..8 are only 8.
+    script = "p2 q2 r2 s2 t2 u2 v2 w2 -p -q -r -s -v -w x5"
+    assert placed(tiny_caching(), 22, script) == [0, 2, 4, 6, 8, 10, 12, 14, 12]
+
+
+def test_the_cheapest_window_is_one_that_the_placement_can_use():
+    caching = tiny_caching()
+    arena = Arena(20 * UNIT, alignment=UNIT, placement=caching)
+    for name, units in (("a", 3), ("b", 3), ("c", 4), ("d", 3), ("e", 3), ("f", 4)):  # two segments of 10, full
+        arena.allocate(units * UNIT, name)
+    price = {"c": 1.0, "d": 1.0}
+    cost, blocks = arena.cheapest_window(6 * UNIT, lambda block: price.get(block.owner, 9.0))
+    assert (cost, [block.owner for block in blocks]) == (10.0, ["b", "c"])  # c and d lie in two segments
 
 
 def test_free_neighbours_of_two_segments_serve_no_block_together_while_a_third_is_in_use():
@@ -190,7 +209,8 @@ class Contract(RuleBasedStateMachine):
 
     @initialize(units=st.integers(1, 40))
     def start(self, units):
-        self.arena = Arena(units * UNIT, alignment=UNIT, placement=MAKES[self.make]())
+        self.placement = MAKES[self.make]()
+        self.arena = Arena(units * UNIT, alignment=UNIT, placement=self.placement)
         self.owner_of = [None] * units  # of each unit
         self.history = [NO_MARKS] * units  # the maximum of all marks it was ever freed with
         self.blocks: dict[int, Block] = {}
@@ -279,6 +299,11 @@ class Contract(RuleBasedStateMachine):
         self.arena.check()
         assert [b.owner for b in self.arena.blocks() for _ in self.units(b)] == self.owner_of
         assert all(self.blocks[b.owner] is b for b in self.arena.blocks() if b.owner is not None)
+        if isinstance(self.placement, Caching):
+            segments = self.placement._segments
+            assert all(left.end <= right.offset for left, right in pairwise(segments))
+            assert all(any(s.offset <= b.offset and b.offset + b.size <= s.end for s in segments)
+                       for b in self.blocks.values())
         assert self.arena.free_bytes == UNIT * self.owner_of.count(None)
         for block in self.arena.blocks():
             for unit in self.units(block):
