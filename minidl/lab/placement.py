@@ -20,9 +20,10 @@ from difflib import get_close_matches
 from itertools import pairwise
 
 from minidl import placements
+from minidl.device.clock import NO_MARKS
 from minidl.errors import OutOfMemory, UserError
 from minidl.lab.lifetimes import Lifetime, events, lower_bound, read_log, write_offsets
-from minidl.memory.arena import NO_MARKS, Arena, Block
+from minidl.memory.arena import Arena, Block
 from minidl.units import format_bytes, parse_bytes
 
 ENDLESS = 1 << 60  # bytes: without a capacity the untouched end is always larger than any hole

@@ -15,24 +15,14 @@ from __future__ import annotations
 from bisect import bisect_left, insort
 from collections.abc import Callable, Iterator
 
+from minidl.device.clock import NO_MARKS, Marks, unite_marks
 from minidl.memory import compaction
 from minidl.memory.tiling import Block, Tiling, between
 from minidl.meta import ALIGNMENT
 from minidl.placements.best_fit import BestFit
 from minidl.placements.placement import Hole, Placement
 
-__all__ = ["NO_MARKS", "Arena", "Block", "Marks", "between", "unite_marks"]
-
-Marks = tuple[int, int, int]
-"""The last position on the (compute, copy-out, copy-in) stream that used a block."""
-
-NO_MARKS: Marks = (0, 0, 0)
-
-
-def unite_marks(a: Marks, b: Marks) -> Marks:
-    """The elementwise maximum: who waits for it has waited for both."""
-    (a0, a1, a2), (b0, b1, b2) = a, b
-    return (a0 if a0 > b0 else b0, a1 if a1 > b1 else b1, a2 if a2 > b2 else b2)
+__all__ = ["Arena", "Block", "between"]
 
 
 class Arena:

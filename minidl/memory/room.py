@@ -184,14 +184,19 @@ class Room:
                 f"{format_bytes(arena.free_bytes)} of {format_bytes(arena.capacity)} free, "
                 f"{resident} tensors resident")
         wasted = sum(s.block.size - aligned(s.nbytes) for s in pinned if s.block is not None)
-        if not arena.compacts and not alone and arena.free_bytes + wasted >= need:
+        scattered = not arena.compacts and not alone and arena.free_bytes + wasted >= need
+        moves = state.policy.moves_tensors
+        host_full = moves and not scattered and (bool(resident and not alone)
+                                                 or host.used_bytes + need > host.capacity)
+        if scattered:
             text += (f"; fragmentation: the largest free block has {format_bytes(arena.largest_free)}, what is in use "
                      f"takes {format_bytes(wasted)} more than it asked for, and nothing may be moved")
-        elif not state.policy.moves_tensors:
+        elif not moves:
             text += f"; policy {state.policy.name!r} evicts nothing"
-        elif (resident and not alone) or host.used_bytes + need > host.capacity:
+        elif host_full:
             text += f"; host memory is full ({format_bytes(host.used_bytes)} of {format_bytes(host.capacity)})"
-        return OutOfMemory(text, op=op_name, need_bytes=need + in_use, budget_bytes=arena.capacity)
+        return OutOfMemory(text, op=op_name, need_bytes=need + in_use, budget_bytes=arena.capacity,
+                           host_full=host_full)
 
 
 def in_flight(block: Block) -> bool:

@@ -8,12 +8,9 @@ from __future__ import annotations
 
 from bisect import bisect_left, insort
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING
 
+from minidl.device.clock import Marks
 from minidl.placements.placement import Hole
-
-if TYPE_CHECKING:
-    from minidl.memory.arena import Marks
 
 
 class Block:

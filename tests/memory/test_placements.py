@@ -14,7 +14,8 @@ from hypothesis.stateful import (
     run_state_machine_as_test,
 )
 
-from minidl.memory.arena import NO_MARKS, Arena, Block, unite_marks
+from minidl.device.clock import NO_MARKS, unite_marks
+from minidl.memory.arena import Arena, Block
 from minidl.placements import PLACEMENTS, Hole, Place, Placement
 from minidl.placements.best_fit import BestFit
 from minidl.placements.bfc import MOST_WASTED, Bfc
