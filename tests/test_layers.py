@@ -24,10 +24,10 @@ ROOT = Path(__file__).resolve().parent.parent
 # Right may import left, never the other way; what shares a line may import each other. A module belongs to the longest
 # name here that it starts with; ``minidl`` itself is what a user imports: all up to the runtime.
 LAYERS: list[tuple[str, ...]] = [
-    ("minidl.meta", "minidl.errors", "minidl.units"),
+    ("minidl.meta", "minidl.errors", "minidl.units", "minidl.registry"),
     ("minidl.plan",),
     ("minidl.planning",),
-    ("minidl.policies",),
+    ("minidl.policies", "minidl.placements"),
     ("minidl.op",),
     ("minidl.kernels",),
     ("minidl.device",),
@@ -150,9 +150,13 @@ def test_the_lowest_modules_know_nothing_of_minidl():
         assert not any(name.startswith("minidl") for name in imports(tree, everywhere=True)), module
 
 
-def test_placing_offsets_needs_to_know_nothing_but_the_alignment():
-    for module, allowed in (("minidl.memory.arena", {"minidl.meta", "minidl.device.clock"}),
-                            ("minidl.memory.host_pool", {"minidl.device.clock"})):
+def test_placing_offsets_needs_to_know_nothing_but_the_alignment_marks_and_what_a_placement_is():
+    places = {"minidl.placements.placement", "minidl.placements.best_fit"}
+    blocks = {"minidl.memory.arena", "minidl.memory.compaction", "minidl.memory.tiling"}
+    for module, allowed in (*[(module, {"minidl.meta", "minidl.device.clock", *places, *blocks}) for module in blocks],
+                            ("minidl.memory.host_pool", {"minidl.device.clock"}),
+                            ("minidl.placements.placement", set()),
+                            ("minidl.placements.caching", places), ("minidl.placements.best_fit", places)):
         tree = ast.parse(MODULES[module].read_text(encoding="utf-8"))
         assert {name for name in imports(tree, everywhere=True) if name.startswith("minidl")} <= allowed, module
 

@@ -32,6 +32,7 @@ from minidl.memory.switches import Switches
 from minidl.memory.tracker import Tracker
 from minidl.meta import Algorithm
 from minidl.op import Attrs, Signature
+from minidl.placements.placement import Placement
 from minidl.plan.policy import Policy
 
 
@@ -79,8 +80,8 @@ class Manager:
     """Memory of one device under one policy. Its methods are those of its actors, bound here."""
 
     def __init__(self, device: Device, policy: Policy, tracker: Tracker, budget_bytes: int, host_bytes: int,
-                 switches: Switches) -> None:
-        self.state = state = State(device, policy, tracker, budget_bytes, host_bytes, switches)
+                 switches: Switches, placement: Placement | None = None) -> None:
+        self.state = state = State(device, policy, tracker, budget_bytes, host_bytes, switches, placement)
         self.freeing = freeing = Freeing(state)
         self.evicting = evicting = Evicting(state)
         self.room = room = Room(state, evicting)
