@@ -1,4 +1,4 @@
-"""The errors that a user can cause. Knows nothing else of minidl.
+"""The errors that a user can cause. Imports nothing of minidl.
 
 Each carries the numbers that explain it; ``train.py`` prints one as a single message and exits with code 2.
 """

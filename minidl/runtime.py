@@ -199,7 +199,7 @@ class Runtime:
         counters = dict(self.counters)
         tracker = Tracker()
         ledger = Ledger(tracker, resident)
-        executor = Executor(devices.DryDevice(self.device), ledger, tracker, deterministic=self.executor.deterministic,
+        executor = Executor(self.device.dry_twin(), ledger, tracker, deterministic=self.executor.deterministic,
                             fuses=self.executor.fuses)
         executor.issued = self.executor.issued  # what was written in place before the dry run lies before its calls
         try:

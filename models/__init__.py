@@ -61,7 +61,7 @@ class Model:
 
     @property
     def image_size(self) -> int:
-        """Pixels a side."""
+        """Pixels a side of the images that the network is made for."""
         return self.input_shape[1]
 
 
@@ -152,4 +152,5 @@ def _import(name: str) -> Callable[..., Module]:
         raise UserError(f"cannot load the model {name}: {error}") from error
     if not callable(function):
         raise UserError(f"cannot load the model {name}: {function_name} cannot be called")
-    return function
+    build: Callable[..., Module] = function
+    return build

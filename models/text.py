@@ -1,11 +1,11 @@
-"""The shape of a batch of text, as the language models of this folder take it. Knows no model and no words."""
+"""The shape of a batch of text, as the language models of this folder take it."""
 
 from dataclasses import dataclass, replace
 
 
 @dataclass(frozen=True, slots=True)
 class Text:
-    """Tokens a sequence, positions predicted in each, size of the vocabulary."""
+    """The sizes of a batch of text: tokens a sequence, positions predicted in each, words of the vocabulary."""
 
     length: int = 128
     predictions: int = 20

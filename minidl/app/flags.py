@@ -25,7 +25,7 @@ from minidl.app.options import (
     Options,
 )
 from minidl.app.run_folder import ARGUMENTS, AUTO, folder_of, read_arguments
-from minidl.device.device import ATTENTION
+from minidl.device.contract import ATTENTION
 from minidl.device.precision import DEFAULT, PRECISIONS
 from minidl.errors import UserError
 from minidl.optim import SHAPES

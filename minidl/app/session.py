@@ -13,7 +13,7 @@ from pathlib import Path
 from minidl.app.options import EPOCHS, SYNTHETIC_STEPS, Options
 from minidl.app.run_folder import AUTO, RunFolder, folder_of
 from minidl.checkpoint import Checkpoint, Fixed, documents_of, read_checkpoint, restore, tensors_of
-from minidl.device.device import ATTENTION
+from minidl.device.contract import ATTENTION
 from minidl.device.precision import DEFAULT
 from minidl.errors import UserError
 from minidl.optim import ENDING_SHAPES

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from minidl.device.clock import STREAM_NAMES
-from minidl.device.threads import ThreadedCpuDevice
+from minidl.device.cpu.threaded import ThreadedCpu
 from minidl.errors import UserError
 from minidl.runtime import Runtime
 
@@ -37,7 +37,7 @@ def family(op_name: str) -> str:
 def record(runtime: Runtime, step: Callable[[], object]) -> list[Bar]:
     """Run a step on worker threads and return what their streams did. Raises UserError for any other device."""
     device = runtime.device
-    if not isinstance(device, ThreadedCpuDevice):
+    if not isinstance(device, ThreadedCpu):
         raise UserError(f"a timeline is drawn of the CPU's worker threads, and {device.name} has none")
     names: dict[int, str] = {}
     launch = device.launch
