@@ -54,7 +54,7 @@ def course(runtime: Runtime, network: Network, plans: int) -> Iterator[dict[str,
     for _ in range(1 + runtime.device.measured_iterations + 2 * plans + LAST):
         yield iterate(runtime, network)
         active = guide.active
-        tried = active is not None and (active.plan.predicted_seconds is None or active.plan.round >= plans)
+        tried = active is not None and (active.proposal.notes is None or active.proposal.notes.round >= plans)
         settled = settled + 1 if tried else 0
         if settled > LAST:  # the plan that was adopted last starts from what another one left
             return

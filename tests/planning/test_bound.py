@@ -10,8 +10,8 @@ from bench.bounds import unmanaged_trace
 from minidl.plan.costs import Costs
 from minidl.planning.bound import bound
 from minidl.planning.problem import problem
-from minidl.policies.exact.order import Layout
-from minidl.policies.exact.solver import best
+from minidl.policies.exact.formulation import best
+from minidl.policies.exact.steps import Layout
 
 
 def full_in_the_middle(**first):

@@ -6,8 +6,8 @@ storages and no device.
 
 from __future__ import annotations
 
-from minidl.policies.exact.order import Layout, Step
-from minidl.policies.exact.program import Program, Term
+from minidl.planning.linear_program import LinearProgram, Term
+from minidl.policies.exact.steps import Layout, Step
 
 
 class Occupancy:
@@ -24,7 +24,7 @@ class Occupancy:
         self.layout, self.facts = layout, layout.facts
         self.budget, self.horizon = budget, horizon
         self.size = layout.facts.size / budget
-        self.program = program = Program()
+        self.program = program = LinearProgram()
         gaps, steps = range(len(movable)), layout.steps
         self.swap = [program.binary(high=float(movable[g])) for g in gaps]
         self.drop = [program.binary(high=float(self.facts.can_drop[g])) for g in gaps]

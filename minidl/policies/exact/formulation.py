@@ -26,9 +26,9 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from minidl.planning.schedule import DROP, KEEP, SWAP
+from minidl.planning.problem import DROP, KEEP, SWAP
 from minidl.policies.exact.occupancy import Occupancy
-from minidl.policies.exact.order import Layout
+from minidl.policies.exact.steps import Layout
 
 GAP = 1e-5      # relative distance between a solution and the bound at which it counts as proven
 FIRST_HORIZON = 1.3  # iterations without any memory management, within which a choice is looked for first
