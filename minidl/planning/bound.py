@@ -205,6 +205,7 @@ class _Relaxation:
                          high=1.0 - (before + self._operands(call)) / self.budget)
 
     def solve(self) -> Bound:
+        """The least time over all fractions."""
         unmanaged = float(self.starts[-1])
         solution = self.program.solve()
         if solution.values is None:

@@ -24,9 +24,9 @@ from minidl.planning.schedule import NO_NOTES, simulate
 from minidl.planning.timing import Room
 from minidl.policies.auto import policy as auto
 from minidl.policies.auto.policy import Auto
+from minidl.policies.exact.execution_order import ExecutionOrder
 from minidl.policies.exact.formulation import best
 from minidl.policies.exact.policy import Exact
-from minidl.policies.exact.steps import Layout
 
 UNIT = MIB  # bytes
 NO_LINK = Costs(inf, inf, 0.0)  # nothing can be swapped
@@ -48,7 +48,7 @@ def trace_of(calls, units) -> Trace:
 
 def optimum(trace, units, costs):
     """The best choice for a budget in units."""
-    return best(Layout.of(problem(trace, costs)), round(units * UNIT), seconds=60.0)
+    return best(ExecutionOrder.of(problem(trace, costs)), round(units * UNIT), seconds=60.0)
 
 
 def there_and_back(middle_seconds, *, size=4):
@@ -131,7 +131,7 @@ def test_a_chain_is_planned_at_its_known_optimum(layers, slots):
     """
     seconds = layers * 3 + 0.5 + layers - slots - 1
     budget = (slots + 3.2) * UNIT
-    found = best(Layout.of(problem(chain(layers), NO_LINK)), round(budget), seconds=60.0)
+    found = best(ExecutionOrder.of(problem(chain(layers), NO_LINK)), round(budget), seconds=60.0)
     assert found.proven and found.seconds == pytest.approx(seconds)
     plan = Exact().plan(chain(layers), NO_LINK, Limits(round(budget), UNLIMITED)).plan
     assert set(plan.evictions.values()) == {Action.DROP} and len(plan.evictions) == layers - slots - 1
@@ -139,7 +139,7 @@ def test_a_chain_is_planned_at_its_known_optimum(layers, slots):
 
 def test_a_chain_with_a_checkpoint_too_few_has_no_plan_that_replays_each_step_once():
     for layers, slots in ((3, 1), (6, 2), (10, 3)):  # (s + 1)(s + 2) / 2 layers
-        found = best(Layout.of(problem(chain(layers), NO_LINK)), round((slots + 2.9) * UNIT), seconds=60.0)
+        found = best(ExecutionOrder.of(problem(chain(layers), NO_LINK)), round((slots + 2.9) * UNIT), seconds=60.0)
         assert found.mode is None and found.proven
 
 
@@ -179,7 +179,7 @@ def test_no_choice_of_modes_simulates_to_less_than_the_optimum(costs):
             continue
         prices = [price(facts, program.budget, mode) for mode in all_modes(facts)]
         least = min((seconds for excess, seconds in prices if excess == 0), default=None)
-        found = best(Layout.of(facts), program.budget, seconds=60.0)
+        found = best(ExecutionOrder.of(facts), program.budget, seconds=60.0)
         assert found.proven
         if least in (None, inf):  # no choice fits, or none without swapping over no link
             assert found.mode is None

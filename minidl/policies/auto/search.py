@@ -49,6 +49,7 @@ def search(trace: Trace, facts: Problem, costs: Costs, limits: Limits, mode: Arr
     def value(choice: Array) -> float:
         seconds, excess, _, moved, _ = simulate(facts, room, choice, prefetch_at, NO_NOTES)
         return seconds + prices.excess * excess + prices.copy * moved
+
     if mode is None:
         mode = first_choice(facts, budget, value)
     evaluations = max(FEWEST, min(int(work / len(trace.calls)), ENOUGH * len(mode)))

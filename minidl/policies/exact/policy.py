@@ -1,7 +1,11 @@
 """The optimum for small traces, as a policy: every gap kept, swapped or dropped by mixed-integer programming.
 
-It is there to measure the others with: ``formulation`` says what it is the optimum of. Solving takes tenths of a
-second for a dozen tensors and grows exponentially, so a larger trace is refused.
+It is there to measure the others with. Solving takes tenths of a second for a dozen tensors and grows exponentially,
+so a larger trace is refused.
+
+    execution_order   all steps that an execution may consist of
+    occupancy         the memory side of the program
+    formulation       the links and the time: the whole program, and what it is the optimum of
 """
 
 from __future__ import annotations
@@ -20,7 +24,7 @@ from minidl.planning.modes import to_plan
 from minidl.planning.problem import KEEP, problem
 from minidl.planning.schedule import NO_NOTES, simulate
 from minidl.planning.timing import Room
-from minidl.policies.exact.steps import Layout
+from minidl.policies.exact.execution_order import ExecutionOrder
 from minidl.policies.passive import Passive
 
 MOST_PLACES = 1500  # pairs of a gap and a step in it, each two binary variables
@@ -40,6 +44,7 @@ class Exact(OnDemand):
         self.seconds = seconds
 
     def victims(self, resident: Sequence[Residency], pressure: Pressure) -> Sequence[Eviction]:
+        """What ``passive`` would evict."""
         return Passive().victims(resident, pressure)
 
     def plan(self, trace: Trace, costs: Costs, limits: Limits) -> Proposal:
@@ -54,12 +59,12 @@ class Exact(OnDemand):
         room = Room(limits.device_bytes, limits.host_bytes, 0.0)
         if simulate(facts, room, mode, mode.copy(), NO_NOTES).excess == 0:
             return NO_PLAN
-        layout = Layout.of(facts)
-        if layout.size > MOST_PLACES:
+        order = ExecutionOrder.of(facts)
+        if order.size > MOST_PLACES:
             raise UserError(f"policy 'exact' is for small traces: {len(trace.tensors)} tensors with {len(mode)} gaps "
-                            f"in {len(trace.calls)} calls are {layout.size} places to decide on, more than "
+                            f"in {len(trace.calls)} calls are {order.size} places to decide on, more than "
                             f"{MOST_PLACES}; use 'auto'")
-        found = best(layout, limits.device_bytes, seconds=self.seconds)
+        found = best(order, limits.device_bytes, seconds=self.seconds)
         if not found.proven:
             raise UserError(f"policy 'exact' has not proven an optimum within {self.seconds:g} s: the best iteration "
                             f"found takes {found.seconds:.4g} s, none takes less than {found.bound:.4g} s; use 'auto'")
