@@ -12,8 +12,6 @@ still does not fit gets no address. Knows steps and sizes only.
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 from numba import njit
 
@@ -117,7 +115,7 @@ def _most_live(first: Array, last: Array, size: Array, steps: int) -> int:
 
 
 @njit(cache=True)
-def _lowest_fit(first: Array, last: Array, size: Array, order: Array, offset: Array) -> Any:
+def _lowest_fit(first: Array, last: Array, size: Array, order: Array, offset: Array) -> int:
     """Place all in this order; the height."""
     count = len(order)
     by_offset = np.zeros(count, np.int64)  # what has been placed, lowest first
@@ -142,7 +140,7 @@ def _lowest_fit(first: Array, last: Array, size: Array, order: Array, offset: Ar
 
 
 @njit(cache=True)
-def _pack(first: Array, last: Array, size: Array, order: Array, room: int, tries: int, seed: int) -> Any:
+def _pack(first: Array, last: Array, size: Array, order: Array, room: int, tries: int, seed: int) -> tuple[Array, int]:
     """(offsets, bytes of the rectangles above the room), the best that was found from one first order."""
     np.random.seed(seed)
     count = len(order)
