@@ -23,7 +23,7 @@ from minidl.device import dlpack
 from minidl.device.precision import DEFAULT, precision_of
 from minidl.errors import UserError
 from minidl.executor import Executor, activate, current
-from minidl.memory.guide import Guide
+from minidl.memory.guide import Followed, Guide
 from minidl.memory.ledger import Demand, Ledger
 from minidl.memory.manager import Manager
 from minidl.memory.storage import Storage
@@ -31,7 +31,7 @@ from minidl.memory.switches import ALL_ON, Switches
 from minidl.memory.tracker import Tracker
 from minidl.meta import DTYPES, DType, Shape, aligned, float32, meta
 from minidl.ops.update import UPLOAD
-from minidl.plan.costs import Limits
+from minidl.plan.plan import Plan
 from minidl.plan.policy import Policy
 from minidl.plan.trace import Trace
 from minidl.tensor import Tensor, apply
@@ -100,11 +100,6 @@ class Runtime:
         self.memory = Manager(self.device, self.policy, self.tracker, budget, host, switches)
         self.executor = Executor(self.device, self.memory, self.tracker, deterministic=deterministic,
                                  fuses=switches.fused)
-        if self.policy.plans:
-            profile = self.device.profile
-            guide = Guide(self.policy, profile.link_costs, Limits(self.memory.arena.capacity, host), switches,
-                          peak_flops=profile.peak_flops, measured_iterations=self.device.measured_iterations)
-            self.executor.guide = self.memory.guide = guide
         self.keeps_trace = False  # whether ``iteration`` leaves what it did in ``last_trace``
         self.last_trace: Trace | None = None
         self.seed = seed
@@ -113,7 +108,31 @@ class Runtime:
 
     @property
     def budget_bytes(self) -> int:
+        """Device memory that tensors may take: the memory budget, without what the device keeps for itself."""
         return self.memory.arena.capacity
+
+    @property
+    def host_bytes(self) -> int:
+        """Host memory that swapped tensors may take."""
+        return self.memory.allocator.host.capacity
+
+    @property
+    def guide(self) -> Guide | None:
+        """Compares iterations with earlier ones and follows plans; None under a policy that makes none."""
+        return self.executor.guide
+
+    @property
+    def plan(self) -> Plan | None:
+        """The plan for the sequence of calls that this iteration, or the one that has just ended, follows; None while
+        no sequence is known that begins like it."""
+        active = self.guide.active if self.guide is not None else None
+        return active.plan if active is not None else None
+
+    def followed(self) -> tuple[Trace, Followed] | None:
+        """The trace of the sequence of calls that is followed, and how the last iteration went that followed it to
+        its end; None if none has."""
+        active = self.guide.active if self.guide is not None else None
+        return (active.trace, active.last) if active is not None and active.last is not None else None
 
     def __enter__(self) -> Runtime:
         context = activate(self.executor)
@@ -180,7 +199,7 @@ class Runtime:
         counters = dict(self.counters)
         tracker = Tracker()
         ledger = Ledger(tracker, resident)
-        executor = Executor(devices.DryDevice(self.device), ledger, tracker, deterministic=self.executor.deterministic,
+        executor = Executor(self.device.dry_twin(), ledger, tracker, deterministic=self.executor.deterministic,
                             fuses=self.executor.fuses)
         executor.issued = self.executor.issued  # what was written in place before the dry run lies before its calls
         try:
@@ -195,9 +214,9 @@ class Runtime:
 
     def stats(self) -> Stats:
         """All counters and gauges now."""
-        allocator, executor = self.memory.allocator, self.executor
-        return Stats(self.device.now(), self.device.stall_seconds(), executor.recompute_seconds,
-                     allocator.swapped_out_bytes, allocator.swapped_in_bytes, executor.recomputed_bytes,
+        allocator, executor, replaying = self.memory.allocator, self.executor, self.memory.replaying
+        return Stats(self.device.now(), self.device.stall_seconds(), replaying.seconds,
+                     allocator.swapped_out_bytes, allocator.swapped_in_bytes, replaying.recomputed_bytes,
                      allocator.moved_bytes, allocator.arena.used_bytes, allocator.arena.peak_bytes,
                      allocator.arena.capacity, allocator.host.used_bytes, allocator.host.peak_bytes, executor.issued)
 

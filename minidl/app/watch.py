@@ -1,4 +1,4 @@
-"""--plan, --save-plan, --save-trace and --explain: what goes into a run's policy, and what is told of its plan."""
+"""--save-plan, --save-trace and --explain: what is kept and told of a run's plan and of its last step."""
 
 from __future__ import annotations
 
@@ -6,23 +6,16 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from minidl.app.flags import Options
+from minidl.app.options import Options
 from minidl.errors import UserError
 from minidl.memory.guide import Followed
 from minidl.nn import Module
-from minidl.plan.formats import SavedPlan, plan_to_json, read_plan, trace_to_json
-from minidl.plan.policy import Policy
+from minidl.plan.formats import SavedPlan, plan_to_json, trace_to_json
 from minidl.plan.trace import Trace
-from minidl.policies import create
 from minidl.policies.saved import Saved, misfit
 from minidl.report.explain import explanation
 from minidl.report.layers import LayerNames, layer_names
 from minidl.runtime import Runtime
-
-
-def policy_of(options: Options) -> Policy:
-    """The policy by its name, or one that follows the plan of a file. Raises UserError."""
-    return Saved(read_plan(options.plan)) if options.plan else create(options.policy)
 
 
 class Watch:
@@ -42,15 +35,13 @@ class Watch:
 
     def note(self) -> None:
         """A training step has ended. Raises UserError if --plan names a plan for another iteration."""
-        guide = self._runtime.executor.guide
         self._require_its_own_iteration()
-        if guide is not None and guide.active is not None and guide.active.last is not None:
-            self._followed = guide.active.trace, guide.active.last
+        self._followed = self._runtime.followed() or self._followed
         self._trace = self._runtime.last_trace
 
     def _require_its_own_iteration(self) -> None:
         """The first sequence of calls that is planned must be the one that a plan from a file was made for."""
-        guide, policy = self._runtime.executor.guide, self._runtime.policy
+        guide, policy = self._runtime.guide, self._runtime.policy
         if self._plan_fits or not isinstance(policy, Saved) or guide is None or not guide.entries:
             return
         difference = misfit(policy.saved, guide.entries[0].trace)
@@ -60,7 +51,7 @@ class Watch:
 
     def conclude(self) -> str:
         """Write the files that were asked for; returns the explanation, or nothing. Raises UserError."""
-        options, guide = self._options, self._runtime.executor.guide
+        options, guide = self._options, self._runtime.guide
         self._require_its_own_iteration()
         if options.save_trace and self._trace is not None:
             _write(options.save_trace, trace_to_json(self._trace))

@@ -38,7 +38,7 @@ def tensors_of(model: Module, optimizer: Optimizer) -> dict[str, Tensor]:
 
 
 def documents_of(runtime: Runtime, fixed: Fixed) -> dict[str, str]:
-    """Everything else, as documents for ``Store.save``."""
+    """Everything else that a training has to remember, as documents for ``Store.save``."""
     documents = {}
     plans = []
     for number, (trace, kept) in enumerate(_measured(runtime)):
@@ -52,14 +52,14 @@ def documents_of(runtime: Runtime, fixed: Fixed) -> dict[str, str]:
 
 def _measured(runtime: Runtime) -> list[tuple[Trace, Kept]]:
     """What the runtime knows of its iterations: each sequence's trace, and what its policy keeps of the plan for it."""
-    guide = runtime.executor.guide
+    guide = runtime.guide
     return [] if guide is None else [(entry.trace, runtime.policy.keep(entry.proposal)) for entry in guide.entries]
 
 
 def _setting(runtime: Runtime) -> dict[str, str | int]:
     """What a plan is made for."""
     return {"device": runtime.device.name, "policy": runtime.policy.name, "budget_bytes": runtime.budget_bytes,
-            "host_bytes": runtime.memory.allocator.host.capacity}
+            "host_bytes": runtime.host_bytes}
 
 
 def restore(checkpoint: Checkpoint, runtime: Runtime, model: Module, optimizer: Optimizer, fixed: Fixed) -> None:
@@ -84,8 +84,8 @@ def restore(checkpoint: Checkpoint, runtime: Runtime, model: Module, optimizer: 
             upload_(tensor, checkpoint.array(name))
     runtime.counters.clear()
     runtime.counters.update(counters)
-    if runtime.executor.guide is not None and state.get("setting") == _setting(runtime):
-        runtime.executor.guide.recall([(trace, runtime.policy.recall(kept)) for trace, kept in measured])
+    if runtime.guide is not None and state.get("setting") == _setting(runtime):
+        runtime.guide.recall([(trace, runtime.policy.recall(kept)) for trace, kept in measured])
 
 
 def _are_counts(counters: dict[str, Any]) -> bool:

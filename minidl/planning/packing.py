@@ -147,7 +147,7 @@ def _pack(first: Array, last: Array, size: Array, order: Array, room: int, tries
     offset = np.zeros(count, np.int64)
     best = np.zeros(count, np.int64)
     trial = order.copy()
-    least = np.int64(1) << 62
+    least = 1 << 62
     for n in range(tries + 1):
         if n:
             trial[:] = order

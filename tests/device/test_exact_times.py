@@ -16,9 +16,9 @@ from minidl import device as devices
 from minidl.device import profiles
 from minidl.device.clock import COMPUTE, COPY_IN, COPY_OUT
 from minidl.device.cuda import missing
-from minidl.device.cuda.exact import busy_seconds
+from minidl.device.cuda.kernel_times import busy_seconds
 from minidl.device.cuda.seam import Span
-from minidl.device.cuda.streams import Streams
+from minidl.device.cuda.streams import EventStreams
 from minidl.errors import DeviceError, UserError
 
 LATE = 1e-3  # seconds that the host takes between two pieces of work, where it is late
@@ -52,7 +52,7 @@ class Bench:
         self.fake = FakeCuda()
         self.address = self.fake.allocate(10 * WORK)
         self.host = self.fake.allocate_host(WORK)
-        self.streams = Streams(self.fake, depth=depth)
+        self.streams = EventStreams(self.fake, depth=depth)
         self.told = []
         self.streams.measure_exactly(on)
 
@@ -188,14 +188,15 @@ class Trained:
             for number in range(iterations):
                 runtime.keeps_trace = policy == "recompute" and number == iterations - 1
                 before, self.replays = runtime.stats(), 0
-                replay = runtime.executor._replay_call
+                replaying = runtime.memory.replaying
+                replay = replaying.replay_call
 
                 def counted(*args, replay=replay):
                     self.replays += 1
                     replay(*args)
-                runtime.executor._replay_call = counted
+                replaying.replay_call = counted
                 training.iterate()
-                runtime.executor._replay_call = replay
+                replaying.replay_call = replay
                 self.noted.append(self.device.fake.recorder_now is not None)
             self.stats, self.grown = runtime.stats(), runtime.stats().since(before)
             self.trace = runtime.last_trace or runtime.executor.guide.entries[0].trace
