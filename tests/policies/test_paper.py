@@ -106,9 +106,9 @@ def test_memory_counts_as_free_from_the_next_call_on_though_the_copy_still_runs(
     # Tensor 0 (4 MiB: 4 ms out) is made by call 0; call 1 lasts 1 ms. In the paper it is free at SwapOutEnd, at 5 ms.
     calls = [call([], [0], 1), call([], [1], 1, 1), call([], [2], 20, 2), call([0], [3], 1, 0, 3)]
     choice = Choice(Lifetimes.of(trace(calls, {0: 4, 1: 8, 2: 1, 3: 0.25})), COSTS, 11 * MIB)
-    assert [n // MIB for n in choice.profile.values(4)] == [4, 12, 5, 4]
+    assert [n // MIB for n in choice.live_bytes.values(4)] == [4, 12, 5, 4]
     choice.take_swap(choice.candidates[0])
-    assert [n // MIB for n in choice.profile.values(4)] == [4, 8, 1, 4]
+    assert [n // MIB for n in choice.live_bytes.values(4)] == [4, 8, 1, 4]
 
 
 def test_ext_time_counts_every_choice_that_starts_from_a_tensor_where_the_listing_overwrites():
