@@ -7,6 +7,7 @@ from minidl.policies.auto.policy import Auto
 from minidl.policies.capuchin.policy import Capuchin, CapuchinRecompute, CapuchinSwap
 from minidl.policies.dtr import Weighing
 from minidl.policies.exact.policy import Exact
+from minidl.policies.lru import LeastRecentlyUsed
 from minidl.policies.none import NoPolicy
 from minidl.policies.passive import Passive
 from minidl.policies.recompute import Recompute
@@ -19,6 +20,7 @@ POLICIES: dict[str, Callable[[], Policy]] = {
     "capuchin-recompute": CapuchinRecompute,
     "dtr": Weighing,
     "exact": Exact,
+    "lru": LeastRecentlyUsed,
     "none": NoPolicy,
     "passive": Passive,
     "recompute": Recompute,

@@ -108,8 +108,7 @@ def check(name: str, policy: str, percent: int, optimizer: str, device: str) -> 
 
 @pytest.fixture(autouse=True)
 def short_searches(monkeypatch):
-    for work in ("WORK", "FIRST_WORK"):
-        monkeypatch.setattr(auto, work, 2e5)
+    monkeypatch.setattr(auto, "FIRST_WORK", 2e5)
 
 
 @pytest.mark.parametrize("cell", [MATRIX[n] for n in np.random.default_rng(7).choice(len(MATRIX), 12, replace=False)],
