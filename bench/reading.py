@@ -101,7 +101,7 @@ def walks(policy: str) -> list[Walk]:
                                                     ("replay", did.recomputed_bytes)) if nbytes}
             found.append(walk)
             return results
-        tensor._run = noted  # type: ignore[assignment] # for this step alone
+        tensor._run = noted  # for this step alone
         try:
             step()
         finally:
