@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 
+from minidl.checkpoint.safetensors import write_arrays
 from minidl.errors import UserError
 
 PYTORCH = (".pth", ".pt", ".bin", ".ckpt")
@@ -24,8 +25,6 @@ def convert(source: str, target: str) -> int:
 
     Raises UserError for an unknown format, or a file that cannot be read or written.
     """
-    from safetensors.numpy import save_file
-
     suffix = Path(source).suffix
     if Path(target).suffix != ".safetensors":
         raise UserError(f"{target}: the name of the result must end in .safetensors")
@@ -33,7 +32,7 @@ def convert(source: str, target: str) -> int:
         raise UserError(f"{source}: known formats are {', '.join(PYTORCH)} and .npz")
     try:
         arrays = _numpy(source) if suffix == ".npz" else _pytorch(source)
-        save_file(arrays, target)
+        write_arrays(target, arrays)
     except OSError as error:
         raise UserError(f"{error.filename or source}: {error.strerror or error}") from None
     return len(arrays)
@@ -42,7 +41,7 @@ def convert(source: str, target: str) -> int:
 def _numpy(source: str) -> dict[str, np.ndarray]:
     try:
         with np.load(source, allow_pickle=False) as file:
-            return {name: np.ascontiguousarray(file[name]) for name in file.files}
+            return {name: file[name] for name in file.files}
     except ValueError as error:
         raise UserError(f"{source}: {error}") from None
 

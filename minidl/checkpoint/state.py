@@ -39,7 +39,7 @@ def tensors_of(model: Module, optimizer: Optimizer) -> dict[str, Tensor]:
 
 
 def documents_of(runtime: Runtime, fixed: Fixed) -> dict[str, str]:
-    """Everything else, as documents for ``Store.save``."""
+    """Everything else that a training has to remember, as documents for ``Store.save``."""
     documents = {}
     plans = []
     for number, (trace, plan) in enumerate(_measured(runtime)):

@@ -193,7 +193,8 @@ def test_a_small_resnet_on_digits_reaches_98_percent_in_half_of_its_memory(tmp_p
 
 # Damage --------------------------------------------------------------------------------------------------------------
 def corruption(folder, number, seed):
-    done = subprocess.run([sys.executable, str(ROOT / "tests" / "corrupted.py"), str(folder), str(number), str(seed)],
+    script = ROOT / "tests" / "support" / "corrupted.py"
+    done = subprocess.run([sys.executable, str(script), str(folder), str(number), str(seed)],
                           stdout=subprocess.PIPE, text=True, check=True, timeout=600, env={"PYTHONPATH": str(ROOT)})
     found = json.loads(done.stdout.splitlines()[-1])
     assert found["wrong"] == []
