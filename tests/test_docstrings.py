@@ -9,7 +9,7 @@ ROOT = Path(__file__).resolve().parents[1]
 
 # Packages in which docstrings are still missing. Exactly these: one that is complete comes off the list.
 NOT_YET: set[str] = {
-    "minidl/checkpoint", "minidl/data", "minidl/memory", "minidl/op.py", "minidl/plan", "minidl/policies",
+    "minidl/memory", "minidl/op.py", "minidl/plan", "minidl/policies",
 }
 
 Function = ast.FunctionDef | ast.AsyncFunctionDef
