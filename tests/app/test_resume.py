@@ -61,7 +61,7 @@ def whole(tmp_path_factory):
 
 # Killed --------------------------------------------------------------------------------------------------------------
 def campaign(folder, *arguments):
-    done = subprocess.run([sys.executable, str(ROOT / "tests" / "killed.py"), str(folder), *map(str, arguments)],
+    done = subprocess.run([sys.executable, str(ROOT / "tests" / "support" / "killed.py"), str(folder), *map(str, arguments)],
                           stdout=subprocess.PIPE, text=True, check=True, env=os.environ | {"PYTHONPATH": str(ROOT)})
     found = json.loads(done.stdout.splitlines()[-1])
     assert found["wrong"] == []
