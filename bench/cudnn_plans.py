@@ -31,11 +31,11 @@ from minidl import Runtime
 from minidl.device import profiles
 from minidl.device.cuda import convolution, listed, missing
 from minidl.device.cuda.listed import FOLDER, Entry, ListedPlan, ListedPlans, shape_of
-from minidl.device.cuda.plans import TimedPlan, key
 from minidl.device.cuda.seam import Convolution, PlanInfo
 from minidl.device.cuda.simulated import steps_of
-from minidl.device.device import Device, DryDevice
+from minidl.device.cuda.timed_plans import TimedPlan, key
 from minidl.device.profiles import Profile
+from minidl.device.sim import DryDevice, SimDevice
 from minidl.units import format_bytes
 
 if TYPE_CHECKING:
@@ -84,8 +84,8 @@ def convolutions(name: str, batch: int, target: Target) -> list[Convolution]:
     return list(seen)
 
 
-def _unlisted(profile: Profile) -> Device:
-    return Device(f"sim:{profile.name}", profile)
+def _unlisted(profile: Profile) -> SimDevice:
+    return SimDevice(f"sim:{profile.name}", profile)
 
 
 def worthwhile(found: list[PlanInfo]) -> list[tuple[int, PlanInfo]]:

@@ -21,7 +21,10 @@ WRAPPERS = ("state_dict", "model", "model_state_dict")
 
 
 def convert(source: str, target: str) -> int:
-    """Write the weights of one file into another; returns how many arrays there are. Raises UserError."""
+    """Write the weights of one file into a safetensors file; returns the number of arrays.
+
+    Raises UserError for an unknown format, or a file that cannot be read or written.
+    """
     suffix = Path(source).suffix
     if Path(target).suffix != ".safetensors":
         raise UserError(f"{target}: the name of the result must end in .safetensors")
@@ -68,7 +71,7 @@ def _pytorch(source: str) -> dict[str, np.ndarray]:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Convert the file that the command line names; returns the exit code."""
+    """Convert as the command line says and return the exit code: 2 after an error, which is printed."""
     parser = argparse.ArgumentParser(prog="python -m models.convert", description="Make a safetensors file of weights.")
     parser.add_argument("source", metavar="IN", help=f"a file of PyTorch ({', '.join(PYTORCH)}) or NumPy (.npz)")
     parser.add_argument("target", metavar="OUT.safetensors")

@@ -1,7 +1,7 @@
 """Parameters from files that others have written: safetensors with the names of torchvision, timm and Hugging Face.
 
 The networks here have these names already. What is left are habits of the files: prefixes, names that have changed
-since, tensors that are no parameters, and parameters that are written twice. Knows names and arrays; no layer.
+since, tensors that are no parameters, and parameters that are written twice.
 """
 
 import re

@@ -12,6 +12,7 @@ import killed
 import made_data
 import pytest
 
+from minidl.app import train as program
 from minidl.app.flags import parse
 from minidl.app.session import fixed_arguments
 from minidl.data import Feed
@@ -86,7 +87,7 @@ def test_batches_ahead_and_swapped_tensors_share_the_host_budget(tmp_path, monke
             capacities.append(host_memory)
             super().__init__(*arguments, host_memory=host_memory, **others)
 
-    monkeypatch.setattr(train, "Runtime", Watched)
+    monkeypatch.setattr(program, "Runtime", Watched)
     batches = Feed.run
     monkeypatch.setattr(Feed, "run", lambda feed, jobs: feeds.append(feed) or batches(feed, jobs))
     root = made_data.class_folders(tmp_path)
