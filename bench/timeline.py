@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from typing import Any
 
-from bench.cpu_cases import Case, training_step
+from bench.cpu_cases import Case, half_of_peak, runtime_for, training_step
 from minidl import Runtime
 from minidl.device.clock import STREAM_NAMES
 from minidl.device.threads import ThreadedCpuDevice
@@ -76,8 +76,6 @@ def draw(bars: Sequence[Bar], title: str, path: str) -> None:
 
 def draw_step(case: Case, batch: int, policy: str, settling: int, path: str) -> None:
     """A step in half of the unmanaged peak (see ``half_of_peak``), after ``settling`` iterations."""
-    from bench.cpu_vs_torch import half_of_peak, runtime_for
-
     with runtime_for(None, policy) as runtime:
         step = training_step(runtime, case, batch)
         step()

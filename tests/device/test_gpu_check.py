@@ -16,13 +16,6 @@ import test_gpu
 from fake_cuda import JudgedCuda
 
 import models
-from bench import gpu
-from bench.gpu_check import identity, ops, samples, speed, steps
-from bench.gpu_check.parts import PARTS, run
-from bench.gpu_check.report import SECTIONS, markdown
-from bench.gpu_check.setting import Record, Setting, Training
-from bench.gpu_check.sizes import FULL, MIRRORED, NAMED, QUICK, TINY
-from bench.kernel_cases import OPS, Case
 from minidl import Runtime
 from minidl.device import Device, profiles
 from minidl.device.clock import COPY_IN
@@ -32,6 +25,13 @@ from minidl.device.cuda.measured import MeasuredCuda
 from minidl.kernels.cpu import KERNELS
 from minidl.memory.switches import Switches
 from minidl.meta import Cost, meta
+from minidl.testing.gpu_check import command as gpu
+from minidl.testing.gpu_check import identity, ops, samples, speed, steps
+from minidl.testing.gpu_check.parts import PARTS, run
+from minidl.testing.gpu_check.report import SECTIONS, markdown
+from minidl.testing.gpu_check.setting import Record, Setting, Training
+from minidl.testing.gpu_check.sizes import FULL, MIRRORED, NAMED, QUICK, TINY
+from minidl.testing.kernel_cases import OPS, Case
 
 FAKE = replace(profiles.get("h200"), name="fake")
 ROOT = Path(__file__).resolve().parents[2]
@@ -255,7 +255,7 @@ FAMILIES = (Training("vgg11", 2, side=32), Training("vgg11_bn", 2, side=32), Tra
 
 def test_every_operation_of_a_forward_pass_has_a_formula_in_pytorch():
     pytest.importorskip("torch")
-    from bench.gpu_check.mirror import FORMULAS
+    from minidl.testing.gpu_check.mirror import FORMULAS
     called = set()
     for training in FAMILIES:
         for fused in (True, False):
@@ -315,7 +315,7 @@ def test_the_command_runs_parts_apart_and_adds_to_what_is_there(tmp_path):
 def test_a_part_whose_process_dies_costs_itself_alone(tmp_path, monkeypatch, ending, words):
     begun = []
 
-    def run_apart(command, *, timeout, check):
+    def run_apart(command, *, timeout, check, env):
         begun.append(command[command.index("--one") + 1])
         if ending is None:
             raise subprocess.TimeoutExpired(command, timeout)

@@ -9,12 +9,12 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
-from bench.kernel_cases import BLOCK, CASES, OPS, RANDOM, Case, shared_bytes
 from minidl import meta as metas
 from minidl.errors import ShapeError, UserError
 from minidl.kernels.cpu import ALGORITHMS, KERNELS, blocks, conv, update
 from minidl.kernels.random import fold_seed, random_bits
 from minidl.meta import ALIGNMENT, meta
+from minidl.testing.kernel_cases import BLOCK, CASES, OPS, RANDOM, Case, shared_bytes
 
 # The result of n float32 additions or of a library's exp is off by some units in the last place, not by more.
 TOLERANCE = {"float32": 2e-5, "float64": 1e-12}

@@ -13,12 +13,12 @@ import numpy as np
 import pytest
 from cuda_simulator import Memory, Simulator, Span
 
-from bench.kernel_cases import CASES, OPS, RANDOM, Case, shared_bytes
 from minidl import meta as metas
 from minidl.errors import ShapeError
 from minidl.kernels.cpu import KERNELS as CPU
 from minidl.kernels.cuda import KERNELS, launch, shape, sums
 from minidl.meta import meta, row_major
+from minidl.testing.kernel_cases import CASES, OPS, RANDOM, Case, shared_bytes
 
 PRODUCTS = {"conv2d", "conv2d_relu", "conv2d_dgrad", "conv2d_wgrad", "matmul", "linear", "linear_dgrad", "linear_wgrad",
             "scaled_dot_product_attention", "scaled_dot_product_attention_grad"}  # what the vendor's libraries do

@@ -6,13 +6,13 @@ import pytest
 from test_cpu_kernels import call, describe, poisoned, strided
 
 import minidl
-from bench.kernel_cases import BLOCK, CASES, OPS, RANDOM, shared_bytes
 from minidl import meta as metas
 from minidl import ops
 from minidl.kernels.cpu import blocks
 from minidl.kernels.cpu.half import decode, encode
 from minidl.ops.loss import cross_entropy
 from minidl.optim import SGD
+from minidl.testing.kernel_cases import BLOCK, CASES, OPS, RANDOM, shared_bytes
 
 HALVES = {"bfloat16": 2.0**-8, "float16": 2.0**-11}  # the largest relative error of rounding to nearest
 

@@ -3,11 +3,11 @@
 import numpy as np
 import pytest
 
-from bench.steps import training_step
 from minidl import Runtime
 from minidl.memory.boundary import pack_survivors
 from minidl.plan.plan import Action
 from minidl.policies.auto.policy import Auto
+from minidl.testing.steps import training_step
 
 
 def order(runtime):

@@ -5,9 +5,9 @@ from dataclasses import replace
 import numpy as np
 
 import models
-from bench.steps import training_step
 from minidl import Runtime, nn, optim
 from minidl.policies.auto.policy import Auto
+from minidl.testing.steps import training_step
 from models import bert
 from models.text import Text
 

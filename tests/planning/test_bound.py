@@ -6,12 +6,12 @@ import numpy as np
 import pytest
 from test_exact import NO_LINK, UNIT, call, chain, programs, trace_of
 
-from bench.bounds import unmanaged_trace
 from minidl.plan.costs import Costs
 from minidl.planning.bound import bound
 from minidl.planning.problem import problem
 from minidl.policies.exact.order import Layout
 from minidl.policies.exact.solver import best
+from minidl.testing.steps import unmanaged_trace
 
 
 def full_in_the_middle(**first):

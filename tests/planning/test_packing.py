@@ -3,13 +3,13 @@
 import numpy as np
 import pytest
 
-from bench.steps import training_step
 from minidl import Runtime
 from minidl.plan.costs import Costs
 from minidl.planning.packing import NO_ADDRESS, SMALL, addresses
 from minidl.planning.problem import problem
 from minidl.planning.schedule import DROP, SWAP
 from minidl.policies.auto.policy import NOTES, SLACK, Auto
+from minidl.testing.steps import training_step
 
 COSTS = Costs(1 / 12.4e9, 1 / 12.4e9, 1e-5)
 

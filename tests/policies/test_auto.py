@@ -4,7 +4,6 @@ import numpy as np
 import pytest
 from networks import Training
 
-from bench.steps import run, training_step, unmanaged
 from minidl import Runtime
 from minidl.memory.storage import OUT, SWAPPING_OUT
 from minidl.ops import exp
@@ -15,6 +14,7 @@ from minidl.planning.problem import problem
 from minidl.planning.schedule import DROP, KEEP, SWAP
 from minidl.policies.auto import search
 from minidl.policies.auto.policy import SLACK, Auto, first_choice, modes_of, movable, to_plan
+from minidl.testing.steps import run, training_step, unmanaged
 
 COSTS = Costs(1 / 12.4e9, 1 / 12.4e9, 1e-5)
 ROOMY = 1 << 50

@@ -13,12 +13,12 @@ from time import perf_counter
 from traceback import format_exception
 from typing import Any
 
-from bench.gpu_check.poison import poison_outputs
 from minidl import Runtime
 from minidl import device as devices
 from minidl.app.fit import UNLIMITED
 from minidl.device import Device, DryDevice
 from minidl.memory.ledger import Demand
+from minidl.testing.gpu_check.poison import poison_outputs
 
 PRECISIONS = ("tf32", "bf16")
 RESERVE_BYTES = 256 * 2**20  # beside what a step needs: the device's own, and room for rounding up
