@@ -16,6 +16,7 @@ import numpy as np
 import pytest
 from killed import STEPS, TRAINING
 
+import train
 from minidl import Runtime
 from minidl.app.flags import parse
 from minidl.app.interrupt import stop_after_the_step
@@ -28,7 +29,6 @@ from minidl.report.meter import Meter
 from minidl.training import Trainer
 
 ROOT = Path(__file__).parents[2]
-train = killed.load_train()
 EPOCH = 9  # 1438 // 150
 
 
@@ -61,7 +61,7 @@ def whole(tmp_path_factory):
 
 # Killed --------------------------------------------------------------------------------------------------------------
 def campaign(folder, *arguments):
-    done = subprocess.run([sys.executable, str(ROOT / "tests" / "killed.py"), str(folder), *map(str, arguments)],
+    done = subprocess.run([sys.executable, killed.__file__, str(folder), *map(str, arguments)],
                           stdout=subprocess.PIPE, text=True, check=True, env=os.environ | {"PYTHONPATH": str(ROOT)})
     found = json.loads(done.stdout.splitlines()[-1])
     assert found["wrong"] == []

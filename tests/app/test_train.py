@@ -1,6 +1,5 @@
 """train.py from the outside: flags, messages, exit codes, files, and numbers that must be true when tried."""
 
-import importlib.util
 import json
 import re
 import subprocess
@@ -11,6 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+import train
 from minidl import Runtime
 from minidl.app.flags import DIGITS_BATCH, Share, parse
 from minidl.data import Digits
@@ -24,17 +24,6 @@ LENET = ["--model", "lenet", "--batch", "100", "--steps", "2"]
 SCORES = {"accuracy", "accuracy_top5", "dice", "masked_lm_loss", "masked_lm_accuracy", "next_sentence_accuracy"}
 NOT_OF_DIGITS = SCORES - {"accuracy", "accuracy_top5"} | {"examples_per_second"}  # they are at hand: nothing is decoded
 ON_DIGITS = ["--model", "lenet", "--data", "digits", "--memory-budget", "16MiB", "--host-memory", "16MiB"]
-
-
-def load_train():
-    """train.py lies beside the packages, not in one."""
-    spec = importlib.util.spec_from_file_location("train", ROOT / "train.py")
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
-
-train = load_train()
 
 
 def refused(capsys, *flags):

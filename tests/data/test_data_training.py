@@ -8,10 +8,10 @@ from dataclasses import replace
 from itertools import count
 from pathlib import Path
 
-import killed
 import made_data
 import pytest
 
+import train
 from minidl.app.flags import parse
 from minidl.app.session import fixed_arguments
 from minidl.data import Feed
@@ -21,7 +21,6 @@ from minidl.report.summary import summary
 from minidl.runtime import Runtime
 
 ROOT = Path(__file__).parents[2]
-train = killed.load_train()
 MEMORY = ["--memory-budget", "32MiB", "--host-memory", "32MiB"]
 NETWORKS = {
     "class_folders": ["--model", "mlp", "--image-size", "16", "--batch", "6"],
@@ -192,7 +191,8 @@ def test_a_small_resnet_on_digits_reaches_98_percent_in_half_of_its_memory(tmp_p
 
 # Damage --------------------------------------------------------------------------------------------------------------
 def corruption(folder, number, seed):
-    done = subprocess.run([sys.executable, str(ROOT / "tests" / "corrupted.py"), str(folder), str(number), str(seed)],
+    program = ROOT / "tests" / "support" / "corrupted.py"
+    done = subprocess.run([sys.executable, str(program), str(folder), str(number), str(seed)],
                           stdout=subprocess.PIPE, text=True, check=True, timeout=600, env={"PYTHONPATH": str(ROOT)})
     found = json.loads(done.stdout.splitlines()[-1])
     assert found["wrong"] == []

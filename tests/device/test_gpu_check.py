@@ -12,8 +12,8 @@ from types import SimpleNamespace
 import numba
 import numpy as np
 import pytest
-import test_gpu
 from fake_cuda import JudgedCuda
+from swapping import rounds_of_swapping
 
 import models
 from minidl import Runtime
@@ -285,12 +285,13 @@ def test_losses_and_gradients_in_every_precision_are_those_of_pytorch(tmp_path, 
 
 # What is for -m gpu -----------------------------------------------------------------------------------------------
 def test_the_order_of_streams_is_tried_with_copies_both_ways(tmp_path):
-    found, right, moved = test_gpu.rounds_of_swapping(setting(tmp_path, "cuda"), rounds=14, rows=1 << 12)
+    found, right, moved = rounds_of_swapping(setting(tmp_path, "cuda"), rounds=14, rows=1 << 12)
     assert moved > 0 and all((a == b).all() for a, b in zip(found, right, strict=True))
 
 
 def test_without_a_gpu_its_tests_are_skipped_for_one_reason_in_one_line():
-    assert test_gpu.LACKING is None or "\n" not in test_gpu.LACKING
+    lacking = missing.message()
+    assert lacking is None or "\n" not in lacking
 
 
 # The command ------------------------------------------------------------------------------------------------------

@@ -3,7 +3,7 @@
 import ml_dtypes
 import numpy as np
 import pytest
-from test_cpu_kernels import call, describe, poisoned, strided
+from cpu_kernel_calls import call, describe, poisoned, strided
 
 import minidl
 from minidl import meta as metas

@@ -4,6 +4,7 @@ from functools import cache
 
 import numpy as np
 import pytest
+from tiny_gpt import TEXT, TINY
 
 from minidl import Runtime, nn, no_grad
 from minidl.errors import ShapeError
@@ -11,9 +12,6 @@ from minidl.optim import AdamW
 from models import create
 from models.gpt import CONTEXT, GPT, GPTConfig, Inputs, synthetic_batch
 from models.text import Text
-
-TINY = GPTConfig(2, 32, 4, vocab_size=40, n_positions=24)
-TEXT = Text(length=24, predictions=24, vocabulary=40)
 
 
 def decays(parameter) -> bool:

@@ -4,7 +4,8 @@ from math import inf
 
 import numpy as np
 import pytest
-from test_exact import NO_LINK, UNIT, call, chain, programs, trace_of
+from made_traces import NO_LINK, UNIT, call, chain, trace_of
+from random_programs import programs
 
 from minidl.plan.costs import Costs
 from minidl.planning.bound import bound

@@ -6,10 +6,10 @@ otherwise.
 
 import warnings
 
+from cuda_kernel_calls import call, check
 from cuda_simulator import Simulator
 from numba import cuda
 from numba.cuda.simulator.kernel import _get_kernel_context
-from test_cuda_kernels import call, check
 
 from minidl.kernels.cuda import launch, sums
 from minidl.testing.kernel_cases import CASES
