@@ -9,7 +9,6 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from types import SimpleNamespace
 
-import numba
 import numpy as np
 import pytest
 from fake_cuda import JudgedCuda
@@ -35,15 +34,7 @@ from minidl.testing.kernel_cases import OPS, Case
 
 FAKE = replace(profiles.get("h200"), name="fake")
 ROOT = Path(__file__).resolve().parents[2]
-
-
-@pytest.fixture(scope="module", autouse=True)
-def one_thread():
-    """Everything here is tiny: threads would only wait for each other."""
-    before = numba.get_num_threads()
-    numba.set_num_threads(1)
-    yield
-    numba.set_num_threads(before)
+pytestmark = pytest.mark.usefixtures("one_thread")
 
 
 def fake(name, precision):
@@ -77,17 +68,20 @@ def results(tmp_path_factory):
     return all_parts(setting(tmp_path_factory.mktemp("gpu")))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", PARTS)
 def test_a_part_runs_on_a_vendor_that_judges_every_call(results, name):
     torch = name not in ("models", "speed") or pytest.importorskip("torch")
     assert torch and not results[name]["failures"] and not results[name]["left out"] and results[name]["found"]
 
 
+@pytest.mark.slow
 def test_every_operation_that_is_launched_is_compared(results):
     compared = {op for key, found in results["ops"]["found"].items() if key.startswith("float32") for op in found}
     assert compared | {"normal_", "uniform_"} == {name for name, op in OPS.items() if not op.view}
 
 
+@pytest.mark.slow
 def test_the_page_has_every_part_and_every_target_that_was_measured(results):
     page = markdown({name: {**part, "sizes": "tiny"} for name, part in results.items()})
     for name in SECTIONS:  # the comparison with PyTorch is left out where that is not installed, and says so
@@ -105,6 +99,7 @@ def test_a_failure_stands_at_the_top_of_the_page():
     assert "* **failed**, ops: ops: DeviceError: out of memory\n* left out, ops: models" in page
 
 
+@pytest.mark.slow
 def test_what_was_measured_is_a_profile_that_the_simulator_reads(results):
     profile = profiles.load(results["prediction"]["found"]["profile"])
     assert profile.rates_of == "cuda" and {"linear", "matmul", "softmax", "layer_norm"} <= profile.rates.keys()
@@ -112,6 +107,7 @@ def test_what_was_measured_is_a_profile_that_the_simulator_reads(results):
     assert profile.link_out_bandwidth == pytest.approx((1 << 16) / (10e-6 + (1 << 16) / 50e9), rel=0.2)
 
 
+@pytest.mark.slow
 def test_copies_both_ways_at_once_are_twice_as_fast_as_one_way(results):
     link = results["link"]["found"]
     assert link["both ways"] > 1.8 * link["out"] and link["within the device"] > 4 * link["out"]

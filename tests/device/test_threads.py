@@ -610,6 +610,7 @@ def test_a_killed_wait_is_noticed_within_20_runs(reference, who, on):
         assert any(noticed(seed) for seed in range(20))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("steps", [2_000, pytest.param(10_000, marks=pytest.mark.full)])
 def test_memory_threads_and_files_stay_flat_over_many_small_steps(steps):
     demand = train("mlp", steps=1).demand

@@ -83,6 +83,7 @@ def tiled(monkeypatch):
     monkeypatch.setattr(conv, "LEAST", (1, 1, 1))
 
 
+@pytest.mark.default(limits=LIMITS[1:2], dtype=["float32", "bfloat16"])
 @pytest.mark.parametrize("dtype", ROUNDING)
 @pytest.mark.parametrize("limits", LIMITS, ids=str)
 @pytest.mark.parametrize("op", REFERENCES)
@@ -97,6 +98,7 @@ def test_convolutions_are_right_however_they_are_cut_and_whatever_the_layout(op,
         assert strided.tobytes() == plain.tobytes()
 
 
+@pytest.mark.default(dtype=["float32"])
 @pytest.mark.parametrize("dtype", ROUNDING)
 @pytest.mark.parametrize("op", REFERENCES)
 def test_convolutions_without_a_workspace_are_right_whatever_the_layout(op, dtype):
@@ -106,6 +108,7 @@ def test_convolutions_without_a_workspace_are_right_whatever_the_layout(op, dtyp
             check(run(ALGORITHMS[op][-1], out, layouts, attrs), op, inputs, attrs)
 
 
+@pytest.mark.default(dtype=["float32"], op=["conv2d_relu", "conv2d_dgrad"])
 @pytest.mark.parametrize("dtype", ROUNDING)
 @pytest.mark.parametrize("op", [*FORWARD, "conv2d_dgrad"])
 def test_convolutions_by_tiles_are_right_and_have_the_same_bits_in_less_memory(op, dtype, tiled):
@@ -244,6 +247,7 @@ def test_cuts_are_even_and_cover_everything():
             assert up(count, size) % size == 0 and 0 <= up(count, size) - count < size
 
 
+@pytest.mark.slow
 def test_a_second_start_does_not_compile_again():
     program = """
 import numpy as np

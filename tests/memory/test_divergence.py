@@ -3,6 +3,7 @@
 from dataclasses import replace
 
 import numpy as np
+import pytest
 
 import models
 from minidl import Runtime, nn, optim
@@ -48,6 +49,7 @@ def step_seconds(runtime, step, count):
     return times
 
 
+@pytest.mark.slow
 def test_when_the_link_slows_down_to_half_plans_are_made_for_the_slow_link():
     def slowed(device):
         profile = device.profile

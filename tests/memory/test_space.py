@@ -92,6 +92,7 @@ def interpret(runtime: Runtime, commands: list[tuple[str, int, int]]) -> None:
     assert not runtime.memory.live() and runtime.stats().host_used_bytes == 0 and used_units(runtime) == 0
 
 
+@pytest.mark.default(policy=["dtr"])
 @pytest.mark.parametrize("policy", ["passive", "recompute", "dtr"])
 @settings(max_examples=300, deadline=None, derandomize=True, database=None)
 @given(commands=COMMANDS)

@@ -89,6 +89,7 @@ def test_only_gaps_around_the_fullest_moment_are_moved_first(trace):
     assert facts.gap_call[there].max() < facts.gap_next[there].min()  # they share a moment
 
 
+@pytest.mark.default(name=["resnet18"])
 @pytest.mark.parametrize(("name", "batch", "share"), [("resnet18", 1400, 0.85), ("vgg11", 420, 0.95)])
 def test_guided_execution_is_as_fast_as_predicted_and_far_faster_than_passive(name, batch, share):
     limit = unmanaged(name, batch).images_per_second
@@ -108,6 +109,7 @@ def test_guided_execution_is_as_fast_as_predicted_and_far_faster_than_passive(na
     assert batch / last.seconds > 1.1 * passive
 
 
+@pytest.mark.slow
 def test_host_memory_is_a_limit_of_the_plan():
     def moved(host):
         with Runtime(device="sim:p100", policy=Auto(rounds=6), host_memory=host) as runtime:
@@ -160,6 +162,7 @@ def test_after_an_iteration_that_failed_the_next_one_is_guided_again():
         assert guide.diverged == 0
 
 
+@pytest.mark.default(network=["resnet"])
 @pytest.mark.parametrize("policy", ["auto", "capuchin"])
 @pytest.mark.parametrize("network", ["vgg", "resnet", "branching"])
 def test_a_guided_run_changes_no_bit(network, policy):
