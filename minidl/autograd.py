@@ -15,8 +15,8 @@ from typing import Any
 
 from minidl.errors import UserError
 from minidl.executor import current
-from minidl.memory.storage import Storage
-from minidl.op import Call, Op
+from minidl.memory.storage import Call, Storage
+from minidl.op import Op
 from minidl.ops.elementwise import add
 from minidl.ops.shape import CONTIGUOUS
 from minidl.ops.update import add_, full
@@ -62,7 +62,8 @@ def _arguments(op: Op) -> tuple[tuple[str, str, int], ...]:
 
 def _take_saved(call: Call) -> dict[int, Tensor]:
     """Handles on what the call saved; they take over the uses that it counted."""
-    storages = [call.saved_storage(index) for index in call.saved]
+    storages = [storage for index in call.saved if (storage := call.saved_storage(index)) is not None]
+    assert len(storages) == len(call.saved)  # a saved output lives as long as the first one, which brought us here
     for storage in storages:
         if storage.base.mutated_at > call.sequence:
             raise UserError(f"the gradient of {call.op.name} needs a tensor of shape {list(storage.meta.shape)} that "

@@ -1,7 +1,7 @@
-"""The one choke point: every operation, forward, backward, optimizer and replay, runs here.
+"""The one choke point: every operation, forward, backward and optimizer, runs here.
 
 A call is carried out in this order: its signature (shapes, algorithms) is looked up; its inputs are made resident;
-its outputs are placed; it is launched; its accesses are recorded; its record becomes its outputs' lineage. Names no
+its outputs are placed and it is launched; its accesses are recorded; its record becomes its outputs' lineage. Names no
 device, no policy and no op.
 """
 
@@ -9,22 +9,19 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from minidl.errors import Unrecoverable, UserError
-from minidl.memory.lineage import missing_calls
-from minidl.memory.storage import IN, RECOMPUTE, Storage, View
+from minidl.errors import UserError
+from minidl.memory.storage import IN, RECOMPUTE, Call, Storage, View
 from minidl.meta import Meta
-from minidl.op import READ, Attrs, Call, Op, Signature
+from minidl.op import READ, Attrs, Op, Signature
 
 if TYPE_CHECKING:
     import numpy as np
 
     from minidl.device.device import Device
     from minidl.memory.guide import Guide
-    from minidl.memory.ledger import Ledger
-    from minidl.memory.manager import Manager
+    from minidl.memory.manager import Memory
     from minidl.memory.tracker import Tracker
     from minidl.plan.trace import Trace
 
@@ -32,13 +29,13 @@ if TYPE_CHECKING:
 class Executor:
     """Runs calls on one device under one memory manager (or a ledger, which only counts)."""
 
-    def __init__(self, device: Device, memory: Manager | Ledger, tracker: Tracker, *,
+    def __init__(self, device: Device, memory: Memory, tracker: Tracker, *,
                  deterministic: bool = True, fuses: bool = True) -> None:
         self.device = device
         self.memory = memory
         self.tracker = tracker
         self.deterministic = deterministic
-        self.guide: Guide | None = None  # set where the policy plans
+        self.guide: Guide | None = memory.guide
         self.grad_enabled = True
         self.fuses = fuses  # operations that have a fused form use it
         # Is shown every result when it is made: the operation's name, its inputs, what it wrote.
@@ -46,11 +43,8 @@ class Executor:
         self.explicit_iterations = False  # the program marks its iterations itself
         self._iteration_began = self._stalled_before = 0.0
         self.issued = 0  # calls so far, views and in-place ones included: what "before" means for lineage
-        self.recomputed_bytes = 0
-        self.recompute_seconds = 0.0
         self._signatures: dict[tuple[Any, ...], Signature] = {}
         self._saved: dict[tuple[Signature, tuple[bool, ...]], tuple[int, ...]] = {}
-        memory.replay = self.replay
 
     def run(self, op: Op, inputs: tuple[Storage, ...], attrs: Attrs, given: int = 0) -> tuple[Storage, ...]:
         """Carry out one call; each storage returned counts one use, which the caller takes over.
@@ -83,7 +77,7 @@ class Executor:
                     memory.make_resident(inputs, op.name)
                     break
         except BaseException:
-            memory.writing = set()  # the call is off: its targets may be read, and their readers dropped, again
+            memory.call_off()
             raise
         needs = self._needs(op, inputs) if self.grad_enabled else ()
         saved = self._saves(signature, attrs, needs) if needs else ()
@@ -93,20 +87,12 @@ class Executor:
             outputs += (Storage(meta, memory, tensor_id),)
             tensor_id += 1
         try:
-            algorithm, workspace = memory.place(signature, inputs, outputs, given, saved)
+            algorithm = memory.carry_out(signature, attrs, inputs, outputs, given, saved, tracker.durations.append)
         except BaseException:
             tracker.cancel()
-            memory.writing = set()
+            memory.call_off()
             raise
-        try:
-            self.device.launch(op.name, algorithm, outputs, inputs, attrs, workspace.offset if workspace else 0,
-                               tracker.durations.append)
-        finally:
-            if workspace is not None:
-                memory.free_workspace(workspace, algorithm.workspace)
-        read, made = tracker.record(signature, algorithm, inputs, outputs)
-        if memory.written_over:
-            memory.launched()
+        read, made = tracker.record_tensor_access(signature, algorithm, inputs, outputs)
         if written:
             memory.after_write(written, self.issued)
             tracker.updated |= op.update
@@ -184,7 +170,7 @@ class Executor:
         if storage.status is not IN:
             self.memory.make_resident((storage,), READ.name)
         self.tracker.begin()
-        read, made = self.tracker.record(signature, signature.algorithms[0], (storage,), ())
+        read, made = self.tracker.record_tensor_access(signature, signature.algorithms[0], (storage,), ())
         if self.guide is not None:
             self.guide.follow(signature, read, made)
         value = how(storage)
@@ -203,83 +189,8 @@ class Executor:
     def make_leaf(self, storage: Storage) -> None:
         """Cut a storage's lineage: from now on it keeps its bytes, and pins nothing that it was computed from."""
         if storage.status is RECOMPUTE:
-            self.replay(storage)
+            self.memory.replay(storage)
         storage.call = None
-
-    # Replay --------------------------------------------------------------------------------------------------
-    def replay(self, target: Storage) -> None:
-        """Compute a dropped storage again: the missing calls in program order, each once.
-
-        Only the call being replayed is pinned. Values that the rest of the replay needs may be swapped meanwhile, but
-        not dropped, so it always ends; dropped values that come by on the way stay, as long as memory allows
-        (collective recomputation, unless that is switched off).
-        """
-        calls = missing_calls(target)
-        if calls is None:
-            raise Unrecoverable(f"tensor {target.tensor_id} ({target.operation_name or 'a leaf'}, {target.meta}) was "
-                                "freed, and what it was computed from is gone")
-        memory, tracker = self.memory, self.tracker
-        durations: list[float] = []  # of the replayed calls, once the device knows them
-        # In program order, not a set's: the same program gives the same interleaving, whatever the addresses.
-        made = dict.fromkeys(s for call in calls for ref in call.outputs
-                             if (s := ref()) is not None and s.status is RECOMPUTE)
-        uses: dict[Storage, int] = {}
-        for call in calls:
-            for base in dict.fromkeys(s.base for s in call.inputs):
-                uses[base] = uses.get(base, 0) + 1
-        held = dict.fromkeys([*uses, *(s for s in made if s.refs)])
-        for base in held:
-            base.refs += 1  # someone asks for it: this replay. Others' handles may go to the cycle collector meanwhile.
-        fresh = (uses.keys() | {target}) - memory.protected
-        memory.protected |= fresh
-        keep_log, tracker.keep_log = tracker.keep_log, False
-        try:
-            for call in calls:
-                self._replay_call(call, made, uses, durations)
-                for base in dict.fromkeys(s.base for s in call.inputs):
-                    uses[base] -= 1
-                    if not uses[base]:
-                        if base in fresh and base is not target:
-                            memory.protected.discard(base)
-                        del held[base]
-                        base.release()
-                if not memory.switches.collective:  # what the rest of the replay does not read goes at once
-                    memory.drop_again(s for s in made if not uses.get(s) and s.call is not calls[-1])
-        finally:
-            for base in held:
-                base.release()
-            memory.protected -= fresh
-            tracker.keep_log = keep_log
-        memory.replayed(target, durations)
-
-    def _replay_call(self, call: Call, made: dict[Storage, None], uses: dict[Storage, int],
-                     durations: list[float]) -> None:
-        memory, signature = self.memory, call.signature
-        if any(s.status is not IN for s in call.inputs):
-            memory.make_resident(call.inputs, call.op.name)
-        given = sum(1 << i for i, s in enumerate(call.inputs) if s.base in made and uses[s.base] == 1)
-        outputs = []
-        for ref, meta in zip(call.outputs, signature.outputs, strict=True):
-            storage = ref()
-            # A sibling that has its bytes, or that nobody asks for, is computed into a scratch storage instead.
-            wanted = storage is not None and storage.status is RECOMPUTE and storage.refs > 0
-            outputs.append(storage if wanted and storage is not None else Storage(meta, memory, -1))
-        algorithm, workspace = memory.place(signature, call.inputs, outputs, given, ())
-        try:
-            self.device.launch(call.op.name, algorithm, outputs, call.inputs, call.attrs,
-                               workspace.offset if workspace else 0, partial(self._add_replay, durations))
-        finally:
-            if workspace is not None:
-                memory.free_workspace(workspace, algorithm.workspace)
-        if memory.written_over:
-            memory.launched()
-        for storage in outputs:
-            self.recomputed_bytes += storage.nbytes
-            memory.regenerated(storage)
-
-    def _add_replay(self, durations: list[float], seconds: float) -> None:
-        durations.append(seconds)
-        self.recompute_seconds += seconds
 
     # Iterations ----------------------------------------------------------------------------------------------
     def end_iteration(self, *, failed: bool = False) -> None:
@@ -301,7 +212,6 @@ class Executor:
         else:
             guide.end_iteration(self.trace, seconds=now - self._iteration_began,
                                 stall_seconds=stalled - self._stalled_before, returns=self.memory.returns(),
-                                paged_in_bytes=self.memory.paged_in_bytes,
                                 link=self.device.link_seconds_per_byte())
         self._iteration_began, self._stalled_before = now, stalled
 

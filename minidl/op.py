@@ -1,4 +1,4 @@
-"""An operation, defined once as a value made of plain functions; and the record of one call of it.
+"""An operation, defined once as a value made of plain functions; and what all calls alike have in common.
 
 An Op knows shapes, costs and gradients. It knows no arrays and no device: how to run it is the function of the
 same name in a device's kernel table.
@@ -9,12 +9,9 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from minidl.meta import Algorithm, Cost, Meta
-
-if TYPE_CHECKING:
-    from weakref import ref
 
 Attrs = dict[str, Any]
 
@@ -126,47 +123,3 @@ def _lie_alike(one: Meta, other: Meta) -> bool:
     if one.shape != other.shape or one.dtype is not other.dtype:
         return False
     return one.contiguous and other.contiguous or one.strides == other.strides
-
-
-class Call:
-    """The record of one call: lineage, tape and trace entry at once. ``saved`` goes from full to empty, once.
-
-    inputs    storages, held, so that their own records live as long as this one.
-    outputs   weak references: an output's record holds its call, never the reverse, so no cycle needs collecting.
-    saved     indices into inputs + outputs whose bytes are kept until the gradient has been taken.
-    """
-
-    __slots__ = ("op", "inputs", "attrs", "outputs", "sequence", "signature", "needs", "saved", "region",
-                 "__weakref__")
-
-    def __init__(self, op: Op, inputs: tuple[Any, ...], attrs: Attrs, outputs: tuple[ref[Any], ...],
-                 sequence: int, signature: Signature) -> None:
-        self.op = op
-        self.inputs = inputs
-        self.attrs = attrs
-        self.outputs = outputs
-        self.sequence = sequence
-        self.signature = signature
-        self.needs: tuple[bool, ...] = ()
-        self.saved: tuple[int, ...] = ()
-        self.region: Any = None  # with which other missing calls it hangs together (``memory.neighbourhood``)
-
-    def saved_storage(self, index: int) -> Any:
-        """The storage behind one index of ``saved``; None if an output's record is gone."""
-        n = len(self.inputs)
-        return self.inputs[index] if index < n else self.outputs[index - n]()
-
-    def forget(self) -> None:
-        """Stop keeping bytes for the gradient."""
-        saved, self.saved = self.saved, ()
-        for index in saved:
-            storage = self.saved_storage(index)
-            if storage is not None:
-                storage.release_saved()
-
-    def __del__(self) -> None:
-        if self.saved:
-            self.forget()
-
-    def __repr__(self) -> str:
-        return f"Call({self.sequence}: {self.op.name})"

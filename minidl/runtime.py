@@ -23,7 +23,6 @@ from minidl.device import dlpack
 from minidl.device.precision import DEFAULT, precision_of
 from minidl.errors import UserError
 from minidl.executor import Executor, activate, current
-from minidl.memory.guide import Guide
 from minidl.memory.ledger import Demand, Ledger
 from minidl.memory.manager import Manager
 from minidl.memory.storage import Storage
@@ -31,7 +30,6 @@ from minidl.memory.switches import ALL_ON, Switches
 from minidl.memory.tracker import Tracker
 from minidl.meta import DTYPES, DType, Shape, aligned, float32, meta
 from minidl.ops.update import UPLOAD
-from minidl.plan.costs import Limits
 from minidl.plan.policy import Policy
 from minidl.plan.trace import Trace
 from minidl.tensor import Tensor, apply
@@ -100,11 +98,6 @@ class Runtime:
         self.memory = Manager(self.device, self.policy, self.tracker, budget, host, switches)
         self.executor = Executor(self.device, self.memory, self.tracker, deterministic=deterministic,
                                  fuses=switches.fused)
-        if self.policy.plans:
-            profile = self.device.profile
-            guide = Guide(self.policy, profile.link_costs, Limits(self.memory.arena.capacity, host), switches,
-                          peak_flops=profile.peak_flops, measured_iterations=self.device.measured_iterations)
-            self.executor.guide = self.memory.guide = guide
         self.keeps_trace = False  # whether ``iteration`` leaves what it did in ``last_trace``
         self.last_trace: Trace | None = None
         self.seed = seed
@@ -195,9 +188,9 @@ class Runtime:
 
     def stats(self) -> Stats:
         """All counters and gauges now."""
-        allocator, executor = self.memory.allocator, self.executor
-        return Stats(self.device.now(), self.device.stall_seconds(), executor.recompute_seconds,
-                     allocator.swapped_out_bytes, allocator.swapped_in_bytes, executor.recomputed_bytes,
+        allocator, executor, replaying = self.memory.allocator, self.executor, self.memory.replaying
+        return Stats(self.device.now(), self.device.stall_seconds(), replaying.seconds,
+                     allocator.swapped_out_bytes, allocator.swapped_in_bytes, replaying.recomputed_bytes,
                      allocator.moved_bytes, allocator.arena.used_bytes, allocator.arena.peak_bytes,
                      allocator.arena.capacity, allocator.host.used_bytes, allocator.host.peak_bytes, executor.issued)
 

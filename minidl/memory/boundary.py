@@ -1,16 +1,90 @@
-"""What lies where between two iterations: survivors at the low end, where a plan with addresses counts on them.
+"""The end of an iteration: what survives it is made real, its lineage is cut, and it is put where plans expect it.
 
-Persistent tensors come first, and those that passive mode had to swap out come back; above them lies what else has
-survived (gradients, as a rule, which the next iteration frees first). Decides nothing about an iteration itself.
+Between two iterations survivors lie at the low end. Persistent tensors come first, and those that had to be swapped out
+on demand come back; above them lies what else has survived (gradients, as a rule, which the next iteration frees
+first).
 """
 
 from __future__ import annotations
 
 from collections.abc import Collection
 
+from minidl.errors import Unrecoverable
 from minidl.memory.copies import Allocator
-from minidl.memory.space import in_flight
-from minidl.memory.storage import IN, OUT, Storage
+from minidl.memory.freeing import Freeing
+from minidl.memory.lineage import missing_calls
+from minidl.memory.replay import Replay
+from minidl.memory.residency import Residency
+from minidl.memory.room import in_flight
+from minidl.memory.state import State
+from minidl.memory.storage import IN, OUT, RECOMPUTE, Storage
+from minidl.memory.tracker import GRADIENT_ID, SURVIVOR_STEP
+
+
+class Boundary:
+    """Ends iterations."""
+
+    def __init__(self, state: State, freeing: Freeing, residency: Residency, replay: Replay) -> None:
+        self.state = state
+        self.freeing = freeing
+        self.residency = residency
+        self.replay = replay
+
+    def end_iteration(self, *, failed: bool = False) -> None:
+        """Make survivors real and cut their lineage, so that nothing pins what this iteration read.
+
+        After a failure nothing is computed any more: what was dropped keeps its lineage until someone asks for it.
+        Raises Unrecoverable, OutOfMemory.
+        """
+        state = self.state
+        dropped = state.missing()
+        # What has bytes becomes a leaf first: to make room for the others it may be swapped, but no longer dropped.
+        for storage in state.live():
+            _cut(storage)
+        for storage in [] if failed else dropped:
+            if storage.status is RECOMPUTE:
+                if missing_calls(storage) is None:
+                    raise Unrecoverable(f"tensor {storage.tensor_id} was dropped and cannot be computed again")
+                self.replay.replay(storage)
+            _cut(storage)
+        live = dict.fromkeys([*state.live(), *dropped])
+        owners = {s.grad.storage.base: s for s in live if s.persistent and s.grad is not None}
+        for storage in live:
+            storage.access_count = 0
+            storage.residency = 1
+            if not failed:
+                storage.missing_readers = None  # nothing is missing now
+            if storage in owners:
+                storage.tensor_id = GRADIENT_ID - owners[storage].tensor_id
+            elif storage.tensor_id >= 0:
+                storage.tensor_id += SURVIVOR_STEP
+        self.freeing.bury()
+        state.impure = False
+        if not failed:
+            self.replay.end_iteration()
+            if state.guide is not None:
+                self._tidy(live)
+        state.kept.clear()
+        self.residency.end_iteration()
+
+    def _tidy(self, survivors: Collection[Storage]) -> None:
+        """Little is left now, and wherever it lies it would split the space that the plan counts on."""
+        state = self.state
+        assert state.guide is not None
+        with state.at_work:
+            if state.guide.offsets:
+                pack_survivors(state.allocator, survivors)
+            else:  # the persistent end will do
+                slide = state.arena.cheapest_slide(state.arena.free_bytes, in_flight)
+                if slide is not None:
+                    state.allocator.slide(*slide)
+
+
+def _cut(storage: Storage) -> None:
+    """Make a storage with bytes a leaf."""
+    if storage.call is not None:
+        storage.call = None
+        storage.requires_grad = False  # its graph is gone: a later backward() must not end here in silence
 
 
 def pack_survivors(allocator: Allocator, storages: Collection[Storage]) -> None:

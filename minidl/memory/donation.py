@@ -5,21 +5,21 @@ write over an input that can be recomputed, or that has a copy on the host.
 """
 
 from collections.abc import Iterator, Sequence
-from typing import Any
 
 from minidl.memory.storage import Storage
+from minidl.op import Signature
 
 Pair = tuple[int, int]  # (output, input)
 
 
-def candidates(signature: Any, inputs: Sequence[Storage]) -> Iterator[Pair]:
+def candidates(signature: Signature, inputs: Sequence[Storage]) -> Iterator[Pair]:
     """The pairs that the op allows and whose bytes coincide: the input is all of its base, and is used once."""
     for output, position in signature.donates:
         if _whole(inputs, position):
             yield output, position
 
 
-def free(signature: Any, inputs: Sequence[Storage], given: int) -> list[Pair]:
+def free(signature: Signature, inputs: Sequence[Storage], given: int) -> list[Pair]:
     """Donations that cost nothing: the handle was given away, and nobody else can ask for the value.
 
     Leaves are not given away: what was computed from them may have to be computed again.

@@ -38,11 +38,13 @@ class Returns:
     late        the compute stream waited for a swap-in that was started ahead (0: it did not have to).
     paged_in    the copy of one that was brought back on demand.
     recomputed  the replay of one that was dropped. Those that came by in another's replay are not here.
+    paged_in_bytes  of all that was brought back on demand, in bytes.
     """
 
     late: Mapping[AccessKey, float] = field(default_factory=dict)
     paged_in: Mapping[AccessKey, float] = field(default_factory=dict)
     recomputed: Mapping[AccessKey, float] = field(default_factory=dict)
+    paged_in_bytes: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,7 +157,7 @@ class Guide:
             self.active = self.entries[-1]
 
     def end_iteration(self, measure: Callable[[], Trace], *, seconds: float, stall_seconds: float, returns: Returns,
-                      paged_in_bytes: int, link: tuple[float | None, float | None] = (None, None)) -> None:
+                      link: tuple[float | None, float | None] = (None, None)) -> None:
         """Correct the plan that was followed, or plan a sequence that has now been measured.
 
         measure: builds the trace of this iteration, which takes milliseconds; one that was followed has one already.
@@ -176,7 +178,7 @@ class Guide:
                 for (tensor_id, _), waited in returns.late.items():
                     late[tensor_id] = late.get(tensor_id, 0.0) + waited
                 observed = Observation(entry.trace, self.costs, self.limits, seconds, stall_seconds, late,
-                                       paged_in_bytes)
+                                       returns.paged_in_bytes)
                 plan = self.policy.feedback(entry.plan, observed)
                 if plan is not entry.plan:
                     entry.adopt(plan)

@@ -4,8 +4,7 @@ A replay starts from what has bytes (on the device or the host). It is one list 
 most once, however many paths lead to it: a residual chain costs its length, not two to its power.
 """
 
-from minidl.memory.storage import RECOMPUTE, Storage
-from minidl.op import Call
+from minidl.memory.storage import RECOMPUTE, Call, Storage
 
 
 def missing_calls(target: Storage) -> list[Call] | None:

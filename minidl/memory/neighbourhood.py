@@ -18,18 +18,8 @@ from __future__ import annotations
 
 from weakref import ref
 
-from minidl.memory.storage import RECOMPUTE, Storage
-from minidl.op import Call
-
-
-class Region:
-    """Missing calls that hang together: their device seconds; or, once united with another, where these are counted."""
-
-    __slots__ = ("into", "seconds")
-
-    def __init__(self) -> None:
-        self.into: Region | None = None
-        self.seconds = 0.0
+from minidl.memory.region import Region
+from minidl.memory.storage import RECOMPUTE, Call, Storage
 
 
 def lost(storage: Storage) -> None:
@@ -42,10 +32,10 @@ def lost(storage: Storage) -> None:
     while missing:
         call = missing.pop()
         if call.region is not None:
-            _unite(call.region, region)
+            call.region.unite(region)
             continue
         call.region = region
-        _root(region).seconds += _seconds(call)
+        region.root().seconds += _seconds(call)
         me = ref(call)
         for given in call.inputs:
             base = given.base
@@ -56,8 +46,8 @@ def lost(storage: Storage) -> None:
                 missing.append(base.call)
     for output in first.outputs:
         made = output()
-        for below in _missing_readers(made) if made is not None else ():
-            _unite(below.region, region)
+        for below in _regions_below(made) if made is not None else ():
+            below.unite(region)
 
 
 def found(storage: Storage) -> None:
@@ -65,7 +55,7 @@ def found(storage: Storage) -> None:
     call = storage.call
     if call is None or call.region is None:
         return
-    region = _root(call.region)
+    region = call.region.root()
     region.seconds = max(0.0, region.seconds - _seconds(call))  # not below 0 by rounding
     call.region = None
 
@@ -73,7 +63,7 @@ def found(storage: Storage) -> None:
 def price(storage: Storage) -> float | None:
     """Device seconds to make a resident storage again, with the regions around it; None if it is not to be dropped.
 
-    Further up its lineage may be broken all the same; ``recompute.missing_calls`` finds out, for the one that goes.
+    Further up its lineage may be broken all the same; ``lineage.missing_calls`` finds out, for the one that goes.
     """
     call = storage.call
     if call is None or not call.op.replayable:
@@ -91,38 +81,25 @@ def price(storage: Storage) -> float | None:
             continue
         if base.call.region is None:  # freed after those that start from it had been dropped
             lost(base)
-        region = _root(base.call.region)
+            assert base.call.region is not None
+        region = base.call.region.root()
         if region not in around:
             around.append(region)
-    for below in _missing_readers(storage):
-        region = _root(below.region)
+    for below in _regions_below(storage):
+        region = below.root()
         if region not in around:
             around.append(region)
     return _seconds(call) + sum(region.seconds for region in around)
 
 
 def _seconds(call: Call) -> float:
-    seconds: float = call.signature.algorithms[0].seconds
-    return seconds
+    return call.signature.algorithms[0].seconds
 
 
-def _missing_readers(storage: Storage) -> list[Call]:
-    """The calls that read a storage and are missing now: of those noted, some have been replayed, some are dead."""
+def _regions_below(storage: Storage) -> list[Region]:
+    """The regions of the calls that read a storage and are missing now: of those noted, some have been replayed, some
+    are dead."""
     if not storage.missing_readers:
         return []
-    return [call for reader in storage.missing_readers if (call := reader()) is not None and call.region is not None]
-
-
-def _root(region: Region) -> Region:
-    while region.into is not None:
-        if region.into.into is not None:
-            region.into = region.into.into  # halves the path for those who come after
-        region = region.into
-    return region
-
-
-def _unite(region: Region, other: Region) -> None:
-    region, other = _root(region), _root(other)
-    if region is not other:
-        region.into = other
-        other.seconds += region.seconds
+    return [call.region for reader in storage.missing_readers
+            if (call := reader()) is not None and call.region is not None]

@@ -1,4 +1,5 @@
-"""Storage: the record of one tensor and of where its bytes are (the paper's Tensor, Listing 1). No arrays.
+"""The two records: Storage, of one tensor and of where its bytes are (the paper's Tensor, Listing 1); and Call, of one
+operation on storages, which is lineage, tape and trace entry at once. No arrays.
 
 States: IN (on the device), SWAPPING_OUT, OUT (on the host), SWAPPING_IN, RECOMPUTE (no bytes anywhere; its lineage
 can make them again, as long as someone may ask). A state changes in ``become`` only, along a legal edge.
@@ -12,10 +13,11 @@ from __future__ import annotations
 
 import weakref
 from enum import Enum
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
+from minidl.memory.region import Region
 from minidl.meta import Meta
-from minidl.op import Call
+from minidl.op import Attrs, Op, Signature
 
 if TYPE_CHECKING:
     from minidl.memory.arena import Block
@@ -52,6 +54,27 @@ LEGAL = frozenset({
 })
 
 
+class Keeper(Protocol):
+    """What a storage asks of the memory that keeps its bytes."""
+
+    @property
+    def tracker(self) -> Clock:
+        """Knows when calls started."""
+        ...
+
+    def deallocate(self, storage: Storage, *, record_gone: bool = False) -> None:
+        """Nobody can ask for these bytes any more."""
+        ...
+
+
+class Clock(Protocol):
+    """Tells when a call started."""
+
+    def time_of(self, sequence: int) -> float:
+        """Seconds on the stall-free timeline of this iteration."""
+        ...
+
+
 class Storage:
     """The record of one tensor. Made by the executor with one use, which the first handle takes over."""
 
@@ -60,7 +83,7 @@ class Storage:
                  "last_access", "replayed_at", "mutated_at", "missing_readers", "copied_out", "copied_in", "me",
                  "__weakref__")
 
-    def __init__(self, meta: Meta, memory: Any, tensor_id: TensorId) -> None:
+    def __init__(self, meta: Meta, memory: Keeper, tensor_id: TensorId) -> None:
         self.meta = meta
         self.memory = memory
         self.call: Call | None = None
@@ -181,3 +204,47 @@ class View(Storage):
 
     def __del__(self) -> None:
         """A view has no bytes of its own."""
+
+
+class Call:
+    """The record of one call: lineage, tape and trace entry at once. ``saved`` goes from full to empty, once.
+
+    inputs    storages, held, so that their own records live as long as this one.
+    outputs   weak references: an output's record holds its call, never the reverse, so no cycle needs collecting.
+    saved     indices into inputs + outputs whose bytes are kept until the gradient has been taken.
+    """
+
+    __slots__ = ("op", "inputs", "attrs", "outputs", "sequence", "signature", "needs", "saved", "region",
+                 "__weakref__")
+
+    def __init__(self, op: Op, inputs: tuple[Storage, ...], attrs: Attrs, outputs: tuple[weakref.ref[Storage], ...],
+                 sequence: int, signature: Signature) -> None:
+        self.op = op
+        self.inputs = inputs
+        self.attrs = attrs
+        self.outputs = outputs
+        self.sequence = sequence
+        self.signature = signature
+        self.needs: tuple[bool, ...] = ()
+        self.saved: tuple[int, ...] = ()
+        self.region: Region | None = None  # the missing calls that it hangs together with (``neighbourhood``)
+
+    def saved_storage(self, index: int) -> Storage | None:
+        """The storage behind one index of ``saved``; None if an output's record is gone."""
+        n = len(self.inputs)
+        return self.inputs[index] if index < n else self.outputs[index - n]()
+
+    def forget(self) -> None:
+        """Stop keeping bytes for the gradient."""
+        saved, self.saved = self.saved, ()
+        for index in saved:
+            storage = self.saved_storage(index)
+            if storage is not None:
+                storage.release_saved()
+
+    def __del__(self) -> None:
+        if self.saved:
+            self.forget()
+
+    def __repr__(self) -> str:
+        return f"Call({self.sequence}: {self.op.name})"

@@ -1,16 +1,17 @@
 """Records every tensor access of an iteration, in the executor's hot path. Decides nothing.
 
-``begin`` opens a call and numbers it; ``record`` notes it with its accesses; ``freed`` notes a tensor's end; the device
-appends to ``durations`` what each call took. From these a Trace is built when somebody asks. On-demand paging needs the
-access list only as each storage's first and last access, which are kept in its record.
+``begin`` opens a call and numbers it; ``record_tensor_access`` notes it with its accesses; ``freed`` notes a tensor's
+end; the device appends to ``durations`` what each call took. From these a Trace is built when somebody asks. On-demand
+paging needs the access list only as each storage's first and last access, which are kept in its record.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
 
 from minidl.memory.storage import Storage, TensorId
+from minidl.meta import Algorithm
+from minidl.op import Signature
 from minidl.plan.trace import Trace, TraceCall, TraceTensor, scaled
 
 SURVIVOR_STEP = 1 << 40  # added to the id of a tensor that outlives its iteration, once for each it outlives
@@ -29,7 +30,7 @@ class Tracker:
         self.durations: list[float] = []  # device seconds of the calls in the log, as far as they are known yet
         self._next_temporary = 0
         self._next_persistent = -1
-        self._log: list[tuple[Any, ...]] = []
+        self._log: list[tuple[Signature, Algorithm, tuple[TensorId, ...], tuple[TensorId, ...]]] = []
         self._frees: list[tuple[int, TensorId, int]] = []
         self._bases: dict[TensorId, int] = {}  # bytes of what was read through a view, which has fewer or more
         self._donations: dict[int, tuple[tuple[TensorId, TensorId], ...]] = {}
@@ -64,9 +65,10 @@ class Tracker:
         self._donations.pop(self.sequence, None)
         self.sequence -= 1
 
-    def record(self, signature: Any, algorithm: Any, inputs: Sequence[Storage],
-               outputs: Sequence[Storage]) -> tuple[tuple[TensorId, ...], tuple[TensorId, ...]]:
-        """RecordTensorAccess: note a call, and one access of each tensor that it reads or makes; returns their ids."""
+    def record_tensor_access(self, signature: Signature, algorithm: Algorithm, inputs: Sequence[Storage],
+                             outputs: Sequence[Storage]) -> tuple[tuple[TensorId, ...], tuple[TensorId, ...]]:
+        """Note a call, and one access of each tensor that it reads or makes; returns their ids (RecordTensorAccess in
+        Capuchin, section 5.1)."""
         sequence, start = self.sequence, self.iteration_start
         read = []
         for storage in inputs:

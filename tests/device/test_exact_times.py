@@ -188,14 +188,15 @@ class Trained:
             for number in range(iterations):
                 runtime.keeps_trace = policy == "recompute" and number == iterations - 1
                 before, self.replays = runtime.stats(), 0
-                replay = runtime.executor._replay_call
+                replaying = runtime.memory.replaying
+                replay = replaying.replay_call
 
                 def counted(*args, replay=replay):
                     self.replays += 1
                     replay(*args)
-                runtime.executor._replay_call = counted
+                replaying.replay_call = counted
                 training.iterate()
-                runtime.executor._replay_call = replay
+                replaying.replay_call = replay
                 self.noted.append(self.device.fake.recorder_now is not None)
             self.stats, self.grown = runtime.stats(), runtime.stats().since(before)
             self.trace = runtime.last_trace or runtime.executor.guide.entries[0].trace

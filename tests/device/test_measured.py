@@ -103,7 +103,7 @@ def test_a_replay_counts_as_recomputation_and_leaves_the_trace_alone(slow_neg):
             x = runtime.tensor(np.ones(64, np.float32))
             y = neg(x)
             if dropping:
-                runtime.memory._drop(y.storage)
+                runtime.memory.evicting.drop(y.storage)
             exp(y)
             return runtime.trace()
 

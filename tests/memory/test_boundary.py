@@ -47,13 +47,13 @@ def test_packing_keeps_every_value(poisoned):
             tensor.storage.persistent = n % 3 == 0
             made.append((tensor, values))
         for tensor, _ in made[:7:2]:
-            memory.busy = True
+            memory.state.at_work.on = True
             assert memory.evict(tensor.storage, Action.SWAP_OUT)
-            memory.busy = False
+            memory.state.at_work.on = False
         assert not is_packed(order(runtime))
-        memory.busy = True
+        memory.state.at_work.on = True
         pack_survivors(memory.allocator, [tensor.storage for tensor, _ in made])
-        memory.busy = False
+        memory.state.at_work.on = False
         runtime.check()
         blocks = order(runtime)
         assert is_packed(blocks) and blocks.count(True) == 4  # the persistent ones are back

@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from networks import exchange_arena
 from simulation import small_work
 from watch import WatchedDevice
 from worlds import Chance
@@ -44,7 +45,7 @@ class Faults:
         self._fails: Callable[[int], bool] = lambda number: False
         memory, device = runtime.memory, runtime.device
         if kind == "allocation":
-            memory.arena = memory.allocator.arena = FaultyArena(memory.arena, self)
+            exchange_arena(runtime, FaultyArena(memory.arena, self))
         elif kind == "host allocation":
             memory.allocator.host = FaultyPool(memory.allocator.host, self)
         else:
@@ -186,7 +187,8 @@ def train_through(kind: str, policy: str, n: int, *, for_good: bool) -> tuple[di
         asked = faults.count
         faults.disarm()
         runtime.check()
-        assert not (memory.protected or memory.writing or memory.written_over or memory.busy)
+        state = memory.state
+        assert not (state.protected or state.writing or memory.placing._written_over or state.at_work.on)
         if message:
             for parameter in step.model.parameters():
                 parameter.grad = None

@@ -7,7 +7,7 @@ from contextlib import AbstractContextManager, contextmanager
 from typing import Any
 
 import pytest
-from networks import UNIT, Training, small_runtime, train, used_units
+from networks import UNIT, Training, exchange_arena, small_runtime, train, used_units
 
 from minidl.errors import OutOfMemory
 from minidl.memory.storage import OUT
@@ -38,10 +38,10 @@ class Faulty:
 
 @contextmanager
 def arena_fails(runtime: Runtime, n: int) -> Iterator[None]:
-    memory, real = runtime.memory, runtime.memory.arena
-    memory.arena = memory.allocator.arena = Faulty(real, n)
+    real = runtime.memory.arena
+    exchange_arena(runtime, Faulty(real, n))
     yield
-    memory.arena = memory.allocator.arena = real
+    exchange_arena(runtime, real)
 
 
 @contextmanager
@@ -54,17 +54,17 @@ def host_fails(runtime: Runtime, n: int) -> Iterator[None]:
 
 @contextmanager
 def making_room_fails(runtime: Runtime, n: int) -> Iterator[None]:
-    memory, make_room, remaining = runtime.memory, runtime.memory._make_room, [n]
+    room, make_room, remaining = runtime.memory.room, runtime.memory.room.make, [n]
 
     def make_room_or_fail(nbytes: int, pinned: set[Any], op_name: str) -> None:
         remaining[0] -= 1
         if remaining[0] == -1:
-            raise memory._out_of_memory(nbytes, pinned, op_name)
+            raise room._out_of_memory(nbytes, pinned, op_name)
         make_room(nbytes, pinned, op_name)
 
-    memory._make_room = make_room_or_fail
+    room.make = make_room_or_fail
     yield
-    del memory._make_room
+    del room.make
 
 
 def train_through(fault: Fault, n: int, policy: str) -> tuple[dict[str, bytes], str]:
@@ -84,7 +84,7 @@ def train_through(fault: Fault, n: int, policy: str) -> tuple[dict[str, bytes], 
             except OutOfMemory as error:
                 message = str(error)  # and nothing else of it, so that its frames die, and all their tensors
         runtime.check()
-        assert not memory.protected and not memory.writing and not memory.written_over
+        assert not memory.state.protected and not memory.state.writing and not memory.placing._written_over
         if message:
             for parameter in training.model.parameters():
                 parameter.grad = None

@@ -256,7 +256,7 @@ def test_values_made_in_a_replay_may_be_swapped_while_it_lasts():
             assert value(root) == 64.0
         assert len(names) == 63
         assert runtime.stats().swapped_out_bytes > swapped
-        assert used_units(runtime) <= 3 and not runtime.memory.protected
+        assert used_units(runtime) <= 3 and not runtime.memory.state.protected
 
 
 def test_a_replay_that_does_not_fit_says_so_and_leaves_everything_as_it_was():
@@ -271,7 +271,7 @@ def test_a_replay_that_does_not_fit_says_so_and_leaves_everything_as_it_was():
         with pytest.raises(OutOfMemory, match="concat"):
             a.numpy()
         runtime.check()
-        assert a.status is RECOMPUTE and not runtime.memory.protected and used_units(runtime) == 6
+        assert a.status is RECOMPUTE and not runtime.memory.state.protected and used_units(runtime) == 6
         del obstacle
         assert set(a.numpy()) == {1.0}
 

@@ -53,7 +53,7 @@ def test_a_write_to_what_nobody_has_read_in_this_iteration_looks_at_no_lineage(m
         with runtime.iteration():
             y = scale(w, 3.0)
             drop(runtime, y)
-            monkeypatch.setattr("minidl.memory.manager.missing_calls", None)  # it would be called, and fail
+            monkeypatch.setattr("minidl.memory.replay.missing_calls", None)  # it would be called, and fail
             fill_(running, 4.0)
             monkeypatch.undo()
             fill_(w, 9.0)
@@ -169,7 +169,7 @@ def test_a_write_that_does_not_fit_changes_nothing():
         obstacles = [leaf(runtime), leaf(runtime)]
         with pytest.raises(OutOfMemory, match=r"scale: need 256 B .*host memory is full"):
             add_(w, one)
-        assert not runtime.memory.writing and copy.status is RECOMPUTE and w.status is OUT
+        assert not runtime.memory.state.writing and copy.status is RECOMPUTE and w.status is OUT
         runtime.check()
         obstacles.clear()
         add_(w, one)

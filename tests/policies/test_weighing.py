@@ -251,7 +251,7 @@ def test_a_replay_uses_what_it_reads_and_makes():
             made[3].numpy()
         drop(runtime, made[1])
         runtime.memory.replay(made[1].storage)
-        runtime.memory.kept.clear()  # what came by in replays would leave before the policy is asked
+        runtime.memory.state.kept.clear()  # what came by in replays would leave before the policy is asked
         rest = [leaf(runtime), leaf(runtime)]
         facts = {r.tensor_id: r.idle_calls for r in policy.asked[0][0]}
         idle = [facts[t.storage.tensor_id] for t in made if t.storage.tensor_id in facts]

@@ -281,6 +281,12 @@ def drop(runtime: minidl.Runtime, tensor: Tensor) -> None:
     assert tensor.status is RECOMPUTE
 
 
+def exchange_arena(runtime: minidl.Runtime, arena: Any) -> None:
+    """Let another arena, or what stands before one, answer for the runtime's from now on."""
+    memory = runtime.memory
+    memory.arena = memory.state.arena = memory.allocator.arena = arena
+
+
 def swap_out(runtime: minidl.Runtime, tensor: Tensor) -> None:
     """Move a tensor's bytes to the host, as a policy would that swaps."""
     assert runtime.memory.evict(tensor.storage.base, Action.SWAP_OUT)

@@ -213,7 +213,9 @@ class Following:
 def checked(runtime: Runtime, following: Following) -> Iterator[None]:
     """Check every invariant after every call, replayed call, value read and end of an iteration."""
     executor = runtime.executor
-    run, read, end_iteration, replay_call = executor.run, executor.read, executor.end_iteration, executor._replay_call
+    run, read, end_iteration = executor.run, executor.read, executor.end_iteration
+    replaying = runtime.memory.replaying
+    replay_call = replaying.replay_call
 
     def checked_run(op: Op, inputs: tuple[Storage, ...], *rest: Any) -> tuple[Storage, ...]:
         outputs = run(op, inputs, *rest)
@@ -237,23 +239,25 @@ def checked(runtime: Runtime, following: Following) -> Iterator[None]:
         replay_call(*arguments)
         check(runtime, idle=False)
 
-    verbs = {"run": checked_run, "read": checked_read, "end_iteration": checked_end, "_replay_call": checked_replay}
+    verbs = {"run": checked_run, "read": checked_read, "end_iteration": checked_end}
     for name, verb in verbs.items():
         setattr(executor, name, verb)
+    setattr(replaying, "replay_call", checked_replay)  # noqa: B010 - a method, exchanged for one that checks
     try:
         yield
     finally:
         for name in verbs:
             delattr(executor, name)
+        del replaying.replay_call
 
 
 def check(runtime: Runtime, *, idle: bool = True) -> None:
     """Everything that must hold between two calls (``idle``), or between two replayed ones."""
-    memory = runtime.memory
+    memory, state = runtime.memory, runtime.memory.state
     memory.check()
     assert memory.arena.used_bytes <= memory.arena.peak_bytes <= runtime.budget_bytes
-    assert not memory.busy and not memory.written_over
-    assert not idle or not (memory.protected or memory.writing), "a call left something in use"
+    assert not state.at_work.on and not memory.placing._written_over
+    assert not idle or not (state.protected or state.writing), "a call left something in use"
     extents = sorted(extent for s in memory.live() if s.host for extent in s.host)
     for (start, nbytes), (following, _) in pairwise(extents):
         assert start + nbytes <= following, "two host copies share bytes"

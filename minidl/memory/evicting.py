@@ -1,0 +1,159 @@
+"""Who may leave the device, and how it leaves: by a copy to the host, or dropped, to be computed again.
+
+The policy ranks; this carries out. A tensor that cannot leave in the way that the policy asks for leaves in the other:
+without a lineage it is swapped instead of dropped, with a full host it is dropped instead of swapped.
+"""
+
+from __future__ import annotations
+
+from itertools import islice
+
+from minidl.memory import neighbourhood
+from minidl.memory.lineage import missing_calls, reads
+from minidl.memory.state import State
+from minidl.memory.storage import IN, OUT, RECOMPUTE, Call, Storage
+from minidl.meta import aligned
+from minidl.plan.plan import Action
+from minidl.plan.policy import Pressure, Residency
+
+MOST_WEIGHED = 400  # tensors that are priced for one allocation, unless all must go
+SMALL_SHIFT = 10  # tensors of less than a 2^10th of the bytes that are wanted are not weighed, unless all must go
+
+
+class Evicting:
+    """Takes tensors off the device, as the policy says and as far as they may."""
+
+    def __init__(self, state: State) -> None:
+        self.state = state
+
+    # What the policy is told, and what it answers ------------------------------------------------------------
+    def victims(self, need: int, pinned: set[Storage]) -> dict[Storage, Action]:
+        """What the policy would evict for an allocation, most expendable first.
+
+        need: bytes; pinned: operands of the call under way, which stay.
+        """
+        state = self.state
+        evictable = self._worth_weighing(pinned, need) if state.policy.weighs_recomputation else self.evictable(pinned)
+        host = state.allocator.host
+        pressure = Pressure(need, host.capacity, host.capacity - host.used_bytes, state.device.profile.link_costs)
+        ranking = state.policy.victims([self._residency(storage) for storage in evictable.values()], pressure)
+        return {evictable[tensor_id]: action for tensor_id, action in ranking if tensor_id in evictable}
+
+    def evictable(self, pinned: set[Storage], least: int = 0) -> dict[int, Storage]:
+        """What may be evicted now, of at least so many bytes, by tensor id."""
+        return {s.tensor_id: s for ref in self.state.residents
+                if (s := ref()) is not None and s.nbytes >= least and s.status is IN and s not in pinned}
+
+    def _worth_weighing(self, pinned: set[Storage], need: int) -> dict[int, Storage]:
+        """Of what may be evicted the larger ones, and of very many every n-th; but all if these are not enough."""
+        found = self.evictable(pinned, need >> SMALL_SHIFT)
+        if len(found) > MOST_WEIGHED:
+            step = -(-len(found) // MOST_WEIGHED)
+            found = dict(islice(found.items(), self.state.tracker.sequence % step, None, step))
+        enough = sum(s.nbytes for s in found.values()) + self.state.arena.free_bytes >= need
+        return found if enough else self.evictable(pinned)
+
+    def _residency(self, storage: Storage) -> Residency:
+        """What a policy is told of a resident tensor."""
+        state, block = self.state, storage.block
+        assert block is not None
+        seconds = None
+        if state.policy.weighs_recomputation and storage not in state.protected:
+            call = storage.call
+            if not (state.writing and call is not None and reads([call], state.writing)):
+                seconds = neighbourhood.price(storage)
+        tracker = state.tracker
+        seen = storage.last_access >= tracker.iteration_start
+        idle = tracker.sequence - max(storage.last_access, storage.replayed_at)
+        return Residency(storage.tensor_id, block.size, block.offset, storage.first_access if seen else None,
+                         storage.last_access if seen else None, storage.persistent, storage.host is not None, seconds,
+                         idle)
+
+    # Leaving -------------------------------------------------------------------------------------------------
+    def evict(self, storage: Storage, action: Action) -> bool:
+        """Take a storage off the device; False if neither the host has room nor lineage can make it again."""
+        if action is Action.DROP and self.lineage_of(storage) is not None:
+            self.drop(storage)
+        elif self.back_up(storage):
+            self._leave(storage)
+        elif self.lineage_of(storage) is not None:  # the host is full: swapping degrades to recomputation
+            self.drop(storage)
+        elif self._make_host_room(storage.nbytes) and self.back_up(storage):
+            self._leave(storage)
+        else:
+            return False
+        return True
+
+    def _leave(self, storage: Storage) -> None:
+        """The host has a copy: the block can go."""
+        self.state.allocator.leave_device(storage)
+        storage.become(OUT)
+
+    def drop(self, storage: Storage) -> None:
+        """Give up a storage's bytes, to be computed again when somebody asks for them."""
+        self.state.allocator.leave_device(storage)
+        self._forget(storage)
+
+    def lineage_of(self, storage: Storage) -> list[Call] | None:
+        """The calls that would make a storage again if it were dropped now; None if it must not be."""
+        if storage in self.state.protected:
+            return None
+        calls = missing_calls(storage)
+        return None if calls is None or reads(calls, self.state.writing) else calls
+
+    def back_up(self, storage: Storage) -> bool:
+        """Have a valid copy on the host, making room by forgetting copies of what is on the device anyway."""
+        if storage.host is not None:
+            return True
+        state = self.state
+        host = state.allocator.host
+        if host.capacity - host.used_bytes < storage.nbytes:
+            for ref in state.residents:
+                other = ref()
+                if other is not None and other.status is IN and other.host is not None:
+                    state.allocator.forget_host_copy(other)
+                    if host.capacity - host.used_bytes >= storage.nbytes:
+                        break
+        return state.allocator.swap_out(storage)
+
+    def drop_kept(self, need: int, pinned: set[Storage]) -> None:
+        """Give up what came by in replays, until so many bytes are free: it costs no copy, and nobody counted on it."""
+        state = self.state
+        for ref, count in list(state.kept.items()):
+            if state.arena.free_bytes >= need:
+                return
+            storage = ref()
+            if storage is None or storage.status is not IN or storage.access_count != count:
+                del state.kept[ref]  # somebody else's by now
+            elif storage not in pinned and self.lineage_of(storage) is not None:
+                self.drop(storage)
+                del state.kept[ref]
+
+    def _make_host_room(self, nbytes: int) -> bool:
+        """Give up what is on the host alone and can be made again, cheapest for its bytes first, until so many bytes
+        are free there; False if they cannot be."""
+        host = self.state.allocator.host
+        swapped = (s for s in self.state.live() if s.status is OUT and s.nbytes)
+        prices = [(price / s.nbytes, s.tensor_id, s) for s in swapped
+                  if (price := neighbourhood.price(s)) is not None]
+        for _, _, storage in sorted(prices, key=lambda entry: entry[:2]):
+            if host.capacity - host.used_bytes >= nbytes:
+                break
+            if self.lineage_of(storage) is not None:
+                self._forget(storage)
+        return host.capacity - host.used_bytes >= nbytes
+
+    def _forget(self, storage: Storage) -> None:
+        """It has no bytes any more, though someone may still ask for them."""
+        state = self.state
+        state.allocator.forget_host_copy(storage)
+        storage.become(RECOMPUTE)
+        state.residents.pop(storage.me, None)
+        state.dropped[storage.me] = None
+        if state.policy.weighs_recomputation:
+            neighbourhood.lost(storage)
+
+
+def bytes_in_use(pinned: set[Storage]) -> int:
+    """Bytes of the arena that these storages hold."""
+    return sum(aligned(s.nbytes) for s in pinned if s.block is not None)

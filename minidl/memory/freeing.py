@@ -1,0 +1,54 @@
+"""The end of a tensor's bytes: at once when nobody can ask for them any more, or queued while the arena is at work."""
+
+from __future__ import annotations
+
+from threading import get_ident
+
+from minidl.memory.lineage import missing_calls, reads
+from minidl.memory.state import State
+from minidl.memory.storage import RECOMPUTE, Storage
+
+
+class Freeing:
+    """Frees bytes on the device and on the host."""
+
+    def __init__(self, state: State) -> None:
+        self.state = state
+
+    def deallocate(self, storage: Storage, *, record_gone: bool = False) -> None:
+        """Free the bytes of a storage that nobody can ask for any more.
+
+        record_gone: its record dies too, so that nothing can be computed from it again.
+        """
+        state = self.state
+        if state.impure and state.dropped and not record_gone and storage.call is not None:
+            calls = missing_calls(storage)
+            if calls is None or reads(calls, state.writing):
+                state.tracker.freed(storage)  # as far as the program is concerned
+                return  # something dropped may still have to start from it; it goes with its record
+        at_work = state.at_work
+        if at_work.on or get_ident() != state.thread:
+            state.orphans.append((storage, record_gone))
+            return
+        at_work.on = True  # kept flat: a tensor in two is freed here, once an operation
+        try:
+            if storage.block is not None:
+                state.allocator.leave_device(storage)
+            if storage.host is not None:
+                state.allocator.forget_host_copy(storage)
+            if storage.status is not RECOMPUTE:
+                storage.become(RECOMPUTE)
+                state.residents.pop(storage.me, None)
+            elif state.dropped:
+                state.dropped.pop(storage.me, None)
+            state.tracker.freed(storage)
+        finally:
+            at_work.on = False
+
+    def bury(self) -> None:
+        """Free what was left while the arena was at work."""
+        orphans = self.state.orphans
+        for _ in range(len(orphans)):
+            storage, record_gone = orphans.popleft()
+            if record_gone or not storage.refs:  # a replay may have come to need it again: it lets go of it later
+                self.deallocate(storage, record_gone=record_gone)

@@ -1,0 +1,177 @@
+"""Replay: computing dropped tensors again, and keeping that possible around operations in place.
+
+The missing calls are collected along the lineage and run again in program order, each once. While they run, their
+sources and intermediate values may be swapped but not dropped, so that a replay ends. Values that come by on the way
+and are wanted stay, as long as memory allows (collective recomputation; Capuchin, section 5.3).
+
+Operations in place are the enemy of replay. Before one runs, every dropped value whose replay would read the old bytes
+is computed; while it runs, none may be dropped; afterwards lineage does not lead through it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from functools import partial
+
+from minidl.errors import Unrecoverable
+from minidl.memory import neighbourhood
+from minidl.memory.evicting import Evicting
+from minidl.memory.lineage import missing_calls, reads
+from minidl.memory.placing import Placing
+from minidl.memory.residency import Residency
+from minidl.memory.state import State
+from minidl.memory.storage import IN, RECOMPUTE, Call, Storage
+
+
+class Replay:
+    """Makes dropped storages again. ``recomputed_bytes`` and ``seconds`` count since the start."""
+
+    def __init__(self, state: State, placing: Placing, residency: Residency, evicting: Evicting) -> None:
+        self.state = state
+        self.placing = placing
+        self.residency = residency
+        self.evicting = evicting
+        self.recomputed_bytes = 0
+        self.seconds = 0.0  # of device time
+        self._lineage_start = 0  # no lineage leads to calls before this one
+
+    def make_resident(self, inputs: Sequence[Storage], op_name: str) -> None:
+        """Bring every input's bytes to the device, by replays and by copies. Raises OutOfMemory, Unrecoverable."""
+        protected = self.state.protected
+        bases = list(dict.fromkeys([storage.base for storage in inputs]))
+        added = [base for base in bases if base not in protected]
+        protected.update(added)
+        try:
+            # Replays first, with nothing of this call pinned: they need the room, and may swap what was made before.
+            for base in bases:
+                if base.status is RECOMPUTE:
+                    self.replay(base)
+            self.residency.bring_in(bases, op_name)
+        finally:
+            protected.difference_update(added)
+
+    def replay(self, target: Storage) -> None:
+        """Compute a dropped storage again: the missing calls in program order, each once.
+
+        Only the call being replayed is pinned. Raises Unrecoverable where lineage does not lead to it, OutOfMemory.
+        """
+        calls = missing_calls(target)
+        if calls is None:
+            raise Unrecoverable(f"tensor {target.tensor_id} ({target.operation_name or 'a leaf'}, {target.meta}) was "
+                                "freed, and what it was computed from is gone")
+        state = self.state
+        tracker, protected = state.tracker, state.protected
+        durations: list[float] = []  # of the replayed calls, once the device knows them
+        # In program order, not a set's: the same program gives the same interleaving, whatever the addresses.
+        made = dict.fromkeys(s for call in calls for ref in call.outputs
+                             if (s := ref()) is not None and s.status is RECOMPUTE)
+        uses: dict[Storage, int] = {}
+        for call in calls:
+            for base in dict.fromkeys(s.base for s in call.inputs):
+                uses[base] = uses.get(base, 0) + 1
+        held = dict.fromkeys([*uses, *(s for s in made if s.refs)])
+        for base in held:
+            base.refs += 1  # someone asks for it: this replay. Others' handles may go to the cycle collector meanwhile.
+        fresh = (uses.keys() | {target}) - protected
+        protected |= fresh
+        keep_log, tracker.keep_log = tracker.keep_log, False
+        try:
+            for call in calls:
+                self.replay_call(call, made, uses, durations)
+                for base in dict.fromkeys(s.base for s in call.inputs):
+                    uses[base] -= 1
+                    if not uses[base]:
+                        if base in fresh and base is not target:
+                            protected.discard(base)
+                        del held[base]
+                        base.release()
+                if not state.switches.collective:  # what the rest of the replay does not read goes at once
+                    self._drop_again(s for s in made if not uses.get(s) and s.call is not calls[-1])
+        finally:
+            for base in held:
+                base.release()
+            protected -= fresh
+            tracker.keep_log = keep_log
+        self.residency.replayed(target, durations)
+
+    def replay_call(self, call: Call, made: dict[Storage, None], uses: dict[Storage, int],
+                    durations: list[float]) -> None:
+        """Run one call again.
+
+        made: what the whole replay makes; uses: base -> how many of the calls that are left read it.
+        """
+        signature = call.signature
+        if any(s.status is not IN for s in call.inputs):
+            self.make_resident(call.inputs, call.op.name)
+        given = sum(1 << i for i, s in enumerate(call.inputs) if s.base in made and uses[s.base] == 1)
+        alive = [ref() for ref in call.outputs]
+        memory = next(storage.memory for storage in alive if storage is not None)
+        outputs = []
+        for storage, meta in zip(alive, signature.outputs, strict=True):
+            # A sibling that has its bytes, or that nobody asks for, is computed into a scratch storage instead.
+            wanted = storage is not None and storage.status is RECOMPUTE and storage.refs > 0
+            outputs.append(storage if wanted and storage is not None else Storage(meta, memory, -1))
+        del alive
+        self.placing.carry_out(signature, call.attrs, call.inputs, outputs, given, (), partial(self._took, durations))
+        for storage in outputs:
+            self.recomputed_bytes += storage.nbytes
+            self._regenerated(storage)
+
+    def _took(self, durations: list[float], seconds: float) -> None:
+        durations.append(seconds)
+        self.seconds += seconds
+
+    def _regenerated(self, storage: Storage) -> None:
+        """A dropped storage has its bytes again: a replay's target, or what came by on the way."""
+        state = self.state
+        state.dropped.pop(storage.me, None)
+        state.kept[storage.me] = storage.access_count
+        neighbourhood.found(storage)
+        storage.replayed_at = now = state.tracker.sequence
+        for read in storage.inputs:
+            read.base.replayed_at = now
+
+    def _drop_again(self, storages: Iterable[Storage]) -> None:
+        """Without collective recomputation: what a replay made on its way goes, if it may."""
+        with self.state.at_work:
+            for storage in storages:
+                if storage.status is IN and storage.refs and self.evicting.lineage_of(storage) is not None:
+                    self.evicting.drop(storage)
+
+    # Around operations in place ------------------------------------------------------------------------------
+    def before_write(self, targets: Iterable[Storage]) -> None:
+        """Prepare for an in-place call: values that will be computed from the old bytes are computed now.
+
+        Until ``after_write`` or ``call_off`` nothing may be dropped that would have to read the old bytes.
+        """
+        state = self.state
+        state.writing = {storage.base for storage in targets}
+        latest = max([base.last_access for base in state.writing])
+        if latest >= state.tracker.iteration_start:
+            state.impure = True
+        if latest < self._lineage_start:
+            return  # running statistics, as a rule: nothing that may be replayed has read them
+        for ref in list(state.dropped):
+            other = ref()
+            if other is not None and reads(missing_calls(other) or [], state.writing):
+                self.replay(other)
+
+    def after_write(self, targets: Iterable[Storage], number: int) -> None:
+        """Call ``number`` has changed the bytes: a host copy is stale, and lineage no longer leads to them."""
+        state = self.state
+        bases = [storage.base for storage in targets]
+        with state.at_work:
+            for base in bases:
+                base.mutated_at = number
+                state.allocator.forget_host_copy(base)
+        state.writing = set()
+        for base in bases:  # what only this lineage has kept alive ends here, so the arena must not be at work
+            base.call = None
+
+    def call_off(self) -> None:
+        """The in-place call under way will not be made: its targets may be read, and their readers dropped, again."""
+        self.state.writing = set()
+
+    def end_iteration(self) -> None:
+        """Lineage was cut: from here on nothing leads to the calls so far."""
+        self._lineage_start = self.state.tracker.sequence + 1

@@ -1,0 +1,152 @@
+"""Coming and going by copies: swap-ins on demand and ahead of time, and evictions as a plan wants them.
+
+What was dropped comes back by a replay, which is not done here (``replay.py``).
+"""
+
+from __future__ import annotations
+
+import weakref
+from collections import deque
+from collections.abc import Iterable, Sequence
+
+from minidl.device.clock import COMPUTE
+from minidl.memory.arena import Block
+from minidl.memory.evicting import Evicting
+from minidl.memory.guide import Actions, Returns
+from minidl.memory.room import Room
+from minidl.memory.state import State
+from minidl.memory.storage import IN, OUT, SWAPPING_IN, SWAPPING_OUT, Storage, TensorId
+from minidl.plan.plan import AccessKey, Action
+
+
+class Residency:
+    """Brings swapped tensors back, and carries out what the plan says after each call.
+
+    It notes how each evicted tensor came back in this iteration, by the access after which it had left: positions on
+    the copy-in and the compute stream when a prefetched one was wanted; seconds of copying, or of replaying.
+    """
+
+    def __init__(self, state: State, room: Room, evicting: Evicting) -> None:
+        self.state = state
+        self.room = room
+        self.evicting = evicting
+        self.prefetches: deque[weakref.ref[Storage]] = deque()  # to be swapped in as soon as there is room
+        self._evicted: dict[TensorId, weakref.ref[Storage]] = {}  # by the plan, in this iteration
+        self._arrivals: list[tuple[AccessKey, int, int]] = []
+        self._paged_in: dict[AccessKey, float] = {}
+        self._recomputed: dict[AccessKey, Sequence[float]] = {}
+        self._paged_in_bytes = 0
+
+    # Coming back ---------------------------------------------------------------------------------------------
+    def bring_in(self, bases: Sequence[Storage], op_name: str) -> None:
+        """Have the bytes of storages on the device that are there, on the host, or on their way. Raises OutOfMemory."""
+        pinned = set(bases)
+        for base in bases:
+            if base.status is SWAPPING_OUT:
+                base.become(IN)  # wanted again before its bytes were given away
+            elif base.status is SWAPPING_IN:
+                self._arrive(base)
+        for base in bases:
+            if base.status is OUT:
+                self._swap_in(base, pinned, op_name)
+
+    def _swap_in(self, storage: Storage, pinned: set[Storage], op_name: str) -> None:
+        """Bring a storage back on demand, while computation waits."""
+        state = self.state
+        with state.at_work:
+            block = self._planned(storage)
+            if block is None:
+                block = self.room.allocate(storage.nbytes, storage.me, pinned, op_name, high=storage.persistent)
+            storage.residency += 1
+            state.allocator.swap_in(storage, block)
+        self._paged_in_bytes += storage.nbytes
+        if state.guide is not None:
+            self._paged_in[storage.tensor_id, storage.access_count] = state.device.in_seconds(storage.nbytes)
+
+    def _planned(self, storage: Storage) -> Block | None:
+        """Where the plan wants a storage that comes back, if it says so and these bytes can be had."""
+        guide = self.state.guide
+        address = guide.address(storage) if guide is not None else None
+        return self.room.claim(storage, address) if address is not None else None
+
+    def _arrive(self, storage: Storage) -> None:
+        """A prefetched tensor is wanted now; how late it was is known when the iteration is over."""
+        self.state.allocator.finish_swap_in(storage)
+        key = storage.tensor_id, storage.access_count
+        self._arrivals.append((key, storage.copied_in, self.state.device.positions[COMPUTE]))
+
+    # As planned ----------------------------------------------------------------------------------------------
+    def act(self, actions: Actions, operands: Iterable[Storage]) -> None:
+        """Do what the plan says after a call: evictions of its operands, then swap-ins of what was evicted before."""
+        evictions, prefetches = actions
+        if evictions:
+            with self.state.at_work:
+                for base in dict.fromkeys(storage.base for storage in operands):
+                    action = evictions.get(base.tensor_id)
+                    if action is not None and base.status is IN and base.refs:
+                        self._evict_ahead(base, action)
+        for tensor_id in prefetches:
+            ref = self._evicted.get(tensor_id)
+            if ref is not None:
+                self.prefetches.append(ref)
+
+    def _evict_ahead(self, storage: Storage, action: Action) -> None:
+        """Evict as planned: computation goes on, and the block is due when its memory is wanted."""
+        state = self.state
+        self._evicted[storage.tensor_id] = storage.me
+        if action is Action.DROP and self.evicting.lineage_of(storage) is not None:
+            self.evicting.drop(storage)
+        elif storage.host is not None:
+            state.allocator.leave_device(storage)
+            storage.become(OUT)
+        elif state.allocator.start_swap_out(storage):
+            state.leaving.append(storage.me)
+
+    def prefetch(self) -> None:
+        """Start the swap-ins that are due, in order, as far as there is room; the others are postponed."""
+        state, queue = self.state, self.prefetches
+        while queue:
+            storage = queue[0]()
+            if storage is None or storage.status is not OUT:
+                if storage is not None and storage.status is SWAPPING_OUT:
+                    storage.become(IN)
+                queue.popleft()
+                continue
+            with state.at_work:
+                block = self._planned(storage)
+                # At the persistent end: a block that is being filled cannot be moved, and would split the space.
+                if block is None:
+                    block = state.arena.allocate(storage.nbytes, storage.me, high=True)
+                if block is None:
+                    block = self.room.gather(storage.nbytes, storage.me, high=True)
+                if block is not None:
+                    storage.residency += 1
+                    state.allocator.start_swap_in(storage, block)
+            if block is None:
+                return
+            queue.popleft()
+
+    # What came back, and how ---------------------------------------------------------------------------------
+    def replayed(self, target: Storage, durations: Sequence[float]) -> None:
+        """A dropped storage was wanted, and has been computed again.
+
+        durations: of the calls of its replay (seconds); on a clock that is not modelled it fills as they finish.
+        """
+        if self.state.guide is not None:
+            self._recomputed[target.tensor_id, target.access_count] = durations
+
+    def returns(self) -> Returns:
+        """How what had left the device in this iteration came back."""
+        lateness = self.state.device.lateness
+        late = {key: lateness(copied, computed) for key, copied, computed in self._arrivals}
+        recomputed = {key: sum(durations) for key, durations in self._recomputed.items()}
+        return Returns(late, dict(self._paged_in), recomputed, self._paged_in_bytes)
+
+    def end_iteration(self) -> None:
+        """Nothing of a plan is left to be done, and the notes begin anew."""
+        self.prefetches.clear()
+        self._evicted.clear()
+        self._arrivals.clear()
+        self._paged_in.clear()
+        self._recomputed.clear()
+        self._paged_in_bytes = 0

@@ -1,0 +1,192 @@
+"""Room on the device: a free block, or what can be made free and one piece.
+
+    1. a free block that fits
+    2. what is being copied out anyway: whoever takes its block waits for the copy
+    3. what replays left behind, and what the policy ranks, until enough is free in total
+    4. one piece is made of it, by the cheaper of evicting an address-contiguous window and sliding blocks together
+
+Blocks in use may be slid, never evicted.
+"""
+
+from __future__ import annotations
+
+from minidl.errors import OutOfMemory
+from minidl.memory import neighbourhood
+from minidl.memory.arena import Block, between
+from minidl.memory.copies import storage_of
+from minidl.memory.evicting import Evicting, bytes_in_use
+from minidl.memory.state import State
+from minidl.memory.storage import IN, SWAPPING_IN, SWAPPING_OUT, Storage
+from minidl.meta import aligned
+from minidl.plan.plan import Action
+from minidl.units import format_bytes
+
+
+class Room:
+    """Finds blocks in the arena, and makes room where there is none."""
+
+    def __init__(self, state: State, evicting: Evicting) -> None:
+        self.state = state
+        self.evicting = evicting
+
+    def allocate(self, nbytes: int, owner: object, pinned: set[Storage], op_name: str, *, high: bool = False) -> Block:
+        """A block of so many bytes, whatever has to leave for it. Raises OutOfMemory.
+
+        pinned: operands of the call under way, which stay; high: at the persistent end.
+        """
+        arena = self.state.arena
+        block = arena.allocate(nbytes, owner, high=high)
+        if block is None:
+            self.make(nbytes, pinned, op_name)
+            block = arena.allocate(nbytes, owner, high=high)
+            assert block is not None
+        return block
+
+    def claim(self, storage: Storage, offset: int) -> Block | None:
+        """The bytes that a plan has for a storage, unless something is there that does not leave."""
+        state = self.state
+        block = state.arena.allocate_at(offset, storage.nbytes, storage.me)
+        if block is None and state.leaving:
+            end = offset + storage.nbytes
+            # Each once: what was wanted again and evicted again is in the queue twice.
+            for other in dict.fromkeys(s for s in (ref() for ref in state.leaving)
+                                       if s is not None and s.status is SWAPPING_OUT):
+                assert other.block is not None
+                if other.block.offset < end and offset < other.block.offset + other.block.size:
+                    state.allocator.finish_swap_out(other)
+            block = state.arena.allocate_at(offset, storage.nbytes, storage.me)
+        return block
+
+    def gather(self, nbytes: int, owner: object, *, high: bool) -> Block | None:
+        """A block, without evicting anything: by sliding if enough is free in total, which costs little; otherwise by
+        giving away what is being copied out, earliest first, whose next user then waits for the copy."""
+        state, need = self.state, aligned(nbytes)
+        arena = state.arena
+        self.reclaim_landed()
+        block = arena.allocate(nbytes, owner, high=high)
+        if block is not None:
+            return block
+        while True:
+            if arena.free_bytes >= need:
+                slide = arena.cheapest_slide(need, in_flight)
+                if slide is not None:
+                    state.allocator.slide(*slide)
+            block = arena.allocate(nbytes, owner, high=high)
+            if block is not None or not self._reclaim_one():
+                return block
+
+    def make(self, nbytes: int, pinned: set[Storage], op_name: str) -> None:
+        """Have so many bytes free in one piece. Raises OutOfMemory."""
+        state, need = self.state, aligned(nbytes)
+        arena = state.arena
+        if need + bytes_in_use(pinned) > arena.capacity:
+            raise self._out_of_memory(need, pinned, op_name, alone=True)  # nothing is evicted in vain
+        while arena.free_bytes < need and self._reclaim_one():
+            pass
+        if state.policy.moves_tensors and arena.free_bytes < need:
+            for storage in state.live():  # what the plan has brought in too early for this
+                if storage.status is SWAPPING_IN:
+                    state.allocator.finish_swap_in(storage)
+        self.evicting.drop_kept(need, pinned)
+        willing: dict[Storage, Action] = {}
+        if state.policy.moves_tensors:
+            willing = self.evicting.victims(need, pinned)
+            for storage, action in list(willing.items()):
+                if arena.free_bytes >= need:
+                    break
+                if self.evicting.evict(storage, action):
+                    del willing[storage]
+        if arena.free_bytes < need:
+            raise self._out_of_memory(need, pinned, op_name)
+        if arena.largest_free < need:
+            self._make_one_piece(need, willing)
+
+    def slide_for(self, nbytes: int, gain_seconds: float) -> bool:
+        """Slide blocks together for a workspace, if that takes less time than the workspace saves."""
+        state, need = self.state, aligned(nbytes)
+        if state.arena.free_bytes < need:
+            return False
+        slide = state.arena.cheapest_slide(need, in_flight)
+        if slide is None or state.device.move_seconds(_owned_bytes(*slide)) >= gain_seconds:
+            return False
+        state.allocator.slide(*slide)
+        return True
+
+    def reclaim_landed(self) -> None:
+        """Give away the blocks whose copies computation would not have to wait for."""
+        state, leaving = self.state, self.state.leaving
+        while leaving:
+            storage = leaving[0]()
+            if storage is not None and storage.status is SWAPPING_OUT:
+                if not state.device.landed(storage.copied_out):
+                    return
+                state.allocator.finish_swap_out(storage)
+            leaving.popleft()
+
+    def _reclaim_one(self) -> bool:
+        """Give away the block whose copy out began first, though it may not have landed (Capuchin, section 5.3)."""
+        leaving = self.state.leaving
+        while leaving:
+            storage = leaving.popleft()()
+            if storage is not None and storage.status is SWAPPING_OUT:
+                self.state.allocator.finish_swap_out(storage)
+                return True
+        return False
+
+    def _make_one_piece(self, need: int, willing: dict[Storage, Action]) -> None:
+        """Enough is free, but not in one piece: evict a contiguous window or slide blocks together, the cheaper."""
+        state = self.state
+        device = state.device
+        # A plan counts on what is here, and may be about to evict what a replay would start from.
+        planned = state.guide is not None and state.guide.active is not None
+
+        def seconds_to_evict(block: Block) -> float | None:
+            storage = storage_of(block)
+            if storage is None or storage not in willing:
+                return None
+            replayed = neighbourhood.price(storage) if not planned and willing[storage] is Action.DROP else None
+            if replayed is not None:
+                return replayed
+            again = device.in_seconds(block.size)
+            return again if storage.host is not None else again + device.out_seconds(block.size)
+
+        slide = self._slide(need)
+        window = state.arena.cheapest_window(need, seconds_to_evict) if willing else None
+        if window is not None and window[0] < device.move_seconds(_owned_bytes(*slide)):
+            storages = [storage_of(block) for block in window[1]]
+            # Not every one may go (the host may be full); the slide remains.
+            if all(storage is None or self.evicting.evict(storage, willing[storage]) for storage in storages):
+                return
+            slide = self._slide(need)
+        state.allocator.slide(*slide)
+
+    def _slide(self, need: int) -> tuple[Block, Block]:
+        """The cheapest range to slide; only if there is no other, one with blocks that are being copied."""
+        arena = self.state.arena
+        slide = arena.cheapest_slide(need, in_flight) or arena.cheapest_slide(need)
+        assert slide is not None  # enough is free, and everything can be moved
+        return slide
+
+    def _out_of_memory(self, need: int, pinned: set[Storage], op_name: str, *, alone: bool = False) -> OutOfMemory:
+        state = self.state
+        arena, host = state.arena, state.allocator.host
+        in_use = bytes_in_use(pinned)
+        resident = len(self.evicting.evictable(pinned))  # asked to leave, in vain
+        text = (f"{op_name}: need {format_bytes(need)} beside {format_bytes(in_use)} in use by it; "
+                f"{format_bytes(arena.free_bytes)} of {format_bytes(arena.capacity)} free, "
+                f"{resident} tensors resident")
+        if not state.policy.moves_tensors:
+            text += f"; policy {state.policy.name!r} evicts nothing"
+        elif (resident and not alone) or host.used_bytes + need > host.capacity:
+            text += f"; host memory is full ({format_bytes(host.used_bytes)} of {format_bytes(host.capacity)})"
+        return OutOfMemory(text, op=op_name, need_bytes=need + in_use, budget_bytes=arena.capacity)
+
+
+def in_flight(block: Block) -> bool:
+    """Whether a block's bytes are being copied: moving it would have to wait."""
+    storage = storage_of(block)
+    return storage is not None and storage.status is not IN
+
+
+def _owned_bytes(first: Block, last: Block) -> int:
+    return sum(block.size for block in between(first, last) if block.owner is not None)
