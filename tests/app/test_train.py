@@ -146,6 +146,7 @@ def test_the_largest_batch_of_a_data_set_is_all_of_it(capsys, tmp_path):
     assert "there is no more than 1438" in capsys.readouterr().out
 
 
+@pytest.mark.slow
 def test_a_percentage_is_of_the_unmanaged_peak_and_the_run_stays_below_it(tmp_path):
     result = result_of(tmp_path, "--model", "resnet18", "--batch", "16", "--memory-budget", "40%")
     assert result["budget_bytes"] == int(0.4 * result["unmanaged_peak_bytes"]) // 256 * 256

@@ -202,6 +202,7 @@ def test_the_preferred_class_of_bits_has_an_algorithm_of_little_workspace_and_di
             assert ALGORITHMS[op][-1].workspace([meta(i) for i in inputs], [meta(out)], attrs) == 0
 
 
+@pytest.mark.default(dtype=["float32", "bfloat16"])
 @pytest.mark.parametrize("dtype", ROUNDING)
 def test_products_are_right_at_the_edges_of_tiles_panels_and_pieces(dtype):
     rng = np.random.default_rng(2)

@@ -213,6 +213,7 @@ def test_loss_and_gradients_are_those_of_pytorch():
 
 
 # Training -----------------------------------------------------------------------------------------------------------
+@pytest.mark.slow
 def test_a_few_steps_learn_a_batch_by_heart():
     with Runtime("cpu:virtual", memory_budget="64MiB", poisoned=True) as runtime:
         model = BertForPreTraining(TINY)

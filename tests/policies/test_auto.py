@@ -89,7 +89,7 @@ def test_only_gaps_around_the_fullest_moment_are_moved_first(trace):
     assert facts.gap_call[there].max() < facts.gap_next[there].min()  # they share a moment
 
 
-@pytest.mark.default(name=["resnet18"])
+@pytest.mark.default(name=["vgg11"])
 @pytest.mark.parametrize(("name", "batch", "share"), [("resnet18", 1400, 0.85), ("vgg11", 420, 0.95)])
 def test_guided_execution_is_as_fast_as_predicted_and_far_faster_than_passive(name, batch, share):
     limit = unmanaged(name, batch).images_per_second
@@ -162,7 +162,7 @@ def test_after_an_iteration_that_failed_the_next_one_is_guided_again():
         assert guide.diverged == 0
 
 
-@pytest.mark.default(network=["resnet"])
+@pytest.mark.default(network=["resnet"], policy=["auto"])
 @pytest.mark.parametrize("policy", ["auto", "capuchin"])
 @pytest.mark.parametrize("network", ["vgg", "resnet", "branching"])
 def test_a_guided_run_changes_no_bit(network, policy):
@@ -182,6 +182,7 @@ def test_a_guided_run_changes_no_bit(network, policy):
     assert managed == reference
 
 
+@pytest.mark.default(policy=["auto"])
 @pytest.mark.parametrize("policy", ["auto", "capuchin"])
 def test_a_guided_run_on_threads_changes_no_bit(policy):
     def state(device, **settings):
