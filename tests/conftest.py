@@ -1,6 +1,7 @@
 """Which cells of a matrix run by default: ``@pytest.mark.default(dtype=["float32"], policy=["auto"])``.
 
 The cells of a parametrised test whose parameters are among those named run by default; the others are marked ``slow``.
+Parameters that are not named may have any value. What several folders share by name is here too.
 """
 
 from typing import Any

@@ -87,6 +87,7 @@ def test_a_run_that_was_killed_at_50_random_moments_goes_on_with_the_same_bytes(
 
 
 # From each checkpoint ------------------------------------------------------------------------------------------------
+@pytest.mark.default(step=[10])
 @pytest.mark.parametrize("step", [5, 10, STEPS])
 def test_from_any_checkpoint_the_end_is_the_same_even_under_another_policy_and_budget(whole, tmp_path, step):
     folder, parameters = whole

@@ -248,6 +248,7 @@ def test_a_step_takes_the_median_of_the_steps_after_the_first():
     assert "1.33 images/s" in meter.bar_fields()  # the last step: 8 images in 6 s
 
 
+@pytest.mark.slow
 def test_two_runs_on_a_simulator_agree_in_every_number(tmp_path):
     flags = ["--model", "resnet18", "--batch", "64", "--memory-budget", "1GiB", "--steps", "3"]
     assert result_of(tmp_path, *flags) == result_of(tmp_path, *flags)
@@ -320,6 +321,7 @@ def test_rates_have_three_figures_and_shares_are_in_percent():
     assert (rate(1, 0.0), share(1, 4), share(1, 0)) == ("0", "25%", "0%")
 
 
+@pytest.mark.slow
 def test_a_network_for_text_trains_on_sequences(tmp_path):
     on_gpu = result_of(tmp_path, "--model", "bert-base", "--batch", "64", "--steps", "2")
     assert (on_gpu["device"], on_gpu["batch"], on_gpu["loss"]) == ("sim:p100", 64, None)

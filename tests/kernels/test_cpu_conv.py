@@ -172,6 +172,7 @@ def test_a_bias_is_added_to_every_pixel_of_its_channel():
             check(run(algorithm, out, [*inputs, bias], attrs), "conv2d", [*inputs, bias], attrs)
 
 
+@pytest.mark.default(limits=LIMITS[2:3], dtype=["float32", "bfloat16"])
 @pytest.mark.parametrize("limits", [LIMITS[0], LIMITS[2]], ids=str)
 @pytest.mark.parametrize("dtype", ROUNDING)
 def test_a_convolution_with_relu_has_the_bits_of_the_two_however_it_is_cut(dtype, limits, monkeypatch):

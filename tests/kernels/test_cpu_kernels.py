@@ -45,6 +45,7 @@ def test_every_operation_that_is_not_a_view_has_a_kernel_and_a_case():
     assert set(ALGORITHMS) == {"conv2d", "conv2d_relu", "conv2d_dgrad", "conv2d_wgrad"}
 
 
+@pytest.mark.default(dtype=["float32"])
 @pytest.mark.parametrize("dtype", TOLERANCE)
 @pytest.mark.parametrize("case", CASES, ids=str)
 def test_the_kernel_equals_the_formula_on_contiguous_and_on_strided_inputs(case, dtype):

@@ -22,6 +22,7 @@ def tiny_blocks(monkeypatch):
     monkeypatch.setattr(blocks, "BLOCK_BYTES", 4 * BLOCK)
 
 
+@pytest.mark.default(dtype=["bfloat16"])
 @pytest.mark.parametrize("dtype", HALVES)
 @pytest.mark.parametrize("case", CASES, ids=str)
 def test_a_kernel_on_halves_rounds_the_result_of_the_formula_once(case, dtype, monkeypatch):

@@ -88,6 +88,7 @@ def test_a_link_that_is_as_planned_or_disturbed_for_a_moment_changes_no_plan():
         assert guide.costs == costs
 
 
+@pytest.mark.slow
 def test_a_network_with_a_random_branch_trains_as_without_management():
     class Branching(nn.Module):
         def __init__(self):

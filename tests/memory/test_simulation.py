@@ -34,7 +34,7 @@ def survive(seed: int) -> Report:
     return report
 
 
-@pytest.mark.default(first=range(0, 80, BLOCK))
+@pytest.mark.default(first=range(0, 60, BLOCK))
 @pytest.mark.parametrize("first", range(0, FEW, BLOCK))
 def test_the_engine_keeps_its_promises_in_random_worlds(first):
     for seed in range(first, first + BLOCK):

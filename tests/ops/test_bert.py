@@ -264,6 +264,7 @@ def train(budget=None, policy="none", optimizer=AdamW):
 unlimited = cache(train)
 
 
+@pytest.mark.default(percent=[0], policy=["passive"])
 @pytest.mark.parametrize("percent", [50, 0])
 @pytest.mark.parametrize("policy", ["passive", "recompute"])
 def test_a_budget_changes_no_bit_of_bert(policy, percent):

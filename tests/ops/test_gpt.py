@@ -108,12 +108,14 @@ def train(budget=None, policy="none", *, steps=2, lr=1e-3, dropout=0.1):
 unlimited = cache(train)
 
 
+@pytest.mark.slow
 def test_a_few_steps_learn_a_batch_by_heart():
     _, losses, _, _ = train(steps=25, lr=1e-2, dropout=0.0)
     assert losses[0] == pytest.approx(np.log(40), rel=0.05)  # knows nothing: all words are equally likely
     assert losses[-1] < 0.5 * losses[0]
 
 
+@pytest.mark.default(percent=[50], policy=["passive"])
 @pytest.mark.parametrize("percent", [50, 0])
 @pytest.mark.parametrize("policy", ["passive", "recompute"])
 def test_a_budget_changes_no_bit_of_gpt(policy, percent):

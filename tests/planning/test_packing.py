@@ -118,6 +118,7 @@ def test_no_two_residencies_share_a_byte_at_the_same_step(trace, seed):
     assert (size[unplaced] < SMALL * room).all()
 
 
+@pytest.mark.slow
 def test_a_settled_plan_with_addresses_moves_nothing():
     with Runtime(device="sim:p100", policy=Auto(rounds=4)) as runtime:
         step = training_step(runtime, "resnet18", 2000)

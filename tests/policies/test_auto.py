@@ -162,7 +162,7 @@ def test_after_an_iteration_that_failed_the_next_one_is_guided_again():
         assert guide.diverged == 0
 
 
-@pytest.mark.default(network=["resnet"], policy=["auto"])
+@pytest.mark.default(network=["resnet"], policy=["capuchin"])
 @pytest.mark.parametrize("policy", ["auto", "capuchin"])
 @pytest.mark.parametrize("network", ["vgg", "resnet", "branching"])
 def test_a_guided_run_changes_no_bit(network, policy):

@@ -697,7 +697,7 @@ def test_the_work_of_planning_grows_no_faster_than_n_log_n(policy):
 
 
 # With the engine -----------------------------------------------------------------------------------------------------
-@pytest.mark.default(network=["resnet"])
+@pytest.mark.default(network=["resnet"], policy=["capuchin-swap"])
 @pytest.mark.parametrize("policy", ["capuchin", "capuchin-swap", "capuchin-recompute"])
 @pytest.mark.parametrize("network", ["vgg", "resnet"])
 def test_guided_training_changes_no_bit(network, policy):
