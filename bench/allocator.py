@@ -11,7 +11,8 @@ import argparse
 import random
 import time
 
-from minidl.memory.arena import NO_MARKS, Arena, Block
+from minidl.device.clock import NO_MARKS
+from minidl.memory.arena import Arena, Block
 
 DEPTH = 500
 ROUNDS = 5

@@ -15,6 +15,7 @@ from statistics import median
 from minidl import Runtime
 from minidl import device as devices
 from minidl.device import Device
+from minidl.device.sim import SimDevice
 from minidl.memory.switches import Switches
 from minidl.plan.costs import Costs, Limits
 from minidl.plan.plan import Plan
@@ -119,7 +120,7 @@ def main() -> None:
     budget = device.profile.memory_bytes
     for case in (SWAP, RECOMPUTE):
         table(case, device, budget, f"in {format_bytes(budget)}")
-    table(replace(SWAP, policy=StatedBandwidth()), Device(device.name, link), budget,
+    table(replace(SWAP, policy=StatedBandwidth()), SimDevice(device.name, link), budget,
           "planned with 12 GB/s over a link of 12.7 out and 9.6 in")
 
 

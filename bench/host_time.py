@@ -140,8 +140,7 @@ def measure(case: Case, repeat: int, *, profile: bool = False) -> Times:
             thread.append(time.thread_time() - cpu)
             wall.append(time.perf_counter() - start)
             last, launched = runtime.stats().since(before), runtime.tracker.sequence - launched
-        guide = runtime.executor.guide
-        assert not guided or guide is not None and guide.active is not None and guide.active.plan.evictions
+        assert not guided or runtime.plan is not None and runtime.plan.evictions
         if profile:
             profiler = cProfile.Profile()
             with profiler:

@@ -56,8 +56,7 @@ def guidance(case: Case, rounds: int, batch: int, policy: str) -> tuple[float, f
             for _ in range(WARM_STEPS):
                 inside()
             steps.append(inside)
-        guide = runtime.executor.guide
-        assert guide is not None and guide.active is not None, "nothing is followed"
+        assert runtime.plan is not None, "nothing is followed"
         pairs = []
         for number in range(rounds):
             order = steps if number % 2 else steps[::-1]

@@ -1,4 +1,4 @@
-"""The errors that a user can cause. Knows nothing else of minidl.
+"""The errors that a user can cause. Imports nothing of minidl.
 
 Each carries the numbers that explain it; ``train.py`` prints one as a single message and exits with code 2.
 """
@@ -15,14 +15,19 @@ class ShapeError(UserError, ValueError):
 class OutOfMemory(UserError, MemoryError):
     """An operation's working set does not fit what the policy could free.
 
-    Attributes: ``op`` the operation's name, ``need_bytes`` what it asked for, ``budget_bytes`` what there is.
+    op            the operation's name
+    need_bytes    what it needs at once, with what it has in use already
+    budget_bytes  the device memory that there is
+    host_full     whether more host memory might have helped: what could have left the device found no room there
     """
 
-    def __init__(self, message: str, *, op: str = "", need_bytes: int = 0, budget_bytes: int = 0) -> None:
+    def __init__(self, message: str, *, op: str = "", need_bytes: int = 0, budget_bytes: int = 0,
+                 host_full: bool = False) -> None:
         super().__init__(message)
         self.op = op
         self.need_bytes = need_bytes
         self.budget_bytes = budget_bytes
+        self.host_full = host_full
 
 
 class Unrecoverable(UserError, RuntimeError):

@@ -19,7 +19,7 @@ from minidl.op import READ, Attrs, Op, Signature
 if TYPE_CHECKING:
     import numpy as np
 
-    from minidl.device.device import Device
+    from minidl.device.contract import Device
     from minidl.memory.guide import Guide
     from minidl.memory.manager import Memory
     from minidl.memory.tracker import Tracker

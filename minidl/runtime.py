@@ -23,6 +23,7 @@ from minidl.device import dlpack
 from minidl.device.precision import DEFAULT, precision_of
 from minidl.errors import UserError
 from minidl.executor import Executor, activate, current
+from minidl.memory.guide import Followed, Guide
 from minidl.memory.ledger import Demand, Ledger
 from minidl.memory.manager import Manager
 from minidl.memory.storage import Storage
@@ -30,6 +31,7 @@ from minidl.memory.switches import ALL_ON, Switches
 from minidl.memory.tracker import Tracker
 from minidl.meta import DTYPES, DType, Shape, aligned, float32, meta
 from minidl.ops.update import UPLOAD
+from minidl.plan.plan import Plan
 from minidl.plan.policy import Policy
 from minidl.plan.trace import Trace
 from minidl.tensor import Tensor, apply
@@ -106,7 +108,31 @@ class Runtime:
 
     @property
     def budget_bytes(self) -> int:
+        """Device memory that tensors may take: the memory budget, without what the device keeps for itself."""
         return self.memory.arena.capacity
+
+    @property
+    def host_bytes(self) -> int:
+        """Host memory that swapped tensors may take."""
+        return self.memory.allocator.host.capacity
+
+    @property
+    def guide(self) -> Guide | None:
+        """Compares iterations with earlier ones and follows plans; None under a policy that makes none."""
+        return self.executor.guide
+
+    @property
+    def plan(self) -> Plan | None:
+        """The plan for the sequence of calls that this iteration, or the one that has just ended, follows; None while
+        no sequence is known that begins like it."""
+        active = self.guide.active if self.guide is not None else None
+        return active.plan if active is not None else None
+
+    def followed(self) -> tuple[Trace, Followed] | None:
+        """The trace of the sequence of calls that is followed, and how the last iteration went that followed it to
+        its end; None if none has."""
+        active = self.guide.active if self.guide is not None else None
+        return (active.trace, active.last) if active is not None and active.last is not None else None
 
     def __enter__(self) -> Runtime:
         context = activate(self.executor)
@@ -173,7 +199,7 @@ class Runtime:
         counters = dict(self.counters)
         tracker = Tracker()
         ledger = Ledger(tracker, resident)
-        executor = Executor(devices.DryDevice(self.device), ledger, tracker, deterministic=self.executor.deterministic,
+        executor = Executor(self.device.dry_twin(), ledger, tracker, deterministic=self.executor.deterministic,
                             fuses=self.executor.fuses)
         executor.issued = self.executor.issued  # what was written in place before the dry run lies before its calls
         try:

@@ -36,7 +36,7 @@ class Tensor:
         if storage is not None:  # else it was given away
             storage.release()
 
-    if TYPE_CHECKING:  # attached by minidl.ops and minidl.autograd
+    if TYPE_CHECKING:  # attached by minidl.ops and minidl.autograd, which say more
 
         def __add__(self, other: Tensor | float) -> Tensor: ...
         def __radd__(self, other: float) -> Tensor: ...
@@ -47,30 +47,68 @@ class Tensor:
         def __truediv__(self, other: Tensor | float) -> Tensor: ...
         def __matmul__(self, other: Tensor) -> Tensor: ...
         def __neg__(self) -> Tensor: ...
-        def sum(self, axes: int | Shape | None = None, *, keepdims: bool = False) -> Tensor: ...
-        def mean(self, axes: int | Shape | None = None, *, keepdims: bool = False) -> Tensor: ...
-        def exp(self) -> Tensor: ...
-        def log(self) -> Tensor: ...
-        def sqrt(self) -> Tensor: ...
-        def relu(self) -> Tensor: ...
-        def tanh(self) -> Tensor: ...
-        def sigmoid(self) -> Tensor: ...
-        def reshape(self, shape: Shape) -> Tensor: ...
-        def permute(self, axes: Shape) -> Tensor: ...
-        def narrow(self, axis: int, start: int, stop: int) -> Tensor: ...
-        def flatten(self, start: int = 1) -> Tensor: ...
-        def contiguous(self) -> Tensor: ...
-        def cast(self, dtype: DType) -> Tensor: ...
-        def detach(self) -> Tensor: ...
-        def add_(self, other: Tensor) -> None: ...
-        def copy_(self, other: Tensor) -> None: ...
-        def fill_(self, value: float) -> None: ...
-        def backward(self, gradient: Tensor | None = None) -> None: ...
+
+        def sum(self, axes: int | Shape | None = None, *, keepdims: bool = False) -> Tensor:
+            """Sum over ``axes``, all by default."""
+
+        def mean(self, axes: int | Shape | None = None, *, keepdims: bool = False) -> Tensor:
+            """Mean over ``axes``, all by default."""
+
+        def exp(self) -> Tensor:
+            """e to the power of every element."""
+
+        def log(self) -> Tensor:
+            """Natural logarithm of every element."""
+
+        def sqrt(self) -> Tensor:
+            """Square root of every element."""
+
+        def relu(self) -> Tensor:
+            """max(x, 0) for every element."""
+
+        def tanh(self) -> Tensor:
+            """Hyperbolic tangent of every element."""
+
+        def sigmoid(self) -> Tensor:
+            """1 / (1 + exp(-x)) for every element."""
+
+        def reshape(self, shape: Shape) -> Tensor:
+            """A view of another shape, of a copy in C order where one is needed; one dimension may be -1."""
+
+        def permute(self, axes: Shape) -> Tensor:
+            """A view with its dimensions in the given order."""
+
+        def narrow(self, axis: int, start: int, stop: int) -> Tensor:
+            """A view of the elements start:stop along one axis."""
+
+        def flatten(self, start: int = 1) -> Tensor:
+            """The dimensions from ``start`` on merged into one."""
+
+        def contiguous(self) -> Tensor:
+            """This tensor if its elements lie in C order, else a copy in which they do."""
+
+        def cast(self, dtype: DType) -> Tensor:
+            """This tensor if it is of this dtype, else a copy rounded to it."""
+
+        def detach(self) -> Tensor:
+            """A view that gradients do not flow through."""
+
+        def add_(self, other: Tensor) -> None:
+            """Add a tensor of the same shape and dtype, in place."""
+
+        def copy_(self, other: Tensor) -> None:
+            """Overwrite this tensor with one of the same shape and dtype."""
+
+        def fill_(self, value: float) -> None:
+            """Overwrite every element with one value."""
+
+        def backward(self, gradient: Tensor | None = None) -> None:
+            """Add the gradient of this tensor to the ``grad`` of every leaf that requires it."""
 
     def release(self) -> None:
         """Give up this handle now; it must not be used again."""
         storage = self.storage
-        self.storage = None  # type: ignore[assignment]
+        self.storage = None  # type: ignore[assignment] # a dead handle's use shows as an AttributeError
         storage.release()
 
     def alias(self) -> Tensor:
@@ -81,14 +119,17 @@ class Tensor:
     # What the handle shows of its storage (Listing 1 of the paper).
     @property
     def meta(self) -> Meta:
+        """Shape, dtype and layout."""
         return self.storage.meta
 
     @property
     def shape(self) -> Shape:
+        """Sizes of the dimensions, in elements."""
         return self.storage.meta.shape
 
     @property
     def ndim(self) -> int:
+        """Number of dimensions."""
         return len(self.storage.meta.shape)
 
     @property
@@ -98,18 +139,22 @@ class Tensor:
 
     @property
     def dtype(self) -> DType:
+        """Data type of the elements."""
         return self.storage.meta.dtype
 
     @property
     def nbytes(self) -> int:
+        """Bytes of the elements; a view counts its own elements, not those of its base."""
         return self.storage.meta.nbytes
 
     @property
     def tensor_id(self) -> int:
+        """Number of the tensor whose bytes these are: a view has its base's."""
         return self.storage.base.tensor_id
 
     @property
     def access_count(self) -> int:
+        """How many operations of this iteration have read or written the bytes so far."""
         return self.storage.base.access_count
 
     @property
@@ -119,7 +164,13 @@ class Tensor:
 
     @property
     def status(self) -> Status:
+        """Where the bytes are now: on the device, on the host, on the way, or to be computed again."""
         return self.storage.base.status
+
+    @property
+    def inputs(self) -> tuple[int, ...]:
+        """The tensor ids of what it was computed from, in the operation's order; () for a leaf."""
+        return tuple([storage.base.tensor_id for storage in self.storage.inputs])
 
     @property
     def operation_name(self) -> str:
@@ -129,6 +180,7 @@ class Tensor:
 
     @property
     def requires_grad(self) -> bool:
+        """Whether ``backward`` leads here. It can be set on leaves only; ValueError elsewhere."""
         return self.storage.requires_grad
 
     @requires_grad.setter
@@ -140,7 +192,8 @@ class Tensor:
     @property
     def grad(self) -> Tensor | None:
         """The gradient that ``backward`` accumulated in this leaf."""
-        return self.storage.grad
+        gradient: Tensor | None = self.storage.grad
+        return gradient
 
     @grad.setter
     def grad(self, value: Tensor | None) -> None:
@@ -175,7 +228,8 @@ class Tensor:
         """The value of a tensor of one element. NaN on a device without numerics."""
         if self.storage.meta.size != 1:
             raise ValueError(f"item() needs one element, not {self.storage.meta.size}: shape {self.shape}")
-        return self.numpy().item()
+        value: float = self.numpy().item()
+        return value
 
     def __float__(self) -> float:
         return float(self.item())
@@ -193,6 +247,10 @@ class Tensor:
         return f"Tensor({self.meta}, id {self.tensor_id}, {self.status.name}{made_by})"
 
 
+Needs = tuple[bool, ...]  # which inputs of a call want a gradient
+Gradients = tuple[Tensor | None, ...]  # what an operation's ``vjp`` returns: one for each input, None where none is due
+
+
 def give(tensor: Tensor) -> Tensor:
     """Mark the next use of this handle as its last: the operation may write over its bytes, and frees them after.
 
@@ -203,12 +261,12 @@ def give(tensor: Tensor) -> Tensor:
 
 
 def apply_all(op: Op, *tensors: Tensor, **attrs: Any) -> tuple[Tensor, ...]:
-    """Run an operation on tensors."""
+    """Run an operation on tensors and return its outputs. Raises ShapeError, OutOfMemory and what its kernel raises."""
     return tuple([Tensor(storage) for storage in _run(op, tensors, attrs)])
 
 
 def apply(op: Op, *tensors: Tensor, **attrs: Any) -> Tensor:
-    """Run an operation of one output on tensors."""
+    """Run an operation on tensors and return its first output; raises what ``apply_all`` does."""
     return Tensor(_run(op, tensors, attrs)[0])
 
 

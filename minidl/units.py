@@ -1,4 +1,4 @@
-"""Sizes in bytes, as people write them. Knows units; nothing of what is measured."""
+"""Sizes in bytes, as people write them."""
 
 import re
 from decimal import Decimal

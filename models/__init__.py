@@ -18,7 +18,7 @@ from minidl.ops import cross_entropy
 from minidl.tensor import Tensor
 from minidl.training import scores
 from minidl.training.metrics import Score
-from models import bert, gpt, inception_v3, unet
+from models import bert, gpt, inception_v3, unet, weights
 from models.densenet import densenet121, densenet169, densenet201
 from models.inception_v4 import InceptionV4
 from models.lenet import LeNet
@@ -61,7 +61,7 @@ class Model:
 
     @property
     def image_size(self) -> int:
-        """Pixels a side."""
+        """Pixels a side of the images that the network is made for."""
         return self.input_shape[1]
 
 
@@ -86,6 +86,9 @@ MODELS: dict[str, Model] = {
     "gpt2": _GPT(gpt.gpt2), "gpt2-medium": _GPT(gpt.gpt2_medium), "gpt2-large": _GPT(gpt.gpt2_large),
     "gpt2-xl": _GPT(gpt.gpt2_xl),
 }
+
+
+load_weights = weights.load
 
 
 def listing() -> str:
@@ -149,4 +152,5 @@ def _import(name: str) -> Callable[..., Module]:
         raise UserError(f"cannot load the model {name}: {error}") from error
     if not callable(function):
         raise UserError(f"cannot load the model {name}: {function_name} cannot be called")
-    return function
+    build: Callable[..., Module] = function
+    return build

@@ -116,7 +116,7 @@ class BertLayer(nn.Module):
 
 
 class BertEncoder(nn.Module):
-    """The layers, one after the other."""
+    """The layers, one after the other: [N, L, D] and a mask [N, 1, 1, L] -> [N, L, D]."""
 
     def __init__(self, config: BertConfig) -> None:
         self.layer = nn.ModuleList(BertLayer(config) for _ in range(config.num_hidden_layers))
@@ -270,5 +270,6 @@ def synthetic_batch(runtime: Runtime, batch: int, text: Text | None = None, *, s
 
 
 def loss(model: nn.Module, batch: Inputs) -> Tensor:
-    """What one batch adds up to: the scalar to differentiate."""
-    return model(*batch)
+    """The scalar to differentiate for one batch, which the network's forward pass returns."""
+    scalar: Tensor = model(*batch)
+    return scalar

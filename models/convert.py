@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 
+from minidl.checkpoint.safetensors import write_arrays
 from minidl.errors import UserError
 
 PYTORCH = (".pth", ".pt", ".bin", ".ckpt")
@@ -20,9 +21,10 @@ WRAPPERS = ("state_dict", "model", "model_state_dict")
 
 
 def convert(source: str, target: str) -> int:
-    """Returns the number of arrays written. Raises UserError."""
-    from safetensors.numpy import save_file
+    """Write the weights of one file into a safetensors file; returns the number of arrays.
 
+    Raises UserError for an unknown format, or a file that cannot be read or written.
+    """
     suffix = Path(source).suffix
     if Path(target).suffix != ".safetensors":
         raise UserError(f"{target}: the name of the result must end in .safetensors")
@@ -30,7 +32,7 @@ def convert(source: str, target: str) -> int:
         raise UserError(f"{source}: known formats are {', '.join(PYTORCH)} and .npz")
     try:
         arrays = _numpy(source) if suffix == ".npz" else _pytorch(source)
-        save_file(arrays, target)
+        write_arrays(target, arrays)
     except OSError as error:
         raise UserError(f"{error.filename or source}: {error.strerror or error}") from None
     return len(arrays)
@@ -39,7 +41,7 @@ def convert(source: str, target: str) -> int:
 def _numpy(source: str) -> dict[str, np.ndarray]:
     try:
         with np.load(source, allow_pickle=False) as file:
-            return {name: np.ascontiguousarray(file[name]) for name in file.files}
+            return {name: file[name] for name in file.files}
     except ValueError as error:
         raise UserError(f"{source}: {error}") from None
 
@@ -69,7 +71,7 @@ def _pytorch(source: str) -> dict[str, np.ndarray]:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Returns the exit code."""
+    """Convert as the command line says and return the exit code: 2 after an error, which is printed."""
     parser = argparse.ArgumentParser(prog="python -m models.convert", description="Make a safetensors file of weights.")
     parser.add_argument("source", metavar="IN", help=f"a file of PyTorch ({', '.join(PYTORCH)}) or NumPy (.npz)")
     parser.add_argument("target", metavar="OUT.safetensors")

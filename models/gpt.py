@@ -82,7 +82,7 @@ class GPTAttention(nn.Module):
 
 
 class GPTMLP(nn.Module):
-    """[N, L, D] -> 4 D, GELU in its tanh form -> [N, L, D]."""
+    """The feed-forward network: [N, L, D] -> 4 D, GELU in its tanh form -> [N, L, D]."""
 
     def __init__(self, config: GPTConfig) -> None:
         self.c_fc = Conv1D(config.n_embd, 4 * config.n_embd)
@@ -158,7 +158,8 @@ class GPT(nn.Module):
 
 def _residual_std(config: GPTConfig) -> float:
     """Section 2.3: what is added to the residual path is scaled by one over the root of the number of such layers."""
-    return INITIAL_STD / (2 * config.n_layer)**0.5
+    root: float = (2 * config.n_layer)**0.5
+    return INITIAL_STD / root
 
 
 def _network(layers: int, width: int, heads: int, *, vocabulary: int = 50_257) -> GPT:

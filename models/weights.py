@@ -1,7 +1,7 @@
 """Parameters from files that others have written: safetensors with the names of torchvision, timm and Hugging Face.
 
 The networks here have these names already. What is left are habits of the files: prefixes, names that have changed
-since, tensors that are no parameters, and parameters that are written twice. Knows names and arrays; no layer.
+since, tensors that are no parameters, and parameters that are written twice.
 """
 
 import re
@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from minidl.checkpoint.safetensors import CorruptFile, read_arrays
 from minidl.errors import UserError
 from minidl.nn import Module
 
@@ -48,17 +49,14 @@ def load(model: Module, path: str) -> None:
 
 def read(path: str) -> dict[str, np.ndarray]:
     """The arrays of a safetensors file by name. Raises UserError."""
-    from safetensors import SafetensorError
-    from safetensors.numpy import load_file
-
     if Path(path).suffix != ".safetensors":
         raise UserError("weights are read from .safetensors files; python -m models.convert makes one of other formats")
     try:
-        return load_file(path)
+        return read_arrays(path)
     except OSError as error:
         raise UserError(f"cannot be read: {error.strerror or error}") from None
-    except (SafetensorError, KeyError, ValueError, TypeError) as error:
-        raise UserError(f"is no safetensors file of a type that NumPy has ({error})") from None
+    except CorruptFile as error:
+        raise UserError(f"is no safetensors file that can be read: at byte {error.offset}: {error.what}") from None
 
 
 def fit(arrays: Mapping[str, Any], names: Iterable[str]) -> dict[str, Any]:

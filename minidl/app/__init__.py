@@ -1,1 +1,7 @@
-"""What train.py is made of: its flags, what fits, sessions, run folders, Ctrl-C."""
+"""The program behind train.py, which ``train`` tells from top to bottom, and what it is made of.
+
+    command line   options (what it says), flags (how it is read), kinds (what the values may be)
+    what is made   choices (device, policy), inputs (data), zoo and build (what is trained)
+    what fits      fit (trials on twins), sizes (batch and budget), advice
+    the run        session, run_folder, interrupt, watch, outcome, files
+"""

@@ -3,6 +3,7 @@
 from contextlib import suppress
 from pathlib import Path
 
+from minidl.checkpoint.safetensors import write_arrays
 from minidl.errors import UserError
 from minidl.nn import Module
 
@@ -21,10 +22,8 @@ def check_writable(path: str) -> None:
 
 
 def save(model: Module, path: str) -> None:
-    """Parameters and buffers by name, as safetensors. Raises UserError."""
-    from safetensors.numpy import save_file
-
+    """Write a network's parameters and buffers by name, as safetensors. Raises UserError."""
     try:
-        save_file(model.state_dict(), path)
+        write_arrays(path, model.state_dict())
     except OSError as error:
         raise UserError(f"cannot write {path}: {error.strerror or error}") from None

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from minidl import policies
-from minidl.device import Device, DryDevice
+from minidl.device import Device
 from minidl.device.precision import DEFAULT
 from minidl.errors import OutOfMemory, UserError
 from minidl.memory.ledger import Demand
@@ -30,10 +30,9 @@ Program = Callable[[int], Callable[[], Any]]
 
 @dataclass(frozen=True, slots=True)
 class Shortage:
-    """Why a step did not fit: the operation at which it failed, and whether the host had no room left either."""
+    """Why a step did not fit: the operation at which it failed, and whether more host memory might have helped."""
 
     op: str
-    text: str
     host_full: bool
 
 
@@ -71,13 +70,13 @@ class Setup:
 
     def demand(self, batch: int) -> Demand:
         """What an unmanaged step needs, and its largest operation."""
-        with Runtime(DryDevice(self.device), memory_budget=UNLIMITED, policy="none", precision=self.precision,
+        with Runtime(self.device.dry_twin(), memory_budget=UNLIMITED, policy="none", precision=self.precision,
                      seed=self.seed) as twin:
             return twin.dry_run(self.program(batch))
 
     def trial(self, batch: int, budget_bytes: int) -> Trial:
         """Run a few iterations on a twin."""
-        twin = Runtime(DryDevice(self.device), memory_budget=budget_bytes, host_memory=self.for_tensors(batch),
+        twin = Runtime(self.device.dry_twin(), memory_budget=budget_bytes, host_memory=self.for_tensors(batch),
                        policy=self.policy, precision=self.precision, seed=self.seed)
         shortage = None
         try:
@@ -86,17 +85,17 @@ class Setup:
                 for _ in range(ITERATIONS):
                     step()
         except OutOfMemory as error:
-            shortage = Shortage(error.op, str(error), "host memory is full" in str(error))
+            shortage = Shortage(error.op, error.host_full)
         stats = twin.stats()
         return Trial(shortage, stats.swapped_out_bytes, stats.recomputed_bytes)
 
     def unmanaged_seconds(self, batch: int) -> float | None:
         """Modelled seconds of a step with unlimited memory; None for a device that is not simulated."""
-        if self.device.has_values:
+        unused = self.device.simulated_twin()
+        if unused is None:
             return None
-        unused = type(self.device)(self.device.name, self.device.profile)
-        with Runtime(unused, memory_budget=UNLIMITED, policy="none",
-                     precision=self.precision, attention=self.device.attention, seed=self.seed) as runtime:
+        with Runtime(unused, memory_budget=UNLIMITED, policy="none", precision=self.precision,
+                     seed=self.seed) as runtime:
             step = self.program(batch)
             step()
             start = runtime.stats().seconds

@@ -4,105 +4,33 @@ import argparse
 import os
 import sys
 from collections.abc import Sequence
-from dataclasses import dataclass, field
 from difflib import get_close_matches
 from pathlib import Path
 from typing import NoReturn
 
 from minidl.app import kinds
 from minidl.app.kinds import Share
+from minidl.app.options import (
+    BAD_FILES,
+    DECAYED,
+    DIGITS_BATCH,
+    EPOCHS,
+    EXPLAINED,
+    KEPT_CHECKPOINTS,
+    OPTIMIZERS,
+    SYNTHETIC_BATCH,
+    SYNTHETIC_STEPS,
+    VOCAB_SIZE,
+    WORKERS,
+    Options,
+)
 from minidl.app.run_folder import ARGUMENTS, AUTO, folder_of, read_arguments
-from minidl.device.device import ATTENTION
+from minidl.device.contract import ATTENTION
 from minidl.device.precision import DEFAULT, PRECISIONS
 from minidl.errors import UserError
-from minidl.memory.switches import Switches
 from minidl.optim import SHAPES
 from minidl.policies import POLICIES
 from minidl.report.result import KEYS
-
-SYNTHETIC_STEPS = 10
-SYNTHETIC_BATCH = 32
-EPOCHS = 15
-DIGITS_BATCH = 24  # half of the unmanaged peak is enough for lenet at this one
-OPTIMIZERS = ("sgd", "momentum", "adam", "adamw")
-VOCAB_SIZE = 4000
-WORKERS = 8  # at most, unless asked for
-DECAYED = ("all", "matrices")
-BAD_FILES = ("error", "skip")
-KEPT_CHECKPOINTS = 3
-EXPLAINED = 20  # tensors
-
-
-@dataclass(frozen=True, slots=True)
-class Options:
-    """What the command line says. None: not given; ``batch`` None: as large as fits."""
-
-    model: str
-    weights: str | None
-    list_models: bool
-    image_size: int | None
-    num_classes: int | None
-    data: str
-    workers: int
-    on_bad_file: str
-    sequence_length: int | None
-    vocab: str | None
-    vocab_size: int | None
-    token_file: str | None
-    batch: int | None
-    steps: int | None
-    epochs: int | None
-    seed: int
-    optimizer: str | None
-    lr: float | None
-    momentum: float | None
-    weight_decay: float
-    decay: str
-    schedule: str
-    warmup_steps: int
-    decay_steps: int
-    decay_rate: float
-    clip_grad: float | None
-    accumulate: int
-    label_smoothing: float
-    detect_anomaly: bool
-    device: str
-    precision: str
-    attention: str
-    cupti: bool
-    policy: str
-    memory_budget: int | Share | None
-    host_memory: int | None
-    plan: str | None
-    decoupled_swap: bool
-    collective: bool
-    feedback: bool
-    measured_times: bool
-    fused: bool
-    explain: int | None
-    save_plan: str | None
-    save_trace: str | None
-    json: str | None
-    save: str | None
-    run: str | None
-    resume: str | None
-    checkpoint_every: int | None
-    keep: int
-    arguments: tuple[str, ...] = field(default=(), compare=False)  # the words of the command line
-
-    @property
-    def skips_bad_files(self) -> bool:
-        return self.on_bad_file == "skip"
-
-    @property
-    def switches(self) -> Switches:
-        return Switches(decoupled_swap=self.decoupled_swap, collective=self.collective, feedback=self.feedback,
-                        measured_times=self.measured_times, fused=self.fused)
-
-    @property
-    def manager(self) -> str:
-        """What decides about memory, for people."""
-        return f"plan {self.plan}" if self.plan else f"policy {self.policy}"
 
 
 def parse(arguments: Sequence[str] | None) -> Options:
@@ -129,6 +57,12 @@ def parse(arguments: Sequence[str] | None) -> Options:
     if known.plan:
         known.policy = "passive"  # beneath the plan; it decides what fits
     options = Options(**values, arguments=tuple(words))
+    _refuse_what_does_not_go_together(options)
+    return options
+
+
+def _refuse_what_does_not_go_together(options: Options) -> None:
+    """Raises UserError for flags that cannot be given beside each other."""
     if options.run is None and (options.resume or options.checkpoint_every):
         raise UserError("checkpoints are kept in a run folder: give --run DIR")
     if options.data == "synthetic" and options.epochs is not None:
@@ -143,7 +77,6 @@ def parse(arguments: Sequence[str] | None) -> Options:
                 raise UserError(f"{flag}: policy {options.policy} makes no plans; auto and capuchin do")
     if options.batch is None and isinstance(options.memory_budget, Share):
         raise UserError("--batch max needs a --memory-budget in bytes: a percentage is one of the peak at a batch")
-    return options
 
 
 def _resumed_folder(run: str | None, resume: str | None) -> Path | None:
@@ -159,6 +92,7 @@ class _Parser(argparse.ArgumentParser):
     """Errors are raised, so that they are shown like all others."""
 
     def error(self, message: str) -> NoReturn:
+        """Raises UserError where argparse would end the program."""
         raise UserError(message)
 
 
@@ -167,6 +101,16 @@ def _parser() -> argparse.ArgumentParser:
                      description="Train a network in as much memory as you allow it.",
                      epilog="keys of --json, null where the device has none:\n" + "\n".join(
                          f"  {key:21} {meaning}" for key, meaning in KEYS.items()))
+    _model(parser)
+    _data_and_length(parser)
+    _optimizer(parser)
+    _device_and_memory(parser)
+    _switches(parser)
+    _output(parser)
+    return parser
+
+
+def _model(parser: argparse.ArgumentParser) -> None:
     group = parser.add_argument_group("model")
     group.add_argument("--model", default="resnet50", metavar="NAME",
                        help="one of --list-models, or package.module:function for one of your own "
@@ -178,6 +122,8 @@ def _parser() -> argparse.ArgumentParser:
                        help="a side (default: the model's; with digits at most 32, with shapes 64)")
     group.add_argument("--num-classes", type=kinds.whole, metavar="N", help="(default: the data's, or the model's)")
 
+
+def _data_and_length(parser: argparse.ArgumentParser) -> None:
     group = parser.add_argument_group("data and length")
     group.add_argument("--data", default="synthetic", metavar="PATH|digits|shapes|synthetic",
                        help="a folder or file of images or text (docs/data.md), scikit-learn's digits, generated "
@@ -203,6 +149,8 @@ def _parser() -> argparse.ArgumentParser:
     group.add_argument("--seed", type=kinds.count, default=0, metavar="N",
                        help="all random numbers follow from it (default: 0)")
 
+
+def _optimizer(parser: argparse.ArgumentParser) -> None:
     group = parser.add_argument_group("optimizer")
     group.add_argument("--optimizer", "--opt", choices=OPTIMIZERS, default=None,
                        help="(default: momentum, which is sgd with --momentum 0.9; for text adamw)")
@@ -228,6 +176,8 @@ def _parser() -> argparse.ArgumentParser:
     group.add_argument("--detect-anomaly", action="store_true",
                        help="look at every result, and name the first operation that makes NaN (slow)")
 
+
+def _device_and_memory(parser: argparse.ArgumentParser) -> None:
     group = parser.add_argument_group("device and memory")
     group.add_argument("--device", default="auto", metavar="auto|cuda|cpu|sim:NAME",
                        help="sim:p100, sim:h100, ... compute no values, but know memory exactly and model time "
@@ -251,6 +201,8 @@ def _parser() -> argparse.ArgumentParser:
                          help="what to do when memory is short (default: auto)")
     decides.add_argument("--plan", metavar="FILE", help="follow this plan, made earlier for the same step, as it is")
 
+
+def _switches(parser: argparse.ArgumentParser) -> None:
     group = parser.add_argument_group("to see what a part is worth, turn it off")
     group.add_argument("--no-decoupled-swap", dest="decoupled_swap", action="store_false",
                        help="a copy overlaps one operation, and the next waits for it")
@@ -259,10 +211,11 @@ def _parser() -> argparse.ArgumentParser:
     group.add_argument("--no-feedback", dest="feedback", action="store_false", help="the first plan stays as it is")
     group.add_argument("--static-times", dest="measured_times", action="store_false",
                        help="plan with durations estimated from FLOPs, not with measured ones")
-
     group.add_argument("--no-fused", dest="fused", action="store_false",
                        help="ReLU is an operation of its own behind batch norm and convolution, as in older frameworks")
 
+
+def _output(parser: argparse.ArgumentParser) -> None:
     group = parser.add_argument_group("output")
     group.add_argument("--explain", type=kinds.whole, nargs="?", const=EXPLAINED, metavar="N",
                        help="tell the plan at the end: why each tensor leaves the device, what that should cost and "
@@ -280,4 +233,3 @@ def _parser() -> argparse.ArgumentParser:
                        help="(default: at the end of each epoch, and of the run)")
     group.add_argument("--keep", type=kinds.whole, default=KEPT_CHECKPOINTS, metavar="N",
                        help=f"checkpoints in the run folder (default: {KEPT_CHECKPOINTS})")
-    return parser

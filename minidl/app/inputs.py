@@ -1,10 +1,9 @@
 """The data set that ``--data`` means, in the size that the network takes. Knows no network by name."""
 
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol
 
-from minidl.app.flags import VOCAB_SIZE, Options
+from minidl.app.options import VOCAB_SIZE, Options
+from minidl.app.zoo import Network, TextShape
 from minidl.data import (
     BadFiles,
     Data,
@@ -14,6 +13,7 @@ from minidl.data import (
     Synthetic,
     WantedImages,
     WantedText,
+    batches_ahead,
     open_images,
     open_text,
 )
@@ -23,45 +23,12 @@ DIGITS_IMAGE_SIZE = 32  # at most, unless asked for: there is no more in them
 SHAPES_IMAGE_SIZE = 64
 
 
-class TextShape(Protocol):
-    """Tokens a sequence, and positions predicted in each."""
+def read_data(options: Options, takes: Network, bad: BadFiles, *, has_values: bool) -> Data:
+    """Open the data, or make it. Raises UserError; BadFile, which is one, names what is broken.
 
-    @property
-    def length(self) -> int: ...
-    @property
-    def predictions(self) -> int: ...
-
-
-class Takes(Protocol):
-    """What a network is made for: see ``models.Model``."""
-
-    @property
-    def input_shape(self) -> tuple[int, int, int]: ...
-    @property
-    def num_classes(self) -> int: ...
-    @property
-    def pixel_labels(self) -> bool: ...
-    @property
-    def text(self) -> TextShape | None: ...
-    @property
-    def reads_pairs(self) -> bool: ...
-
-
-@dataclass(frozen=True, slots=True)
-class Sequences:
-    """A TextShape of another length, with as large a part of it predicted."""
-
-    length: int
-    predictions: int
-
-    @classmethod
-    def of(cls, text: TextShape, length: int | None) -> "Sequences":
-        length = length or text.length
-        return cls(length, max(1, text.predictions * length // text.length))
-
-
-def read_data(options: Options, takes: Takes, bad: BadFiles, *, has_values: bool) -> Data:
-    """Raises UserError; BadFile, which is one, names what is broken."""
+    takes  the network that is to learn from it
+    bad    where broken files are noted, if they are to be skipped
+    """
     if takes.text is not None:
         return _text(options, takes.text, bad, reads_pairs=takes.reads_pairs)
     for flag, value in (("--sequence-length", options.sequence_length), ("--vocab", options.vocab),
@@ -80,7 +47,7 @@ def read_data(options: Options, takes: Takes, bad: BadFiles, *, has_values: bool
     return open_images(Path(options.data), wanted, bad=bad, feed=Feed(options.workers, 0))
 
 
-def _made_up(options: Options, takes: Takes, own_size: int) -> Data:
+def _made_up(options: Options, takes: Network, own_size: int) -> Data:
     data: Data
     if options.data == "digits":
         if takes.pixel_labels:
@@ -99,7 +66,7 @@ def _text(options: Options, text: TextShape, bad: BadFiles, *, reads_pairs: bool
     if options.data in ("digits", "shapes") or options.image_size or options.num_classes:
         raise UserError(f"{options.model} reads text: --data {options.data}, --image-size and --num-classes are for "
                         "images")
-    shape = Sequences.of(text, options.sequence_length)
+    shape = text.of_length(options.sequence_length)
     if options.data == "synthetic":
         return Synthetic((shape.length,), 0, values=False)  # the network makes its own noise
     if not reads_pairs:
@@ -108,3 +75,13 @@ def _text(options: Options, text: TextShape, bad: BadFiles, *, reads_pairs: bool
                         options.vocab_size or VOCAB_SIZE,
                         None if options.token_file is None else Path(options.token_file))
     return open_text(Path(options.data), wanted, bad=bad, feed=Feed(1, 0))
+
+
+def described(data: Data) -> tuple[str, str]:
+    """(what a batch is made of, what the shape of one of them counts), for people."""
+    return ("images", "images") if len(data.input_shape) == 3 else ("sequences", "tokens a sequence")
+
+
+def made_ahead(data: Data, examples: int, host_memory: int) -> int:
+    """How many batches of so many examples are made ahead of the step, in a host budget of bytes."""
+    return batches_ahead(data.shapes(examples).nbytes, host_memory) if data.feed is not None else 0

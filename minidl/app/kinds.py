@@ -1,16 +1,21 @@
-"""What the values of train.py's flags may be: one function a kind. argparse puts the flag's name before the message."""
+"""What the values of train.py's flags may be: one function a kind, from the word that was given to its value.
+
+Each raises argparse.ArgumentTypeError for what it does not take; argparse puts the flag's name before the message.
+"""
 
 import argparse
 from collections.abc import Callable
 from dataclasses import dataclass
 from difflib import get_close_matches
 from math import isfinite
-from typing import Any
+from typing import TypeVar
 
 from minidl.device.precision import precision_of
 from minidl.errors import UserError
 from minidl.policies import POLICIES
 from minidl.units import parse_bytes
+
+Number = TypeVar("Number", int, float)
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,26 +26,32 @@ class Share:
 
 
 def whole(text: str) -> int:
+    """A whole number of at least 1."""
     return number(text, int, "a whole number of at least 1", lambda n: n >= 1)
 
 
 def count(text: str) -> int:
+    """A whole number of at least 0."""
     return number(text, int, "a whole number of at least 0", lambda n: n >= 0)
 
 
 def positive(text: str) -> float:
+    """A finite number above 0."""
     return number(text, float, "a number above 0", lambda x: x > 0 and isfinite(x))
 
 
 def part(text: str) -> float:
+    """A number of at least 0 and below 1."""
     return number(text, float, "a number of at least 0 and below 1", lambda x: 0 <= x < 1)
 
 
 def rate(text: str) -> float:
+    """A finite number of at least 0."""
     return number(text, float, "a number of at least 0", lambda x: x >= 0 and isfinite(x))
 
 
-def number(text: str, kind: Callable[[str], Any], wanted: str, good: Callable[[Any], bool]) -> Any:
+def number(text: str, kind: Callable[[str], Number], wanted: str, good: Callable[[Number], bool]) -> Number:
+    """The number that a text is. Raises ArgumentTypeError, in the words of ``wanted``, if it is none or no good one."""
     try:
         value = kind(text)
     except ValueError:
@@ -51,10 +62,12 @@ def number(text: str, kind: Callable[[str], Any], wanted: str, good: Callable[[A
 
 
 def batch(text: str) -> int | None:
+    """A batch size, or None for ``max``."""
     return None if text == "max" else number(text, int, "max or a whole number of at least 1", lambda n: n >= 1)
 
 
 def size(text: str) -> int:
+    """Bytes: ``16GiB``, ``512MB``, or a number of them."""
     try:
         return parse_bytes(text)
     except UserError as error:
@@ -62,6 +75,7 @@ def size(text: str) -> int:
 
 
 def budget(text: str) -> int | Share:
+    """Bytes, or a Share for a percentage."""
     if text.endswith("%"):
         return Share(number(text[:-1], float, "a percentage above 0", lambda x: x > 0 and isfinite(x)) / 100)
     nbytes = size(text)
@@ -71,6 +85,7 @@ def budget(text: str) -> int | Share:
 
 
 def precision(name: str) -> str:
+    """A name of ``minidl.device.precision``."""
     try:
         return precision_of(name).name
     except UserError as error:
@@ -78,6 +93,7 @@ def precision(name: str) -> str:
 
 
 def policy(name: str) -> str:
+    """A name of ``minidl.policies.POLICIES``; the message names the nearest ones."""
     near = get_close_matches(name, POLICIES, n=2, cutoff=0.4) or list(POLICIES)
     if name not in POLICIES:
         raise argparse.ArgumentTypeError(f"there is no policy {name!r}; did you mean {' or '.join(near)}?")

@@ -1,4 +1,4 @@
-"""What train.py does around its steps when there is a run folder: numbers, checkpoints, going on. Knows no model.
+"""What the program does around its steps when there is a run folder: numbers, checkpoints, going on. Knows no model.
 
 Without a folder the same calls do nothing, so the loop reads the same.
 """
@@ -10,10 +10,10 @@ from dataclasses import dataclass
 from math import isfinite
 from pathlib import Path
 
-from minidl.app.flags import Options
-from minidl.app.run_folder import ARGUMENTS, AUTO, RunFolder, folder_of
+from minidl.app.options import EPOCHS, SYNTHETIC_STEPS, Options
+from minidl.app.run_folder import AUTO, RunFolder, folder_of
 from minidl.checkpoint import Checkpoint, Fixed, documents_of, read_checkpoint, restore, tensors_of
-from minidl.device.device import ATTENTION
+from minidl.device.contract import ATTENTION
 from minidl.device.precision import DEFAULT
 from minidl.errors import UserError
 from minidl.optim import ENDING_SHAPES
@@ -31,9 +31,19 @@ class Length:
     steps: int
     epoch: int | None
 
+    @classmethod
+    def of(cls, options: Options, train_size: int | None, examples: int) -> Length:
+        """What was asked for, over so many examples to train on (None: without end), at so many a step."""
+        epoch = train_size and train_size // examples
+        return cls(options.steps or ((options.epochs or EPOCHS) * epoch if epoch else SYNTHETIC_STEPS), epoch)
+
     def ends_epoch(self, step: int) -> bool:
         """Whether an epoch ends with this step, counted from 1."""
         return self.epoch is not None and step % self.epoch == 0
+
+    def tests_after(self, step: int) -> bool:
+        """Whether the test data is looked at after this step: at the end of an epoch, or of the run."""
+        return self.ends_epoch(step) or step == self.steps
 
 
 class Session:
@@ -124,21 +134,6 @@ def fixed_arguments(options: Options, batch: int, steps: int) -> Fixed:
              "--attention": None if options.attention == ATTENTION[0] else options.attention}
     # Whoever trains longer sees the same steps first, unless the learning rates depend on where the end is.
     return fixed | {"--steps": steps if options.schedule in ENDING_SHAPES else None}
-
-
-def refuse_what_cannot_be_kept(options: Options, *, device: str, has_values: bool) -> None:
-    """Raises UserError, before any training, for flags that ask for what there will not be, or is there already."""
-    for flag, wanted in (("--checkpoint-every", options.checkpoint_every), ("--resume", options.resume)):
-        if wanted and not has_values:
-            raise UserError(f"{flag}: {device} computes no values that could be kept; --device cpu does")
-    if options.run is None:
-        return
-    folder = Path(options.run)
-    if folder.exists() and not folder.is_dir():
-        raise UserError(f"--run {folder}: that is a file")
-    if options.resume is None and (folder / ARGUMENTS).exists():
-        raise UserError(f"--run {folder}: there is a run in it already; --resume {shlex.quote(str(folder))} goes on "
-                        "with it")
 
 
 def require_a_number(loss: float, trainer: Trainer) -> None:

@@ -1,4 +1,4 @@
-"""--plan, --save-plan, --save-trace and --explain: what goes into a run's policy, and what is told of its plan."""
+"""--save-plan, --save-trace and --explain: what is kept and told of a run's plan and of its last step."""
 
 from __future__ import annotations
 
@@ -6,23 +6,15 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from minidl.app.flags import Options
+from minidl.app.options import Options
 from minidl.errors import UserError
 from minidl.memory.guide import Followed
 from minidl.nn import Module
-from minidl.plan.formats import SavedPlan, plan_to_json, read_plan, trace_to_json
-from minidl.plan.policy import Policy
+from minidl.plan.formats import SavedPlan, plan_to_json, trace_to_json
 from minidl.plan.trace import Trace
-from minidl.policies import create
-from minidl.policies.saved import Saved
 from minidl.report.explain import explanation
 from minidl.report.layers import LayerNames, layer_names
 from minidl.runtime import Runtime
-
-
-def policy_of(options: Options) -> Policy:
-    """The policy by its name, or one that follows the plan of a file. Raises UserError."""
-    return Saved(read_plan(options.plan), options.plan) if options.plan else create(options.policy)
 
 
 class Watch:
@@ -41,14 +33,12 @@ class Watch:
 
     def note(self) -> None:
         """A training step has ended."""
-        guide = self._runtime.executor.guide
-        if guide is not None and guide.active is not None and guide.active.last is not None:
-            self._followed = guide.active.trace, guide.active.last
+        self._followed = self._runtime.followed() or self._followed
         self._trace = self._runtime.last_trace
 
     def conclude(self) -> str:
         """Write the files that were asked for; returns the explanation, or nothing. Raises UserError."""
-        options, guide = self._options, self._runtime.executor.guide
+        options, guide = self._options, self._runtime.guide
         if options.save_trace and self._trace is not None:
             _write(options.save_trace, trace_to_json(self._trace))
         if guide is None or not (options.save_plan or options.explain):

@@ -9,7 +9,7 @@ from minidl.device.profiles import to_json
 
 
 def main() -> int:
-    """Returns the exit code."""
+    """Measure this machine, write its profile, and return the exit code: 2 if it cannot be written."""
     parser = argparse.ArgumentParser(prog="python -m minidl.calibrate", description="Measure this machine as a device.",
                                      epilog="Use what was written as --device sim:FILE or --device cpu:FILE.")
     parser.add_argument("--out", metavar="FILE.json", default="cpu.json", help="(default: cpu.json)")

@@ -1,7 +1,4 @@
-"""Fits rates to measured calls: seconds = sum of rate x amount over the terms of a call's work, no rate below zero.
-
-Knows samples as numbers; measures nothing.
-"""
+"""Fits rates to measured calls: seconds = sum of rate x amount over the terms of a call's work, no rate below zero."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -66,7 +63,7 @@ def rates(samples: Iterable[Sample]) -> dict[str, dict[str, float]]:
 
 
 def scaled(general: Mapping[str, float], samples: Sequence[Sample]) -> dict[str, float]:
-    """Rates times the median factor by which samples are slower than these say."""
+    """General rates, in seconds an amount, times the median factor by which these samples are slower than they say."""
     factor = median(s.seconds / sum(rate * s.amounts.get(term, 0.0) for term, rate in general.items()) for s in samples)
     return {term: rate * factor for term, rate in general.items()}
 

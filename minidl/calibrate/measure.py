@@ -1,7 +1,4 @@
-"""Trains the workloads on the CPU device and notes what every call takes; the rest of a profile is measured directly.
-
-Knows the device's verbs and the clock; no memory management and no network.
-"""
+"""Trains the workloads on the CPU device and notes what each call takes; the rest of a profile is measured directly."""
 
 import os
 import platform
@@ -15,11 +12,13 @@ from minidl.app.fit import CPU_BUDGET_SHARE, CPU_HOST_SHARE, free_memory
 from minidl.calibrate import fitting
 from minidl.calibrate.fitting import Sample
 from minidl.calibrate.workloads import QUICK, THOROUGH, Workload
-from minidl.device import link, profiles
-from minidl.device.device import Operand, Timed
+from minidl.device import profiles
+from minidl.device.clock import Timed
+from minidl.device.contract import Operand
+from minidl.device.cpu import link
+from minidl.device.cpu.threaded import ThreadedCpu
 from minidl.device.fitted import keys, terms
 from minidl.device.profiles import Profile
-from minidl.device.threads import ThreadedCpuDevice
 from minidl.meta import Algorithm, Cost, Meta
 from minidl.runtime import Runtime
 
@@ -28,7 +27,7 @@ CHOICES = 3  # of a convolution's deterministic algorithms that are measured, at
 Call = tuple[str, str, tuple[Meta, ...], tuple[Meta, ...]]  # op, algorithm, inputs, outputs
 
 
-class Sampler(ThreadedCpuDevice):
+class Sampler(ThreadedCpu):
     """A CPU device that notes the seconds of every launch, by what was launched. It has one algorithm for each call:
     the ``choice``-th of its deterministic ones, or the last."""
 
@@ -55,7 +54,7 @@ class Sampler(ThreadedCpuDevice):
         return super().launch(op_name, algorithm, outputs, inputs, attrs, workspace, partial(_tell, note, timed))
 
     def samples(self) -> list[Sample]:
-        """One for each different call, with the median of its seconds."""
+        """What was measured: a sample for each different call, with the median of its seconds."""
         return [Sample(work.keys, work.kind, work.flops, work.nbytes, work.amounts, median(self.seconds[call]))
                 for call, work in self.work.items() if self.seconds.get(call)]
 
@@ -68,7 +67,10 @@ def _tell(note: Callable[[float], None], timed: Timed, seconds: float) -> None:
 
 def train(workload: Workload, budget_bytes: int, *, choice: int = 0,
           iterations: int = ITERATIONS) -> tuple[list[Sample], float, float]:
-    """(samples, seconds between a call's end and the next one's start, the host's seconds a launch)."""
+    """Train a workload on the CPU and measure its calls.
+
+    Returns (samples, seconds between a call's end and the next one's start, the host's seconds a launch).
+    """
     device = Sampler(choice)
     gaps, overheads = [], []
     with Runtime(device, memory_budget=budget_bytes, host_memory=0, policy="none") as runtime:

@@ -1,7 +1,6 @@
 """The networks that a machine is measured with: every operation that training uses, at sizes that differ.
 
-A workload is a function that makes a model in the current runtime and returns one training step of it. Knows nothing
-of what is measured.
+A workload is a function that makes a model in the current runtime and returns one training step of it.
 """
 
 from collections.abc import Callable

@@ -98,7 +98,7 @@ def remove_folder(path: Path) -> None:
 
 
 def sync_folder(path: Path) -> None:
-    """Make the names in a folder last."""
+    """Sync a folder, so that the names in it last."""
     if os.name == "nt":
         return  # the names of a folder cannot be synced there
     folder = os.open(path, os.O_RDONLY)

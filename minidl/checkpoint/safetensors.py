@@ -4,25 +4,32 @@
     the table          {"name": {"dtype": "F32", "shape": [2, 3], "data_offsets": [0, 24]}, ...}, spaces at its end
     the rest           the tensors, little-endian, in C order, without holes between them
 
-Source: github.com/huggingface/safetensors, README "Format". It is written here, and not by the package of that name,
-for two things that a checkpoint needs: a tensor is on the host only while it is written, and a table that is wrong is
-refused with the byte at which it is, before anything is allocated by what it says.
+Source: github.com/huggingface/safetensors, README "Format". It is written and read here, and not by the package of that
+name, for two things that a checkpoint needs: a tensor is on the host only while it is written, and a table that is
+wrong is refused with the byte at which it is, before anything is allocated by what it says. Files of weights are
+written and read by the same functions.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+import os
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from math import prod
+from pathlib import Path
 from typing import Any, BinaryIO
+
+import numpy as np
 
 from minidl.errors import UserError
 from minidl.meta import Shape
 
 CODES: dict[str, str] = {"float64": "F64", "float32": "F32", "float16": "F16", "bfloat16": "BF16", "int64": "I64",
-                         "int32": "I32", "uint8": "U8"}
-ITEM_BYTES: dict[str, int] = {"F64": 8, "F32": 4, "F16": 2, "BF16": 2, "I64": 8, "I32": 4, "U8": 1}
+                         "int32": "I32", "int16": "I16", "int8": "I8", "uint64": "U64", "uint32": "U32",
+                         "uint16": "U16", "uint8": "U8", "bool": "BOOL"}
+ITEM_BYTES: dict[str, int] = {"F64": 8, "F32": 4, "F16": 2, "BF16": 2, "I64": 8, "I32": 4, "I16": 2, "I8": 1, "U64": 8,
+                              "U32": 4, "U16": 2, "U8": 1, "BOOL": 1}
 NAMES = {code: name for name, code in CODES.items()}
 LENGTH_BYTES = 8
 LARGEST_TABLE = 100_000_000  # bytes, as the format has it
@@ -30,12 +37,13 @@ MOST_DIMENSIONS = 64
 
 
 class CorruptFile(UserError):
-    """A file that is not what it says, or not what was written: ``path``, and ``offset`` in bytes."""
+    """A file that is not what it says, or not what was written: ``path``, ``offset`` in bytes, ``what`` is wrong."""
 
     def __init__(self, path: object, offset: int, what: str) -> None:
         super().__init__(f"{path}: at byte {offset}: {what}")
         self.path = path
         self.offset = offset
+        self.what = what
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,6 +71,43 @@ def table(tensors: Mapping[str, tuple[str, Shape]]) -> bytes:
     text = json.dumps(rows, separators=(",", ":")).encode()
     text += b" " * (-len(text) % LENGTH_BYTES)
     return len(text).to_bytes(LENGTH_BYTES, "little") + text
+
+
+def aligned(tensors: Mapping[str, tuple[str, Shape]]) -> dict[str, tuple[str, Shape]]:
+    """The same tensors, larger items first: in this order each starts at a multiple of its item's size."""
+    return dict(sorted(tensors.items(), key=lambda item: -ITEM_BYTES[CODES[item[1][0]]]))
+
+
+def chunks(tensors: Mapping[str, tuple[str, Shape]],
+           value: Callable[[str], np.ndarray]) -> Iterator[bytes | memoryview]:
+    """The bytes of a file: its table, then each tensor, whose value is asked for when its turn has come."""
+    yield table(tensors)
+    for name in tensors:
+        yield np.ascontiguousarray(value(name)).reshape(-1).view(np.uint8).data
+
+
+def write_arrays(path: str | Path, arrays: Mapping[str, np.ndarray]) -> None:
+    """Write a file of arrays, larger items first and then by name.
+
+    Raises UserError, before there is a file, for a type that the format does not have; and OSError.
+    """
+    for name, array in arrays.items():
+        if array.dtype.name not in CODES:
+            raise UserError(f"{name} is {array.dtype.name}, and a safetensors file has {', '.join(CODES)}")
+    tensors = aligned({name: (arrays[name].dtype.name, arrays[name].shape) for name in sorted(arrays)})
+    with open(path, "wb") as file:
+        # NumPy's name of a type does not tell in which order its bytes are.
+        for chunk in chunks(tensors, lambda name: arrays[name].astype(tensors[name][0], copy=False)):
+            file.write(chunk)
+
+
+def read_arrays(path: str | Path) -> dict[str, np.ndarray]:
+    """The arrays of a file by name. Raises CorruptFile and OSError."""
+    with open(path, "rb") as file:
+        entries = read_table(file, path, os.fstat(file.fileno()).st_size)
+        # They lie one after the other, and the first of them is next.
+        return {name: np.fromfile(file, entry.dtype, prod(entry.shape)).reshape(entry.shape)
+                for name, entry in entries.items()}
 
 
 def read_table(file: BinaryIO, path: object, file_bytes: int) -> dict[str, Entry]:

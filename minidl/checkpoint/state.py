@@ -39,7 +39,7 @@ def tensors_of(model: Module, optimizer: Optimizer) -> dict[str, Tensor]:
 
 
 def documents_of(runtime: Runtime, fixed: Fixed) -> dict[str, str]:
-    """Everything else, as documents for ``Store.save``."""
+    """Everything else that a training has to remember, as documents for ``Store.save``."""
     documents = {}
     plans = []
     for number, (trace, plan) in enumerate(_measured(runtime)):
@@ -53,7 +53,7 @@ def documents_of(runtime: Runtime, fixed: Fixed) -> dict[str, str]:
 
 def _measured(runtime: Runtime) -> list[tuple[Trace, Plan]]:
     """What the runtime knows of its iterations: each sequence's trace, and the best plan for it so far."""
-    guide = runtime.executor.guide
+    guide = runtime.guide
     return [] if guide is None else [(entry.trace, replace(entry.plan.best or entry.plan, round=entry.plan.round))
                                      for entry in guide.entries]
 
@@ -61,7 +61,7 @@ def _measured(runtime: Runtime) -> list[tuple[Trace, Plan]]:
 def _setting(runtime: Runtime) -> dict[str, str | int]:
     """What a plan is made for."""
     return {"device": runtime.device.name, "policy": runtime.policy.name, "budget_bytes": runtime.budget_bytes,
-            "host_bytes": runtime.memory.allocator.host.capacity}
+            "host_bytes": runtime.host_bytes}
 
 
 def restore(checkpoint: Checkpoint, runtime: Runtime, model: Module, optimizer: Optimizer, fixed: Fixed) -> None:
@@ -86,8 +86,8 @@ def restore(checkpoint: Checkpoint, runtime: Runtime, model: Module, optimizer: 
             upload_(tensor, checkpoint.array(name))
     runtime.counters.clear()
     runtime.counters.update(counters)
-    if runtime.executor.guide is not None and state.get("setting") == _setting(runtime):
-        runtime.executor.guide.recall(measured)
+    if runtime.guide is not None and state.get("setting") == _setting(runtime):
+        runtime.guide.recall(measured)
 
 
 def _are_counts(counters: dict[str, Any]) -> bool:

@@ -14,7 +14,7 @@ from __future__ import annotations
 import json
 import os
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from hashlib import sha256
 from pathlib import Path
@@ -31,7 +31,7 @@ from minidl.checkpoint.durable import (
     sync_folder,
     write_file,
 )
-from minidl.checkpoint.safetensors import CODES, ITEM_BYTES, CorruptFile, Entry, parse_object, read_table, table
+from minidl.checkpoint.safetensors import CorruptFile, Entry, aligned, chunks, parse_object, read_table
 from minidl.errors import UserError
 from minidl.meta import DType, Shape
 
@@ -46,17 +46,20 @@ class Source(Protocol):
     """What is saved of a tensor."""
 
     @property
-    def shape(self) -> Shape: ...
+    def shape(self) -> Shape:
+        """The sizes of its dimensions."""
 
     @property
-    def dtype(self) -> DType: ...
+    def dtype(self) -> DType:
+        """The type of its elements."""
 
-    def numpy(self) -> np.ndarray: ...
+    def numpy(self) -> np.ndarray:
+        """Its value on the host; asked for when it is written."""
 
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """One that has been read and found to be as it was written. Its tensors are read when they are asked for."""
+    """A checkpoint that was read and found to be as it was written. Its tensors are read when they are asked for."""
 
     path: Path
     step: int
@@ -95,6 +98,7 @@ class Store:
         return sorted(int(match[1]) for match in found if match)
 
     def path(self, step: int) -> Path:
+        """The folder of the checkpoint after a step, whether it is there or not."""
         return self.folder / f"step-{step:08}"
 
     def save(self, step: int, tensors: Mapping[str, Source], documents: Mapping[str, str]) -> Path:
@@ -123,16 +127,9 @@ class Store:
 
 
 def _fill(folder: Path, tensors: Mapping[str, Source], documents: Mapping[str, str]) -> None:
-    names = sorted(tensors, key=lambda name: -ITEM_BYTES[CODES[tensors[name].dtype.name]])  # so that all are aligned
-    head = table({name: (tensors[name].dtype.name, tensors[name].shape) for name in names})
-
-    def chunks() -> Iterator[bytes | memoryview]:
-        yield head
-        for name in names:
-            yield np.ascontiguousarray(tensors[name].numpy()).reshape(-1).view(np.uint8).data
-
-    rows = [_row(TENSORS, name, piece)
-            for name, piece in zip(["", *names], write_file(folder / TENSORS, chunks()), strict=True)]
+    listed = aligned({name: (tensor.dtype.name, tensor.shape) for name, tensor in tensors.items()})
+    pieces = write_file(folder / TENSORS, chunks(listed, lambda name: tensors[name].numpy()))
+    rows = [_row(TENSORS, name, piece) for name, piece in zip(["", *listed], pieces, strict=True)]
     for name, text in documents.items():
         rows += [_row(name, "", piece) for piece in write_file(folder / name, [text.encode()])]
     body = f'{{"format": "{FORMAT}", "version": {VERSION},\n"pieces": [\n' + ",\n".join(rows) + "],\n"

@@ -28,19 +28,22 @@ class Batch:
 
     @property
     def nbytes(self) -> int:
-        """Host memory that the arrays take, or would take."""
+        """Bytes of host memory that the arrays take, or would take."""
         elements = int(np.prod(self.input_shape)) * 4 + int(np.prod(self.label_shape)) * 8
         return self.size * elements
 
     def upload(self, runtime: Runtime) -> tuple[Tensor, Tensor]:
-        """Images [N, C, H, W], as activations are, and labels [N, *label_shape]: two operations. OutOfMemory."""
+        """Upload images [N, C, H, W], of the type of activations, and labels [N, *label_shape]: two operations.
+
+        Raises OutOfMemory.
+        """
         images = runtime.tensor(self.images, shape=(self.size, *self.input_shape),
                                 dtype=runtime.precision.activations)
         labels = runtime.tensor(self.labels, shape=(self.size, *self.label_shape), dtype=int64)
         return images, labels
 
     def split(self, parts: int) -> list["Batch"]:
-        """Equal parts, in order; ``size`` must be a multiple of their number."""
+        """Cut the batch into equal parts, in order; ``size`` must be a multiple of their number."""
         return [Batch(self.size // parts, self.input_shape, None if self.images is None else self.images[piece],
                       None if self.labels is None else self.labels[piece], self.label_shape)
                 for piece in _pieces(self.size, parts)]
@@ -66,18 +69,18 @@ class TextBatch:
 
     @property
     def nbytes(self) -> int:
-        """Host memory that the arrays take, or would take."""
+        """Bytes of host memory that the arrays take, or would take."""
         return self.size * (20 * self.length + 16 * self.predictions + 8)
 
     def upload(self, runtime: Runtime) -> tuple[Tensor, ...]:
-        """All six on the device, an operation each. Raises OutOfMemory."""
+        """Upload all six arrays, with an operation each. Raises OutOfMemory."""
         tokens, predicted = (self.size, self.length), (self.size, self.predictions)
         shapes = tokens, tokens, tokens, predicted, predicted, (self.size,)
         return tuple(runtime.tensor(array, shape=shape, dtype=float32 if name == "attention_mask" else int64)
                      for (name, array), shape in zip(self._arrays(), shapes, strict=True))
 
     def split(self, parts: int) -> list["TextBatch"]:
-        """Equal parts, in order; ``size`` must be a multiple of their number."""
+        """Cut the batch into equal parts, in order; ``size`` must be a multiple of their number."""
         return [TextBatch(self.size // parts, self.length, self.predictions,
                           **{name: None if array is None else array[piece] for name, array in self._arrays()})
                 for piece in _pieces(self.size, parts)]

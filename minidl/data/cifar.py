@@ -12,8 +12,7 @@ from pathlib import Path
 import numpy as np
 
 from minidl.data.batch import Batch, ImageShape
-from minidl.data.dataset import Chosen, in_order, once
-from minidl.data.feed import Feed
+from minidl.data.dataset import Chosen, ImageSet, in_order, once
 from minidl.data.source import BadFile, BadFiles
 from minidl.errors import UserError
 
@@ -26,15 +25,12 @@ MEAN = np.array([0.4914, 0.4822, 0.4465], np.float32)[:, None, None]
 DEVIATION = np.array([0.2470, 0.2435, 0.2616], np.float32)[:, None, None]
 
 
-class Cifar10:
+class Cifar10(ImageSet):
     """The images of a folder. Raises BadFile for a file of another length, or a record of another class; skipped, a
     file counts for nothing and a record is left out."""
 
     input_shape: ImageShape = (CHANNELS, SIDE, SIDE)
-    label_shape: tuple[int, ...] = ()
     num_classes = CLASSES
-    real = True
-    feed: Feed | None = None
 
     def __init__(self, root: Path, bad: BadFiles) -> None:
         self.class_names = _names(root / NAMES)
@@ -42,23 +38,10 @@ class Cifar10:
         self._test = _records([root / TEST] if (root / TEST).exists() else [], bad)
         if not len(self._train[1]):
             raise UserError(f"{root}: there are no records of CIFAR-10 to train on in it")
-
-    @property
-    def train_size(self) -> int:
-        """Images to train on."""
-        return len(self._train[1])
-
-    @property
-    def described(self) -> str:
-        """For people."""
-        return f"{len(self._train[1])} images to train on, {len(self._test[1])} to test with, {CLASSES} classes"
-
-    def shapes(self, batch: int) -> Batch:
-        """A batch without values."""
-        return Batch(batch, self.input_shape)
+        self.train_size, self.test_size = len(self._train[1]), len(self._test[1])
 
     def batches(self, batch: int, *, seed: int = 0, skip: int = 0) -> Generator[Batch, None, None]:
-        """See Data."""
+        """Batches to train on, without end, as Data describes them."""
         for chosen in in_order(self.train_size, batch, seed=seed, skip=skip):
             random = np.random.default_rng([seed, chosen.epoch, int(chosen.examples[0])])
             images, labels = _take(self._train, chosen)
@@ -66,7 +49,7 @@ class Cifar10:
 
     def test_batches(self, batch: int) -> Iterator[Batch]:
         """Every test image once, as it is; the last batch may be smaller."""
-        for chosen in once(len(self._test[1]), batch):
+        for chosen in once(self.test_size, batch):
             images, labels = _take(self._test, chosen)
             yield Batch(len(labels), self.input_shape, _normalised(images), labels)
 

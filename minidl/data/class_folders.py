@@ -38,12 +38,15 @@ class ClassFolders:
         return len(self._paths)
 
     def name(self, example: int) -> str:
+        """The path of an image."""
         return str(self._paths[example])
 
     def image(self, example: int) -> bytes:
+        """The bytes of an image's file. Raises BadFile."""
         return read_image(self._paths[example])
 
     def mask(self, example: int) -> bytes:
+        """Never asked for: these images have classes."""
         raise AssertionError("folders of classes have no masks")
 
 

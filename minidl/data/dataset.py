@@ -12,7 +12,7 @@ from typing import Protocol
 
 import numpy as np
 
-from minidl.data.batch import AnyBatch, ImageShape
+from minidl.data.batch import AnyBatch, Batch, ImageShape
 from minidl.data.feed import Feed
 
 HELD_OUT = 0.1  # of a data set that comes without test examples of its own
@@ -26,7 +26,6 @@ class Data(Protocol):
     label_shape    of the labels of one example: () or (H, W)
     num_classes    0 where there are none
     class_names    their names, if the data has any
-    train_size     examples to train on; None: there is no end to them
     real           whether there is something to learn from it
     feed           how its batches keep up with the steps; None where they are at hand
     """
@@ -39,14 +38,15 @@ class Data(Protocol):
     feed: Feed | None
 
     @property
-    def train_size(self) -> int | None: ...
+    def train_size(self) -> int | None:
+        """How many examples there are to train on; None: there is no end to them."""
 
     @property
     def described(self) -> str:
-        """For people: how much there is of it."""
+        """How much there is of it, for people."""
 
     def shapes(self, batch: int) -> AnyBatch:
-        """A batch without values."""
+        """A batch of that many examples, without values."""
 
     def batches(self, batch: int, *, seed: int = 0, skip: int = 0) -> Generator[AnyBatch, None, None]:
         """Batches without end, epoch after epoch, without the first ``skip`` ones; each epoch in an order of its own.
@@ -56,6 +56,29 @@ class Data(Protocol):
 
     def test_batches(self, batch: int) -> Iterator[AnyBatch]:
         """Every test example once; the last batch may be smaller."""
+
+
+class ImageSet:
+    """What data sets of so many images have in common; Data says what else there is to one."""
+
+    input_shape: ImageShape
+    label_shape: tuple[int, ...] = ()
+    num_classes: int
+    class_names: tuple[str, ...] = ()
+    train_size: int
+    test_size: int
+    real = True
+    feed: Feed | None = None
+
+    @property
+    def described(self) -> str:
+        """How much there is of it, for people."""
+        return (f"{self.train_size} images to train on, {self.test_size} to test with, {self.num_classes} classes"
+                + (" a pixel" if self.label_shape else ""))
+
+    def shapes(self, batch: int) -> Batch:
+        """A batch of that many examples, without values."""
+        return Batch(batch, self.input_shape, label_shape=self.label_shape)
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,9 +8,8 @@ from collections.abc import Generator, Iterator
 
 import numpy as np
 
-from minidl.data.batch import Batch, ImageShape
-from minidl.data.dataset import SPLIT_SEED, in_order
-from minidl.data.feed import Feed
+from minidl.data.batch import Batch
+from minidl.data.dataset import SPLIT_SEED, ImageSet, in_order, once
 from minidl.errors import UserError
 
 SIDE = 8  # pixels
@@ -18,7 +17,7 @@ CLASSES = 10
 TEST_SHARE = 0.2
 
 
-class Digits:
+class Digits(ImageSet):
     """1,438 images to train on and 359 to test with, [1, image_size, image_size], normalised by the training images.
 
     Each pixel becomes a square as large as fits ``image_size``; a border of the background's value makes up the rest.
@@ -27,15 +26,12 @@ class Digits:
 
     num_classes = CLASSES
     class_names = tuple(map(str, range(CLASSES)))
-    label_shape: tuple[int, ...] = ()
-    real = True
-    feed: Feed | None = None
 
     def __init__(self, image_size: int = 32) -> None:
         if image_size < SIDE:
             raise UserError(f"the digits have {SIDE}x{SIDE} pixels: --image-size must be at least {SIDE}, "
                             f"not {image_size}")
-        self.input_shape: ImageShape = (1, image_size, image_size)
+        self.input_shape = (1, image_size, image_size)
         images, labels = _read()
         order = np.random.default_rng(SPLIT_SEED).permutation(len(images))
         test, train = np.split(order, [int(TEST_SHARE * len(images))])
@@ -43,36 +39,19 @@ class Digits:
         images = _enlarge((images - mean) / deviation, image_size).astype(np.float32)
         self._train = images[train], labels[train]
         self._test = images[test], labels[test]
-
-    @property
-    def train_size(self) -> int:
-        """Images to train on."""
-        return len(self._train[0])
-
-    @property
-    def described(self) -> str:
-        """For people."""
-        return f"{len(self._train[0])} images to train on, {len(self._test[0])} to test with, {CLASSES} classes"
-
-    def shapes(self, batch: int) -> Batch:
-        """A batch without values."""
-        return Batch(batch, self.input_shape)
+        self.train_size, self.test_size = len(train), len(test)
 
     def batches(self, batch: int, *, seed: int = 0, skip: int = 0) -> Generator[Batch, None, None]:
-        """Epoch after epoch, each in an order of its own that follows from the seed; without the first ``skip`` ones.
-
-        What is left of an epoch when it holds no whole batch is skipped, so that every step has the same shapes.
-        """
+        """Batches to train on, without end, as Data describes them."""
         images, labels = self._train
-        for chosen in in_order(len(images), batch, seed=seed, skip=skip):
+        for chosen in in_order(self.train_size, batch, seed=seed, skip=skip):
             yield Batch(batch, self.input_shape, images[chosen.examples], labels[chosen.examples])
 
     def test_batches(self, batch: int) -> Iterator[Batch]:
         """Every test image once; the last batch may be smaller."""
         images, labels = self._test
-        for start in range(0, len(images), batch):
-            chosen = slice(start, start + batch)
-            yield Batch(len(labels[chosen]), self.input_shape, images[chosen], labels[chosen])
+        for chosen in once(self.test_size, batch):
+            yield Batch(len(chosen.examples), self.input_shape, images[chosen.examples], labels[chosen.examples])
 
 
 def _read() -> tuple[np.ndarray, np.ndarray]:

@@ -56,7 +56,7 @@ class Feed:
         return self.made * self.workers / self.busy_seconds if self.busy_seconds else None
 
     def run(self, jobs: Iterator[Job[B]]) -> Iterator[B]:
-        """The batches, in order. To be closed, or used up: then no thread is left."""
+        """Make the batches of some jobs, in order. To be closed, or used up: then no thread is left."""
         pool = ThreadPoolExecutor(self.workers, thread_name_prefix="data")
         waiting: deque[tuple[Job[B], list[Future[None]]]] = deque()
         try:

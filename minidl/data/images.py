@@ -7,8 +7,8 @@ from functools import partial
 
 import numpy as np
 
-from minidl.data.batch import Batch, ImageShape
-from minidl.data.dataset import Chosen, held_out, in_order, once
+from minidl.data.batch import Batch
+from minidl.data.dataset import Chosen, ImageSet, held_out, in_order, once
 from minidl.data.feed import Feed, Job
 from minidl.data.pixels import central_view, classes_of, decode, pixels, random_view, whole
 from minidl.data.source import BadFile, BadFiles, Source
@@ -28,7 +28,7 @@ class Part:
         return len(self.examples)
 
 
-class Images:
+class Images(ImageSet):
     """Images [channels, size, size], normalised, with a class each or one a pixel.
 
     train, test   where they come from; ``test`` None: a tenth of ``train``, always the same ones, is held out
@@ -38,14 +38,12 @@ class Images:
                   one in training, whatever the threads do; from the test it is left out.
     """
 
-    real = True
-
     def __init__(self, train: Source, test: Source | None, *, size: int, channels: int, num_classes: int | None,
                  bad: BadFiles, feed: Feed) -> None:
-        self.input_shape: ImageShape = (channels, size, size)
-        self.label_shape: tuple[int, ...] = (size, size) if train.labels is None else ()
+        self.input_shape = (channels, size, size)
+        self.label_shape = (size, size) if train.labels is None else ()
         self.class_names = train.class_names
-        self.feed: Feed | None = feed
+        self.feed = feed
         self._bad = bad
         self._feed = feed
         if test is None:
@@ -53,6 +51,7 @@ class Images:
             self._train, self._test = Part(train, learnt), Part(train, tested)
         else:
             self._train, self._test = Part(train, np.arange(len(train))), Part(test, np.arange(len(test)))
+        self.train_size, self.test_size = len(self._train), len(self._test)
         self.num_classes = self._count_classes(num_classes)
 
     def _count_classes(self, wanted: int | None) -> int:
@@ -71,29 +70,17 @@ class Images:
                                                                       f"{wanted} (0 to {wanted - 1})"))
         return wanted
 
-    @property
-    def train_size(self) -> int:
-        """Images to train on."""
-        return len(self._train)
-
-    @property
-    def described(self) -> str:
-        """For people."""
-        return (f"{len(self._train)} images to train on, {len(self._test)} to test with, {self.num_classes} classes"
-                + (" a pixel" if self.label_shape else ""))
-
-    def shapes(self, batch: int) -> Batch:
-        """A batch without values."""
-        return Batch(batch, self.input_shape, label_shape=self.label_shape)
-
     def batches(self, batch: int, *, seed: int = 0, skip: int = 0) -> Generator[Batch, None, None]:
-        """See Data. Raises BadFile when a batch is due that has a broken image."""
-        chosen = in_order(len(self._train), batch, seed=seed, skip=skip)
+        """Batches to train on, without end, as Data describes them.
+
+        Raises BadFile when a batch is due that has a broken image.
+        """
+        chosen = in_order(self.train_size, batch, seed=seed, skip=skip)
         yield from self._feed.run(self._job(self._train, some, seed) for some in chosen)
 
     def test_batches(self, batch: int) -> Iterator[Batch]:
         """Every test image once, its middle (with masks all of it); without broken ones, if they are skipped."""
-        jobs = (self._job(self._test, some, None) for some in once(len(self._test), batch))
+        jobs = (self._job(self._test, some, None) for some in once(self.test_size, batch))
         return (made for made in self._feed.run(jobs) if made.size)
 
     def _job(self, part: Part, chosen: Chosen, seed: int | None) -> Job[Batch]:

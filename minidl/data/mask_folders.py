@@ -36,12 +36,15 @@ class MaskFolders:
         return len(self._pairs)
 
     def name(self, example: int) -> str:
+        """The path of an image; its mask has none of its own."""
         return str(self._pairs[example][0])
 
     def image(self, example: int) -> bytes:
+        """The bytes of an image's file. Raises BadFile."""
         return read_image(self._pairs[example][0])
 
     def mask(self, example: int) -> bytes:
+        """The bytes of its mask's file. Raises BadFile."""
         return read_image(self._pairs[example][1])
 
 

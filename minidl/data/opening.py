@@ -57,7 +57,7 @@ class WantedText:
 
 
 def open_images(path: Path, wanted: WantedImages, *, bad: BadFiles, feed: Feed) -> Data:
-    """Images with what they are. Raises UserError; BadFile, which is one, names what is broken."""
+    """The data set of images that lies at a path. Raises UserError; BadFile, which is one, names what is broken."""
     _require(path)
     cifar = next((folder for folder in (path, path / CIFAR_FOLDER) if any(folder.glob(TRAIN))), None)
     if cifar is not None and not wanted.pixel_labels:
@@ -81,7 +81,7 @@ def open_images(path: Path, wanted: WantedImages, *, bad: BadFiles, feed: Feed) 
 
 
 def open_text(path: Path, wanted: WantedText, *, bad: BadFiles, feed: Feed) -> Sentences:
-    """Sentences. Raises UserError; BadFile, which is one, names what is broken."""
+    """The text that lies at a path. Raises UserError; BadFile, which is one, names what is broken."""
     _require(path)
     paths = sorted(path.glob("*" + TEXT)) if path.is_dir() else [path]
     if not paths or any(not file.is_file() for file in paths):

@@ -38,7 +38,7 @@ class View:
 
 
 def random_view(width: int, height: int, random: np.random.Generator, *, least: float = 0.08) -> View:
-    """A part with ``least`` to 1 of the area, 3:4 to 4:3, anywhere; half of them mirrored.
+    """A view of ``least`` to 1 of the area, 3:4 to 4:3, anywhere; half of them mirrored.
 
     Szegedy et al., "Going Deeper with Convolutions", CVPR 2015, section 6. What never fits in ten tries is the middle.
     """
@@ -60,12 +60,12 @@ def central_view(width: int, height: int) -> View:
 
 
 def whole(width: int, height: int) -> View:
-    """All of it."""
+    """The view that shows all of an image."""
     return View(0, 0, width, height)
 
 
 def decode(data: bytes, name: str, *, mode: str | None) -> Any:
-    """Pillow's image, decoded; ``mode`` L or RGB, None: as it is. Raises BadFile, and UserError without Pillow."""
+    """Decode an image, to Pillow's; ``mode`` L or RGB, None: as it is. Raises BadFile, and UserError without Pillow."""
     pillow = _pillow()
     try:
         image = pillow.open(BytesIO(data), formats=FORMATS)

@@ -5,9 +5,8 @@ from collections.abc import Generator, Iterator
 
 import numpy as np
 
-from minidl.data.batch import Batch, ImageShape
-from minidl.data.dataset import in_order, once
-from minidl.data.feed import Feed
+from minidl.data.batch import Batch
+from minidl.data.dataset import ImageSet, in_order, once
 from minidl.errors import UserError
 
 TRAIN, TEST = 1000, 200  # images
@@ -17,7 +16,7 @@ NOISE = 0.3  # standard deviation; shapes are 1 brighter or darker than the grou
 DATA_SEED = 2015
 
 
-class Shapes:
+class Shapes(ImageSet):
     """1,000 images to train on and 200 to test with, [1, image_size, image_size]; three classes a pixel.
 
     What lies in front hides what lies behind. Discs are as bright as boxes are: only the outline tells them apart.
@@ -26,31 +25,16 @@ class Shapes:
 
     num_classes = 3
     class_names: tuple[str, ...] = ("ground", "disc", "box")
-    real = True
-    feed: Feed | None = None
+    train_size, test_size = TRAIN, TEST
 
     def __init__(self, image_size: int = 64) -> None:
         if image_size < LEAST_SIDE:
             raise UserError(f"--image-size must be at least {LEAST_SIDE} for shapes, not {image_size}")
-        self.input_shape: ImageShape = (1, image_size, image_size)
-        self.label_shape: tuple[int, ...] = (image_size, image_size)
-
-    @property
-    def train_size(self) -> int:
-        """Images to train on."""
-        return TRAIN
-
-    @property
-    def described(self) -> str:
-        """For people."""
-        return f"{TRAIN} images to train on, {TEST} to test with, {len(self.class_names)} classes a pixel"
-
-    def shapes(self, batch: int) -> Batch:
-        """A batch without values."""
-        return Batch(batch, self.input_shape, label_shape=self.label_shape)
+        self.input_shape = (1, image_size, image_size)
+        self.label_shape = (image_size, image_size)
 
     def batches(self, batch: int, *, seed: int = 0, skip: int = 0) -> Generator[Batch, None, None]:
-        """See Data."""
+        """Batches to train on, without end, as Data describes them."""
         return (self._batch(chosen.examples) for chosen in in_order(TRAIN, batch, seed=seed, skip=skip))
 
     def test_batches(self, batch: int) -> Iterator[Batch]:

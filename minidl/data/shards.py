@@ -19,7 +19,7 @@ _LONGEST_HEADER = 1 << 20  # bytes; of a name, or of what is told about a member
 
 
 def read_shards(paths: Sequence[Path], bad: BadFiles) -> Packed:
-    """All samples of the shards, in their order. Of a broken one those before the damage count, if it is skipped.
+    """Index all samples of the shards, in their order. Of a broken one those before the damage count, if it is skipped.
 
     Raises BadFile, with the shard and the sample, if one is cut off or damaged, or if a sample has no image, several,
     or no class. Raises UserError if there are no samples.

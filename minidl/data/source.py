@@ -26,7 +26,7 @@ class BadFile(UserError):
 
 
 class BadFiles:
-    """What is done about them: the first ends the run, or all are left out, counted and named at the end."""
+    """What is done about broken files: the first ends the run, or all are left out, counted and named at the end."""
 
     def __init__(self, *, skip: bool = False) -> None:
         self.skip = skip
@@ -34,7 +34,7 @@ class BadFiles:
         self._lock = Lock()
 
     def note(self, error: BadFile) -> None:
-        """Raises it, unless bad files are skipped."""
+        """Count a broken file if they are skipped; else raise the error."""
         if not self.skip:
             raise error
         with self._lock:
@@ -48,7 +48,10 @@ class BadFiles:
 
     @property
     def messages(self) -> list[str]:
-        """One a file, by its name (threads find them in any order); what is no text in a name is shown as bytes."""
+        """A message for each file, in the order of their names, as threads find them in any.
+
+        What is no text in a name is shown as bytes.
+        """
         return [self._found[name].encode(errors="backslashreplace").decode() for name in sorted(self._found)]
 
 
@@ -65,13 +68,13 @@ class Source(Protocol):
     def __len__(self) -> int: ...
 
     def name(self, example: int) -> str:
-        """For people: which file, and which part of it."""
+        """The file that an image is in, and which part of it, for people."""
 
     def image(self, example: int) -> bytes:
-        """As it is stored. Raises BadFile."""
+        """The bytes of an encoded image. Raises BadFile."""
 
     def mask(self, example: int) -> bytes:
-        """As it is stored, an image of classes. Raises BadFile."""
+        """The bytes of its mask, an encoded image of classes. Raises BadFile."""
 
 
 class Descriptor:
@@ -83,7 +86,7 @@ class Descriptor:
 
     @classmethod
     def open(cls, path: Path) -> "Descriptor":
-        """To read. Raises BadFile if it is no file that could be read at once."""
+        """Open a file to read. Raises BadFile if it is none that could be read at once."""
         try:
             opened = cls(_without_waiting(str(path), os.O_RDONLY))
         except OSError as error:
@@ -93,7 +96,7 @@ class Descriptor:
         return opened
 
     def read(self, nbytes: int, offset: int) -> bytes:
-        """Fewer bytes at the end of the file, none behind it."""
+        """That many bytes from an offset; fewer at the end of the file, none behind it."""
         return os.pread(self.number, max(0, min(nbytes, self.nbytes - offset)), offset)
 
     def __del__(self) -> None:
@@ -123,9 +126,11 @@ class Packed:
         return len(self._extents)
 
     def name(self, example: int) -> str:
+        """The file that an image lies in, and what it is called there."""
         return self._extents[example].name
 
     def image(self, example: int) -> bytes:
+        """The bytes of an image. Raises BadFile if the file has become shorter."""
         extent = self._extents[example]
         data = extent.file.read(extent.nbytes, extent.offset)
         if len(data) != extent.nbytes:
@@ -133,6 +138,7 @@ class Packed:
         return data
 
     def mask(self, example: int) -> bytes:
+        """Never asked for: these images have classes."""
         raise AssertionError("packed images have classes, not masks")
 
 
@@ -148,7 +154,7 @@ def read_image(path: Path) -> bytes:
 
 
 def is_image(name: str) -> bool:
-    """By its suffix; hidden files are none."""
+    """Whether a file is an image, by its suffix; hidden files are none."""
     return name.lower().endswith(IMAGE_SUFFIXES) and not name.startswith(".")
 
 

@@ -27,15 +27,15 @@ class Synthetic:
 
     @property
     def train_size(self) -> None:
-        """There is no end to it."""
+        """None, as there is no end to it."""
 
     @property
     def described(self) -> str:
-        """For people."""
+        """How much there is of it, for people."""
         return "one batch of noise"
 
     def shapes(self, batch: int) -> Batch:
-        """A batch without values."""
+        """A batch of that many examples, without values."""
         return Batch(batch, self.input_shape, label_shape=self.label_shape)
 
     def batches(self, batch: int, *, seed: int = 0, skip: int = 0) -> Generator[Batch, None, None]:
@@ -49,5 +49,5 @@ class Synthetic:
             yield data
 
     def test_batches(self, batch: int) -> Iterator[Batch]:
-        """None: there is nothing to be right about."""
+        """No batches: there is nothing to be right about."""
         return iter(())

@@ -1,13 +1,12 @@
-"""Devices: numerics x clock, behind one set of verbs (``device.Device``)."""
+"""Devices: numerics x clock, behind one set of verbs (``contract.Device``)."""
 
-from minidl.device import profiles
-from minidl.device.device import Device, DryDevice
+from minidl.device import profiles, sim
+from minidl.device.contract import Device
 from minidl.device.precision import DEFAULT, precision_of
 from minidl.errors import UserError
 
 
-def create(name: str, *, poisoned: bool = False, precision: str = DEFAULT,
-           cupti: bool = False) -> Device:
+def create(name: str, *, poisoned: bool = False, precision: str = DEFAULT, cupti: bool = False) -> Device:
     """The device of a name. Raises UserError.
 
     "cpu" or "cpu:threads" (numbers on worker threads and the wall clock; the link is measured now),
@@ -24,33 +23,14 @@ def create(name: str, *, poisoned: bool = False, precision: str = DEFAULT,
     chosen = precision_of(precision)
     if cupti and name.split(":")[0] != "cuda":
         raise UserError(f"{name}: CUPTI times kernels on a GPU only (device cuda)")
-    # Kernels are loaded only when numbers are wanted.
-    if name == "cpu:virtual":
-        from minidl.device.cpu import CpuDevice
+    # Each kind of device is loaded only when it is wanted: a simulation needs no kernels.
+    if name in ("cpu", "cpu:threads", "cpu:virtual") or name.startswith("cpu:") and name.endswith(".json"):
+        from minidl.device import cpu
 
-        return CpuDevice(name, profiles.get("cpu"), poisoned=poisoned)
-    if name in ("cpu", "cpu:threads") or name.startswith("cpu:") and name.endswith(".json"):
-        from minidl.device.link import with_measured_link
-        from minidl.device.threads import ThreadedCpuDevice
-
-        measured = profiles.load(name[4:]) if name.endswith(".json") else with_measured_link(profiles.get("cpu"))
-        return ThreadedCpuDevice(name, measured, poisoned=poisoned)
+        return cpu.create(name, poisoned=poisoned)
     if name.startswith("sim:"):
         profile = profiles.load(name[4:]) if name.endswith(".json") else profiles.get(name[4:])
-        profile = profile if chosen.tf32 else profiles.without_tf32(profile)
-        if profile.rates and profile.rates_of == "cuda":
-            from minidl.device.cuda.measured import MeasuredCuda
-
-            return MeasuredCuda(name, profile)
-        if profile.rates:
-            from minidl.device.fitted import SimulatedCpu
-
-            return SimulatedCpu(name, profile)
-        if profile.cudnn_plans:
-            from minidl.device.cuda.simulated import SimulatedCuda
-
-            return SimulatedCuda(name, profile)
-        return Device(name, profile)
+        return sim.create(name, profile if chosen.tf32 else profiles.without_tf32(profile))
     if name == "cuda" or name.startswith("cuda:"):
         if poisoned:
             raise UserError(f"{name}: freed memory can be poisoned on the CPU only")
@@ -62,4 +42,4 @@ def create(name: str, *, poisoned: bool = False, precision: str = DEFAULT,
                     f"{known}")
 
 
-__all__ = ["Device", "DryDevice", "create"]
+__all__ = ["Device", "create"]

@@ -58,16 +58,18 @@ _pointer = ctypes.PYFUNCTYPE(ctypes.c_void_p, ctypes.c_void_p, ctypes.c_char_p)(
 _given: dict[int, tuple[Any, ...]] = {}  # what a tensor that was given away lives on, by the structure's address
 
 
-@_Deleter
-def _release(managed: int) -> None:
+def _let_go(managed: int) -> None:
+    """Its last user has done with it."""
     _given.pop(managed, None)
 
 
-@_Destructor
 def _forget(capsule: int) -> None:
     """Nobody took it."""
     if _is_valid(capsule, NAME):
-        _release(_pointer(capsule, NAME))
+        _let_go(_pointer(capsule, NAME))
+
+
+_release, _forgotten = _Deleter(_let_go), _Destructor(_forget)  # as C calls them
 
 
 class Bfloat16:
@@ -97,7 +99,7 @@ class Bfloat16:
                            None, _release)
         address = ctypes.addressof(managed)
         _given[address] = managed, shape, strides, self._owner
-        return _api.PyCapsule_New(address, NAME, _forget)
+        return _api.PyCapsule_New(address, NAME, _forgotten)
 
 
 def of_host(values: np.ndarray) -> Bfloat16:

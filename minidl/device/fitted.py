@@ -1,4 +1,4 @@
-"""Time of one call on a CPU that was measured: a sum of terms of its work, each with a fitted rate.
+"""Time of one call on a machine that was measured: a sum of terms of its work, each with a fitted rate.
 
     seconds = sum over terms of rate[term] * amount[term]
 
@@ -9,19 +9,16 @@
     weights    elements of a product's smaller factor, once for each image or head: what many small products read again
 
 A product of M x K by K x N spends its time on 2MKN operations and on its three operands, so these terms also say how
-far a shape stays from the peak. Rates differ by operation, algorithm and, for convolutions, window and stride. Where
-nothing was measured, the roofline of ``cost_model`` stands in. Knows shapes and profiles; runs nothing.
+far a shape stays from the peak. Rates differ by operation, algorithm and, for convolutions, window and stride. Knows
+shapes and profiles; runs nothing.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from minidl.device.cost_model import kernel_seconds
-from minidl.device.device import Device
 from minidl.device.profiles import Profile
-from minidl.kernels.cpu import ALGORITHMS
 from minidl.kernels.roles import ROLES
-from minidl.meta import Algorithm, Cost, Meta
+from minidl.meta import Cost, Meta
 
 NEAR_BYTES = 8 * 2**20  # what a call finds in a cache that others share with it
 Terms = dict[str, float]
@@ -66,30 +63,6 @@ def call_seconds(profile: Profile, op_name: str, algorithm: str, inputs: Sequenc
             amounts = terms(op_name, inputs, outputs, attrs, cost)
             return max(profile.kernel_floor_s, sum(rate * amounts.get(term, 0.0) for term, rate in rates.items()))
     return None
-
-
-def cpu_algorithms(profile: Profile, op_name: str, inputs: Sequence[Meta], outputs: Sequence[Meta],
-                   attrs: dict[str, Any], cost: Cost) -> tuple[Algorithm, ...]:
-    """The ways to run a call on the CPU. What was not measured is scaled from what was, or taken from the roofline."""
-    variants = ALGORITHMS.get(op_name)
-    if variants is None:
-        seconds = call_seconds(profile, op_name, "", inputs, outputs, attrs, cost)
-        return (Algorithm("", kernel_seconds(profile, cost.kind, cost.flops, cost.nbytes) if seconds is None
-                          else seconds),)
-    known = {v.name: call_seconds(profile, op_name, v.name, inputs, outputs, attrs, cost) for v in variants}
-    # Seconds of a variant whose relative time is 1.
-    unit = next((seconds / v.relative_time for v in variants if (seconds := known[v.name]) is not None),
-                kernel_seconds(profile, cost.kind, cost.flops, cost.nbytes))
-    return tuple(Algorithm(v.name, v.relative_time * unit if (seconds := known[v.name]) is None else seconds,
-                           v.workspace(inputs, outputs, attrs), v.bits_class) for v in variants)
-
-
-class SimulatedCpu(Device):
-    """Shapes alone on the virtual clock, with the algorithms and the workspaces of the CPU's kernels."""
-
-    def algorithms(self, op_name: str, inputs: Sequence[Meta], outputs: Sequence[Meta], attrs: dict[str, Any],
-                   cost: Cost) -> tuple[Algorithm, ...]:
-        return cpu_algorithms(self.profile, op_name, inputs, outputs, attrs, cost)
 
 
 def _window(op_name: str, inputs: Sequence[Meta], outputs: Sequence[Meta]) -> tuple[Meta, Meta, Meta] | None:

@@ -1,1 +1,1 @@
-"""Numerics only: how each operation is computed, on which kind of device. Knows no budget, policy or clock."""
+"""Numerics only: how each operation is computed, on which kind of device."""

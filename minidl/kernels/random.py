@@ -1,4 +1,4 @@
-"""Counter-based random bits: a function of (seed, position) and of nothing else. Knows no arrays and no device.
+"""Counter-based random bits: a function of (seed, position) and of nothing else.
 
 The same formula serves Python integers, NumPy uint32 arrays, Numba and CUDA. The masks keep wider integers within
 32 bits and change nothing where wrap-around is built in (NumPy *arrays*; its scalars would warn, so pass plain
@@ -29,7 +29,7 @@ def random_bits(key: Any, position: Any) -> Any:
 
 def fold_seed(seed: int) -> int:
     """The 32-bit key of a seed of any size (not negative); neighbouring seeds get unrelated keys."""
-    key = random_bits(0, seed & MASK)
+    key: int = random_bits(0, seed & MASK)
     while seed := seed >> 32:
         key = random_bits(key, seed & MASK)
     return key

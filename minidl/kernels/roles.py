@@ -1,4 +1,4 @@
-"""Which operations are convolutions, and what each operand of theirs is. Knows names and positions; no arithmetic.
+"""Which operations are convolutions, and what each operand of theirs is.
 
 Whoever chooses or times the ways to run a convolution looks here, so that one more operation is one more line.
 """

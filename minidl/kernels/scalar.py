@@ -1,4 +1,4 @@
-"""Each elementwise formula once, as a plain function of numbers. Knows no arrays, no dtype's name and no device.
+"""Each elementwise formula once, as a plain function of numbers.
 
 A device lifts these functions into its kernels: Numba compiles them as they stand, for the CPU and for CUDA. They
 therefore use comparisons, + - * /, square roots, integers, and each other, and nothing else. Called from Python they
@@ -33,10 +33,12 @@ def typed(value: float, like: Number) -> Number:
 
 # Transcendental functions -------------------------------------------------------------------------------------------
 def exp(x: Number) -> Number:
+    """e to the power of x"""
     return math.exp(x)
 
 
 def tanh(x: Number) -> Number:
+    """Hyperbolic tangent of x"""
     return math.tanh(x)
 
 
@@ -52,26 +54,32 @@ def normal_below(x: Number) -> Number:
 
 # Arithmetic ---------------------------------------------------------------------------------------------------------
 def add(a: Number, b: Number) -> Number:
+    """a + b"""
     return a + b
 
 
 def sub(a: Number, b: Number) -> Number:
+    """a - b"""
     return a - b
 
 
 def mul(a: Number, b: Number) -> Number:
+    """a b"""
     return a * b
 
 
 def div(a: Number, b: Number) -> Number:
+    """a / b"""
     return a / b
 
 
 def neg(x: Number) -> Number:
+    """-x"""
     return -x
 
 
 def sqrt(x: Number) -> Number:
+    """Square root of x"""
     return math.sqrt(x)
 
 
@@ -82,10 +90,12 @@ def sqrt_grad(dy: Number, y: Number) -> Number:
 
 # Activations, and their gradients in terms of what they save --------------------------------------------------------
 def relu(x: Number) -> Number:
+    """max(x, 0); selected, so that NaN stays NaN"""
     return typed(0, x) if x <= ZERO else x
 
 
 def add_relu(a: Number, b: Number) -> Number:
+    """max(a + b, 0)"""
     return relu(a + b)
 
 
@@ -95,6 +105,7 @@ def relu_grad(dy: Number, y: Number) -> Number:
 
 
 def tanh_grad(dy: Number, y: Number) -> Number:
+    """dy (1 - y^2)"""
     return dy * (ONE - y * y)
 
 
@@ -104,6 +115,7 @@ def sigmoid(x: Number) -> Number:
 
 
 def sigmoid_grad(dy: Number, y: Number) -> Number:
+    """dy y (1 - y)"""
     return dy * ((ONE - y) * y)
 
 
@@ -142,6 +154,7 @@ def dropout(x: Number, bits: int, threshold: int, keep_scale: Number) -> Number:
 
 # Optimizer steps of one element: what is written, the parameter first -----------------------------------------------
 def sgd(p: Number, g: Number, lr: Number, weight_decay: Number) -> Number:
+    """p - lr (g + weight_decay p)"""
     return p - lr * (g + weight_decay * p)
 
 

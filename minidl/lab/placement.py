@@ -20,9 +20,10 @@ from dataclasses import dataclass
 from difflib import get_close_matches
 from itertools import pairwise
 
+from minidl.device.clock import NO_MARKS, Extents
 from minidl.errors import OutOfMemory, UserError
-from minidl.memory.arena import NO_MARKS, Arena, Block
-from minidl.memory.host_pool import Extents, HostPool
+from minidl.memory.arena import Arena, Block
+from minidl.memory.host_pool import HostPool
 from minidl.units import format_bytes, parse_bytes
 
 COLUMNS = ["id", "lower", "upper", "size"]

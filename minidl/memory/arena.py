@@ -16,18 +16,8 @@ from collections import deque
 from collections.abc import Callable, Iterator
 from math import fsum, inf
 
+from minidl.device.clock import NO_MARKS, Marks, unite_marks
 from minidl.meta import ALIGNMENT
-
-Marks = tuple[int, int, int]
-"""The last position on the (compute, copy-out, copy-in) stream that used a block."""
-
-NO_MARKS: Marks = (0, 0, 0)
-
-
-def unite_marks(a: Marks, b: Marks) -> Marks:
-    """The elementwise maximum: who waits for it has waited for both."""
-    (a0, a1, a2), (b0, b1, b2) = a, b
-    return (a0 if a0 > b0 else b0, a1 if a1 > b1 else b1, a2 if a2 > b2 else b2)
 
 
 class Block:

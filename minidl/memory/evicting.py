@@ -35,7 +35,7 @@ class Evicting:
         state = self.state
         evictable = self._worth_weighing(pinned, need) if state.policy.weighs_recomputation else self.evictable(pinned)
         host = state.allocator.host
-        pressure = Pressure(need, host.capacity, host.capacity - host.used_bytes, state.device.profile.link_costs)
+        pressure = Pressure(need, host.capacity, host.capacity - host.used_bytes, state.link_costs)
         ranking = state.policy.victims([self._residency(storage) for storage in evictable.values()], pressure)
         return {evictable[tensor_id]: action for tensor_id, action in ranking if tensor_id in evictable}
 

@@ -6,8 +6,7 @@ too few free bytes, never because they are scattered.
 
 from bisect import bisect_right
 
-Extents = tuple[tuple[int, int], ...]
-"""Pieces of host memory, each (offset, nbytes), in the order in which they hold a copy's bytes."""
+from minidl.device.clock import Extents
 
 
 class HostPool:

@@ -175,11 +175,14 @@ class Room:
         text = (f"{op_name}: need {format_bytes(need)} beside {format_bytes(in_use)} in use by it; "
                 f"{format_bytes(arena.free_bytes)} of {format_bytes(arena.capacity)} free, "
                 f"{resident} tensors resident")
-        if not state.policy.moves_tensors:
+        moves = state.policy.moves_tensors
+        host_full = moves and (bool(resident and not alone) or host.used_bytes + need > host.capacity)
+        if not moves:
             text += f"; policy {state.policy.name!r} evicts nothing"
-        elif (resident and not alone) or host.used_bytes + need > host.capacity:
+        elif host_full:
             text += f"; host memory is full ({format_bytes(host.used_bytes)} of {format_bytes(host.capacity)})"
-        return OutOfMemory(text, op=op_name, need_bytes=need + in_use, budget_bytes=arena.capacity)
+        return OutOfMemory(text, op=op_name, need_bytes=need + in_use, budget_bytes=arena.capacity,
+                           host_full=host_full)
 
 
 def in_flight(block: Block) -> bool:

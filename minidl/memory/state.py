@@ -54,6 +54,7 @@ class State:
     orphans     freed while the arena was at work, with whether the record is gone; buried before the next call
     thread      the thread that calls now; a runtime may be made in one and used in another
     guide       follows the plan, where the policy plans
+    link_costs  seconds that copies take, by the device's profile
     """
 
     def __init__(self, device: Device, policy: Policy, tracker: Tracker, budget_bytes: int, host_bytes: int,
@@ -64,11 +65,11 @@ class State:
         self.switches = switches
         self.allocator = Allocator(device, budget_bytes, host_bytes)
         self.arena = self.allocator.arena
+        self.link_costs = device.profile.link_costs
         self.guide: Guide | None = None
         if policy.plans:
-            profile = device.profile
-            self.guide = Guide(policy, profile.link_costs, Limits(self.arena.capacity, host_bytes), switches,
-                               peak_flops=profile.peak_flops, measured_iterations=device.measured_iterations)
+            self.guide = Guide(policy, self.link_costs, Limits(self.arena.capacity, host_bytes), switches,
+                               peak_flops=device.profile.peak_flops, measured_iterations=device.measured_iterations)
         self.residents: dict[weakref.ref[Storage], None] = {}
         self.dropped: dict[weakref.ref[Storage], None] = {}
         self.kept: dict[weakref.ref[Storage], int] = {}

@@ -20,8 +20,8 @@ from minidl.meta import Meta
 from minidl.op import Attrs, Op, Signature
 
 if TYPE_CHECKING:
+    from minidl.device.clock import Extents
     from minidl.memory.arena import Block
-    from minidl.memory.host_pool import Extents
 
 TensorId = int
 

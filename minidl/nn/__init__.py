@@ -1,9 +1,9 @@
 """Layers and the modules that hold them, with the names and the argument order of torch.nn."""
 
 from minidl.nn import init
+from minidl.nn.activations import GELU, ReLU, Sigmoid, Softmax, Tanh
 from minidl.nn.attention import Causal, MultiHeadAttention, attend, causal_mask
-from minidl.nn.layers import (
-    GELU,
+from minidl.nn.images import (
     AdaptiveAvgPool2d,
     AvgPool2d,
     BatchNorm2d,
@@ -11,19 +11,9 @@ from minidl.nn.layers import (
     Conv2d,
     ConvReLU2d,
     ConvTranspose2d,
-    CrossEntropyLoss,
-    Dropout,
-    Embedding,
-    Flatten,
-    Identity,
-    LayerNorm,
-    Linear,
     MaxPool2d,
-    ReLU,
-    Sigmoid,
-    Softmax,
-    Tanh,
 )
+from minidl.nn.layers import CrossEntropyLoss, Dropout, Embedding, Flatten, Identity, LayerNorm, Linear
 from minidl.nn.module import Module, ModuleList, Sequential
 from minidl.nn.precision import lowered
 from minidl.runtime import parameter

@@ -1,4 +1,4 @@
-"""Multi-head self-attention (Vaswani et al. 2017, section 3.2.2). Knows no network; all arithmetic is in minidl.ops."""
+"""Multi-head self-attention (Vaswani et al. 2017, section 3.2.2). All arithmetic is in minidl.ops."""
 
 import numpy as np
 
@@ -33,7 +33,7 @@ class Causal:
         self._mask: Tensor | None = None
 
     def tensor(self, length: int) -> Tensor:
-        """``causal_mask(length)``; the length is always the same."""
+        """``causal_mask(length)``, made at the first call; later calls must have the same length."""
         if self._mask is None:
             self._mask = causal_mask(length)
         return self._mask

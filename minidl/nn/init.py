@@ -1,6 +1,6 @@
 """Initial values, written in place on the device, under seeds that follow from the runtime's own.
 
-Knows fans and gains; nothing of layers. A fan counts the products that are summed into one output (fan_in) or one
+A fan counts the products that are summed into one output (fan_in) or one
 gradient (fan_out): for a weight [out, in, *window], fan_in = in * window and fan_out = out * window.
 """
 
@@ -21,7 +21,10 @@ def fans(tensor: Tensor) -> tuple[int, int]:
 
 
 def gain(nonlinearity: str, a: float = 0.0) -> float:
-    """The factor that keeps the scale of activations constant through a nonlinearity; ``a`` is leaky_relu's slope."""
+    """The factor that keeps the scale of activations constant through a nonlinearity; ``a`` is leaky_relu's slope.
+
+    Raises UserError for a nonlinearity that it has no factor for.
+    """
     gains = {"linear": 1.0, "sigmoid": 1.0, "tanh": 5.0 / 3.0, "relu": sqrt(2.0), "leaky_relu": sqrt(2.0 / (1 + a * a))}
     if nonlinearity not in gains:
         raise UserError(f"no gain is known for {nonlinearity!r}; known are {', '.join(gains)}")
@@ -29,35 +32,46 @@ def gain(nonlinearity: str, a: float = 0.0) -> float:
 
 
 def constant_(tensor: Tensor, value: float) -> None:
-    """Fill with one value."""
+    """Fill a tensor with one value."""
     update.fill_(tensor, value)
 
 
 def normal_(tensor: Tensor, mean: float = 0.0, std: float = 1.0) -> None:
-    """Normal values of this mean and standard deviation."""
+    """Fill a tensor with normal values of this mean and standard deviation."""
     update.normal_(tensor, seed=current_runtime().next_seed(), mean=mean, std=std)
 
 
 def uniform_(tensor: Tensor, low: float = 0.0, high: float = 1.0) -> None:
-    """Uniform values in [low, high)."""
+    """Fill a tensor with uniform values in [low, high)."""
     update.uniform_(tensor, seed=current_runtime().next_seed(), low=low, high=high)
 
 
 def xavier_uniform_(tensor: Tensor, gain: float = 1.0) -> None:
-    """Uniform in +-gain sqrt(6 / (fan_in + fan_out)): Glorot & Bengio 2010, equation 16."""
+    """Uniform in +-gain sqrt(6 / (fan_in + fan_out)): Glorot & Bengio 2010, equation 16. Raises as ``fans``."""
     bound = gain * sqrt(6.0 / sum(fans(tensor)))
     uniform_(tensor, -bound, bound)
 
 
 def kaiming_uniform_(tensor: Tensor, a: float = 0.0, mode: str = "fan_in", nonlinearity: str = "leaky_relu") -> None:
-    """Uniform with the standard deviation of ``kaiming_normal_``."""
+    """Uniform with the standard deviation of ``kaiming_normal_``, and its errors."""
     bound = sqrt(3.0) * _kaiming_std(tensor, a, mode, nonlinearity)
     uniform_(tensor, -bound, bound)
 
 
 def kaiming_normal_(tensor: Tensor, a: float = 0.0, mode: str = "fan_in", nonlinearity: str = "leaky_relu") -> None:
-    """Normal with standard deviation gain / sqrt(fan): He et al. 2015, equations 10 (fan_in) and 14 (fan_out)."""
+    """Normal with standard deviation gain / sqrt(fan): He et al. 2015, equations 10 (fan_in) and 14 (fan_out).
+
+    Raises UserError for another mode, an unknown nonlinearity, or a tensor below two dimensions.
+    """
     normal_(tensor, 0.0, _kaiming_std(tensor, a, mode, nonlinearity))
+
+
+def default_(weight: Tensor, bias: Tensor | None) -> None:
+    """PyTorch's default for layers with a weight: both uniform in +-1/sqrt(fan_in)."""
+    kaiming_uniform_(weight, a=sqrt(5.0))
+    if bias is not None:
+        bound = 1.0 / sqrt(fans(weight)[0])
+        uniform_(bias, -bound, bound)
 
 
 def _kaiming_std(tensor: Tensor, a: float, mode: str, nonlinearity: str) -> float:

@@ -1,15 +1,15 @@
 """Module: a tree of named parameters, buffers and submodules, and a forward().
 
-Knows names and arrays; nothing of shapes that fit together, of gradients, or of any layer. A module keeps no tensor of
-a forward pass: memory is freed when the last handle on it dies, so an attribute that held one would keep it alive.
+A module keeps no tensor of a forward pass: memory is freed when the last handle on it dies, so an attribute that held
+one would keep it alive.
 """
 
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from textwrap import indent
-from typing import Any, Self
+from typing import Any, ParamSpec, Protocol, Self, TypeVar, overload
 
 import numpy as np
 
@@ -20,6 +20,15 @@ from minidl.tensor import Tensor
 NOT_KEPT = "num_batches_tracked"  # PyTorch's count of batches, which only its cumulative averages need
 SHOWN_NAMES = 3  # how many names of each kind of mismatch an error lists
 
+Inputs = ParamSpec("Inputs")
+Result_co = TypeVar("Result_co", covariant=True)
+
+
+class _Forward(Protocol[Inputs, Result_co]):
+    """What calling a module takes and returns: what its forward() does."""
+
+    def forward(self, *inputs: Inputs.args, **options: Inputs.kwargs) -> Result_co: ...
+
 
 class Module:
     """Base class of everything with a forward().
@@ -29,11 +38,14 @@ class Module:
     operation raises UserError. There is no base constructor that a subclass would have to call.
     """
 
-    forward: Callable[..., Any]
     training: bool = True
     _buffer_names: frozenset[str] = frozenset()
 
-    def __call__(self, *inputs: Any, **options: Any) -> Any:
+    def forward(self, *inputs: Any, **options: Any) -> Any:
+        """The result for these inputs, which is what calling the module returns; each subclass says of what shapes."""
+        raise NotImplementedError(f"{type(self).__name__} has no forward()")
+
+    def __call__(self: _Forward[Inputs, Result_co], *inputs: Inputs.args, **options: Inputs.kwargs) -> Result_co:
         return self.forward(*inputs, **options)
 
     def __setattr__(self, name: str, value: Any) -> None:
@@ -81,7 +93,7 @@ class Module:
         return _first_of_each(self._named_tensors(parameters=True, buffers=False))
 
     def parameters(self) -> Iterator[Tensor]:
-        """Every parameter once."""
+        """Every parameter once, in the order of ``named_parameters``."""
         return (tensor for _, tensor in self.named_parameters())
 
     def named_buffers(self) -> Iterator[tuple[str, Tensor]]:
@@ -138,7 +150,7 @@ class Module:
     # ---- display
 
     def extra_repr(self) -> str:
-        """What a layer shows between its parentheses."""
+        """What ``repr`` shows of a layer between its parentheses; a subclass overrides it."""
         return ""
 
     def __repr__(self) -> str:
@@ -173,13 +185,18 @@ class ModuleList(Module):
 class Sequential(ModuleList):
     """Modules applied one after the other: ``Sequential(a, b)``, or an OrderedDict where they have names."""
 
-    def __init__(self, *modules: Module | OrderedDict[str, Module]) -> None:
+    @overload
+    def __init__(self, *modules: Module) -> None: ...
+    @overload
+    def __init__(self, named: OrderedDict[str, Module], /) -> None: ...
+
+    def __init__(self, *modules: Any) -> None:
         first = modules[0] if modules else None
         if isinstance(first, dict):
             for name, module in first.items():
                 setattr(self, name, module)
         else:
-            super().__init__(modules)  # type: ignore[arg-type]
+            super().__init__(modules)
 
     def forward(self, x: Tensor) -> Tensor:
         for module in self:

@@ -5,12 +5,14 @@ is q, k, v, the result and one number a row, from which the scores are computed 
 "FlashAttention", 2022).
 """
 
+from collections.abc import Sequence
+
 from minidl.errors import ShapeError, UserError
-from minidl.meta import Cost, Meta, meta, wide
-from minidl.op import Op
+from minidl.meta import Cost, Meta, Shape, meta, wide
+from minidl.op import Attrs, Op
 from minidl.ops.elementwise import EITHER, FIRST, broadcast, sum_to
 from minidl.ops.shape import permute, reshape
-from minidl.tensor import Tensor, apply, apply_all, give
+from minidl.tensor import Gradients, Needs, Tensor, apply, apply_all, give
 
 
 def _softmax_infer(x: Meta, mask: Meta | None = None) -> Meta:
@@ -21,7 +23,7 @@ def _softmax_infer(x: Meta, mask: Meta | None = None) -> Meta:
     return meta(x.shape, x.dtype)
 
 
-def _softmax_cost(inputs, outputs, attrs) -> Cost:
+def _softmax_cost(inputs: Sequence[Meta], outputs: Sequence[Meta], attrs: Attrs) -> Cost:
     return Cost(5.0 * outputs[0].size, float(sum(m.nbytes for m in (*inputs, *outputs))), "reduce")
 
 
@@ -29,7 +31,7 @@ def _softmax_grad_infer(dy: Meta, y: Meta) -> Meta:
     return meta(y.shape, y.dtype)
 
 
-def _softmax_vjp(needs, dy, y, *, input_shapes):
+def _softmax_vjp(needs: Needs, dy: Tensor, y: Tensor, *, input_shapes: tuple[Shape, ...]) -> Gradients:
     dx = apply(SOFTMAX_GRAD, give(dy), give(y))
     # What is added to x has the same gradient, summed over the dimensions along which it was broadcast.
     dmask = sum_to(dx, input_shapes[1]) if len(needs) > 1 and needs[1] else None
@@ -72,7 +74,8 @@ def _attention_cost(q: Meta, k: Meta, operands: tuple[Meta, ...], products: int,
     return Cost(flops, float(sum(m.nbytes for m in operands)), "matmul")
 
 
-def _attention_vjp(needs, dy, q, k, v, mask, y, lse, *, heads, causal, p, seed):
+def _attention_vjp(needs: Needs, dy: Tensor, q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, y: Tensor,
+                   lse: Tensor, *, heads: int, causal: bool, p: float, seed: int) -> Gradients:
     seen = () if mask is None else (mask,)
     gradients = apply_all(ATTENTION_GRAD, give(dy), give(q), give(k), give(v), give(y), give(lse), *seen, heads=heads,
                           causal=causal, p=p, seed=seed)
@@ -91,7 +94,7 @@ SOFTMAX = Op("softmax", _softmax_infer, _softmax_cost, vjp=_softmax_vjp, donates
 
 
 def softmax(x: Tensor, mask: Tensor | None = None) -> Tensor:
-    """exp(x + mask) / sum(exp(x + mask)) over the last dimension.  mask: broadcasts to x.  Raises ShapeError."""
+    """exp(x + mask) / sum(exp(x + mask)) over the last dimension.  mask: broadcasts to x. Raises ShapeError."""
     return apply(SOFTMAX, x) if mask is None else apply(SOFTMAX, x, mask)
 
 
@@ -112,12 +115,12 @@ def scaled_dot_product_attention(q: Tensor, k: Tensor, v: Tensor, mask: Tensor |
 
 
 def split_heads(x: Tensor, heads: int) -> Tensor:
-    """[N, L, heads * D] -> a view [N, heads, L, D]."""
+    """Hidden states as heads: [N, L, heads * D] -> a view [N, heads, L, D]."""
     n, length, width = x.shape
     return permute(reshape(x, (n, length, heads, width // heads)), (0, 2, 1, 3))
 
 
 def merge_heads(x: Tensor) -> Tensor:
-    """[N, heads, L, D] -> [N, L, heads * D]: a copy, in which the heads of a position lie side by side."""
+    """Heads as hidden states: [N, heads, L, D] -> [N, L, heads * D], a copy: a position's heads lie side by side."""
     n, heads, length, width = x.shape
     return reshape(permute(x, (0, 2, 1, 3)), (n, length, heads * width))

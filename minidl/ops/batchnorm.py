@@ -15,13 +15,15 @@ are those of the separate calls.
 Whatever there is of a channel (parameters, statistics, their gradients) is float32 where x is a half: see meta.wide.
 """
 
+from collections.abc import Sequence
+
 from minidl.errors import ShapeError
 from minidl.executor import current
 from minidl.meta import Cost, Meta, meta, wide
-from minidl.op import Op
+from minidl.op import Attrs, Op
 from minidl.ops.elementwise import RELU_GRAD, add
 from minidl.ops.elementwise import relu as relu_
-from minidl.tensor import Tensor, apply, apply_all, give
+from minidl.tensor import Gradients, Needs, Tensor, apply, apply_all, give
 
 
 def _channels(x: Meta) -> Meta:
@@ -42,7 +44,7 @@ def _stats_infer(x: Meta) -> tuple[Meta, Meta]:
     return _channels(x), _channels(x)
 
 
-def _stats_cost(inputs, outputs, attrs) -> Cost:
+def _stats_cost(inputs: Sequence[Meta], outputs: Sequence[Meta], attrs: Attrs) -> Cost:
     # One pass: mean and mean of squares (or Welford's update) are found together.
     return Cost(3.0 * inputs[0].size, float(inputs[0].nbytes), "reduce")
 
@@ -60,7 +62,7 @@ def _add_infer(x: Meta, residual: Meta, gamma: Meta, beta: Meta, mean: Meta, var
     return meta(x.shape, x.dtype)
 
 
-def _grad_reduce_cost(inputs, outputs, attrs) -> Cost:
+def _grad_reduce_cost(inputs: Sequence[Meta], outputs: Sequence[Meta], attrs: Attrs) -> Cost:
     return Cost(4.0 * inputs[0].size, float(inputs[0].nbytes + inputs[1].nbytes), "reduce")
 
 
@@ -83,7 +85,8 @@ def _relu_grad_infer(dy: Meta, x: Meta, gamma: Meta, beta: Meta, mean: Meta, var
     return meta(x.shape, x.dtype)
 
 
-def _apply_vjp(needs, dy, x, gamma, mean, var, *, eps, training):
+def _apply_vjp(needs: Needs, dy: Tensor, x: Tensor, gamma: Tensor, mean: Tensor, var: Tensor, *, eps: float,
+               training: bool) -> Gradients:
     """With batch statistics, mean and var are functions of x: this is the whole gradient of both calls."""
     dgamma, dbeta = apply_all(BATCH_NORM_GRAD_REDUCE, dy, x, mean, var, eps=eps)
     dx = None
@@ -93,7 +96,8 @@ def _apply_vjp(needs, dy, x, gamma, mean, var, *, eps, training):
     return dx, dgamma if needs[1] else None, dbeta if needs[2] else None, None, None
 
 
-def _relu_vjp(needs, dy, x, gamma, beta, mean, var, *, eps, training):
+def _relu_vjp(needs: Needs, dy: Tensor, x: Tensor, gamma: Tensor, beta: Tensor, mean: Tensor, var: Tensor, *,
+              eps: float, training: bool) -> Gradients:
     dgamma, dbeta = apply_all(BATCH_NORM_RELU_GRAD_REDUCE, dy, x, gamma, beta, mean, var, eps=eps)
     dx = None
     if needs[0]:
@@ -102,7 +106,8 @@ def _relu_vjp(needs, dy, x, gamma, beta, mean, var, *, eps, training):
     return dx, dgamma if needs[1] else None, dbeta if needs[2] else None, None, None
 
 
-def _add_relu_vjp(needs, dy, y, x, gamma, mean, var, *, eps, training):
+def _add_relu_vjp(needs: Needs, dy: Tensor, y: Tensor, x: Tensor, gamma: Tensor, mean: Tensor, var: Tensor, *,
+                  eps: float, training: bool) -> Gradients:
     """The gradient of the sum goes to both branches, so it is made once and read from then on."""
     dsum = apply(RELU_GRAD, give(dy), give(y))
     dgamma, dbeta = apply_all(BATCH_NORM_GRAD_REDUCE, dsum, x, mean, var, eps=eps)

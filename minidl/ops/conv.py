@@ -6,26 +6,28 @@ A ReLU of its own reads and writes the whole feature map once more, when it is r
 ReLU in it a convolution takes no longer than without, keeps what the two calls keep, and has their bits.
 """
 
+from collections.abc import Sequence
+
 from minidl.errors import ShapeError
 from minidl.executor import current
 from minidl.meta import Cost, Meta, Shape, meta
-from minidl.op import Op
+from minidl.op import Attrs, Op
 from minidl.ops.elementwise import RELU_GRAD
 from minidl.ops.elementwise import relu as relu_
 from minidl.ops.linear import bias_grad, check_dtypes
 from minidl.ops.shape import cast
-from minidl.tensor import Tensor, apply, give
+from minidl.tensor import Gradients, Needs, Tensor, apply, give
 
 Pair = tuple[int, int]
 
 
 def pair(value: int | Pair) -> Pair:
-    """(value, value), or the pair itself."""
+    """Height and width of what may be given as one number: (value, value), or the pair itself."""
     return (value, value) if isinstance(value, int) else (value[0], value[1])
 
 
 def output_extent(size: int, kernel: int, stride: int, padding: int) -> int:
-    """Number of positions of a window along one dimension."""
+    """How many positions a window has along a dimension of ``size`` elements."""
     return (size + 2 * padding - kernel) // stride + 1
 
 
@@ -49,15 +51,15 @@ def _conv_infer(x: Meta, w: Meta, b: Meta | None = None, *, stride: Pair, paddin
     return meta((x.shape[0], w.shape[0], h, wd), x.dtype)
 
 
-def _fprop_cost(inputs, outputs, attrs) -> Cost:
+def _fprop_cost(inputs: Sequence[Meta], outputs: Sequence[Meta], attrs: Attrs) -> Cost:
     return _cost(outputs[0], inputs[1], (*inputs, *outputs))
 
 
-def _dgrad_cost(inputs, outputs, attrs) -> Cost:
+def _dgrad_cost(inputs: Sequence[Meta], outputs: Sequence[Meta], attrs: Attrs) -> Cost:
     return _cost(inputs[0], inputs[1], (*inputs, *outputs))
 
 
-def _wgrad_cost(inputs, outputs, attrs) -> Cost:
+def _wgrad_cost(inputs: Sequence[Meta], outputs: Sequence[Meta], attrs: Attrs) -> Cost:
     return _cost(inputs[0], outputs[0], (*inputs, *outputs))
 
 
@@ -67,7 +69,8 @@ def _cost(y: Meta, w: Meta, operands: tuple[Meta, ...]) -> Cost:
     return Cost(2.0 * y.size * c * r * s, float(sum(m.nbytes for m in operands)), "conv")
 
 
-def _conv_vjp(needs, dy, x, w, *, x_shape, w_shape, x_partial, stride, padding):
+def _conv_vjp(needs: Needs, dy: Tensor, x: Tensor, w: Tensor, *, x_shape: Shape, w_shape: Shape,
+              x_partial: Tensor | None, stride: Pair, padding: Pair) -> Gradients:
     db = bias_grad(dy, axis=1) if len(needs) > 2 and needs[2] else None
     # The weight's gradient first: it is the last use of the saved input, which may then make room for dx.
     dw = apply(CONV2D_WGRAD, dy, give(x), kernel=w_shape[2:], stride=stride, padding=padding) if needs[1] else None
@@ -80,14 +83,16 @@ def _conv_vjp(needs, dy, x, w, *, x_shape, w_shape, x_partial, stride, padding):
     return (dx, dw, db)[:len(needs)]
 
 
-def _relu_vjp(needs, dy, y, x, w, *, x_shape, w_shape, x_partial, stride, padding):
+def _relu_vjp(needs: Needs, dy: Tensor, y: Tensor, x: Tensor, w: Tensor, *, x_shape: Shape, w_shape: Shape,
+              x_partial: Tensor | None, stride: Pair, padding: Pair) -> Gradients:
     """Two calls' gradients one after the other: ReLU's mask is found from its output."""
     dy = apply(RELU_GRAD, give(dy), give(y))
     return _conv_vjp(needs, dy, x, w, x_shape=x_shape, w_shape=w_shape, x_partial=x_partial, stride=stride,
                      padding=padding)
 
 
-def _dgrad_vjp(needs, ddx, dy, w, *, w_shape, stride, padding):
+def _dgrad_vjp(needs: Needs, ddx: Tensor, dy: Tensor, w: Tensor, *, w_shape: Shape, stride: Pair,
+               padding: Pair) -> Gradients:
     """Linear in dy and in w, as a layer of its own (conv_transpose2d): its gradients are the other two of the three."""
     dw = apply(CONV2D_WGRAD, give(dy), ddx, kernel=w_shape[2:], stride=stride, padding=padding) if needs[1] else None
     ddy = apply(CONV2D, ddx, w, stride=stride, padding=padding) if needs[0] else None

@@ -1,12 +1,11 @@
 """Elementwise arithmetic with NumPy's broadcasting, activations, and dropout. Shapes and formulas; no arrays."""
 
-from collections.abc import Callable
 from math import prod
 
 from minidl.errors import ShapeError
 from minidl.meta import Meta, Shape, meta
 from minidl.op import Op
-from minidl.tensor import Tensor, apply, give
+from minidl.tensor import Gradients, Needs, Tensor, apply, give
 
 
 def broadcast(a: Shape, b: Shape) -> Shape:
@@ -60,29 +59,29 @@ EXPAND = Op("expand", _expand_infer, view=True, vjp=lambda needs, dy, *, x_shape
 
 
 def sum_to(x: Tensor, shape: Shape) -> Tensor:
-    """Sum over the dimensions along which ``shape`` was broadcast to ``x.shape``."""
+    """Sum over the dimensions along which ``shape`` was broadcast to ``x.shape``: the gradient of a broadcast."""
     return x if x.shape == shape else apply(SUM_TO, x, shape=shape)
 
 
 def expand(x: Tensor, shape: Shape) -> Tensor:
-    """A view of x broadcast to ``shape`` (stride 0 along the new dimensions)."""
+    """A view of x broadcast to ``shape``, with stride 0 along the new dimensions. Raises ShapeError."""
     return x if x.shape == shape else apply(EXPAND, x, shape=tuple(shape))
 
 
-def _add_vjp(needs, dy, *, a_shape, b_shape):
+def _add_vjp(needs: Needs, dy: Tensor, *, a_shape: Shape, b_shape: Shape) -> Gradients:
     # Both branches share dy: it is not given away here, so neither may overwrite what the other still reads.
     return (sum_to(dy, a_shape) if needs[0] else None, sum_to(dy, b_shape) if needs[1] else None)
 
 
-def _sub_vjp(needs, dy, *, a_shape, b_shape):
+def _sub_vjp(needs: Needs, dy: Tensor, *, a_shape: Shape, b_shape: Shape) -> Gradients:
     return (sum_to(dy, a_shape) if needs[0] else None, sum_to(neg(dy), b_shape) if needs[1] else None)
 
 
-def _mul_vjp(needs, dy, a, b, *, a_shape, b_shape):
+def _mul_vjp(needs: Needs, dy: Tensor, a: Tensor, b: Tensor, *, a_shape: Shape, b_shape: Shape) -> Gradients:
     return (sum_to(mul(dy, b), a_shape) if needs[0] else None, sum_to(mul(dy, a), b_shape) if needs[1] else None)
 
 
-def _div_vjp(needs, dy, b, y, *, a_shape, b_shape):
+def _div_vjp(needs: Needs, dy: Tensor, b: Tensor, y: Tensor, *, a_shape: Shape, b_shape: Shape) -> Gradients:
     da = div(dy, b)
     db = sum_to(neg(mul(da, y)), b_shape) if needs[1] else None
     return (sum_to(da, a_shape) if needs[0] else None, db)
@@ -128,19 +127,39 @@ DROPOUT: Op = Op("dropout", _dropout_infer, donates=FIRST, volatile=("seed",),
              vjp=lambda needs, dy, *, p, seed: (apply(DROPOUT, give(dy), p=p, seed=seed),))
 
 
-def _unary(op: Op) -> Callable[[Tensor], Tensor]:
-    def call(x: Tensor) -> Tensor:
-        return apply(op, x)
-    call.__name__, call.__doc__ = op.name, f"{op.name} of every element."
-    return call
-
-
 def neg(x: Tensor) -> Tensor:
-    """-x."""
+    """-x, element by element."""
     return apply(NEG, x)
 
 
-exp, log, sqrt, relu, tanh, sigmoid = map(_unary, (EXP, LOG, SQRT, RELU, TANH, SIGMOID))
+def exp(x: Tensor) -> Tensor:
+    """e to the power of every element."""
+    return apply(EXP, x)
+
+
+def log(x: Tensor) -> Tensor:
+    """Natural logarithm of every element."""
+    return apply(LOG, x)
+
+
+def sqrt(x: Tensor) -> Tensor:
+    """Square root of every element."""
+    return apply(SQRT, x)
+
+
+def relu(x: Tensor) -> Tensor:
+    """max(x, 0) for every element; NaN stays NaN."""
+    return apply(RELU, x)
+
+
+def tanh(x: Tensor) -> Tensor:
+    """Hyperbolic tangent of every element."""
+    return apply(TANH, x)
+
+
+def sigmoid(x: Tensor) -> Tensor:
+    """1 / (1 + exp(-x)) for every element."""
+    return apply(SIGMOID, x)
 
 
 def gelu(x: Tensor) -> Tensor:
@@ -154,32 +173,32 @@ def gelu_tanh(x: Tensor) -> Tensor:
 
 
 def scale(x: Tensor, value: float) -> Tensor:
-    """x times a number."""
+    """x times a number, which may differ from one iteration to the next without a new signature."""
     return apply(SCALE, x, value=float(value))
 
 
 def shift(x: Tensor, value: float) -> Tensor:
-    """x plus a number."""
+    """x plus a number, as ``scale``."""
     return apply(SHIFT, x, value=float(value))
 
 
 def add(a: Tensor, b: Tensor | float) -> Tensor:
-    """a + b, broadcast."""
+    """a + b, with NumPy's broadcasting. Raises ShapeError for shapes that do not fit, or two dtypes."""
     return apply(ADD, a, b) if isinstance(b, Tensor) else shift(a, b)
 
 
 def sub(a: Tensor, b: Tensor | float) -> Tensor:
-    """a - b, broadcast."""
+    """a - b, as ``add``."""
     return apply(SUB, a, b) if isinstance(b, Tensor) else shift(a, -b)
 
 
 def mul(a: Tensor, b: Tensor | float) -> Tensor:
-    """a * b, broadcast."""
+    """a * b element by element, as ``add``."""
     return apply(MUL, a, b) if isinstance(b, Tensor) else scale(a, b)
 
 
 def div(a: Tensor, b: Tensor | float) -> Tensor:
-    """a / b, broadcast."""
+    """a / b element by element, as ``add``; a number becomes a factor 1 / b."""
     return apply(DIV, a, b) if isinstance(b, Tensor) else scale(a, 1.0 / b)
 
 
@@ -195,7 +214,7 @@ def _axes(x: Tensor, axes: int | tuple[int, ...] | None) -> tuple[int, ...]:
 
 
 def sum(x: Tensor, axes: int | tuple[int, ...] | None = None, *, keepdims: bool = False) -> Tensor:  # noqa: A001
-    """Sum over ``axes`` (all by default)."""
+    """Sum over ``axes``, all by default; the dimensions go, or stay with extent 1 (``keepdims``)."""
     from minidl.ops.shape import reshape  # shape.py needs the arithmetic above
     dims = _axes(x, axes)
     total = sum_to(x, tuple(1 if i in dims else d for i, d in enumerate(x.shape)))
@@ -203,7 +222,7 @@ def sum(x: Tensor, axes: int | tuple[int, ...] | None = None, *, keepdims: bool 
 
 
 def mean(x: Tensor, axes: int | tuple[int, ...] | None = None, *, keepdims: bool = False) -> Tensor:
-    """Mean over ``axes`` (all by default)."""
+    """Mean over ``axes``, as ``sum``."""
     count = prod(x.shape[i] for i in _axes(x, axes))
     return scale(sum(x, axes, keepdims=keepdims), 1.0 / count)
 

@@ -1,8 +1,10 @@
 """Rows by number: of a table (embedding), or of every sequence of a batch (gather_rows); gradients add rows up."""
 
+from collections.abc import Sequence
+
 from minidl.errors import ShapeError
 from minidl.meta import Cost, DType, Meta, Shape, meta
-from minidl.op import Op
+from minidl.op import Attrs, Op
 from minidl.ops.shape import copy_cost
 from minidl.tensor import Tensor, apply, give
 
@@ -27,7 +29,7 @@ def _gather_grad_infer(dy: Meta, positions: Meta, *, x_shape: Shape) -> Meta:
     return meta(x_shape, dy.dtype)
 
 
-def _scatter_cost(inputs, outputs, attrs) -> Cost:
+def _scatter_cost(inputs: Sequence[Meta], outputs: Sequence[Meta], attrs: Attrs) -> Cost:
     """The output is cleared; every row of dy is read, and added to a row of the output."""
     return Cost(float(inputs[0].size), float(outputs[0].nbytes + 3 * inputs[0].nbytes), "copy")
 

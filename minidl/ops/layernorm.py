@@ -4,13 +4,15 @@ It takes the statistics of each row, and keeps them next to its input, so that n
 them again. Parameters, statistics and their gradients are float32 where the input is a half: see meta.wide.
 """
 
+from collections.abc import Sequence
+
 from minidl.errors import ShapeError
 from minidl.meta import Cost, Meta, meta, wide
-from minidl.op import Op
-from minidl.tensor import Tensor, apply, apply_all, give
+from minidl.op import Attrs, Op
+from minidl.tensor import Gradients, Needs, Tensor, apply, apply_all, give
 
 
-def _grad_reduce_cost(inputs, outputs, attrs) -> Cost:
+def _grad_reduce_cost(inputs: Sequence[Meta], outputs: Sequence[Meta], attrs: Attrs) -> Cost:
     return Cost(4.0 * inputs[0].size, float(inputs[0].nbytes + inputs[1].nbytes), "reduce")
 
 
@@ -27,7 +29,7 @@ def _layer_infer(x: Meta, gamma: Meta, beta: Meta, *, eps: float) -> tuple[Meta,
     return meta(x.shape, x.dtype), _rows(x), _rows(x)
 
 
-def _layer_cost(inputs, outputs, attrs) -> Cost:
+def _layer_cost(inputs: Sequence[Meta], outputs: Sequence[Meta], attrs: Attrs) -> Cost:
     return Cost(8.0 * inputs[0].size, float(sum(m.nbytes for m in (*inputs, *outputs))), "reduce")
 
 
@@ -40,7 +42,7 @@ def _layer_grad_infer(dy: Meta, x: Meta, gamma: Meta, mean: Meta, rstd: Meta) ->
     return meta(x.shape, x.dtype)
 
 
-def _layer_vjp(needs, dy, x, gamma, mean, rstd):
+def _layer_vjp(needs: Needs, dy: Tensor, x: Tensor, gamma: Tensor, mean: Tensor, rstd: Tensor) -> Gradients:
     dgamma = dbeta = dx = None
     if needs[1] or needs[2]:
         dgamma, dbeta = apply_all(LAYER_NORM_GRAD_REDUCE, dy, x, mean, rstd)

@@ -1,20 +1,22 @@
 """Matrix products: matmul over leading batch dimensions, and linear layers with their gradients."""
 
+from collections.abc import Sequence
+
 from minidl.errors import ShapeError
-from minidl.meta import Cost, Meta, meta, wide
-from minidl.op import Op
+from minidl.meta import Cost, Meta, Shape, meta, wide
+from minidl.op import Attrs, Op
 from minidl.ops.elementwise import broadcast, sum_to
-from minidl.tensor import Tensor, apply, give
+from minidl.tensor import Gradients, Needs, Tensor, apply, give
 
 
-def matmul_cost(inputs, outputs, attrs) -> Cost:
-    """2mnk operations; each operand moved once."""
+def matmul_cost(inputs: Sequence[Meta], outputs: Sequence[Meta], attrs: Attrs) -> Cost:
+    """Cost of a product [m, k] [k, n]: 2mnk operations; each operand moved once."""
     y, a = outputs[0], inputs[0]
     k = a.shape[-2] if attrs.get("transpose_a") else a.shape[-1]
     return Cost(2.0 * y.size * k, float(sum(m.nbytes for m in (*inputs, *outputs))), "matmul")
 
 
-def _wgrad_cost(inputs, outputs, attrs) -> Cost:
+def _wgrad_cost(inputs: Sequence[Meta], outputs: Sequence[Meta], attrs: Attrs) -> Cost:
     dy = inputs[0]
     return Cost(2.0 * outputs[0].size * (dy.size // dy.shape[-1]),
                 float(sum(m.nbytes for m in (*inputs, *outputs))), "matmul")
@@ -30,7 +32,8 @@ def _matmul_infer(a: Meta, b: Meta, *, transpose_a: bool, transpose_b: bool) -> 
     return meta((*broadcast(a.shape[:-2], b.shape[:-2]), m, n), a.dtype)
 
 
-def _matmul_vjp(needs, dy, a, b, *, a_shape, b_shape, transpose_a, transpose_b):
+def _matmul_vjp(needs: Needs, dy: Tensor, a: Tensor, b: Tensor, *, a_shape: Shape, b_shape: Shape, transpose_a: bool,
+                transpose_b: bool) -> Gradients:
     # y = A B with A = a or a^T, B = b or b^T:  dA = dy B^T, dB = A^T dy, each transposed back where it was.
     da = db = None
     if needs[0]:
@@ -59,7 +62,7 @@ def _linear_infer(x: Meta, w: Meta, b: Meta | None = None) -> Meta:
     return meta((*x.shape[:-1], w.shape[0]), x.dtype)
 
 
-def _linear_vjp(needs, dy, x, w):
+def _linear_vjp(needs: Needs, dy: Tensor, x: Tensor, w: Tensor) -> Gradients:
     db = bias_grad(dy, axis=dy.ndim - 1) if len(needs) > 2 and needs[2] else None
     dw = apply(LINEAR_WGRAD, dy, give(x)) if needs[1] else None
     dx = apply(LINEAR_DGRAD, give(dy), w) if needs[0] else None
@@ -70,7 +73,7 @@ def _bias_grad_infer(dy: Meta, *, axis: int) -> Meta:
     return meta((dy.shape[axis],), wide(dy.dtype))
 
 
-def _reduce_cost(inputs, outputs, attrs) -> Cost:
+def _reduce_cost(inputs: Sequence[Meta], outputs: Sequence[Meta], attrs: Attrs) -> Cost:
     return Cost(float(inputs[0].size), float(inputs[0].nbytes), "reduce")
 
 
@@ -89,9 +92,9 @@ def _matmul(a: Tensor, b: Tensor, transpose_a: bool, transpose_b: bool) -> Tenso
 
 
 def matmul(a: Tensor, b: Tensor, *, transpose_a: bool = False, transpose_b: bool = False) -> Tensor:
-    """Product over the last two dimensions, broadcast over the others. Strided operands are not copied first.
+    """a b for matrices [..., M, K] and [..., K, N], broadcast over the rest. Strided operands are read in place.
 
-    transpose_a, transpose_b: swap the last two dimensions of the operand.
+    transpose_a, transpose_b: swap the last two dimensions of the operand. Raises ShapeError.
     """
     return _matmul(a, b, transpose_a, transpose_b)
 
@@ -102,7 +105,7 @@ def linear(x: Tensor, w: Tensor, b: Tensor | None = None) -> Tensor:
 
 
 def bias_grad(dy: Tensor, *, axis: int) -> Tensor:
-    """Sum of dy over every axis but one; float32 of halves."""
+    """The gradient of a bias: the sum of dy over every axis but one, float32 of halves."""
     return apply(BIAS_GRAD, dy, axis=axis)
 
 

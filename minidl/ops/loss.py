@@ -4,9 +4,11 @@ What is kept for the gradient is softmax(logits) - onehot(label), all but a fact
 would not do in a half, where a probability near 1 is 1: its row would have no gradient at its label.
 """
 
+from collections.abc import Sequence
+
 from minidl.errors import ShapeError
 from minidl.meta import Cost, Meta, meta, wide
-from minidl.op import Op
+from minidl.op import Attrs, Op
 from minidl.ops.elementwise import add, mean, scale, sub
 from minidl.ops.embedding import gather_rows
 from minidl.ops.shape import cast, reshape
@@ -19,7 +21,7 @@ def _infer(logits: Meta, labels: Meta, *, ignore_index: int = -100) -> tuple[Met
     return meta((), wide(logits.dtype)), meta(logits.shape, logits.dtype)
 
 
-def _cost(inputs, outputs, attrs) -> Cost:
+def _cost(inputs: Sequence[Meta], outputs: Sequence[Meta], attrs: Attrs) -> Cost:
     return Cost(4.0 * inputs[0].size, 2.0 * inputs[0].nbytes, "reduce")
 
 

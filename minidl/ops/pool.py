@@ -1,14 +1,16 @@
 """Pooling over [N, C, H, W]. Max-pool keeps the position of each maximum in its window as one byte, not its input."""
 
+from collections.abc import Sequence
+
 from minidl.errors import ShapeError
 from minidl.meta import Cost, Meta, Shape, meta, uint8
-from minidl.op import Op
+from minidl.op import Attrs, Op
 from minidl.ops.conv import Pair, pair, window_output
 from minidl.ops.update import full
 from minidl.tensor import Tensor, apply, apply_all, give
 
 
-def _pool_cost(inputs, outputs, attrs) -> Cost:
+def _pool_cost(inputs: Sequence[Meta], outputs: Sequence[Meta], attrs: Attrs) -> Cost:
     nbytes = sum(m.nbytes for m in (*inputs, *outputs))
     return Cost(float(max(m.size for m in (*inputs, *outputs))), float(nbytes), "pool")
 
@@ -60,14 +62,20 @@ ADAPTIVE_AVG_POOL2D = Op("adaptive_avg_pool2d", _adaptive_infer, _pool_cost,
 
 
 def max_pool2d(x: Tensor, kernel: int | Pair, *, stride: int | Pair | None = None, padding: int | Pair = 0) -> Tensor:
-    """Maximum of each window; the stride is the window by default. The first of equal maxima takes the gradient."""
+    """Maximum of each window of [N, C, H, W]; the stride is the window by default.
+
+    The first of equal maxima takes the gradient. Raises ShapeError.
+    """
     kernel = pair(kernel)
     return apply_all(MAX_POOL2D, x, kernel=kernel, stride=pair(stride or kernel), padding=pair(padding))[0]
 
 
 def avg_pool2d(x: Tensor, kernel: int | Pair, *, stride: int | Pair | None = None, padding: int | Pair = 0,
                count_include_pad: bool = True) -> Tensor:
-    """Mean of each window; the stride is the window by default. Padding counts as zeros, or not at all."""
+    """Mean of each window of [N, C, H, W]; the stride is the window by default.
+
+    Padding counts as zeros, or not at all (``count_include_pad``). Raises ShapeError.
+    """
     kernel, padding = pair(kernel), pair(padding)
     window = {"kernel": kernel, "stride": pair(stride or kernel), "padding": padding}
     y = apply(AVG_POOL2D, x, **window)
@@ -78,5 +86,8 @@ def avg_pool2d(x: Tensor, kernel: int | Pair, *, stride: int | Pair | None = Non
 
 
 def adaptive_avg_pool2d(x: Tensor, size: int | Pair) -> Tensor:
-    """Mean over a ``size`` grid of windows: [i H / h] to [ceil((i + 1) H / h)] along each dimension."""
+    """Mean over an h x w grid of windows: [N, C, H, W] -> [N, C, h, w].
+
+    Window i has the rows from floor(i H / h) up to ceil((i + 1) H / h), and columns likewise. Raises ShapeError.
+    """
     return apply(ADAPTIVE_AVG_POOL2D, x, size=pair(size))

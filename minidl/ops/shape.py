@@ -1,15 +1,16 @@
 """Views (reshape, permute, slices), the copies that undo them (contiguous, concat, slice_grad), and casts."""
 
+from collections.abc import Sequence
 from math import prod
 
 from minidl.errors import ShapeError
 from minidl.meta import Cost, DType, Meta, Shape, meta
-from minidl.op import Op
-from minidl.tensor import Tensor, apply
+from minidl.op import Attrs, Op
+from minidl.tensor import Gradients, Needs, Tensor, apply
 
 
-def copy_cost(inputs, outputs, attrs) -> Cost:
-    """Every element read once and written once."""
+def copy_cost(inputs: Sequence[Meta], outputs: Sequence[Meta], attrs: Attrs) -> Cost:
+    """Cost of a copy: every element read once and written once."""
     return Cost(0.0, float(2 * sum(m.nbytes for m in outputs)), "copy")
 
 
@@ -53,12 +54,13 @@ def _cast_infer(x: Meta, *, dtype: DType) -> Meta:
     return meta(x.shape, dtype)
 
 
-def _cast_cost(inputs, outputs, attrs) -> Cost:
+def _cast_cost(inputs: Sequence[Meta], outputs: Sequence[Meta], attrs: Attrs) -> Cost:
     return Cost(0.0, float(inputs[0].nbytes + outputs[0].nbytes), "copy")
 
 
-def _concat_vjp(needs, dy, *, axis, input_shapes):
-    parts, start = [], 0
+def _concat_vjp(needs: Needs, dy: Tensor, *, axis: int, input_shapes: tuple[Shape, ...]) -> Gradients:
+    parts: list[Tensor | None] = []
+    start = 0
     for need, shape in zip(needs, input_shapes, strict=True):
         stop = start + shape[axis]
         parts.append(narrow(dy, axis, start, stop) if need else None)
@@ -66,7 +68,7 @@ def _concat_vjp(needs, dy, *, axis, input_shapes):
     return tuple(parts)
 
 
-def _permute_vjp(needs, dy, *, axes):
+def _permute_vjp(needs: Needs, dy: Tensor, *, axes: Shape) -> Gradients:
     return (permute(dy, tuple(sorted(range(len(axes)), key=axes.__getitem__))),)
 
 
@@ -89,12 +91,12 @@ def contiguous(x: Tensor) -> Tensor:
 
 
 def cast(x: Tensor, dtype: DType) -> Tensor:
-    """x itself if it is of this dtype, else a copy rounded to it. The gradient comes back in x's own. ShapeError."""
+    """x itself if it is of this dtype, else a copy rounded to it; its gradient has x's. Raises ShapeError."""
     return x if x.dtype is dtype else apply(CAST, x, dtype=dtype)
 
 
 def reshape(x: Tensor, shape: Shape) -> Tensor:
-    """A view of another shape; one dimension may be -1. Copies first if x is not contiguous."""
+    """A view of another shape; one dimension may be -1. Copies first if x is not contiguous. Raises ShapeError."""
     shape = tuple(shape)
     if shape.count(-1) == 1:
         known = -prod(shape)
@@ -105,22 +107,22 @@ def reshape(x: Tensor, shape: Shape) -> Tensor:
 
 
 def flatten(x: Tensor, start: int = 1) -> Tensor:
-    """Merge the dimensions from ``start`` on into one."""
+    """The dimensions from ``start`` on merged into one, as ``reshape``."""
     return reshape(x, x.shape[:start] + (prod(x.shape[start:]),))
 
 
 def permute(x: Tensor, axes: Shape) -> Tensor:
-    """A view with its dimensions in the given order."""
+    """A view with the dimensions in the given order; negative axes count from the end. Raises ShapeError."""
     return apply(PERMUTE, x, axes=tuple(a % x.ndim for a in axes))
 
 
 def narrow(x: Tensor, axis: int, start: int, stop: int) -> Tensor:
-    """A view of the elements start:stop along one axis."""
+    """A view of the elements start:stop along one axis. Raises ShapeError if they are none, or outside."""
     return apply(NARROW, x, axis=axis, start=start, stop=stop)
 
 
 def concat(tensors: list[Tensor] | tuple[Tensor, ...], axis: int = 1) -> Tensor:
-    """Tensors joined along an axis."""
+    """Tensors of one dtype joined along an axis, in which alone their shapes may differ. Raises ShapeError."""
     if not tensors:
         raise ShapeError("nothing to concatenate")
     return apply(CONCAT, *tensors, axis=axis)

@@ -3,23 +3,27 @@
 Optimizer steps take many parameters at once, in groups: all parameters, then all of each state, then all gradients.
 """
 
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from minidl.errors import ShapeError
 from minidl.meta import Cost, DType, Meta, Shape, float32, meta
-from minidl.op import Op
+from minidl.op import Attrs, Op
 from minidl.ops.shape import copy_cost
 from minidl.tensor import Tensor, apply, apply_all
 
+# What a call costs, as ``Op.cost`` has it.
+Costs = Callable[[Sequence[Meta], Sequence[Meta], Attrs], Cost]
 
-def _update_cost(written: int):
-    def cost(inputs, outputs, attrs) -> Cost:
+
+def _update_cost(written: int) -> Costs:
+    def cost(inputs: Sequence[Meta], outputs: Sequence[Meta], attrs: Attrs) -> Cost:
         nbytes = sum(m.nbytes for m in inputs)
         return Cost(float(nbytes), float(nbytes + sum(m.nbytes for m in inputs[:written])), "elementwise")
     return cost
 
 
-def _groups(count: int):
+def _groups(count: int) -> Callable[..., tuple[Meta, ...]]:
     def infer(*tensors: Meta, **attrs: Any) -> tuple[Meta, ...]:
         n, rest = divmod(len(tensors), count)
         if rest or any(tensors[i].shape != tensors[g * n + i].shape for g in range(1, count) for i in range(n)):
@@ -29,13 +33,13 @@ def _groups(count: int):
     return infer
 
 
-def _group_cost(groups: int):
-    def cost(inputs, outputs, attrs) -> Cost:
+def _group_cost(groups: int) -> Costs:
+    def cost(inputs: Sequence[Meta], outputs: Sequence[Meta], attrs: Attrs) -> Cost:
         return _update_cost(len(inputs) * (groups - 1) // groups)(inputs, outputs, attrs)
     return cost
 
 
-def _group_mutates(groups: int):
+def _group_mutates(groups: int) -> Callable[[int], Sequence[int]]:
     return lambda n: range(n * (groups - 1) // groups)
 
 
@@ -71,22 +75,22 @@ UPLOAD_ = Op("upload_", _no_output, lambda inputs, outputs, attrs: Cost(0.0, flo
 
 
 def full(shape: Shape, value: float, dtype: DType = float32) -> Tensor:
-    """A tensor of one value."""
+    """A new tensor of one value."""
     return apply(FULL, shape=tuple(shape), dtype=dtype, value=value)
 
 
 def add_(a: Tensor, b: Tensor) -> None:
-    """a += b, in place."""
+    """a += b, in place, of one shape and dtype. Raises ShapeError."""
     apply_all(ADD_, a, b)
 
 
 def copy_(a: Tensor, b: Tensor) -> None:
-    """Overwrite a with b."""
+    """Overwrite a with b, of its shape and dtype. Raises ShapeError."""
     apply_all(COPY_, a, b)
 
 
 def fill_(a: Tensor, value: float) -> None:
-    """Overwrite a with one value."""
+    """Overwrite every element of a with one value."""
     apply_all(FILL_, a, value=value)
 
 
@@ -101,7 +105,7 @@ def uniform_(a: Tensor, *, seed: int, low: float = 0.0, high: float = 1.0) -> No
 
 
 def upload_(a: Tensor, data: Any) -> None:
-    """Overwrite a with the values of a host array of the same shape."""
+    """Overwrite a with the values of a host array of the same shape, converted to its dtype. Raises ShapeError."""
     apply_all(UPLOAD_, a, data=data)
 
 

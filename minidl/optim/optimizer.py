@@ -1,4 +1,4 @@
-"""What optimizers share: the list of parameters, their state, and updates in chunks. Knows no formula."""
+"""What optimizers share: the list of parameters, their state, and updates in chunks."""
 
 from __future__ import annotations
 

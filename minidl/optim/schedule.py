@@ -1,4 +1,4 @@
-"""Learning rates by step: a warm-up, then one of a few shapes. Pure functions; knows no optimizer.
+"""Learning rates by step: a warm-up, then one of a few shapes.
 
 With W steps of warm-up out of N, and t the step from 0:
     warm-up    peak (t + 1) / (W + 1)                              for t < W

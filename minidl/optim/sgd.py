@@ -1,4 +1,4 @@
-"""Stochastic gradient descent, with momentum as PyTorch defines it. Knows its attributes; the kernel has the formula.
+"""Stochastic gradient descent, with momentum as PyTorch defines it. The kernel has the formula.
 
     d = grad + weight_decay * p;    buf = momentum * buf + d;    p -= lr * buf
 """

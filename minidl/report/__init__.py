@@ -1,1 +1,7 @@
-"""What people look at: the closing summary, explanations of plans, comparisons of two plans."""
+"""What people look at. Made of numbers, traces and plans alone: nothing here decides, or changes a run.
+
+    meter, result, summary   a run: its bar, its numbers, its closing lines
+    explain, layers          a plan: each decision, by the layer that made the tensor
+    compare                  two plans beside each other
+    timeline                 a step as a picture
+"""

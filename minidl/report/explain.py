@@ -54,6 +54,7 @@ class Decision:
 
     @property
     def key(self) -> AccessKey:
+        """The access after which the tensor leaves, as plans name it."""
         return self.tensor_id, self.count
 
     @property

@@ -68,7 +68,7 @@ def layer_names(model: Module, tracker: Tracker) -> Iterator[LayerNames]:
     for path, module in model.named_modules():
         modules.setdefault(module, path or type(module).__name__)
     for module, name in modules.items():
-        module.forward = names.noting(module.forward, name)
+        module.forward = names.noting(module.forward, name)  # type: ignore[method-assign] # this instance's, in here
     try:
         yield names
     finally:

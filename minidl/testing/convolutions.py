@@ -8,8 +8,8 @@ from minidl.device import profiles
 from minidl.device.cuda import convolution
 from minidl.device.cuda.seam import Convolution
 from minidl.device.cuda.simulated import steps_of
-from minidl.device.device import Device, DryDevice
 from minidl.device.profiles import Profile
+from minidl.device.sim import DryDevice, SimDevice
 from minidl.testing.steps import training_step
 
 BATCHES = {  # of training with and without memory management, where speeds or largest batches were published
@@ -51,5 +51,5 @@ def convolutions(name: str, batch: int, target: Target) -> list[Convolution]:
     return list(seen)
 
 
-def _unlisted(profile: Profile) -> Device:
-    return Device(f"sim:{profile.name}", profile)
+def _unlisted(profile: Profile) -> SimDevice:
+    return SimDevice(f"sim:{profile.name}", profile)

@@ -1,4 +1,4 @@
-"""A watch for the first operation whose result is no number. Knows values; nothing of what they mean.
+"""A watch for the first operation whose result is no number.
 
 Every result is read when it is made, so the host waits for each operation: a step takes several times as long. The
 values themselves, and what memory management does, stay as they are.

@@ -1,4 +1,4 @@
-"""Scores of predictions, counted on the host. Knows arrays; no model, no device, no loop."""
+"""Scores of predictions, counted on the host."""
 
 from __future__ import annotations
 
@@ -14,7 +14,8 @@ class Score(Protocol):
     """What was counted over some test examples; those of two batches can be added up."""
 
     @property
-    def count(self) -> int: ...
+    def count(self) -> int:
+        """How many examples were scored."""
 
     @property
     def named(self) -> dict[str, float]:
@@ -46,6 +47,7 @@ class Accuracy:
 
     @property
     def named(self) -> dict[str, float]:
+        """``top1`` and ``top5``."""
         return {"top1": self.top1, "top5": self.top5}
 
     @property
@@ -67,7 +69,8 @@ def ranks(logits: np.ndarray, labels: np.ndarray) -> np.ndarray:
     own = np.take_along_axis(logits, labels[:, None], axis=1)
     earlier = np.arange(logits.shape[1]) < labels[:, None]
     before = (logits > own) | ((logits == own) & earlier) | np.isnan(logits)
-    return np.where(np.isnan(own[:, 0]), logits.shape[1], before.sum(axis=1))
+    found: np.ndarray = np.where(np.isnan(own[:, 0]), logits.shape[1], before.sum(axis=1))
+    return found
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,11 +92,12 @@ class Overlap:
 
     @property
     def named(self) -> dict[str, float]:
+        """``dice`` alone."""
         return {"dice": self.dice}
 
     @property
     def dice(self) -> float:
-        """Over all images at once: see ``dice``."""
+        """The mean over the classes of ``dice``, counted over all images at once."""
         return _mean_dice(self.both, self.together)
 
 
@@ -127,6 +131,7 @@ class Words:
 
     @property
     def named(self) -> dict[str, float]:
+        """The words' mean loss (nats) and accuracy, and how often the order was right."""
         return {"masked_lm_loss": self.loss / self.words, "masked_lm_accuracy": self.right / self.words,
                 "next_sentence_accuracy": self.ordered / self.count}
 

@@ -1,4 +1,4 @@
-"""What a model's predictions for a batch are worth, in the current runtime. Knows what a batch has; no data set.
+"""What a model's predictions for a batch are worth, in the current runtime.
 
 Each uploads the batch, and lets go of it before it counts.
 """
@@ -12,7 +12,7 @@ from minidl.training.metrics import Accuracy, Overlap, Words
 
 
 def of_images(model: Module, batch: Batch) -> Accuracy:
-    """Of a score a class for each image."""
+    """Hits of a classifier, which gives a score a class for each image: [N, C, H, W] -> [N, classes]."""
     images, _ = batch.upload(current_runtime())
     scores = model(images)
     del images
@@ -20,7 +20,7 @@ def of_images(model: Module, batch: Batch) -> Accuracy:
 
 
 def of_pixels(model: Module, batch: Batch) -> Overlap:
-    """Of a score a class for each pixel."""
+    """Overlap of a segmentation, which gives a score a class for each pixel: [N, C, H, W] -> [N, classes, H, W]."""
     images, _ = batch.upload(current_runtime())
     scores = model(images)
     del images
@@ -29,7 +29,7 @@ def of_pixels(model: Module, batch: Batch) -> Overlap:
 
 
 def of_words(model: Any, batch: TextBatch) -> Words:
-    """Of a BertForPreTraining: a score for each word of the vocabulary at each masked position, and the order."""
+    """Hits of a BertForPreTraining: of its scores a word at each masked position, and of the order of the segments."""
     ids, types, seen, positions, _, _ = batch.upload(current_runtime())
     words, pooled = model.masked_words(ids, types, seen, positions)
     order = model.cls.seq_relationship(pooled)

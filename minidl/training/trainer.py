@@ -1,4 +1,4 @@
-"""One training step, and one pass over test data. Knows no model by name, no data set, no file."""
+"""One training step, and one pass over test data."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ class Trainer:
         return current_runtime().counters.get(STEPS, 0)
 
     def step(self, batch: AnyBatch) -> float:
-        """One iteration; returns the loss, NaN on a device without values."""
+        """Train on one batch in one iteration; returns the loss, NaN on a device without values. Raises OutOfMemory."""
         runtime, done = current_runtime(), self.steps_done
         self.optimizer.lr = self.schedule(done)
         with runtime.iteration():

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from minidl.checkpoint import CorruptFile, Store, durable, read_checkpoint
-from minidl.checkpoint.safetensors import LARGEST_TABLE, read_table, table
+from minidl.checkpoint.safetensors import CODES, LARGEST_TABLE, read_arrays, read_table, table, write_arrays
 from minidl.checkpoint.store import MANIFEST, TENSORS
 from minidl.errors import UserError
 from minidl.meta import DTYPES
@@ -64,6 +64,47 @@ def test_the_tensors_are_a_safetensors_file_that_others_read_and_theirs_is_read_
             file.seek(entries[name].offset)
             assert file.read(entries[name].nbytes) == np.ascontiguousarray(array).tobytes()
             assert (entries[name].dtype, entries[name].shape) == (array.dtype.name, array.shape)
+
+
+# Files of weights ----------------------------------------------------------------------------------------------------
+def test_a_file_of_weights_is_to_the_byte_what_the_package_safetensors_writes(tmp_path):
+    from safetensors.numpy import save_file
+
+    arrays = {"layer.2": np.arange(5, dtype=np.float32), "layer.10": np.arange(6, dtype=np.float32).reshape(2, 3),
+              "count": np.array(7, np.int64), "mask": np.array([True, False]), "none": np.zeros((0, 4), np.float32)}
+    write_arrays(tmp_path / "ours", arrays)  # no two types of one size: those the package sorts, and names are here
+    save_file(arrays, tmp_path / "theirs")
+    assert (tmp_path / "ours").read_bytes() == (tmp_path / "theirs").read_bytes()
+
+
+@pytest.mark.parametrize("kind", CODES)
+def test_arrays_of_every_type_are_read_as_they_were_written(tmp_path, kind):
+    values = np.array([[0, 1, 1], [1, 0, 1]], kind)
+    arrays = {"a": values, "strided": values.T, "scalar": values[0, 1], "none": values[:0]}
+    write_arrays(tmp_path / "file", {"x": np.ones(3, np.uint8), **arrays})  # one item of 3 bytes may not shift others
+    for name, array in arrays.items():
+        found = read_arrays(tmp_path / "file")[name]
+        assert (found.shape, found.dtype) == (array.shape, array.dtype) and np.array_equal(found, array)
+
+
+def test_the_bytes_in_a_file_are_little_endian_whatever_they_were(tmp_path):
+    write_arrays(tmp_path / "file", {"a": np.array([1, 258], ">i4")})
+    assert read_arrays(tmp_path / "file")["a"].tolist() == [1, 258]
+    assert (tmp_path / "file").read_bytes()[-8:] == b"\1\0\0\0\2\1\0\0"
+
+
+def test_a_type_that_the_format_does_not_have_is_refused_before_there_is_a_file(tmp_path):
+    with pytest.raises(UserError, match="^b is complex64, and a safetensors file has float64, float32"):
+        write_arrays(tmp_path / "file", {"a": np.zeros(2), "b": np.zeros(2, np.complex64)})
+    assert not (tmp_path / "file").exists()
+
+
+def test_a_file_of_weights_that_is_cut_off_is_refused_with_the_byte(tmp_path):
+    write_arrays(tmp_path / "file", {"a": np.zeros(100, np.float32)})
+    whole = (tmp_path / "file").read_bytes()
+    (tmp_path / "file").write_bytes(whole[:-1])
+    with pytest.raises(CorruptFile, match=f"at byte {len(whole) - 1}: the tensors end at byte {len(whole)}"):
+        read_arrays(tmp_path / "file")
 
 
 def test_every_tensor_and_every_document_has_its_own_checksum(path):

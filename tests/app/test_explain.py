@@ -173,11 +173,10 @@ def test_the_engine_shows_what_is_expected_of_replays(policy):
                 loss.backward()
                 optimizer.step()
                 del loss
-        guide = runtime.executor.guide
-        entry = guide.active
-        found = decisions(entry.trace, entry.last.plan, guide.costs)
-        assert found and entry.last.plan.evictions.keys() == {d.key for d in found}
-        replayed = entry.last.returns.recomputed
+        trace, last = runtime.followed()
+        found = decisions(trace, last.plan, runtime.guide.costs)
+        assert found and last.plan.evictions.keys() == {d.key for d in found}
+        replayed = last.returns.recomputed
         assert sum(d.expected_s for d in found if d.action is DROP) == pytest.approx(sum(replayed.values()), rel=0.05)
         for d in found:
             assert (d.action is DROP) or d.key not in replayed

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 import models
 from minidl import OutOfMemory, Runtime, current_runtime, device
 from minidl.app import fit
-from minidl.app.fit import Setup, largest_batch, smallest_budget
+from minidl.app.fit import Setup, Shortage, largest_batch, smallest_budget
 from minidl.data import Batch
 from minidl.device import profiles
 from minidl.meta import ALIGNMENT
@@ -121,6 +121,29 @@ def test_host_memory_is_named_where_it_is_the_limit_and_recomputation_does_not_c
     assert scarce.trial(found.batch, budget).recomputed_bytes == 0
     beyond = scarce.trial(found.batch + 1, budget)
     assert beyond.shortage is not None or beyond.recomputed_bytes > 0
+
+
+def test_a_shortage_is_read_from_the_errors_fields_and_not_from_its_words():
+    def program(batch):
+        raise OutOfMemory("host memory is full", op="relu", host_full=batch > 1)
+
+    what = Setup(program, device.create("sim:p100"), "passive", 0)
+    assert what.trial(1, KIB).shortage == Shortage("relu", host_full=False)
+    assert what.trial(2, KIB).shortage == Shortage("relu", host_full=True)
+
+
+# Of the 1024 bytes, 512 are a leaf's, which only the host can take. If it does, the arena itself is what is too small.
+@pytest.mark.parametrize(("policy", "host", "nbytes", "full"), [
+    ("passive", 0, 768, True), ("passive", 4096, 1280, False), ("none", 0, 768, False)])
+def test_an_operation_that_does_not_fit_carries_its_numbers_and_whether_the_host_was_full(policy, host, nbytes, full):
+    with Runtime("sim:p100", memory_budget=1024, host_memory=host, policy=policy) as runtime:
+        leaf = runtime.tensor(None, shape=(128,))
+        with pytest.raises(OutOfMemory) as error:
+            runtime.tensor(None, shape=(nbytes // 4,))
+        refused = error.value
+        assert (refused.op, refused.need_bytes, refused.budget_bytes) == ("upload", nbytes, 1024)
+        assert refused.host_full is full and ("host memory is full" in str(refused)) is full
+        del leaf
 
 
 def test_a_policy_that_recomputes_is_not_limited_by_recomputing():

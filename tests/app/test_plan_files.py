@@ -116,7 +116,7 @@ def test_what_cannot_be_done_with_plans_is_refused_with_one_message(capsys, flag
 def test_a_file_that_does_not_fit_is_named(tmp_path, capsys):
     path = tmp_path / "other.plan"
     path.write_text("{}")
-    assert refusal(capsys, "--plan", str(path)).startswith(f"{path}: minidl-plan: expected an object")
+    assert refusal(capsys, "--plan", str(path))== f"{path}: minidl-plan: Object missing required field `format`"
     path.write_text(plan_to_json(SAVED))
     assert refusal(capsys, "--plan", str(path)).startswith(f"{path} holds a plan for another iteration: there it has 3")
 

@@ -18,6 +18,7 @@ from killed import STEPS, TRAINING
 
 import train
 from minidl import Runtime
+from minidl.app import train as program
 from minidl.app.flags import parse
 from minidl.app.interrupt import stop_after_the_step
 from minidl.app.run_folder import COLUMNS
@@ -250,7 +251,7 @@ def test_ctrl_c_before_the_first_step_shows_no_traceback(capsys, monkeypatch):
     def interrupted(*arguments, **options):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(train, "read_data", interrupted)
+    monkeypatch.setattr(program, "read_data", interrupted)
     assert train.main(TRAINING) == 130
     assert capsys.readouterr().err == "train.py: stopped\n"
 
@@ -297,22 +298,44 @@ def test_the_plan_is_followed_again_after_one_iteration_without_being_made_again
         trainer = small_training(runtime)
         for _ in range(5):
             trainer.step(None)
-        saved, = [entry for entry in runtime.executor.guide.entries if entry.plan.evictions]
+        saved, = [entry for entry in runtime.guide.entries if entry.plan.evictions]
         best = saved.plan.best or saved.plan
         path = save(runtime, trainer, tmp_path)
     with Runtime("cpu:virtual", **settings) as runtime:
         trainer = small_training(runtime)
         restore(read_checkpoint(path), runtime, trainer.model, trainer.optimizer, {})
-        runtime.executor.guide.policy.plan = None  # would be called to make one
+        runtime.guide.policy.plan = None  # would be called to make one
         trainer.step(None)
-        entry, = runtime.executor.guide.entries
+        entry, = runtime.guide.entries
         assert (entry.trace, entry.plan.evictions, entry.plan.prefetches) == (saved.trace, best.evictions,
                                                                               best.prefetches)
-        before = runtime.executor.guide.diverged
+        before = runtime.guide.diverged
         for _ in range(5):  # the policy goes on to improve it
             trainer.step(None)
-        assert runtime.executor.guide.diverged == before  # it was followed to its end
+        assert runtime.guide.diverged == before  # it was followed to its end
         runtime.check()
+
+
+def test_the_runtime_shows_the_plan_that_is_followed_and_how_the_last_iteration_under_it_went():
+    with Runtime("cpu:virtual", memory_budget="300KiB", host_memory="8MiB", policy="capuchin") as runtime:
+        trainer = small_training(runtime)
+        trainer.step(None)
+        assert runtime.guide is not None and runtime.plan is None and runtime.followed() is None
+        trainer.step(None)
+        plan = runtime.plan
+        assert plan.evictions and runtime.followed() is None  # made, and not followed yet
+        trainer.step(None)
+        trace, last = runtime.followed()
+        assert last.plan is plan and trace is runtime.guide.entries[-1].trace
+        assert last.seconds > 0 and (runtime.host_bytes, runtime.budget_bytes) == (8 << 20, 300 << 10)
+
+
+def test_a_policy_without_plans_has_none_to_show():
+    with Runtime("cpu:virtual", memory_budget="300KiB", host_memory="8MiB", policy="passive") as runtime:
+        trainer = small_training(runtime)
+        for _ in range(3):
+            trainer.step(None)
+        assert (runtime.guide, runtime.plan, runtime.followed()) == (None, None, None)
 
 
 def test_a_plan_for_another_budget_is_made_anew(tmp_path):
@@ -323,7 +346,7 @@ def test_a_plan_for_another_budget_is_made_anew(tmp_path):
             if paths:
                 restore(read_checkpoint(paths[0]), runtime, trainer.model, trainer.optimizer, {})
             trainer.step(None)
-            assert not any(entry.plan.evictions for entry in runtime.executor.guide.entries)
+            assert not any(entry.plan.evictions for entry in runtime.guide.entries)
             trainer.step(None)
             trainer.step(None)
             paths.append(save(runtime, trainer, tmp_path))

@@ -12,7 +12,9 @@ import pytest
 
 import train
 from minidl import Runtime
-from minidl.app.flags import DIGITS_BATCH, Share, parse
+from minidl.app.flags import parse
+from minidl.app.kinds import Share
+from minidl.app.options import DIGITS_BATCH
 from minidl.data import Digits
 from minidl.errors import UserError
 from minidl.report.meter import Meter, rate, share

@@ -12,6 +12,7 @@ import made_data
 import pytest
 
 import train
+from minidl.app import train as program
 from minidl.app.flags import parse
 from minidl.app.session import fixed_arguments
 from minidl.data import Feed
@@ -85,7 +86,7 @@ def test_batches_ahead_and_swapped_tensors_share_the_host_budget(tmp_path, monke
             capacities.append(host_memory)
             super().__init__(*arguments, host_memory=host_memory, **others)
 
-    monkeypatch.setattr(train, "Runtime", Watched)
+    monkeypatch.setattr(program, "Runtime", Watched)
     batches = Feed.run
     monkeypatch.setattr(Feed, "run", lambda feed, jobs: feeds.append(feed) or batches(feed, jobs))
     root = made_data.class_folders(tmp_path)
@@ -191,8 +192,8 @@ def test_a_small_resnet_on_digits_reaches_98_percent_in_half_of_its_memory(tmp_p
 
 # Damage --------------------------------------------------------------------------------------------------------------
 def corruption(folder, number, seed):
-    program = ROOT / "tests" / "support" / "corrupted.py"
-    done = subprocess.run([sys.executable, str(program), str(folder), str(number), str(seed)],
+    script = ROOT / "tests" / "support" / "corrupted.py"
+    done = subprocess.run([sys.executable, str(script), str(folder), str(number), str(seed)],
                           stdout=subprocess.PIPE, text=True, check=True, timeout=600, env={"PYTHONPATH": str(ROOT)})
     found = json.loads(done.stdout.splitlines()[-1])
     assert found["wrong"] == []

@@ -17,9 +17,10 @@ from minidl.calibrate import __main__ as command
 from minidl.calibrate import fitting, measure
 from minidl.calibrate.fitting import Sample
 from minidl.calibrate.workloads import QUICK, THOROUGH
-from minidl.device import fitted, link, profiles
+from minidl.device import fitted, profiles
 from minidl.device.cost_model import kernel_seconds
-from minidl.device.device import DryDevice
+from minidl.device.cpu import link
+from minidl.device.cpu.algorithms import cpu_algorithms
 from minidl.kernels.roles import ROLES
 from minidl.meta import Cost, int64, meta
 from minidl.ops import cross_entropy
@@ -128,7 +129,7 @@ def test_peaks_are_the_best_that_was_seen_and_efficiencies_shares_of_it():
 def conv_algorithms(rates):
     x, w, y = meta((2, 3, 8, 8)), meta((5, 3, 3, 3)), meta((2, 5, 8, 8))
     cost = Cost(2.0 * 640 * 27, 4.0 * (384 + 135 + 640), "conv")
-    return fitted.cpu_algorithms(replace(NOMINAL, rates=rates), "conv2d", (x, w), (y,), UNIT_STRIDE, cost), cost
+    return cpu_algorithms(replace(NOMINAL, rates=rates), "conv2d", (x, w), (y,), UNIT_STRIDE, cost), cost
 
 
 def test_the_most_special_rates_win_and_what_was_not_measured_keeps_its_ratio():
@@ -147,11 +148,11 @@ def test_the_most_special_rates_win_and_what_was_not_measured_keeps_its_ratio():
 
 def test_an_operation_that_was_not_measured_takes_the_rooflines_time():
     x, cost = meta((1 << 20,)), Cost(1e6, 8e6, "elementwise")
-    (only,) = fitted.cpu_algorithms(NOMINAL, "relu", (x,), (x,), {}, cost)
+    (only,) = cpu_algorithms(NOMINAL, "relu", (x,), (x,), {}, cost)
     assert only.seconds == kernel_seconds(NOMINAL, "elementwise", 1e6, 8e6)
-    (only,) = fitted.cpu_algorithms(replace(NOMINAL, rates={"relu": {"bytes": 1e-9}}), "relu", (x,), (x,), {}, cost)
+    (only,) = cpu_algorithms(replace(NOMINAL, rates={"relu": {"bytes": 1e-9}}), "relu", (x,), (x,), {}, cost)
     assert only.seconds == pytest.approx(8e-3)
-    (only,) = fitted.cpu_algorithms(replace(NOMINAL, rates={"relu": {"bytes": 0.0}}), "relu", (x,), (x,), {}, cost)
+    (only,) = cpu_algorithms(replace(NOMINAL, rates={"relu": {"bytes": 0.0}}), "relu", (x,), (x,), {}, cost)
     assert only.seconds == NOMINAL.kernel_floor_s
 
 
@@ -245,7 +246,7 @@ def test_a_simulated_cpu_has_the_algorithms_and_the_workspaces_of_the_real_one(t
     path = tmp_path / "mine.json"
     path.write_text(profiles.to_json(replace(NOMINAL, rates={"add": {"bytes": 1e-9}})))
     real, simulated = (second_trace(device, NETWORKS["vgg11"])
-                       for device in (DryDevice(devices.create("cpu:virtual")), f"sim:{path}"))
+                       for device in (devices.create("cpu:virtual").dry_twin(), f"sim:{path}"))
 
     def ways(trace):
         return [(c.op, sorted((a.name, a.workspace, a.bits_class) for a in c.algorithms)) for c in trace.calls]
@@ -272,7 +273,7 @@ def test_the_command_writes_a_profile_that_devices_read(monkeypatch, tmp_path, c
     assert run(monkeypatch, "--quick", "--out", str(path)) == 0
     assert asked == [True] and profiles.load(path) == made
     assert "copies: fast" in (out := capsys.readouterr().out) and "1 rates" in out
-    assert isinstance(devices.create(f"sim:{path}"), fitted.SimulatedCpu)
+    assert devices.create(f"sim:{path}").ways.func is cpu_algorithms
 
 
 def test_the_command_refuses_a_name_that_devices_would_not_read_and_a_place_it_cannot_write(monkeypatch, capsys):

@@ -22,12 +22,12 @@ import models
 from minidl import device as devices
 from minidl.device import profiles
 from minidl.device.clock import COMPUTE, COPY_IN, COPY_OUT
-from minidl.device.cuda import convolution, layout, missing, opening
+from minidl.device.cuda import convolution, memory_format, missing, opening
 from minidl.device.cuda.device import CudaDevice
-from minidl.device.cuda.plans import PlanTable, TimedPlan
 from minidl.device.cuda.seam import Convolution, PlanInfo, Vendor
 from minidl.device.cuda.staging import Staging
-from minidl.device.cuda.streams import Streams
+from minidl.device.cuda.streams import EventStreams
+from minidl.device.cuda.timed_plans import PlanTable, TimedPlan
 from minidl.device.precision import PRECISIONS
 from minidl.errors import DeviceError, UserError
 from minidl.kernels.cuda import KERNELS
@@ -170,7 +170,7 @@ def timed(streams, vendor, told, name, seconds):
 
 def test_times_are_told_in_order_without_waits_when_somebody_asks():  # 3 ms of copy in 1 + 2 ms of work: 2 ms of stall
     vendor = FakeCuda()
-    streams, told = Streams(vendor), []
+    streams, told = EventStreams(vendor), []
     timed(streams, vendor, told, "a", 1e-3)
     work(vendor, streams, COPY_IN, 3e-3)
     streams.mark(COPY_IN)
@@ -185,7 +185,7 @@ def test_times_are_told_in_order_without_waits_when_somebody_asks():  # 3 ms of 
 
 def test_the_time_of_work_after_the_host_has_waited_is_its_own():
     vendor = FakeCuda()
-    streams, told = Streams(vendor), []
+    streams, told = EventStreams(vendor), []
     timed(streams, vendor, told, "a", 1e-3)
     work(vendor, streams, COPY_OUT, 5e-3)
     streams.synchronize(COPY_OUT, streams.mark(COPY_OUT))  # as a copy in passive mode
@@ -199,7 +199,7 @@ def test_the_time_of_work_after_the_host_has_waited_is_its_own():
 
 def test_collecting_tells_what_has_finished_and_waits_for_nothing():
     vendor = FakeCuda()
-    streams, told = Streams(vendor), []
+    streams, told = EventStreams(vendor), []
     for name in range(4):
         timed(streams, vendor, told, name, 1e-3)
     vendor.host_time += 2.5e-3
@@ -212,7 +212,7 @@ def test_collecting_tells_what_has_finished_and_waits_for_nothing():
 @pytest.mark.parametrize("depth", [4, 5, 16])
 def test_a_ring_of_events_may_be_passed_many_times(depth):
     vendor = FakeCuda()
-    streams, told, draw = Streams(vendor, depth=depth), [], random.Random(depth)
+    streams, told, draw = EventStreams(vendor, depth=depth), [], random.Random(depth)
     for number in range(200):
         assert streams.positions[COMPUTE] - streams.finished[COMPUTE] < depth
         timed(streams, vendor, told, number, 1e-3 * (1 + number % 3))
@@ -248,7 +248,7 @@ def test_a_slide_by_little_goes_through_the_reserve_in_few_copies():  # 64 KiB b
 @pytest.mark.parametrize("seed", range(5))
 def test_staged_bytes_are_not_written_over_before_their_copy_has_ended(seed):
     vendor, draw = FakeCuda(numerics=True), random.Random(seed)
-    streams = Streams(vendor)
+    streams = EventStreams(vendor)
     staging, target = Staging(streams), vendor.allocate(1 << 22)
     under_way, copy = [], vendor.copy
 
@@ -277,7 +277,7 @@ def test_a_scalar_and_a_strided_tensor_are_read_as_they_are():
     value = device.read(operand(0, meta((), float32)))
     assert value.shape == () and value == 3.5
     values = np.arange(24, dtype=np.float32).reshape(2, 3, 2, 2)
-    lies = layout.channels_last(meta((2, 3, 2, 2), float32))
+    lies = memory_format.channels_last(meta((2, 3, 2, 2), float32))
     target = operand(NBYTES, lies)
     upload(device, target, values)
     assert device.read(target).tolist() == values.tolist()
@@ -286,15 +286,15 @@ def test_a_scalar_and_a_strided_tensor_are_read_as_they_are():
 
 # Layouts ----------------------------------------------------------------------------------------------------------
 IMAGE = meta((2, 3, 4, 5), float32)
-LAST = layout.channels_last(IMAGE)
+LAST = memory_format.channels_last(IMAGE)
 
 
 def test_channels_last_is_a_matter_of_strides_and_keeps_what_lies_so_anyway():
     assert LAST.shape == IMAGE.shape and LAST.strides == (60, 1, 15, 3) and LAST.nbytes == IMAGE.nbytes
     for shape in ((2, 1, 4, 5), (2, 3, 1, 1), (5, 3), (), (2, 3, 4, 5, 6)):
         plain = meta(shape, float32)
-        assert layout.channels_last(plain) is plain
-    assert layout.channels_last(LAST) is LAST
+        assert memory_format.channels_last(plain) is plain
+    assert memory_format.channels_last(LAST) is LAST
 
 
 @pytest.mark.parametrize(("op", "inputs", "lies"), [
@@ -302,7 +302,7 @@ def test_channels_last_is_a_matter_of_strides_and_keeps_what_lies_so_anyway():
     ("relu", (LAST,), LAST), ("relu", (IMAGE,), IMAGE),
     ("add", (IMAGE, LAST), LAST), ("contiguous", (LAST,), IMAGE), ("matmul", (LAST, LAST), IMAGE)])
 def test_outputs_follow_their_inputs_layout(op, inputs, lies):
-    assert layout.outputs(op, inputs, (IMAGE,)) == (lies,)
+    assert memory_format.outputs(op, inputs, (IMAGE,)) == (lies,)
 
 
 @pytest.mark.parametrize(("first", "second", "written", "given"), [
@@ -401,7 +401,7 @@ def test_integers_have_no_products():
 
 
 # Convolutions -----------------------------------------------------------------------------------------------------
-def check_convolution(kind, x, w, *, third=None, lies=layout.channels_last, choice=0, over=False):
+def check_convolution(kind, x, w, *, third=None, lies=memory_format.channels_last, choice=0, over=False):
     """Compute a convolution, or a gradient, on the fake and with the CPU's kernel. Returns the device."""
     from minidl.kernels.cpu import KERNELS as CPU
     n, _, h, width = x
@@ -413,7 +413,7 @@ def check_convolution(kind, x, w, *, third=None, lies=layout.channels_last, choi
     device, draw, at = cuda(cells=1024), np.random.default_rng(2), 0
     operands, values = [], []
     for index, shape in enumerate(shapes):
-        m = layout.channels_last(meta(shape, float32)) if index == 0 else lies(meta(shape, float32))
+        m = memory_format.channels_last(meta(shape, float32)) if index == 0 else lies(meta(shape, float32))
         made = operand(at, m)
         if over and index == 3:  # the output is written over what is added to it
             made = operands[0]
@@ -439,7 +439,7 @@ WINDOWS = [((2, 3, 5, 4), (4, 3, 3, 3)), ((2, 1, 5, 4), (4, 1, 3, 3)), ((3, 4, 1
 
 @pytest.mark.parametrize("kind", convolution.KINDS)
 @pytest.mark.parametrize(("x", "w"), WINDOWS)
-@pytest.mark.parametrize("lies", [layout.channels_last, lambda m: m], ids=["channels last", "C order"])
+@pytest.mark.parametrize("lies", [memory_format.channels_last, lambda m: m], ids=["channels last", "C order"])
 def test_convolutions_of_operands_in_either_layout(kind, x, w, lies):
     check_convolution(kind, x, w, lies=lies)
 
@@ -450,7 +450,7 @@ def test_every_alternative_has_the_workspace_that_its_plan_asks_for(choice):
     assert device.vendor.counts["convolve"] > 3
 
 
-@pytest.mark.parametrize("lies", [layout.channels_last, lambda m: m], ids=["channels last", "C order"])
+@pytest.mark.parametrize("lies", [memory_format.channels_last, lambda m: m], ids=["channels last", "C order"])
 def test_a_bias_and_a_relu_follow_a_convolution_in_one_pass(lies):
     plain, *others = (check_convolution(kind, *WINDOWS[0], third=third, lies=lies).vendor.counts.get("launch", 0)
                       for kind in ("conv2d", "conv2d_relu") for third in (None, (4,)))
@@ -459,7 +459,7 @@ def test_a_bias_and_a_relu_follow_a_convolution_in_one_pass(lies):
 
 @pytest.mark.parametrize("over", [False, True])
 @pytest.mark.parametrize("part_bytes", [1, 1 << 20])
-@pytest.mark.parametrize("lies", [layout.channels_last, lambda m: m], ids=["channels last", "C order"])
+@pytest.mark.parametrize("lies", [memory_format.channels_last, lambda m: m], ids=["channels last", "C order"])
 def test_a_gradient_is_added_to_what_has_arrived_even_in_the_same_bytes(over, part_bytes, lies, monkeypatch):
     monkeypatch.setattr(convolution, "PART_BYTES", part_bytes)
     x, w = WINDOWS[0]
@@ -472,8 +472,8 @@ CONV = Convolution("conv2d", "float32", (2, 3, 5, 4), (4, 3, 3, 3), (2, 4, 5, 4)
 
 
 def choices(plans):
-    steps = convolution.steps("conv2d", [LAST, layout.channels_last(meta((4, 3, 3, 3), float32))],
-                              layout.channels_last(meta((2, 4, 4, 5), float32)),
+    steps = convolution.steps("conv2d", [LAST, memory_format.channels_last(meta((4, 3, 3, 3), float32))],
+                              memory_format.channels_last(meta((2, 4, 4, 5), float32)),
                               {"stride": (1, 1), "padding": (1, 1)}, tf32=False)
     return convolution.algorithms(steps, plans, 1e-3)
 
@@ -597,8 +597,8 @@ MISSING = [(COMPUTE, COPY_IN), (COPY_OUT, COMPUTE), (COPY_IN, COMPUTE)]
 
 @pytest.mark.parametrize(("who", "on"), MISSING)
 def test_a_manager_that_forgets_one_kind_of_wait_is_found_out(who, on, monkeypatch):
-    wait = Streams.wait
-    monkeypatch.setattr(Streams, "wait", lambda self, stream, of, position: (
+    wait = EventStreams.wait
+    monkeypatch.setattr(EventStreams, "wait", lambda self, stream, of, position: (
         None if (stream, of) == (who, on) else wait(self, stream, of, position)))
     _, peak = unmanaged("vgg")
     with pytest.raises(Violation):
@@ -774,8 +774,8 @@ def test_tf32_is_asked_for_in_fp32_products_and_convolutions_alone():
         (single, *_), (half, *_) = (products.plan("matmul", m, m[0], attrs, tf32=tf32).calls[0] for m in described)
         assert (single.tf32, half.tf32) == (tf32, False)
     for dtype, wanted in ((float32, True), (bfloat16, False)):
-        steps = convolution.steps("conv2d", [layout.channels_last(meta((2, 3, 4, 5), dtype)),
-                                             layout.channels_last(meta((4, 3, 3, 3), dtype))],
-                                  layout.channels_last(meta((2, 4, 4, 5), dtype)),
+        steps = convolution.steps("conv2d", [memory_format.channels_last(meta((2, 3, 4, 5), dtype)),
+                                             memory_format.channels_last(meta((4, 3, 3, 3), dtype))],
+                                  memory_format.channels_last(meta((2, 4, 4, 5), dtype)),
                                   {"stride": (1, 1), "padding": (1, 1)}, tf32=True)
         assert steps.convolution.tf32 is wanted

@@ -11,13 +11,14 @@ import pytest
 
 import minidl
 from minidl.device import create, profiles
+from minidl.device.contract import Device
 from minidl.device.cost_model import algorithms as modelled
 from minidl.device.cuda import convolution, listed
 from minidl.device.cuda.listed import ListedPlan, ListedPlans
-from minidl.device.cuda.plans import TimedPlan
 from minidl.device.cuda.seam import Convolution
-from minidl.device.cuda.simulated import SimulatedCuda, steps_of
-from minidl.device.device import Device
+from minidl.device.cuda.simulated import ListedWays, steps_of
+from minidl.device.cuda.timed_plans import TimedPlan
+from minidl.device.sim import SimDevice
 from minidl.errors import UserError
 from minidl.meta import aligned, bfloat16, meta
 from minidl.ops.conv import CONV2D, CONV2D_DGRAD
@@ -120,10 +121,11 @@ def test_the_simulated_h200_chooses_from_the_file_and_models_what_is_not_there()
                                             listed.load("h200").of(conv(256, 64, 64, 56, 3))]
     assert [a.bits_class for a in found] == [a.name for a in found]
     # Its best plan takes what the model gives the implicit products, on the tensor cores.
-    model = algorithms(Device("sim:h200", profiles.get("h200")), CONV2D, inputs, WINDOW)
+    model = algorithms(SimDevice("sim:h200", profiles.get("h200")), CONV2D, inputs, WINDOW)
     assert found[0].seconds == model[0].seconds and model[0].name == "implicit_precomp_gemm"
     odd = (meta((256, 65, 56, 56)), meta((64, 65, 3, 3)))
-    assert algorithms(device, CONV2D, odd, WINDOW) == algorithms(Device("", profiles.get("h200")), CONV2D, odd, WINDOW)
+    plain = SimDevice("", profiles.get("h200"))
+    assert algorithms(device, CONV2D, odd, WINDOW) == algorithms(plain, CONV2D, odd, WINDOW)
 
 
 def test_bf16_has_plans_of_its_own():
@@ -145,13 +147,13 @@ def test_a_gradient_that_is_added_onto_another_is_made_in_parts_beside_it():
 @pytest.mark.parametrize(("device", "batch"), [("sim:h200", 64), ("sim:p100-cudnn", 64)])
 def test_workspaces_in_a_trace_are_those_of_the_file(device, batch):
     simulated = create(device)
-    assert isinstance(simulated, SimulatedCuda)
+    assert isinstance(simulated.ways, ListedWays)
     wanted, steps = {}, simulated.algorithms
 
     def spy(op_name, inputs, outputs, attrs, cost):
         if op_name in convolution.KINDS:
             found = steps_of(simulated.profile, op_name, inputs, outputs[0], attrs)
-            sizes = [found.scratch + aligned(p.workspace) for p in simulated.listed.of(found.convolution)]
+            sizes = [found.scratch + aligned(p.workspace) for p in simulated.ways.listed.of(found.convolution)]
             wanted.setdefault(op_name, set()).add(tuple(sorted(sizes)))
         return steps(op_name, inputs, outputs, attrs, cost)
     simulated.algorithms = spy
@@ -176,7 +178,7 @@ def test_a_managed_step_runs_on_the_simulated_h200():
 
 
 def test_the_calibrated_p100_keeps_its_modelled_algorithms():
-    assert type(create("sim:p100")) is Device and not profiles.get("p100").cudnn_plans
+    assert not isinstance(create("sim:p100").ways, ListedWays) and not profiles.get("p100").cudnn_plans
     with_plans = dataclasses.asdict(profiles.get("p100-cudnn"))
     assert {key for key, value in dataclasses.asdict(profiles.get("p100")).items() if with_plans[key] != value} == {
         "name", "title", "cudnn_plans"}
@@ -198,7 +200,7 @@ def test_a_profile_that_names_plans_which_nobody_listed_is_refused(tmp_path):
     with pytest.raises(UserError, match=r"no plans of cuDNN were listed for 'h300'; known: h200, p100"):
         create(f"sim:{path}")
     path.write_text(profiles.to_json(replace(profiles.get("a100"), cudnn_plans="h200")), encoding="utf-8")
-    assert isinstance(create(f"sim:{path}"), SimulatedCuda)
+    assert isinstance(create(f"sim:{path}").ways, ListedWays)
     text = profiles.to_json(profiles.get("a100")).replace('"cudnn_plans": ""', '"cudnn_plans": 3')
     path.write_text(text, encoding="utf-8")
     with pytest.raises(UserError, match="cudnn_plans must be a string, not 3"):

@@ -16,9 +16,9 @@ from minidl import device as devices
 from minidl.device import profiles
 from minidl.device.clock import COMPUTE, COPY_IN, COPY_OUT
 from minidl.device.cuda import missing
-from minidl.device.cuda.exact import busy_seconds
+from minidl.device.cuda.kernel_times import busy_seconds
 from minidl.device.cuda.seam import Span
-from minidl.device.cuda.streams import Streams
+from minidl.device.cuda.streams import EventStreams
 from minidl.errors import DeviceError, UserError
 
 LATE = 1e-3  # seconds that the host takes between two pieces of work, where it is late
@@ -52,7 +52,7 @@ class Bench:
         self.fake = FakeCuda()
         self.address = self.fake.allocate(10 * WORK)
         self.host = self.fake.allocate_host(WORK)
-        self.streams = Streams(self.fake, depth=depth)
+        self.streams = EventStreams(self.fake, depth=depth)
         self.told = []
         self.streams.measure_exactly(on)
 

@@ -16,11 +16,12 @@ from swapping import rounds_of_swapping
 
 import models
 from minidl import Runtime
-from minidl.device import Device, profiles
+from minidl.device import profiles
 from minidl.device.clock import COPY_IN
+from minidl.device.cost_model import algorithms as modelled
 from minidl.device.cuda import missing
 from minidl.device.cuda.device import CudaDevice
-from minidl.device.cuda.measured import MeasuredCuda
+from minidl.device.cuda.simulated import MeasuredWays
 from minidl.kernels.cpu import KERNELS
 from minidl.memory.switches import Switches
 from minidl.meta import Cost, meta
@@ -161,9 +162,9 @@ def test_rates_of_a_gpu_scale_its_alternatives_and_leave_their_order():
     x = meta((8, 256, 28, 28))
     arguments = ("conv2d", (x, meta((256, 256, 7, 7))), (x,), {"stride": (1, 1), "padding": (3, 3)},
                  Cost(4e10, 1e6, "conv"))
-    before = Device("sim:modelled", measured).algorithms(*arguments)
+    before = modelled(measured, *arguments)
     assert min(before, key=lambda a: a.seconds) is not before[0]  # the deterministic mode's comes first
-    after = MeasuredCuda("sim:measured", measured).algorithms(*arguments)
+    after = MeasuredWays(measured)(*arguments)
     assert min(a.seconds for a in after) == pytest.approx(4e-2)  # 4e10 operations at 1e-12 seconds each
     assert [(a.name, a.workspace) for a in after] == [(a.name, a.workspace) for a in before]
     ratios = [a.seconds / b.seconds for a, b in zip(after, before, strict=True)]

@@ -20,9 +20,9 @@ from numba.core.dispatcher import Dispatcher
 
 import minidl
 from minidl import device as devices
-from minidl.device import cpu, link, profiles
+from minidl.device import profiles
 from minidl.device.clock import COMPUTE
-from minidl.device.device import DryDevice
+from minidl.device.cpu import link, numerics
 from minidl.meta import Algorithm
 from minidl.ops.elementwise import exp, neg
 from minidl.plan.trace import Trace, TraceCall, TraceTensor, scaled, typical
@@ -33,8 +33,8 @@ NAP_S = 5e-3
 @pytest.fixture
 def slow_neg(monkeypatch):
     """Every ``neg`` sleeps, while nothing else of it changes."""
-    kernel = cpu.KERNELS["neg"]
-    monkeypatch.setitem(cpu.KERNELS, "neg", lambda *arrays: time.sleep(NAP_S) or kernel(*arrays))
+    kernel = numerics.KERNELS["neg"]
+    monkeypatch.setitem(numerics.KERNELS, "neg", lambda *arrays: time.sleep(NAP_S) or kernel(*arrays))
 
 
 def seconds_of(trace, op):
@@ -48,7 +48,7 @@ def test_a_virtual_device_tells_the_modelled_seconds_at_once():
         told = []
         device.launch("fill_", Algorithm("", 0.25), (), (cell(0),), {"value": 1.0}, 0, told.append)
         assert told == [0.25]
-    dry = DryDevice(device)
+    dry = device.dry_twin()
     assert dry.launch("fill_", PLAIN, (), (cell(0),), {"value": 1.0}, 0, told.append) == 0 and told == [0.25]
 
 
@@ -200,8 +200,8 @@ def test_a_sequence_is_planned_after_one_iteration_of_warming_up_and_those_that_
 
 def test_what_is_planned_on_is_the_median_of_three_iterations(monkeypatch):
     naps = iter([0.0, 2 * NAP_S, 20 * NAP_S, 5 * NAP_S, 0.0, 0.0])
-    kernel = cpu.KERNELS["neg"]
-    monkeypatch.setitem(cpu.KERNELS, "neg", lambda *arrays: time.sleep(next(naps)) or kernel(*arrays))
+    kernel = numerics.KERNELS["neg"]
+    monkeypatch.setitem(numerics.KERNELS, "neg", lambda *arrays: time.sleep(next(naps)) or kernel(*arrays))
     policy = Noting()
     with minidl.Runtime("cpu", memory_budget="1MiB", policy=policy) as runtime:
         for _ in range(4):
@@ -280,8 +280,8 @@ def test_kernels_of_two_runtimes_never_run_at_once_and_copies_run_beside_them(mo
         time.sleep(1e-3)
         running[0] -= 1
 
-    monkeypatch.setitem(cpu.KERNELS, "neg", kernel)
-    monkeypatch.setitem(cpu.KERNELS, "exp", lambda *arrays: copied.wait(60) or pytest.fail("the copy was held up"))
+    monkeypatch.setitem(numerics.KERNELS, "neg", kernel)
+    monkeypatch.setitem(numerics.KERNELS, "exp", lambda *arrays: copied.wait(60) or pytest.fail("the copy was held up"))
     pair = [threaded(), threaded()]
     for device in pair:
         device.attach(2 * NBYTES, NBYTES)

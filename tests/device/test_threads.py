@@ -25,7 +25,8 @@ from networks import Training, differences, train
 import minidl
 from minidl import device as devices
 from minidl.device.clock import COMPUTE, COPY_IN, COPY_OUT
-from minidl.device.threads import Streams, ThreadedCpuDevice
+from minidl.device.cpu.threaded import ThreadedCpu
+from minidl.device.cpu.workers import WorkerStreams
 from minidl.errors import UserError
 from minidl.meta import Algorithm, float32, int64, meta
 
@@ -100,7 +101,7 @@ def device(request):
     if request.param == "delayed":
         made.delay = random_delays(0, share=0.5)
     yield made
-    if isinstance(made, ThreadedCpuDevice):
+    if isinstance(made, ThreadedCpu):
         made.close()
 
 
@@ -204,7 +205,7 @@ def test_a_value_is_read_after_all_that_the_compute_stream_was_told_to_wait_for(
     device.wait(COPY_OUT, COMPUTE, 1)
     device.copy_out(HOST, 0, NBYTES)
     device.wait(COPY_IN, COPY_OUT, 1)
-    if isinstance(device, ThreadedCpuDevice):
+    if isinstance(device, ThreadedCpu):
         device.delay = slow(COPY_IN, 0.05)
     device.copy_in(NBYTES, HOST, NBYTES)
     device.wait(COMPUTE, COPY_IN, 1)  # and nothing is launched after it
@@ -248,7 +249,7 @@ def test_bytes_that_all_streams_have_left_long_ago_are_poisoned_too(device):
 
 @pytest.mark.parametrize("order", [(COMPUTE, COPY_OUT, COPY_IN), (COPY_IN, COPY_OUT, COMPUTE)])
 def test_an_effect_happens_once_after_the_last_of_its_marks_and_before_anyone_sees_that(order):
-    streams, doors, seen = Streams(), [threading.Event() for _ in range(3)], []
+    streams, doors, seen = WorkerStreams(), [threading.Event() for _ in range(3)], []
     for stream, door in enumerate(doors):
         streams.issue(stream, 0.0, lambda door=door: door.wait(PATIENCE_S) and None)
     streams.when_passed((1, 1, 1), lambda: seen.append(list(streams.finished)))
@@ -359,7 +360,7 @@ def test_a_wrong_label_in_a_training_step_raises_at_the_loss():
 # Real time --------------------------------------------------------------------------------------------------------
 @pytest.mark.parametrize("depth", [1, 2, 8])
 def test_the_host_is_never_further_ahead_than_the_depth_of_the_queue(depth):
-    streams = Streams(depth=depth)
+    streams = WorkerStreams(depth=depth)
     ahead = []
     streams.delay = lambda stream: ahead.append(streams.positions[stream] + 1 - streams.finished[stream])
     opened = threading.Event()
@@ -419,7 +420,7 @@ def test_a_worker_keeps_nothing_of_work_that_is_done(threads):
 
 
 def test_a_host_that_waits_can_be_interrupted_and_goes_on():
-    streams, opened = Streams(), threading.Event()
+    streams, opened = WorkerStreams(), threading.Event()
     streams.issue(COMPUTE, 0.0, lambda: opened.wait(PATIENCE_S) and None)
     interrupt = threading.Thread(target=lambda: until(lambda: streams._gates[COMPUTE]) or signal.pthread_kill(
         threading.main_thread().ident, signal.SIGINT))
@@ -532,7 +533,7 @@ def test_a_device_that_nobody_refers_to_ends_its_threads_at_once():
 
 
 def test_streams_can_be_stopped_by_their_own_worker():  # as by a finalizer that happens to run there
-    streams, opened = Streams(), threading.Event()
+    streams, opened = WorkerStreams(), threading.Event()
     streams.issue(COMPUTE, 0.0, lambda: opened.wait(PATIENCE_S) and None)
     streams.when_passed((1, 0, 0), streams.close)  # called while the worker holds the lock
     opened.set()

@@ -6,7 +6,8 @@ from itertools import groupby
 
 import pytest
 
-from minidl.memory.arena import NO_MARKS, Arena, Block
+from minidl.device.clock import NO_MARKS
+from minidl.memory.arena import Arena, Block
 
 UNIT = 16
 

@@ -6,7 +6,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from minidl.memory.arena import NO_MARKS, Arena, Block, Marks, unite_marks
+from minidl.device.clock import NO_MARKS, Marks, unite_marks
+from minidl.memory.arena import Arena, Block
 
 UNIT = 16  # bytes
 

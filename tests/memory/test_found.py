@@ -30,8 +30,8 @@ def test_finish_times_that_are_still_to_come_are_not_forgotten():
     first = clock.issue(COPY_OUT, 1.0)
     last = clock.issue(COPY_OUT, 9.0)
     clock.issue(COMPUTE, 2.0)
-    clock.forget()
+    clock.end_iteration()
     assert clock.finish_time(COPY_OUT, first) == 1.0 and clock.finish_time(COPY_OUT, last) == 10.0
     clock.issue(COMPUTE, 18.0)
-    clock.forget()
+    clock.end_iteration()
     assert clock.finish_time(COPY_OUT, first) == clock.finish_time(COPY_OUT, last) == 10.0

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 import pytest
 
 from minidl import Runtime, current, no_grad
-from minidl.device import Device, DryDevice
+from minidl.device import Device
 from minidl.device import create as create_device
 from minidl.memory.switches import Switches
 from minidl.meta import int64
@@ -52,7 +52,7 @@ class Pass:
 
 
 def dry() -> Device:
-    return DryDevice(create_device("sim:p100"))
+    return create_device("sim:p100").dry_twin()
 
 
 def counted(runtime: Runtime, forward) -> Pass:

@@ -30,7 +30,7 @@ from simulation import WrongResult, reference, simulate
 SEEDS = 200
 PLANTED = "<bug in "  # how the file is called that planted code says it comes from
 
-ALLOCATOR, ARENA, DEVICE = "memory.copies:Allocator.", "memory.arena:Arena.", "device.device:Device."
+ALLOCATOR, ARENA, DEVICE = "memory.copies:Allocator.", "memory.arena:Arena.", "device.contract:Timekeeper."
 MANAGER, PLACER, SPACE = "memory.manager:Manager.", "memory.placing:Placer.", "memory.space:Space."
 EXECUTOR, POOL = "executor:Executor.", "memory.host_pool:HostPool."
 
@@ -55,9 +55,9 @@ BUGS: dict[str, tuple[str, str, str]] = {
     "a stream that has waited once does not wait again": (
         DEVICE + "wait", "position > waited[on]", "position > waited[on] == 0"),
     "reading a value does not wait for the device": (
-        "device.cpu:ArrayDevice.read", "self.synchronize(COMPUTE, self.positions[COMPUTE])", "pass"),
+        "device.cpu.device:CpuDevice.read", "self.synchronize(COMPUTE, self.positions[COMPUTE])", "pass"),
     "copies under way when an iteration ends are forgotten": (
-        "device.clock:VirtualClock.forget", "max(0, bisect_right(finished, now) - 1)", "len(finished) - 1"),
+        "device.clock:VirtualClock.end_iteration", "max(0, bisect_right(finished, now) - 1)", "len(finished) - 1"),
     # Marks that are lost.
     "a freed block forgets the copy out of it": (
         ALLOCATOR + "leave_device", "storage.copied_out, storage", "0, storage"),

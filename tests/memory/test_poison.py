@@ -13,8 +13,7 @@ from networks import UNIT, leaf, small_runtime, swap_out
 
 import minidl
 from minidl import nn
-from minidl.device.clock import COMPUTE, COPY_IN, COPY_OUT, STREAM_NAMES
-from minidl.memory.arena import NO_MARKS
+from minidl.device.clock import COMPUTE, COPY_IN, COPY_OUT, NO_MARKS, STREAM_NAMES
 from minidl.memory.storage import IN, OUT
 from minidl.ops.elementwise import scale
 from minidl.ops.update import add_, fill_

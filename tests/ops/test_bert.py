@@ -8,7 +8,6 @@ import pytest
 
 from minidl import Runtime, nn, ops
 from minidl.app.fit import UNLIMITED
-from minidl.device import DryDevice
 from minidl.device import create as create_device
 from minidl.errors import ShapeError, UserError
 from minidl.optim import Adam, AdamW
@@ -92,7 +91,7 @@ def test_what_does_not_fit_is_the_users_error():
 @cache
 def demand(batch: int):
     """Of a step of bert-base at length 128 with 20 predictions."""
-    with Runtime(DryDevice(create_device("sim:p100")), memory_budget=UNLIMITED, policy="none") as runtime:
+    with Runtime(create_device("sim:p100").dry_twin(), memory_budget=UNLIMITED, policy="none") as runtime:
         model = create("bert-base")
         optimizer = AdamW(model.parameters(), decays=decays)
 

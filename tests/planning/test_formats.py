@@ -9,8 +9,16 @@ from networks import train
 
 from minidl.errors import UserError
 from minidl.meta import Algorithm
+from minidl.plan import formats
 from minidl.plan.costs import Costs, Limits
-from minidl.plan.formats import SavedPlan, plan_from_json, plan_to_json, trace_from_json, trace_to_json
+from minidl.plan.formats import (
+    SavedPlan,
+    plan_from_json,
+    plan_to_json,
+    read_plan,
+    trace_from_json,
+    trace_to_json,
+)
 from minidl.plan.plan import Action, Plan
 from minidl.plan.trace import Trace, TraceCall, TraceTensor
 from minidl.policies.capuchin.policy import Capuchin
@@ -60,6 +68,31 @@ def test_every_field_is_in_the_file():
     assert len(trace["tensors"][0]) == len(names(TraceTensor))
 
 
+OLD_TRACE = """{"format": "minidl-trace", "version": 1,
+ "tensors": [
+  {"id": -1, "bytes": 4, "persistent": true},
+  {"id": 0, "bytes": 8, "persistent": false}],
+ "calls": [
+  {"op": "conv", "inputs": [-1], "outputs": [0], "seconds": 1e-05, "algorithms": [{"name": "fast", "seconds": 1e-05, \
+"workspace": 256, "bits_class": "a"}], "frees": [0], "donated": [], "may_donate": [[0, -1]], "writes": [], \
+"replayable": true}]}
+"""
+OLD_PLAN = """{"format": "minidl-plan", "version": 2,
+ "calls": 3,
+ "predicted_seconds": null,
+ "evictions": [
+  {"tensor": 5, "access": 1, "action": "swap out", "op": "conv", "bytes": 4}],
+ "prefetches": [
+  {"tensor": 6, "access": 2, "swap_in": [5]}],
+ "offsets": []}
+"""
+
+
+def test_files_of_these_versions_stay_as_they_are_to_the_byte():
+    assert trace_to_json(trace_from_json(OLD_TRACE)) == OLD_TRACE
+    assert plan_to_json(plan_from_json(OLD_PLAN)) == OLD_PLAN
+
+
 def test_each_call_and_each_tensor_is_one_line():
     assert len(trace_to_json(TRACE).splitlines()) == 1 + 1 + 5 + 1 + 2  # head, "tensors", "calls"
     # head, "calls", "predicted_seconds"; then each list
@@ -102,65 +135,89 @@ def changed(text: str, path: str, value: Any) -> str:
 
 
 @pytest.mark.parametrize(("path", "value", "message"), [
-    ("format", "minidl-plan", 'minidl-trace: the format of this file is "minidl-plan"'),
-    ("format", ..., 'minidl-trace: expected an object with "format": "minidl-trace"'),
-    ("version", 2, "minidl-trace: version 2; only version 1 can be read"),
-    ("version", ..., "minidl-trace: version null; only version 1 can be read"),
-    ("version", True, "minidl-trace: version true; only version 1 can be read"),
-    ("calls", ..., "minidl-trace: calls is missing"),
-    ("calls", {}, "minidl-trace: calls: expected a list of objects, got {}"),
-    ("calls.1", 5, "minidl-trace: calls[1]: expected an object, got 5"),
-    ("more", 1, "minidl-trace: more is unknown; there are tensors, calls"),
-    ("calls.1.op", ..., "minidl-trace: calls[1].op is missing"),
-    ("calls.1.op", None, "minidl-trace: calls[1].op: expected a string, got null"),
-    ("calls.0.more", 1, "minidl-trace: calls[0].more is unknown; there are op, inputs"),
-    ("calls.0.seconds", -1, "minidl-trace: calls[0].seconds: expected seconds, a number of at least 0, got -1"),
-    ("calls.0.seconds", float("nan"), "minidl-trace: calls[0].seconds: expected seconds"),
-    pytest.param("calls.0.seconds", 10 ** 400, "minidl-trace: calls[0].seconds: expected seconds", id="huge"),
-    ("calls.0.inputs", [True], "minidl-trace: calls[0].inputs: expected a list of tensor ids, got [true]"),
-    ("calls.0.inputs", [77], "minidl-trace: calls[0].inputs: tensor 77 is not listed in tensors"),
-    ("calls.1.frees", [77], "minidl-trace: calls[1].frees: tensor 77 is not listed in tensors"),
-    ("calls.0.donated", [[1, 77]], "minidl-trace: calls[0].donated: tensor 77 is not listed in tensors"),
-    ("calls.0.donated", [[1]], "minidl-trace: calls[0].donated: expected a list of pairs of tensor ids, got [[1]]"),
-    ("calls.1.outputs", [2], "minidl-trace: calls[1].outputs: tensor 2 was made before"),
-    ("calls.0.algorithms.1.workspace", -1, "minidl-trace: calls[0].algorithms[1].workspace: expected an integer of at"),
-    ("calls.0.replayable", 1, "minidl-trace: calls[0].replayable: expected true or false, got 1"),
-    ("tensors.2.bytes", 1.5, "minidl-trace: tensors[2].bytes: expected an integer of at least 0, got 1.5"),
-    ("tensors.2.id", "1", 'minidl-trace: tensors[2].id: expected an integer, got "1"'),
-    ("tensors.2.id", 0, "minidl-trace: tensors[2].id: tensor 0 is listed twice"),
+    ("format", "minidl-plan", 'the format of this file is "minidl-plan"'),
+    ("format", ..., "Object missing required field `format`"),
+    ("version", 2, "version 2; only version 1 can be read"),
+    ("version", ..., "Object missing required field `version`"),
+    ("version", True, "Expected `int`, got `bool` - at `$.version`"),
+    ("calls", ..., "Object missing required field `calls`"),
+    ("calls", {}, "Expected `array`, got `object` - at `$.calls`"),
+    ("calls.1", 5, "Expected `object`, got `int` - at `$.calls[1]`"),
+    ("more", 1, "Object contains unknown field `more`"),
+    ("calls.1.op", ..., "Object missing required field `op` - at `$.calls[1]`"),
+    ("calls.1.op", None, "Expected `str`, got `null` - at `$.calls[1].op`"),
+    ("calls.0.more", 1, "Object contains unknown field `more` - at `$.calls[0]`"),
+    ("calls.0.seconds", -1, "Expected `float` >= 0.0 - at `$.calls[0].seconds`"),
+    ("calls.0.seconds", float("nan"), "not JSON: JSON is malformed: invalid character (byte 372)"),
+    pytest.param("calls.0.seconds", 10 ** 400, "Number out of range - at `$.calls[0].seconds`", id="huge"),
+    ("calls.0.inputs", [True], "Expected `int`, got `bool` - at `$.calls[0].inputs[0]`"),
+    ("calls.0.inputs", [77], "tensor 77 is not listed in tensors - at `$.calls[0]`"),
+    ("calls.1.frees", [77], "tensor 77 is not listed in tensors - at `$.calls[1]`"),
+    ("calls.0.writes", [77], "tensor 77 is not listed in tensors - at `$.calls[0]`"),
+    ("calls.0.donated", [[1, 77]], "tensor 77 is not listed in tensors - at `$.calls[0]`"),
+    ("calls.0.may_donate", [[77, 0]], "tensor 77 is not listed in tensors - at `$.calls[0]`"),
+    ("calls.0.donated", [[1]], "Expected `array` of length 2 - at `$.calls[0].donated[0]`"),
+    ("calls.1.outputs", [2], "tensor 2 was made before - at `$.calls[1].outputs`"),
+    ("calls.0.algorithms.1.workspace", -1, "Expected `int` >= 0 - at `$.calls[0].algorithms[1].workspace`"),
+    ("calls.0.algorithms.0.more", 1, "Object contains unknown field `more` - at `$.calls[0].algorithms[0]`"),
+    ("calls.0.replayable", 1, "Expected `bool`, got `int` - at `$.calls[0].replayable`"),
+    ("tensors.2.bytes", 1.5, "Expected `int`, got `float` - at `$.tensors[2].bytes`"),
+    ("tensors.2.id", "1", "Expected `int`, got `str` - at `$.tensors[2].id`"),
+    ("tensors.2.id", 0, "0 is listed twice - at `$.tensors[2]`"),
 ])
 def test_a_bad_trace_is_refused_with_the_place(path, value, message):
     with pytest.raises(UserError) as error:
         trace_from_json(changed(trace_to_json(TRACE), path, value))
-    assert str(error.value).startswith(message)
+    assert str(error.value) == f"minidl-trace: {message}"
 
 
 @pytest.mark.parametrize(("path", "value", "message"), [
-    ("format", "minidl-trace", 'minidl-plan: the format of this file is "minidl-trace"'),
-    ("evictions.0.action", "sell", 'minidl-plan: evictions[0].action: expected "swap out" or "drop", got "sell"'),
-    ("evictions.1.access", 0, "minidl-plan: evictions[1].access: accesses are counted from 1"),
-    ("evictions.1.tensor", ..., "minidl-plan: evictions[1].tensor is missing"),
-    ("prefetches.1.access", 2, "minidl-plan: prefetches[1]: access 2 of tensor 6 is listed twice"),
-    ("prefetches.0.swap_in", 5, "minidl-plan: prefetches[0].swap_in: expected a list of tensor ids, got 5"),
-    ("predicted_seconds", "1", 'minidl-plan: predicted_seconds: expected seconds, a number of at least 0, got "1"'),
-    ("evictions.0.action", "all of them, and of the others those that nobody wants",
-     'minidl-plan: evictions[0].action: expected "swap out" or "drop", got "all of them, and of the others those...'),
-    ("round", 1, "minidl-plan: round is unknown; there are calls, predicted_seconds, evictions, prefetches, "
-     "offsets"),
-    ("offsets.1.arrival", 0, "minidl-plan: offsets[1]: arrival 0 of tensor 5 is listed twice"),
-    ("offsets.0.offset", -1, "minidl-plan: offsets[0].offset: expected an integer of at least 0, got -1"),
-    ("version", 1, "minidl-plan: version 1; only version 2 can be read"),
-    ("calls", -1, "minidl-plan: calls: expected an integer of at least 0, got -1"),
-    ("evictions.0.bytes", ..., "minidl-plan: evictions[0].bytes is missing"),
-    ("evictions.1.tensor", 5, "minidl-plan: evictions[1]: tensor 5 had another op or other bytes before"),
+    ("format", "minidl-trace", 'the format of this file is "minidl-trace"'),
+    ("evictions.0.action", "sell", "Invalid enum value 'sell' - at `$.evictions[0].action`"),
+    ("evictions.1.access", 0, "Expected `int` >= 1 - at `$.evictions[1].access`"),
+    ("evictions.1.tensor", ..., "Object missing required field `tensor` - at `$.evictions[1]`"),
+    ("evictions.1.tensor", 5, "tensor 5 had another op or other bytes before - at `$.evictions[1]`"),
+    ("evictions.0.bytes", ..., "Object missing required field `bytes` - at `$.evictions[0]`"),
+    ("prefetches.1.access", 2, "(6, 2) is listed twice - at `$.prefetches[1]`"),
+    ("prefetches.0.swap_in", 5, "Expected `array`, got `int` - at `$.prefetches[0].swap_in`"),
+    ("predicted_seconds", "1", "Expected `float | null`, got `str` - at `$.predicted_seconds`"),
+    ("round", 1, "Object contains unknown field `round`"),
+    ("offsets.1.arrival", 0, "(5, 0) is listed twice - at `$.offsets[1]`"),
+    ("offsets.0.offset", -1, "Expected `int` >= 0 - at `$.offsets[0].offset`"),
+    ("version", 1, "version 1; only version 2 can be read"),
+    ("calls", -1, "Expected `int` >= 0 - at `$.calls`"),
 ])
 def test_a_bad_plan_is_refused_with_the_place(path, value, message):
     with pytest.raises(UserError) as error:
         plan_from_json(changed(plan_to_json(SAVED), path, value))
-    assert str(error.value).startswith(message)
+    assert str(error.value) == f"minidl-plan: {message}"
 
 
-@pytest.mark.parametrize("text", ["", "{", "[]", "3", b"\xff", "null"])
-def test_what_is_not_a_document_at_all_is_refused(text):
-    with pytest.raises(UserError, match="^minidl-trace: (not JSON|expected an object)"):
+@pytest.mark.parametrize("text", ["", "{", b"\xff", b'{"format": "\xff", "version": 1}', '{"format": "\ud800"}'])
+def test_what_is_no_json_is_refused(text):
+    with pytest.raises(UserError, match="^minidl-trace: not JSON: "):
         trace_from_json(text)
+
+
+@pytest.mark.parametrize("text", ["[]", "3", "null"])
+def test_json_that_is_no_object_is_refused(text):
+    with pytest.raises(UserError, match="^minidl-trace: Expected `object`, got "):
+        trace_from_json(text)
+
+
+@pytest.mark.parametrize("text", ["[" * 10**5, '{"calls": ' + "[" * 10**5, '{"calls": ' + '{"a": ' * 10**5])
+def test_json_that_is_nested_too_deeply_is_refused_with_one_message(text):
+    with pytest.raises(UserError, match="^minidl-trace: (not JSON that can be read: nested|Expected `object`)"):
+        trace_from_json(text)
+
+
+def test_no_more_of_a_file_is_read_than_a_plan_may_have(monkeypatch):
+    monkeypatch.setattr(formats, "MOST_BYTES", 1000)
+    with pytest.raises(UserError, match="^/dev/zero: minidl-plan: longer than the 1000 bytes that are read$"):
+        read_plan("/dev/zero")
+
+
+def test_a_message_stays_short_whatever_a_file_calls_its_keys():
+    with pytest.raises(UserError) as error:
+        trace_from_json(changed(trace_to_json(TRACE), "calls.0." + "x" * 10**6, 1))
+    assert len(str(error.value)) < 250 and str(error.value).endswith("xxx` - at `$.calls[0]`")

@@ -4,7 +4,7 @@ import time
 from types import SimpleNamespace
 
 from minidl.device import profiles
-from minidl.device.threads import ThreadedCpuDevice
+from minidl.device.cpu.threaded import ThreadedCpu
 from minidl.meta import Algorithm, float32, meta
 
 PLAIN = Algorithm("", 1e-6)
@@ -22,7 +22,7 @@ def until(condition):
 
 
 def threaded(**options):
-    return ThreadedCpuDevice("cpu:threads", profiles.get("cpu"), **options)
+    return ThreadedCpu("cpu:threads", profiles.get("cpu"), **options)
 
 
 def cell(index, dtype=float32, shape=(SIZE,)):

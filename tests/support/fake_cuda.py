@@ -30,12 +30,12 @@ from numpy.lib.stride_tricks import as_strided
 from races import Violation
 from watch import OPS, Watched
 
-from minidl.device.clock import STREAM_NAMES
+from minidl.device.clock import STREAM_NAMES, Timed
+from minidl.device.contract import Operand
 from minidl.device.cuda.device import CudaDevice
-from minidl.device.cuda.layout import channels_last_strides
+from minidl.device.cuda.memory_format import channels_last_strides
 from minidl.device.cuda.seam import ATTENTION_OPERANDS, Attention, Convolution, Gemm, PlanInfo, Properties, Span
 from minidl.device.cuda.streams import DEPTH
-from minidl.device.device import Operand, Timed
 from minidl.device.profiles import Profile
 from minidl.errors import DeviceError
 from minidl.kernels.cuda.launch import Kernel, Launcher, Number, Planner, Source, View

@@ -12,8 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from minidl.device.clock import COPY_OUT, STREAM_NAMES, VirtualClock
-from minidl.device.device import Timed
+from minidl.device.clock import COPY_OUT, STREAM_NAMES, Timed, VirtualClock
 
 STREAMS = range(3)
 NOTHING, SPOILED = 0, -1  # the values of bytes that were never written, or freed; and of copies of overwritten bytes

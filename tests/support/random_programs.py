@@ -12,8 +12,8 @@ from functools import cache
 import numpy as np
 
 from minidl import Runtime
-from minidl.device.device import Device
 from minidl.device.profiles import KINDS, Profile
+from minidl.device.sim import SimDevice
 from minidl.meta import Cost, Meta, float32, meta
 from minidl.op import Op
 from minidl.plan.costs import Costs, Limits
@@ -80,7 +80,7 @@ class Program:
         """A simulated device that takes exactly as long as the program says, under a policy."""
         profile = Profile("plain", "no overheads", UNLIMITED, FLOPS, FLOPS, 1e15, self.link, self.link, 0.0, 0.0, 0.0,
                           0.0, 0.0, UNLIMITED, dict.fromkeys(KINDS, 1.0))
-        return Runtime(Device("sim:plain", profile), policy=policy, memory_budget=budget or self.budget)
+        return Runtime(SimDevice("sim:plain", profile), policy=policy, memory_budget=budget or self.budget)
 
     def measured(self) -> tuple[Trace, int, int]:
         """The unmanaged trace, its most bytes in use, and the largest working set of a call."""

@@ -25,16 +25,15 @@ import numpy as np
 from races import NOTHING, SPOILED, Cells, Violation, WatchedClock
 
 from minidl import ops
-from minidl.device.clock import COMPUTE, COPY_IN, COPY_OUT
-from minidl.device.cpu import CpuDevice
-from minidl.device.device import Device, Operand, Timed, place
+from minidl.device.clock import COMPUTE, COPY_IN, COPY_OUT, Timed
+from minidl.device.contract import Device, Operand, place
+from minidl.device.cpu.device import VirtualCpu
 from minidl.device.profiles import Profile
 from minidl.meta import ALIGNMENT, Algorithm, Meta
 from minidl.op import Op
 
 if TYPE_CHECKING:
-    from minidl.memory.arena import Marks
-    from minidl.memory.host_pool import Extents
+    from minidl.device.clock import Extents, Marks
 
 HOST_GRAIN = 4  # bytes; host copies have exact sizes, which are multiples of it
 REPLACING = {"fill_", "copy_", "upload_", "normal_", "uniform_"}  # in place, without reading what was there
@@ -192,7 +191,7 @@ class Watched(Device):
         return self.clock.ready[stream]
 
 
-class WatchedDevice(Watched, CpuDevice):
+class WatchedDevice(Watched, VirtualCpu):
     """CPU numerics, poisoned, on a watched virtual clock whose work takes longer or shorter than the model says.
 
     draw     decides the true durations: kernels take ``1 - jitter`` to ``1 + jitter`` times what was modelled, and one

@@ -23,8 +23,10 @@ MOST_LINE_CHARACTERS = 1 << 20  # more is no sentence, but a file of another kin
 
 
 def documents(path: Path) -> Iterator[Document]:
-    """Those of a file that hold a sentence. Raises BadFile, with the line, if it is no text in UTF-8 (of Project
-    Gutenberg: in the encoding that it names)."""
+    """The documents of a file that hold a sentence.
+
+    Raises BadFile, with the line, if it is no text in UTF-8 (of Project Gutenberg: in the encoding that it names).
+    """
     try:
         with open(path, "rb") as file:
             head = file.read(1 << 14)

@@ -49,30 +49,33 @@ class Sentences:
 
     @property
     def train_size(self) -> int:
-        """Pairs to train on."""
+        """How many pairs there are to train on."""
         return len(self._train)
 
     @property
     def unigram_entropy(self) -> float:
-        """Nats a token: the loss of whoever knows how often each piece is, and nothing of the words around it."""
+        """The entropy of single tokens, in nats.
+
+        It is the loss of whoever knows how often each piece is, and nothing of the words around it.
+        """
         counts = np.bincount(self._tokens.ids, minlength=1)
         shares = counts[counts > 0] / len(self._tokens.ids)
         return float(-(shares * np.log(shares)).sum())
 
     @property
     def described(self) -> str:
-        """For people."""
+        """How much there is of it, for people."""
         tokens = self._tokens
         return (f"{len(tokens.document_ends)} documents, {len(tokens.sentence_ends)} sentences, {len(tokens.ids)} "
                 f"tokens of {len(self.vocabulary)} word pieces with a unigram entropy of {self.unigram_entropy:.3f}; "
                 f"{len(self._train)} pairs to train on, {len(self._test)} to test with")
 
     def shapes(self, batch: int) -> TextBatch:
-        """A batch without values."""
+        """A batch of that many examples, without values."""
         return TextBatch(batch, self.input_shape[0], self.predictions)
 
     def batches(self, batch: int, *, seed: int = 0, skip: int = 0) -> Generator[TextBatch, None, None]:
-        """See Data."""
+        """Batches to train on, without end, as Data describes them."""
         chosen = in_order(len(self._train), batch, seed=seed, skip=skip)
         yield from self._feed.run(self._job(self._train, some, seed) for some in chosen)
 

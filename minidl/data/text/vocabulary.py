@@ -57,12 +57,12 @@ class Vocabulary:
         return [found.ids for found in self._tokenizer.encode_batch(list(sentences), add_special_tokens=False)]
 
     def text(self) -> str:
-        """As a file has it."""
+        """The vocabulary as a file has it, a piece a line."""
         return "".join(piece + "\n" for piece in self.pieces)
 
 
 def read_vocabulary(path: Path) -> Vocabulary:
-    """A file with a piece a line. Raises UserError."""
+    """The vocabulary in a file that has a piece a line. Raises UserError."""
     try:
         if path.stat().st_size > MOST_FILE_BYTES:
             raise UserError(f"{path}: {path.stat().st_size} bytes, and a vocabulary has at most {MOST_FILE_BYTES}")
@@ -77,9 +77,9 @@ def read_vocabulary(path: Path) -> Vocabulary:
 
 
 def train_vocabulary(sentences: Callable[[], Iterable[str]], size: int) -> Vocabulary:
-    """At most ``size`` pieces, in small letters, found in a text that is gone through twice; always the same ones.
+    """A vocabulary of at most ``size`` pieces, in small letters; of one text always the same.
 
-    Raises UserError if there is not even room for the letters.
+    The text is gone through twice. Raises UserError if there is not even room for the letters.
     """
     tokenizers = _tokenizers()
     tokenizer = _finding_words(tokenizers, tokenizers.models.WordPiece(unk_token=SPECIAL[1]), lowercase=True)

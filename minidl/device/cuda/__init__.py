@@ -1,7 +1,7 @@
 """The CUDA device. Nothing of CUDA is imported before ``create`` has found that it is there."""
 
+from minidl.device.contract import Device
 from minidl.device.cuda import missing
-from minidl.device.device import Device
 from minidl.device.precision import Precision
 from minidl.errors import UserError
 

@@ -17,9 +17,9 @@ from dataclasses import dataclass, replace
 from math import inf, prod
 from typing import Any
 
-from minidl.device.cuda.layout import channels_last, is_channels_last
-from minidl.device.cuda.plans import TimedPlan
+from minidl.device.cuda.memory_format import channels_last, is_channels_last
 from minidl.device.cuda.seam import Convolution
+from minidl.device.cuda.timed_plans import TimedPlan
 from minidl.errors import DeviceError
 from minidl.kernels.roles import ROLES
 from minidl.meta import DTYPES, Algorithm, Meta, aligned, meta

@@ -12,8 +12,8 @@ import contextlib
 from dataclasses import dataclass
 from typing import Any
 
-from minidl.device.cuda.layout import channels_last_strides
 from minidl.device.cuda.libraries import preload_cublas
+from minidl.device.cuda.memory_format import channels_last_strides
 from minidl.device.cuda.seam import Convolution, PlanInfo
 from minidl.errors import DeviceError
 from minidl.meta import row_major
@@ -21,7 +21,7 @@ from minidl.meta import row_major
 X, W, Y = 1, 2, 3
 
 preload_cublas()  # before cuDNN, of which some versions abort otherwise
-import cudnn  # noqa: E402
+import cudnn as cudnn  # noqa: E402 - for ``attention_graphs`` as well
 
 TYPES = {"float32": cudnn.data_type.FLOAT, "float16": cudnn.data_type.HALF, "bfloat16": cudnn.data_type.BFLOAT16,
          "float64": cudnn.data_type.DOUBLE}

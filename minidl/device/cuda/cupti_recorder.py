@@ -81,17 +81,20 @@ class CuptiRecorder:
         _notes.take(self._stream)
 
     def tag(self, number: int) -> None:
+        """What this thread gives to streams from now on is noted under this number."""
         if self._tagged:
             cupti.activity_pop_external_correlation_id(OURS)
         cupti.activity_push_external_correlation_id(OURS, number)
         self._tagged = True
 
     def spans(self) -> list[Span] | None:
+        """The tagged work since the last time; None if records were dropped. All work must have ended."""
         cupti.activity_flush_all(EVEN_INCOMPLETE)
         spans = _notes.take(self._stream)
         return None if self._lost() else spans
 
     def close(self) -> None:
+        """Stop recording. What was recorded and not taken is left behind."""
         if self._tagged:
             cupti.activity_pop_external_correlation_id(OURS)
             self._tagged = False

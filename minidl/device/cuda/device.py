@@ -1,4 +1,4 @@
-"""The CUDA device: one arena, one slab of page-locked host memory, three streams, and every verb of ``Device``.
+"""The CUDA device: one arena, one slab of page-locked host memory, three streams, every verb of ``Device``.
 
     arena     one plain allocation: what the manager places tensors and workspaces in, and behind it the reserve
     reserve   the workspace of cuBLAS, and what blocks are slid through: only the compute stream uses it, so both
@@ -12,29 +12,26 @@ what programs know; no vendor's library, no storage's history and no policy.
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from numpy.lib.stride_tricks import as_strided
 
 from minidl.device import dlpack
-from minidl.device.clock import COMPUTE, COPY_IN, COPY_OUT
+from minidl.device.clock import COMPUTE, COPY_IN, COPY_OUT, Extents, Timed
+from minidl.device.contract import Device, Operand
 from minidl.device.cost_model import call_seconds
-from minidl.device.cuda import attention, convolution, layout, products
-from minidl.device.cuda.plans import PlanTable
+from minidl.device.cuda import attention, convolution, memory_format, products
 from minidl.device.cuda.programs import ComputeStream, Program, Programs
 from minidl.device.cuda.seam import Vendor
 from minidl.device.cuda.staging import Staging
-from minidl.device.cuda.streams import DEPTH, Streams
-from minidl.device.device import Device, Operand, Timed
+from minidl.device.cuda.streams import DEPTH, EventStreams
+from minidl.device.cuda.timed_plans import PlanTable
 from minidl.device.profiles import Profile
 from minidl.errors import UserError
 from minidl.kernels.cuda.launch import Kernel
 from minidl.meta import Algorithm, Cost, Meta, aligned, row_major
 from minidl.units import format_bytes
-
-if TYPE_CHECKING:
-    from minidl.memory.host_pool import Extents
 
 RESERVE_BYTES = 32 * 2**20  # what NVIDIA recommends for cuBLAS on Hopper
 PIECES = 16  # a block is slid in at most this many copies of its own distance, else through the reserve
@@ -57,14 +54,12 @@ class CudaDevice(Device):
     def __init__(self, name: str, profile: Profile, vendor: Vendor, kernels: Mapping[str, Kernel], *,
                  tf32: bool = False, cache: Path | None = None, cupti: bool = False,
                  reserve_bytes: int = RESERVE_BYTES, depth: int = DEPTH) -> None:
-        super().__init__(name, profile)
+        self.streams = EventStreams(vendor, depth=depth)
+        super().__init__(name, profile, self.streams)
         self.cupti = cupti
         if cupti:
             self.measured_iterations = 1  # which needs no median
         self.vendor = vendor
-        self.streams = Streams(vendor, depth=depth)
-        self.clock = self.streams  # type: ignore[assignment] # the same verbs; only the time is real
-        self.positions = self.streams.positions
         self.staging = Staging(self.streams)
         self.plans = PlanTable(vendor, cache)
         self.attention_plans = attention.AttentionPlans(vendor)
@@ -93,10 +88,12 @@ class CudaDevice(Device):
         self.vendor.set_workspace(self._reserve, self.reserved_bytes, self.streams.handles[COMPUTE])
 
     def lay_out(self, op_name: str, inputs: tuple[Meta, ...], outputs: tuple[Meta, ...]) -> tuple[Meta, ...]:
-        return layout.outputs(op_name, inputs, outputs)
+        """Images and the weights of convolutions lie channels-last (``memory_format``)."""
+        return memory_format.outputs(op_name, inputs, outputs)
 
     def lay_out_leaf(self, leaf: Meta) -> Meta:
-        return layout.channels_last(leaf)
+        """A leaf with four dimensions lies channels-last."""
+        return memory_format.channels_last(leaf)
 
     def fuses_attention(self, q: Meta, k: Meta, mask: Meta | None, *, heads: int, causal: bool, p: float) -> bool:
         """``auto`` and ``fused``: wherever cuDNN has a plan for it."""
@@ -105,6 +102,7 @@ class CudaDevice(Device):
     # Alternatives --------------------------------------------------------------------------------------------
     def algorithms(self, op_name: str, inputs: Sequence[Meta], outputs: Sequence[Meta], attrs: dict[str, Any],
                    cost: Cost) -> tuple[Algorithm, ...]:
+        """Plans of cuDNN for a convolution, else one algorithm; the program of each is kept for ``launch``."""
         seconds = call_seconds(self.profile, outputs, cost)
         if op_name in convolution.KINDS:
             steps = convolution.steps(op_name, inputs, outputs[0], attrs, tf32=self.programs.tf32)
@@ -139,7 +137,7 @@ class CudaDevice(Device):
     # The compute stream --------------------------------------------------------------------------------------
     def launch(self, op_name: str, algorithm: Algorithm, outputs: Sequence[Operand], inputs: Sequence[Operand],
                attrs: dict[str, Any], workspace: int, timed: Timed = None) -> int:
-        """``algorithm``: one that ``algorithms`` returned for operands of these descriptions."""
+        """Give an operation's program to the compute stream. Its errors carry a note with the operation's name."""
         program = self._programs[id(algorithm)][1]
         streams, arena = self.streams, self._arena
         if streams.gap is not None:
@@ -174,14 +172,16 @@ class CudaDevice(Device):
         return streams.mark(COMPUTE)
 
     # The copy streams ----------------------------------------------------------------------------------------
-    def copy_out(self, host: "Extents", offset: int, nbytes: int) -> int:
+    def copy_out(self, host: Extents, offset: int, nbytes: int) -> int:
+        """One copy for each piece of host memory, which is locked when the first is made."""
         stream, device = self.streams.handles[COPY_OUT], self._arena + offset
         for at, size in host:
             self.vendor.copy(self._host() + at, device, size, stream)
             device += size
         return self.streams.mark(COPY_OUT)
 
-    def copy_in(self, offset: int, host: "Extents", nbytes: int) -> int:
+    def copy_in(self, offset: int, host: Extents, nbytes: int) -> int:
+        """One copy for each piece of host memory."""
         stream, device = self.streams.handles[COPY_IN], self._arena + offset
         for at, size in host:
             self.vendor.copy(device, self._host() + at, size, stream)
@@ -193,28 +193,9 @@ class CudaDevice(Device):
             self._slab = self.vendor.allocate_host(self._host_bytes)
         return self._slab
 
-    # Time ----------------------------------------------------------------------------------------------------
-    def settle(self) -> None:
-        self.streams.settle()
-
     def measure(self, on: bool) -> None:
+        """With CUPTI: let it note each kernel from now on, or no longer. Raises DeviceError."""
         self.streams.measure_exactly(on and self.cupti)
-
-    def now(self) -> float:
-        """Seconds since the start on the wall clock, whatever has finished; synchronize before to have it all."""
-        return self.streams.now()
-
-    def landed(self, copied_out: int) -> bool:
-        """Whether a copy out has finished."""
-        return self.streams.done(COPY_OUT, copied_out)
-
-    def lateness(self, copied_in: int, computed: int) -> float:
-        """Seconds that the compute stream stood still for a copy in, as far as its times have been read."""
-        return self.streams.stood.get((COPY_IN, copied_in), 0.0)
-
-    def end_iteration(self) -> None:
-        self.streams.collect()
-        self.streams.stood.clear()
 
     # Values --------------------------------------------------------------------------------------------------
     def read(self, operand: Operand) -> np.ndarray:

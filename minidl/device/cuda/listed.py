@@ -19,8 +19,8 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from minidl.device.cuda.plans import TimedPlan, key
 from minidl.device.cuda.seam import Convolution
+from minidl.device.cuda.timed_plans import TimedPlan, key
 from minidl.errors import UserError
 
 FOLDER = Path(__file__).with_name("listed")

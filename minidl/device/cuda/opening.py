@@ -6,8 +6,8 @@ from dataclasses import replace
 
 from minidl.device import profiles
 from minidl.device.cuda.device import CudaDevice
-from minidl.device.cuda.plans import default_folder
 from minidl.device.cuda.seam import Properties, Vendor
+from minidl.device.cuda.timed_plans import default_folder
 from minidl.device.precision import Precision
 from minidl.device.profiles import Profile
 from minidl.errors import UserError

@@ -34,6 +34,7 @@ class Matrix:
 
     @property
     def transposed(self) -> "Matrix":
+        """The same elements with rows and columns exchanged."""
         return Matrix(self.columns, self.rows, self.across, self.down, self.batch)
 
     @property

@@ -15,7 +15,7 @@ import numpy as np
 
 from minidl.device.cuda import attention, convolution, products
 from minidl.device.cuda.convolution import Steps
-from minidl.device.cuda.layout import channels_last
+from minidl.device.cuda.memory_format import channels_last
 from minidl.device.cuda.seam import Handle, Vendor
 from minidl.device.cuda.staging import Staging
 from minidl.kernels.cuda.launch import Kernel, Launch, Number, Pointer, Source
@@ -34,6 +34,7 @@ class ComputeStream:
         self.upload = staging.upload
 
     def launch(self, source: Source, blocks: int, arguments: Sequence[int | np.generic]) -> None:
+        """Run a kernel on this stream."""
         self.vendor.launch(source, blocks, arguments, self.handle)
 
 

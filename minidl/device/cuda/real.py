@@ -70,37 +70,47 @@ class Cuda:
 
     # Memory --------------------------------------------------------------------------------------------------
     def allocate(self, nbytes: int) -> int:
+        """Device memory, by cuMemAlloc. Raises DeviceError if there is not enough."""
         return int(check(driver.cuMemAlloc(nbytes), f"{nbytes} bytes of device memory"))
 
     def free(self, address: int) -> None:
+        """Give device memory back."""
         check(driver.cuMemFree(address))
 
     def allocate_host(self, nbytes: int) -> int:
+        """Page-locked memory of exactly this size, by cuMemHostAlloc. Raises DeviceError if it cannot be locked."""
         return int(check(driver.cuMemHostAlloc(nbytes, 0), f"{nbytes} bytes of page-locked memory"))
 
     def free_host(self, address: int) -> None:
+        """Give page-locked memory back."""
         check(driver.cuMemFreeHost(address))
 
     # Streams and events --------------------------------------------------------------------------------------
     def stream(self) -> CudaStream:
+        """A new stream that does not wait for the default stream."""
         handle = check(driver.cuStreamCreate(driver.CUstream_flags.CU_STREAM_NON_BLOCKING))
         return CudaStream(handle, Stream.from_handle(int(handle)), int(handle))
 
     def event(self) -> Any:
+        """A new event that keeps its time."""
         return check(driver.cuEventCreate(driver.CUevent_flags.CU_EVENT_DEFAULT))
 
     def record(self, event: Any, stream: CudaStream) -> None:
+        """Put an event behind all that a stream was given."""
         error, = driver.cuEventRecord(event, stream.handle)
         if error:
             check((error,))
 
     def wait(self, stream: CudaStream, event: Any) -> None:
+        """Let a stream wait for an event as it was recorded last."""
         check(driver.cuStreamWaitEvent(stream.handle, event, 0))
 
     def synchronize(self, event: Any) -> None:
+        """Let the host wait for an event."""
         check(driver.cuEventSynchronize(event))
 
     def done(self, event: Any) -> bool:
+        """Whether an event has been passed."""
         error, = driver.cuEventQuery(event)
         if error == driver.CUresult.CUDA_ERROR_NOT_READY:
             return False
@@ -108,21 +118,26 @@ class Cuda:
         return True
 
     def elapsed(self, start: Any, end: Any) -> float:
+        """Seconds between two events that have been passed; the driver counts in steps of about half a microsecond."""
         return float(check(driver.cuEventElapsedTime(start, end))) * 1e-3
 
     def recorder(self, stream: CudaStream) -> Recorder:
+        """A recorder of a stream by CUPTI, which is imported here. Raises DeviceError where it cannot record."""
         from minidl.device.cuda.cupti_recorder import CuptiRecorder
 
         return CuptiRecorder(int(check(driver.cuCtxGetCurrent())), stream.address)
 
     # Bytes ---------------------------------------------------------------------------------------------------
     def copy(self, to: int, origin: int, nbytes: int, stream: CudaStream) -> None:
+        """Copy bytes in stream order; the driver sees from the addresses which way."""
         check(driver.cuMemcpyAsync(to, origin, nbytes, stream.handle))
 
     def fill(self, address: int, byte: int, nbytes: int, stream: CudaStream) -> None:
+        """Set bytes of device memory in stream order."""
         check(driver.cuMemsetD8Async(address, byte, nbytes, stream.handle))
 
     def array(self, address: int, shape: Extent, strides: Extent, dtype: str) -> Any:
+        """A CuPy array of its own with what lies there (strides in elements), when the copy has been made."""
         kind = np.dtype(dtype)
         extent = 1 + sum((d - 1) * s for d, s in zip(shape, strides, strict=True))
         memory = cupy.cuda.UnownedMemory(address, extent * kind.itemsize, self, self._device.device_id)
@@ -134,6 +149,7 @@ class Cuda:
 
     # Kernels -------------------------------------------------------------------------------------------------
     def launch(self, source: Source, blocks: int, arguments: Sequence[int | np.generic], stream: CudaStream) -> None:
+        """Run a kernel; its source is compiled when it comes for the first time."""
         found = self._found.get(id(source))
         if found is None:
             kernel = self._kernels.get(source)
@@ -148,6 +164,7 @@ class Cuda:
 
     # cuBLAS --------------------------------------------------------------------------------------------------
     def set_workspace(self, address: int, nbytes: int, stream: CudaStream) -> None:
+        """Give cuBLAS its stream and, for good, the memory that it works in."""
         cublas.setStream(self._cublas, stream.address)  # this takes cuBLAS's own workspace again, so it comes first
         status = self._set_workspace(self._cublas, address, nbytes)
         if status:
@@ -155,6 +172,7 @@ class Cuda:
         self._product_stream = stream
 
     def gemm(self, product: Gemm, c: int, a: int, b: int, stream: CudaStream) -> None:
+        """One product, or a strided batch of them, on the stream of ``set_workspace``."""
         assert stream is self._product_stream, "products run on the stream that has a workspace"
         p = product
         double = p.dtype == "float64"
@@ -174,17 +192,21 @@ class Cuda:
 
     # cuDNN ---------------------------------------------------------------------------------------------------
     def plans(self, convolution: Convolution) -> list[PlanInfo]:
+        """Every plan of cuDNN for a convolution, in the order of its heuristics."""
         return self._graphs.plans(convolution)
 
     def convolve(self, convolution: Convolution, plan: str, x: int, w: int, y: int, workspace: int,
                  stream: CudaStream) -> None:
+        """Run a convolution by the plan of this name."""
         self._graphs.run(convolution, plan, x, w, y, workspace, stream.address)
 
     def attention_plans(self, attention: Attention) -> list[PlanInfo]:
+        """Every plan of cuDNN for attention; [] where it has none."""
         return self._attention.plans(attention)
 
     def attend(self, attention: Attention, plan: str, operands: Sequence[int], seed: int, workspace: int,
                stream: CudaStream) -> None:
+        """Run attention by the plan of this name."""
         self._attention.run(attention, plan, operands, seed, workspace, stream.address)
 
     def close(self) -> None:

@@ -145,12 +145,14 @@ class Vendor(Protocol):
     def allocate(self, nbytes: int) -> int:
         """The address of device memory, at a multiple of 256. Raises DeviceError if there is not enough."""
 
-    def free(self, address: int) -> None: ...
+    def free(self, address: int) -> None:
+        """Give device memory back, by the address that ``allocate`` returned."""
 
     def allocate_host(self, nbytes: int) -> int:
         """The address of page-locked host memory of exactly this size."""
 
-    def free_host(self, address: int) -> None: ...
+    def free_host(self, address: int) -> None:
+        """Give page-locked memory back, by the address that ``allocate_host`` returned."""
 
     # Streams and events --------------------------------------------------------------------------------------
     def stream(self) -> Handle:

@@ -1,33 +1,42 @@
-"""A simulated GPU whose convolutions have the plans of cuDNN, with their workspaces, instead of modelled algorithms.
+"""What a simulated GPU's convolutions may choose from: the plans of cuDNN, or a measured machine's times.
 
-What was not listed for the GPU falls back to the model. Times are modelled either way: the plan that cuDNN's heuristics
-like best takes what the model gives to the algorithms of the deterministic mode that need little workspace, each
-further one a little more (``convolution.algorithms``). Layout is not simulated: a trace has the same calls as on any
-other device, and convolutions are looked up as if their operands lay as they were listed.
+``ListedWays`` has the plans that were listed for the GPU, with their workspaces, instead of modelled algorithms. What
+was not listed falls back to the model. Times are modelled either way: the plan that cuDNN's heuristics like best takes
+what the model gives to the algorithms of the deterministic mode that need little workspace, each further one a little
+more (``convolution.algorithms``). Layout is not simulated: a trace has the same calls as on any other device, and
+convolutions are looked up as if their operands lay as they were listed.
 
-Knows plans and the cost model; no numbers and no library.
+``MeasuredWays`` takes the times of a GPU that was measured. Its rates (``profile.rates``, by the terms of ``fitted``)
+are of the calls as the GPU carried them out, by the fastest of their alternatives; the others keep their modelled ratio
+to it, and what was not measured its modelled time.
+
+Both are ``sim.Ways``. Knows rates, plans and the cost model; no numbers and no library.
 """
 
 from collections.abc import Sequence
+from dataclasses import replace
+from functools import partial
 from typing import Any
 
 from minidl.device.cost_model import algorithms as modelled_algorithms
-from minidl.device.cuda import convolution, layout, listed
+from minidl.device.cuda import convolution, listed, memory_format
 from minidl.device.cuda.convolution import Steps
-from minidl.device.device import Device
+from minidl.device.fitted import call_seconds
 from minidl.device.profiles import Profile
+from minidl.device.sim import Ways
 from minidl.meta import Algorithm, Cost, Meta, meta
 
 
-class SimulatedCuda(Device):
-    """Shapes alone on the virtual clock, with the plans that ``profile.cudnn_plans`` names. Raises UserError."""
+class ListedWays:
+    """The plans that ``profile.cudnn_plans`` names. Raises UserError if they were not listed."""
 
-    def __init__(self, name: str, profile: Profile) -> None:
-        super().__init__(name, profile)
+    def __init__(self, profile: Profile) -> None:
+        self.profile = profile
         self.listed = listed.load(profile.cudnn_plans)
 
-    def algorithms(self, op_name: str, inputs: Sequence[Meta], outputs: Sequence[Meta], attrs: dict[str, Any],
-                   cost: Cost) -> tuple[Algorithm, ...]:
+    def __call__(self, op_name: str, inputs: Sequence[Meta], outputs: Sequence[Meta], attrs: dict[str, Any],
+                 cost: Cost) -> tuple[Algorithm, ...]:
+        """The algorithms of a call."""
         modelled = modelled_algorithms(self.profile, op_name, inputs, outputs, attrs, cost)
         if op_name not in convolution.KINDS:
             return modelled
@@ -40,8 +49,26 @@ class SimulatedCuda(Device):
         return convolution.algorithms(steps, plans, seconds)
 
 
+class MeasuredWays:
+    """The ways of the same simulated GPU with measured times. Raises UserError as ``ListedWays`` does."""
+
+    def __init__(self, profile: Profile) -> None:
+        self.profile = profile
+        self._modelled: Ways = (ListedWays(profile) if profile.cudnn_plans else partial(modelled_algorithms, profile))
+
+    def __call__(self, op_name: str, inputs: Sequence[Meta], outputs: Sequence[Meta], attrs: dict[str, Any],
+                 cost: Cost) -> tuple[Algorithm, ...]:
+        """The algorithms of a call."""
+        choices = self._modelled(op_name, inputs, outputs, attrs, cost)
+        seconds = call_seconds(self.profile, op_name, "", inputs, outputs, attrs, cost)
+        if seconds is None:
+            return choices
+        factor = seconds / min(choice.seconds for choice in choices)
+        return tuple([replace(choice, seconds=choice.seconds * factor) for choice in choices])
+
+
 def steps_of(profile: Profile, op_name: str, inputs: Sequence[Meta], output: Meta,
              attrs: dict[str, Any]) -> Steps:
     """How the GPU of a profile would carry a convolution out, all of whose operands lie as they should."""
-    lying = [layout.channels_last(meta(m.shape, m.dtype)) for m in (output, *inputs)]
+    lying = [memory_format.channels_last(meta(m.shape, m.dtype)) for m in (output, *inputs)]
     return convolution.steps(op_name, lying[1:], lying[0], attrs, tf32=profile.tensor_flops > profile.peak_flops)

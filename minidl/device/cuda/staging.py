@@ -11,7 +11,7 @@ from collections import deque
 import numpy as np
 
 from minidl.device.clock import COMPUTE
-from minidl.device.cuda.streams import Streams
+from minidl.device.cuda.streams import EventStreams
 from minidl.meta import aligned
 
 LEAST_BYTES = 1 << 20
@@ -20,7 +20,7 @@ LEAST_BYTES = 1 << 20
 class Staging:
     """A ring of page-locked bytes in front of the compute stream."""
 
-    def __init__(self, streams: Streams) -> None:
+    def __init__(self, streams: EventStreams) -> None:
         self._streams = streams
         self._address = self._capacity = self._next = 0
         self._busy: deque[tuple[int, int, int]] = deque()  # (start, end, position of the compute stream), oldest first

@@ -19,18 +19,17 @@ Knows no kernels, bytes or tensors.
 from collections import deque
 from time import perf_counter
 
-from minidl.device.clock import COMPUTE, COPY_IN, COPY_OUT
-from minidl.device.cuda.exact import busy_seconds
+from minidl.device.clock import COMPUTE, COPY_IN, COPY_OUT, Timed
+from minidl.device.cuda.kernel_times import busy_seconds
 from minidl.device.cuda.seam import Recorder, Vendor
-from minidl.device.device import Timed
 
 DEPTH = 8192  # events of a stream: pieces of work that the host may be ahead of it
 
 Cause = tuple[int, int] | None  # (stream, position) that the compute stream, or the host before it, stood still for
 
 
-class Streams:
-    """Compute, copy-out and copy-in stream on the wall clock. One host thread issues.
+class EventStreams:
+    """Compute, copy-out and copy-in stream on the wall clock (a ``clock.Clock``). One host thread issues.
 
     positions  pieces of work given to each stream; finished: how many of them the host has seen to be done
     stall      seconds that the compute stream has stood still for copies, as far as the times have been read
@@ -140,9 +139,22 @@ class Streams:
                 high = middle - 1
         self._read()
 
+    def end_iteration(self) -> None:
+        """Read the times of what has finished, and drop what was noted of waits."""
+        self.collect()
+        self.stood.clear()
+
     def now(self) -> float:
-        """Seconds since these streams were made."""
+        """Seconds since these streams were made, whatever has finished."""
         return perf_counter() - self._started
+
+    def landed(self, copied_out: int) -> bool:
+        """Whether a copy out has finished."""
+        return self.done(COPY_OUT, copied_out)
+
+    def lateness(self, copied_in: int, computed: int) -> float:
+        """Seconds that the compute stream stood still for a copy in, as far as its times have been read."""
+        return self.stood.get((COPY_IN, copied_in), 0.0)
 
     def _make_room(self, stream: int, position: int) -> None:
         """See to it that the event which ``position`` takes over is no longer needed: wait, if it must be.

@@ -1,4 +1,4 @@
-"""The CPU kernels: Numba and a little NumPy, on views of one byte arena. They know no tensors, no policies, no clock.
+"""The CPU kernels: Numba and a little NumPy, on views of one byte arena.
 
 A kernel is called as ``kernel(*outputs, *inputs, **attributes)``. Inputs may be strided; outputs are C-contiguous and
 hold poison, and may lie exactly over an input that the operation donates. Temporaries stay within about one megabyte,

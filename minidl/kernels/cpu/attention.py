@@ -1,4 +1,4 @@
-"""Softmax over the last dimension, and its gradient, a row at a time. Knows arrays; no tensors, no devices."""
+"""Softmax over the last dimension, and its gradient, a row at a time."""
 
 import numpy as np
 from numba import prange
@@ -17,7 +17,8 @@ def soften(row: Array) -> float:
     top = largest(row)
     for i in range(row.size):
         row[i] = scalar.exp(row[i] - top)
-    return total(row)
+    result: float = total(row)
+    return result
 
 
 @Kernel

@@ -3,7 +3,6 @@
 Kernels take *plain* arrays: C-contiguous, in a type that a processor computes in. Pieces of strided, broadcast or half
 arrays are copied (decoded) before, and results of halves are encoded after; temporaries stay out of the memory budget
 in this way. Cuts follow from shapes alone, never from addresses: bits stay the same.
-Knows shapes and storage, and nothing of the arithmetic.
 """
 
 from collections.abc import Iterator

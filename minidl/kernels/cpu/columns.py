@@ -6,7 +6,7 @@ row for each tap of each channel and a column for each output pixel of a tile; p
     columns[(c, r, s), (n, p, q)] = x[n, c, p * stride + r - padding, q * stride + s - padding], 0 outside
 
 Where the pixels of a tile lie is found once a tile, and once a tap whether they are inside: the loop over channels then
-only moves vectors. Knows flat arrays and extents; no products, no workspaces.
+only moves vectors.
 """
 
 from typing import Any

@@ -1,4 +1,4 @@
-"""How loops become kernels: each is compiled twice, for one thread and for all of them. Knows no arithmetic.
+"""How loops become kernels: each is compiled twice, for one thread and for all of them.
 
 A kernel is a Python function whose outermost loop is a ``prange`` over pieces of work that its arguments cut, by shape
 alone. Both versions come from that one source and make the same pieces, so their results have the same bits, whatever

@@ -4,8 +4,6 @@
               buffer for each core
     serial    the same sums in the same order, so the same bits, by one core in one small buffer
     direct    plain loops (direct.py) without a workspace
-
-Knows arrays; no tensors, no devices.
 """
 
 from collections.abc import Callable, Sequence
@@ -54,7 +52,7 @@ def _plan(op: str, x: Shape, w: Shape, y: Shape, stride: Pair, padding: Pair, it
 
 
 def plan(op: str, first: Any, second: Any, out: Any, stride: Pair, padding: Pair) -> Plan:
-    """Of the arrays, or metas, of a call: its first two inputs and its output."""
+    """How a convolution is cut, from the arrays or metas of a call: its first two inputs and its output."""
     role = ROLES[op]
     x, w, y = role.pick(out, (first, second))
     return _plan(role.kind, x.shape, w.shape, y.shape, stride, padding, out.dtype.itemsize,

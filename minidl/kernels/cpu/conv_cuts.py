@@ -1,4 +1,4 @@
-"""How convolutions are cut into tasks, and the elements of the buffer that a worker needs. Knows shapes; no arrays.
+"""How convolutions are cut into tasks, and the elements of the buffer that a worker needs.
 
 Everything follows from the shapes and a few limits, never from the number of workers.
 """
@@ -47,30 +47,32 @@ class Plan:
 
     @cached_property
     def area(self) -> int:
+        """Output pixels of an image."""
         return self.y[2] * self.y[3]
 
     @cached_property
     def taps(self) -> int:
+        """Weights of a window in one channel."""
         return self.w[2] * self.w[3]
 
     @cached_property
     def cuts(self) -> Cuts:
-        """For several workers."""
+        """The cuts for several workers, each with a buffer of its own."""
         return self._tiles(TILES, TILE_BLOCK) if self.winograd else self._columns()
 
     @cached_property
     def least(self) -> Cuts:
-        """For a worker alone, in less memory, if that is possible without another order of any sum."""
+        """The cuts for one worker alone: a smaller buffer, where that leaves the order of every sum as it is."""
         return self._tiles(self.panel, 4 * self.lanes) if self.winograd else self._columns()
 
     @property
     def deep(self) -> int:
-        """Channels that are summed up."""
+        """Channels that each element of the result is a sum over."""
         return self.w[1] if self.op == "conv2d" else self.w[0]
 
     @property
     def target(self) -> Shape:
-        """What is computed, of a convolution of images."""
+        """Shape of the result of a product (y) or of an input's gradient (x)."""
         return self.y if self.op == "conv2d" else self.x
 
     @cached_property
@@ -148,8 +150,10 @@ class Plan:
 
     @property
     def lanes(self) -> int:
+        """Elements of a vector register."""
         return cuts.lanes(self.itemsize)
 
     @property
     def panel(self) -> int:
+        """Columns of a panel of a product: those of a tile (product.py)."""
         return cuts.panel(self.itemsize)

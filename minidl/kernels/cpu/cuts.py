@@ -1,4 +1,4 @@
-"""How work is cut into pieces: arithmetic of extents, shared by products and convolutions. Knows integers alone."""
+"""How work is cut into pieces: arithmetic of extents, shared by products and convolutions."""
 
 from minidl.kernels.cpu.vectors import lane_count
 

@@ -1,4 +1,4 @@
-"""Convolutions as plain loops: no workspace at all, slowly. Knows flat arrays with strides.
+"""Convolutions as plain loops: no workspace at all, slowly. Arrays come flat, with strides.
 
 A row of up to WIDTH results is summed at a time, in float64, in one fixed order; threads share out rows or weights.
 """

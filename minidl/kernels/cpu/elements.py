@@ -1,7 +1,7 @@
 """Elements of flat arrays as numbers that compiled code computes with: halves are decoded as they are read.
 
 A half array comes as integers, whose type says which half it is: uint16 is bfloat16, int16 is float16 (flat.py makes it
-so). Everything else is itself. Knows types; no shapes.
+so). Everything else is itself.
 """
 
 from collections.abc import Callable

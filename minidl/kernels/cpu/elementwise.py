@@ -150,10 +150,12 @@ _scale, _shift = _with_number(scalar.mul), _with_number(scalar.add)
 
 
 def scale(y: Array, x: Array, *, value: float) -> None:
+    """x times a number."""
     over_elements(_scale, y, x, numbers=(float(value),))
 
 
 def shift(y: Array, x: Array, *, value: float) -> None:
+    """x plus a number."""
     over_elements(_shift, y, x, numbers=(float(value),))
 
 
@@ -166,7 +168,7 @@ def cast(y: Array, x: Array, **_: Any) -> None:
 
 
 def log(y: Array, x: Array) -> None:
-    """NumPy's own: it has vector instructions for this function too."""
+    """Natural logarithm, NumPy's own: it has vector instructions for this function too."""
     over_elements(lambda _, y_part, x_part: np.log(x_part, out=y_part), y, x)
 
 

@@ -1,4 +1,4 @@
-"""Rows by number, and their gradients. Knows arrays; no tensors, no devices."""
+"""Rows by number, and their gradients."""
 
 from typing import Any
 

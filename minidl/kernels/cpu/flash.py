@@ -1,4 +1,4 @@
-"""Scaled dot-product attention and its gradients by tiles: no matrix of scores is ever whole. Knows arrays, no tensors.
+"""Scaled dot-product attention and its gradients by tiles: no matrix of scores is ever whole.
 
     forward, for ROWS queries of one head, over the keys in tiles of COLUMNS:
         s = q k' + mask;  m' = max(m, max s);  o = exp(m - m') o + exp(s - m') v;  sum likewise;  y = o / sum

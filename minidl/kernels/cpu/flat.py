@@ -1,4 +1,4 @@
-"""An array as compiled code takes it: one dimension and strides. Knows layouts; no arithmetic.
+"""An array as compiled code takes it: one dimension and strides.
 
 Compiled kernels are made once for each type of their arguments, and the layout of an array is part of its type: with
 flat arrays there is one version of each kernel for each dtype.

@@ -1,4 +1,4 @@
-"""bfloat16 and float16 as storage: decoded to float32, encoded with rounding to nearest, ties to even. Knows bits.
+"""bfloat16 and float16 as storage: decoded to float32, encoded with rounding to nearest, ties to even.
 
 Numba does not compute in them on a CPU, so their arrays are looked at as uint16. Integers do all of it: no instruction
 that only some processors have, and loops over it become vector instructions.
@@ -95,6 +95,7 @@ def _encode_float16(bits: Array, x: Array) -> None:
 
 
 def is_half(dtype: np.dtype[Any]) -> bool:
+    """Whether a NumPy dtype is bfloat16 or float16."""
     return dtype in (BFLOAT16, FLOAT16)
 
 

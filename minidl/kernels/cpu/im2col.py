@@ -10,7 +10,7 @@ nothing is left to be summed up afterwards.
 
 A tile of dgrad is whole images, or one image in pieces that come one after the other. Cuts follow from the shapes
 alone, and worker i does tasks i, i + workers, ..., in its own part of the workspace: the result does not depend on how
-many workers there are. Tensors are flat arrays with strides; y, dx and dw are dense. Knows no metas.
+many workers there are. Tensors are flat arrays with strides; y, dx and dw are dense.
 
 Halves (elements.py) are decoded where they are packed; weights, and results until they are complete, have a float32
 copy of a task's part in the buffer.

@@ -1,4 +1,4 @@
-"""Matrix products and linear layers: what is multiplied with what. Knows arrays; no tensors, no devices."""
+"""Matrix products and linear layers: what is multiplied with what."""
 
 from functools import cache
 from typing import Any

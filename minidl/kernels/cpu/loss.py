@@ -1,4 +1,4 @@
-"""Softmax cross-entropy, and its gradient, a row at a time. Knows arrays; no tensors, no devices."""
+"""Softmax cross-entropy, and its gradient, a row at a time."""
 
 import math
 

@@ -2,8 +2,7 @@
 
 A task makes the part of one product that has a few panels of columns and a block of rows; it packs its part of B, in
 pieces of DEPTH rows, and multiplies. Cuts follow from the shapes alone, and no two tasks write the same element.
-Halves (elements.py) are decoded piece by piece, and rounded once the sums are complete.
-Knows flat arrays and strides.
+Halves (elements.py) are decoded piece by piece, and rounded once the sums are complete. Arrays come flat, with strides.
 """
 
 from functools import partial

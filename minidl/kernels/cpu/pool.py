@@ -1,4 +1,4 @@
-"""Pooling of [N, C, H, W], a plane at a time. Knows arrays; no tensors, no devices."""
+"""Pooling of [N, C, H, W], a plane at a time."""
 
 import numpy as np
 from numba import prange

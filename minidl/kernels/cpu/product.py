@@ -9,7 +9,7 @@ order of k: its bits depend on where k is cut, but not on tiles, threads, or the
 
 A tile is as large as the registers allow: 8 x 3 vectors with 32 of them, 4 x 3 with 16; the others hold a row of B.
 Compare Goto and van de Geijn, Anatomy of High-Performance Matrix Multiplication (2008). Its packing of A is left out:
-a row of A is read along cache lines. Knows flat arrays; no shapes of anything.
+a row of A is read along cache lines. Arrays come flat.
 """
 
 from typing import Any

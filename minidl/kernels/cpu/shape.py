@@ -1,4 +1,4 @@
-"""The copies that undo views: bytes as they are, whatever the dtype. Knows arrays; no tensors, no devices."""
+"""The copies that undo views: bytes as they are, whatever the dtype."""
 
 import numpy as np
 from numba import prange
@@ -69,10 +69,12 @@ def copy(to: Array, origin: Array) -> None:
 
 
 def contiguous(y: Array, x: Array) -> None:
+    """A copy of x whose elements lie in C order."""
     copy(y, x)
 
 
 def concat(y: Array, *xs: Array, axis: int) -> None:
+    """The xs one after the other along the axis."""
     start = 0
     for x in xs:
         stop = start + x.shape[axis]

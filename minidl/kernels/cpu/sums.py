@@ -1,4 +1,4 @@
-"""Sums, and what is found like sums: accumulated in float64 and rounded once. Knows arrays; no tensors, no devices.
+"""Sums, and what is found like sums: accumulated in float64 and rounded once.
 
 The first half are loops over one row (a contiguous 1-D array) that kernels call; their order of summation is fixed
 here, by the row's length. The second half is the sum over some dimensions of an array.

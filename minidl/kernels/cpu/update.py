@@ -1,4 +1,4 @@
-"""Optimizer steps, fills, uploads and random numbers, in place. Knows arrays; no tensors, no devices.
+"""Optimizer steps, fills, uploads and random numbers, in place.
 
 A step over many parameters is one kernel call: they are cut into pieces of CHUNK elements, and the kernel is given
 where each piece lies in every group of tensors.
@@ -36,7 +36,7 @@ def _pointer(typing_context: Any, address: Any, like: Any) -> Any:
 @compiled
 def _part(pieces: Array, sizes: Array, like: Array, group: int, piece: int) -> Any:
     """One piece of one group as an array."""
-    return carray(_pointer(pieces[group, piece], like), sizes[piece])  # type: ignore[call-arg]
+    return carray(_pointer(pieces[group, piece], like), sizes[piece])  # type: ignore[call-arg] # no typing_context here
 
 
 # Steps --------------------------------------------------------------------------------------------------------------
@@ -143,18 +143,22 @@ def adam_(*tensors: Array, lr: float, beta1: float, beta2: float, eps: float, we
 
 # Fills --------------------------------------------------------------------------------------------------------------
 def add_(a: Array, b: Array) -> None:
+    """a += b."""
     elementwise.add(a, a, b)
 
 
 def copy_(a: Array, b: Array) -> None:
+    """a = b, of one shape and dtype."""
     copy(a, b)
 
 
 def fill_(a: Array, *, value: float) -> None:
+    """Every element of a = value."""
     a.fill(value)
 
 
 def full(y: Array, *, value: float, **_: Any) -> None:
+    """Every element of y = value."""
     y.fill(value)
 
 
@@ -200,4 +204,5 @@ def upload(y: Array, *, data: Any, **_: Any) -> None:
 
 
 def upload_(a: Array, *, data: Any) -> None:
+    """a = a host array, as ``upload`` has it. Raises ShapeError."""
     upload(a, data=data)

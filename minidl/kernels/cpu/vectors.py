@@ -1,9 +1,10 @@
 """Vector instructions for compiled code, where the compiler's own vectorisation would not find them.
 
 The few operations that convolutions need, each written in the compiler's intermediate language, so that it is right on
-any processor and fast on those with vectors of at least 32 bytes. Knows registers; no shapes.
+any processor and fast on those with vectors of at least 32 bytes.
 """
 
+from collections.abc import Callable
 from typing import Any
 
 from llvmlite import binding, ir
@@ -13,7 +14,8 @@ from numba.core import cgutils
 _WIDE = bool(binding.get_host_cpu_features().get("avx512f"))
 VECTOR_BYTES = 64 if _WIDE else 32
 REGISTERS = 32 if _WIDE else 16
-intrinsic: Any = extending.intrinsic  # what it makes is called with other arguments than what is written
+# What it makes is called with other arguments than what is written.
+intrinsic: Callable[[Callable[..., Any]], Any] = extending.intrinsic
 INT32, INT64 = ir.IntType(32), ir.IntType(64)
 
 
@@ -128,6 +130,7 @@ class Vectors:
         return self.decoded(self._masked("gather", f"v{self.count}p0", addresses, mask))
 
     def store(self, value: Any, address: Any, mask: Any = None) -> None:
+        """Write a vector to an address; lanes outside of the mask are not written."""
         pointer = self.builder.bitcast(address, self.vector.as_pointer())
         if mask is None:
             self.builder.store(value, pointer, align=self.bits // 8)

@@ -1,4 +1,4 @@
-"""Where the taps of a sliding window fall. Knows extents, no arrays: shared by convolutions and pooling."""
+"""Where the taps of a sliding window fall, as extents: shared by convolutions and pooling."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass

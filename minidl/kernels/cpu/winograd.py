@@ -11,7 +11,7 @@ fewer products, but their rounding errors are three to ten times those of the pl
 
 The input's gradient is a convolution of dy with the windows turned round. A task has a group of tiles and a block of
 K; it goes through C in chunks, and makes U and V for each, so that nothing but a worker's buffer is needed. Cuts and
-workers are those of im2col.py. An infinity or a NaN reaches the whole tile. Knows flat arrays and strides.
+workers are those of im2col.py. An infinity or a NaN reaches the whole tile. Arrays come flat, with strides.
 """
 
 from functools import partial

@@ -40,7 +40,8 @@ def _steps(*vectors: View) -> tuple[np.int64, ...]:
 
 
 def _number(x: View, value: float) -> np.generic:
-    return np.dtype(compute(x.dtype)).type(value)
+    number: np.generic = np.dtype(compute(x.dtype)).type(value)
+    return number
 
 
 def _batch_norm_stats(planner: Planner, mean: View, var: View, x: View) -> None:

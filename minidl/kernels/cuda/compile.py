@@ -1,8 +1,7 @@
 """Cubins from sources: Numba to NVIDIA's intermediate form, its linker to machine code; kept on disk. Needs no GPU.
 
 A cubin is found again by what it depends on: the source's name (which has its dtypes, formula and block size), the
-files that device functions are written in, the architecture, and the versions of the compilers. Knows no streams and
-no memory.
+files that device functions are written in, the architecture, and the versions of the compilers.
 """
 
 import json
@@ -68,7 +67,7 @@ class Compiler:
         return ObjectCode.from_cubin(cubin.code).get_kernel(cubin.entry)
 
     def cubin(self, source: Source) -> Cubin:
-        """Compiled now, or found on disk."""
+        """The machine code of a source: found on disk, or compiled now and kept there."""
         key = sha256("\n".join((source.name, self.architecture, *_versions(), _files())).encode()).hexdigest()
         path = None if self.folder is None else self.folder / f"{key}.cubin"
         if path is not None and (found := _read(path)) is not None:

@@ -6,14 +6,14 @@
     Kernel    from an operation's operands to its plan; ``issue`` fills in the addresses and hands the launches on
 
 A launcher is whatever takes them: a device with its stream, or a simulator. Grids and blocks have one dimension.
-Knows descriptions and arithmetic of sizes; imports nothing of CUDA, and never sees a device.
+Nothing of CUDA is imported here, so that all of it can be planned, and tested, without a GPU.
 """
 
 import inspect
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
-from typing import Any, Protocol
+from typing import Any, Protocol, final
 
 import numpy as np
 
@@ -60,6 +60,7 @@ def source(make: Callable[..., Callable[..., None]], signature: tuple[str, ...],
     return Source(make, signature, threads, options)
 
 
+@final
 @dataclass(frozen=True, slots=True)
 class Pointer:
     """A place inside an operand, by the operand's number and a distance in bytes."""
@@ -68,6 +69,7 @@ class Pointer:
     offset: int
 
 
+@final
 @dataclass(frozen=True, slots=True)
 class Number:
     """A number that is known when the call is issued, by its name; ``kind`` is its type in the signature."""
@@ -87,10 +89,11 @@ class View:
 
     @property
     def size(self) -> int:
+        """Number of elements."""
         return int(np.prod(self.shape, dtype=np.int64))
 
     def moved(self, distance: int) -> "View":
-        """The same, ``distance`` elements further."""
+        """This view, ``distance`` elements further."""
         offset = self.pointer.offset + distance * self.dtype.itemsize
         return replace(self, pointer=replace(self.pointer, offset=offset))
 
@@ -122,6 +125,8 @@ Argument = View | Number | np.generic
 
 @dataclass(frozen=True)
 class Launch:
+    """A source, its number of blocks, and its arguments, in which operands are still numbers and not addresses."""
+
     source: Source
     blocks: int
     arguments: tuple[Pointer | Number | np.generic, ...]
@@ -129,6 +134,8 @@ class Launch:
 
 @dataclass(frozen=True)
 class Plan:
+    """The launches of one call, in their order, and the bytes of workspace that they share."""
+
     launches: tuple[Launch, ...]
     workspace: int  # bytes
 
@@ -139,7 +146,7 @@ class Plan:
 
     @property
     def sources(self) -> tuple[Source, ...]:
-        """Everything that must have been compiled."""
+        """The sources that must have been compiled before this is issued."""
         return tuple(launch.source for launch in self.launches)
 
 
@@ -161,7 +168,7 @@ class Planner:
         self.workspace = 0
 
     def scratch(self, shape: Shape, dtype: str) -> View:
-        """Room in the workspace; it holds anything."""
+        """A tensor in the workspace, whose bytes may be anything."""
         view = View(Pointer(WORKSPACE, self.workspace), DTYPES[dtype], shape, row_major(shape))
         self.workspace += aligned(max(1, view.size) * view.dtype.itemsize)
         return view
@@ -198,7 +205,7 @@ def blocks_of(count: int, each: int) -> int:
 
 
 def view(operand: int, meta: Meta) -> View:
-    """The whole of an operand."""
+    """The view of a whole operand, by its number and description."""
     return View(Pointer(operand, meta.offset * meta.dtype.itemsize), meta.dtype, meta.shape, meta.strides)
 
 
@@ -249,9 +256,10 @@ class Kernel:
 
 def resolved(argument: Pointer | Number | np.generic, places: Sequence[int],
              numbers: dict[str, Any]) -> int | np.generic:
-    """An argument as it is passed."""
+    """An argument as it is passed: the address of a pointer, the NumPy scalar of a number."""
     if type(argument) is Pointer:
         return places[argument.operand] + argument.offset
     if type(argument) is Number:
-        return np.dtype(argument.kind).type(numbers[argument.name])
-    return argument  # type: ignore[return-value]
+        number: np.generic = np.dtype(argument.kind).type(numbers[argument.name])
+        return number
+    return argument

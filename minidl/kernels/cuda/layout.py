@@ -1,7 +1,7 @@
 """The shape of a loop over strided operands: as few dimensions as will do, in the order in which memory lies.
 
 Layout is a matter of strides: a feature map in channels-last order that meets only its like is one dense dimension
-here, and one in any other order costs index arithmetic, never a wrong result. Knows integers alone.
+here, and one in any other order costs index arithmetic, never a wrong result.
 """
 
 from collections.abc import Sequence

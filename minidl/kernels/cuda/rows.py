@@ -1,7 +1,7 @@
 """Work on rows (the last dimension), one block a row: where rows lie, and how many threads and registers hold one.
 
 A row of up to THREADS * MOST elements is read into registers once, and nothing is read again. Longer rows are read
-again by each pass; they mostly are still in the cache then. Knows layouts; the arithmetic is its users'.
+again by each pass; they mostly are still in the cache then.
 """
 
 from math import prod

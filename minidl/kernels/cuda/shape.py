@@ -92,6 +92,7 @@ def zero(planner: Planner, y: View) -> None:
 
 
 def concat(planner: Planner, y: View, *xs: View, axis: int) -> None:
+    """The xs one after the other along the axis."""
     start = 0
     for x in xs:
         stop = start + x.shape[axis]

@@ -42,22 +42,25 @@ class Grid:
 
     @property
     def blocks(self) -> int:
+        """Blocks of threads: one for each tile of columns and each slab."""
         return blocks_of(self.kept, self.columns) * self.slabs
 
     @property
     def options(self) -> dict[str, Any]:
+        """What the kernel is specialised by; ``narrow`` where its indices fit 32 bits."""
         return {"columns": self.columns, "threads": self.threads, "narrow": self.count * self.kept < 1 << 31}
 
 
 @dataclass(frozen=True)
 class Split:
-    """The dimensions of operands of one shape, parted into those kept and those summed, up to three each."""
+    """The dimensions of operands of one shape, parted into those kept and those summed."""
 
     kept: list[Dimension]
     summed: list[Dimension]
     operands: int
 
     def fits(self) -> bool:
+        """Whether the kernels have enough dimensions: three kept ones and four summed ones."""
         return len(self.kept) <= 3 and len(self.summed) <= 4
 
     @property

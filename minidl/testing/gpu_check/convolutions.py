@@ -4,10 +4,11 @@ from dataclasses import asdict
 from typing import Any
 
 from minidl.app.fit import UNLIMITED
-from minidl.device import Device, DryDevice
+from minidl.device.cost_model import algorithms as modelled_algorithms
 from minidl.device.cuda import convolution
 from minidl.device.cuda.device import CudaDevice
 from minidl.device.cuda.seam import Convolution
+from minidl.device.sim import DryDevice
 from minidl.testing.gpu_check.setting import Record, Setting, Training, runtime_on
 from minidl.testing.gpu_check.steps import program
 
@@ -56,4 +57,4 @@ class _Listing(DryDevice):
         if op_name in convolution.KINDS:
             steps = convolution.steps(op_name, inputs, outputs[0], attrs, tf32=self._tf32)
             self.found.add(steps.convolution)
-        return Device.algorithms(self, op_name, inputs, outputs, attrs, cost)
+        return modelled_algorithms(self.profile, op_name, inputs, outputs, attrs, cost)

@@ -49,12 +49,11 @@ def iterate(runtime: Runtime, network: Network) -> dict[str, Any]:
 def course(runtime: Runtime, network: Network, plans: int) -> Iterator[dict[str, Any]]:
     """Iterations until ``auto`` has tried so many plans, and some of the best of them: warming up, measuring, and each
     plan twice at most."""
-    guide, settled = runtime.executor.guide, 0
-    assert guide is not None
+    settled = 0
     for _ in range(1 + runtime.device.measured_iterations + 2 * plans + LAST):
         yield iterate(runtime, network)
-        active = guide.active
-        tried = active is not None and (active.plan.predicted_seconds is None or active.plan.round >= plans)
+        plan = runtime.plan
+        tried = plan is not None and (plan.predicted_seconds is None or plan.round >= plans)
         settled = settled + 1 if tried else 0
         if settled > LAST:  # the plan that was adopted last starts from what another one left
             return

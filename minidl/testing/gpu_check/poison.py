@@ -5,10 +5,11 @@ from functools import partial
 from typing import Any
 
 from minidl.device import Device
-from minidl.device.clock import COMPUTE
-from minidl.device.cpu import POISON, ArrayDevice
+from minidl.device.clock import COMPUTE, Timed
+from minidl.device.contract import Operand
+from minidl.device.cpu.device import CpuDevice
+from minidl.device.cpu.numerics import POISON
 from minidl.device.cuda.device import CudaDevice
-from minidl.device.device import Operand, Timed
 from minidl.meta import Algorithm
 
 
@@ -40,6 +41,6 @@ def _fill(device: Device, anchor: Operand, spans: Sequence[tuple[int, int]]) -> 
         for offset, nbytes in spans:
             device.vendor.fill(arena + offset, POISON, nbytes, device.streams.handles[COMPUTE])
         device.streams.mark(COMPUTE)
-    elif isinstance(device, ArrayDevice):
+    elif isinstance(device, CpuDevice):
         for offset, nbytes in spans:
             device.clock.issue(COMPUTE, 0.0, partial(device.numerics.poison, offset, nbytes))

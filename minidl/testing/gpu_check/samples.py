@@ -13,7 +13,8 @@ from typing import Any
 from minidl.calibrate import fitting
 from minidl.calibrate.fitting import Sample
 from minidl.device import Device
-from minidl.device.device import Operand, Timed
+from minidl.device.clock import Timed
+from minidl.device.contract import Operand
 from minidl.device.fitted import keys, terms
 from minidl.device.profiles import Profile
 from minidl.meta import Algorithm, Cost, Meta

@@ -16,7 +16,7 @@ from typing import Any
 from minidl import Runtime
 from minidl import device as devices
 from minidl.app.fit import UNLIMITED
-from minidl.device import Device, DryDevice
+from minidl.device import Device
 from minidl.memory.ledger import Demand
 from minidl.testing.gpu_check.poison import poison_outputs
 
@@ -164,7 +164,7 @@ class Setting:
     def demand(self, program: Program, *, precision: str = "tf32") -> Demand:
         """What a step needs, by its dry run."""
         with (self.open(precision) as device,
-              runtime_on(DryDevice(device), precision, memory_budget=UNLIMITED) as twin):
+              runtime_on(device.dry_twin(), precision, memory_budget=UNLIMITED) as twin):
             return twin.dry_run(program(twin))
 
     def bytes_for(self, program: Program, *, precision: str = "tf32") -> int:

@@ -1,4 +1,4 @@
-"""Which tensors lie channels-last on the GPU: a rule on operations' names and metas. Knows no bytes and no device.
+"""Memory format on the GPU: which tensors lie channels-last. A rule on operations' names and metas.
 
 In fp32 the best of cuDNN's plans for most convolutions of ResNet-50 needs 50 to 310 MB of workspace in NCHW, and some
 hundred bytes in NHWC. So images, and the weights of convolutions, lie with their channels innermost: the shape stays

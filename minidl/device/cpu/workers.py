@@ -1,4 +1,4 @@
-"""CPU numerics on real time: the three streams are worker threads, and time is the wall clock.
+"""A clock on real time: the three streams are worker threads, and time is the wall clock.
 
 A stream is an in-order queue and one worker that empties it. Positions are events, as on the virtual clock: a worker
 publishes a position when it has finished that piece of work, and whoever waits for one sleeps at a gate until then.
@@ -19,20 +19,13 @@ from functools import partial
 from queue import SimpleQueue
 from time import perf_counter
 from types import TracebackType
-from typing import TYPE_CHECKING, NoReturn
+from typing import NoReturn
 
-from minidl.device.clock import COMPUTE, COPY_IN, COPY_OUT, STREAM_NAMES
-from minidl.device.cpu import ArrayDevice, Numerics
-from minidl.device.device import Timed
-from minidl.device.profiles import Profile
+from minidl.device.clock import COMPUTE, COPY_IN, COPY_OUT, STREAM_NAMES, Effect, Marks, Timed
 from minidl.errors import UserError
-
-if TYPE_CHECKING:
-    from minidl.memory.arena import Marks
 
 DEPTH = 1000  # pieces of work that the host may be ahead of a stream
 
-Effect = Callable[[], None]
 Span = tuple[float, float]
 
 
@@ -46,8 +39,10 @@ class _Countdown:
         self.remaining = remaining
 
 
-class Streams:
-    """Three streams on the wall clock: running until the first error or ``stop``, and never again. One host issues.
+class WorkerStreams:
+    """Three streams on the wall clock, an ``EffectClock``: running until the first error or ``stop``, and never again.
+
+    One host issues.
 
     positions    pieces of work given to each stream; finished: how many of them it has done
     stall        seconds that the compute stream has stood still for copies
@@ -116,7 +111,7 @@ class Streams:
                     self.stall += perf_counter() - max(start, self._idle_since)
         self.check()
 
-    def when_passed(self, marks: "Marks", effect: Effect) -> None:
+    def when_passed(self, marks: Marks, effect: Effect) -> None:
         """Carry out an effect when the streams have passed ``marks``, and before anything that waits for these.
 
         It makes no stream wait for another: a wait that is missing elsewhere stays missing. Never raises.
@@ -136,9 +131,26 @@ class Streams:
         if self._stopped:
             self._refuse()
 
+    def settle(self) -> None:
+        """Wait for all that the compute stream was given. Raises a worker's error."""
+        self.synchronize(COMPUTE, self.positions[COMPUTE])
+
     def now(self) -> float:
-        """Seconds since these streams were made."""
+        """Seconds since these streams were made, whatever has finished."""
         return perf_counter() - self._started
+
+    def landed(self, copied_out: int) -> bool:
+        """Whether a copy out has finished."""
+        return self.finished[COPY_OUT] >= copied_out
+
+    def lateness(self, copied_in: int, computed: int) -> float:
+        """Seconds that the compute stream stood still for a copy in, as far as it has got."""
+        return self.stood.get((COPY_IN, copied_in), 0.0)
+
+    def end_iteration(self) -> None:
+        """Drop what was noted of waits. Raises a worker's error that nobody has met yet: it is this iteration's."""
+        self.check()
+        self.stood.clear()
 
     def measure(self, on: bool = True) -> None:
         """Note from now on when each piece of work starts and ends, or no longer; forgets what was noted before."""
@@ -255,7 +267,7 @@ def _nothing() -> None:
     """What is queued to wake up a worker that is to end."""
 
 
-_running: "weakref.WeakSet[Streams]" = weakref.WeakSet()
+_running: "weakref.WeakSet[WorkerStreams]" = weakref.WeakSet()
 
 
 @atexit.register
@@ -263,56 +275,3 @@ def _close_all() -> None:
     """Let no worker be in the midst of a kernel when the interpreter goes away."""
     for streams in list(_running):
         streams.close()
-
-
-class ThreadedCpuDevice(ArrayDevice):
-    """CPU numerics on worker threads; they end with ``close``, with the device, or with the interpreter."""
-
-    wall_clock = True
-    measured_iterations = 3  # what else the machine does adds time now here, now there
-
-    def __init__(self, name: str, profile: Profile, *, poisoned: bool = False, synchronous: bool = False,
-                 depth: int = DEPTH) -> None:
-        super().__init__(name, profile, poisoned=poisoned)
-        self.streams = Streams(depth=depth, synchronous=synchronous)
-        self.clock = self.streams  # type: ignore[assignment] # the same verbs; only the time is real
-        self.positions = self.streams.positions
-        weakref.finalize(self, self.streams.stop)  # the workers hold the streams, never the device
-
-    @property
-    def delay(self) -> Callable[[int], None] | None:
-        """Called with the stream before each piece of work, on its worker."""
-        return self.streams.delay
-
-    @delay.setter
-    def delay(self, delay: Callable[[int], None] | None) -> None:
-        self.streams.delay = delay
-
-    def settle(self) -> None:
-        self.synchronize(COMPUTE, self.positions[COMPUTE])
-
-    def now(self) -> float:
-        """Seconds since the start on the wall clock, whatever has finished; synchronize before to have it all."""
-        return self.streams.now()
-
-    def landed(self, copied_out: int) -> bool:
-        """Whether a copy out has finished."""
-        return self.streams.finished[COPY_OUT] >= copied_out
-
-    def lateness(self, copied_in: int, computed: int) -> float:
-        """Seconds that the compute stream stood still for a copy in, as far as it has got."""
-        return self.streams.stood.get((COPY_IN, copied_in), 0.0)
-
-    def end_iteration(self) -> None:
-        self.streams.check()  # an error that nobody has met yet belongs to this iteration
-        for copies in self._copies:
-            copies.clear()
-        self.streams.stood.clear()
-
-    def close(self) -> None:
-        """End the workers and give the memory back. What was launched last may not have happened."""
-        self.streams.close()
-        self.numerics = Numerics(0, 0)
-
-    def _when_passed(self, marks: "Marks", effect: Effect) -> None:
-        self.streams.when_passed(marks, effect)

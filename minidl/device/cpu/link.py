@@ -12,9 +12,9 @@ from statistics import median
 from time import perf_counter
 
 from minidl.device.clock import COPY_IN, COPY_OUT
-from minidl.device.cpu import Numerics
+from minidl.device.cpu.numerics import Numerics
+from minidl.device.cpu.workers import WorkerStreams
 from minidl.device.profiles import Profile
-from minidl.device.threads import Streams
 
 BLOCK_BYTES = 32 * 2**20
 REPEATS = 5
@@ -36,7 +36,7 @@ def measure(nbytes: int = BLOCK_BYTES, repeats: int = REPEATS) -> Link:
     out, into = partial(numerics.copy_out, block, 0), partial(numerics.copy_in, 0, block)
     numerics.poison(0, nbytes)
     out()  # now both ends have their pages
-    streams = Streams()
+    streams = WorkerStreams()
 
     def hand_over() -> None:
         streams.synchronize(COPY_OUT, streams.issue(COPY_OUT, 0.0, partial(numerics.copy_out, ((0, 1),), 0)))
@@ -51,7 +51,7 @@ def measure(nbytes: int = BLOCK_BYTES, repeats: int = REPEATS) -> Link:
 def both_bandwidth(nbytes: int = BLOCK_BYTES, repeats: int = REPEATS) -> float:
     """Bytes a second, in and out together, when copies run both ways at once."""
     out, into = Numerics(nbytes, nbytes), Numerics(nbytes, nbytes)
-    streams, block = Streams(), ((0, nbytes),)
+    streams, block = WorkerStreams(), ((0, nbytes),)
 
     def both() -> None:
         position = streams.issue(COPY_OUT, 0.0, partial(out.copy_out, block, 0))

@@ -1,0 +1,98 @@
+"""The batch and the budget of a run, settled before its first step by what fits: ``max``, percentages, refusals."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+
+from minidl.app.build import build
+from minidl.app.fit import Setup, default_memory, largest_batch, smallest_budget
+from minidl.app.inputs import made_ahead
+from minidl.app.kinds import Share
+from minidl.app.options import Options
+from minidl.app.zoo import Zoo
+from minidl.data import Data
+from minidl.device import Device
+from minidl.errors import UserError
+from minidl.memory.ledger import Demand
+from minidl.meta import ALIGNMENT
+from minidl.units import format_bytes
+
+ENDLESS = 1 << 30  # examples, of data that has no end
+
+
+@dataclass(frozen=True, slots=True)
+class Sizes:
+    """A batch and a budget in which its step fits.
+
+    demand  what an unmanaged step of this batch needs
+    most    the largest batch that makes sense: there are no more examples to train on
+    """
+
+    batch: int
+    budget_bytes: int
+    demand: Demand
+    most: int
+
+
+def setup_of(options: Options, zoo: Zoo, device: Device, data: Data) -> Setup:
+    """What the trials run: the step that will be trained, on shapes alone."""
+    parts = options.accumulate
+    host = options.host_memory if options.host_memory is not None else default_memory(device)[1]
+
+    def program(batch: int) -> Callable[[], float]:
+        return partial(build(options, zoo, data).step, data.shapes(batch * parts))
+
+    def ahead(batch: int) -> int:
+        return made_ahead(data, batch * parts, host) * data.shapes(batch * parts).nbytes
+
+    return Setup(program, device, options.policy, host, options.precision, options.seed, ahead)
+
+
+def settle(options: Options, setup: Setup, data: Data) -> Sizes:
+    """The batch and the budget out of what may be ``max`` and a percentage; both were tried.
+
+    Raises UserError, with the numbers that would do, if they do not fit.
+    """
+    most = (data.train_size or ENDLESS) // options.accumulate
+    batch, budget = _asked_for(options, setup, most)
+    demand = setup.demand(batch)
+    _require_that_it_fits(setup, batch, budget, demand, most)
+    return Sizes(batch, budget, demand, most)
+
+
+def _asked_for(options: Options, setup: Setup, most: int) -> tuple[int, int]:
+    """(batch, budget in bytes); the largest batch is searched for, and told, if none is given. Raises UserError."""
+    budget, batch = options.memory_budget, options.batch
+    if budget is None:
+        budget, _ = default_memory(setup.device)
+    elif isinstance(budget, Share):
+        assert batch is not None  # the command line is checked
+        budget = int(setup.demand(batch).unmanaged_peak_bytes * budget.of_peak)
+    budget = budget // ALIGNMENT * ALIGNMENT
+    if budget == 0:
+        raise UserError(f"--memory-budget must be at least {ALIGNMENT} bytes")
+    if batch is None:
+        found = largest_batch(setup, budget, most=most)
+        if not found.batch:
+            raise UserError(f"not even a batch of 1 fits {format_bytes(budget)}: {found.limit}")
+        print(f"the largest batch is {found.batch}: {found.limit}", flush=True)
+        batch = found.batch
+    if batch > most:
+        raise UserError(f"--batch {batch}: there are only {most} images to train on")
+    return batch, budget
+
+
+def _require_that_it_fits(setup: Setup, batch: int, budget: int, demand: Demand, most: int) -> None:
+    """Raises UserError with the largest operation, the smallest budget and the largest batch that would do."""
+    shortage = setup.trial(batch, budget).shortage
+    if shortage is None:
+        return
+    least = smallest_budget(setup, batch)
+    found = largest_batch(setup, budget, most=most, full_host=True).batch
+    host = f" and {format_bytes(setup.host_memory)} of host memory" if shortage.host_full else ""
+    batches = f"the largest batch that would do in this budget is {found}" if found else "no batch would do in this one"
+    raise UserError(
+        f"batch {batch} does not fit {format_bytes(budget)}{host} under policy {setup.policy}. The operation with the "
+        f"largest working set, {demand.largest_op}, needs {demand.largest_op_bytes} bytes "
+        f"({format_bytes(demand.largest_op_bytes)}); the smallest budget that would do is {least} bytes "
+        f"({format_bytes(least)}); {batches}")

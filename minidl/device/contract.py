@@ -1,0 +1,288 @@
+"""What every device offers: decisions about calls, an order between its streams, work on them, and values.
+
+A device is numerics x clock. The verbs are the same for all devices, so that swapping is written once:
+
+    Choices      what is decided of a call by its shapes alone: algorithms, layout, attention, usable memory
+    Timekeeper   what follows from the clock: who waits for whom, when things happen, what copies took
+    Device       both, and what devices differ in: launch, move, copies, and the values in memory
+
+    SimDevice (``sim``)          no numbers, on the virtual clock
+    CpuDevice (``cpu.device``)   NumPy arrays, on the virtual clock or on worker threads
+    CudaDevice (``cuda.device``) a GPU, on its own streams
+
+A device knows offsets in its arena and times; it knows no storage's history and no policy.
+"""
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, Protocol
+
+from minidl.device.clock import COMPUTE, COPY_IN, COPY_OUT, Clock, Extents, Marks, Timed
+from minidl.device.profiles import Profile
+from minidl.errors import UserError
+from minidl.meta import Algorithm, Cost, Meta
+
+if TYPE_CHECKING:
+    import numpy as np
+
+ATTENTION = ("auto", "composed", "fused")
+LEAST_TO_TELL = 1 << 20  # bytes copied in an iteration from which the link's speed can be told
+
+Place = tuple[int, Meta]  # where a tensor's bytes start in the arena, and how its elements lie from there
+
+
+class Operand(Protocol):
+    """What a launch must know of a storage: its description, the block that its bytes are in, and whose these are."""
+
+    @property
+    def meta(self) -> Meta:
+        """Shape, dtype and strides."""
+
+    @property
+    def base(self) -> Any:
+        """The storage whose bytes these are: another one for a view, else itself."""
+
+    @property
+    def block(self) -> Any:
+        """The block of the arena that these bytes are in."""
+
+
+def place(operand: Operand) -> Place:
+    """Where an operand lies now. Take it when the work is issued: blocks may move later, in stream order."""
+    return operand.block.offset, operand.meta
+
+
+class Choices(ABC):
+    """What a device decides of a call before anything runs, from shapes alone. A dry run asks the device for all of it.
+
+    profile         capacity, speeds and link, as the cost model sees them
+    reserved_bytes  of every budget, what the device needs for itself
+    """
+
+    reserved_bytes = 0
+
+    def __init__(self, profile: Profile) -> None:
+        self.profile = profile
+        self._attention = ATTENTION[0]
+
+    @abstractmethod
+    def algorithms(self, op_name: str, inputs: Sequence[Meta], outputs: Sequence[Meta], attrs: dict[str, Any],
+                   cost: Cost) -> tuple[Algorithm, ...]:
+        """The ways to run a call; the first one's bits class is the one of the deterministic mode."""
+
+    def usable_bytes(self, budget_bytes: int) -> int:
+        """What of a budget tensors and workspaces may use: all that the device does not need for itself."""
+        return budget_bytes
+
+    def lay_out(self, op_name: str, inputs: tuple[Meta, ...], outputs: tuple[Meta, ...]) -> tuple[Meta, ...]:
+        """How the outputs of a call shall lie, which the operation describes in C order."""
+        return outputs
+
+    def lay_out_leaf(self, leaf: Meta) -> Meta:
+        """How a leaf shall lie, which is described in C order."""
+        return leaf
+
+    @property
+    def attention(self) -> str:
+        """Whether attention is ``composed`` of products and a softmax, is one operation (``fused``) wherever that can
+        run, or is what the device does best (``auto``). It decides bits and bytes. Raises UserError for another name.
+        """
+        return self._attention
+
+    @attention.setter
+    def attention(self, value: str) -> None:
+        if value not in ATTENTION:
+            raise UserError(f"attention is {', '.join(ATTENTION[:-1])} or {ATTENTION[-1]}, not {value!r}")
+        self._attention = value
+
+    def fuses_attention(self, q: Meta, k: Meta, mask: Meta | None, *, heads: int, causal: bool, p: float) -> bool:
+        """Whether attention of these operands is to be ``ops.scaled_dot_product_attention``, or composed.
+
+        ``auto`` is composed here: the simulator's constants stand for frameworks that composed it, and on the CPU one
+        program has the same bits as before.
+        """
+        return self.attention == "fused"
+
+
+class Timekeeper:
+    """Waits between three streams, and their times. Times are in seconds since the device was made.
+
+    clock                the streams' time, virtual or real
+    positions            the events of all that each stream was given so far
+    wall_clock           seconds are measured: they differ from run to run, and are known only afterwards
+    measured_iterations  how many iterations the durations in a trace are the median of
+    """
+
+    wall_clock = False
+    measured_iterations = 1
+
+    def __init__(self, profile: Profile, clock: Clock) -> None:
+        self.profile = profile
+        self.clock = clock
+        self.positions = clock.positions
+        self._copies: tuple[list[tuple[int, float]], ...] = ([], [])  # (bytes, seconds) out and in, in this iteration
+        self._waited = [[0, 0, 0] for _ in range(3)]  # per stream: how far on each other it already waits
+
+    # Waits ---------------------------------------------------------------------------------------------------
+    def wait(self, stream: int, on: int, position: int) -> None:
+        """Work given to ``stream`` from now on starts after ``position`` of stream ``on``."""
+        waited = self._waited[stream]
+        if position > waited[on]:
+            waited[on] = position
+            self.clock.wait(stream, on, position)
+
+    def wait_marks(self, stream: int, marks: Marks) -> None:
+        """Wait for every stream that used some bytes before, except the waiting one, which is in order anyway."""
+        waited = self._waited[stream]
+        computed, copied_out, copied_in = marks
+        if copied_out > waited[COPY_OUT] and stream != COPY_OUT:
+            self.wait(stream, COPY_OUT, copied_out)
+        if copied_in > waited[COPY_IN] and stream != COPY_IN:
+            self.wait(stream, COPY_IN, copied_in)
+        if stream != COMPUTE and computed > waited[COMPUTE]:
+            self.wait(stream, COMPUTE, computed)
+
+    def synchronize(self, stream: int, position: int) -> None:
+        """The host waits for a position of a stream."""
+        self.clock.synchronize(stream, position)
+
+    def settle(self) -> None:
+        """Return when the times of all that was launched are known: on a modelled clock they are."""
+        self.clock.settle()
+
+    # Times ---------------------------------------------------------------------------------------------------
+    def now(self) -> float:
+        """Seconds since the start. On the virtual clock, when all that was launched so far has finished; on the wall
+        clock it is the time now, so synchronize before to have it all."""
+        return self.clock.now()
+
+    def stall_seconds(self) -> float:
+        """How long the compute stream has stood still for copies, since the start."""
+        return self.clock.stall
+
+    def landed(self, copied_out: int) -> bool:
+        """Whether a copy out will have finished, as far as is known, when the work launched so far has."""
+        return self.clock.landed(copied_out)
+
+    def lateness(self, copied_in: int, computed: int) -> float:
+        """Seconds by which a copy in, to be ready when the compute stream had reached ``computed``, came too late."""
+        return self.clock.lateness(copied_in, computed)
+
+    def out_seconds(self, nbytes: int) -> float:
+        """Modelled seconds of a copy of ``nbytes`` to the host."""
+        return self.profile.link_latency_s + nbytes / self.profile.link_out_bandwidth
+
+    def in_seconds(self, nbytes: int) -> float:
+        """Modelled seconds of a copy of ``nbytes`` from the host."""
+        return self.profile.link_latency_s + nbytes / self.profile.link_in_bandwidth
+
+    def move_seconds(self, nbytes: int) -> float:
+        """Modelled seconds of a copy of ``nbytes`` within the arena."""
+        return 2 * nbytes / (self.profile.memory_bandwidth * self.profile.efficiency["copy"])
+
+    # Measuring -----------------------------------------------------------------------------------------------
+    def measure(self, on: bool) -> None:
+        """Say whether what comes, up to the iteration's end, will be measured: a device may then look more closely, at
+        the price of speed. On a modelled clock there is nothing to look at."""
+
+    def link_seconds_per_byte(self) -> tuple[float | None, float | None]:
+        """What a byte has taken out and in in this iteration; None where too little was copied to tell."""
+        def rate(copies: list[tuple[int, float]]) -> float | None:
+            nbytes = sum(n for n, _ in copies)
+            if nbytes < LEAST_TO_TELL:
+                return None
+            return max(sum(s for _, s in copies) - len(copies) * self.profile.link_latency_s, 0.0) / nbytes
+        return rate(self._copies[0].copy()), rate(self._copies[1].copy())
+
+    def end_iteration(self) -> None:
+        """Called at each iteration's end: what was noted for it is dropped."""
+        self.clock.end_iteration()
+        for copies in self._copies:
+            copies.clear()
+
+    def _noting(self, stream: int, nbytes: int) -> Timed:
+        """Notes the seconds of a copy of ``nbytes`` on this stream, for ``link_seconds_per_byte``."""
+        copies = self._copies[stream - COPY_OUT]
+        return lambda seconds: copies.append((nbytes, seconds))
+
+
+class Device(Choices, Timekeeper):
+    """A place where tensors live and operations run.
+
+    has_values     the bytes of tensors exist, so that they can be read
+    dlpack_device  its kind and number for DLPack; (1, 0) is host memory
+    """
+
+    has_values = False
+    dlpack_device = (1, 0)
+
+    def __init__(self, name: str, profile: Profile, clock: Clock) -> None:
+        Choices.__init__(self, profile)
+        Timekeeper.__init__(self, profile, clock)
+        self.name = name
+
+    def dry_twin(self) -> "Device":
+        """A device on shapes alone that decides of calls as this one does: no launch takes time there, and nothing is
+        launched here. For what a step needs, and for whether it fits."""
+        from minidl.device.sim import DryDevice  # which is a Device itself
+
+        return DryDevice(self)
+
+    def simulated_twin(self) -> "Device | None":
+        """A simulator of the same profile, algorithms and attention that has launched nothing; None for a device that
+        is not simulated itself. For how long a step would take."""
+        return None
+
+    @abstractmethod
+    def attach(self, budget_bytes: int, host_bytes: int) -> None:
+        """Make the arena and the host pool real. Sizes in bytes."""
+
+    # Work on the compute stream ------------------------------------------------------------------------------
+    @abstractmethod
+    def launch(self, op_name: str, algorithm: Algorithm, outputs: Sequence[Operand], inputs: Sequence[Operand],
+               attrs: dict[str, Any], workspace: int, timed: Timed = None) -> int:
+        """Run a kernel after all that the compute stream was given before; returns its position.
+
+        algorithm: one that ``algorithms`` returned for operands of these descriptions.
+        workspace: where its workspace starts in the arena.
+        timed: told its device seconds when they are known; for launches in program order, and never during a wait.
+        """
+
+    @abstractmethod
+    def move(self, to: int, origin: int, nbytes: int) -> int:
+        """Copy bytes within the arena on the compute stream; the ranges may overlap. Returns the position."""
+
+    # Copies --------------------------------------------------------------------------------------------------
+    @abstractmethod
+    def copy_out(self, host: Extents, offset: int, nbytes: int) -> int:
+        """Copy device bytes to host memory on the copy-out stream; returns the position."""
+
+    @abstractmethod
+    def copy_in(self, offset: int, host: Extents, nbytes: int) -> int:
+        """Copy host bytes to the device on the copy-in stream; returns the position."""
+
+    def poison(self, offset: int, nbytes: int, marks: Marks) -> None:
+        """Overwrite freed bytes once the streams have passed ``marks``, on a device that can be asked to do so."""
+
+    # Values --------------------------------------------------------------------------------------------------
+    @abstractmethod
+    def read(self, operand: Operand) -> "np.ndarray":
+        """A host copy of a tensor's value."""
+
+    def share(self, operand: Operand) -> Any:
+        """A copy of a value in this device's memory, with the methods of DLPack: here in host memory."""
+        from minidl.device import dlpack  # NumPy, which a simulation does without
+
+        value = self.read(operand)
+        return dlpack.of_host(value) if value.dtype.name == "bfloat16" else value
+
+    def fetch(self, array: Any) -> "np.ndarray":
+        """A host copy of another library's array that its library does not copy to the host itself.
+
+        Raises UserError where this device cannot reach it.
+        """
+        raise UserError(f"{self.name} cannot read a {type(array).__name__} where it lies: copy it to the host first")
+
+    def interface(self, operand: Operand) -> dict[str, Any]:
+        """A value as ``__cuda_array_interface__`` describes it, at its place. Raises AttributeError: not here."""
+        raise AttributeError(f"the memory of {self.name} is not CUDA's")

@@ -1,0 +1,20 @@
+"""The CPU device. Kernels are loaded only when one is made."""
+
+from minidl.device import profiles
+from minidl.device.contract import Device
+
+
+def create(name: str, *, poisoned: bool = False) -> Device:
+    """The CPU of a name: "cpu" or "cpu:threads", "cpu:<file.json>" or "cpu:virtual". Raises UserError.
+
+    poisoned: fill the arena, and all that is freed, with NaN.
+    """
+    if name == "cpu:virtual":
+        from minidl.device.cpu.device import VirtualCpu
+
+        return VirtualCpu(name, profiles.get("cpu"), poisoned=poisoned)
+    from minidl.device.cpu.link import with_measured_link
+    from minidl.device.cpu.threaded import ThreadedCpu
+
+    measured = profiles.load(name[4:]) if name.endswith(".json") else with_measured_link(profiles.get("cpu"))
+    return ThreadedCpu(name, measured, poisoned=poisoned)

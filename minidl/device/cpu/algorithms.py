@@ -1,0 +1,30 @@
+"""The algorithms of a call on the CPU: the variants of its kernels, with times fitted to a machine that was measured.
+
+What was not measured is scaled from what was; where nothing was, the roofline of ``cost_model`` stands in. The CPU
+device and its simulation have the same algorithms and workspaces.
+"""
+
+from collections.abc import Sequence
+from typing import Any
+
+from minidl.device.cost_model import kernel_seconds
+from minidl.device.fitted import call_seconds
+from minidl.device.profiles import Profile
+from minidl.kernels.cpu import ALGORITHMS
+from minidl.meta import Algorithm, Cost, Meta
+
+
+def cpu_algorithms(profile: Profile, op_name: str, inputs: Sequence[Meta], outputs: Sequence[Meta],
+                   attrs: dict[str, Any], cost: Cost) -> tuple[Algorithm, ...]:
+    """The ways to run a call on the CPU. What was not measured is scaled from what was, or taken from the roofline."""
+    variants = ALGORITHMS.get(op_name)
+    if variants is None:
+        seconds = call_seconds(profile, op_name, "", inputs, outputs, attrs, cost)
+        return (Algorithm("", kernel_seconds(profile, cost.kind, cost.flops, cost.nbytes) if seconds is None
+                          else seconds),)
+    known = {v.name: call_seconds(profile, op_name, v.name, inputs, outputs, attrs, cost) for v in variants}
+    # Seconds of a variant whose relative time is 1.
+    unit = next((seconds / v.relative_time for v in variants if (seconds := known[v.name]) is not None),
+                kernel_seconds(profile, cost.kind, cost.flops, cost.nbytes))
+    return tuple(Algorithm(v.name, v.relative_time * unit if (seconds := known[v.name]) is None else seconds,
+                           v.workspace(inputs, outputs, attrs), v.bits_class) for v in variants)

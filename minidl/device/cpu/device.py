@@ -1,0 +1,106 @@
+"""The CPU device: NumPy arrays in a bounded arena, under a clock that carries out effects.
+
+``CpuDevice`` gives kernels and copies (``numerics``) to its clock in stream order. Which clock is up to its two kinds:
+
+    VirtualCpu            virtual time: every interleaving is deterministic, kernels take effect at their virtual start
+                          and copies at their virtual end, so that a premature read always sees poison
+    threaded.ThreadedCpu  worker threads and the wall clock
+
+Freed bytes are poisoned, if asked for, when the streams that used them have passed: a missing wait then shows as NaN.
+"""
+
+from collections.abc import Sequence
+from functools import partial
+from typing import Any
+
+import numpy as np
+
+from minidl.device.clock import COMPUTE, COPY_IN, COPY_OUT, EffectClock, Extents, Marks, Timed, VirtualClock
+from minidl.device.contract import Device, Operand, place
+from minidl.device.cpu.algorithms import cpu_algorithms
+from minidl.device.cpu.numerics import Numerics
+from minidl.device.profiles import Profile
+from minidl.meta import Algorithm, Cost, Meta
+
+
+class CpuDevice(Device):
+    """Real numbers in a bounded arena; ``poisoned`` fills it, and what is freed, with NaN (tests)."""
+
+    has_values = True
+    clock: EffectClock
+
+    def __init__(self, name: str, profile: Profile, clock: EffectClock, *, poisoned: bool = False) -> None:
+        super().__init__(name, profile, clock)
+        self.poisoned = poisoned
+        self.numerics = Numerics(0, 0)
+
+    def attach(self, budget_bytes: int, host_bytes: int) -> None:
+        """Allocate the arena and the host pool."""
+        self.numerics = Numerics(budget_bytes, host_bytes)
+        if self.poisoned:
+            self.numerics.poison(0, budget_bytes)
+
+    def algorithms(self, op_name: str, inputs: Sequence[Meta], outputs: Sequence[Meta], attrs: dict[str, Any],
+                   cost: Cost) -> tuple[Algorithm, ...]:
+        """The variants of the CPU's kernels."""
+        return cpu_algorithms(self.profile, op_name, inputs, outputs, attrs, cost)
+
+    # Effects refer to the numerics, never to the device: a queue of them does not keep it alive.
+    def launch(self, op_name: str, algorithm: Algorithm, outputs: Sequence[Operand], inputs: Sequence[Operand],
+               attrs: dict[str, Any], workspace: int, timed: Timed = None) -> int:
+        """Queue a kernel; it finds its operands where they lie now."""
+        places = [place(operand) for operand in (*outputs, *inputs)]
+        effect = partial(self.numerics.run, op_name, algorithm, places, attrs, workspace)
+        return self.clock.issue(COMPUTE, algorithm.seconds, effect, timed=timed)
+
+    def move(self, to: int, origin: int, nbytes: int) -> int:
+        """Queue a copy within the arena."""
+        return self.clock.issue(COMPUTE, self.move_seconds(nbytes), partial(self.numerics.move, to, origin, nbytes))
+
+    def copy_out(self, host: Extents, offset: int, nbytes: int) -> int:
+        """Queue a copy to the host pool."""
+        effect = partial(self.numerics.copy_out, host, offset)
+        return self.clock.issue(COPY_OUT, self.out_seconds(nbytes), effect, at_end=True,
+                                timed=self._noting(COPY_OUT, nbytes))
+
+    def copy_in(self, offset: int, host: Extents, nbytes: int) -> int:
+        """Queue a copy from the host pool."""
+        effect = partial(self.numerics.copy_in, offset, host)
+        return self.clock.issue(COPY_IN, self.in_seconds(nbytes), effect, at_end=True,
+                                timed=self._noting(COPY_IN, nbytes))
+
+    def poison(self, offset: int, nbytes: int, marks: Marks) -> None:
+        """Fill freed bytes with NaN, if the device was made so."""
+        if self.poisoned:
+            # Stream order, not host order: kernels that were issued before the free still read these bytes.
+            self.clock.when_passed(marks, partial(self.numerics.poison, offset, nbytes))
+
+    def read(self, operand: Operand) -> np.ndarray:
+        """A copy of a tensor's value, when everything that the compute stream was given or told to wait for is over.
+        """
+        self.synchronize(COMPUTE, self.positions[COMPUTE])
+        for stream in (COPY_OUT, COPY_IN):  # what the compute stream was told to wait for, after its last launch
+            self.synchronize(stream, self._waited[COMPUTE][stream])
+        return self.numerics.array(place(operand)).copy()
+
+
+class VirtualCpu(CpuDevice):
+    """CPU numerics on the virtual clock."""
+
+    clock: VirtualClock
+
+    def __init__(self, name: str, profile: Profile, *, poisoned: bool = False) -> None:
+        super().__init__(name, profile, VirtualClock(), poisoned=poisoned)
+        self._launch_overhead_s = profile.launch_overhead_s
+
+    def launch(self, op_name: str, algorithm: Algorithm, outputs: Sequence[Operand], inputs: Sequence[Operand],
+               attrs: dict[str, Any], workspace: int, timed: Timed = None) -> int:
+        """Queue a kernel, which costs the host the profile's overhead."""
+        self.clock.host += self._launch_overhead_s
+        return super().launch(op_name, algorithm, outputs, inputs, attrs, workspace, timed)
+
+    def end_iteration(self) -> None:
+        """Carry out all kernels: effects wait for the host's time, and a loop that never reads a value would only queue
+        them."""
+        self.synchronize(COMPUTE, self.positions[COMPUTE])
+        super().end_iteration()

@@ -1,0 +1,86 @@
+"""Numbers on the CPU: the bytes of an arena and of a host pool, and kernels and copies as plain functions on them.
+
+Knows places and kernels; no time, no stream and no storage.
+"""
+
+import ctypes
+from collections.abc import Sequence
+from threading import Lock
+from typing import Any
+
+import numpy as np
+from numpy.lib.stride_tricks import as_strided
+
+from minidl.device.clock import Extents
+from minidl.device.contract import Place
+from minidl.kernels.cpu import ALGORITHMS, KERNELS
+from minidl.meta import ALIGNMENT, Algorithm
+
+POISON = 0xFF  # every float of these bytes is NaN, every integer absurd
+# One kernel at a time in the whole process, whatever runtimes and threads there are: kernels use all cores, and the
+# thread layer beneath them aborts when two of its parallel regions meet. Copies need no part of it: they run beside.
+_one_kernel = Lock()
+VARIANTS = {op: {a.name: a for a in variants} for op, variants in ALGORITHMS.items()}
+
+
+def aligned_bytes(nbytes: int) -> np.ndarray:
+    """A byte array that starts at a multiple of the alignment: kernels then see the same alignment at any offset."""
+    raw = np.empty(nbytes + ALIGNMENT, np.uint8)
+    start = -raw.ctypes.data % ALIGNMENT
+    return raw[start:start + nbytes]
+
+
+class Numerics:
+    """The bytes of an arena and of a host pool (sizes in bytes), and what may be done to them, at once."""
+
+    def __init__(self, budget_bytes: int, host_bytes: int) -> None:
+        self._arena = aligned_bytes(budget_bytes)
+        self._host = np.empty(host_bytes, np.uint8)  # pages are taken by the system only when they are written
+
+    def run(self, op_name: str, algorithm: Algorithm, places: Sequence[Place], attrs: dict[str, Any],
+            workspace: int) -> None:
+        """Run a kernel on the operands at ``places``, outputs first. Its errors carry a note with the op's name."""
+        try:
+            arrays = [self.array(at) for at in places]
+            with _one_kernel:
+                if algorithm.name:
+                    scratch = self._arena[workspace:workspace + algorithm.workspace]
+                    VARIANTS[op_name][algorithm.name].run(*arrays, workspace=scratch, **attrs)
+                else:
+                    KERNELS[op_name](*arrays, **attrs)
+        except Exception as error:
+            error.add_note(f"in the kernel of {op_name}")
+            raise
+
+    def move(self, to: int, origin: int, nbytes: int) -> None:
+        """Copy within the arena; the ranges may overlap."""
+        assert max(to, origin) + nbytes <= self._arena.size
+        start = self._arena.ctypes.data
+        ctypes.memmove(start + to, start + origin, nbytes)  # 8 times as fast as an overlapping NumPy assignment
+
+    def copy_out(self, host: Extents, offset: int) -> None:
+        """Copy from the arena to pieces of the host pool."""
+        for at, size in host:
+            self._host[at:at + size] = self._arena[offset:offset + size]  # without the interpreter's lock
+            offset += size
+
+    def copy_in(self, offset: int, host: Extents) -> None:
+        """Copy from pieces of the host pool to the arena."""
+        for at, size in host:
+            self._arena[offset:offset + size] = self._host[at:at + size]
+            offset += size
+
+    def poison(self, offset: int, nbytes: int) -> None:
+        """Overwrite bytes of the arena with NaN."""
+        self._arena[offset:offset + nbytes].fill(POISON)
+
+    def array(self, at: Place) -> np.ndarray:
+        """The tensor that lies there, as a view of the arena."""
+        start, meta = at
+        itemsize = meta.dtype.itemsize
+        first = start + meta.offset * itemsize
+        if meta.contiguous:
+            return self._arena[first:first + meta.nbytes].view(meta.dtype.name).reshape(meta.shape)
+        extent = 1 + sum((d - 1) * s for d, s in zip(meta.shape, meta.strides, strict=True))
+        flat = self._arena[first:first + extent * itemsize].view(meta.dtype.name)
+        return as_strided(flat, meta.shape, tuple(s * itemsize for s in meta.strides))

@@ -1,0 +1,131 @@
+"""The simulator: shapes alone, on the virtual clock. It computes no numbers; a launch is a number of seconds.
+
+What its calls may choose from is a function, so that it can stand for any device: the cost model's algorithms, the
+plans of cuDNN (``cuda.simulated``), or fitted times of a machine that was measured.
+"""
+
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from minidl.device.clock import COMPUTE, COPY_IN, COPY_OUT, Extents, Timed, VirtualClock
+from minidl.device.contract import Device, Operand
+from minidl.device.cost_model import algorithms as modelled_algorithms
+from minidl.device.profiles import Profile
+from minidl.meta import Algorithm, Cost, Meta
+
+if TYPE_CHECKING:
+    import numpy as np
+
+Ways = Callable[[str, Sequence[Meta], Sequence[Meta], dict[str, Any], Cost], tuple[Algorithm, ...]]
+"""The algorithms of a call: (operation, inputs, outputs, attributes, cost), as ``Choices.algorithms``."""
+
+
+def create(name: str, profile: Profile) -> Device:
+    """The simulator of a profile, with the algorithms of the device that the profile is of.
+
+    Raises UserError where the profile names plans of cuDNN that were not listed.
+    """
+    if profile.rates and profile.rates_of == "cuda":
+        from minidl.device.cuda.simulated import MeasuredWays
+
+        return SimDevice(name, profile, MeasuredWays(profile))
+    if profile.rates:
+        from minidl.device.cpu.algorithms import cpu_algorithms
+
+        return SimDevice(name, profile, partial(cpu_algorithms, profile))
+    if profile.cudnn_plans:
+        from minidl.device.cuda.simulated import ListedWays
+
+        return SimDevice(name, profile, ListedWays(profile))
+    return SimDevice(name, profile)
+
+
+class SimDevice(Device):
+    """No numbers, on the virtual clock; ``ways``: the algorithms of its calls, by default the cost model's."""
+
+    clock: VirtualClock
+
+    def __init__(self, name: str, profile: Profile, ways: Ways | None = None) -> None:
+        super().__init__(name, profile, VirtualClock())
+        self.ways = partial(modelled_algorithms, profile) if ways is None else ways
+        self._launch_overhead_s = profile.launch_overhead_s
+
+    def simulated_twin(self) -> Device | None:
+        """The same simulator at time 0."""
+        twin = SimDevice(self.name, self.profile, self.ways)
+        twin.attention = self.attention
+        return twin
+
+    def attach(self, budget_bytes: int, host_bytes: int) -> None:
+        """Nothing to do: no bytes exist."""
+
+    def algorithms(self, op_name: str, inputs: Sequence[Meta], outputs: Sequence[Meta], attrs: dict[str, Any],
+                   cost: Cost) -> tuple[Algorithm, ...]:
+        """What ``ways`` says."""
+        return self.ways(op_name, inputs, outputs, attrs, cost)
+
+    def launch(self, op_name: str, algorithm: Algorithm, outputs: Sequence[Operand], inputs: Sequence[Operand],
+               attrs: dict[str, Any], workspace: int, timed: Timed = None) -> int:
+        """Take the algorithm's seconds on the compute stream, and the launch overhead on the host."""
+        clock = self.clock
+        clock.host += self._launch_overhead_s
+        return clock.issue(COMPUTE, algorithm.seconds, timed=timed)
+
+    def move(self, to: int, origin: int, nbytes: int) -> int:
+        """Take the modelled seconds of a copy within the arena."""
+        return self.clock.issue(COMPUTE, self.move_seconds(nbytes))
+
+    def copy_out(self, host: Extents, offset: int, nbytes: int) -> int:
+        """Take the modelled seconds of a copy over the link."""
+        return self.clock.issue(COPY_OUT, self.out_seconds(nbytes), timed=self._noting(COPY_OUT, nbytes))
+
+    def copy_in(self, offset: int, host: Extents, nbytes: int) -> int:
+        """Take the modelled seconds of a copy over the link."""
+        return self.clock.issue(COPY_IN, self.in_seconds(nbytes), timed=self._noting(COPY_IN, nbytes))
+
+    def read(self, operand: Operand) -> "np.ndarray":
+        """NaN (or zero, for integers) in the tensor's shape, when the compute stream has finished."""
+        import numpy as np
+
+        self.synchronize(COMPUTE, self.positions[COMPUTE])
+        meta = operand.meta
+        return np.full(meta.shape, np.nan if meta.dtype.floating else 0, dtype=meta.dtype.name)
+
+
+class DryDevice(SimDevice):
+    """A device on shapes alone, where launches take no time. All that is decided of a call, ``device`` decides."""
+
+    def __init__(self, device: Device) -> None:
+        super().__init__(f"dry {device.name}", device.profile)
+        self._device = device
+
+    def simulated_twin(self) -> Device | None:
+        """That of the device it stands for."""
+        return self._device.simulated_twin()
+
+    def algorithms(self, op_name: str, inputs: Sequence[Meta], outputs: Sequence[Meta], attrs: dict[str, Any],
+                   cost: Cost) -> tuple[Algorithm, ...]:
+        """Those of the device it stands for."""
+        return self._device.algorithms(op_name, inputs, outputs, attrs, cost)
+
+    def usable_bytes(self, budget_bytes: int) -> int:
+        """As on the device it stands for."""
+        return self._device.usable_bytes(budget_bytes)
+
+    def lay_out(self, op_name: str, inputs: tuple[Meta, ...], outputs: tuple[Meta, ...]) -> tuple[Meta, ...]:
+        """As on the device it stands for."""
+        return self._device.lay_out(op_name, inputs, outputs)
+
+    def lay_out_leaf(self, leaf: Meta) -> Meta:
+        """As on the device it stands for."""
+        return self._device.lay_out_leaf(leaf)
+
+    def fuses_attention(self, q: Meta, k: Meta, mask: Meta | None, *, heads: int, causal: bool, p: float) -> bool:
+        """As on the device it stands for."""
+        return self._device.fuses_attention(q, k, mask, heads=heads, causal=causal, p=p)
+
+    def launch(self, op_name: str, algorithm: Algorithm, outputs: Sequence[Operand], inputs: Sequence[Operand],
+               attrs: dict[str, Any], workspace: int, timed: Timed = None) -> int:
+        """Nothing happens."""
+        return 0

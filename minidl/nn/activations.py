@@ -1,0 +1,57 @@
+"""Activations as layers without parameters, with the names of torch.nn. All arithmetic is in minidl.ops."""
+
+from __future__ import annotations
+
+from minidl.errors import UserError
+from minidl.nn.module import Module
+from minidl.ops import attention, elementwise
+from minidl.tensor import Tensor, give
+
+
+class ReLU(Module):
+    """max(x, 0). With ``inplace`` the handle passed in is given up, so that its bytes may be written over."""
+
+    def __init__(self, inplace: bool = False) -> None:
+        self.inplace = inplace
+
+    def forward(self, x: Tensor) -> Tensor:
+        return elementwise.relu(give(x) if self.inplace else x)
+
+    def extra_repr(self) -> str:
+        return "inplace=True" if self.inplace else ""
+
+
+class Tanh(Module):
+    """Hyperbolic tangent of every element."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return elementwise.tanh(x)
+
+
+class Sigmoid(Module):
+    """1 / (1 + exp(-x)) for every element."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return elementwise.sigmoid(x)
+
+
+class GELU(Module):
+    """x times the probability that a normal number is below x (Hendrycks & Gimpel 2016): exact, or by its tanh form."""
+
+    def __init__(self, approximate: str = "none") -> None:
+        if approximate not in ("none", "tanh"):
+            raise UserError(f"GELU: approximate is none or tanh, not {approximate!r}")
+        self.approximate = approximate
+
+    def forward(self, x: Tensor) -> Tensor:
+        return elementwise.gelu(x) if self.approximate == "none" else elementwise.gelu_tanh(x)
+
+    def extra_repr(self) -> str:
+        return "" if self.approximate == "none" else f"approximate={self.approximate!r}"
+
+
+class Softmax(Module):
+    """exp(x) / sum(exp(x)) over the last dimension, after a mask, if there is one, has been added to x."""
+
+    def forward(self, x: Tensor, mask: Tensor | None = None) -> Tensor:
+        return attention.softmax(x, mask)

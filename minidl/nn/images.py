@@ -1,0 +1,155 @@
+"""Layers for images, [N, C, H, W]: convolutions, batch normalisation and pooling. All arithmetic is in minidl.ops.
+
+Arguments have the names, the order and the meaning of torch.nn's, as far as they are supported. Parameters are float32
+in every precision; what a layer computes in is its runtime's (see ``precision``).
+"""
+
+from __future__ import annotations
+
+from minidl.nn import init
+from minidl.nn.layers import no_bias
+from minidl.nn.module import Module
+from minidl.nn.precision import lowered
+from minidl.ops import batchnorm, conv, pool
+from minidl.ops.conv import Pair, pair
+from minidl.runtime import parameter
+from minidl.tensor import Tensor
+
+
+class Conv2d(Module):
+    """Cross-correlation.  x: [N, in_channels, H, W] -> [N, out_channels, P, Q].
+
+    ``conv(x, relu=True)`` is relu(conv(x)) without another pass over the feature map.
+    """
+
+    def __init__(self, in_channels: int, out_channels: int, kernel_size: int | Pair, stride: int | Pair = 1,
+                 padding: int | Pair = 0, *, bias: bool = True) -> None:
+        self.stride = pair(stride)
+        self.padding = pair(padding)
+        self.weight = parameter((out_channels, in_channels, *pair(kernel_size)))
+        self.bias = parameter((out_channels,)) if bias else None
+        init.default_(self.weight, self.bias)
+
+    def forward(self, x: Tensor, *, relu: bool = False) -> Tensor:
+        return conv.conv2d(lowered(x), lowered(self.weight), self.bias, stride=self.stride, padding=self.padding,
+                           relu=relu)
+
+    def extra_repr(self) -> str:
+        outs, ins, *kernel = self.weight.shape
+        return f"{ins}, {outs}{_window((kernel[0], kernel[1]), self.stride, self.padding)}{no_bias(self.bias)}"
+
+
+class ConvReLU2d(Conv2d):
+    """relu(conv(x)) without another pass over the feature map, for a Sequential."""
+
+    def forward(self, x: Tensor) -> Tensor:  # type: ignore[override] # a Sequential gives x alone
+        return super().forward(x, relu=True)
+
+
+class ConvTranspose2d(Module):
+    """Transposed convolution.  x: [N, in_channels, H, W] -> [N, out_channels, (H - 1) stride - 2 padding + R, ...]."""
+
+    def __init__(self, in_channels: int, out_channels: int, kernel_size: int | Pair, stride: int | Pair = 1,
+                 padding: int | Pair = 0, *, bias: bool = True) -> None:
+        self.stride = pair(stride)
+        self.padding = pair(padding)
+        self.weight = parameter((in_channels, out_channels, *pair(kernel_size)))
+        self.bias = parameter((out_channels,)) if bias else None
+        init.default_(self.weight, self.bias)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return conv.conv_transpose2d(lowered(x), lowered(self.weight), self.bias, stride=self.stride,
+                                     padding=self.padding)
+
+    def extra_repr(self) -> str:
+        ins, outs, *kernel = self.weight.shape
+        return f"{ins}, {outs}{_window((kernel[0], kernel[1]), self.stride, self.padding)}{no_bias(self.bias)}"
+
+
+class BatchNorm2d(Module):
+    """Batch normalisation over [N, C, H, W] (Ioffe & Szegedy 2015): batch statistics in training, else running ones.
+
+    ``bn(x, residual=r, relu=True)`` is relu(bn(x) + r) in one pass over the feature maps.
+    """
+
+    running_mean: Tensor
+    running_var: Tensor
+
+    def __init__(self, num_features: int, eps: float = 1e-5, momentum: float = 0.1) -> None:
+        self.eps = eps
+        self.momentum = momentum
+        self.weight = parameter((num_features,))
+        self.bias = parameter((num_features,))
+        self.register_buffer("running_mean", parameter((num_features,), requires_grad=False))
+        self.register_buffer("running_var", parameter((num_features,), requires_grad=False))
+        for tensor, value in ((self.weight, 1.0), (self.bias, 0.0), (self.running_mean, 0.0), (self.running_var, 1.0)):
+            init.constant_(tensor, value)
+
+    def forward(self, x: Tensor, *, residual: Tensor | None = None, relu: bool = False) -> Tensor:
+        return batchnorm.batch_norm(x, self.weight, self.bias, self.running_mean, self.running_var,
+                                    training=self.training, momentum=self.momentum, eps=self.eps, relu=relu,
+                                    residual=residual)
+
+    def extra_repr(self) -> str:
+        return f"{self.weight.size}, eps={self.eps}, momentum={self.momentum}"
+
+
+class BatchNormReLU2d(BatchNorm2d):
+    """relu(bn(x)) in one pass over the feature maps, for a Sequential."""
+
+    def forward(self, x: Tensor) -> Tensor:  # type: ignore[override] # a Sequential gives x alone
+        return super().forward(x, relu=True)
+
+
+class _Pool2d(Module):
+    """A window that slides over [N, C, H, W]; the stride is the window by default."""
+
+    def __init__(self, kernel_size: int | Pair, stride: int | Pair | None = None, padding: int | Pair = 0) -> None:
+        self.kernel_size = pair(kernel_size)
+        self.stride = self.kernel_size if stride is None else pair(stride)
+        self.padding = pair(padding)
+
+    def extra_repr(self) -> str:
+        return _window(self.kernel_size, self.stride, self.padding)[2:]
+
+
+class MaxPool2d(_Pool2d):
+    """Maximum of each window of [N, C, H, W]; the stride is the window by default."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return pool.max_pool2d(x, self.kernel_size, stride=self.stride, padding=self.padding)
+
+
+class AvgPool2d(_Pool2d):
+    """Mean of each window of [N, C, H, W]; the stride is the window by default. Padding counts as zeros, or not."""
+
+    def __init__(self, kernel_size: int | Pair, stride: int | Pair | None = None, padding: int | Pair = 0, *,
+                 count_include_pad: bool = True) -> None:
+        super().__init__(kernel_size, stride, padding)
+        self.count_include_pad = count_include_pad
+
+    def forward(self, x: Tensor) -> Tensor:
+        return pool.avg_pool2d(x, self.kernel_size, stride=self.stride, padding=self.padding,
+                               count_include_pad=self.count_include_pad)
+
+    def extra_repr(self) -> str:
+        return super().extra_repr() + ("" if self.count_include_pad else ", count_include_pad=False")
+
+
+class AdaptiveAvgPool2d(Module):
+    """Mean over a grid of windows: [N, C, H, W] -> [N, C, *output_size]."""
+
+    def __init__(self, output_size: int | Pair) -> None:
+        self.output_size = pair(output_size)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return pool.adaptive_avg_pool2d(x, self.output_size)
+
+    def extra_repr(self) -> str:
+        return f"output_size={self.output_size}"
+
+
+def _window(kernel: Pair, stride: Pair, padding: Pair) -> str:
+    """The arguments that describe a window, without those that have their usual value."""
+    text = f", kernel_size={kernel}, stride={stride}"
+    return text + (f", padding={padding}" if any(padding) else "")
