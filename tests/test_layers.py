@@ -49,15 +49,7 @@ RANK = {name: rank for rank, names in enumerate(LAYERS) for name in names}
 POLICIES_KNOW = ("minidl.policies", "minidl.plan", "minidl.planning", "minidl.errors", "minidl.meta", "minidl.units")
 
 # What is known to be wrong, as (who, what it imports). It is to become empty: what is mended goes, nothing is added.
-ALLOWED_FOR_NOW = {
-    ("minidl.device.cpu", "minidl.memory.arena"),  # all of device: for types alone
-    ("minidl.device.cpu", "minidl.memory.host_pool"),
-    ("minidl.device.cuda.device", "minidl.memory.host_pool"),
-    ("minidl.device.device", "minidl.memory.arena"),
-    ("minidl.device.device", "minidl.memory.host_pool"),
-    ("minidl.device.threads", "minidl.memory.arena"),
-    ("minidl.planning.bound", "minidl.policies.exact.program"),
-}
+ALLOWED_FOR_NOW = {("minidl.planning.bound", "minidl.policies.exact.program")}
 
 CUDA_PACKAGES = {"cupy", "cupyx", "cudnn", "cupti", "cuda", "nvidia", "numba_cuda", "pycuda"}
 CUDA_PLACES = ("minidl/kernels/cuda", "minidl/device/cuda", "minidl/testing/gpu_check")
