@@ -12,6 +12,7 @@ PRECISIONS = ("float32", "bfloat16", "float16")
 
 
 def channels_last(m: Meta) -> Meta:
+    """The same image with its channels side by side."""
     n, c, h, w = m.shape
     return meta(m.shape, m.dtype, (c * h * w, 1, w * c, c))
 

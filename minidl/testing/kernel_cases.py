@@ -38,6 +38,7 @@ class Case:
     attrs: dict[str, Any] = field(default_factory=dict)
 
     def inputs(self, dtype, seed=7):
+        """Operands by the shapes, in a dtype: integers stay integers, and what stays float32 beside halves does."""
         rng = np.random.default_rng(seed)
         result = []
         names, wide = OPS[self.name].inputs, WIDE | WIDE_OF.get(self.name, set())

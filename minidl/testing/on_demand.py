@@ -24,6 +24,7 @@ class Front(Auto):
     weighs_recomputation = False
 
     def victims(self, resident: Sequence[Residency], pressure: Pressure) -> Sequence[Eviction]:
+        """Those of passive mode, from the front of the access list."""
         return Passive().victims(resident, pressure)
 
 
@@ -41,6 +42,7 @@ def text_step(runtime: Runtime, name: str) -> Callable[[int, int], None]:
 
 
 def step_of(runtime: Runtime, name: str, batch: int) -> Step:
+    """A step of a network for images, or of a BERT at its usual length."""
     if not name.startswith("bert"):
         return training_step(runtime, name, batch)
     step = text_step(runtime, name)

@@ -27,6 +27,7 @@ class Run:
 
     @property
     def images_per_second(self) -> float:
+        """Images of the last step over its seconds."""
         return self.batch / self.last.seconds
 
 

@@ -38,6 +38,7 @@ class Training:
 
     @property
     def name(self) -> str:
+        """The network and the batch, for people."""
         return f"{self.model} at {self.batch}"
 
 
@@ -112,6 +113,7 @@ class Record:
         self._write()
 
     def as_data(self) -> dict[str, Any]:
+        """All of it, as it is written to a file."""
         return {"found": self.found, "failures": self.failures, "left out": self.unfinished}
 
     def _write(self) -> None:
@@ -138,6 +140,7 @@ class Setting:
     opened: Callable[[str, str], Device] = open_by_name
 
     def seconds_left(self) -> float:
+        """Until the part must have ended; negative when it is late."""
         return self.ends - perf_counter()
 
     @contextmanager
