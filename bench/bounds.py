@@ -9,24 +9,8 @@ import argparse
 from time import perf_counter
 
 from bench.policies import CASES
-from bench.steps import UNLIMITED, training_step
-from minidl import Runtime
-from minidl.plan.costs import Costs
-from minidl.plan.trace import Trace
 from minidl.planning.bound import INSTANTS, bound
-
-
-def unmanaged_trace(name: str, batch: int) -> tuple[Trace, Costs, int]:
-    """A training step with unlimited memory; and what a plan for it is weighed with: the link, the bytes there are."""
-    with Runtime(device="sim:p100", policy="none", memory_budget=UNLIMITED) as runtime:
-        step = training_step(runtime, name, batch)
-        for _ in range(2):
-            with runtime.iteration():
-                step()
-                trace = runtime.trace()
-        profile = runtime.device.profile
-        costs = profile.link_costs
-        return trace, costs, profile.memory_bytes
+from minidl.testing.steps import unmanaged_trace
 
 
 def main() -> None:

@@ -12,7 +12,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from statistics import median
 
-from bench.steps import UNLIMITED, training_step
 from minidl import Runtime
 from minidl import device as devices
 from minidl.device import Device
@@ -23,6 +22,7 @@ from minidl.plan.plan import Proposal
 from minidl.plan.policy import Policy
 from minidl.plan.trace import Trace
 from minidl.policies.capuchin.policy import CapuchinRecompute, CapuchinSwap
+from minidl.testing.steps import UNLIMITED, training_step
 from minidl.units import format_bytes
 
 STATED_BANDWIDTH = 12e9  # bytes a second: what the paper plans with (section 4.4)

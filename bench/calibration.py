@@ -6,11 +6,7 @@ The constants of ``minidl/device/profiles.py`` were fixed by the p100 rows, befo
 separately here, as in the frameworks whose speeds were published: "fused" is what the same step gains by fused ones.
 """
 
-from bench.steps import UNLIMITED, training_step, unmanaged
-from minidl import Runtime
-from minidl.memory.switches import Switches
-
-SEPARATE = Switches(fused=False)
+from minidl.testing.steps import SEPARATE, forward_seconds, unmanaged
 
 PUBLISHED = [  # device, model, batch, images/s without memory management
     ("sim:p100", "resnet50", 64, "219"), ("sim:p100", "resnet152", 64, "91.8"), ("sim:p100", "vgg16", 64, "154"),
@@ -19,17 +15,6 @@ PUBLISHED = [  # device, model, batch, images/s without memory management
     ("sim:v100", "resnet50", 64, "367"), ("sim:a100", "resnet50", 256, "938-1066"),
     ("sim:h100", "resnet50", 256, "1753-1898"), ("sim:h200", "resnet50", 256, "2200 (estimate)"),
 ]
-
-
-def forward_seconds(name: str, batch: int) -> tuple[float, float]:
-    """Device seconds of the forward calls that a replay may run, and of all calls, of one step."""
-    with Runtime(device="sim:p100", policy="none", memory_budget=UNLIMITED, switches=SEPARATE) as runtime:
-        step = training_step(runtime, name, batch)
-        with runtime.iteration():
-            step()
-            calls = runtime.trace().calls
-    end = next(i for i, call in enumerate(calls) if call.op == "cross_entropy") + 1
-    return sum(call.seconds for call in calls[:end] if call.replayable), sum(call.seconds for call in calls)
 
 
 def main() -> None:

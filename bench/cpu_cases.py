@@ -1,4 +1,4 @@
-"""The training steps that are timed on the CPU: networks, sizes and data, and the step in minidl.
+"""The training steps that are timed on the CPU: networks, sizes and data, the step in minidl, and its runtimes.
 
 ``bench/torch_cases.py`` has the same steps in PyTorch.
 """
@@ -9,16 +9,19 @@ from dataclasses import dataclass
 import numpy as np
 
 import models
-from minidl import Runtime
+from minidl import Runtime, device, policies
+from minidl.app.fit import default_memory
 from minidl.meta import int64
 from minidl.ops import cross_entropy
 from minidl.optim import SGD, Adam, Optimizer
+from minidl.policies.auto.policy import Auto
 from models import bert
 from models.text import Text
 
 BATCH = 32
 CLASSES = 1000
 LEARNING_RATE = 1e-3
+PLANS = 8  # that `auto` tries, one an iteration
 
 
 @dataclass(frozen=True)
@@ -67,3 +70,17 @@ def training_step(runtime: Runtime, case: Case, batch: int = BATCH) -> Callable[
             optimizer.step()
             return loss.item()
     return step
+
+
+def runtime_for(budget_bytes: int | None, policy: str) -> Runtime:
+    """On the CPU device, with its memory or with this budget under this policy."""
+    budget, host = default_memory(device.create("cpu"))
+    if budget_bytes is None:
+        return Runtime("cpu", memory_budget=budget, host_memory=0, policy="none")
+    chosen = Auto(rounds=PLANS) if policy == "auto" else policies.create(policy)
+    return Runtime("cpu", memory_budget=budget_bytes, host_memory=host, policy=chosen)
+
+
+def half_of_peak(runtime: Runtime, step: Callable[[], float]) -> int:
+    """Bytes of half of the peak so far, or of the step's largest operation if that needs more."""
+    return max(runtime.stats().peak_bytes // 2, runtime.dry_run(step).largest_op_bytes)

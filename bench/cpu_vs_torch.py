@@ -26,16 +26,13 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-from bench.cpu_cases import BATCH, CASES, Case, training_step
-from minidl import Runtime, policies
-from minidl.app.fit import default_memory
-from minidl.policies.auto.policy import Auto
+from bench.cpu_cases import BATCH, CASES, PLANS, Case, half_of_peak, runtime_for, training_step
+from bench.timeline import draw_step
 from minidl.runtime import Stats
 
 ROOT = Path(__file__).resolve().parent.parent
 THREADS = 2
 WARM_STEPS = 3
-PLANS = 8  # that `auto` tries, one an iteration
 SETTLING = {"auto": 5 + PLANS, "capuchin": 20}  # iterations until plans have settled
 WARM_HEAP = {"MALLOC_MMAP_MAX_": "0", "MALLOC_TRIM_THRESHOLD_": str(1 << 40), "MALLOC_TOP_PAD_": str(1 << 28)}
 
@@ -106,26 +103,6 @@ def serve_torch(case: Case, batch: int) -> None:
     for _ in range(WARM_STEPS):
         step()
     serve(step, dict)
-
-
-def runtime_for(budget_bytes: int | None, policy: str) -> Runtime:
-    """On the CPU device, with its memory or with this budget under this policy."""
-    host = default_memory(_device())[1]
-    if budget_bytes is None:
-        return Runtime("cpu", memory_budget=default_memory(_device())[0], host_memory=0, policy="none")
-    chosen = Auto(rounds=PLANS) if policy == "auto" else policies.create(policy)
-    return Runtime("cpu", memory_budget=budget_bytes, host_memory=host, policy=chosen)
-
-
-def _device() -> Any:
-    from minidl import device
-
-    return device.create("cpu")
-
-
-def half_of_peak(runtime: Runtime, step: Callable[[], float]) -> int:
-    """Bytes of half of the peak so far, or of the step's largest operation if that needs more."""
-    return max(runtime.stats().peak_bytes // 2, runtime.dry_run(step).largest_op_bytes)
 
 
 def serve_minidl(case: Case, batch: int, budget_bytes: int | None, policy: str) -> None:
@@ -219,8 +196,6 @@ def main() -> None:
     elif args.contender == "minidl":
         serve_minidl(cases[0], args.batch, args.budget, args.policy)
     elif args.timeline:
-        from bench.timeline import draw_step
-
         draw_step(cases[0], args.batch, args.policy, SETTLING[args.policy], args.timeline)
     else:
         rows = []

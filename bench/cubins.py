@@ -10,111 +10,13 @@ spills. CUDA 12's libraries compile for sm_50 to sm_90, those of CUDA 13 for sm_
 
 import argparse
 import sys
-from typing import Any
 
-from minidl.kernels.cuda import KERNELS
 from minidl.kernels.cuda.compile import Compiler, Cubin
 from minidl.kernels.cuda.launch import Source
-from minidl.meta import DTYPES, DType, Meta, int64, meta, uint8, wide
+from minidl.testing.cuda_calls import PRECISIONS, sources
 
 REGISTERS = 65536  # of an SM
 THREADS = {(7, 5): 1024, (8, 6): 1536, (8, 9): 1536}  # that an SM holds at most; 2048 if not named
-MAP, SMALL = (8, 64, 14, 14), (64,)
-ROWS = ((64, 768), (16, 50_000))  # held in registers; read again
-PRECISIONS = ("float32", "bfloat16", "float16")
-
-
-def channels_last(m: Meta) -> Meta:
-    n, c, h, w = m.shape
-    return meta(m.shape, m.dtype, (c * h * w, 1, w * c, c))
-
-
-def calls(dtype: DType) -> dict[str, list[tuple[list[Meta], dict[str, Any]]]]:
-    """Calls of every operation that between them need every source of it."""
-    def of(*shapes: tuple[int, ...]) -> list[Meta]:
-        return [meta(shape, dtype) for shape in shapes]
-
-    flat, strided = meta((4096,), dtype), meta((64, 64), dtype, (1, 64))
-    plane, last = meta(MAP, dtype), channels_last(meta(MAP, dtype))
-    beside = wide(dtype)
-    c = meta(SMALL, beside)
-    one: list[tuple[list[Meta], dict[str, Any]]] = [([flat, flat], {}), ([meta((64, 64), dtype), strided], {})]
-    two: list[tuple[list[Meta], dict[str, Any]]] = [
-        ([flat] * 3, {}), ([meta((64, 64), dtype), strided, meta((64,), dtype)], {})]
-    maps = (plane, last)
-    pooled = {"kernel": (3, 3), "stride": (2, 2), "padding": (1, 1)}
-    small = (8, 64, 7, 7)
-    small_maps = (meta(small, dtype), channels_last(meta(small, dtype)))
-    indices = (meta(small, uint8), channels_last(meta(small, uint8)))
-    line, eps = {"eps": 1e-5, "training": True}, {"eps": 1e-5}
-    ids, labels = meta((16, 128), int64), meta((64,), int64)
-    unary = dict.fromkeys(("neg", "exp", "log", "sqrt", "relu", "tanh", "sigmoid", "gelu", "gelu_tanh"), one)
-    binary = dict.fromkeys(("add", "sub", "mul", "div", "sqrt_grad", "relu_grad", "tanh_grad", "sigmoid_grad",
-                            "gelu_grad", "gelu_tanh_grad"), two)
-    rows = [(meta(shape, dtype), meta(shape[:1], beside), meta(shape[1:], beside)) for shape in ROWS]
-    biased: list[tuple[list[Meta], dict[str, Any]]] = [([x, x, meta((64, 1, 1), beside)], {}) for x in maps]
-    casts = [([meta(m.shape, to, m.strides), m], {"dtype": to}) for m in (flat, plane, last, strided)
-             for to in dict.fromkeys((beside, dtype))]
-    return {
-        **unary, **binary, "add": two + biased, "add_relu": two + biased, "cast": casts, "cast_grad": casts,
-        "scale": [(m, {"value": 2.0}) for m, _ in one], "shift": [(m, {"value": 2.0}) for m, _ in one],
-        "dropout": [(one[0][0], {"p": 0.1, "seed": 1})],
-        "sum_to": [(of((64,), (4096, 64)), {"shape": (64,)}),
-                   (of((64, 1), (64, 100_000)), {"shape": (64, 1)}),
-                   (of((100_000,), (2, 100_000)), {"shape": (100_000,)})],
-        "bias_grad": [(m, {"axis": 1}) for m in ([meta((768,), beside), meta((4096, 768), dtype)], [c, plane],
-                                                 [c, last])],
-        "softmax": [(list(m), {}) for row, *_ in rows for m in ((row, row), (row, row, row))],
-        "softmax_grad": [([row] * 3, {}) for row, *_ in rows],
-        "batch_norm_stats": [([c, c, x], {}) for x in maps], "batch_norm": [([x, x, c, c, c, c], line) for x in maps],
-        "batch_norm_relu": [([x, x, c, c, c, c], line) for x in maps],
-        "batch_norm_add_relu": [([x, x, x, c, c, c, c], line) for x in maps],
-        "batch_norm_grad_reduce": [([c, c, x, x, c, c], eps) for x in maps],
-        "batch_norm_relu_grad_reduce": [([c, c, x, x, c, c, c, c], eps) for x in maps],
-        "batch_norm_grad": [([x, x, x, c, c, c, c, c], line) for x in maps],
-        "batch_norm_relu_grad": [([x, x, x, c, c, c, c, c, c], line) for x in maps],
-        "batch_norm_update_": [([c] * 4, {"momentum": 0.1, "count": 100})],
-        "layer_norm": [([x, r, r, x, d, d], eps) for x, r, d in rows],
-        "layer_norm_grad": [([x, x, x, d, r, r], {}) for x, r, d in rows],
-        "layer_norm_grad_reduce": [([d, d, x, x, r, r], {}) for x, r, d in rows],
-        "embedding": [([meta((16, 128, 768), dtype), meta((30_000, 768), table), ids], {})
-                      for table in (dtype, beside)],
-        "embedding_grad": [([meta((30_000, 768), table), meta((16, 128, 768), dtype), ids], {"rows": 30_000})
-                           for table in (dtype, beside)],
-        "gather_rows": [(of((320, 768), (16, 128, 768)) + [meta((16, 20), int64)], {})],
-        "gather_rows_grad": [(of((16, 128, 768), (320, 768)) + [meta((16, 20), int64)], {"x_shape": (16, 128, 768)})],
-        "max_pool2d": [([y, i, x], pooled) for y, i, x in zip(small_maps, indices, maps, strict=True)],
-        "max_pool2d_grad": [([x, y, i], {"x_shape": MAP, **pooled})
-                            for y, i, x in zip(small_maps, indices, maps, strict=True)],
-        "avg_pool2d": [([y, x], pooled) for y, x in zip(small_maps, maps, strict=True)],
-        "avg_pool2d_grad": [([x, y], {"x_shape": MAP, **pooled}) for y, x in zip(small_maps, maps, strict=True)],
-        "adaptive_avg_pool2d": [([y, x], {"size": (7, 7)}) for y, x in zip(small_maps, maps, strict=True)],
-        "adaptive_avg_pool2d_grad": [([x, y], {"x_shape": MAP}) for y, x in zip(small_maps, maps, strict=True)],
-        "cross_entropy": [([meta((), beside), x, x, labels if x.shape[0] == 64 else meta((16,), int64)], {})
-                          for x, *_ in rows],
-        "cross_entropy_grad": [([x, meta((), beside), x, labels if x.shape[0] == 64 else meta((16,), int64)], {})
-                               for x, *_ in rows],
-        "contiguous": [([plane, last], {}), ([last, plane], {}), *one],
-        "concat": [(of((8, 6), (8, 3), (8, 3)), {"axis": 1})],
-        "narrow_grad": [(of((8, 6), (8, 3)), {"shape": (8, 6), "axis": 1, "start": 1})],
-        "sgd_": [([c] * 2, {"lr": 0.1})],
-        "sgd_momentum_": [([c] * 3, {"lr": 0.1, "momentum": 0.9, "first": first}) for first in (False, True)],
-        "adam_": [([c] * 4, {"lr": 0.1, "beta1": 0.9, "beta2": 0.99, "eps": 1e-8, "step": 1})],
-        "add_": [([flat] * 2, {})], "copy_": [([flat] * 2, {})],
-        "fill_": [([flat], {"value": 1.0})], "full": [([flat], {"shape": (4096,), "dtype": dtype, "value": 1.0})],
-        "normal_": [([flat], {"seed": 1, "mean": 0.0, "std": 1.0})],
-        "uniform_": [([flat], {"seed": 1, "low": 0.0, "high": 1.0})],
-        "upload": [([flat], {"shape": (4096,), "dtype": dtype, "data": None})], "upload_": [([strided], {"data": 0})],
-    }
-
-
-def sources(dtype: str) -> list[Source]:
-    """Every source that the calls need."""
-    found: dict[Source, None] = {}
-    for name, several in calls(DTYPES[dtype]).items():
-        for metas, attrs in several:
-            found.update(dict.fromkeys(KERNELS[name].plan(metas, attrs).sources))
-    return list(found)
 
 
 def threads_of_sm(source: Source, cubin: Cubin, capability: tuple[int, int]) -> int:

@@ -20,13 +20,13 @@ from itertools import product
 from statistics import median
 
 import models
-from bench.null_cuda import NullCuda
 from minidl import Runtime
 from minidl.device import Device, create, profiles
 from minidl.memory.switches import Switches
 from minidl.meta import int64
 from minidl.ops.loss import cross_entropy
 from minidl.optim import SGD
+from minidl.testing.null_cuda import NullCuda
 
 BATCHES = {"resnet50": 64, "bert-base": 16}
 DEVICES = ("sim", "cuda")

@@ -14,45 +14,12 @@ import time
 from collections.abc import Callable
 from contextlib import ExitStack
 from statistics import median
-from typing import Any
 
 from bench.cpu_cases import BATCH, CASES, Case, training_step
 from minidl import Runtime
+from minidl.testing.probe import HOOKS, Probe, own_seconds
 
-HOOKS = ("begin", "record", "donated", "freed", "temporary_id")
 WARM_STEPS = 6  # a sequence is seen once, measured three times, planned, and followed once
-
-
-class Probe:
-    """Times the calls of some methods of one object."""
-
-    def __init__(self, target: Any, names: tuple[str, ...]) -> None:
-        self.seconds = 0.0
-        self.calls = 0
-        for name in names:
-            setattr(target, name, self._timed(getattr(target, name)))
-
-    def _timed(self, method: Callable[..., Any]) -> Callable[..., Any]:
-        def timed(*arguments: Any) -> Any:
-            start = time.perf_counter()
-            result = method(*arguments)
-            self.seconds += time.perf_counter() - start
-            self.calls += 1
-            return result
-        return timed
-
-
-def own_seconds() -> float:
-    """What a probe measures of a method that does nothing."""
-    class Nothing:
-        def nothing(self) -> None:
-            pass
-
-    target: Any = Nothing()
-    probe = Probe(target, ("nothing",))
-    for _ in range(100_000):
-        target.nothing()
-    return probe.seconds / probe.calls
 
 
 def seconds_of(step: Callable[[], float]) -> float:

@@ -9,8 +9,6 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from time import perf_counter
 
-from bench.on_demand import step_of
-from bench.steps import UNLIMITED
 from minidl import Runtime
 from minidl.meta import int64
 from minidl.ops.loss import cross_entropy
@@ -21,6 +19,8 @@ from minidl.plan.policy import Observation
 from minidl.plan.trace import Trace
 from minidl.policies.auto.policy import Auto
 from minidl.policies.capuchin.policy import Capuchin
+from minidl.testing.on_demand import step_of
+from minidl.testing.steps import UNLIMITED
 from models.resnet import Bottleneck, ResNet
 
 CASES = [("resnet50", 1014), ("resnet152", 798), ("vgg16", 350), ("bert-base", 450)]

@@ -1,13 +1,11 @@
 """Draws one managed training step on the CPU: see ``minidl.report.timeline``."""
 
-from bench.cpu_cases import Case, training_step
+from bench.cpu_cases import Case, half_of_peak, runtime_for, training_step
 from minidl.report.timeline import draw, record
 
 
 def draw_step(case: Case, batch: int, policy: str, settling: int, path: str) -> None:
     """A step in half of the unmanaged peak (see ``half_of_peak``), after ``settling`` iterations."""
-    from bench.cpu_vs_torch import half_of_peak, runtime_for
-
     with runtime_for(None, policy) as runtime:
         step = training_step(runtime, case, batch)
         step()

@@ -6,8 +6,9 @@ In the small traces a mebibyte takes a millisecond each way, latency none; times
 from collections.abc import Sequence
 
 import pytest
-from test_plan_files import NET, train
+from flags import NET
 
+import train
 from minidl import Runtime, nn
 from minidl.memory.guide import Followed, Returns
 from minidl.meta import int64

@@ -1,12 +1,13 @@
 """A plan goes into a file and comes back: followed as it is, refused where it does not fit, compared with another."""
 
-import importlib.util
 import json
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from flags import NET
 
+import train
 from minidl import Runtime
 from minidl.memory.switches import Switches
 from minidl.plan.costs import Costs, Limits
@@ -19,18 +20,6 @@ from minidl.report import compare
 OUT, DROP = Action.SWAP_OUT, Action.DROP
 COSTS, LIMITS = Costs(1.0, 1.0, 0.0), Limits(1, 1)
 ROOT = Path(__file__).parents[2]
-NET = ["--model", "resnet18", "--image-size", "64", "--batch", "256", "--device", "sim:p100", "--memory-budget", "60%"]
-
-
-def load_train():
-    """train.py lies beside the packages, not in one."""
-    spec = importlib.util.spec_from_file_location("train", ROOT / "train.py")
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
-
-train = load_train()
 
 
 def trace(*, ops: tuple[str, ...] = ("conv", "relu", "loss"), nbytes: int = 8) -> Trace:

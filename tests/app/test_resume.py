@@ -16,6 +16,7 @@ import numpy as np
 import pytest
 from killed import STEPS, TRAINING
 
+import train
 from minidl import Runtime
 from minidl.app import train as program
 from minidl.app.flags import parse
@@ -29,7 +30,6 @@ from minidl.report.meter import Meter
 from minidl.training import Trainer
 
 ROOT = Path(__file__).parents[2]
-train = killed.load_train()
 EPOCH = 9  # 1438 // 150
 
 
@@ -62,8 +62,7 @@ def whole(tmp_path_factory):
 
 # Killed --------------------------------------------------------------------------------------------------------------
 def campaign(folder, *arguments):
-    killed = ROOT / "tests" / "support" / "killed.py"
-    done = subprocess.run([sys.executable, str(killed), str(folder), *map(str, arguments)],
+    done = subprocess.run([sys.executable, killed.__file__, str(folder), *map(str, arguments)],
                           stdout=subprocess.PIPE, text=True, check=True, env=os.environ | {"PYTHONPATH": str(ROOT)})
     found = json.loads(done.stdout.splitlines()[-1])
     assert found["wrong"] == []
@@ -89,6 +88,7 @@ def test_a_run_that_was_killed_at_50_random_moments_goes_on_with_the_same_bytes(
 
 
 # From each checkpoint ------------------------------------------------------------------------------------------------
+@pytest.mark.default(step=[10])
 @pytest.mark.parametrize("step", [5, 10, STEPS])
 def test_from_any_checkpoint_the_end_is_the_same_even_under_another_policy_and_budget(whole, tmp_path, step):
     folder, parameters = whole

@@ -1,6 +1,5 @@
 """train.py from the outside: flags, messages, exit codes, files, and numbers that must be true when tried."""
 
-import importlib.util
 import json
 import re
 import subprocess
@@ -11,6 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+import train
 from minidl import Runtime
 from minidl.app.flags import parse
 from minidl.app.kinds import Share
@@ -26,17 +26,6 @@ LENET = ["--model", "lenet", "--batch", "100", "--steps", "2"]
 SCORES = {"accuracy", "accuracy_top5", "dice", "masked_lm_loss", "masked_lm_accuracy", "next_sentence_accuracy"}
 NOT_OF_DIGITS = SCORES - {"accuracy", "accuracy_top5"} | {"examples_per_second"}  # they are at hand: nothing is decoded
 ON_DIGITS = ["--model", "lenet", "--data", "digits", "--memory-budget", "16MiB", "--host-memory", "16MiB"]
-
-
-def load_train():
-    """train.py lies beside the packages, not in one."""
-    spec = importlib.util.spec_from_file_location("train", ROOT / "train.py")
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
-
-train = load_train()
 
 
 def refused(capsys, *flags):
@@ -159,6 +148,7 @@ def test_the_largest_batch_of_a_data_set_is_all_of_it(capsys, tmp_path):
     assert "there is no more than 1438" in capsys.readouterr().out
 
 
+@pytest.mark.slow
 def test_a_percentage_is_of_the_unmanaged_peak_and_the_run_stays_below_it(tmp_path):
     result = result_of(tmp_path, "--model", "resnet18", "--batch", "16", "--memory-budget", "40%")
     assert result["budget_bytes"] == int(0.4 * result["unmanaged_peak_bytes"]) // 256 * 256
@@ -260,6 +250,7 @@ def test_a_step_takes_the_median_of_the_steps_after_the_first():
     assert "1.33 images/s" in meter.bar_fields()  # the last step: 8 images in 6 s
 
 
+@pytest.mark.slow
 def test_two_runs_on_a_simulator_agree_in_every_number(tmp_path):
     flags = ["--model", "resnet18", "--batch", "64", "--memory-budget", "1GiB", "--steps", "3"]
     assert result_of(tmp_path, *flags) == result_of(tmp_path, *flags)
@@ -332,6 +323,7 @@ def test_rates_have_three_figures_and_shares_are_in_percent():
     assert (rate(1, 0.0), share(1, 4), share(1, 0)) == ("0", "25%", "0%")
 
 
+@pytest.mark.slow
 def test_a_network_for_text_trains_on_sequences(tmp_path):
     on_gpu = result_of(tmp_path, "--model", "bert-base", "--batch", "64", "--steps", "2")
     assert (on_gpu["device"], on_gpu["batch"], on_gpu["loss"]) == ("sim:p100", 64, None)

@@ -9,6 +9,7 @@ import killed
 import numpy as np
 import pytest
 
+import train
 from minidl import Runtime, no_grad
 from minidl.data import Batch, Digits, Synthetic
 from minidl.errors import UserError
@@ -22,7 +23,6 @@ from minidl.training.metrics import Accuracy, dice, ranks
 from models import bert, unet
 from models.text import Text
 
-train = killed.load_train()
 RANDOM = np.random.default_rng(3)
 
 

@@ -26,6 +26,7 @@ SIDE = 32  # of the others
 QUICK = ("mlp", "lenet", "resnet18", "inception_v3", "densenet121")  # one a family, but for VGG's 130 million weights
 
 
+@pytest.mark.default(name=["mlp", "lenet", "densenet121"])
 @pytest.mark.parametrize("name", [name if name in QUICK else pytest.param(name, marks=pytest.mark.full)
                                   for name in MODELS if not find(name).text])
 def test_a_small_step_gives_every_parameter_a_gradient_and_changes_it(name):
@@ -55,6 +56,7 @@ PUBLISHED = {"vgg16": 350, "vgg19": 300, "resnet50": 1014, "resnet152": 798, "in
 SOON = ("vgg19", "densenet121", "unet", "bert-base")  # a second or two each
 
 
+@pytest.mark.default(name=["vgg19"])
 @pytest.mark.parametrize(("name", "policy"), [
     (name, "passive") if name in SOON else pytest.param(name, "passive", marks=pytest.mark.full) for name in PUBLISHED
 ] + [pytest.param(name, "auto", marks=pytest.mark.full) for name in PUBLISHED])
@@ -124,6 +126,7 @@ def train(name: str, budget=None, policy="none"):
 unlimited = cache(train)
 
 
+@pytest.mark.default(name=["unet", "densenet"], policy=["passive"])
 @pytest.mark.parametrize("policy", ["passive", "recompute"])
 @pytest.mark.parametrize("name", SMALL)
 def test_a_budget_changes_no_bit_of_a_network(name, policy):

@@ -8,10 +8,10 @@ from dataclasses import replace
 from itertools import count
 from pathlib import Path
 
-import killed
 import made_data
 import pytest
 
+import train
 from minidl.app import train as program
 from minidl.app.flags import parse
 from minidl.app.session import fixed_arguments
@@ -22,7 +22,6 @@ from minidl.report.summary import summary
 from minidl.runtime import Runtime
 
 ROOT = Path(__file__).parents[2]
-train = killed.load_train()
 MEMORY = ["--memory-budget", "32MiB", "--host-memory", "32MiB"]
 NETWORKS = {
     "class_folders": ["--model", "mlp", "--image-size", "16", "--batch", "6"],

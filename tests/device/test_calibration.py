@@ -2,8 +2,7 @@
 
 import pytest
 
-from bench.calibration import SEPARATE, forward_seconds
-from bench.steps import unmanaged
+from minidl.testing.steps import SEPARATE, forward_seconds, unmanaged
 
 
 @pytest.mark.parametrize(("name", "published"), [("resnet50", 219), ("resnet152", 91.8), ("vgg16", 154)])

@@ -114,6 +114,7 @@ def test_forward_and_gradient_drop_the_same_elements(real):
     np.testing.assert_allclose(dy_y, dv_v, rtol=4e-3)
 
 
+@pytest.mark.default(wanted=["auto"])
 @pytest.mark.parametrize(("dtype", "shape", "mask"), [
     (float32, SHAPE, None), (bfloat16, (N, LENGTH, HEADS * 4), None),  # not of halves; 4 is no multiple of 8
     (bfloat16, SHAPE, lambda runtime: runtime.tensor(np.zeros((LENGTH, 1), np.float32), dtype=bfloat16)),

@@ -556,6 +556,7 @@ def unmanaged(network):
     return UNMANAGED[network]
 
 
+@pytest.mark.default(network=["vgg"])
 @pytest.mark.parametrize(("network", "policy", "share"), [
     ("resnet", "passive", 0.6), ("vgg", "capuchin", 0.7), ("resnet", "capuchin", 0.7), ("branching", "capuchin", 0.7)])
 def test_every_policy_gives_the_bits_of_an_unmanaged_run_and_obeys_the_order_of_streams(network, policy, share):
@@ -565,6 +566,7 @@ def test_every_policy_gives_the_bits_of_an_unmanaged_run_and_obeys_the_order_of_
     assert stats.swapped_out_bytes > 0 and stats.peak_bytes <= share * peak
 
 
+@pytest.mark.slow
 def test_a_bf16_training_has_the_bits_of_an_unmanaged_one_and_nearly_the_losses_of_float32():
     plain, _, stats, _ = train("resnet", "none", 1 << 26, precision="bf16")
     managed, _, moved, _ = train("resnet", "passive", int(0.7 * stats.peak_bytes), precision="bf16")
@@ -642,7 +644,7 @@ def calls_of(cls):
 
 
 def test_the_real_vendor_and_the_null_one_have_every_call_of_the_seam():
-    from bench.null_cuda import NullCuda
+    from minidl.testing.null_cuda import NullCuda
     wanted = calls_of(Vendor)
     tree = ast.parse((Path(devices.__file__).parent / "cuda" / "real.py").read_text(encoding="utf-8"))
     (real,) = [node for node in tree.body if isinstance(node, ast.ClassDef) and node.name == "Cuda"]

@@ -1,7 +1,6 @@
 """``pytest -m gpu``: what of the GPU check (``bench/gpu.py``) is right or wrong. Skipped without a GPU.
 
-The parts are those of ``bench/gpu_check``, which ``test_gpu_check`` rehearses on a vendor without a GPU; the functions
-here that take a setting are rehearsed there too.
+The parts are those of ``minidl/testing/gpu_check``, which ``test_gpu_check`` rehearses on a vendor without a GPU.
 """
 
 from dataclasses import replace
@@ -10,12 +9,13 @@ from pathlib import Path
 import ml_dtypes
 import numpy as np
 import pytest
+from swapping import rounds_of_swapping
 
-from bench.gpu_check.ops import TOLERANCE
-from bench.gpu_check.parts import PARTS, run
-from bench.gpu_check.setting import Record, Setting, Training, kept_bytes
-from bench.gpu_check.sizes import QUICK
 from minidl.device.cuda import missing
+from minidl.testing.gpu_check.ops import TOLERANCE
+from minidl.testing.gpu_check.parts import PARTS, run
+from minidl.testing.gpu_check.setting import Record, Setting, Training
+from minidl.testing.gpu_check.sizes import QUICK
 
 LACKING = missing.message()
 pytestmark = [pytest.mark.gpu, pytest.mark.skipif(LACKING is not None, reason=str(LACKING))]
@@ -24,7 +24,6 @@ SMALL = replace(
     QUICK, identity=(Training("resnet18", 32, side=64), Training("vgg11", 8, side=64), Training("bert-tiny", 32)),
     mirrored=(Training("lenet", 8), Training("resnet18", 4, side=64), Training("vgg11", 2, side=64),
               Training("bert-tiny", 2, length=64), Training("unet-small", 2, side=48)))
-ROUNDS, ROWS = 30, 1 << 18
 
 
 def setting(**sizes):
@@ -60,23 +59,6 @@ def test_losses_and_gradients_are_as_near_to_float64_as_those_of_pytorch(trainin
 
 
 # The order of streams ---------------------------------------------------------------------------------------------
-def rounds_of_swapping(given, *, rounds=ROUNDS, rows=ROWS):
-    """Twelve tensors in memory for six, each added to by turns; what they are at the end, and what they should be."""
-    itemsize, count = 4, 12
-    with given.open() as device:
-        budget = kept_bytes(device) + count // 2 * rows * itemsize
-    with given.runtime(memory_budget=budget, host_memory=2 * count * rows * itemsize, policy="passive") as runtime:
-        right = [np.full(rows, float(i), np.float32) for i in range(count)]
-        tensors = [runtime.tensor(values) for values in right]
-        for number in range(rounds):
-            with runtime.iteration():
-                i, j = number % count, (5 * number + 1) % count
-                tensors[i] = tensors[i] + tensors[j] * 0.5
-                right[i] = right[i] + right[j] * np.float32(0.5)
-        moved = runtime.stats().swapped_in_bytes
-        return [t.numpy() for t in tensors], right, moved
-
-
 def test_copies_wait_for_kernels_and_kernels_for_copies():
     for _ in range(3):
         found, right, moved = rounds_of_swapping(setting(), rows=8 << 20)

@@ -9,20 +9,12 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from types import SimpleNamespace
 
-import numba
 import numpy as np
 import pytest
-import test_gpu
 from fake_cuda import JudgedCuda
+from swapping import rounds_of_swapping
 
 import models
-from bench import gpu
-from bench.gpu_check import identity, ops, samples, speed, steps
-from bench.gpu_check.parts import PARTS, run
-from bench.gpu_check.report import SECTIONS, markdown
-from bench.gpu_check.setting import Record, Setting, Training
-from bench.gpu_check.sizes import FULL, MIRRORED, NAMED, QUICK, TINY
-from bench.kernel_cases import OPS, Case
 from minidl import Runtime
 from minidl.device import profiles
 from minidl.device.clock import COPY_IN
@@ -33,18 +25,17 @@ from minidl.device.cuda.simulated import MeasuredWays
 from minidl.kernels.cpu import KERNELS
 from minidl.memory.switches import Switches
 from minidl.meta import Cost, meta
+from minidl.testing.gpu_check import command as gpu
+from minidl.testing.gpu_check import identity, ops, samples, speed, steps
+from minidl.testing.gpu_check.parts import PARTS, run
+from minidl.testing.gpu_check.report import SECTIONS, markdown
+from minidl.testing.gpu_check.setting import Record, Setting, Training
+from minidl.testing.gpu_check.sizes import FULL, MIRRORED, NAMED, QUICK, TINY
+from minidl.testing.kernel_cases import OPS, Case
 
 FAKE = replace(profiles.get("h200"), name="fake")
 ROOT = Path(__file__).resolve().parents[2]
-
-
-@pytest.fixture(scope="module", autouse=True)
-def one_thread():
-    """Everything here is tiny: threads would only wait for each other."""
-    before = numba.get_num_threads()
-    numba.set_num_threads(1)
-    yield
-    numba.set_num_threads(before)
+pytestmark = pytest.mark.usefixtures("one_thread")
 
 
 def fake(name, precision):
@@ -78,17 +69,20 @@ def results(tmp_path_factory):
     return all_parts(setting(tmp_path_factory.mktemp("gpu")))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", PARTS)
 def test_a_part_runs_on_a_vendor_that_judges_every_call(results, name):
     torch = name not in ("models", "speed") or pytest.importorskip("torch")
     assert torch and not results[name]["failures"] and not results[name]["left out"] and results[name]["found"]
 
 
+@pytest.mark.slow
 def test_every_operation_that_is_launched_is_compared(results):
     compared = {op for key, found in results["ops"]["found"].items() if key.startswith("float32") for op in found}
     assert compared | {"normal_", "uniform_"} == {name for name, op in OPS.items() if not op.view}
 
 
+@pytest.mark.slow
 def test_the_page_has_every_part_and_every_target_that_was_measured(results):
     page = markdown({name: {**part, "sizes": "tiny"} for name, part in results.items()})
     for name in SECTIONS:  # the comparison with PyTorch is left out where that is not installed, and says so
@@ -106,6 +100,7 @@ def test_a_failure_stands_at_the_top_of_the_page():
     assert "* **failed**, ops: ops: DeviceError: out of memory\n* left out, ops: models" in page
 
 
+@pytest.mark.slow
 def test_what_was_measured_is_a_profile_that_the_simulator_reads(results):
     profile = profiles.load(results["prediction"]["found"]["profile"])
     assert profile.rates_of == "cuda" and {"linear", "matmul", "softmax", "layer_norm"} <= profile.rates.keys()
@@ -113,6 +108,7 @@ def test_what_was_measured_is_a_profile_that_the_simulator_reads(results):
     assert profile.link_out_bandwidth == pytest.approx((1 << 16) / (10e-6 + (1 << 16) / 50e9), rel=0.2)
 
 
+@pytest.mark.slow
 def test_copies_both_ways_at_once_are_twice_as_fast_as_one_way(results):
     link = results["link"]["found"]
     assert link["both ways"] > 1.8 * link["out"] and link["within the device"] > 4 * link["out"]
@@ -256,7 +252,7 @@ FAMILIES = (Training("vgg11", 2, side=32), Training("vgg11_bn", 2, side=32), Tra
 
 def test_every_operation_of_a_forward_pass_has_a_formula_in_pytorch():
     pytest.importorskip("torch")
-    from bench.gpu_check.mirror import FORMULAS
+    from minidl.testing.gpu_check.mirror import FORMULAS
     called = set()
     for training in FAMILIES:
         for fused in (True, False):
@@ -286,12 +282,13 @@ def test_losses_and_gradients_in_every_precision_are_those_of_pytorch(tmp_path, 
 
 # What is for -m gpu -----------------------------------------------------------------------------------------------
 def test_the_order_of_streams_is_tried_with_copies_both_ways(tmp_path):
-    found, right, moved = test_gpu.rounds_of_swapping(setting(tmp_path, "cuda"), rounds=14, rows=1 << 12)
+    found, right, moved = rounds_of_swapping(setting(tmp_path, "cuda"), rounds=14, rows=1 << 12)
     assert moved > 0 and all((a == b).all() for a, b in zip(found, right, strict=True))
 
 
 def test_without_a_gpu_its_tests_are_skipped_for_one_reason_in_one_line():
-    assert test_gpu.LACKING is None or "\n" not in test_gpu.LACKING
+    lacking = missing.message()
+    assert lacking is None or "\n" not in lacking
 
 
 # The command ------------------------------------------------------------------------------------------------------
@@ -316,7 +313,7 @@ def test_the_command_runs_parts_apart_and_adds_to_what_is_there(tmp_path):
 def test_a_part_whose_process_dies_costs_itself_alone(tmp_path, monkeypatch, ending, words):
     begun = []
 
-    def run_apart(command, *, timeout, check):
+    def run_apart(command, *, timeout, check, env):
         begun.append(command[command.index("--one") + 1])
         if ending is None:
             raise subprocess.TimeoutExpired(command, timeout)

@@ -13,10 +13,10 @@ from functools import partial
 
 import numpy as np
 import pytest
+from cells import NBYTES, PLAIN, cell, fill, threaded, until
 from networks import Training
 from numba.core.caching import NullCache
 from numba.core.dispatcher import Dispatcher
-from test_threads import NBYTES, PLAIN, cell, fill, threaded, until
 
 import minidl
 from minidl import device as devices

@@ -19,23 +19,19 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
+from cells import NBYTES, PATIENCE_S, PLAIN, SIZE, cell, fill, threaded, until
 from networks import Training, differences, train
 
 import minidl
 from minidl import device as devices
-from minidl.device import profiles
 from minidl.device.clock import COMPUTE, COPY_IN, COPY_OUT
 from minidl.device.cpu.threaded import ThreadedCpu
 from minidl.device.cpu.workers import WorkerStreams
 from minidl.errors import UserError
 from minidl.meta import Algorithm, float32, int64, meta
 
-PLAIN = Algorithm("", 1e-6)
-SIZE = 64  # elements of a cell
-NBYTES = 4 * SIZE
 CELLS = 8
 HOST = ((3 * NBYTES, NBYTES // 2), (0, NBYTES // 2))  # a host copy in two pieces
-PATIENCE_S = 60.0  # until a test gives up on something that must happen; never waited for if it does
 
 
 def random_delays(seed, share=0.1, most_s=5e-4):
@@ -51,14 +47,6 @@ def random_delays(seed, share=0.1, most_s=5e-4):
 def slow(stream, seconds=3e-3):
     """A delay of each piece of work of one stream."""
     return lambda at: time.sleep(seconds) if at == stream else None
-
-
-def until(condition):
-    """Poll until something holds that must come to hold."""
-    give_up = time.monotonic() + PATIENCE_S
-    while not condition():
-        assert time.monotonic() < give_up, "this never happened"
-        time.sleep(1e-3)
 
 
 def returns(function):
@@ -85,21 +73,6 @@ def switch_interval(seconds):
         yield
     finally:
         sys.setswitchinterval(before)
-
-
-def threaded(**options):
-    return ThreadedCpu("cpu:threads", profiles.get("cpu"), **options)
-
-
-def cell(index, dtype=float32, shape=(SIZE,)):
-    """An operand in the index-th piece of the arena."""
-    operand = SimpleNamespace(meta=meta(shape, dtype), block=SimpleNamespace(offset=index * NBYTES))
-    operand.base = operand
-    return operand
-
-
-def fill(device, index, value, algorithm=PLAIN):
-    return device.launch("fill_", algorithm, (), (cell(index),), {"value": value}, 0)
 
 
 def add(device, to, *operands):
@@ -638,6 +611,7 @@ def test_a_killed_wait_is_noticed_within_20_runs(reference, who, on):
         assert any(noticed(seed) for seed in range(20))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("steps", [2_000, pytest.param(10_000, marks=pytest.mark.full)])
 def test_memory_threads_and_files_stay_flat_over_many_small_steps(steps):
     demand = train("mlp", steps=1).demand

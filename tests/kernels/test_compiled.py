@@ -9,9 +9,9 @@ from pathlib import Path
 import numba
 import numpy as np
 import pytest
+from cpu_kernel_calls import call, poisoned
 from numba.core.dispatcher import Dispatcher
 from scipy import special
-from test_cpu_kernels import call, poisoned
 
 from minidl.kernels import cpu, scalar
 from minidl.kernels.cpu import compiled, elementwise, shape

@@ -7,11 +7,11 @@ from itertools import product
 import numpy as np
 import pytest
 
-from bench.formulas import conv_ref, conv_relu_ref, dgrad_ref, wgrad_ref
 from minidl.kernels.cpu import ALGORITHMS, KERNELS, conv, linear
 from minidl.kernels.cpu.cuts import even, pieces, up
 from minidl.kernels.cpu.flat import computed
 from minidl.meta import DTYPES, meta
+from minidl.testing.formulas import conv_ref, conv_relu_ref, dgrad_ref, wgrad_ref
 
 REFERENCES = {"conv2d": conv_ref, "conv2d_relu": conv_relu_ref, "conv2d_dgrad": dgrad_ref, "conv2d_wgrad": wgrad_ref}
 FORWARD = ("conv2d", "conv2d_relu")
@@ -83,6 +83,7 @@ def tiled(monkeypatch):
     monkeypatch.setattr(conv, "LEAST", (1, 1, 1))
 
 
+@pytest.mark.default(limits=LIMITS[1:2], dtype=["float32", "bfloat16"])
 @pytest.mark.parametrize("dtype", ROUNDING)
 @pytest.mark.parametrize("limits", LIMITS, ids=str)
 @pytest.mark.parametrize("op", REFERENCES)
@@ -97,6 +98,7 @@ def test_convolutions_are_right_however_they_are_cut_and_whatever_the_layout(op,
         assert strided.tobytes() == plain.tobytes()
 
 
+@pytest.mark.default(dtype=["float32"])
 @pytest.mark.parametrize("dtype", ROUNDING)
 @pytest.mark.parametrize("op", REFERENCES)
 def test_convolutions_without_a_workspace_are_right_whatever_the_layout(op, dtype):
@@ -106,6 +108,7 @@ def test_convolutions_without_a_workspace_are_right_whatever_the_layout(op, dtyp
             check(run(ALGORITHMS[op][-1], out, layouts, attrs), op, inputs, attrs)
 
 
+@pytest.mark.default(dtype=["float32"], op=["conv2d_relu", "conv2d_dgrad"])
 @pytest.mark.parametrize("dtype", ROUNDING)
 @pytest.mark.parametrize("op", [*FORWARD, "conv2d_dgrad"])
 def test_convolutions_by_tiles_are_right_and_have_the_same_bits_in_less_memory(op, dtype, tiled):
@@ -169,6 +172,7 @@ def test_a_bias_is_added_to_every_pixel_of_its_channel():
             check(run(algorithm, out, [*inputs, bias], attrs), "conv2d", [*inputs, bias], attrs)
 
 
+@pytest.mark.default(limits=LIMITS[2:3], dtype=["float32", "bfloat16"])
 @pytest.mark.parametrize("limits", [LIMITS[0], LIMITS[2]], ids=str)
 @pytest.mark.parametrize("dtype", ROUNDING)
 def test_a_convolution_with_relu_has_the_bits_of_the_two_however_it_is_cut(dtype, limits, monkeypatch):
@@ -199,6 +203,7 @@ def test_the_preferred_class_of_bits_has_an_algorithm_of_little_workspace_and_di
             assert ALGORITHMS[op][-1].workspace([meta(i) for i in inputs], [meta(out)], attrs) == 0
 
 
+@pytest.mark.default(dtype=["float32", "bfloat16"])
 @pytest.mark.parametrize("dtype", ROUNDING)
 def test_products_are_right_at_the_edges_of_tiles_panels_and_pieces(dtype):
     rng = np.random.default_rng(2)
@@ -244,6 +249,7 @@ def test_cuts_are_even_and_cover_everything():
             assert up(count, size) % size == 0 and 0 <= up(count, size) - count < size
 
 
+@pytest.mark.slow
 def test_a_second_start_does_not_compile_again():
     program = """
 import numpy as np

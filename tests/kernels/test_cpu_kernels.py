@@ -4,17 +4,15 @@ Blocks are made tiny (64 elements of 4 bytes), so that small arrays have several
 """
 
 import tracemalloc
-from collections.abc import Callable
 
 import numpy as np
 import pytest
+from cpu_kernel_calls import call, describe, poisoned, strided, workspace
 
-from bench.kernel_cases import BLOCK, CASES, OPS, RANDOM, Case, shared_bytes
-from minidl import meta as metas
 from minidl.errors import ShapeError, UserError
 from minidl.kernels.cpu import ALGORITHMS, KERNELS, blocks, conv, update
 from minidl.kernels.random import fold_seed, random_bits
-from minidl.meta import ALIGNMENT, meta
+from minidl.testing.kernel_cases import BLOCK, CASES, OPS, RANDOM, Case, shared_bytes
 
 # The result of n float32 additions or of a library's exp is off by some units in the last place, not by more.
 TOLERANCE = {"float32": 2e-5, "float64": 1e-12}
@@ -32,50 +30,6 @@ def real_blocks():
     """Blocks of their real size."""
 
 
-def poisoned(shape, dtype):
-    array = np.empty(shape, dtype)
-    array.reshape(-1).view(np.uint8).fill(0xFF)
-    return array
-
-
-def workspace(nbytes):
-    raw = np.full(nbytes + ALIGNMENT, 0xFF, np.uint8)
-    start = -raw.ctypes.data % ALIGNMENT
-    return raw[start:start + nbytes]
-
-
-def describe(array):
-    return meta(array.shape, metas.DTYPES[array.dtype.name])
-
-
-def strided(array):
-    """The same values in the reverse order of dimensions, inside a wider array, as permute and narrow make them."""
-    wide = np.full((*array.shape[:0:-1], array.shape[0] + 3) if array.ndim else (), 99, array.dtype)
-    view = wide[..., 2:-1].T if array.ndim else wide
-    view[...] = array
-    return view
-
-
-def call(name, inputs, attrs, *, kernel: Callable[..., None] | None = None, donate=None):
-    """Outputs of a kernel (those of an in-place one: the inputs it wrote), poisoned before, inputs untouched."""
-    op = OPS[name]
-    if op.mutates is not None:
-        inputs = [a.copy() if a.flags.c_contiguous else a for a in inputs]
-        (kernel or KERNELS[name])(*inputs, **attrs)
-        return [inputs[i] for i in op.mutates(len(inputs))]
-    inferred = op.infer(*map(describe, inputs), **attrs)
-    outputs = [poisoned(m.shape, m.dtype.name) for m in (inferred if isinstance(inferred, tuple) else (inferred,))]
-    if donate is not None:
-        output, source = donate
-        inputs = [a.copy() if i == source else a for i, a in enumerate(inputs)]
-        outputs[output] = inputs[source].reshape(outputs[output].shape)
-    before = [a.copy() for a in inputs]
-    (kernel or KERNELS[name])(*outputs, *inputs, **attrs)
-    for i, (a, b) in enumerate(zip(inputs, before, strict=True)):
-        assert (donate is not None and i == donate[1]) or a.tobytes() == b.tobytes(), f"{name} wrote its input {i}"
-    return outputs
-
-
 def check(case, results, inputs, dtype):
     expected = case.reference(*(a.astype(np.float64) if a.dtype.kind == "f" else a for a in inputs), **case.attrs)
     expected = expected if isinstance(expected, tuple | list) else (expected,)
@@ -91,6 +45,7 @@ def test_every_operation_that_is_not_a_view_has_a_kernel_and_a_case():
     assert set(ALGORITHMS) == {"conv2d", "conv2d_relu", "conv2d_dgrad", "conv2d_wgrad"}
 
 
+@pytest.mark.default(dtype=["float32"])
 @pytest.mark.parametrize("dtype", TOLERANCE)
 @pytest.mark.parametrize("case", CASES, ids=str)
 def test_the_kernel_equals_the_formula_on_contiguous_and_on_strided_inputs(case, dtype):

@@ -11,20 +11,19 @@ from pathlib import Path
 import ml_dtypes  # noqa: F401 - the name bfloat16
 import numpy as np
 import pytest
+from cuda_kernel_calls import TOLERANCE, Placed, call, channels_last, check, reversed_in_wider
 from cuda_simulator import Memory, Simulator, Span
 
-from bench.kernel_cases import CASES, OPS, RANDOM, Case, shared_bytes
 from minidl import meta as metas
 from minidl.errors import ShapeError
 from minidl.kernels.cpu import KERNELS as CPU
 from minidl.kernels.cuda import KERNELS, launch, shape, sums
-from minidl.meta import meta, row_major
+from minidl.meta import meta
+from minidl.testing.kernel_cases import CASES, OPS, RANDOM, Case, shared_bytes
 
 PRODUCTS = {"conv2d", "conv2d_relu", "conv2d_dgrad", "conv2d_wgrad", "matmul", "linear", "linear_dgrad", "linear_wgrad",
             "scaled_dot_product_attention", "scaled_dot_product_attention_grad"}  # what the vendor's libraries do
 HERE = [c for c in CASES if c.name not in PRODUCTS]
-# Rounding once to the dtype, after float32 sums by trees; float64 shows that the formulas are right.
-TOLERANCE = {"float64": 1e-11, "float32": 2e-5, "bfloat16": 1.02 * 2.0**-8, "float16": 1.02 * 2.0**-11}
 
 
 @pytest.fixture(autouse=True)
@@ -37,77 +36,6 @@ def tiny_blocks(monkeypatch):
         monkeypatch.setattr(kernel, "_plans", {})
 
 
-def channels_last(shape):
-    """Strides of [N, C, ...] in which channels follow each other; of less than that, of C order."""
-    if len(shape) < 3:
-        return row_major(shape)
-    order = (0, *range(2, len(shape)), 1)
-    strides, step = [0] * len(shape), 1
-    for axis in reversed(order):
-        strides[axis] = step
-        step *= shape[axis]
-    return tuple(strides)
-
-
-def reversed_in_wider(shape):
-    """Strides as permute and narrow make them: the dimensions in reverse order, inside of wider ones."""
-    strides, step = [], 1
-    for n in shape:
-        strides.append(step)
-        step *= n + 3
-    return tuple(strides)
-
-
-class Placed:
-    """A tensor in simulated memory."""
-
-    def __init__(self, memory, shape, dtype, strides=None, values=None):
-        self.meta = meta(tuple(shape), metas.DTYPES[dtype], strides)
-        extent = 1 + sum((n - 1) * s for n, s in zip(self.meta.shape, self.meta.strides, strict=True))
-        self.address = memory.take(extent * self.meta.dtype.itemsize)
-        start = self.address - memory.base
-        flat = memory.bytes[start:start + extent * self.meta.dtype.itemsize].view(dtype)
-        self.array = np.lib.stride_tricks.as_strided(
-            flat, self.meta.shape, [s * flat.itemsize for s in self.meta.strides])
-        if values is not None:
-            self.array[...] = values
-
-
-def call(name, inputs, attrs, *, layout=None, donate=None, counting=False, simulator=Simulator):
-    """Outputs of a kernel (those of an in-place one: the inputs it wrote); inputs must be as they were."""
-    op, kernel = OPS[name], KERNELS[name]
-    memory = Memory(1 << 20, counting=counting)
-    simulator = simulator(memory, flipped=layout is not None)
-    placed = [Placed(memory, a.shape, a.dtype.name, layout(a.shape) if layout and a.ndim else None, a) for a in inputs]
-    inferred = () if op.mutates else op.infer(*[p.meta for p in placed], **attrs)
-    outputs = []
-    for m in inferred if isinstance(inferred, tuple) else (inferred,):
-        strides = layout(m.shape) if layout is channels_last else None
-        outputs.append(Placed(memory, m.shape, m.dtype.name, strides))
-    if donate is not None:
-        outputs[donate[0]] = placed[donate[1]]
-    operands = [*outputs, *placed]
-    described = [p.meta for p in operands]
-    room = kernel.workspace(described, attrs)
-    workspace = memory.take(room) if room else 0
-    kernel.issue(simulator, [p.address for p in operands], described, attrs, workspace)
-    written = set() if op.mutates is None else set(op.mutates(len(inputs)))
-    for i, (p, before) in enumerate(zip(placed, inputs, strict=True)):
-        assert i in written or p in outputs or p.array.tobytes() == before.tobytes(), f"{name} wrote its input {i}"
-    results = [placed[i].array for i in sorted(written)] if op.mutates else [p.array for p in outputs]
-    return results if not counting else (results, memory, operands, simulator)
-
-
-def check(case, results, inputs, dtype):
-    exact = [a.astype(np.float64) if metas.DTYPES[a.dtype.name].floating else a for a in inputs]
-    expected = case.reference(*exact, **case.attrs)
-    expected = expected if isinstance(expected, tuple | list) else (expected,)
-    for result, right in zip(results, expected, strict=True):
-        scale = max(1.0, float(np.max(np.abs(right), initial=0)))
-        tolerance = TOLERANCE[dtype]
-        np.testing.assert_allclose(result.astype(np.float64), right, rtol=tolerance,
-                                   atol=scale * min(tolerance, 2e-5))
-
 
 def chosen(dtype):
     """Every case in float32; in the other dtypes some of each operation."""
@@ -119,6 +47,7 @@ def chosen(dtype):
     return [c for cases in by_name.values() for i, c in enumerate(cases) if i == 3 or i >= len(cases) - 1]
 
 
+ONE_EACH = {case.name: case for case in HERE}.values()  # an operation's last
 EVERY = [pytest.param(case, dtype, id=f"{case}-{dtype}") for dtype in TOLERANCE for case in chosen(dtype)]
 
 
@@ -128,6 +57,7 @@ def test_the_operations_that_have_a_cuda_kernel_are_all_but_convolutions_and_pro
     assert {c.name for c in HERE} | RANDOM | {"add_relu"} == set(KERNELS)
 
 
+@pytest.mark.default(case=ONE_EACH, dtype=["float32", "bfloat16"])
 @pytest.mark.parametrize(("case", "dtype"), EVERY)
 def test_the_kernel_equals_the_formula_on_contiguous_and_on_strided_inputs(case, dtype):
     inputs = case.inputs(dtype)
@@ -135,6 +65,7 @@ def test_the_kernel_equals_the_formula_on_contiguous_and_on_strided_inputs(case,
     check(case, call(case.name, inputs, case.attrs, layout=reversed_in_wider), inputs, dtype)
 
 
+@pytest.mark.default(case=ONE_EACH, dtype=["float32", "bfloat16"], layout=[None])
 @pytest.mark.parametrize("layout", [None, channels_last])
 @pytest.mark.parametrize(("case", "dtype"), [p for p in EVERY if OPS[p.values[0].name].donates])
 def test_an_output_over_an_input_has_the_same_bytes_wherever_the_engine_may_put_it_there(case, dtype, layout):
@@ -482,7 +413,7 @@ def test_planning_kernels_imports_neither_numba_nor_cuda():
 def test_numbas_own_simulator_agrees():
     program = Path(__file__).parents[1] / "support" / "cuda_numba_simulator.py"
     environment = {**os.environ, "NUMBA_ENABLE_CUDASIM": "1",
-                   "PYTHONPATH": os.pathsep.join(map(str, (Path(__file__).parents[2], Path(__file__).parent)))}
+                   "PYTHONPATH": str(Path(__file__).parents[2])}
     result = subprocess.run([sys.executable, str(program)], env=environment, capture_output=True, text=True,
                             check=False)
     assert result.returncode == 0, result.stderr

@@ -3,16 +3,16 @@
 import ml_dtypes
 import numpy as np
 import pytest
-from test_cpu_kernels import call, describe, poisoned, strided
+from cpu_kernel_calls import call, describe, poisoned, strided
 
 import minidl
-from bench.kernel_cases import BLOCK, CASES, OPS, RANDOM, shared_bytes
 from minidl import meta as metas
 from minidl import ops
 from minidl.kernels.cpu import blocks
 from minidl.kernels.cpu.half import decode, encode
 from minidl.ops.loss import cross_entropy
 from minidl.optim import SGD
+from minidl.testing.kernel_cases import BLOCK, CASES, OPS, RANDOM, shared_bytes
 
 HALVES = {"bfloat16": 2.0**-8, "float16": 2.0**-11}  # the largest relative error of rounding to nearest
 
@@ -22,6 +22,7 @@ def tiny_blocks(monkeypatch):
     monkeypatch.setattr(blocks, "BLOCK_BYTES", 4 * BLOCK)
 
 
+@pytest.mark.default(dtype=["bfloat16"])
 @pytest.mark.parametrize("dtype", HALVES)
 @pytest.mark.parametrize("case", CASES, ids=str)
 def test_a_kernel_on_halves_rounds_the_result_of_the_formula_once(case, dtype, monkeypatch):

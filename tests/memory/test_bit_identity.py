@@ -45,6 +45,7 @@ def test_the_networks_test_what_they_should(network):
     assert ("state 1.running_mean" in reference.state) == (network == "resnet")
 
 
+@pytest.mark.default(percent=[0])
 @pytest.mark.parametrize("percent", [100, 75, 50, 35, 0])
 @pytest.mark.parametrize("policy", POLICIES)
 @pytest.mark.parametrize("network", NETS)
@@ -61,6 +62,7 @@ def test_a_budget_changes_no_bit(network, policy, percent):
         assert stats.recomputed_bytes == 0  # as long as the host has room
 
 
+@pytest.mark.default(network=["branching"])
 @pytest.mark.parametrize("policy", POLICIES)
 @pytest.mark.parametrize("network", NETS)
 def test_every_invariant_holds_after_every_call_at_the_smallest_budget(network, policy):
@@ -69,6 +71,7 @@ def test_every_invariant_holds_after_every_call_at_the_smallest_budget(network, 
     assert differences(outcome, reference) == []
 
 
+@pytest.mark.default(policy=["passive"])
 @pytest.mark.parametrize("optimizer", ["sgd", "momentum", "adam"])
 @pytest.mark.parametrize("policy", POLICIES)
 def test_every_optimizer_state_survives_swapping(optimizer, policy):
@@ -90,6 +93,7 @@ def test_a_network_of_matrix_products_changes_no_bit(policy):
     assert outcome.stats.swapped_out_bytes > 0
 
 
+@pytest.mark.default(network=["resnet"])
 @pytest.mark.parametrize("percent", [75, 50])
 @pytest.mark.parametrize("network", NETS)
 def test_a_nearly_full_host_turns_swapping_into_recomputation(network, percent):
@@ -110,6 +114,7 @@ def test_a_nearly_full_host_turns_swapping_into_recomputation(network, percent):
     assert degraded >= 2
 
 
+@pytest.mark.default(network=["vgg"])
 @pytest.mark.parametrize("policy", POLICIES)
 @pytest.mark.parametrize("network", NETS)
 def test_without_host_memory_lineage_alone_is_enough_at_75_percent(network, policy):

@@ -55,6 +55,7 @@ POLICIES = sorted(set(policies.POLICIES) - {"none", "exact"})  # the one evicts 
 BUDGETS = (100, 75, 50, 35, 0)  # percent of the unmanaged peak; 0: the largest operation, and not a byte more
 STEPS = {"cpu:virtual": 5, "cpu": 7}  # one to warm up, one or three to measure, and then by plan
 MATRIX = list(product(CASES, POLICIES, BUDGETS, OPTIMIZERS, STEPS))
+FEW = [MATRIX[n] for n in np.random.default_rng(7).choice(len(MATRIX), 12, replace=False)]
 
 
 class Outcome(NamedTuple):
@@ -111,7 +112,8 @@ def short_searches(monkeypatch):
     monkeypatch.setattr(auto, "FIRST_WORK", 2e5)
 
 
-@pytest.mark.parametrize("cell", [MATRIX[n] for n in np.random.default_rng(7).choice(len(MATRIX), 12, replace=False)],
+@pytest.mark.default(cell=FEW[:4])
+@pytest.mark.parametrize("cell", FEW,
                          ids=lambda cell: "-".join(map(str, cell)))
 def test_a_cell_of_the_matrix(cell):
     check(*cell)

@@ -3,11 +3,11 @@
 import numpy as np
 import pytest
 
-from bench.steps import training_step
 from minidl import Runtime
 from minidl.memory.boundary import pack_survivors
 from minidl.plan.plan import Action
 from minidl.policies.auto.policy import Auto
+from minidl.testing.steps import training_step
 
 
 def order(runtime):
@@ -21,6 +21,7 @@ def is_packed(blocks):
     return blocks == sorted(blocks, key=lambda kind: (kind is None, kind is False))
 
 
+@pytest.mark.slow
 def test_survivors_are_packed_before_the_first_iteration_of_a_plan_and_after_each():
     with Runtime("sim:p100", policy=Auto(rounds=4)) as runtime:
         step = training_step(runtime, "resnet18", 1400)

@@ -3,11 +3,12 @@
 from dataclasses import replace
 
 import numpy as np
+import pytest
 
 import models
-from bench.steps import training_step
 from minidl import Runtime, nn, optim
 from minidl.policies.auto.policy import Auto
+from minidl.testing.steps import training_step
 from models import bert
 from models.text import Text
 
@@ -48,6 +49,7 @@ def step_seconds(runtime, step, count):
     return times
 
 
+@pytest.mark.slow
 def test_when_the_link_slows_down_to_half_plans_are_made_for_the_slow_link():
     def slowed(device):
         profile = device.profile
@@ -86,6 +88,7 @@ def test_a_link_that_is_as_planned_or_disturbed_for_a_moment_changes_no_plan():
         assert guide.costs == costs
 
 
+@pytest.mark.slow
 def test_a_network_with_a_random_branch_trains_as_without_management():
     class Branching(nn.Module):
         def __init__(self):

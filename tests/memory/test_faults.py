@@ -104,6 +104,7 @@ def expected() -> dict[str, bytes]:
     return train("vgg", steps=2).state
 
 
+@pytest.mark.default(policy=["passive"])
 @pytest.mark.parametrize("policy", ["passive", "recompute"])
 def test_whichever_allocation_fails_first_the_result_is_the_same(policy, expected):
     for n in range(0, 240, 8):

@@ -34,12 +34,14 @@ def survive(seed: int) -> Report:
     return report
 
 
+@pytest.mark.default(first=range(0, 60, BLOCK))
 @pytest.mark.parametrize("first", range(0, FEW, BLOCK))
 def test_the_engine_keeps_its_promises_in_random_worlds(first):
     for seed in range(first, first + BLOCK):
         survive(seed)
 
 
+@pytest.mark.slow
 def test_the_worlds_contain_what_they_should():
     """Each policy, each feature on and off, each way to make room, plans followed and left; seldom a host so full that
     training ends."""

@@ -139,6 +139,7 @@ def test_with_static_times_a_policy_sees_flops_where_it_would_see_durations():
 
 
 # All of them ---------------------------------------------------------------------------------------------------------
+@pytest.mark.default(network=["resnet"])
 @pytest.mark.parametrize("name", OFF)
 @pytest.mark.parametrize(("network", "policy"), [("resnet", "capuchin"), ("branching", "capuchin-recompute")])
 def test_no_switch_changes_a_bit(network, policy, name):

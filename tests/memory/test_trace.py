@@ -73,6 +73,7 @@ def test_devices_differ_in_algorithms_and_times():
     assert calls[0] != calls[1] != calls[2] != calls[0]
 
 
+@pytest.mark.default(network=["resnet"], device=["cpu:virtual"], percent=[0])
 @pytest.mark.parametrize("percent", [50, 0])
 @pytest.mark.parametrize("policy", [name for name in POLICIES if name not in ("none", "exact")])
 @pytest.mark.parametrize(("network", "device"), [*((n, "cpu:virtual") for n in NETS), ("resnet", "sim:p100")])

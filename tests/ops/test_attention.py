@@ -51,6 +51,7 @@ def attended(attention, kind, p, *, training=True):
         return [value, *(x.grad.numpy() for x in leaves if training)], names
 
 
+@pytest.mark.default(p=[0.3])
 @pytest.mark.parametrize("p", [0.0, 0.3])
 @pytest.mark.parametrize("kind", [None, "keys", "scores", "causal"])
 def test_one_operation_gives_what_the_composition_gives_with_the_same_zeros_of_dropout(kind, p):
@@ -261,6 +262,7 @@ def test_on_the_simulator_it_takes_less_time_and_less_memory_than_the_compositio
 
 
 # Managed --------------------------------------------------------------------------------------------------------------
+@pytest.mark.default(policy=["auto"])
 @pytest.mark.parametrize(("network", "policy"), [(0, "recompute"), (0, "auto"), (1, "passive")])
 def test_memory_management_changes_no_bit_of_it(network, policy):
     """Dropout included: what is dropped is replayed with the same random numbers, or brought back."""

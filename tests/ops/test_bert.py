@@ -212,6 +212,7 @@ def test_loss_and_gradients_are_those_of_pytorch():
 
 
 # Training -----------------------------------------------------------------------------------------------------------
+@pytest.mark.slow
 def test_a_few_steps_learn_a_batch_by_heart():
     with Runtime("cpu:virtual", memory_budget="64MiB", poisoned=True) as runtime:
         model = BertForPreTraining(TINY)
@@ -262,6 +263,7 @@ def train(budget=None, policy="none", optimizer=AdamW):
 unlimited = cache(train)
 
 
+@pytest.mark.default(percent=[0], policy=["passive"])
 @pytest.mark.parametrize("percent", [50, 0])
 @pytest.mark.parametrize("policy", ["passive", "recompute"])
 def test_a_budget_changes_no_bit_of_bert(policy, percent):

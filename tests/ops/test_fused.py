@@ -74,6 +74,7 @@ def convolved(x, w, stride, padding, *, fused, bias):
         return [value, *(t.grad.numpy() for t in leaves)], runtime.trace().calls, runtime.stats().peak_bytes
 
 
+@pytest.mark.default(bias=[True])
 @pytest.mark.parametrize("bias", [True, False])
 @pytest.mark.parametrize("shapes", CONVS, ids=str)
 def test_a_convolution_with_relu_has_the_bits_and_the_memory_of_the_separate_calls(shapes, bias):
@@ -95,6 +96,7 @@ def apart(precision):
     return train("vgg", steps=3, switches=Switches(fused=False), precision=precision)
 
 
+@pytest.mark.default(policy=["recompute"], precision=["bf16"])
 @pytest.mark.parametrize("precision", ["fp32", "bf16"])
 @pytest.mark.parametrize("policy", ["passive", "recompute"])
 def test_training_with_fused_convolutions_under_pressure_ends_in_the_bits_of_separate_ones(policy, precision):

@@ -4,6 +4,7 @@ from functools import cache
 
 import numpy as np
 import pytest
+from tiny_gpt import TEXT, TINY
 
 from minidl import Runtime, nn, no_grad
 from minidl.errors import ShapeError
@@ -11,9 +12,6 @@ from minidl.optim import AdamW
 from models import create
 from models.gpt import CONTEXT, GPT, GPTConfig, Inputs, synthetic_batch
 from models.text import Text
-
-TINY = GPTConfig(2, 32, 4, vocab_size=40, n_positions=24)
-TEXT = Text(length=24, predictions=24, vocabulary=40)
 
 
 def decays(parameter) -> bool:
@@ -110,12 +108,14 @@ def train(budget=None, policy="none", *, steps=2, lr=1e-3, dropout=0.1):
 unlimited = cache(train)
 
 
+@pytest.mark.slow
 def test_a_few_steps_learn_a_batch_by_heart():
     _, losses, _, _ = train(steps=25, lr=1e-2, dropout=0.0)
     assert losses[0] == pytest.approx(np.log(40), rel=0.05)  # knows nothing: all words are equally likely
     assert losses[-1] < 0.5 * losses[0]
 
 
+@pytest.mark.default(percent=[50], policy=["passive"])
 @pytest.mark.parametrize("percent", [50, 0])
 @pytest.mark.parametrize("policy", ["passive", "recompute"])
 def test_a_budget_changes_no_bit_of_gpt(policy, percent):

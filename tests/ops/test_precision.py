@@ -7,8 +7,8 @@ from functools import cache
 import numpy as np
 import pytest
 from networks import Outcome, differences, train
-from test_gpt import TEXT as GPT_TEXT
-from test_gpt import TINY as GPT_TINY
+from tiny_gpt import TEXT as GPT_TEXT
+from tiny_gpt import TINY as GPT_TINY
 
 import minidl
 import models

@@ -4,14 +4,15 @@ from math import inf
 
 import numpy as np
 import pytest
-from test_exact import NO_LINK, UNIT, call, chain, programs, trace_of
+from made_traces import NO_LINK, UNIT, call, chain, trace_of
+from random_programs import programs
 
-from bench.bounds import unmanaged_trace
 from minidl.plan.costs import Costs
 from minidl.planning.bound import bound
 from minidl.planning.problem import problem
 from minidl.policies.exact.execution_order import ExecutionOrder
 from minidl.policies.exact.formulation import best
+from minidl.testing.steps import unmanaged_trace
 
 
 def full_in_the_middle(**first):

@@ -4,20 +4,20 @@ The programs are those of ``random_programs``: at most 12 tensors, on a device w
 """
 
 from dataclasses import replace
-from functools import cache
 from itertools import product
 from math import inf
 
 import numpy as np
 import pytest
-from random_programs import MIB, UNLIMITED, Program, random_program
+from made_traces import NO_LINK, UNIT, call, chain, trace_of
+from random_programs import UNLIMITED, programs
 
 from minidl.errors import UserError
 from minidl.meta import Algorithm
 from minidl.plan.costs import Costs, Limits
 from minidl.plan.plan import NO_PLAN, Action, Proposal
 from minidl.plan.policy import Observation
-from minidl.plan.trace import Trace, TraceCall, TraceTensor
+from minidl.plan.trace import Trace
 from minidl.planning.modes import modes_of
 from minidl.planning.problem import DROP, KEEP, SWAP, problem
 from minidl.planning.schedule import NO_NOTES, simulate
@@ -28,22 +28,7 @@ from minidl.policies.exact.execution_order import ExecutionOrder
 from minidl.policies.exact.formulation import best
 from minidl.policies.exact.policy import Exact
 
-UNIT = MIB  # bytes
-NO_LINK = Costs(inf, inf, 0.0)  # nothing can be swapped
 FREE_OUT = Costs(1e-18, 1e-9, 0.0)  # copies out take no time, copies in 1 ms a unit (and 5%)
-
-
-def call(reads, makes, seconds, frees=(), *, may=(), algorithms=(), replayable=True) -> TraceCall:
-    """One call of a hand-made trace."""
-    ways = algorithms or (Algorithm("", seconds),)
-    donated = tuple((o, i) for o, i in may if i in frees)
-    return TraceCall("work", tuple(reads), tuple(makes), seconds, ways, tuple(frees), donated, tuple(may),
-                     replayable=replayable)
-
-
-def trace_of(calls, units) -> Trace:
-    """A trace whose tensors have these sizes in units."""
-    return Trace(tuple(calls), {t: TraceTensor(t, round(size * UNIT), False) for t, size in enumerate(units)})
 
 
 def optimum(trace, units, costs):
@@ -107,19 +92,6 @@ def test_the_fastest_algorithm_is_given_up_where_its_workspace_costs_more_than_i
     assert (fast.seconds, fast.mode.tolist()) == (pytest.approx(2.5), [DROP])
 
 
-def chain(layers: int) -> Trace:
-    """Layers of equal cost: x[i] = F(x[i-1]) takes 1 s, g[i-1] = B(x[i-1], g[i]) 2 s; all tensors have one unit."""
-    calls = [call((), (0,), 0.0, replayable=False)]
-    calls += [call((i - 1,), (i,), 1.0) for i in range(1, layers)]
-    calls.append(call((layers - 1,), (layers,), 1.0))
-    g = layers + 1
-    calls.append(call((layers,), (g,), 0.5, (layers,)))
-    for i in range(layers, 0, -1):
-        calls.append(call((i - 1, g), (g + 1,), 2.0, (i - 1, g, *((g + 1,) if i == 1 else ()))))
-        g += 1
-    return trace_of(calls, [1] * (g + 1))
-
-
 CHAINS = [(3, 1), (4, 2), (5, 2), (6, 2), (8, 3), (10, 3)]
 
 
@@ -141,22 +113,6 @@ def test_a_chain_with_a_checkpoint_too_few_has_no_plan_that_replays_each_step_on
     for layers, slots in ((3, 1), (6, 2), (10, 3)):  # (s + 1)(s + 2) / 2 layers
         found = best(ExecutionOrder.of(problem(chain(layers), NO_LINK)), round((slots + 2.9) * UNIT), seconds=60.0)
         assert found.mode is None and found.proven
-
-
-@cache
-def programs(count: int) -> tuple[tuple[Program, Trace, Costs], ...]:
-    """The first random programs that have a plan: with budgets between their largest call and what they would use."""
-    found: list[tuple[Program, Trace, Costs]] = []
-    rng = np.random.default_rng(7)
-    while len(found) < count:
-        program = random_program(rng)
-        trace, peak, least = program.measured()
-        if least < peak:
-            budget = int(rng.uniform(least, peak))
-            costs = Costs(1 / program.link, 1 / program.link, 0.0)
-            if Exact().plan(trace, costs, Limits(budget, UNLIMITED)) is not NO_PLAN:
-                found.append((replace(program, budget=budget), trace, costs))
-    return tuple(found)
 
 
 def all_modes(facts):

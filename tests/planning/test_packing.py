@@ -3,7 +3,6 @@
 import numpy as np
 import pytest
 
-from bench.steps import training_step
 from minidl import Runtime
 from minidl.plan.costs import Costs
 from minidl.planning.packing import NO_ADDRESS, SMALL, addresses
@@ -11,6 +10,7 @@ from minidl.planning.problem import DROP, SWAP, problem
 from minidl.planning.timing import Room
 from minidl.policies.auto.addresses import NOTES
 from minidl.policies.auto.policy import SLACK, Auto
+from minidl.testing.steps import training_step
 
 COSTS = Costs(1 / 12.4e9, 1 / 12.4e9, 1e-5)
 
@@ -118,6 +118,7 @@ def test_no_two_residencies_share_a_byte_at_the_same_step(trace, seed):
     assert (size[unplaced] < SMALL * room).all()
 
 
+@pytest.mark.slow
 def test_a_settled_plan_with_addresses_moves_nothing():
     with Runtime(device="sim:p100", policy=Auto(rounds=4)) as runtime:
         step = training_step(runtime, "resnet18", 2000)

@@ -4,7 +4,6 @@ import numpy as np
 import pytest
 from networks import Training
 
-from bench.steps import run, training_step, unmanaged
 from minidl import Runtime
 from minidl.memory.storage import OUT, SWAPPING_OUT
 from minidl.ops import exp
@@ -17,6 +16,7 @@ from minidl.planning.schedule import NO_NOTES, simulate
 from minidl.planning.timing import Room
 from minidl.policies.auto.choices import first_choice, movable
 from minidl.policies.auto.policy import SLACK, Auto
+from minidl.testing.steps import run, training_step, unmanaged
 
 COSTS = Costs(1 / 12.4e9, 1 / 12.4e9, 1e-5)
 ROOMY = 1 << 50
@@ -87,6 +87,7 @@ def test_only_gaps_around_the_fullest_moment_are_moved_first(trace):
     assert facts.gap_call[there].max() < facts.gap_next[there].min()  # they share a moment
 
 
+@pytest.mark.default(name=["vgg11"])
 @pytest.mark.parametrize(("name", "batch", "share"), [("resnet18", 1400, 0.85), ("vgg11", 420, 0.95)])
 def test_guided_execution_is_as_fast_as_predicted_and_far_faster_than_passive(name, batch, share):
     limit = unmanaged(name, batch).images_per_second
@@ -106,6 +107,7 @@ def test_guided_execution_is_as_fast_as_predicted_and_far_faster_than_passive(na
     assert batch / last.seconds > 1.1 * passive
 
 
+@pytest.mark.slow
 def test_host_memory_is_a_limit_of_the_plan():
     def moved(host):
         with Runtime(device="sim:p100", policy=Auto(rounds=6), host_memory=host) as runtime:
@@ -158,6 +160,7 @@ def test_after_an_iteration_that_failed_the_next_one_is_guided_again():
         assert guide.diverged == 0
 
 
+@pytest.mark.default(network=["resnet"], policy=["capuchin"])
 @pytest.mark.parametrize("policy", ["auto", "capuchin"])
 @pytest.mark.parametrize("network", ["vgg", "resnet", "branching"])
 def test_a_guided_run_changes_no_bit(network, policy):
@@ -177,6 +180,7 @@ def test_a_guided_run_changes_no_bit(network, policy):
     assert managed == reference
 
 
+@pytest.mark.default(policy=["auto"])
 @pytest.mark.parametrize("policy", ["auto", "capuchin"])
 def test_a_guided_run_on_threads_changes_no_bit(policy):
     def state(device, **settings):

@@ -687,7 +687,11 @@ def work(t: Trace, policy: Capuchin) -> int:
     return count
 
 
-@pytest.mark.parametrize("policy", [Capuchin(), CapuchinSwap(), CapuchinRecompute(), Capuchin(listing=True)])
+PLANNERS = [Capuchin(), CapuchinSwap(), CapuchinRecompute(), Capuchin(listing=True)]
+
+
+@pytest.mark.default(policy=PLANNERS[:1])
+@pytest.mark.parametrize("policy", PLANNERS)
 def test_the_work_of_planning_grows_no_faster_than_n_log_n(policy):
     small, large = (random_trace(random.Random(5), n) for n in (1000, 8000))
     ratio = len(large.accesses) / len(small.accesses)
@@ -695,6 +699,7 @@ def test_the_work_of_planning_grows_no_faster_than_n_log_n(policy):
 
 
 # With the engine -----------------------------------------------------------------------------------------------------
+@pytest.mark.default(network=["resnet"], policy=["capuchin-swap"])
 @pytest.mark.parametrize("policy", ["capuchin", "capuchin-swap", "capuchin-recompute"])
 @pytest.mark.parametrize("network", ["vgg", "resnet"])
 def test_guided_training_changes_no_bit(network, policy):

@@ -6,8 +6,6 @@ import weakref
 import pytest
 from networks import UNIT, Training, drop, leaf, small_runtime, swap_out, train
 
-from bench.on_demand import Front, random_branch, seconds, speeds, three_lengths
-from bench.steps import run
 from minidl import Runtime
 from minidl.device import profiles
 from minidl.errors import OutOfMemory
@@ -21,6 +19,8 @@ from minidl.plan.policy import Pressure, Residency
 from minidl.policies import POLICIES
 from minidl.policies.auto.policy import Auto
 from minidl.policies.dtr import Weighing
+from minidl.testing.on_demand import Front, random_branch, seconds, speeds, three_lengths
+from minidl.testing.steps import run
 
 MB = 10 ** 6
 LINK = Costs(out_seconds_per_byte=1e-10, in_seconds_per_byte=1e-10, latency_seconds=0.0)  # 1 MB: 0.1 ms each way
@@ -357,12 +357,14 @@ def test_a_gradient_is_swapped_rather_than_made_again_from_the_whole_iteration()
     assert replays < unmanaged
 
 
+@pytest.mark.default(model=["vgg16"])
 @pytest.mark.parametrize(("model", "batch", "times"), [("resnet50", 1014, 2.0), ("vgg16", 350, 1.3)])
 def test_on_demand_it_is_faster_than_swapping_from_the_front(model, batch, times):
     passive, weighed = (run(model, batch, policy, steps=1).images_per_second for policy in ("passive", "dtr"))
     assert weighed > times * passive
 
 
+@pytest.mark.slow
 def test_a_plan_is_carried_out_no_slower_over_it_than_over_swapping_from_the_front():
     """ResNet-50 at 1,440: the plan does not find all in one piece. Blocks are moved then; dropped for a piece, what is
     cheap to make again would have to come back from what the plan has evicted meanwhile."""
@@ -370,6 +372,7 @@ def test_a_plan_is_carried_out_no_slower_over_it_than_over_swapping_from_the_fro
     assert weighing > 0.99 * front
 
 
+@pytest.mark.default(program=[three_lengths])
 @pytest.mark.parametrize("program", [three_lengths, random_branch])
 def test_a_program_that_leaves_its_plans_runs_faster_over_it(program):
     budget = "3GiB" if program is three_lengths else None

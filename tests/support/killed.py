@@ -8,7 +8,7 @@ many attempts were killed, and what was wrong.
 """
 
 import contextlib
-import importlib.util
+import importlib
 import json
 import os
 import random
@@ -19,6 +19,7 @@ import threading
 import time
 from pathlib import Path
 
+import train
 from minidl import nn
 from minidl.app.run_folder import RunFolder
 from minidl.checkpoint import durable, read_checkpoint
@@ -40,14 +41,6 @@ def network(num_classes=10, in_channels=1):
     """Convolution, batch norm and dropout for images of 8x8 pixels."""
     return nn.Sequential(nn.Conv2d(in_channels, 8, 3, padding=1), nn.BatchNorm2d(8), nn.ReLU(inplace=True),
                          nn.MaxPool2d(2), nn.Flatten(), nn.Dropout(0.3), nn.Linear(8 * 16, num_classes))
-
-
-def load_train():
-    """train.py lies beside the packages, not in one."""
-    spec = importlib.util.spec_from_file_location("train", Path(__file__).parents[2] / "train.py")
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
 
 
 class DyingOs:
@@ -95,7 +88,6 @@ def attempt(train, arguments, *, at=0, after=None):
 
 def main(folder, kind, first, second):
     sys.modules["killed"] = sys.modules["__main__"]  # the name by which TRAINING knows it
-    train = load_train()
     Digits(8)  # loads what reads them, which takes longer than the training
     importlib.import_module("minidl.kernels.cpu")
     importlib.import_module("safetensors.numpy")

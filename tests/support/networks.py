@@ -14,7 +14,6 @@ from typing import Any
 import numpy as np
 
 import minidl
-from bench.gpu_check.steps import state_of
 from minidl import nn
 from minidl.memory.ledger import Demand
 from minidl.memory.storage import OUT, RECOMPUTE
@@ -24,6 +23,7 @@ from minidl.optim import SGD, Adam, Optimizer
 from minidl.plan.plan import Action
 from minidl.runtime import Stats
 from minidl.tensor import Tensor
+from minidl.testing.gpu_check.steps import state_of
 
 CLASSES = 10
 UNLIMITED = 1 << 26  # bytes: far more than any of these networks needs

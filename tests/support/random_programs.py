@@ -6,7 +6,8 @@ is freed. A device without overheads makes the durations exact, so a trace's tim
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import cache
 
 import numpy as np
 
@@ -15,8 +16,11 @@ from minidl.device.profiles import KINDS, Profile
 from minidl.device.sim import SimDevice
 from minidl.meta import Cost, Meta, float32, meta
 from minidl.op import Op
+from minidl.plan.costs import Costs, Limits
+from minidl.plan.plan import NO_PLAN
 from minidl.plan.policy import Policy
 from minidl.plan.trace import Trace
+from minidl.policies.exact.policy import Exact
 from minidl.tensor import Tensor, apply, give
 
 MIB = 1 << 20
@@ -124,3 +128,19 @@ def random_program(rng: np.random.Generator, *, most: int = 12) -> Program:
             nbytes = works[reads[0]].nbytes
         works.append(Work(op, tuple(dict.fromkeys(reads)), nbytes, float(rng.uniform(0.2, 2.0)) * 1e-3))
     return Program(tuple(works), link=float(10 ** rng.uniform(8.8, 10.8)))
+
+
+@cache
+def programs(count: int) -> tuple[tuple[Program, Trace, Costs], ...]:
+    """The first random programs that have a plan: with budgets between their largest call and what they would use."""
+    found: list[tuple[Program, Trace, Costs]] = []
+    rng = np.random.default_rng(7)
+    while len(found) < count:
+        program = random_program(rng)
+        trace, peak, least = program.measured()
+        if least < peak:
+            budget = int(rng.uniform(least, peak))
+            costs = Costs(1 / program.link, 1 / program.link, 0.0)
+            if Exact().plan(trace, costs, Limits(budget, UNLIMITED)) is not NO_PLAN:
+                found.append((replace(program, budget=budget), trace, costs))
+    return tuple(found)

@@ -2,7 +2,8 @@
 
 Every invariant is checked after every call and every replayed call; what a plan makes the engine do is compared with
 the plan; what was computed is compared, byte for byte, with an unmanaged run; at the end no byte may be left. What is
-wrong raises an error; the only excuse is a host that is full.
+wrong raises an AssertionError: a ``Violation`` of the order of work or of values, a ``WrongResult``, or a plain one for
+any other promise. The only excuse is a host that is full.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ from watch import WatchedDevice
 from worlds import AMPLE, Chance, Iteration, Program, World, world
 
 from minidl import policies
-from minidl.errors import OutOfMemory
+from minidl.errors import OutOfMemory, UserError
 from minidl.memory.guide import Actions
 from minidl.memory.ledger import Demand
 from minidl.memory.storage import Storage
@@ -38,6 +39,10 @@ UNLIMITED = 1 << 21  # bytes: more than any of these networks needs
 AUTO_WORK = 1e5  # calls that the search may simulate for a plan: enough for a plan, not for a good one
 UPDATE_BYTES = 512  # parameters updated by one call: small, so that an update is several calls
 NO_ACTIONS: Actions = ({}, ())
+
+
+class WrongResult(AssertionError):
+    """What was computed, or trained, is not what it is without memory management."""
 
 
 @dataclass(frozen=True)
@@ -99,7 +104,8 @@ def small_work() -> Iterator[None]:
 
 
 def simulate(seed: int) -> Report:
-    """Train in the world of a seed. Raises AssertionError for whatever a right engine does not do."""
+    """Train in the world of a seed. Raises AssertionError for whatever a right engine does not do; what else is raised
+    is an engine's crash."""
     of, right = world(seed), reference(seed)
     least, peak = right.demand.largest_op_bytes, right.demand.unmanaged_peak_bytes
     draw = random.Random(seed + 2)
@@ -121,7 +127,7 @@ def _first(error: BaseException) -> BaseException:
     """What went wrong first: an engine that is broken raises more on the way out."""
     first, earlier = error, error.__context__
     while earlier is not None:
-        first = earlier if isinstance(earlier, AssertionError) else first
+        first = first if isinstance(earlier, UserError) else earlier  # those are caught where room is made
         earlier = earlier.__context__
     return first
 
@@ -140,10 +146,14 @@ def _train(of: World, runtime: Runtime, device: WatchedDevice, draw: random.Rand
         except OutOfMemory as error:
             assert "host memory is full" in str(error) and of.host_share < 4.0, str(error)
             full = True
-        assert program.seen == right.seen[:len(program.seen)], "what was computed differs"
+        except UserError as error:
+            raise AssertionError(f"the engine refuses what runs without memory management: {error}") from error
+        if program.seen != right.seen[:len(program.seen)]:
+            raise WrongResult("what was computed differs")
         if not full:
             assert len(program.seen) == len(right.seen)
-            assert program.state() == right.state, "what was trained differs"
+            if program.state() != right.state:
+                raise WrongResult("what was trained differs")
         stats = runtime.stats()
         if of.budget_share == AMPLE and of.policy != "chance":
             assert not (stats.recomputed_bytes or stats.swapped_out_bytes), "there was room for everything"

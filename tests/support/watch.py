@@ -3,7 +3,8 @@
 Order is judged without times (``races``). Every range of bytes also carries the name of the value that it holds; from
 these follows what any engine owes:
 
-    an operation reads each of its tensors' own values, wherever they have been meanwhile (no stale or half-landed copy)
+    an operation is given tensors that have a block
+    it reads each of its tensors' own values, wherever they have been meanwhile (no stale or half-landed copy)
     it writes only over bytes that hold nothing, over its workspace, or over an input (donated, or in place)
     a copy or a move never lands on a value
 
@@ -77,6 +78,9 @@ class Watched(Device):
     # Kernels -------------------------------------------------------------------------------------------------
     def launch(self, op_name: str, algorithm: Algorithm, outputs: Sequence[Operand], inputs: Sequence[Operand],
                attrs: dict[str, Any], workspace: int, timed: Timed = None) -> int:
+        for operand in (*outputs, *inputs):
+            if operand.base.block is None:
+                raise Violation(f"{op_name} is given {operand}, which has no block")
         self._note(COMPUTE, op_name, algorithm.name, *(place(o)[0] for o in (*outputs, *inputs)), workspace)
         op, known = OPS[op_name], self.order.before(COMPUTE)
         written = set(op.mutates(len(inputs))) if op.mutates is not None else set()

@@ -29,39 +29,47 @@ def unpatch(d_patches, shape, stride, padding):
 
 
 def conv_ref(x, w, b=None, *, stride, padding):
+    """The sum over each window of x times w, and the bias: [N, K, P, Q]."""
     y = np.einsum("ncpqrs,kcrs->nkpq", patches(x, w.shape[2:], stride, padding), w)
     return y if b is None else y + b[:, None, None]
 
 
 def conv_relu_ref(x, w, b=None, *, stride, padding):
+    """A convolution, of which what is negative is zero."""
     return np.maximum(conv_ref(x, w, b, stride=stride, padding=padding), 0)
 
 
 def dgrad_ref(dy, w, onto=0.0, *, x_shape, stride, padding):
+    """A convolution's gradient by its input, added onto what is there."""
     return onto + unpatch(np.einsum("nkpq,kcrs->ncpqrs", dy, w), x_shape, stride, padding)
 
 
 def wgrad_ref(dy, x, *, kernel, stride, padding):
+    """A convolution's gradient by its weight."""
     return np.einsum("nkpq,ncpqrs->kcrs", dy, patches(x, kernel, stride, padding)[:, :, :dy.shape[2], :dy.shape[3]])
 
 
 def max_ref(x, *, kernel, stride, padding):
+    """The largest value of each window, and its place in the window."""
     flat = patches(x, kernel, stride, padding, -np.inf)
     flat = flat.reshape(*flat.shape[:4], -1)
     return flat.max(-1), flat.argmax(-1)
 
 
 def max_grad_ref(dy, index, *, x_shape, kernel, stride, padding):
+    """Each gradient at the place that its window's largest value came from."""
     onehot = index[..., None] == np.arange(kernel[0] * kernel[1])
     return unpatch((dy[..., None] * onehot).reshape(*dy.shape, *kernel), x_shape, stride, padding)
 
 
 def avg_grad_ref(dy, *, x_shape, kernel, stride, padding):
+    """Each gradient spread evenly over its window."""
     share = np.broadcast_to(dy[..., None, None] / (kernel[0] * kernel[1]), (*dy.shape, *kernel))
     return unpatch(share, x_shape, stride, padding)
 
 
 def adaptive_matrix(size, out):
+    """[out, size]: which share of each input an output of adaptive pooling takes, along one dimension."""
     m = np.zeros((out, size))
     for i in range(out):
         start, stop = int(np.floor(i * size / out)), int(np.ceil((i + 1) * size / out))
@@ -70,32 +78,39 @@ def adaptive_matrix(size, out):
 
 
 def adaptive_ref(x, *, size):
+    """Averages over windows that are chosen so that ``size`` of them cover an image."""
     return np.einsum("ph,nchw,qw->ncpq", adaptive_matrix(x.shape[2], size[0]), x, adaptive_matrix(x.shape[3], size[1]))
 
 
 def adaptive_grad_ref(dy, *, x_shape):
+    """The adjoint of ``adaptive_ref``."""
     return np.einsum("ph,ncpq,qw->nchw", adaptive_matrix(x_shape[2], dy.shape[2]), dy,
                      adaptive_matrix(x_shape[3], dy.shape[3]))
 
 
 def sum_ref(x, *, shape):
+    """The sum over the dimensions in which ``shape`` is 1 or has none."""
     wide = (1,) * (x.ndim - len(shape)) + shape
     return x.sum(axis=tuple(i for i, n in enumerate(wide) if n == 1), keepdims=True).reshape(shape)
 
 
 def spread(v, x):
+    """A value a channel, shaped so that it meets the channels of x."""
     return v.reshape(-1, *(1,) * (x.ndim - 2))
 
 
 def normed(x, mean, var, eps):
+    """x less its channel's mean, over its channel's standard deviation."""
     return (x - spread(mean, x)) / np.sqrt(spread(var, x) + eps)
 
 
 def other_axes(x):
+    """All dimensions of x but that of channels."""
     return (0, *range(2, x.ndim))
 
 
 def bn_grad_ref(dy, x, gamma, mean, var, dgamma, dbeta, *, eps, training):
+    """Batch norm's gradient by its input, from the sums that its reduction has made."""
     m = x.size // x.shape[1]
     if training:
         dy = dy - spread(dbeta, x) / m - normed(x, mean, var, eps) * spread(dgamma, x) / m
@@ -103,35 +118,42 @@ def bn_grad_ref(dy, x, gamma, mean, var, dgamma, dbeta, *, eps, training):
 
 
 def line_ref(x, gamma, beta, mean, var, eps):
+    """Batch norm's result: a line through each channel."""
     return normed(x, mean, var, eps) * spread(gamma, x) + spread(beta, x)
 
 
 def bn_relu_reduce_ref(dy, x, gamma, beta, mean, var, *, eps):
+    """Gradients of gamma and beta where a ReLU follows a batch norm."""
     dy = dy * (line_ref(x, gamma, beta, mean, var, eps) > 0)
     return (dy * normed(x, mean, var, eps)).sum(other_axes(x)), dy.sum(other_axes(x))
 
 
 def bn_relu_grad_ref(dy, x, gamma, beta, mean, var, dgamma, dbeta, *, eps, training):
+    """The gradient by the input where a ReLU follows a batch norm."""
     dy = dy * (line_ref(x, gamma, beta, mean, var, eps) > 0)
     return bn_grad_ref(dy, x, gamma, mean, var, dgamma, dbeta, eps=eps, training=training)
 
 
 def layer_ref(x, gamma, beta, *, eps):
+    """Layer norm over the last dimension; each row's mean, and one over its standard deviation."""
     mean, rstd = x.mean(-1), 1 / np.sqrt(x.var(-1) + eps)
     return (x - mean[..., None]) * rstd[..., None] * gamma + beta, mean, rstd
 
 
 def layer_reduce_ref(dy, x, mean, rstd):
+    """Gradients of layer norm's gamma and beta."""
     rows = tuple(range(x.ndim - 1))
     return (dy * (x - mean[..., None]) * rstd[..., None]).sum(rows), dy.sum(rows)
 
 
 def layer_grad_ref(dy, x, gamma, mean, rstd):
+    """Layer norm's gradient by its input."""
     xhat, g = (x - mean[..., None]) * rstd[..., None], dy * gamma
     return (g - g.mean(-1, keepdims=True) - xhat * (g * xhat).mean(-1, keepdims=True)) * rstd[..., None]
 
 
 def softmax_ref(x, mask=0.0):
+    """Softmax over the last dimension, of x and a mask."""
     return np.exp(x + mask) / np.exp(x + mask).sum(-1, keepdims=True)
 
 
@@ -142,6 +164,7 @@ def by_heads(x, heads):
 
 
 def side_by_side(x):
+    """[N, heads, L, D] -> [N, L, heads D]"""
     return x.swapaxes(1, 2).reshape(x.shape[0], x.shape[2], -1)
 
 
@@ -152,6 +175,7 @@ def scores_ref(q, k, mask, heads, causal):
 
 
 def attention_ref(q, k, v, mask=0.0, *, heads, causal, p, seed):
+    """Scaled dot-product attention, and the logarithm of each row's sum of exponentials."""
     scores = scores_ref(q, k, mask, heads, causal)
     top = scores.max(-1)
     lse = top + np.log(np.exp(scores - top[..., None]).sum(-1))
@@ -160,6 +184,7 @@ def attention_ref(q, k, v, mask=0.0, *, heads, causal, p, seed):
 
 
 def attention_grad_ref(dy, q, k, v, y, lse, mask=0.0, *, heads, causal, p, seed):
+    """Attention's gradients by q, k and v."""
     probabilities = np.exp(scores_ref(q, k, mask, heads, causal) - lse[..., None])
     dy, q, k, v, y = (by_heads(x, heads) for x in (dy, q, k, v, y))
     dv = np.swapaxes(dropout_ref(probabilities, p=p, seed=seed), 2, 3) @ dy
@@ -169,36 +194,44 @@ def attention_grad_ref(dy, q, k, v, y, lse, mask=0.0, *, heads, causal, p, seed)
 
 
 def gelu_ref(x):
+    """GELU by the error function."""
     return x * (1 + np.vectorize(erf)(x / 2**0.5)) / 2
 
 
 def gelu_grad_ref(dy, x):
+    """The gradient of GELU by the error function."""
     return dy * ((1 + np.vectorize(erf)(x / 2**0.5)) / 2 + x * np.exp(-x * x / 2) / (2 * np.pi)**0.5)
 
 
 def gelu_tanh_ref(x):
+    """GELU by its approximation with tanh."""
     return x * (1 + np.tanh((2 / np.pi)**0.5 * (x + 0.044715 * x**3))) / 2
 
 
 def gelu_tanh_grad_ref(dy, x):
+    """The gradient of GELU by its approximation with tanh."""
     inner = np.tanh((2 / np.pi)**0.5 * (x + 0.044715 * x**3))
     return dy * (1 + inner + x * (1 - inner**2) * (2 / np.pi)**0.5 * (1 + 3 * 0.044715 * x * x)) / 2
 
 
 def embedding_grad_ref(dy, ids, *, rows):
+    """[rows, D]: the sum of the gradients of each row's positions."""
     return np.einsum("ir,id->rd", np.eye(rows)[ids.reshape(-1)], dy.reshape(-1, dy.shape[-1]))
 
 
 def gather_ref(x, positions):
+    """The rows of each sequence at the positions that are asked for, one below the other."""
     return np.take_along_axis(x, positions[..., None], 1).reshape(-1, x.shape[2])
 
 
 def gather_grad_ref(dy, positions, *, x_shape):
+    """The adjoint of ``gather_ref``."""
     n, p = positions.shape
     return np.einsum("npl,npd->nld", np.eye(x_shape[1])[positions], dy.reshape(n, p, -1))
 
 
 def cross_entropy_ref(logits, labels):
+    """The mean loss of the labels that count, and softmax less one at the label."""
     p = np.exp(logits) / np.exp(logits).sum(1, keepdims=True)
     counted = np.flatnonzero(labels != -100)
     loss = -np.mean(np.log(p[counted, labels[counted]]))
@@ -207,25 +240,30 @@ def cross_entropy_ref(logits, labels):
 
 
 def cross_entropy_grad_ref(dloss, residual, labels):
+    """The gradient of the mean loss by the logits; labels that do not count have none."""
     counted = (labels != -100)[:, None]
     return residual * counted * dloss / counted.sum()
 
 
 def dropout_ref(x, *, p, seed):
+    """x where random bits of the seed keep it, scaled up; else zero."""
     kept = (random_bits(fold_seed(seed), np.arange(x.size, dtype=np.uint32)) >= p * 2**32).reshape(x.shape)
     return np.where(kept, x / (1 - p), 0)
 
 
 def sgd_ref(p, g, *, lr, weight_decay):
+    """A parameter after a step of SGD."""
     return (p - lr * (g + weight_decay * p),)
 
 
 def momentum_ref(p, buf, g, *, lr, momentum, weight_decay, first=False):
+    """A parameter and its momentum after a step of SGD."""
     buf = g + weight_decay * p + (0 if first else momentum * buf)
     return p - lr * buf, buf
 
 
 def adam_ref(p, m, v, g, *, lr, beta1, beta2, eps, weight_decay, step, decoupled=False):
+    """A parameter and its two moments after a step of Adam; ``decoupled``: of AdamW."""
     if decoupled:
         p = p - lr * weight_decay * p
     else:

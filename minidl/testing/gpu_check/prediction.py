@@ -7,16 +7,16 @@ Needs the results of ``link``, ``speed`` and ``managed``, and no device.
 from statistics import median
 from typing import Any
 
-from bench.gpu_check.managed import LAST, course, iterate, trace_path
-from bench.gpu_check.samples import fitted_profile, from_data
-from bench.gpu_check.setting import Record, Setting, Training, runtime_on
-from bench.gpu_check.steps import Network
 from minidl.app.fit import UNLIMITED
 from minidl.device import create, profiles
 from minidl.plan.costs import Costs
 from minidl.plan.formats import trace_from_json
 from minidl.planning.bound import bound
 from minidl.policies.auto.policy import Auto
+from minidl.testing.gpu_check.managed import LAST, course, iterate, trace_path
+from minidl.testing.gpu_check.samples import fitted_profile, from_data
+from minidl.testing.gpu_check.setting import Record, Setting, Training, runtime_on
+from minidl.testing.gpu_check.steps import Network
 
 PROFILE = "profile.json"
 WITHIN = 0.10  # of the measured step times, that the simulator's are to be

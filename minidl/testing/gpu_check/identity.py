@@ -7,12 +7,12 @@ not repeat itself is told apart from a manager that changes something.
 from collections.abc import Callable
 from typing import Any
 
-from bench.gpu_check.setting import RESERVE_BYTES, Record, Setting, Training, kept_bytes
-from bench.gpu_check.steps import Network, program
 from minidl import policies
 from minidl.plan.policy import Policy
 from minidl.policies.auto.policy import Auto
 from minidl.runtime import Stats
+from minidl.testing.gpu_check.setting import RESERVE_BYTES, Record, Setting, Training, kept_bytes
+from minidl.testing.gpu_check.steps import Network, program
 
 ROUNDS = 1  # plans that ``auto`` tries
 POLICIES: dict[str, Callable[[], Policy]] = {

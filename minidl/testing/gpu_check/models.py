@@ -11,9 +11,9 @@ from typing import Any
 
 import numpy as np
 
-from bench.gpu_check.setting import Record, Setting, Training, runtime_on
-from bench.gpu_check.steps import Network
 from minidl import nn
+from minidl.testing.gpu_check.setting import Record, Setting, Training, runtime_on
+from minidl.testing.gpu_check.steps import Network
 
 TIMES = 4.0
 # A few roundings of a loss, and of gradients that cancel; in bf16 activations are rounded to 8 bits, layer by layer,
@@ -39,7 +39,7 @@ def compare(setting: Setting, record: Record, training: Training, precision: str
     """One network: its loss and gradients on the device, and in PyTorch twice."""
     import torch
 
-    from bench.gpu_check.mirror import Tape
+    from minidl.testing.gpu_check.mirror import Tape
 
     where = "cuda" if setting.device.startswith("cuda") and torch.cuda.is_available() else "cpu"
     torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = precision != "fp32"

@@ -11,13 +11,13 @@ from typing import Any
 import numpy as np
 
 import models
-from bench.gpu_check.setting import Program, Training
 from minidl import Runtime
 from minidl.meta import float32, int64
 from minidl.nn import Module
 from minidl.ops.update import normal_
 from minidl.optim import SGD, AdamW, Optimizer
 from minidl.tensor import Tensor
+from minidl.testing.gpu_check.setting import Program, Training
 
 LEARNING_RATE = {"images": 1e-3, "text": 1e-4}  # small: noise cannot be learned, and speed is the matter
 

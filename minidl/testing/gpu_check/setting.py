@@ -13,12 +13,12 @@ from time import perf_counter
 from traceback import format_exception
 from typing import Any
 
-from bench.gpu_check.poison import poison_outputs
 from minidl import Runtime
 from minidl import device as devices
 from minidl.app.fit import UNLIMITED
 from minidl.device import Device
 from minidl.memory.ledger import Demand
+from minidl.testing.gpu_check.poison import poison_outputs
 
 PRECISIONS = ("tf32", "bf16")
 RESERVE_BYTES = 256 * 2**20  # beside what a step needs: the device's own, and room for rounding up
@@ -38,6 +38,7 @@ class Training:
 
     @property
     def name(self) -> str:
+        """The network and the batch, for people."""
         return f"{self.model} at {self.batch}"
 
 
@@ -112,6 +113,7 @@ class Record:
         self._write()
 
     def as_data(self) -> dict[str, Any]:
+        """All of it, as it is written to a file."""
         return {"found": self.found, "failures": self.failures, "left out": self.unfinished}
 
     def _write(self) -> None:
@@ -138,6 +140,7 @@ class Setting:
     opened: Callable[[str, str], Device] = open_by_name
 
     def seconds_left(self) -> float:
+        """Until the part must have ended; negative when it is late."""
         return self.ends - perf_counter()
 
     @contextmanager

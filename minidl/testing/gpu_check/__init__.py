@@ -11,5 +11,5 @@
     models         loss and gradients of every network against PyTorch
     convolutions   time and workspace of every plan of every convolution
 
-``bench/gpu.py`` runs them in this order, each in a process of its own.
+``python bench/gpu.py`` runs them in this order, each in a process of its own.
 """

@@ -9,11 +9,11 @@ from collections.abc import Iterator
 from statistics import median
 from typing import Any
 
-from bench.gpu_check.setting import RESERVE_BYTES, Record, Setting, Training, runtime_on
-from bench.gpu_check.steps import Network, program
 from minidl import Runtime
 from minidl.plan.formats import trace_to_json
 from minidl.policies.auto.policy import Auto
+from minidl.testing.gpu_check.setting import RESERVE_BYTES, Record, Setting, Training, runtime_on
+from minidl.testing.gpu_check.steps import Network, program
 
 UNMANAGED_STEPS = 5
 LAST = 3  # iterations whose median is the speed that was reached

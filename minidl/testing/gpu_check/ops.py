@@ -9,14 +9,14 @@ from typing import Any
 
 import numpy as np
 
-from bench import formulas, kernel_cases
-from bench.gpu_check.setting import Record, Setting
-from bench.kernel_cases import OPS, RANDOM, Case
 from minidl import Runtime, no_grad, ops
 from minidl.device.cuda.device import CudaDevice
 from minidl.errors import UserError
 from minidl.meta import DTYPES
 from minidl.tensor import Tensor, apply_all
+from minidl.testing import formulas, kernel_cases
+from minidl.testing.gpu_check.setting import Record, Setting
+from minidl.testing.kernel_cases import OPS, RANDOM, Case
 
 PRODUCTS = {"conv2d", "conv2d_relu", "conv2d_dgrad", "conv2d_wgrad", "matmul", "linear", "linear_dgrad", "linear_wgrad"}
 # One rounding of the result to the dtype, after sums in float32 (float64 for itself).

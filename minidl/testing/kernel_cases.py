@@ -12,11 +12,11 @@ from typing import Any
 
 import numpy as np
 
-from bench import formulas as ref
 from minidl import meta as metas
 from minidl import ops
 from minidl.meta import Meta, meta
 from minidl.op import Op, Signature
+from minidl.testing import formulas as ref
 
 MODULES = (ops.attention, ops.batchnorm, ops.conv, ops.elementwise, ops.embedding, ops.layernorm, ops.linear, ops.loss,
            ops.pool, ops.shape, ops.update)
@@ -38,6 +38,7 @@ class Case:
     attrs: dict[str, Any] = field(default_factory=dict)
 
     def inputs(self, dtype, seed=7):
+        """Operands by the shapes, in a dtype: integers stay integers, and what stays float32 beside halves does."""
         rng = np.random.default_rng(seed)
         result = []
         names, wide = OPS[self.name].inputs, WIDE | WIDE_OF.get(self.name, set())

@@ -2,8 +2,8 @@
 
 from dataclasses import replace
 
-from bench.gpu_check.setting import Sizes, Training
 from minidl.kernels.cuda import launch
+from minidl.testing.gpu_check.setting import Sizes, Training
 
 # Every network, those first that differ most: side and batch are small, so that float64 is fast too.
 MIRRORED = (

@@ -1,4 +1,4 @@
-"""What the benchmarks share: a training step of a known model on a simulated GPU, repeated and read off."""
+"""A training step of a known model on a simulated GPU, repeated and read off."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -9,9 +9,12 @@ from minidl.memory.switches import ALL_ON, Switches
 from minidl.meta import int64
 from minidl.ops.loss import cross_entropy
 from minidl.optim import SGD
+from minidl.plan.costs import Costs
+from minidl.plan.trace import Trace
 from minidl.runtime import Stats
 
 UNLIMITED = 1 << 50  # bytes
+SEPARATE = Switches(fused=False)  # as in the frameworks whose speeds were published
 
 
 @dataclass(frozen=True)
@@ -24,6 +27,7 @@ class Run:
 
     @property
     def images_per_second(self) -> float:
+        """Images of the last step over its seconds."""
         return self.batch / self.last.seconds
 
 
@@ -63,3 +67,27 @@ def run(name: str, batch: int, policy: str, *, steps: int = 3, device: str = "si
 def unmanaged(name: str, batch: int, *, device: str = "sim:p100", switches: Switches = ALL_ON) -> Run:
     """The same step with unlimited memory."""
     return run(name, batch, "none", device=device, budget=UNLIMITED, switches=switches)
+
+
+def unmanaged_trace(name: str, batch: int) -> tuple[Trace, Costs, int]:
+    """A training step with unlimited memory; and what a plan for it is weighed with: the link, the bytes there are."""
+    with Runtime(device="sim:p100", policy="none", memory_budget=UNLIMITED) as runtime:
+        step = training_step(runtime, name, batch)
+        for _ in range(2):
+            with runtime.iteration():
+                step()
+                trace = runtime.trace()
+        profile = runtime.device.profile
+        costs = profile.link_costs
+        return trace, costs, profile.memory_bytes
+
+
+def forward_seconds(name: str, batch: int) -> tuple[float, float]:
+    """Device seconds of the forward calls that a replay may run, and of all calls, of one step."""
+    with Runtime(device="sim:p100", policy="none", memory_budget=UNLIMITED, switches=SEPARATE) as runtime:
+        step = training_step(runtime, name, batch)
+        with runtime.iteration():
+            step()
+            calls = runtime.trace().calls
+    end = next(i for i, call in enumerate(calls) if call.op == "cross_entropy") + 1
+    return sum(call.seconds for call in calls[:end] if call.replayable), sum(call.seconds for call in calls)

@@ -5,9 +5,9 @@ Of a device without a driver they are those of its profile: nominal ones, or wha
 
 from statistics import median
 
-from bench.gpu_check.setting import Record, Setting
 from minidl.device.cuda.device import CudaDevice
 from minidl.device.profiles import Profile
+from minidl.testing.gpu_check.setting import Record, Setting
 
 RUNS = 5
 SMALL = 4096  # bytes of a copy that shows the latency

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from importlib import import_module
 
-from bench.gpu_check.setting import Record, Setting
+from minidl.testing.gpu_check.setting import Record, Setting
 
 
 @dataclass(frozen=True)
@@ -19,7 +19,8 @@ class Part:
 
     @property
     def measure(self) -> Callable[[Setting, Record], None]:
-        found: Callable[[Setting, Record], None] = import_module(f"bench.gpu_check.{self.name}").measure
+        """What the part does, found in the module of its name."""
+        found: Callable[[Setting, Record], None] = import_module(f"minidl.testing.gpu_check.{self.name}").measure
         return found
 
 

@@ -11,12 +11,12 @@ from statistics import median
 from time import perf_counter
 from typing import Any
 
-from bench.gpu_check.setting import Record, Setting, Training, runtime_on
-from bench.gpu_check.steps import Network, program
-from bench.overhead import HOOKS, Probe, own_seconds
 from minidl import Runtime
 from minidl.device.cuda.device import CudaDevice
 from minidl.errors import DeviceError
+from minidl.testing.gpu_check.setting import Record, Setting, Training, runtime_on
+from minidl.testing.gpu_check.steps import Network, program
+from minidl.testing.probe import HOOKS, Probe, own_seconds
 
 RUNS = 5
 WARM_STEPS = 2

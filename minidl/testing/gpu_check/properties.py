@@ -8,12 +8,12 @@ from importlib.util import find_spec
 
 import numpy as np
 
-from bench.gpu_check.setting import Record, Setting, runtime_on
 from minidl import nn
 from minidl.device import Device, create
 from minidl.device.cuda.device import CudaDevice
 from minidl.ops.loss import cross_entropy
 from minidl.optim import SGD
+from minidl.testing.gpu_check.setting import Record, Setting, runtime_on
 
 PACKAGES = ("minidl", "numpy", "numba", "numba-cuda", "cuda-core", "cuda-bindings", "cupy-cuda13x", "cupy-cuda12x",
             "nvidia-cudnn-frontend", "nvidia-cudnn-cu13", "nvidia-cudnn-cu12", "torch")

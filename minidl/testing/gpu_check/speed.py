@@ -13,9 +13,9 @@ from statistics import median
 from time import perf_counter
 from typing import Any
 
-from bench.gpu_check import samples
-from bench.gpu_check.setting import Record, Setting, Training, runtime_on
-from bench.gpu_check.steps import Network, program
+from minidl.testing.gpu_check import samples
+from minidl.testing.gpu_check.setting import Record, Setting, Training, runtime_on
+from minidl.testing.gpu_check.steps import Network, program
 
 WARM_STEPS = 3
 
@@ -93,7 +93,7 @@ def take_turns(contenders: dict[str, Contender], rounds: int, steps: int) -> dic
 def _torch(setting: Setting, training: Training, precision: str) -> Contender:
     import torch
 
-    from bench.torch_cases import noise_step
+    from minidl.testing.torch_networks import noise_step
 
     on_gpu = setting.device.startswith("cuda") and torch.cuda.is_available()
     torch.backends.cudnn.benchmark = True

@@ -1,0 +1,32 @@
+"""Which cells of a matrix run by default: ``@pytest.mark.default(dtype=["float32"], policy=["auto"])``.
+
+The cells of a parametrised test whose parameters are among those named run by default; the others are marked ``slow``.
+Parameters that are not named may have any value. What several folders share by name is here too.
+"""
+
+from typing import Any
+
+import numba
+import pytest
+
+
+@pytest.hookimpl(tryfirst=True)  # before -m is looked at
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Mark as slow what ``default`` does not name; what is ``full`` or needs a GPU stays that."""
+    for item in items:
+        wanted: dict[str, Any] = {name: values for mark in item.iter_markers("default")
+                                  for name, values in mark.kwargs.items()}
+        if wanted:
+            given = item.callspec.params  # type: ignore[attr-defined]
+            chosen = all(str(given[name]) in map(str, values) for name, values in wanted.items())
+            if not chosen and not any(item.get_closest_marker(name) for name in ("full", "gpu")):
+                item.add_marker(pytest.mark.slow)
+
+
+@pytest.fixture(scope="module")
+def one_thread():
+    """Numba's kernels on one thread: where everything is tiny, several only wait for each other."""
+    before = numba.get_num_threads()
+    numba.set_num_threads(1)
+    yield
+    numba.set_num_threads(before)

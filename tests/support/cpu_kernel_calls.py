@@ -1,0 +1,54 @@
+"""CPU kernels called by themselves: on operands of any layout, with outputs that are poisoned before."""
+
+from collections.abc import Callable
+
+import numpy as np
+
+from minidl import meta as metas
+from minidl.kernels.cpu import KERNELS
+from minidl.meta import ALIGNMENT, meta
+from minidl.testing.kernel_cases import OPS
+
+
+def poisoned(shape, dtype):
+    array = np.empty(shape, dtype)
+    array.reshape(-1).view(np.uint8).fill(0xFF)
+    return array
+
+
+def workspace(nbytes):
+    raw = np.full(nbytes + ALIGNMENT, 0xFF, np.uint8)
+    start = -raw.ctypes.data % ALIGNMENT
+    return raw[start:start + nbytes]
+
+
+def describe(array):
+    return meta(array.shape, metas.DTYPES[array.dtype.name])
+
+
+def strided(array):
+    """The same values in the reverse order of dimensions, inside a wider array, as permute and narrow make them."""
+    wide = np.full((*array.shape[:0:-1], array.shape[0] + 3) if array.ndim else (), 99, array.dtype)
+    view = wide[..., 2:-1].T if array.ndim else wide
+    view[...] = array
+    return view
+
+
+def call(name, inputs, attrs, *, kernel: Callable[..., None] | None = None, donate=None):
+    """Outputs of a kernel (those of an in-place one: the inputs it wrote), poisoned before, inputs untouched."""
+    op = OPS[name]
+    if op.mutates is not None:
+        inputs = [a.copy() if a.flags.c_contiguous else a for a in inputs]
+        (kernel or KERNELS[name])(*inputs, **attrs)
+        return [inputs[i] for i in op.mutates(len(inputs))]
+    inferred = op.infer(*map(describe, inputs), **attrs)
+    outputs = [poisoned(m.shape, m.dtype.name) for m in (inferred if isinstance(inferred, tuple) else (inferred,))]
+    if donate is not None:
+        output, source = donate
+        inputs = [a.copy() if i == source else a for i, a in enumerate(inputs)]
+        outputs[output] = inputs[source].reshape(outputs[output].shape)
+    before = [a.copy() for a in inputs]
+    (kernel or KERNELS[name])(*outputs, *inputs, **attrs)
+    for i, (a, b) in enumerate(zip(inputs, before, strict=True)):
+        assert (donate is not None and i == donate[1]) or a.tobytes() == b.tobytes(), f"{name} wrote its input {i}"
+    return outputs

@@ -1,0 +1,85 @@
+"""CUDA kernels called by themselves in a simulator of a GPU's memory, on operands of any layout; and their results
+beside the formulas'."""
+
+import numpy as np
+from cuda_simulator import Memory, Simulator
+
+from minidl import meta as metas
+from minidl.kernels.cuda import KERNELS
+from minidl.meta import meta, row_major
+from minidl.testing.kernel_cases import OPS
+
+# Rounding once to the dtype, after float32 sums by trees; float64 shows that the formulas are right.
+TOLERANCE = {"float64": 1e-11, "float32": 2e-5, "bfloat16": 1.02 * 2.0**-8, "float16": 1.02 * 2.0**-11}
+
+
+def channels_last(shape):
+    """Strides of [N, C, ...] in which channels follow each other; of less than that, of C order."""
+    if len(shape) < 3:
+        return row_major(shape)
+    order = (0, *range(2, len(shape)), 1)
+    strides, step = [0] * len(shape), 1
+    for axis in reversed(order):
+        strides[axis] = step
+        step *= shape[axis]
+    return tuple(strides)
+
+
+def reversed_in_wider(shape):
+    """Strides as permute and narrow make them: the dimensions in reverse order, inside of wider ones."""
+    strides, step = [], 1
+    for n in shape:
+        strides.append(step)
+        step *= n + 3
+    return tuple(strides)
+
+
+class Placed:
+    """A tensor in simulated memory."""
+
+    def __init__(self, memory, shape, dtype, strides=None, values=None):
+        self.meta = meta(tuple(shape), metas.DTYPES[dtype], strides)
+        extent = 1 + sum((n - 1) * s for n, s in zip(self.meta.shape, self.meta.strides, strict=True))
+        self.address = memory.take(extent * self.meta.dtype.itemsize)
+        start = self.address - memory.base
+        flat = memory.bytes[start:start + extent * self.meta.dtype.itemsize].view(dtype)
+        self.array = np.lib.stride_tricks.as_strided(
+            flat, self.meta.shape, [s * flat.itemsize for s in self.meta.strides])
+        if values is not None:
+            self.array[...] = values
+
+
+def call(name, inputs, attrs, *, layout=None, donate=None, counting=False, simulator=Simulator):
+    """Outputs of a kernel (those of an in-place one: the inputs it wrote); inputs must be as they were."""
+    op, kernel = OPS[name], KERNELS[name]
+    memory = Memory(1 << 20, counting=counting)
+    simulator = simulator(memory, flipped=layout is not None)
+    placed = [Placed(memory, a.shape, a.dtype.name, layout(a.shape) if layout and a.ndim else None, a) for a in inputs]
+    inferred = () if op.mutates else op.infer(*[p.meta for p in placed], **attrs)
+    outputs = []
+    for m in inferred if isinstance(inferred, tuple) else (inferred,):
+        strides = layout(m.shape) if layout is channels_last else None
+        outputs.append(Placed(memory, m.shape, m.dtype.name, strides))
+    if donate is not None:
+        outputs[donate[0]] = placed[donate[1]]
+    operands = [*outputs, *placed]
+    described = [p.meta for p in operands]
+    room = kernel.workspace(described, attrs)
+    workspace = memory.take(room) if room else 0
+    kernel.issue(simulator, [p.address for p in operands], described, attrs, workspace)
+    written = set() if op.mutates is None else set(op.mutates(len(inputs)))
+    for i, (p, before) in enumerate(zip(placed, inputs, strict=True)):
+        assert i in written or p in outputs or p.array.tobytes() == before.tobytes(), f"{name} wrote its input {i}"
+    results = [placed[i].array for i in sorted(written)] if op.mutates else [p.array for p in outputs]
+    return results if not counting else (results, memory, operands, simulator)
+
+
+def check(case, results, inputs, dtype):
+    exact = [a.astype(np.float64) if metas.DTYPES[a.dtype.name].floating else a for a in inputs]
+    expected = case.reference(*exact, **case.attrs)
+    expected = expected if isinstance(expected, tuple | list) else (expected,)
+    for result, right in zip(results, expected, strict=True):
+        scale = max(1.0, float(np.max(np.abs(right), initial=0)))
+        tolerance = TOLERANCE[dtype]
+        np.testing.assert_allclose(result.astype(np.float64), right, rtol=tolerance,
+                                   atol=scale * min(tolerance, 2e-5))
