@@ -18,7 +18,45 @@ if TYPE_CHECKING:
     from minidl.memory.storage import Status, Storage
 
 
-class Tensor:
+class Listing1:
+    """The six fields that Capuchin gives a tensor (Listing 1), as a handle shows them of its storage."""
+
+    __slots__ = ()
+    storage: Storage
+
+    @property
+    def tensor_id(self) -> int:
+        """Number of the tensor whose bytes these are: a view has its base's."""
+        return self.storage.base.tensor_id
+
+    @property
+    def access_count(self) -> int:
+        """How many operations of this iteration have read or written the bytes so far."""
+        return self.storage.base.access_count
+
+    @property
+    def timestamp(self) -> float:
+        """Seconds on the stall-free device timeline of this iteration at the last access."""
+        return self.storage.base.timestamp
+
+    @property
+    def status(self) -> Status:
+        """Where the bytes are now: on the device, on the host, on the way, or to be computed again."""
+        return self.storage.base.status
+
+    @property
+    def inputs(self) -> tuple[int, ...]:
+        """The tensor ids of what it was computed from, in the operation's order; () for a leaf."""
+        return tuple([storage.base.tensor_id for storage in self.storage.inputs])
+
+    @property
+    def operation_name(self) -> str:
+        """The operation that made it; empty for a leaf."""
+        call = self.storage.call
+        return call.op.name if call is not None else ""
+
+
+class Tensor(Listing1):
     """A handle on a Storage. Making one takes over a use that the storage already counts (see ``alias``)."""
 
     __slots__ = ("storage", "given", "__weakref__")
@@ -116,7 +154,6 @@ class Tensor:
         self.storage.retain()
         return Tensor(self.storage)
 
-    # What the handle shows of its storage (Listing 1 of the paper).
     @property
     def meta(self) -> Meta:
         """Shape, dtype and layout."""
@@ -146,37 +183,6 @@ class Tensor:
     def nbytes(self) -> int:
         """Bytes of the elements; a view counts its own elements, not those of its base."""
         return self.storage.meta.nbytes
-
-    @property
-    def tensor_id(self) -> int:
-        """Number of the tensor whose bytes these are: a view has its base's."""
-        return self.storage.base.tensor_id
-
-    @property
-    def access_count(self) -> int:
-        """How many operations of this iteration have read or written the bytes so far."""
-        return self.storage.base.access_count
-
-    @property
-    def timestamp(self) -> float:
-        """Seconds on the stall-free device timeline of this iteration at the last access."""
-        return self.storage.base.timestamp
-
-    @property
-    def status(self) -> Status:
-        """Where the bytes are now: on the device, on the host, on the way, or to be computed again."""
-        return self.storage.base.status
-
-    @property
-    def inputs(self) -> tuple[int, ...]:
-        """The tensor ids of what it was computed from, in the operation's order; () for a leaf."""
-        return tuple([storage.base.tensor_id for storage in self.storage.inputs])
-
-    @property
-    def operation_name(self) -> str:
-        """The operation that made it; empty for a leaf."""
-        call = self.storage.call
-        return call.op.name if call is not None else ""
 
     @property
     def requires_grad(self) -> bool:

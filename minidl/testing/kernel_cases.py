@@ -88,8 +88,8 @@ def _inferred(op: Op, *inputs: Meta, **attrs: Any) -> tuple[Meta, ...]:
     return found if isinstance(found, tuple) else (found,)
 
 
-def cases(block: int = BLOCK) -> Iterator[Case]:
-    """Every operation that is launched, but for the random ones."""
+def elementwise_cases(block: int) -> Iterator[Case]:
+    """Elementwise operations, casts and sums, with and without broadcasting."""
     shape: tuple[int, ...]
     a: tuple[int, ...]
     b: tuple[int, ...]
@@ -122,6 +122,12 @@ def cases(block: int = BLOCK) -> Iterator[Case]:
     for x, y in (((4, 70, 3), (70, 1)), ((4, 5), ()), ((4, 5), (1, 5)), ((4, 5), (4, 5)), ((2, 3, 4), (3, 1)),
                  ((1,), (1,))):
         yield Case("sum_to", (x,), ref.sum_ref, {"shape": y})
+
+
+def product_cases(block: int) -> Iterator[Case]:
+    """Products of matrices, and linear layers."""
+    a: tuple[int, ...]
+    b: tuple[int, ...]
     swap = np.swapaxes
     for a, b in (((3, 4), (4, 5)), ((2, 3, 4), (4, 5)), ((2, 1, 3, 4), (6, 4, 1)), ((1, 1), (1, 1)),
                  ((65, 33), (33, 7))):
@@ -137,6 +143,11 @@ def cases(block: int = BLOCK) -> Iterator[Case]:
         yield Case("linear_wgrad", ((*lead, 40), (*lead, 5)), lambda dy, x: dy.reshape(-1, 40).T @ x.reshape(-1, 5))
         yield Case("bias_grad", ((*lead, 70),), lambda dy, axis: dy.reshape(-1, 70).sum(0), {"axis": len(lead)})
     yield Case("bias_grad", (IMAGE,), lambda dy, axis: dy.sum((0, 2, 3)), {"axis": 1})
+
+
+def batch_norm_cases(block: int) -> Iterator[Case]:
+    """Batch normalisation, alone and with what is fused with it."""
+    shape: tuple[int, ...]
     for shape in ((2, 3), (1, 5, 9), IMAGE, (2, 1, 9, 9), (70, 3, 1, 1)):
         c = (shape[1],)
         yield Case("batch_norm_stats", (shape,), lambda x: (x.mean(ref.other_axes(x)), x.var(ref.other_axes(x))))
@@ -161,6 +172,10 @@ def cases(block: int = BLOCK) -> Iterator[Case]:
                        {"eps": 1e-3, "training": training})
     yield Case("batch_norm_update_", ((5,), ("+", (5,)), (5,), ("+", (5,))), lambda rm, rv, m, v, momentum, count:
                (0.9 * rm + 0.1 * m, 0.9 * rv + 0.1 * v * count / (count - 1)), {"momentum": 0.1, "count": 6})
+
+
+def pool_cases(block: int) -> Iterator[Case]:
+    """Pooling, by windows and to a size."""
     for window in WINDOWS:
         y = _inferred(ops.pool.MAX_POOL2D, meta(IMAGE), **window)[0].shape
         yield Case("max_pool2d", (IMAGE,), ref.max_ref, window)
@@ -173,6 +188,11 @@ def cases(block: int = BLOCK) -> Iterator[Case]:
     for size in ((1, 1), (2, 3), (4, 5), (6, 7), (9, 2)):
         yield Case("adaptive_avg_pool2d", (IMAGE,), ref.adaptive_ref, {"size": size})
         yield Case("adaptive_avg_pool2d_grad", ((*IMAGE[:2], *size),), ref.adaptive_grad_ref, {"x_shape": IMAGE})
+
+
+def row_cases(block: int) -> Iterator[Case]:
+    """What works on rows: losses, layer normalisation, softmax and attention."""
+    shape: tuple[int, ...]
     for n, classes, kind in ((1, 1, "i"), (3, 10, "i"), (33, 70, "i"), (2, 3, "g"), (33, 70, "g")):
         yield Case("cross_entropy", ((n, classes), (f"{kind}{classes}", (n,))), ref.cross_entropy_ref)
         yield Case("cross_entropy_grad", ((), (n, classes), (f"{kind}{classes}", (n,))), ref.cross_entropy_grad_ref)
@@ -197,6 +217,10 @@ def cases(block: int = BLOCK) -> Iterator[Case]:
         yield Case("scaled_dot_product_attention", (q, k, k, *masks), ref.attention_ref, options)
         yield Case("scaled_dot_product_attention_grad", (q, q, k, k, q, ("+", (n, heads, length)), *masks),
                    ref.attention_grad_ref, options)
+
+
+def index_cases(block: int) -> Iterator[Case]:
+    """What is looked up, joined and cut."""
     for table, ids in (((1, 1), (1,)), ((5, 3), (7,)), ((4, block + 1), (2, 9)), ((300, 2), (3, block, 2))):
         numbers = (f"i{table[0]}", ids)
         yield Case("embedding", (table, numbers), lambda w, ids: w[ids])
@@ -214,6 +238,10 @@ def cases(block: int = BLOCK) -> Iterator[Case]:
                 return np.pad(dy, [(start, 3 - start) if i == axis else (0, 0) for i in range(3)])
             yield Case("narrow_grad", (shapes[2],), embedded,
                        {"shape": tuple(5 if i == axis else 3 for i in range(3)), "axis": axis, "start": start})
+
+
+def update_cases(block: int) -> Iterator[Case]:
+    """Updates of parameters, and what makes tensors."""
     some = ((3, 5), (2 * block + 1,))
     positive = tuple(("+", s) for s in some)
     for decay in (0.0, 0.1):
@@ -232,6 +260,10 @@ def cases(block: int = BLOCK) -> Iterator[Case]:
         yield Case("upload", (), lambda shape, dtype, data: np.zeros(shape) if data is None else data,
                    {"shape": (3, 2), "dtype": metas.float32, "data": data})
         yield Case("upload_", ((3, 2),), lambda a, data: np.zeros(a.shape) if data is None else data, {"data": data})
+
+
+def convolution_cases(block: int) -> Iterator[Case]:
+    """Convolutions and their gradients."""
     for kernel, stride, padding, bias in CONVS:
         window = {"stride": stride, "padding": padding}
         w = (4, IMAGE[1], *kernel)
@@ -241,6 +273,13 @@ def cases(block: int = BLOCK) -> Iterator[Case]:
         for onto in ((), (IMAGE,)):
             yield Case("conv2d_dgrad", (y, w, *onto), ref.dgrad_ref, {"x_shape": IMAGE, **window})
         yield Case("conv2d_wgrad", (y, IMAGE), ref.wgrad_ref, {"kernel": kernel, **window})
+
+
+def cases(block: int = BLOCK) -> Iterator[Case]:
+    """Every operation that is launched, but for the random ones."""
+    for some in (elementwise_cases, product_cases, batch_norm_cases, pool_cases, row_cases, index_cases, update_cases,
+                 convolution_cases):
+        yield from some(block)
 
 
 def shared_bytes(name: str, inputs: Sequence[Meta], attrs: dict[str, Any]) -> tuple[tuple[int, int], ...]:
