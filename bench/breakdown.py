@@ -18,7 +18,7 @@ from minidl.device import Device
 from minidl.device.sim import SimDevice
 from minidl.memory.switches import Switches
 from minidl.plan.costs import Costs, Limits
-from minidl.plan.plan import Plan
+from minidl.plan.plan import Proposal
 from minidl.plan.policy import Policy
 from minidl.plan.trace import Trace
 from minidl.policies.capuchin.policy import CapuchinRecompute, CapuchinSwap
@@ -34,7 +34,7 @@ RECOMPUTE_STEPS = 12  # no swap-in is triggered, so there is nothing to correct
 class StatedBandwidth(CapuchinSwap):
     """Plans with the bandwidth that the paper states, whatever the link does."""
 
-    def plan(self, trace: Trace, costs: Costs, limits: Limits) -> Plan:
+    def plan(self, trace: Trace, costs: Costs, limits: Limits) -> Proposal:
         return super().plan(trace, Costs(1 / STATED_BANDWIDTH, 1 / STATED_BANDWIDTH, costs.latency_seconds), limits)
 
 

@@ -14,7 +14,7 @@ from minidl.meta import int64
 from minidl.ops.loss import cross_entropy
 from minidl.optim import SGD
 from minidl.plan.costs import Costs, Limits
-from minidl.plan.plan import Plan
+from minidl.plan.plan import Proposal
 from minidl.plan.policy import Observation
 from minidl.plan.trace import Trace
 from minidl.policies.auto.policy import Auto
@@ -42,13 +42,13 @@ class Timed(Auto):
         yield
         self.seconds.append(perf_counter() - start)
 
-    def plan(self, trace: Trace, costs: Costs, limits: Limits) -> Plan:
+    def plan(self, trace: Trace, costs: Costs, limits: Limits) -> Proposal:
         with self._timed():
             return super().plan(trace, costs, limits)
 
-    def feedback(self, plan: Plan, observed: Observation) -> Plan:
+    def feedback(self, proposal: Proposal, observed: Observation) -> Proposal:
         with self._timed():
-            return super().feedback(plan, observed)
+            return super().feedback(proposal, observed)
 
 
 def unmanaged(name: str, batch: int) -> tuple[float, Trace, Costs, int]:

@@ -108,10 +108,12 @@ class Signature:
 
     @property
     def input_bytes(self) -> tuple[int, ...]:
+        """Bytes of each input, as its description has them."""
         return tuple(m.nbytes for m in self.inputs)
 
     @property
     def output_bytes(self) -> tuple[int, ...]:
+        """Bytes of each output."""
         return tuple(m.nbytes for m in self.outputs)
 
 

@@ -18,7 +18,7 @@ import ml_dtypes  # noqa: F401 - NumPy knows bfloat16 by name from here on
 import numpy as np
 
 from minidl import device as devices
-from minidl import policies
+from minidl import placements, policies
 from minidl.device import dlpack
 from minidl.device.precision import DEFAULT, precision_of
 from minidl.errors import UserError
@@ -31,6 +31,7 @@ from minidl.memory.switches import ALL_ON, Switches
 from minidl.memory.tracker import Tracker
 from minidl.meta import DTYPES, DType, Shape, aligned, float32, meta
 from minidl.ops.update import UPLOAD
+from minidl.placements import Placement
 from minidl.plan.plan import Plan
 from minidl.plan.policy import Policy
 from minidl.plan.trace import Trace
@@ -72,7 +73,9 @@ class Runtime:
     device         "cpu", "cpu:<file.json>", "cpu:virtual", "sim:<profile>", "sim:<file.json>" or a Device
     memory_budget  bytes of device memory, as a number or "16GiB"; the device's capacity by default
     host_memory    bytes of host memory for swapped tensors; the device profile's by default
-    policy         a name of ``minidl.policies.POLICIES`` or a Policy
+    policy         a name of ``minidl.policies.names()`` or a Policy
+    placement      where blocks go in device memory: a name of ``minidl.placements.names()``, or a Placement that
+                   serves no other runtime
     precision      "fp32", "tf32" or "bf16": what layers compute in, see ``device.precision``. Of a Device that was made
                    already only the layers' part is decided here
     attention      "auto", "composed" or "fused", see ``Device.attention``; by default as the device has it
@@ -86,8 +89,9 @@ class Runtime:
 
     def __init__(self, device: str | devices.Device = "cpu", *, memory_budget: int | str | None = None,
                  host_memory: int | str | None = None, policy: str | Policy = "auto",
-                 precision: str = DEFAULT, attention: str | None = None, seed: int = 0, poisoned: bool = False,
-                 deterministic: bool = True, switches: Switches = ALL_ON) -> None:
+                 placement: str | Placement = placements.DEFAULT, precision: str = DEFAULT,
+                 attention: str | None = None, seed: int = 0, poisoned: bool = False, deterministic: bool = True,
+                 switches: Switches = ALL_ON) -> None:
         self.precision = precision_of(precision)
         self.device = (devices.create(device, poisoned=poisoned, precision=precision) if isinstance(device, str)
                        else device)
@@ -96,8 +100,9 @@ class Runtime:
         self.policy = policies.create(policy) if isinstance(policy, str) else policy
         budget = _bytes(memory_budget, self.device.profile.memory_bytes, "memory budget")
         host = _bytes(host_memory, self.device.profile.host_memory_bytes, "host memory", least=0)
+        self.placement = placements.create(placement) if isinstance(placement, str) else placement
         self.tracker = Tracker()
-        self.memory = Manager(self.device, self.policy, self.tracker, budget, host, switches)
+        self.memory = Manager(self.device, self.policy, self.tracker, budget, host, switches, self.placement)
         self.executor = Executor(self.device, self.memory, self.tracker, deterministic=deterministic,
                                  fuses=switches.fused)
         self.keeps_trace = False  # whether ``iteration`` leaves what it did in ``last_trace``

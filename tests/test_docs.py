@@ -140,3 +140,18 @@ def test_both_packages_are_installed_with_their_types_and_a_licence():
     assert settings["project"]["license"] == "MIT"
     assert all((ROOT / name).read_text(encoding="utf-8").startswith("MIT License")
                for name in settings["project"]["license-files"])
+
+
+def sittings() -> list[tuple[list[str], int]]:
+    """The rows of the table in docs/reading.md: the files of each sitting, and the lines that it says they have."""
+    rows = [line.split("|") for line in (ROOT / "docs" / "reading.md").read_text(encoding="utf-8").splitlines()
+            if re.match(r"\| \d ", line)]
+    return [(FILE.findall(row[3]), int(row[4])) for row in rows]
+
+
+def test_the_sittings_of_the_reading_guide_are_as_long_as_it_says():
+    assert len(sittings()) == 6
+    for files, said in sittings():
+        lines = sum(len((ROOT / file).read_text(encoding="utf-8").splitlines()) for file in files)
+        assert len(files) >= 3 and abs(lines - said) <= 0.03 * lines, f"{files}: {lines} lines, and not {said}"
+    assert sittings()[0][1] < 900

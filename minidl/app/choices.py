@@ -31,7 +31,7 @@ def choose_device(options: Options) -> Device:
 
 def choose_policy(options: Options) -> Policy:
     """The policy by its name, or one that follows the plan of a file. Raises UserError."""
-    return Saved(read_plan(options.plan), options.plan) if options.plan else policies.create(options.policy)
+    return Saved(read_plan(options.plan)) if options.plan else policies.create(options.policy)
 
 
 def refuse_what_cannot_be_kept(options: Options, device: Device) -> None:

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
 
-from minidl import policies
+from minidl import placements, policies
 from minidl.device import Device
 from minidl.device.precision import DEFAULT
 from minidl.errors import OutOfMemory, UserError
@@ -62,6 +62,7 @@ class Setup:
     host_memory: int
     precision: str = DEFAULT
     seed: int = 0
+    placement: str = placements.DEFAULT
     ahead: Callable[[int], int] = lambda batch: 0
 
     def for_tensors(self, batch: int) -> int:
@@ -77,7 +78,7 @@ class Setup:
     def trial(self, batch: int, budget_bytes: int) -> Trial:
         """Run a few iterations on a twin."""
         twin = Runtime(self.device.dry_twin(), memory_budget=budget_bytes, host_memory=self.for_tensors(batch),
-                       policy=self.policy, precision=self.precision, seed=self.seed)
+                       policy=self.policy, placement=self.placement, precision=self.precision, seed=self.seed)
         shortage = None
         try:
             with twin:

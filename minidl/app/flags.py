@@ -8,6 +8,7 @@ from difflib import get_close_matches
 from pathlib import Path
 from typing import NoReturn
 
+from minidl import placements, policies
 from minidl.app import kinds
 from minidl.app.kinds import Share
 from minidl.app.options import (
@@ -29,7 +30,6 @@ from minidl.device.contract import ATTENTION
 from minidl.device.precision import DEFAULT, PRECISIONS
 from minidl.errors import UserError
 from minidl.optim import SHAPES
-from minidl.policies import POLICIES
 from minidl.report.result import KEYS
 
 
@@ -71,7 +71,7 @@ def _refuse_what_does_not_go_together(options: Options) -> None:
         raise UserError("--vocab-size is for a vocabulary that is trained, and --vocab names one")
     if options.optimizer in ("adam", "adamw") and options.momentum is not None:
         raise UserError(f"{options.optimizer} takes no --momentum")
-    if options.plan is None and not POLICIES[options.policy].plans:
+    if options.plan is None and not policies.create(options.policy).plans:
         for flag, value in (("--explain", options.explain), ("--save-plan", options.save_plan)):
             if value is not None:
                 raise UserError(f"{flag}: policy {options.policy} makes no plans; auto and capuchin do")
@@ -197,9 +197,13 @@ def _device_and_memory(parser: argparse.ArgumentParser) -> None:
     group.add_argument("--host-memory", type=kinds.size, metavar="64GiB",
                        help="for swapped tensors (default: the device's; on cpu at most 30%% of the free memory)")
     decides = group.add_mutually_exclusive_group()
-    decides.add_argument("--policy", type=kinds.policy, default="auto", metavar="|".join(POLICIES),
+    decides.add_argument("--policy", type=kinds.policy, default="auto", metavar="|".join(policies.names()),
                          help="what to do when memory is short (default: auto)")
     decides.add_argument("--plan", metavar="FILE", help="follow this plan, made earlier for the same step, as it is")
+    group.add_argument("--placement", type=kinds.placement, default=placements.DEFAULT,
+                       metavar="|".join(placements.names()),
+                       help=f"where blocks go in device memory (default: {placements.DEFAULT}); bfc and caching place "
+                            "as TensorFlow and PyTorch do, and move nothing")
 
 
 def _switches(parser: argparse.ArgumentParser) -> None:

@@ -6,13 +6,13 @@ Each raises argparse.ArgumentTypeError for what it does not take; argparse puts 
 import argparse
 from collections.abc import Callable
 from dataclasses import dataclass
-from difflib import get_close_matches
 from math import isfinite
-from typing import TypeVar
+from typing import Any, TypeVar
 
+from minidl import placements, policies
 from minidl.device.precision import precision_of
 from minidl.errors import UserError
-from minidl.policies import POLICIES
+from minidl.registry import Registry
 from minidl.units import parse_bytes
 
 Number = TypeVar("Number", int, float)
@@ -93,8 +93,18 @@ def precision(name: str) -> str:
 
 
 def policy(name: str) -> str:
-    """A name of ``minidl.policies.POLICIES``; the message names the nearest ones."""
-    near = get_close_matches(name, POLICIES, n=2, cutoff=0.4) or list(POLICIES)
-    if name not in POLICIES:
-        raise argparse.ArgumentTypeError(f"there is no policy {name!r}; did you mean {' or '.join(near)}?")
+    """The name of a policy of ours or of an installed package; the message names the nearest ones."""
+    return _known(policies.REGISTRY, name)
+
+
+def placement(name: str) -> str:
+    """The name of a placement of ours or of an installed package; the message names the nearest ones."""
+    return _known(placements.REGISTRY, name)
+
+
+def _known(registry: Registry[Any], name: str) -> str:
+    try:
+        registry.require(name)
+    except UserError as error:
+        raise argparse.ArgumentTypeError(str(error)) from None
     return name

@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass, field
 
+from minidl import placements
 from minidl.app.kinds import Share
 from minidl.memory.switches import Switches
 
@@ -56,6 +57,7 @@ class Options:
     attention: str
     cupti: bool
     policy: str
+    placement: str
     memory_budget: int | Share | None
     host_memory: int | None
     plan: str | None
@@ -89,4 +91,5 @@ class Options:
     @property
     def manager(self) -> str:
         """What decides about memory, for people."""
-        return f"plan {self.plan}" if self.plan else f"policy {self.policy}"
+        decides = f"plan {self.plan}" if self.plan else f"policy {self.policy}"
+        return decides if self.placement == placements.DEFAULT else f"{decides}, placement {self.placement}"

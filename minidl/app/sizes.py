@@ -45,7 +45,8 @@ def setup_of(options: Options, zoo: Zoo, device: Device, data: Data) -> Setup:
     def ahead(batch: int) -> int:
         return made_ahead(data, batch * parts, host) * data.shapes(batch * parts).nbytes
 
-    return Setup(program, device, options.policy, host, options.precision, options.seed, ahead)
+    return Setup(program, device, options.policy, host, options.precision, options.seed,
+                 options.placement, ahead)
 
 
 def settle(options: Options, setup: Setup, data: Data) -> Sizes:

@@ -75,7 +75,8 @@ def train(options: Options, zoo: Zoo) -> int:
     length = Length.of(options, data.train_size, a_step)
     session = Session(options, length, fixed_arguments(options, batch, length.steps), has_values=device.has_values)
     with Runtime(device, memory_budget=sizes.budget_bytes, host_memory=setup.for_tensors(batch), policy=policy,
-                 precision=options.precision, seed=options.seed, switches=options.switches) as runtime:
+                 placement=options.placement, precision=options.precision, seed=options.seed,
+                 switches=options.switches) as runtime:
         # A new network, or one that a run before this one has trained.
         trainer = build(options, zoo, data, steps=length.steps)
         done = session.begin(trainer)

@@ -12,6 +12,7 @@ from minidl.memory.guide import Followed
 from minidl.nn import Module
 from minidl.plan.formats import SavedPlan, plan_to_json, trace_to_json
 from minidl.plan.trace import Trace
+from minidl.policies.saved import Saved, misfit
 from minidl.report.explain import explanation
 from minidl.report.layers import LayerNames, layer_names
 from minidl.runtime import Runtime
@@ -29,16 +30,29 @@ class Watch:
         self._names = names
         self._followed: tuple[Trace, Followed] | None = None
         self._trace: Trace | None = None
+        self._plan_fits = False  # that of --plan: the first sequence that was planned is its own
         runtime.keeps_trace = bool(options.save_trace)
 
     def note(self) -> None:
-        """A training step has ended."""
+        """A training step has ended. Raises UserError if --plan names a plan for another iteration."""
+        self._require_its_own_iteration()
         self._followed = self._runtime.followed() or self._followed
         self._trace = self._runtime.last_trace
+
+    def _require_its_own_iteration(self) -> None:
+        """The first sequence of calls that is planned must be the one that a plan from a file was made for."""
+        guide, policy = self._runtime.guide, self._runtime.policy
+        if self._plan_fits or not isinstance(policy, Saved) or guide is None or not guide.entries:
+            return
+        difference = misfit(policy.saved, guide.entries[0].trace)
+        if difference is not None:
+            raise UserError(f"{self._options.plan} holds a plan for another iteration: {difference}")
+        self._plan_fits = True
 
     def conclude(self) -> str:
         """Write the files that were asked for; returns the explanation, or nothing. Raises UserError."""
         options, guide = self._options, self._runtime.guide
+        self._require_its_own_iteration()
         if options.save_trace and self._trace is not None:
             _write(options.save_trace, trace_to_json(self._trace))
         if guide is None or not (options.save_plan or options.explain):

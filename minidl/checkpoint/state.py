@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import replace
 from typing import Any
 
 from minidl.checkpoint.safetensors import CorruptFile
@@ -23,7 +22,7 @@ from minidl.nn import Module
 from minidl.ops.update import upload_
 from minidl.optim import Optimizer
 from minidl.plan.formats import SavedPlan, plan_from_json, plan_to_json, trace_from_json, trace_to_json
-from minidl.plan.plan import Plan
+from minidl.plan.plan import Kept
 from minidl.plan.trace import Trace
 from minidl.runtime import Runtime
 from minidl.tensor import Tensor
@@ -42,20 +41,19 @@ def documents_of(runtime: Runtime, fixed: Fixed) -> dict[str, str]:
     """Everything else that a training has to remember, as documents for ``Store.save``."""
     documents = {}
     plans = []
-    for number, (trace, plan) in enumerate(_measured(runtime)):
-        plans.append({"round": plan.round, "share": plan.share})
+    for number, (trace, kept) in enumerate(_measured(runtime)):
+        plans.append(dict(kept.numbers))
         documents[f"trace-{number}.json"] = trace_to_json(trace)
-        documents[f"plan-{number}.json"] = plan_to_json(SavedPlan.of(plan, trace))
+        documents[f"plan-{number}.json"] = plan_to_json(SavedPlan.of(kept.plan, trace))
     state = {"seed": runtime.seed, "counters": runtime.counters, "fixed": fixed, "setting": _setting(runtime),
              "plans": plans}
     return {STATE: json.dumps(state, indent=1) + "\n"} | documents
 
 
-def _measured(runtime: Runtime) -> list[tuple[Trace, Plan]]:
-    """What the runtime knows of its iterations: each sequence's trace, and the best plan for it so far."""
+def _measured(runtime: Runtime) -> list[tuple[Trace, Kept]]:
+    """What the runtime knows of its iterations: each sequence's trace, and what its policy keeps of the plan for it."""
     guide = runtime.guide
-    return [] if guide is None else [(entry.trace, replace(entry.plan.best or entry.plan, round=entry.plan.round))
-                                     for entry in guide.entries]
+    return [] if guide is None else [(entry.trace, runtime.policy.keep(entry.proposal)) for entry in guide.entries]
 
 
 def _setting(runtime: Runtime) -> dict[str, str | int]:
@@ -87,7 +85,7 @@ def restore(checkpoint: Checkpoint, runtime: Runtime, model: Module, optimizer: 
     runtime.counters.clear()
     runtime.counters.update(counters)
     if runtime.guide is not None and state.get("setting") == _setting(runtime):
-        runtime.guide.recall(measured)
+        runtime.guide.recall([(trace, runtime.policy.recall(kept)) for trace, kept in measured])
 
 
 def _are_counts(counters: dict[str, Any]) -> bool:
@@ -110,8 +108,8 @@ def _require_that_they_fit(checkpoint: Checkpoint, targets: Mapping[str, Tensor]
                             f"must be {tensor.dtype.name}{list(tensor.shape)}")
 
 
-def _plan(checkpoint: Checkpoint, number: int, row: Any) -> tuple[Trace, Plan]:
-    """The trace and the plan of a sequence of calls, and how far its policy had come with it."""
+def _plan(checkpoint: Checkpoint, number: int, row: Any) -> tuple[Trace, Kept]:
+    """The trace of a sequence of calls, and what its policy kept of the plan for it."""
     documents = []
     for kind, read in (("trace", trace_from_json), ("plan", plan_from_json)):
         name = f"{kind}-{number}.json"
@@ -122,6 +120,6 @@ def _plan(checkpoint: Checkpoint, number: int, row: Any) -> tuple[Trace, Plan]:
             raise CorruptFile(checkpoint.path / name, 0, str(error)) from None
     trace, saved = documents
     assert isinstance(trace, Trace) and isinstance(saved, SavedPlan)
-    if type(row) is not dict or type(row.get("round")) is not int or type(row.get("share")) is not float:
-        raise CorruptFile(checkpoint.path / STATE, 0, f"plans[{number}]: expected round and share")
-    return trace, replace(saved.plan, round=row["round"], share=row["share"])
+    if type(row) is not dict or not all(type(value) in (int, float) for value in row.values()):
+        raise CorruptFile(checkpoint.path / STATE, 0, f"plans[{number}]: expected numbers")
+    return trace, Kept(saved.plan, row)

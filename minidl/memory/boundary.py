@@ -72,7 +72,7 @@ class Boundary:
         state = self.state
         assert state.guide is not None
         with state.at_work:
-            if state.guide.offsets:
+            if state.guide.offsets and state.arena.compacts:
                 pack_survivors(state.allocator, survivors)
             else:  # the persistent end will do
                 slide = state.arena.cheapest_slide(state.arena.free_bytes, in_flight)

@@ -15,6 +15,7 @@ from minidl.memory.arena import Arena, Block, between
 from minidl.memory.host_pool import HostPool
 from minidl.memory.storage import IN, OUT, SWAPPING_IN, SWAPPING_OUT, Storage
 from minidl.meta import aligned
+from minidl.placements.placement import Placement
 
 
 def storage_of(block: Block) -> Storage | None:
@@ -25,9 +26,9 @@ def storage_of(block: Block) -> Storage | None:
 class Allocator:
     """Blocks, host copies, and the counters of what was moved (bytes, since the start)."""
 
-    def __init__(self, device: Device, budget_bytes: int, host_bytes: int) -> None:
+    def __init__(self, device: Device, budget_bytes: int, host_bytes: int, placement: Placement | None = None) -> None:
         self.device = device
-        self.arena = Arena(device.usable_bytes(budget_bytes))
+        self.arena = Arena(device.usable_bytes(budget_bytes), placement=placement)
         self.host = HostPool(host_bytes)
         device.attach(self.arena.capacity, host_bytes)
         self._positions = device.positions
@@ -146,8 +147,9 @@ class Allocator:
         origin = storage.block
         assert origin is not None
         self.device.wait_marks(COMPUTE, unite_marks(block.marks, (0, storage.copied_out, storage.copied_in)))
-        self.device.move(block.offset, origin.offset, origin.size)
-        self.moved_bytes += origin.size
+        nbytes = min(origin.size, block.size)  # a placement may have given either more than the storage needs
+        self.device.move(block.offset, origin.offset, nbytes)
+        self.moved_bytes += nbytes
         self.leave_device(storage)
         storage.block = block
 

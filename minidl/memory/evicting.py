@@ -27,13 +27,14 @@ class Evicting:
         self.state = state
 
     # What the policy is told, and what it answers ------------------------------------------------------------
-    def victims(self, need: int, pinned: set[Storage]) -> dict[Storage, Action]:
+    def victims(self, need: int, pinned: set[Storage], *, every: bool = False) -> dict[Storage, Action]:
         """What the policy would evict for an allocation, most expendable first.
 
-        need: bytes; pinned: operands of the call under way, which stay.
+        need: bytes; pinned: operands of the call under way, which stay; every: ask about small tensors, too.
         """
         state = self.state
-        evictable = self._worth_weighing(pinned, need) if state.policy.weighs_recomputation else self.evictable(pinned)
+        selects = state.policy.weighs_recomputation and not every
+        evictable = self._worth_weighing(pinned, need) if selects else self.evictable(pinned)
         host = state.allocator.host
         pressure = Pressure(need, host.capacity, host.capacity - host.used_bytes, state.link_costs)
         ranking = state.policy.victims([self._residency(storage) for storage in evictable.values()], pressure)

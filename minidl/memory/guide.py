@@ -17,7 +17,7 @@ from minidl.memory.storage import Storage, TensorId
 from minidl.memory.switches import Switches
 from minidl.op import Signature
 from minidl.plan.costs import Costs, Limits
-from minidl.plan.plan import AccessKey, Action, Plan, ResidencyKey
+from minidl.plan.plan import NO_PLAN, AccessKey, Action, Plan, Proposal, ResidencyKey
 from minidl.plan.policy import Observation, Policy
 from minidl.plan.static import with_static_times
 from minidl.plan.trace import Trace, typical
@@ -63,16 +63,18 @@ class Entry:
     def __init__(self, steps: list[Step], trace: Trace) -> None:
         self.steps = steps
         self.trace = trace
-        self.plan = Plan()
+        self.proposal = NO_PLAN  # the policy's own notes go with the plan; nobody here reads them
+        self.plan = NO_PLAN.plan
         self.last: Followed | None = None
         self.actions: dict[int, Actions] = {}
         self.prefixes = [0]
         for step in steps:
             self.prefixes.append(hash((self.prefixes[-1], step)))
 
-    def adopt(self, plan: Plan) -> None:
+    def adopt(self, proposal: Proposal) -> None:
         """Follow a plan from the next iteration on."""
-        self.plan = plan
+        self.proposal = proposal
+        self.plan = plan = proposal.plan
         if not plan.evictions and not plan.prefetches:
             self.actions = {}
             return
@@ -106,7 +108,7 @@ class Guide:
         self.measuring = False  # the next iteration is measured if it is like the last one
         self._steps: list[Step] = []
         self._drifts: list[Costs] = []  # what the link has cost in the latest iterations, while that is not as planned
-        self._recalled: list[tuple[Trace, Plan]] = []
+        self._recalled: list[tuple[Trace, Proposal]] = []
         self._measured: dict[int, list[Trace]] = {}  # of sequences that were seen, but not often enough, by their hash
 
     def follow(self, signature: Signature, read: tuple[TensorId, ...], made: tuple[TensorId, ...]) -> Actions | None:
@@ -179,9 +181,9 @@ class Guide:
                     late[tensor_id] = late.get(tensor_id, 0.0) + waited
                 observed = Observation(entry.trace, self.costs, self.limits, seconds, stall_seconds, late,
                                        returns.paged_in_bytes)
-                plan = self.policy.feedback(entry.plan, observed)
-                if plan is not entry.plan:
-                    entry.adopt(plan)
+                proposal = self.policy.feedback(entry.proposal, observed)
+                if proposal is not entry.proposal:
+                    entry.adopt(proposal)
             return
         known = self._find(steps)
         if known is None:
@@ -230,17 +232,17 @@ class Guide:
         self.entries.append(entry)
         return entry
 
-    def recall(self, measured: Sequence[tuple[Trace, Plan]]) -> None:
+    def recall(self, measured: Sequence[tuple[Trace, Proposal]]) -> None:
         """Traces and plans of an earlier run with the same policy, costs and limits: what proves to be one of these
         sequences when it has run once is neither measured nor planned again."""
         self._recalled = list(measured)
 
     def _recollect(self, steps: list[Step], trace: Trace) -> Entry | None:
-        for number, (known, plan) in enumerate(self._recalled):
+        for number, (known, proposal) in enumerate(self._recalled):
             if known.same_calls(trace):
                 del self._recalled[number]
                 entry = Entry(steps, known)
-                entry.adopt(plan)
+                entry.adopt(proposal)
                 self.entries.append(entry)
                 return entry
         return None

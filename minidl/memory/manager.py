@@ -32,6 +32,7 @@ from minidl.memory.switches import Switches
 from minidl.memory.tracker import Tracker
 from minidl.meta import Algorithm
 from minidl.op import Attrs, Signature
+from minidl.placements.placement import Placement
 from minidl.plan.policy import Policy
 
 
@@ -39,48 +40,80 @@ class Memory(Protocol):
     """What the executor asks of memory: of a Manager, or of a Ledger, which only counts."""
 
     @property
-    def tracker(self) -> Tracker: ...
+    def tracker(self) -> Tracker:
+        """Numbers calls and accesses."""
+        ...
 
     @property
-    def prefetches(self) -> Sized: ...
+    def prefetches(self) -> Sized:
+        """Swap-ins that are due; usually none."""
+        ...
 
     @property
-    def guide(self) -> Guide | None: ...
+    def guide(self) -> Guide | None:
+        """Follows a plan; None where none is made."""
+        ...
 
-    def prefetch(self) -> None: ...
+    def prefetch(self) -> None:
+        """Start the swap-ins that are due, as far as there is room."""
+        ...
 
-    def make_resident(self, inputs: Sequence[Storage], op_name: str) -> None: ...
+    def make_resident(self, inputs: Sequence[Storage], op_name: str) -> None:
+        """Bring every input's bytes to the device. Raises OutOfMemory, Unrecoverable."""
+        ...
 
     def carry_out(self, signature: Signature, attrs: Attrs, inputs: Sequence[Storage], outputs: Sequence[Storage],
-                  given: int, saved: Sequence[int], timed: Callable[[float], None]) -> Algorithm: ...
+                  given: int, saved: Sequence[int], timed: Callable[[float], None]) -> Algorithm:
+        """Place a call's outputs and launch it; returns the algorithm that runs. Raises OutOfMemory."""
+        ...
 
-    def before_write(self, targets: Iterable[Storage]) -> None: ...
+    def before_write(self, targets: Iterable[Storage]) -> None:
+        """Prepare for a call that writes these in place."""
+        ...
 
-    def after_write(self, targets: Iterable[Storage], number: int) -> None: ...
+    def after_write(self, targets: Iterable[Storage], number: int) -> None:
+        """Call ``number`` has written these in place."""
+        ...
 
-    def call_off(self) -> None: ...
+    def call_off(self) -> None:
+        """The call that was prepared for will not be made."""
+        ...
 
-    def act(self, actions: Actions, operands: Iterable[Storage]) -> None: ...
+    def act(self, actions: Actions, operands: Iterable[Storage]) -> None:
+        """Do what the plan says after a call."""
+        ...
 
-    def place_leaf(self, storage: Storage) -> None: ...
+    def place_leaf(self, storage: Storage) -> None:
+        """Give a new leaf uninitialised bytes. Raises OutOfMemory."""
+        ...
 
-    def replay(self, target: Storage) -> None: ...
+    def replay(self, target: Storage) -> None:
+        """Compute a dropped storage again. Raises Unrecoverable, OutOfMemory."""
+        ...
 
-    def returns(self) -> Returns: ...
+    def returns(self) -> Returns:
+        """How what had left the device in this iteration came back."""
+        ...
 
-    def deallocate(self, storage: Storage, *, record_gone: bool = False) -> None: ...
+    def deallocate(self, storage: Storage, *, record_gone: bool = False) -> None:
+        """Free bytes that nobody can ask for any more."""
+        ...
 
-    def end_iteration(self, *, failed: bool = False) -> None: ...
+    def end_iteration(self, *, failed: bool = False) -> None:
+        """Make survivors real and cut their lineage."""
+        ...
 
-    def check(self) -> None: ...
+    def check(self) -> None:
+        """Raises AssertionError if an invariant does not hold."""
+        ...
 
 
 class Manager:
     """Memory of one device under one policy. Its methods are those of its actors, bound here."""
 
     def __init__(self, device: Device, policy: Policy, tracker: Tracker, budget_bytes: int, host_bytes: int,
-                 switches: Switches) -> None:
-        self.state = state = State(device, policy, tracker, budget_bytes, host_bytes, switches)
+                 switches: Switches, placement: Placement | None = None) -> None:
+        self.state = state = State(device, policy, tracker, budget_bytes, host_bytes, switches, placement)
         self.freeing = freeing = Freeing(state)
         self.evicting = evicting = Evicting(state)
         self.room = room = Room(state, evicting)

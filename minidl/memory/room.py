@@ -98,8 +98,14 @@ class Room:
                     del willing[storage]
         if arena.free_bytes < need:
             raise self._out_of_memory(need, pinned, op_name)
-        if arena.largest_free < need:
+        if not arena.fits(need):
             self._make_one_piece(need, willing)
+        if not arena.fits(need) and state.policy.moves_tensors:  # nothing may be slid: all that is in the way goes
+            while self._reclaim_one():
+                pass
+            self._make_one_piece(need, self.evicting.victims(need, pinned, every=True))
+        if not arena.fits(need):
+            raise self._out_of_memory(need, pinned, op_name)
 
     def slide_for(self, nbytes: int, gain_seconds: float) -> bool:
         """Slide blocks together for a workspace, if that takes less time than the workspace saves."""
@@ -152,19 +158,21 @@ class Room:
 
         slide = self._slide(need)
         window = state.arena.cheapest_window(need, seconds_to_evict) if willing else None
-        if window is not None and window[0] < device.move_seconds(_owned_bytes(*slide)):
+        if window is not None and (slide is None or window[0] < device.move_seconds(_owned_bytes(*slide))):
             storages = [storage_of(block) for block in window[1]]
             # Not every one may go (the host may be full); the slide remains.
             if all(storage is None or self.evicting.evict(storage, willing[storage]) for storage in storages):
                 return
             slide = self._slide(need)
-        state.allocator.slide(*slide)
+        if slide is not None:
+            state.allocator.slide(*slide)
 
-    def _slide(self, need: int) -> tuple[Block, Block]:
-        """The cheapest range to slide; only if there is no other, one with blocks that are being copied."""
+    def _slide(self, need: int) -> tuple[Block, Block] | None:
+        """The cheapest range to slide; only if there is no other, one with blocks that are being copied. None only
+        under a placement that does not compact: enough is free, and everything can be moved."""
         arena = self.state.arena
         slide = arena.cheapest_slide(need, in_flight) or arena.cheapest_slide(need)
-        assert slide is not None  # enough is free, and everything can be moved
+        assert slide is not None or not arena.compacts
         return slide
 
     def _out_of_memory(self, need: int, pinned: set[Storage], op_name: str, *, alone: bool = False) -> OutOfMemory:
@@ -175,9 +183,15 @@ class Room:
         text = (f"{op_name}: need {format_bytes(need)} beside {format_bytes(in_use)} in use by it; "
                 f"{format_bytes(arena.free_bytes)} of {format_bytes(arena.capacity)} free, "
                 f"{resident} tensors resident")
+        wasted = sum(s.block.size - aligned(s.nbytes) for s in pinned if s.block is not None)
+        scattered = not arena.compacts and not alone and arena.free_bytes + wasted >= need
         moves = state.policy.moves_tensors
-        host_full = moves and (bool(resident and not alone) or host.used_bytes + need > host.capacity)
-        if not moves:
+        host_full = moves and not scattered and (bool(resident and not alone)
+                                                 or host.used_bytes + need > host.capacity)
+        if scattered:
+            text += (f"; fragmentation: the largest free block has {format_bytes(arena.largest_free)}, what is in use "
+                     f"takes {format_bytes(wasted)} more than it asked for, and nothing may be moved")
+        elif not moves:
             text += f"; policy {state.policy.name!r} evicts nothing"
         elif host_full:
             text += f"; host memory is full ({format_bytes(host.used_bytes)} of {format_bytes(host.capacity)})"

@@ -17,6 +17,7 @@ from minidl.memory.guide import Guide
 from minidl.memory.storage import IN, OUT, RECOMPUTE, Storage
 from minidl.memory.switches import Switches
 from minidl.memory.tracker import Tracker
+from minidl.placements.placement import Placement
 from minidl.plan.costs import Limits
 from minidl.plan.policy import Policy
 
@@ -58,12 +59,12 @@ class State:
     """
 
     def __init__(self, device: Device, policy: Policy, tracker: Tracker, budget_bytes: int, host_bytes: int,
-                 switches: Switches) -> None:
+                 switches: Switches, placement: Placement | None = None) -> None:
         self.device = device
         self.policy = policy
         self.tracker = tracker
         self.switches = switches
-        self.allocator = Allocator(device, budget_bytes, host_bytes)
+        self.allocator = Allocator(device, budget_bytes, host_bytes, placement)
         self.arena = self.allocator.arena
         self.link_costs = device.profile.link_costs
         self.guide: Guide | None = None

@@ -147,6 +147,7 @@ class Storage:
 
     @property
     def timestamp(self) -> float:
+        """When its last access began, in seconds on this iteration's stall-free timeline (Listing 1)."""
         return self.memory.tracker.time_of(self.last_access)
 
     @property
@@ -156,6 +157,7 @@ class Storage:
 
     @property
     def operation_name(self) -> str:
+        """The operation that made it; "" of a leaf (Listing 1)."""
         return self.call.op.name if self.call is not None else ""
 
     def __del__(self) -> None:

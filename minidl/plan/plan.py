@@ -3,8 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import Enum
-from math import inf
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from minidl.plan.trace import TensorId
 
@@ -36,18 +35,35 @@ class Plan:
     offsets      residency -> the address of its bytes. Those that have none, and all when the program or the sizes
                  differ from the plan, are placed as they come.
     predicted_seconds   length of an iteration under this plan, if the policy knows.
-    share        of the device's budget that it was made for.
-    round        how many plans came before it; best and best_seconds are the one that was fastest when it was tried.
     """
 
     evictions: Mapping[AccessKey, Action] = field(default_factory=dict)
     prefetches: Mapping[AccessKey, tuple[TensorId, ...]] = field(default_factory=dict)
     offsets: Mapping[ResidencyKey, int] = field(default_factory=dict)
     predicted_seconds: float | None = None
-    round: int = 0
-    share: float = 1.0
-    best: "Plan | None" = None
-    best_seconds: float = inf
 
 
 EMPTY_PLAN = Plan()
+
+
+@dataclass(frozen=True)
+class Proposal:
+    """A plan to follow, and beside it what its policy wants to know again when it is told how the plan did.
+
+    The engine follows the plan and hands the notes back with it; it never looks into them. They are None where there
+    is nothing to correct.
+    """
+
+    plan: Plan = EMPTY_PLAN
+    notes: Any = None
+
+
+NO_PLAN = Proposal()
+
+
+@dataclass(frozen=True)
+class Kept:
+    """What outlives the run of a proposal: a plan, and what its policy needs to go on from there, as named numbers."""
+
+    plan: Plan
+    numbers: Mapping[str, float] = field(default_factory=dict)

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
 from minidl.plan.costs import Costs, Limits
-from minidl.plan.plan import EMPTY_PLAN, Eviction, Plan
+from minidl.plan.plan import NO_PLAN, Eviction, Kept, Proposal
 from minidl.plan.trace import TensorId, Trace
 
 
@@ -61,7 +61,7 @@ class Observation:
 
 
 class Policy(Protocol):
-    """Decides what leaves the device. Pure: it sees immutable facts and returns data.
+    """Decides what leaves the device. Pure: it sees immutable facts, returns data, and remembers nothing itself.
 
     ``moves_tensors`` False means that nothing may be evicted at all: an allocation that fails is the end.
     ``weighs_recomputation`` False spares the engine from finding out each Residency's recompute_seconds.
@@ -73,30 +73,51 @@ class Policy(Protocol):
     weighs_recomputation: bool
     plans: bool
 
-    def plan(self, trace: Trace, costs: Costs, limits: Limits) -> Plan:
+    def plan(self, trace: Trace, costs: Costs, limits: Limits) -> Proposal:
         """A plan for the iterations after the measured one."""
         ...
 
     def victims(self, resident: Sequence[Residency], pressure: Pressure) -> Sequence[Eviction]:
-        """Passive mode: what to evict for an allocation, most expendable first. The engine takes as many as it needs;
-        one that is not listed stays. What cannot leave in the way that is asked for leaves in the other."""
+        """Passive mode: what to evict for an allocation, most expendable first.
+
+        The engine takes as many as it needs. A tensor that is not listed stays. One that cannot be swapped out is
+        dropped, and one that cannot be dropped is swapped out, whichever was asked for.
+        """
         ...
 
-    def feedback(self, plan: Plan, observed: Observation) -> Plan:
-        """The plan corrected by what was seen; the same object if there is nothing to correct."""
+    def feedback(self, proposal: Proposal, observed: Observation) -> Proposal:
+        """The proposal corrected by what was seen; the same object if there is nothing to correct."""
+        ...
+
+    def keep(self, proposal: Proposal) -> Kept:
+        """What a checkpoint holds of a proposal: the plan that a later run is to begin with."""
+        ...
+
+    def recall(self, kept: Kept) -> Proposal:
+        """The proposal with which a later run goes on, under the same costs and limits."""
         ...
 
 
 class OnDemand:
-    """A base for policies that plan nothing."""
+    """A base for policies: one that plans nothing, corrects nothing, and keeps the plan alone."""
 
     name = ""
     moves_tensors = True
     weighs_recomputation = False
     plans = False
 
-    def plan(self, trace: Trace, costs: Costs, limits: Limits) -> Plan:
-        return EMPTY_PLAN
+    def plan(self, trace: Trace, costs: Costs, limits: Limits) -> Proposal:
+        """No plan."""
+        return NO_PLAN
 
-    def feedback(self, plan: Plan, observed: Observation) -> Plan:
-        return plan
+    def feedback(self, proposal: Proposal, observed: Observation) -> Proposal:
+        """The same proposal."""
+        return proposal
+
+    def keep(self, proposal: Proposal) -> Kept:
+        """The plan without the notes."""
+        return Kept(proposal.plan)
+
+    def recall(self, kept: Kept) -> Proposal:
+        """The plan as it was, to be followed and not corrected."""
+        return Proposal(kept.plan)

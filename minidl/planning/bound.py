@@ -23,8 +23,8 @@ import numpy as np
 
 from minidl.plan.costs import Costs
 from minidl.plan.trace import Trace
+from minidl.planning.linear_program import LinearProgram, Term
 from minidl.planning.problem import Problem, problem
-from minidl.policies.exact.program import Program, Term
 
 INSTANTS = 40
 
@@ -61,7 +61,7 @@ class _Relaxation:
         self.starts = np.concatenate([[0.0], np.cumsum(self.call_seconds)])
         self.instants = self._instants(instants)
         count = len(self.instants)
-        self.program = Program()
+        self.program = LinearProgram()
         self.memory: list[list[Term]] = [[] for _ in range(count)]
         self.out: list[list[Term]] = [[] for _ in range(count + 1)]  # seconds of the link, per interval
         self.into: list[list[Term]] = [[] for _ in range(count + 1)]
@@ -205,6 +205,7 @@ class _Relaxation:
                          high=1.0 - (before + self._operands(call)) / self.budget)
 
     def solve(self) -> Bound:
+        """The least time over all fractions."""
         unmanaged = float(self.starts[-1])
         solution = self.program.solve()
         if solution.values is None:

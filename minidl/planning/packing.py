@@ -12,10 +12,10 @@ still does not fit gets no address. Knows steps and sizes only.
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 from numba import njit
+
+from minidl.planning.problem import Array
 
 NO_ADDRESS = -1
 ATTEMPTS = 6   # first orders to begin with
@@ -24,8 +24,8 @@ FOR_WORKSPACES = 500  # the same, when all tensors have a place already
 SMALL = 1e-4  # of the room: smaller residencies are too many for what they hold, and get no address
 
 
-def addresses(notes: np.ndarray, steps: int, size: np.ndarray, *, born_before: np.ndarray, outlives: np.ndarray,
-              room: int, tries: int = TRIES) -> tuple[np.ndarray, int]:
+def addresses(notes: Array, steps: int, size: Array, *, born_before: Array, outlives: Array,
+              room: int, tries: int = TRIES) -> tuple[Array, int]:
     """(offset of each residency in the strip, or NO_ADDRESS; bytes that found no place).
 
     notes: [residencies, 4] of ``schedule.simulate``; size: of each tensor and, after them, each workspace, in bytes;
@@ -57,7 +57,7 @@ def addresses(notes: np.ndarray, steps: int, size: np.ndarray, *, born_before: n
     return offsets, over
 
 
-def _homeless(notes: np.ndarray, tensors: int, offsets: np.ndarray, size: np.ndarray, room: int) -> np.ndarray:
+def _homeless(notes: Array, tensors: int, offsets: Array, size: Array, room: int) -> Array:
     """Which workspaces find no hole between the tensors that lie somewhere while their call runs."""
     result = np.zeros(len(notes), np.bool_)
     lies = np.nonzero((notes[:, 0] < tensors) & (offsets >= 0))[0]
@@ -72,8 +72,8 @@ def _homeless(notes: np.ndarray, tensors: int, offsets: np.ndarray, size: np.nda
     return result
 
 
-def _addresses(notes: np.ndarray, steps: int, size: np.ndarray, born_before: np.ndarray, outlives: np.ndarray,
-               room: int, tries: int) -> tuple[np.ndarray, int]:
+def _addresses(notes: Array, steps: int, size: Array, born_before: Array, outlives: Array,
+               room: int, tries: int) -> tuple[Array, int]:
     count = len(notes)
     tensor = np.where(notes[:, 0] < 0, -1 - notes[:, 0], notes[:, 0])
     first, last = notes[:, 1], np.where(notes[:, 2] < 0, steps - 1, notes[:, 2])
@@ -107,7 +107,7 @@ def _addresses(notes: np.ndarray, steps: int, size: np.ndarray, born_before: np.
     return offsets[head], int(least)
 
 
-def _most_live(first: np.ndarray, last: np.ndarray, size: np.ndarray, steps: int) -> int:
+def _most_live(first: Array, last: Array, size: Array, steps: int) -> int:
     change = np.zeros(steps + 1, np.int64)
     np.add.at(change, first, size)
     np.add.at(change, last + 1, -size)
@@ -115,7 +115,7 @@ def _most_live(first: np.ndarray, last: np.ndarray, size: np.ndarray, steps: int
 
 
 @njit(cache=True)
-def _lowest_fit(first, last, size, order, offset):
+def _lowest_fit(first: Array, last: Array, size: Array, order: Array, offset: Array) -> int:
     """Place all in this order; the height."""
     count = len(order)
     by_offset = np.zeros(count, np.int64)  # what has been placed, lowest first
@@ -140,14 +140,14 @@ def _lowest_fit(first, last, size, order, offset):
 
 
 @njit(cache=True)
-def _pack(first: Any, last: Any, size: Any, order: Any, room: int, tries: int, seed: int) -> Any:
+def _pack(first: Array, last: Array, size: Array, order: Array, room: int, tries: int, seed: int) -> tuple[Array, int]:
     """(offsets, bytes of the rectangles above the room), the best that was found from one first order."""
     np.random.seed(seed)
     count = len(order)
     offset = np.zeros(count, np.int64)
     best = np.zeros(count, np.int64)
     trial = order.copy()
-    least = np.int64(1) << 62
+    least = 1 << 62
     for n in range(tries + 1):
         if n:
             trial[:] = order

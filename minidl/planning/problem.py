@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Any
+from typing import NamedTuple, TypeAlias
 
 import numpy as np
 
@@ -11,51 +10,53 @@ from minidl.meta import aligned
 from minidl.plan.costs import Costs
 from minidl.plan.trace import TensorId, Trace, TraceCall
 
+KEEP, SWAP, DROP = 0, 1, 2  # the mode of a gap
 NEVER = 1 << 30
 WORTH_MOVING = 1e-4  # of all that is live at once: smaller tensors stay, they are too many for what they hold
 
+Array: TypeAlias = np.ndarray
 
-@dataclass(frozen=True)
-class Problem:
+
+class Problem(NamedTuple):
     """A trace as arrays: calls 0..K-1, tensors 0..T-1 (``ids`` names them), gaps 0..G-1 in order of ``gap_call``.
 
     Lists of variable length are a pointer array of K + 1 entries and a flat array: inputs, outputs, frees, donations
     that a call may make, its algorithms (fastest first; the last needs least workspace), and the gaps that begin with
     it. A gap lies between the calls ``gap_call`` and ``gap_next`` that access ``gap_tensor`` one after the other.
+
+    size                     per tensor: bytes on the device
+    produced                 per tensor: the call that makes it, or -1 if it was there before the iteration
+    out_seconds, in_seconds  per tensor: what a copy takes each way
+    can_drop                 per gap: whether its tensor can be made again at its end
+    seconds                  of the iteration, were every call to take its fastest algorithm and nothing to move
     """
 
-    ids: tuple[TensorId, ...]
-    in_ptr: np.ndarray
-    in_idx: np.ndarray
-    out_ptr: np.ndarray
-    out_idx: np.ndarray
-    free_ptr: np.ndarray
-    free_idx: np.ndarray
-    may_ptr: np.ndarray
-    may_out: np.ndarray
-    may_in: np.ndarray
-    algorithm_ptr: np.ndarray
-    algorithm_seconds: np.ndarray
-    algorithm_bytes: np.ndarray
-    size: np.ndarray
-    produced: np.ndarray
-    gap_ptr: np.ndarray
-    gap_tensor: np.ndarray
-    out_seconds: np.ndarray
-    in_seconds: np.ndarray
-    gap_call: np.ndarray
-    gap_next: np.ndarray
-    can_drop: np.ndarray
+    ids: Array
+    in_ptr: Array
+    in_idx: Array
+    out_ptr: Array
+    out_idx: Array
+    free_ptr: Array
+    free_idx: Array
+    may_ptr: Array
+    may_out: Array
+    may_in: Array
+    algorithm_ptr: Array
+    algorithm_seconds: Array
+    algorithm_bytes: Array
+    size: Array
+    produced: Array
+    gap_ptr: Array
+    gap_tensor: Array
+    out_seconds: Array
+    in_seconds: Array
+    gap_call: Array
+    gap_next: Array
+    can_drop: Array
     seconds: float
 
-    def arrays(self) -> tuple[Any, ...]:
-        """The arguments of ``simulate`` that describe the trace, in order."""
-        return (self.in_ptr, self.in_idx, self.out_ptr, self.out_idx, self.free_ptr, self.free_idx, self.may_ptr,
-                self.may_out, self.may_in, self.algorithm_ptr, self.algorithm_seconds, self.algorithm_bytes, self.size,
-                self.produced, self.gap_ptr, self.gap_tensor, self.out_seconds, self.in_seconds)
 
-
-def _flat(lists: list[list[int]]) -> tuple[np.ndarray, np.ndarray]:
+def _flat(lists: list[list[int]]) -> tuple[Array, Array]:
     pointers = np.zeros(len(lists) + 1, np.int64)
     pointers[1:] = np.cumsum([len(entries) for entries in lists])
     return pointers, np.array([entry for entries in lists for entry in entries], np.int64)
@@ -102,17 +103,17 @@ def problem(trace: Trace, costs: Costs) -> Problem:
     algorithms = [_algorithms(call) for call in calls]
     algorithm_ptr, _ = _flat([[0] * len(a) for a in algorithms])
     return Problem(
-        ids, in_ptr, in_idx, out_ptr, out_idx, free_ptr, free_idx,
+        np.array(ids, np.int64), in_ptr, in_idx, out_ptr, out_idx, free_ptr, free_idx,
         may_ptr, may_out, may_in, algorithm_ptr, np.array([s for a in algorithms for s, _ in a]),
         np.array([w for a in algorithms for _, w in a], np.int64), size, produced, gap_ptr, gap_tensor,
         costs.latency_seconds + size * costs.out_seconds_per_byte,
         costs.latency_seconds + size * costs.in_seconds_per_byte,
         np.array([a for a, _, _ in gaps], np.int64), np.array([b for _, b, _ in gaps], np.int64),
-        np.array([b <= latest[n] for _, b, n in gaps], np.bool_), sum(a[0][0] for a in algorithms))
+        np.array([b <= latest[n] for _, b, n in gaps], np.bool_), float(sum(a[0][0] for a in algorithms)))
 
 
-def _latest_replay(trace: Trace, number: dict[TensorId, int], produced: np.ndarray,
-                   last_write: np.ndarray) -> np.ndarray:
+def _latest_replay(trace: Trace, number: dict[TensorId, int], produced: Array,
+                   last_write: Array) -> Array:
     """The last call before which each tensor's value could be made again; -1: never.
 
     A leaf that is written in place ends the replays that read it before.
@@ -133,5 +134,3 @@ def _latest_replay(trace: Trace, number: dict[TensorId, int], produced: np.ndarr
                     limit = min(limit, int(latest[s]))
             latest[n] = limit
     return latest
-
-

@@ -25,6 +25,7 @@ class Weighing(OnDemand):
     weighs_recomputation = True
 
     def victims(self, resident: Sequence[Residency], pressure: Pressure) -> Sequence[Eviction]:
+        """All of them, the least price by bytes and staleness first, each in the cheaper way."""
         costs, free = pressure.costs, pressure.host_free_bytes
         scarcity = pressure.host_bytes / free if free else inf
         ranked = []

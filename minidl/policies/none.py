@@ -13,4 +13,5 @@ class NoPolicy(OnDemand):
     moves_tensors = False
 
     def victims(self, resident: Sequence[Residency], pressure: Pressure) -> Sequence[Eviction]:
+        """Nothing."""
         return ()

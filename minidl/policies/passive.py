@@ -27,4 +27,5 @@ class Passive(OnDemand):
     name = "passive"
 
     def victims(self, resident: Sequence[Residency], pressure: Pressure) -> Sequence[Eviction]:
+        """Swap all of them, from the front of the access list."""
         return [Eviction(r.tensor_id, Action.SWAP_OUT) for r in front_of_access_list(resident, pressure.nbytes)]

@@ -14,6 +14,7 @@ class Recompute(OnDemand):
     weighs_recomputation = True
 
     def victims(self, resident: Sequence[Residency], pressure: Pressure) -> Sequence[Eviction]:
+        """Drop what can be made again, from the front of the access list; then swap the rest."""
         ordered = front_of_access_list(resident, pressure.nbytes)
         dropped = [Eviction(r.tensor_id, Action.DROP) for r in ordered if r.recompute_seconds is not None]
         return dropped + [Eviction(r.tensor_id, Action.SWAP_OUT) for r in ordered if r.recompute_seconds is None]

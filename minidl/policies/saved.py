@@ -1,37 +1,28 @@
 """A plan from a file, followed as it is: nothing is searched and nothing corrected.
 
-The first sequence of calls that is planned must be the one that the plan was made for. Later ones that it does not fit
-(validation, say) run in passive mode.
+Sequences of calls that it does not fit (validation, say) run in passive mode. Whether the sequence that is planned
+first is the one that the plan was made for is asked by who has read the file: ``misfit`` says what differs.
 """
 
-from minidl.errors import UserError
 from minidl.plan.costs import Costs, Limits
 from minidl.plan.formats import SavedPlan
-from minidl.plan.plan import EMPTY_PLAN, Action, Plan
+from minidl.plan.plan import NO_PLAN, Action, Plan, Proposal
 from minidl.plan.trace import TensorId, Trace
 from minidl.policies.passive import Passive
 
 
 class Saved(Passive):
-    """Follows one plan; ``source`` names it in errors."""
+    """Follows one plan, wherever it fits."""
 
     name = "saved"
     plans = True
 
-    def __init__(self, saved: SavedPlan, source: str) -> None:
+    def __init__(self, saved: SavedPlan) -> None:
         self.saved = saved
-        self.source = source
-        self._followed = False
 
-    def plan(self, trace: Trace, costs: Costs, limits: Limits) -> Plan:
-        """Raises UserError, saying what differs, if the first trace is not that of the plan."""
-        difference = misfit(self.saved, trace)
-        if difference is None:
-            self._followed = True
-            return self.saved.plan
-        if not self._followed:
-            raise UserError(f"{self.source} holds a plan for another iteration: {difference}")
-        return EMPTY_PLAN
+    def plan(self, trace: Trace, costs: Costs, limits: Limits) -> Proposal:
+        """The plan of the file if the trace is that of the plan, or none."""
+        return Proposal(self.saved.plan) if misfit(self.saved, trace) is None else NO_PLAN
 
 
 def misfit(saved: SavedPlan, trace: Trace) -> str | None:

@@ -299,7 +299,7 @@ def test_the_plan_is_followed_again_after_one_iteration_without_being_made_again
         for _ in range(5):
             trainer.step(None)
         saved, = [entry for entry in runtime.guide.entries if entry.plan.evictions]
-        best = saved.plan.best or saved.plan
+        best = runtime.policy.keep(saved.proposal).plan
         path = save(runtime, trainer, tmp_path)
     with Runtime("cpu:virtual", **settings) as runtime:
         trainer = small_training(runtime)

@@ -177,13 +177,13 @@ class Noting:
 
     def plan(self, trace, costs, limits):
         self.planned.append((trace, costs))
-        return minidl.plan.plan.EMPTY_PLAN
+        return minidl.plan.plan.NO_PLAN
 
     def victims(self, resident, nbytes):
         return []
 
-    def feedback(self, plan, observed):
-        return plan
+    def feedback(self, proposal, observed):
+        return proposal
 
 
 @pytest.mark.parametrize(("device", "iterations"), [("cpu:virtual", 2), ("cpu", 4)])
@@ -219,11 +219,12 @@ def test_a_plan_is_judged_when_all_of_its_iteration_has_happened(slow_neg):
         def plan(self, trace, costs, limits):
             super().plan(trace, costs, limits)
             first = trace.accesses[0]
-            return minidl.plan.plan.Plan({(first.tensor_id, 1): minidl.plan.plan.Action.SWAP_OUT})
+            plan = minidl.plan.plan.Plan({(first.tensor_id, 1): minidl.plan.plan.Action.SWAP_OUT})
+            return minidl.plan.plan.Proposal(plan)
 
-        def feedback(self, plan, observed):
+        def feedback(self, proposal, observed):
             seen.append(observed.seconds)
-            return plan
+            return proposal
 
     with minidl.Runtime("cpu", memory_budget="1MiB", host_memory="1MiB", policy=Judging()) as runtime:
         for _ in range(7):

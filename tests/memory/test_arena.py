@@ -252,19 +252,19 @@ def _split_free(arena: Arena) -> None:
 
 
 CORRUPTIONS: dict[str, tuple[Callable[[Arena], object], str]] = {
-    "gap": (lambda a: setattr(a._first.next, "offset", 3 * UNIT), "its left neighbour ends at"),
-    "overlap": (lambda a: setattr(a._first, "size", 3 * UNIT), "its left neighbour ends at"),
-    "not from 0": (lambda a: setattr(a._first, "offset", UNIT), "its left neighbour ends at 0"),
-    "back link": (lambda a: setattr(a._first.next.next, "previous", a._first), "on its left"),
+    "gap": (lambda a: setattr(a._tiling.first.next, "offset", 3 * UNIT), "its left neighbour ends at"),
+    "overlap": (lambda a: setattr(a._tiling.first, "size", 3 * UNIT), "its left neighbour ends at"),
+    "not from 0": (lambda a: setattr(a._tiling.first, "offset", UNIT), "its left neighbour ends at 0"),
+    "back link": (lambda a: setattr(a._tiling.first.next.next, "previous", a._tiling.first), "on its left"),
     "short": (lambda a: setattr(a._free_at[5 * UNIT], "size", UNIT), "blocks end at"),
-    "odd size": (lambda a: setattr(a._first, "size", UNIT + 1), "no multiple of 16"),
-    "empty block": (lambda a: setattr(a._first, "size", 0), "no multiple of 16"),
+    "odd size": (lambda a: setattr(a._tiling.first, "size", UNIT + 1), "no multiple of 16"),
+    "empty block": (lambda a: setattr(a._tiling.first, "size", 0), "no multiple of 16"),
     "two free blocks touch": (_split_free, "are both free and touch"),
-    "owner gone": (lambda a: setattr(a._first, "owner", None), "are both free and touch|the index holds"),
+    "owner gone": (lambda a: setattr(a._tiling.first, "owner", None), "are both free and touch|the index holds"),
     "index order": (_swap_index, "the index holds"),
     "index lost": (_forget_index, "the index holds"),
     "index key": (lambda a: a._keys.append(1 << 40), "the index holds"),
-    "index of an owned block": (lambda a: a._free_at.update({0: a._first}), "the index holds"),
+    "index of an owned block": (lambda a: a._free_at.update({0: a._tiling.first}), "the index holds"),
     "used": (lambda a: setattr(a, "used_bytes", a.used_bytes - UNIT), "bytes are used"),
     "peak": (lambda a: setattr(a, "peak_bytes", 0), "bytes are used"),
 }

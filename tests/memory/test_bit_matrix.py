@@ -109,8 +109,7 @@ def check(name: str, policy: str, percent: int, optimizer: str, device: str) -> 
 
 @pytest.fixture(autouse=True)
 def short_searches(monkeypatch):
-    for work in ("WORK", "FIRST_WORK"):
-        monkeypatch.setattr(auto, work, 2e5)
+    monkeypatch.setattr(auto, "FIRST_WORK", 2e5)
 
 
 @pytest.mark.default(cell=FEW[:4])

@@ -11,7 +11,7 @@ from minidl.memory.storage import IN, RECOMPUTE
 from minidl.memory.switches import ALL_ON, Switches
 from minidl.meta import Algorithm
 from minidl.plan.costs import Costs, Limits
-from minidl.plan.plan import Plan
+from minidl.plan.plan import NO_PLAN, Proposal
 from minidl.plan.policy import Observation
 from minidl.plan.static import with_static_times
 from minidl.plan.trace import Trace, TraceCall
@@ -99,13 +99,13 @@ class Watching(Passive):
         self.traces: list[Trace] = []
         self.corrections = 0
 
-    def plan(self, trace: Trace, costs: Costs, limits: Limits) -> Plan:
+    def plan(self, trace: Trace, costs: Costs, limits: Limits) -> Proposal:
         self.traces.append(trace)
-        return Plan()
+        return NO_PLAN
 
-    def feedback(self, plan: Plan, observed: Observation) -> Plan:
+    def feedback(self, proposal: Proposal, observed: Observation) -> Proposal:
         self.corrections += 1
-        return plan
+        return proposal
 
 
 @pytest.mark.parametrize(("switches", "corrections"), [(ALL_ON, 2), (OFF["feedback"], 0)])

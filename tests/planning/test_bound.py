@@ -10,8 +10,8 @@ from random_programs import programs
 from minidl.plan.costs import Costs
 from minidl.planning.bound import bound
 from minidl.planning.problem import problem
-from minidl.policies.exact.order import Layout
-from minidl.policies.exact.solver import best
+from minidl.policies.exact.execution_order import ExecutionOrder
+from minidl.policies.exact.formulation import best
 from minidl.testing.steps import unmanaged_trace
 
 
@@ -62,7 +62,7 @@ def test_an_operation_that_does_not_fit_has_no_bound():
 def test_the_bound_never_exceeds_the_optimum_and_more_instants_raise_it():
     told = []
     for program, trace, costs in programs(30):
-        optimum = best(Layout.of(problem(trace, costs)), program.budget, seconds=60.0)
+        optimum = best(ExecutionOrder.of(problem(trace, costs)), program.budget, seconds=60.0)
         shares = [bound(trace, costs, program.budget, instants=n).seconds / optimum.seconds for n in (1, 3, 30)]
         assert max(shares) <= 1 + 1e-6 and shares[-1] >= shares[0] - 1e-6
         told.append((optimum.seconds - trace.seconds, shares[-1] * optimum.seconds - trace.seconds))

@@ -15,23 +15,25 @@ from random_programs import UNLIMITED, programs
 from minidl.errors import UserError
 from minidl.meta import Algorithm
 from minidl.plan.costs import Costs, Limits
-from minidl.plan.plan import EMPTY_PLAN, Action
+from minidl.plan.plan import NO_PLAN, Action, Proposal
 from minidl.plan.policy import Observation
 from minidl.plan.trace import Trace
-from minidl.planning.problem import problem
-from minidl.planning.schedule import DROP, KEEP, SWAP, simulate
+from minidl.planning.modes import modes_of
+from minidl.planning.problem import DROP, KEEP, SWAP, problem
+from minidl.planning.schedule import NO_NOTES, simulate
+from minidl.planning.timing import Room
 from minidl.policies.auto import policy as auto
-from minidl.policies.auto.policy import Auto, modes_of
-from minidl.policies.exact.order import Layout
+from minidl.policies.auto.policy import Auto
+from minidl.policies.exact.execution_order import ExecutionOrder
+from minidl.policies.exact.formulation import best
 from minidl.policies.exact.policy import Exact
-from minidl.policies.exact.solver import best
 
 FREE_OUT = Costs(1e-18, 1e-9, 0.0)  # copies out take no time, copies in 1 ms a unit (and 5%)
 
 
 def optimum(trace, units, costs):
     """The best choice for a budget in units."""
-    return best(Layout.of(problem(trace, costs)), round(units * UNIT), seconds=60.0)
+    return best(ExecutionOrder.of(problem(trace, costs)), round(units * UNIT), seconds=60.0)
 
 
 def there_and_back(middle_seconds, *, size=4):
@@ -101,15 +103,15 @@ def test_a_chain_is_planned_at_its_known_optimum(layers, slots):
     """
     seconds = layers * 3 + 0.5 + layers - slots - 1
     budget = (slots + 3.2) * UNIT
-    found = best(Layout.of(problem(chain(layers), NO_LINK)), round(budget), seconds=60.0)
+    found = best(ExecutionOrder.of(problem(chain(layers), NO_LINK)), round(budget), seconds=60.0)
     assert found.proven and found.seconds == pytest.approx(seconds)
-    plan = Exact().plan(chain(layers), NO_LINK, Limits(round(budget), UNLIMITED))
+    plan = Exact().plan(chain(layers), NO_LINK, Limits(round(budget), UNLIMITED)).plan
     assert set(plan.evictions.values()) == {Action.DROP} and len(plan.evictions) == layers - slots - 1
 
 
 def test_a_chain_with_a_checkpoint_too_few_has_no_plan_that_replays_each_step_once():
     for layers, slots in ((3, 1), (6, 2), (10, 3)):  # (s + 1)(s + 2) / 2 layers
-        found = best(Layout.of(problem(chain(layers), NO_LINK)), round((slots + 2.9) * UNIT), seconds=60.0)
+        found = best(ExecutionOrder.of(problem(chain(layers), NO_LINK)), round((slots + 2.9) * UNIT), seconds=60.0)
         assert found.mode is None and found.proven
 
 
@@ -120,9 +122,8 @@ def all_modes(facts):
 
 def price(facts, budget, mode):
     """(bytes over the budget, seconds) of one choice."""
-    seconds, excess, _, _, _ = simulate(*facts.arrays(), budget, UNLIMITED, 0.0, mode, np.zeros_like(mode),
-                                        np.zeros((0, 4), np.int64))
-    return excess, seconds
+    found = simulate(facts, Room(budget, UNLIMITED, 0.0), mode, np.zeros_like(mode), NO_NOTES)
+    return found.excess, found.seconds
 
 
 @pytest.mark.parametrize("costs", [NO_LINK, FREE_OUT], ids=["drops only", "with swap-ins"])
@@ -134,7 +135,7 @@ def test_no_choice_of_modes_simulates_to_less_than_the_optimum(costs):
             continue
         prices = [price(facts, program.budget, mode) for mode in all_modes(facts)]
         least = min((seconds for excess, seconds in prices if excess == 0), default=None)
-        found = best(Layout.of(facts), program.budget, seconds=60.0)
+        found = best(ExecutionOrder.of(facts), program.budget, seconds=60.0)
         assert found.proven
         if least in (None, inf):  # no choice fits, or none without swapping over no link
             assert found.mode is None
@@ -152,7 +153,7 @@ def test_the_engine_takes_as_long_as_the_optimum_says():
     operation writes over though somebody will ask for them again."""
     ratios = []
     for program, trace, costs in programs(30):
-        plan = Exact().plan(trace, costs, Limits(program.budget, UNLIMITED))
+        plan = Exact().plan(trace, costs, Limits(program.budget, UNLIMITED)).plan
         ratios.append(program.seconds(Fixed(plan), iterations=5) / plan.predicted_seconds)
     assert np.mean(np.isclose(ratios, 1.0, rtol=1e-3)) >= 0.8, ratios
     assert min(ratios) > 0.7 and np.quantile(ratios, 0.95) < 1.15, ratios
@@ -166,7 +167,7 @@ class Fixed(Exact):
         self._plan = plan
 
     def plan(self, trace, costs, limits):
-        return self._plan
+        return Proposal(self._plan)
 
 
 def test_the_policy_says_why_a_trace_is_too_large():
@@ -180,7 +181,7 @@ def test_the_policy_says_how_far_it_got_when_time_is_up():
 
 
 def test_what_fits_is_left_alone():
-    assert Exact().plan(chain(6), NO_LINK, Limits(100 * UNIT, UNLIMITED)) is EMPTY_PLAN
+    assert Exact().plan(chain(6), NO_LINK, Limits(100 * UNIT, UNLIMITED)) is NO_PLAN
 
 
 ROUNDS = 12        # plans that `auto` tries
@@ -191,12 +192,12 @@ FEW, MANY = 8, 200
 def simulated(trace: Trace, costs: Costs, limits: Limits) -> float:
     """Seconds of the best plan that `auto` makes, if each takes what the simulation of its choice says."""
     facts, policy = problem(trace, costs), Auto(rounds=ROUNDS)
-    plan, least = policy.plan(trace, costs, limits), inf
+    proposal, least = policy.plan(trace, costs, limits), inf
     for _ in range(2 * ROUNDS + 2):
-        excess, seconds = price(facts, limits.device_bytes, modes_of(plan, facts, trace))
+        excess, seconds = price(facts, limits.device_bytes, modes_of(proposal.plan, facts, trace))
         took = 1e9 if excess else seconds  # a plan that does not fit is no good at all
         least = min(least, took)
-        plan = policy.feedback(plan, Observation(trace, costs, limits, took, 0.0, {}, 0))
+        proposal = policy.feedback(proposal, Observation(trace, costs, limits, took, 0.0, {}, 0))
     return least
 
 
@@ -205,7 +206,7 @@ def compare(count: int) -> np.ndarray:
     rows = []
     for program, trace, costs in programs(max(count, 30))[:count]:
         limits = Limits(program.budget, UNLIMITED)
-        optimum = Exact().plan(trace, costs, limits).predicted_seconds
+        optimum = Exact().plan(trace, costs, limits).plan.predicted_seconds
         rows.append((simulated(trace, costs, limits) / optimum,
                      program.seconds(Auto(rounds=ROUNDS), iterations=2 * ROUNDS + 6) / optimum,
                      program.seconds("passive", iterations=4) / optimum))
@@ -215,8 +216,7 @@ def compare(count: int) -> np.ndarray:
 @pytest.mark.parametrize(("count", "share"), [
     pytest.param(FEW, 0.85, id="few"), pytest.param(MANY, 0.95, id="many", marks=pytest.mark.full)])
 def test_auto_is_near_the_optimum(count, share, monkeypatch):
-    for work in ("WORK", "FIRST_WORK"):
-        monkeypatch.setattr(auto, work, CHOICES)
+    monkeypatch.setattr(auto, "FIRST_WORK", CHOICES)
     simulated, engine, passive = compare(count).T
     assert np.mean(simulated <= 1.05) >= share, simulated[simulated > 1.05]
     assert np.mean(engine <= 1.05) >= share - 0.05, engine[engine > 1.05]

@@ -6,9 +6,10 @@ import pytest
 from minidl import Runtime
 from minidl.plan.costs import Costs
 from minidl.planning.packing import NO_ADDRESS, SMALL, addresses
-from minidl.planning.problem import problem
-from minidl.planning.schedule import DROP, SWAP
-from minidl.policies.auto.policy import NOTES, SLACK, Auto
+from minidl.planning.problem import DROP, SWAP, problem
+from minidl.planning.timing import Room
+from minidl.policies.auto.addresses import NOTES
+from minidl.policies.auto.policy import SLACK, Auto
 from minidl.testing.steps import training_step
 
 COSTS = Costs(1 / 12.4e9, 1 / 12.4e9, 1e-5)
@@ -83,15 +84,14 @@ def trace():
 
 @pytest.mark.parametrize("seed", range(6))
 def test_no_two_residencies_share_a_byte_at_the_same_step(trace, seed):
-    from minidl.policies.auto import search
+    from minidl.planning.compiled import simulate
 
     facts = problem(trace, COSTS)
     rng = np.random.default_rng(seed)
     mode = rng.integers(0, 3, len(facts.gap_call))
     mode[(mode == DROP) & ~facts.can_drop] = SWAP
     notes = np.zeros((NOTES * len(trace.calls) + len(facts.ids), 4), np.int64)
-    *_, count = search.simulate(*facts.arrays(), 1 << 34, 1 << 60, SLACK, mode, mode.copy(), notes)
-    notes = notes[:count]
+    notes = notes[:simulate(facts, Room(1 << 34, 1 << 60, SLACK), mode, mode.copy(), notes).noted]
     assert (notes[:, 0] >= len(facts.ids)).any() and notes[notes[:, 0] >= len(facts.ids), 3].max() == -1
     before = facts.produced < 0
     outlives = before.copy()

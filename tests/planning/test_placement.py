@@ -9,7 +9,12 @@ from hypothesis import strategies as st
 
 from minidl.errors import OutOfMemory, UserError
 from minidl.lab import placement
-from minidl.lab.placement import STRATEGIES, Lifetime, Placement, check, lower_bound, main, read_log
+from minidl.lab.lifetimes import Lifetime, events, lower_bound, read_log
+from minidl.lab.placement import Placed, check, main, strategies
+from minidl.memory.host_pool import HostPool
+from minidl.placements import PLACEMENTS
+
+STRATEGIES = strategies()
 
 # time   0   1   2   3   4          b dies at 1, where d is born: d may take its place.
 # a 4    #########                  Live: 4+2 = 6, then a, c, d = 4+1+3 = 8, then c, d, e = 1+3+5 = 9.
@@ -34,16 +39,20 @@ def test_the_lower_bound_is_the_largest_sum_of_live_bytes():
 
 @pytest.mark.parametrize(("name", "offsets", "peak"), [
     # b frees 4..6 beside the untouched end, so after a 0..4 comes one hole: c 4, d 5..8; e (5) not in 0..4: 8..13.
-    ("best_fit", {"a": 0, "b": 4, "c": 4, "d": 5, "e": 8}, 13),
-    ("first_fit", {"a": 0, "b": 4, "c": 4, "d": 5, "e": 8}, 13),
+    ("best-fit", {"a": 0, "b": 4, "c": 4, "d": 5, "e": 8}, 13),
+    ("first-fit", {"a": 0, "b": 4, "c": 4, "d": 5, "e": 8}, 13),
+    # Rests are always worth a chunk where memory has no end, until b's hole of 2 beside it has been united with it.
+    ("bfc", {"a": 0, "b": 4, "c": 4, "d": 5, "e": 8}, 13),
+    # Rounded up to 512 bytes, all in one small segment: b's piece goes to c; d and e come behind, and e into a's hole.
+    ("caching", {"a": 0, "b": 512, "c": 512, "d": 1024, "e": 0}, 1027),
     # e 0..5; a never meets e: 0..4; d meets both: 5..8; b meets only a: 4..6; c meets all but b: 8..9.
-    ("greedy_by_size", {"e": 0, "a": 0, "d": 5, "b": 4, "c": 8}, 9),
+    ("greedy-by-size", {"e": 0, "a": 0, "d": 5, "b": 4, "c": 8}, 9),
     # d 0..3 and c 3..4 live three steps, then e 4..9, a 4..8 (they never meet), and b meets a only: 0..2.
-    ("greedy_by_duration", {"d": 0, "c": 3, "e": 4, "a": 4, "b": 0}, 9),
+    ("greedy-by-duration", {"d": 0, "c": 3, "e": 4, "a": 4, "b": 0}, 9),
 ])
 def test_each_strategy_on_a_log_worked_out_by_hand(name, offsets, peak):
     result = STRATEGIES[name](LOG, None)
-    assert result == Placement(offsets, peak)
+    assert result == Placed(offsets, peak)
     assert list(result.offsets) == [e.id for e in LOG]  # in the order of the log
     check(result, LOG)
 
@@ -51,32 +60,52 @@ def test_each_strategy_on_a_log_worked_out_by_hand(name, offsets, peak):
 def test_best_fit_takes_the_smallest_hole_and_first_fit_the_lowest():
     log = [Lifetime("big", 0, 1, 3), Lifetime("w1", 0, 9, 1), Lifetime("small", 0, 1, 2), Lifetime("w2", 0, 9, 1),
            Lifetime("new", 2, 3, 2)]  # holes 0..3 and 4..6
-    assert STRATEGIES["best_fit"](log, None).offsets["new"] == 4
-    assert STRATEGIES["first_fit"](log, None).offsets["new"] == 0
+    assert STRATEGIES["best-fit"](log, None).offsets["new"] == 4
+    assert STRATEGIES["first-fit"](log, None).offsets["new"] == 0
+
+
+@settings(max_examples=100, deadline=None, database=None)
+@given(log=logs())
+def test_first_fit_places_as_the_host_pool_does_which_takes_the_lowest_range_too(log):
+    pool, pieces, offsets = HostPool(1 << 20), {}, {}
+    for lifetime, birth in events(log):
+        if birth:
+            pieces[lifetime.id] = pool.allocate(lifetime.size)
+            offsets[lifetime.id] = pieces[lifetime.id][0][0]
+        else:
+            pool.free(pieces.pop(lifetime.id))
+    assert STRATEGIES["first-fit"](log, None).offsets == offsets
+
+
+def test_every_placement_of_the_engine_is_a_strategy():
+    assert set(STRATEGIES) == {*PLACEMENTS, "greedy-by-size", "greedy-by-duration"}
 
 
 def test_without_a_capacity_best_fit_fills_holes_before_the_untouched_end():
     # 12 bytes in all: were there no more, the hole at 11..12 would be a better fit for new than 0..10.
     log = [Lifetime("big", 0, 1, 10), Lifetime("w", 0, 9, 1), Lifetime("new", 1, 2, 1)]
-    assert STRATEGIES["best_fit"](log, None).offsets["new"] == 0
-    assert STRATEGIES["best_fit"](log, 12).offsets["new"] == 11
+    assert STRATEGIES["best-fit"](log, None).offsets["new"] == 0
+    assert STRATEGIES["best-fit"](log, 12).offsets["new"] == 11
 
 
 def test_an_offline_strategy_fills_a_hole_exactly():
     # a 0..5, b above it at 5..9; c meets only b: 0..3; d meets b and c, and just fits between them.
     log = [Lifetime("a", 0, 1, 5), Lifetime("b", 0, 2, 4), Lifetime("c", 1, 2, 3), Lifetime("d", 1, 2, 2)]
-    assert STRATEGIES["greedy_by_size"](log, None).offsets == {"a": 0, "b": 5, "c": 0, "d": 3}
+    assert STRATEGIES["greedy-by-size"](log, None).offsets == {"a": 0, "b": 5, "c": 0, "d": 3}
 
 
 @pytest.mark.parametrize("name", STRATEGIES)
-@settings(max_examples=200, deadline=None, database=None)
+@settings(max_examples=100, deadline=None, database=None)
 @given(log=logs())
 def test_every_placement_is_valid_fits_its_own_peak_and_no_less(name, log):
     result = STRATEGIES[name](log, None)
     check(result, log)
-    assert lower_bound(log) <= result.peak_bytes <= sum(e.size for e in log)
-    # With the peak as capacity the untouched end is no longer the largest hole, so best fit may choose differently.
-    if name != "best_fit":
+    assert lower_bound(log) <= result.peak_bytes
+    if name != "caching":  # which rounds what is this small up to 512 bytes
+        assert result.peak_bytes <= sum(e.size for e in log)
+    # With the peak as capacity the untouched end is no longer the largest hole, so what looks for a best fit may choose
+    # differently.
+    if name in ("first-fit", "greedy-by-size", "greedy-by-duration"):
         assert STRATEGIES[name](log, result.peak_bytes) == result
         with pytest.raises(OutOfMemory, match="do not suffice"):
             STRATEGIES[name](log, result.peak_bytes - 1)
@@ -92,7 +121,7 @@ def test_the_lower_bound_is_the_sum_at_some_moment_and_never_less_than_at_any(lo
 def test_a_buffer_of_first_fit_is_never_split_over_two_holes():
     log = [Lifetime("x", 0, 1, 2), Lifetime("w", 0, 9, 1), Lifetime("y", 0, 1, 2), Lifetime("z", 2, 3, 4)]
     with pytest.raises(OutOfMemory, match="no room for 'z' of 4 B at time 2: 5 B do not suffice"):  # .. w ..
-        STRATEGIES["first_fit"](log, 5)
+        STRATEGIES["first-fit"](log, 5)
 
 
 @pytest.mark.parametrize(("offsets", "peak", "message"), [
@@ -105,7 +134,7 @@ def test_a_buffer_of_first_fit_is_never_split_over_two_holes():
 ])
 def test_check_sees_each_wrong_placement(offsets, peak, message):
     with pytest.raises(AssertionError, match=message):
-        check(Placement(offsets, peak), LOG)
+        check(Placed(offsets, peak), LOG)
 
 
 @settings(max_examples=200, deadline=None, database=None)
@@ -117,9 +146,9 @@ def test_check_agrees_with_comparing_every_pair(log, data):
                 and offsets[b.id] < offsets[a.id] + a.size for i, a in enumerate(log) for b in log[:i])
     if clash:
         with pytest.raises(AssertionError, match="are both live"):
-            check(Placement(offsets, peak), log)
+            check(Placed(offsets, peak), log)
     else:
-        check(Placement(offsets, peak), log)
+        check(Placed(offsets, peak), log)
 
 
 # Logs and the command line
@@ -175,11 +204,11 @@ def test_files_that_cannot_be_read_or_written_are_one_line(tmp_path, capsys):
 
 
 @pytest.mark.parametrize(("arguments", "message"), [
-    (["--strategy", "bestfit"], "no strategy 'bestfit' among all, best_fit, first_fit, greedy_by_size, "
-                                "greedy_by_duration; did you mean best_fit or first_fit?"),
+    (["--strategy", "bestfit"], "no strategy 'bestfit' among all, best-fit, first-fit, bfc, caching, greedy-by-size, "
+                                "greedy-by-duration; did you mean best-fit or first-fit?"),
     (["--capacity", "16G"], "'16G' is no size in bytes"),
     (["--capacity", "8"], "log.csv does not fit 8 B: up to 9 B are live at once"),
-    (["--capacity", "12", "--strategy", "best_fit"], "does not fit with best_fit: no room for 'e' of 5 B at time 2"),
+    (["--capacity", "12", "--strategy", "best-fit"], "does not fit with best-fit: no room for 'e' of 5 B at time 2"),
 ])
 def test_wrong_arguments_exit_with_2_and_one_line(tmp_path, capsys, arguments, message):
     assert main([written(tmp_path, log_text()), *arguments]) == 2
@@ -194,8 +223,9 @@ def test_the_table_shows_every_strategy_and_saves_the_best(tmp_path, capsys):
     lines = capsys.readouterr().out.splitlines()
     rows = {line.split()[0]: line.split()[1:] for line in lines[2:-1]}
     assert list(rows) == list(STRATEGIES)
-    assert [rows[name][1] for name in STRATEGIES] == ["44.44", "44.44", "0.00", "0.00"]  # 13 / 9 - 1
-    assert lines[-1] == f"offsets of greedy_by_size saved to {saved}"
+    # 13 / 9 and 1027 / 9, less 1
+    assert [rows[name][1] for name in STRATEGIES] == ["44.44", "44.44", "44.44", "11311.11", "0.00", "0.00"]
+    assert lines[-1] == f"offsets of greedy-by-size saved to {saved}"
     assert saved.read_text().splitlines()[:3] == ["id,lower,upper,size,offset", "a,0,2,4,0", "b,0,1,2,4"]
     assert read_log(str(saved)) == LOG  # what was saved is a log again
 
@@ -203,7 +233,7 @@ def test_the_table_shows_every_strategy_and_saves_the_best(tmp_path, capsys):
 def test_a_strategy_that_does_not_fit_is_a_row_when_another_does(tmp_path, capsys):
     assert main([written(tmp_path, log_text()), "--capacity", "12"]) == 0
     rows = capsys.readouterr().out.splitlines()[2:]
-    assert [row.endswith("does not fit") for row in rows] == [True, True, False, False]
+    assert [row.endswith("does not fit") for row in rows] == [True, True, True, True, False, False]
 
 
 def test_the_module_runs_as_a_program(tmp_path):

@@ -9,21 +9,17 @@ from minidl.memory.storage import OUT, SWAPPING_OUT
 from minidl.ops import exp
 from minidl.plan.costs import Costs, Limits
 from minidl.plan.plan import Action
-from minidl.planning import schedule
-from minidl.planning.problem import problem
-from minidl.planning.schedule import DROP, KEEP, SWAP
-from minidl.policies.auto import search
-from minidl.policies.auto.policy import SLACK, Auto, first_choice, modes_of, movable, to_plan
+from minidl.planning import compiled
+from minidl.planning.modes import modes_of, to_plan
+from minidl.planning.problem import DROP, KEEP, SWAP, problem
+from minidl.planning.schedule import NO_NOTES, simulate
+from minidl.planning.timing import Room
+from minidl.policies.auto.choices import first_choice, movable
+from minidl.policies.auto.policy import SLACK, Auto
 from minidl.testing.steps import run, training_step, unmanaged
 
 COSTS = Costs(1 / 12.4e9, 1 / 12.4e9, 1e-5)
 ROOMY = 1 << 50
-NO_NOTES = np.zeros((0, 4), np.int64)
-
-
-def simulate(*arguments):
-    """(seconds, excess, replayed, copied) of a choice, in plain Python."""
-    return schedule.simulate(*arguments, NO_NOTES)[:4]
 
 
 @pytest.fixture(scope="module")
@@ -43,13 +39,15 @@ def test_keeping_everything_takes_the_traces_own_time_and_memory(trace):
     measured, peak = trace
     facts = problem(measured, COSTS)
     mode = np.full(len(facts.gap_call), KEEP, np.int64)
-    seconds, excess, replayed, copied = simulate(*facts.arrays(), ROOMY, ROOMY, SLACK, mode, mode.copy())
-    assert (excess, replayed, copied) == (0, 0.0, 0)
-    assert seconds == pytest.approx(measured.seconds, rel=1e-9)
+    def within(budget):
+        return simulate(facts, Room(budget, ROOMY, SLACK), mode, mode.copy(), NO_NOTES)
+
+    found = within(ROOMY)
+    assert (found.excess, found.replay_seconds, found.moved) == (0, 0.0, 0)
+    assert found.seconds == pytest.approx(measured.seconds, rel=1e-9)
     workspaces = max(w for call in measured.calls for a in call.algorithms if (w := a.workspace))
-    exceeds = simulate(*facts.arrays(), peak - workspaces - 1, ROOMY, SLACK, mode, mode.copy())[1]
-    assert exceeds > 0
-    assert simulate(*facts.arrays(), peak, ROOMY, SLACK, mode, mode.copy())[1] == 0
+    assert within(peak - workspaces - 1).excess > 0
+    assert within(peak).excess == 0
 
 
 def test_compiled_and_interpreted_the_simulation_is_the_same(trace):
@@ -60,11 +58,11 @@ def test_compiled_and_interpreted_the_simulation_is_the_same(trace):
         mode = rng.integers(0, 3, len(facts.gap_call))
         mode[(mode == DROP) & ~facts.can_drop] = SWAP
         mine, its = np.full(len(mode), -1, np.int64), np.full(len(mode), -1, np.int64)
-        budget = int(trace[1] * rng.uniform(0.3, 1.0))
+        room = Room(int(trace[1] * rng.uniform(0.3, 1.0)), ROOMY, SLACK)
         notes, its_notes = np.zeros((2, 12 * len(measured.calls) + len(facts.ids), 4), np.int64)
-        plain = schedule.simulate(*facts.arrays(), budget, ROOMY, SLACK, mode, mine, notes)
-        assert plain == search.simulate(*facts.arrays(), budget, ROOMY, SLACK, mode, its, its_notes)
-        assert plain[:4] == simulate(*facts.arrays(), budget, ROOMY, SLACK, mode, mine)  # noting changes nothing
+        plain = simulate(facts, room, mode, mine, notes)
+        assert plain == compiled.simulate(facts, room, mode, its, its_notes)
+        assert plain[:4] == simulate(facts, room, mode, mine, NO_NOTES)[:4]  # noting changes nothing
         assert mine.tolist() == its.tolist()
         assert notes.tolist() == its_notes.tolist()
 
@@ -78,7 +76,7 @@ def test_a_plan_gives_back_the_modes_it_was_made_from(trace):
 
 
 def test_what_fits_is_left_alone(trace):
-    plan = Auto().plan(trace[0], COSTS, Limits(trace[1], ROOMY))
+    plan = Auto().plan(trace[0], COSTS, Limits(trace[1], ROOMY)).plan
     assert not plan.evictions and not plan.prefetches
 
 

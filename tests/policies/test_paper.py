@@ -14,7 +14,7 @@ from minidl.memory.storage import IN, LEGAL, OUT, RECOMPUTE, SWAPPING_IN, SWAPPI
 from minidl.meta import float32, meta
 from minidl.ops import exp
 from minidl.plan.costs import Costs, Limits
-from minidl.plan.plan import Action, Plan
+from minidl.plan.plan import Action, Plan, Proposal
 from minidl.plan.policy import Observation, Pressure, Residency
 from minidl.plan.trace import Trace, TraceCall, TraceTensor
 from minidl.planning.lifetimes import Lifetimes
@@ -99,16 +99,16 @@ def test_bytes_are_saved_at_each_peak_where_they_are_missing_and_not_as_one_sum(
     calls = [call([], [0], 50), call([], [1], 50, 1), call([0], [2], 50, 0, 2),
              call([], [3], 20), call([], [4], 20, 4), call([3], [5], 20, 3, 5)]
     t = trace(calls, {0: 8, 1: 8, 2: 0.25, 3: 4, 4: 8, 5: 0.25})
-    assert CapuchinSwap().plan(t, COSTS, Limits(11 * MIB, 1 << 40)).evictions.keys() == {(0, 1), (3, 1)}
+    assert CapuchinSwap().plan(t, COSTS, Limits(11 * MIB, 1 << 40)).plan.evictions.keys() == {(0, 1), (3, 1)}
 
 
 def test_memory_counts_as_free_from_the_next_call_on_though_the_copy_still_runs():
     # Tensor 0 (4 MiB: 4 ms out) is made by call 0; call 1 lasts 1 ms. In the paper it is free at SwapOutEnd, at 5 ms.
     calls = [call([], [0], 1), call([], [1], 1, 1), call([], [2], 20, 2), call([0], [3], 1, 0, 3)]
     choice = Choice(Lifetimes.of(trace(calls, {0: 4, 1: 8, 2: 1, 3: 0.25})), COSTS, 11 * MIB)
-    assert [n // MIB for n in choice.profile.values(4)] == [4, 12, 5, 4]
+    assert [n // MIB for n in choice.live_bytes.values(4)] == [4, 12, 5, 4]
     choice.take_swap(choice.candidates[0])
-    assert [n // MIB for n in choice.profile.values(4)] == [4, 8, 1, 4]
+    assert [n // MIB for n in choice.live_bytes.values(4)] == [4, 8, 1, 4]
 
 
 def test_ext_time_counts_every_choice_that_starts_from_a_tensor_where_the_listing_overwrites():
@@ -137,12 +137,12 @@ class Returns(Passive):
         self.in_trigger = in_trigger
         self.late: dict[int, float] = {}
 
-    def plan(self, trace: Trace, costs: Costs, limits: Limits) -> Plan:
-        return Plan({(1, 1): Action.SWAP_OUT}, {(self.in_trigger, 1): (1,)})
+    def plan(self, trace: Trace, costs: Costs, limits: Limits) -> Proposal:
+        return Proposal(Plan({(1, 1): Action.SWAP_OUT}, {(self.in_trigger, 1): (1,)}))
 
-    def feedback(self, plan: Plan, observed: Observation) -> Plan:
+    def feedback(self, proposal: Proposal, observed: Observation) -> Proposal:
         self.late = dict(observed.late)
-        return plan
+        return proposal
 
 
 @pytest.mark.parametrize(("in_trigger", "on_time"), [(50, True), (99, False)])
@@ -173,8 +173,8 @@ class TwoLeave(Passive):
 
     plans = True
 
-    def plan(self, trace: Trace, costs: Costs, limits: Limits) -> Plan:
-        return Plan({(1, 1): Action.SWAP_OUT, (2, 1): Action.SWAP_OUT})
+    def plan(self, trace: Trace, costs: Costs, limits: Limits) -> Proposal:
+        return Proposal(Plan({(1, 1): Action.SWAP_OUT, (2, 1): Action.SWAP_OUT}))
 
 
 def test_when_memory_is_short_the_earliest_unfinished_swap_out_is_waited_for_and_no_other():

@@ -17,7 +17,7 @@ from minidl.device.sim import SimDevice
 from minidl.meta import Cost, Meta, float32, meta
 from minidl.op import Op
 from minidl.plan.costs import Costs, Limits
-from minidl.plan.plan import EMPTY_PLAN
+from minidl.plan.plan import NO_PLAN
 from minidl.plan.policy import Policy
 from minidl.plan.trace import Trace
 from minidl.policies.exact.policy import Exact
@@ -141,6 +141,6 @@ def programs(count: int) -> tuple[tuple[Program, Trace, Costs], ...]:
         if least < peak:
             budget = int(rng.uniform(least, peak))
             costs = Costs(1 / program.link, 1 / program.link, 0.0)
-            if Exact().plan(trace, costs, Limits(budget, UNLIMITED)) is not EMPTY_PLAN:
+            if Exact().plan(trace, costs, Limits(budget, UNLIMITED)) is not NO_PLAN:
                 found.append((replace(program, budget=budget), trace, costs))
     return tuple(found)

@@ -97,7 +97,7 @@ def small_work() -> Iterator[None]:
     numba.set_num_threads(1)  # kernels this small only wait for each other's threads
     try:
         with (patch.object(optimizer, "CHUNK_BYTES", UPDATE_BYTES),
-              patch.multiple(auto, WORK=AUTO_WORK, FIRST_WORK=AUTO_WORK)):
+              patch.object(auto, "FIRST_WORK", AUTO_WORK)):
             yield
     finally:
         numba.set_num_threads(threads)

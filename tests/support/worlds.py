@@ -20,7 +20,7 @@ from minidl.memory.switches import Switches
 from minidl.ops.loss import cross_entropy
 from minidl.optim import SGD, Adam, Optimizer
 from minidl.plan.costs import Costs, Limits
-from minidl.plan.plan import AccessKey, Action, Eviction, Plan
+from minidl.plan.plan import AccessKey, Action, Eviction, Plan, Proposal
 from minidl.plan.policy import Observation, OnDemand, Pressure, Residency
 from minidl.plan.trace import TensorId, Trace
 from minidl.runtime import Runtime
@@ -102,7 +102,7 @@ class Chance(OnDemand):
         order = self.draw.sample(resident, len(resident))
         return [Eviction(r.tensor_id, self._action()) for r in order]
 
-    def plan(self, trace: Trace, costs: Costs, limits: Limits) -> Plan:
+    def plan(self, trace: Trace, costs: Costs, limits: Limits) -> Proposal:
         evictions: dict[AccessKey, Action] = {}
         prefetches: dict[AccessKey, tuple[TensorId, ...]] = {}
         accesses, often = trace.accesses, self.draw.random() ** 2
@@ -112,9 +112,9 @@ class Chance(OnDemand):
                 trigger = accesses[min(len(accesses) - 1, position + self.draw.randrange(40))]
                 key = (trigger.tensor_id, trigger.access_count)
                 prefetches[key] = (*prefetches.get(key, ()), access.tensor_id)
-        return Plan(evictions, prefetches)
+        return Proposal(Plan(evictions, prefetches))
 
-    def feedback(self, plan: Plan, observed: Observation) -> Plan:
+    def feedback(self, proposal: Proposal, observed: Observation) -> Proposal:
         return self.plan(observed.trace, Costs(0.0, 0.0, 0.0), Limits(0, 0))
 
     def _action(self) -> Action:

@@ -1,54 +1,59 @@
-"""Local search over modes with the compiled simulation as its objective. Imported only when a plan is refined."""
+"""One search: the plan that annealing finds for a share of the device's budget."""
 
-from collections.abc import Callable
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
 
 import numpy as np
-from numba import njit
 
-from minidl.planning import schedule
+from minidl.plan.costs import Costs, Limits
+from minidl.plan.plan import Plan
+from minidl.plan.trace import Trace
+from minidl.planning.modes import to_plan
+from minidl.planning.problem import Array, Problem
+from minidl.planning.schedule import NO_NOTES
+from minidl.planning.timing import Room
+from minidl.policies.auto.choices import first_choice, movable
 
-simulate: Callable[..., tuple[float, int, float, int, int]] = njit(cache=True)(schedule.simulate)
+SLACK = 0.05          # a swap-in starts this share of its duration earlier than it must
+EXCESS_WEIGHT = 2e3   # going over the budget by all of it costs as much as this many iterations
+COPY_WEIGHT = 0.002   # a copied byte costs this share of its time on the link, even when computation hides it
+TEMPERATURE = 0.003   # of the iteration: how much worse a move may be and still be kept, at first
+WORK = 2.5e7          # calls simulated for one plan
+ENOUGH = 4000         # simulations a gap: a small iteration needs no more
+FEWEST = 200          # simulations, however long the iteration
 
 
-@njit(cache=True)
-def improve(trace, budget, host_budget, slack, excess_price, copy_price, can_drop, movable, rare, mode, prefetch_at,
-            evaluations, temperature, seed):
-    """Improve ``mode`` in place; returns the (objective, seconds, bytes over the budget) of the best found.
+@dataclass(frozen=True)
+class Found:
+    """What a search has found: a plan, and the share of the device's budget that it was made for."""
 
-    trace: ``Problem.arrays()``. movable: the gaps whose mode may change; rare: those that are tried less often. The
-    objective is seconds, plus ``excess_price`` seconds a byte over the budget, plus ``copy_price`` seconds a byte
-    copied: copies that computation hides are not free, they leave no room for a slower link. A move changes one gap's
-    mode or exchanges two; it is kept if it is better, or worse by less than a temperature that falls to nothing.
+    plan: Plan
+    share: float
+
+
+def search(trace: Trace, facts: Problem, costs: Costs, limits: Limits, mode: Array | None, *, share: float, seed: int,
+           work: float = WORK, temperature: float = 1.0) -> Found:
+    """The plan that is found from a given choice of modes, which is overwritten, or, at None, from a simple one.
+
+    work: calls to simulate; temperature: that of the beginning, in multiples of the usual one.
     """
-    np.random.seed(seed)
-    nothing = np.zeros((0, 4), np.int64)
-    time, over, _, moved, _ = simulate(*trace, budget, host_budget, slack, mode, prefetch_at, nothing)
-    current = time + excess_price * over + copy_price * moved
-    best, best_time, best_over = current, time, over
-    best_mode = mode.copy()
-    count, rare_count = len(movable), len(rare)
-    for n in range(evaluations):
-        a = movable[np.random.randint(count)]
-        b = movable[np.random.randint(count)]
-        if rare_count and np.random.random() < 0.15:
-            a = rare[np.random.randint(rare_count)]
-        before_a, before_b = mode[a], mode[b]
-        if np.random.random() < 0.5:
-            mode[a] = np.random.randint(3)
-        else:
-            mode[a], mode[b] = mode[b], mode[a]
-        if (mode[a] == 2 and not can_drop[a]) or (mode[b] == 2 and not can_drop[b]) or (
-                mode[a] == before_a and mode[b] == before_b):
-            mode[a], mode[b] = before_a, before_b
-            continue
-        time, over, _, moved, _ = simulate(*trace, budget, host_budget, slack, mode, prefetch_at, nothing)
-        value = time + excess_price * over + copy_price * moved
-        if value <= current + temperature * (1.0 - n / evaluations) * np.random.random():
-            current = value
-            if value < best:
-                best, best_time, best_over = value, time, over
-                best_mode[:] = mode
-        else:
-            mode[a], mode[b] = before_a, before_b
-    mode[:] = best_mode
-    return best, best_time, best_over
+    from minidl.planning.compiled import simulate  # compiled code: loaded when the first plan is made
+    from minidl.policies.auto.annealing import Effort, Moves, Prices, improve
+
+    budget = int(limits.device_bytes * share)
+    room = Room(budget, limits.host_bytes, SLACK)
+    prices = Prices(EXCESS_WEIGHT * facts.seconds / budget, COPY_WEIGHT * costs.out_seconds_per_byte)
+    prefetch_at = np.full(len(facts.gap_call), -1, np.int64)
+
+    def value(choice: Array) -> float:
+        seconds, excess, _, moved, _ = simulate(facts, room, choice, prefetch_at, NO_NOTES)
+        return seconds + prices.excess * excess + prices.copy * moved
+
+    if mode is None:
+        mode = first_choice(facts, budget, value)
+    evaluations = max(FEWEST, min(int(work / len(trace.calls)), ENOUGH * len(mode)))
+    improve(facts, room, prices, Moves(*movable(facts)),
+            Effort(evaluations, temperature * TEMPERATURE * facts.seconds, seed), mode, prefetch_at)
+    predicted = simulate(facts, room, mode, prefetch_at, NO_NOTES).seconds
+    return Found(replace(to_plan(trace, facts, mode, prefetch_at), predicted_seconds=float(predicted)), share)

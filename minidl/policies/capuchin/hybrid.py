@@ -18,8 +18,9 @@ import heapq
 from minidl.plan.costs import Costs
 from minidl.plan.trace import TensorId
 from minidl.planning.lifetimes import Lifetimes
+from minidl.policies.capuchin.link_time import LinkTime
+from minidl.policies.capuchin.live_bytes import LiveBytes
 from minidl.policies.capuchin.msps import Candidate, Recomputation, lineage
-from minidl.policies.capuchin.timeline import Link, Profile
 
 NANO = 1_000_000_000  # nanoseconds a second
 
@@ -31,8 +32,8 @@ class Choice:
         self.facts = facts
         self.budget_bytes = budget_bytes
         self.starts = [round(start * NANO) for start in facts.start_s]
-        self.profile = Profile(facts.live_bytes)
-        self.link_out, self.link_in = Link(self.starts), Link(self.starts)
+        self.live_bytes = LiveBytes(facts.live_bytes)
+        self.link_out, self.link_in = LinkTime(self.starts), LinkTime(self.starts)
         self.swapped: dict[TensorId, Candidate] = {}
         self.dropped: dict[TensorId, Candidate] = {}
         self.overhead = 0  # nanoseconds that all of it is expected to cost
@@ -59,10 +60,10 @@ class Choice:
     @property
     def over_budget(self) -> bool:
         """Whether there still is a peak."""
-        return self.profile.peak() > self.budget_bytes
+        return self.live_bytes.peak() > self.budget_bytes
 
     def _saves(self, evict: int, back: int) -> bool:
-        return self.profile.exceeds(evict + 1, back - 1, self.budget_bytes)
+        return self.live_bytes.exceeds(evict + 1, back - 1, self.budget_bytes)
 
     def helps(self, candidate: Candidate) -> bool:
         """Whether evicting it would lower what is left of the peak."""
@@ -159,7 +160,7 @@ class Choice:
 
     def _taken(self, candidate: Candidate) -> None:
         del self.candidates[candidate.tensor_id]
-        self.profile.add(candidate.evict + 1, candidate.back - 1, -candidate.nbytes)
+        self.live_bytes.add(candidate.evict + 1, candidate.back - 1, -candidate.nbytes)
 
     # Afterwards ----------------------------------------------------------------------------------------------
     def wanted_by_replays(self) -> dict[TensorId, int]:

@@ -1,29 +1,26 @@
 """Capuchin (Peng et al., ASPLOS 2020): a plan from one measured iteration, corrected by what the next ones show.
 
-    choice        what is swapped out and what is dropped: ``planning.hybrid`` and ``planning.msps``.
-    in-triggers   the latest access earlier than SwapInStart, later than the evicted-access and out of the peak that the
-                  plan leaves. Swap-ins queue: from the last one backwards, each must have ended when the next starts.
-                  Where there is no such access the back-access brings the tensor in.
-    feedback      a tensor that is late has its SwapInStart moved earlier by 5% of its SwapTime.
+    hybrid, msps   what is swapped out and what is dropped; ``live_bytes`` and ``link_time`` are what that uses up.
+    triggers       when each swap-in is started.
+    feedback       a tensor that is late has its SwapInStart moved earlier by 5% of its SwapTime.
 
-Not in the paper: where a replay reads a swapped tensor, that is when it must be back. A swap-in that feedback has moved
-moves those before it on the link. And a correction that makes an iteration far slower ends feedback, with the fastest
-plan so far: a tensor that comes earlier takes memory that others may then wait for. Times are whole nanoseconds.
+Not in the paper: a correction that makes an iteration far slower ends feedback, with the fastest plan so far, for a
+tensor that comes earlier takes memory that others may then wait for.
 """
 
 from __future__ import annotations
 
-from bisect import bisect_left
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from math import inf
 
 from minidl.plan.costs import Costs, Limits
-from minidl.plan.plan import EMPTY_PLAN, AccessKey, Action, Plan
+from minidl.plan.plan import NO_PLAN, Action, Kept, Plan, Proposal
 from minidl.plan.policy import Observation
 from minidl.plan.trace import TensorId, Trace
 from minidl.planning.lifetimes import Lifetimes
 from minidl.policies.capuchin.hybrid import NANO, Choice
-from minidl.policies.capuchin.timeline import NOWHERE, Profile
+from minidl.policies.capuchin.triggers import Timetable
 from minidl.policies.passive import Passive
 
 FEEDBACK_SHARE = 0.05  # of its SwapTime, by which a late tensor's in-trigger moves
@@ -32,61 +29,22 @@ SLOWER = 1.1  # than the fastest iteration so far: corrections have led astray
 
 
 @dataclass(frozen=True)
-class SwapIn:
-    """One swap-in to be triggered: tensor, bytes, the call it is evicted after, the call that wants it, nanoseconds."""
+class Corrections:
+    """What ``capuchin`` notes beside a plan.
 
-    tensor_id: TensorId
-    nbytes: int
-    evict: int
-    back: int
-    time: int
-
-
-@dataclass(frozen=True)
-class CapuchinPlan(Plan):
-    """A plan that can be corrected.
-
-    swap_ins   in order of back-access.
-    starts     per call: its start in nanoseconds, and the end of the last.
-    triggers   per call: its last access.
-    occupied   per call: bytes on the device with everything evicted and nothing prefetched.
+    timetable  what in-triggers are found from; the same for all corrections.
+    stuck      tensors that cannot start earlier.
     moved      tensor -> nanoseconds by which feedback has moved its SwapInStart earlier.
-    stuck      tensors with no earlier in-trigger: they are evicted just before it, or there is no room.
+    best       the proposal that was fastest when it was tried, and best_seconds what it took.
     final      a correction has made it slower: there is no other one.
     """
 
-    swap_ins: tuple[SwapIn, ...] = ()
-    starts: tuple[int, ...] = ()
-    triggers: tuple[AccessKey | None, ...] = ()
-    occupied: tuple[int, ...] = ()
-    budget_bytes: int = 0
+    timetable: Timetable
+    stuck: frozenset[TensorId]
     moved: Mapping[TensorId, int] = field(default_factory=dict)
-    stuck: frozenset[TensorId] = frozenset()
+    best: Proposal | None = None
+    best_seconds: float = inf
     final: bool = False
-
-    def placed(self) -> CapuchinPlan:
-        """With in-triggers for the swap-ins as they are moved now."""
-        wanted_starts = {}
-        link_free = self.starts[-1]
-        for swap in reversed(self.swap_ins):
-            link_free = min(link_free, self.starts[swap.back]) - swap.time - self.moved.get(swap.tensor_id, 0)
-            wanted_starts[swap.tensor_id] = link_free
-        profile = Profile(self.occupied)
-        prefetches: dict[AccessKey, list[TensorId]] = {}
-        stuck = set()
-        for swap in self.swap_ins:
-            wanted = bisect_left(self.starts, wanted_starts[swap.tensor_id]) - 1
-            full = profile.last_above(swap.evict + 1, swap.back - 1, self.budget_bytes - swap.nbytes)
-            earliest = swap.evict + 1 if full == NOWHERE else full + 1
-            if wanted <= earliest:
-                stuck.add(swap.tensor_id)
-            call = max(wanted, earliest)
-            key = self.triggers[call] if call < swap.back else None
-            if key is not None:
-                prefetches.setdefault(key, []).append(swap.tensor_id)
-                profile.add(call, swap.back - 1, swap.nbytes)
-        return replace(self, prefetches={key: tuple(ids) for key, ids in prefetches.items()},
-                       stuck=frozenset(stuck))
 
 
 class Capuchin(Passive):
@@ -104,7 +62,7 @@ class Capuchin(Passive):
         self.recompute = recompute
         self.listing = listing
 
-    def plan(self, trace: Trace, costs: Costs, limits: Limits) -> Plan:
+    def plan(self, trace: Trace, costs: Costs, limits: Limits) -> Proposal:
         """Raises nothing: what the plan cannot save is left to passive mode."""
         choice = Choice(Lifetimes.of(trace), costs, limits.device_bytes)
         if self.listing:
@@ -113,23 +71,33 @@ class Capuchin(Passive):
             if self.swap:
                 choice.swap_what_can_be_hidden()
             choice.take_cheapest_first(swap=self.swap, recompute=self.recompute)
-        return EMPTY_PLAN if not choice.swapped and not choice.dropped else with_triggers(choice)
+        return NO_PLAN if not choice.swapped and not choice.dropped else _proposal(choice)
 
-    def feedback(self, plan: Plan, observed: Observation) -> Plan:
-        if not isinstance(plan, CapuchinPlan) or plan.final:
-            return plan
-        best = plan.best
-        if isinstance(best, CapuchinPlan) and observed.seconds > SLOWER * plan.best_seconds:
-            return replace(best, final=True)
-        late = {tensor_id for tensor_id, seconds in observed.late.items() if seconds > LATE_SECONDS} - plan.stuck
-        moved = {swap.tensor_id: plan.moved.get(swap.tensor_id, 0) + round(swap.time * FEEDBACK_SHARE)
-                 for swap in plan.swap_ins if swap.tensor_id in late}
+    def feedback(self, proposal: Proposal, observed: Observation) -> Proposal:
+        """In-triggers of what was late, moved earlier; the fastest plan, for good, if that has made it far slower."""
+        notes: Corrections | None = proposal.notes
+        if notes is None or notes.final:
+            return proposal
+        if notes.best is not None and observed.seconds > SLOWER * notes.best_seconds:
+            return replace(notes.best, notes=replace(notes.best.notes, final=True))
+        late = {tensor_id for tensor_id, seconds in observed.late.items() if seconds > LATE_SECONDS} - notes.stuck
+        moved = {swap.tensor_id: notes.moved.get(swap.tensor_id, 0) + round(swap.time * FEEDBACK_SHARE)
+                 for swap in notes.timetable.swap_ins if swap.tensor_id in late}
         if not moved:
-            return plan
-        corrected = replace(plan, moved={**plan.moved, **moved}).placed()
-        if observed.seconds < plan.best_seconds:
-            corrected = replace(corrected, best=replace(plan, best=None), best_seconds=observed.seconds)
-        return corrected
+            return proposal
+        moved = {**notes.moved, **moved}
+        placed = notes.timetable.placed(moved)
+        corrected = replace(notes, stuck=placed.stuck, moved=moved)
+        if observed.seconds < notes.best_seconds:
+            best = replace(proposal, notes=replace(notes, best=None))
+            corrected = replace(corrected, best=best, best_seconds=observed.seconds)
+        return Proposal(replace(proposal.plan, prefetches=placed.prefetches), corrected)
+
+    def keep(self, proposal: Proposal) -> Kept:
+        """The fastest plan so far. A later run does not correct it any more."""
+        notes: Corrections | None = proposal.notes
+        best = notes.best if notes is not None else None
+        return Kept(proposal.plan if best is None else best.plan)
 
 
 class CapuchinSwap(Capuchin):
@@ -150,23 +118,12 @@ class CapuchinRecompute(Capuchin):
         super().__init__(swap=False, listing=listing)
 
 
-def with_triggers(choice: Choice) -> CapuchinPlan:
-    """The plan of a choice: its evictions, and in-triggers for what is swapped."""
-    calls = len(choice.facts.trace.calls)
-    wanted = choice.wanted_by_replays()
-    swap_ins = []
-    for swap in choice.swapped.values():
-        back = wanted.get(swap.tensor_id, swap.back)
-        choice.profile.add(back, swap.back - 1, swap.nbytes)
-        swap_ins.append(SwapIn(swap.tensor_id, swap.nbytes, swap.evict, back, swap.swap_in))
-    triggers: list[AccessKey | None] = [None] * calls
-    for access in choice.facts.trace.accesses:
-        triggers[access.call] = (access.tensor_id, access.access_count)
-    return CapuchinPlan(
-        evictions={(c.tensor_id, c.count): action
-                   for action, chosen in ((Action.SWAP_OUT, choice.swapped), (Action.DROP, choice.dropped))
-                   for c in chosen.values()},
-        predicted_seconds=(choice.starts[-1] + choice.overhead) / NANO,
-        swap_ins=tuple(sorted(swap_ins, key=lambda s: (s.back, s.tensor_id))),
-        starts=tuple(choice.starts), triggers=tuple(triggers), occupied=tuple(choice.profile.values(calls)),
-        budget_bytes=choice.budget_bytes).placed()
+def _proposal(choice: Choice) -> Proposal:
+    """A choice's evictions, with in-triggers for what is swapped."""
+    timetable = Timetable.of(choice)
+    placed = timetable.placed({})
+    evictions = {(c.tensor_id, c.count): action
+                 for action, chosen in ((Action.SWAP_OUT, choice.swapped), (Action.DROP, choice.dropped))
+                 for c in chosen.values()}
+    plan = Plan(evictions, placed.prefetches, predicted_seconds=(choice.starts[-1] + choice.overhead) / NANO)
+    return Proposal(plan, Corrections(timetable, placed.stuck))

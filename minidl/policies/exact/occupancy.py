@@ -1,13 +1,12 @@
-"""The memory side of a mixed-integer program for a small trace: modes, residencies, replays, and each step's bytes.
+"""The memory side of the mixed-integer program of ``formulation``: modes, residencies, replays, and each step's bytes.
 
-Bytes are counted in budgets, so that all coefficients are near 1. What the links allow is added by ``exact``. Knows no
-storages and no device.
+Bytes are counted in budgets, so that all coefficients are near 1. What the links allow is added by ``formulation``.
 """
 
 from __future__ import annotations
 
-from minidl.policies.exact.order import Layout, Step
-from minidl.policies.exact.program import Program, Term
+from minidl.planning.linear_program import LinearProgram, Term
+from minidl.policies.exact.execution_order import ExecutionOrder, Step
 
 
 class Occupancy:
@@ -20,12 +19,12 @@ class Occupancy:
     memory      per step: the terms of the bytes in use, to which others may add before ``limit_memory``
     """
 
-    def __init__(self, layout: Layout, budget: int, horizon: float, *, movable: list[bool]) -> None:
-        self.layout, self.facts = layout, layout.facts
+    def __init__(self, order: ExecutionOrder, budget: int, horizon: float, *, movable: list[bool]) -> None:
+        self.order, self.facts = order, order.facts
         self.budget, self.horizon = budget, horizon
-        self.size = layout.facts.size / budget
-        self.program = program = Program()
-        gaps, steps = range(len(movable)), layout.steps
+        self.size = order.facts.size / budget
+        self.program = program = LinearProgram()
+        gaps, steps = range(len(movable)), order.steps
         self.swap = [program.binary(high=float(movable[g])) for g in gaps]
         self.drop = [program.binary(high=float(self.facts.can_drop[g])) for g in gaps]
         self.taken = [program.variable(low=1.0, high=1.0) if s.call == s.group else program.binary() for s in steps]
@@ -37,12 +36,12 @@ class Occupancy:
             self._algorithms(step)
         for gap in gaps:
             self._modes(gap)
-        for k in range(layout.calls):
+        for k in range(order.calls):
             self._replays(k)
 
     def limit_memory(self) -> None:
         """No step may use more than the budget."""
-        for step in self.layout.steps:
+        for step in self.order.steps:
             self._working_set(step)
 
     def ends(self, step: int, sign: float = 1.0) -> list[Term]:
@@ -65,12 +64,12 @@ class Occupancy:
 
     def _modes(self, gap: int) -> None:
         """Residency within one gap."""
-        program, layout = self.program, self.layout
+        program, order = self.program, self.order
         tensor, made = int(self.facts.gap_tensor[gap]), int(self.facts.produced[self.facts.gap_tensor[gap]])
         begin, back = int(self.facts.gap_call[gap]), int(self.facts.gap_next[gap])
         swap, drop = self.swap[gap], self.drop[gap]
         program.row([(swap, 1.0), (drop, 1.0)], high=1.0)
-        inside = [s for s in layout.steps[layout.first[begin + 1]:] if s.group <= back and (
+        inside = [s for s in order.steps[order.first[begin + 1]:] if s.group <= back and (
             s.group < back or s.call <= back)]
         there = {s.index: program.binary() for s in inside}
         self.there.append(there)
@@ -87,31 +86,31 @@ class Occupancy:
                 program.row([(there[step.index], 1.0), (self.taken[before.index], -1.0), (swap, 1.0)], low=0.0)
             program.row([*rise, (swap, -1.0)], high=0.0)
         for step in inside:
-            if tensor in layout.inputs[step.call]:
+            if tensor in order.inputs[step.call]:
                 program.row([(there[step.index], 1.0), (self.taken[step.index], -1.0)], low=0.0)
             self.memory[step.index].append((there[step.index], self.size[tensor]))
 
     def _replays(self, k: int) -> None:
         """What must be replayed before call k, and the memory of what only replays read."""
-        program, layout = self.program, self.layout
-        group = [s for s in layout.steps[layout.first[k]:] if s.group == k]
+        program, order = self.program, self.order
+        group = [s for s in order.steps[order.first[k]:] if s.group == k]
         step_of = {s.call: s.index for s in group}
         held: dict[tuple[int, int], int] = {}  # (tensor, step) -> 1 while a later replay reads it
         for step in group[:-1]:
-            readers = [s for s in group if set(layout.outputs[step.call]) & set(layout.inputs[s.call])]
+            readers = [s for s in group if set(order.outputs[step.call]) & set(order.inputs[s.call])]
             # Lazy: nothing is replayed that nobody reads now.
             program.row([(self.taken[step.index], 1.0), *((self.taken[s.index], -1.0) for s in readers)], high=0.0)
-            for tensor in layout.inputs[step.call]:
-                if layout.absent(tensor, k):  # a leaf that is gone ends it
+            for tensor in order.inputs[step.call]:
+                if order.absent(tensor, k):  # a leaf that is gone ends it
                     maker = step_of.get(int(self.facts.produced[tensor]))
                     source = [] if maker is None else [(self.taken[maker], -1.0)]
                     program.row([(self.taken[step.index], 1.0), *source], high=0.0)
-            for tensor in layout.outputs[step.call]:
-                if not layout.absent(tensor, k):
+            for tensor in order.outputs[step.call]:
+                if not order.absent(tensor, k):
                     continue
                 later: int | None = None
                 for reader in reversed([s for s in group[:-1] if s.index > step.index]):
-                    reads = tensor in layout.inputs[reader.call]
+                    reads = tensor in order.inputs[reader.call]
                     if later is None and not reads:
                         continue
                     now = held[tensor, reader.index] = program.variable(high=1.0)
@@ -149,16 +148,16 @@ class Occupancy:
 
     def _working_set(self, step: Step) -> None:
         """Memory during one step."""
-        facts, layout, k = self.facts, self.layout, step.group
-        outputs = sum(self.size[t] for t in layout.outputs[step.call])
-        base = sum(self.size[t] for t in range(len(facts.size)) if facts.produced[t] < k <= layout.dies[t]
-                   and (t, k) not in layout.gap_at)
+        facts, order, k = self.facts, self.order, step.group
+        outputs = sum(self.size[t] for t in order.outputs[step.call])
+        base = sum(self.size[t] for t in range(len(facts.size)) if facts.produced[t] < k <= order.dies[t]
+                   and (t, k) not in order.gap_at)
         self.memory[step.index].append((self.taken[step.index], outputs))
         if step.call == k:
             given = []
             for output, source in self._pairs(k):
-                following = self.layout.gap_at.get((source, k + 1))
-                if layout.dies[source] == k:
+                following = self.order.gap_at.get((source, k + 1))
+                if order.dies[source] == k:
                     given.append((self.program.variable(high=1.0), output))
                 elif following is not None and facts.gap_call[following] == k:
                     given.append((self.program.variable(high=1.0), output))

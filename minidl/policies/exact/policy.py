@@ -1,26 +1,30 @@
 """The optimum for small traces, as a policy: every gap kept, swapped or dropped by mixed-integer programming.
 
-It is there to measure the others with: ``planning/exact.py`` says what it is the optimum of. Solving takes tenths of a
-second for a dozen tensors and grows exponentially, so a larger trace is refused. Knows no storages and no device.
+It is there to measure the others with. Solving takes tenths of a second for a dozen tensors and grows exponentially,
+so a larger trace is refused.
+
+    execution_order   all steps that an execution may consist of
+    occupancy         the memory side of the program
+    formulation       the links and the time: the whole program, and what it is the optimum of
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any
 
 import numpy as np
 
 from minidl.errors import UserError
 from minidl.plan.costs import Costs, Limits
-from minidl.plan.plan import EMPTY_PLAN, Eviction, Plan
+from minidl.plan.plan import NO_PLAN, Eviction, Proposal
 from minidl.plan.policy import OnDemand, Pressure, Residency
 from minidl.plan.trace import Trace
-from minidl.planning.problem import problem
-from minidl.planning.schedule import KEEP, simulate
-from minidl.policies.auto.policy import to_plan
-from minidl.policies.exact.order import Layout
+from minidl.planning.modes import to_plan
+from minidl.planning.problem import KEEP, problem
+from minidl.planning.schedule import NO_NOTES, simulate
+from minidl.planning.timing import Room
+from minidl.policies.exact.execution_order import ExecutionOrder
 from minidl.policies.passive import Passive
 
 MOST_PLACES = 1500  # pairs of a gap and a step in it, each two binary variables
@@ -40,31 +44,30 @@ class Exact(OnDemand):
         self.seconds = seconds
 
     def victims(self, resident: Sequence[Residency], pressure: Pressure) -> Sequence[Eviction]:
+        """What ``passive`` would evict."""
         return Passive().victims(resident, pressure)
 
-    def plan(self, trace: Trace, costs: Costs, limits: Limits) -> Plan:
+    def plan(self, trace: Trace, costs: Costs, limits: Limits) -> Proposal:
         """The empty plan if everything fits, or if no choice does (then passive mode is all there is).
 
         Raises UserError for a trace that is too large, and if the time is up before the optimum is proven.
         """
-        from minidl.policies.exact.solver import best  # SciPy: loaded when the first plan is made
+        from minidl.policies.exact.formulation import best  # SciPy: loaded when the first plan is made
 
         facts = problem(trace, costs)
         mode = np.full(len(facts.gap_call), KEEP, np.int64)
-        arguments: tuple[Any, ...] = (*facts.arrays(), limits.device_bytes, limits.host_bytes, 0.0, mode, mode.copy(),
-                                      np.zeros((0, 4), np.int64))
-        _, excess, _, _, _ = simulate(*arguments)
-        if excess == 0:
-            return EMPTY_PLAN
-        layout = Layout.of(facts)
-        if layout.size > MOST_PLACES:
+        room = Room(limits.device_bytes, limits.host_bytes, 0.0)
+        if simulate(facts, room, mode, mode.copy(), NO_NOTES).excess == 0:
+            return NO_PLAN
+        order = ExecutionOrder.of(facts)
+        if order.size > MOST_PLACES:
             raise UserError(f"policy 'exact' is for small traces: {len(trace.tensors)} tensors with {len(mode)} gaps "
-                            f"in {len(trace.calls)} calls are {layout.size} places to decide on, more than "
+                            f"in {len(trace.calls)} calls are {order.size} places to decide on, more than "
                             f"{MOST_PLACES}; use 'auto'")
-        found = best(layout, limits.device_bytes, seconds=self.seconds)
+        found = best(order, limits.device_bytes, seconds=self.seconds)
         if not found.proven:
             raise UserError(f"policy 'exact' has not proven an optimum within {self.seconds:g} s: the best iteration "
                             f"found takes {found.seconds:.4g} s, none takes less than {found.bound:.4g} s; use 'auto'")
         if found.mode is None:
-            return EMPTY_PLAN
-        return replace(to_plan(trace, facts, found.mode, found.prefetch_at), predicted_seconds=found.seconds)
+            return NO_PLAN
+        return Proposal(replace(to_plan(trace, facts, found.mode, found.prefetch_at), predicted_seconds=found.seconds))

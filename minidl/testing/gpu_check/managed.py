@@ -52,8 +52,8 @@ def course(runtime: Runtime, network: Network, plans: int) -> Iterator[dict[str,
     settled = 0
     for _ in range(1 + runtime.device.measured_iterations + 2 * plans + LAST):
         yield iterate(runtime, network)
-        plan = runtime.plan
-        tried = plan is not None and (plan.predicted_seconds is None or plan.round >= plans)
+        active = runtime.guide.active if runtime.guide is not None else None
+        tried = active is not None and (active.proposal.notes is None or active.proposal.notes.round >= plans)
         settled = settled + 1 if tried else 0
         if settled > LAST:  # the plan that was adopted last starts from what another one left
             return

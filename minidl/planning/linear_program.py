@@ -1,6 +1,6 @@
 """Mixed-integer linear programs, built term by term and solved by SciPy's HiGHS. Knows no tensors.
 
-    program = Program()
+    program = LinearProgram()
     x = program.variable(high=1.0, integer=True, cost=2.0)
     program.row([(x, 1.0), ...], low=0.5)
     solution = program.solve()
@@ -32,7 +32,7 @@ class Solution:
     optimal: bool
 
 
-class Program:
+class LinearProgram:
     """Minimise the sum of cost * variable, subject to rows low <= sum of coefficient * variable <= high."""
 
     def __init__(self) -> None:

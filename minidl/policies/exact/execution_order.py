@@ -1,7 +1,7 @@
-"""Where a small trace's calls and their possible replays come in the order of execution, and what may be missing there.
+"""All steps that an execution of a small trace may consist of, in order: its calls, and before each the replays of
+earlier calls that some choice of modes needs there.
 
-It follows from the trace alone: before each call come the earlier calls that some choice of modes replays for it. Knows
-no budget and no times.
+They follow from the trace alone, not from a budget. A program has variables for each of them.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ class Step:
 
 
 @dataclass
-class Layout:
+class ExecutionOrder:
     """What follows from the trace alone: the steps, who is where, and what may be missing.
 
     inputs, outputs   per call: tensors (each input once)
@@ -42,23 +42,24 @@ class Layout:
     first: list[int] = field(default_factory=list)
 
     @classmethod
-    def of(cls, facts: Problem) -> Layout:
-        layout = cls(facts, len(facts.in_ptr) - 1)
-        for k in range(layout.calls):
-            layout.inputs.append(facts.in_idx[facts.in_ptr[k]:facts.in_ptr[k + 1]].tolist())
-            layout.outputs.append(facts.out_idx[facts.out_ptr[k]:facts.out_ptr[k + 1]].tolist())
-        layout.dies = [layout.calls] * len(facts.size)
-        for k in range(layout.calls):
+    def of(cls, facts: Problem) -> ExecutionOrder:
+        """That of a trace."""
+        order = cls(facts, len(facts.in_ptr) - 1)
+        for k in range(order.calls):
+            order.inputs.append(facts.in_idx[facts.in_ptr[k]:facts.in_ptr[k + 1]].tolist())
+            order.outputs.append(facts.out_idx[facts.out_ptr[k]:facts.out_ptr[k + 1]].tolist())
+        order.dies = [order.calls] * len(facts.size)
+        for k in range(order.calls):
             for tensor in facts.free_idx[facts.free_ptr[k]:facts.free_ptr[k + 1]]:
-                layout.dies[tensor] = k
+                order.dies[tensor] = k
         for gap, tensor in enumerate(facts.gap_tensor):
             for k in range(facts.gap_call[gap] + 1, facts.gap_next[gap] + 1):
-                layout.gap_at[int(tensor), k] = gap
-        for k in range(layout.calls):
-            layout.first.append(len(layout.steps))
-            for call in [*layout.may_be_replayed(k), k]:
-                layout.steps.append(Step(len(layout.steps), k, call))
-        return layout
+                order.gap_at[int(tensor), k] = gap
+        for k in range(order.calls):
+            order.first.append(len(order.steps))
+            for call in [*order.may_be_replayed(k), k]:
+                order.steps.append(Step(len(order.steps), k, call))
+        return order
 
     def absent(self, tensor: int, k: int) -> bool:
         """Whether the program has freed it before call k."""

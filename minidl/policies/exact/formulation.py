@@ -1,4 +1,4 @@
-"""The best choice of modes for a small trace, by mixed-integer programming. The model is that of ``schedule``:
+"""The best choice of modes for a small trace as a mixed-integer program. The model is that of ``schedule``:
 
     steps      the program's calls in order, and before each call k the replays of earlier calls that may be needed
                there, in program order; a replay takes place if something that reads its outputs then misses one.
@@ -17,7 +17,7 @@ here: no choice of modes and no rule does better in this model, and the solver p
 
 Not in the model, as in ``simulate``: addresses; what was there before the iteration (it stays); bytes that an operation
 writes over though somebody asks for them again at once; moving a tensor out after its last access, while it is only
-kept for lineage. Where these matter an engine may be slower or faster than the optimum. Knows no storages, no device.
+kept for lineage. Where these matter an engine may be slower or faster than the optimum.
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from minidl.planning.schedule import DROP, KEEP, SWAP
+from minidl.planning.problem import DROP, KEEP, SWAP
+from minidl.policies.exact.execution_order import ExecutionOrder
 from minidl.policies.exact.occupancy import Occupancy
-from minidl.policies.exact.order import Layout
 
 GAP = 1e-5      # relative distance between a solution and the bound at which it counts as proven
 FIRST_HORIZON = 1.3  # iterations without any memory management, within which a choice is looked for first
@@ -54,13 +54,13 @@ class Formulation(Occupancy):
     with a slack of one horizon (or budget) for each such condition: low=-2.0 has two.
     """
 
-    def __init__(self, layout: Layout, budget: int, horizon: float) -> None:
-        facts = layout.facts
+    def __init__(self, order: ExecutionOrder, budget: int, horizon: float) -> None:
+        facts = order.facts
         slowest = np.maximum(facts.out_seconds, facts.in_seconds)[facts.gap_tensor]
         self.movable: list[bool] = (slowest < horizon).tolist()  # a longer copy would not end in time
-        super().__init__(layout, budget, horizon, movable=self.movable)
+        super().__init__(order, budget, horizon, movable=self.movable)
         program = self.program
-        self.ready = [program.variable(high=1.0) for _ in layout.steps]  # memory that was being copied out is free
+        self.ready = [program.variable(high=1.0) for _ in order.steps]  # memory that was being copied out is free
         self.landed = [program.variable(high=1.0) for _ in self.movable]  # end of the copy out
         self.issued = [program.variable(high=1.0) for _ in self.movable]  # start of the copy in
         self.copied: dict[int, int] = {}  # gap that may be swapped -> 1 if that needs a copy out
@@ -69,11 +69,11 @@ class Formulation(Occupancy):
         self._swap_ins()
         self.limit_memory()
         end = program.variable(high=1.0, cost=1.0)
-        program.row([(end, 1.0), *self.ends(len(layout.steps) - 1, -1.0)], low=0.0)
+        program.row([(end, 1.0), *self.ends(len(order.steps) - 1, -1.0)], low=0.0)
 
     def _order(self) -> None:
         """Steps follow each other."""
-        for step in self.layout.steps:
+        for step in self.order.steps:
             self.program.row([(self.start[step.index], 1.0), (self.ready[step.index], -1.0)], low=0.0)
             if step.index:
                 self.program.row([(self.ready[step.index], 1.0), *self.ends(step.index - 1, -1.0)], low=0.0)
@@ -91,7 +91,7 @@ class Formulation(Occupancy):
                 program.row([(copied, 1.0), (self.swap[gap], -1.0), *((s, 1.0) for s in earlier)], low=0.0)
             self.copied[gap] = copied
             landed, lasts = self.landed[gap], facts.out_seconds[tensor] / self.horizon
-            last = self.layout.first[facts.gap_call[gap] + 1] - 1
+            last = self.order.first[facts.gap_call[gap] + 1] - 1
             program.row([(landed, 1.0), *self.ends(last, -1.0), (copied, -lasts)], low=0.0)
             if queued:
                 program.row([(landed, 1.0), (self.landed[queued[-1][0]], -1.0), (copied, -lasts)], low=0.0)
@@ -107,14 +107,14 @@ class Formulation(Occupancy):
 
     def _swap_ins(self) -> None:
         """One transfer at a time, from the rise of its tensor's residency to the step that reads it."""
-        program, facts, layout = self.program, self.facts, self.layout
+        program, facts, order = self.program, self.facts, self.order
         lasts = facts.in_seconds[facts.gap_tensor] / self.horizon
         for gap, copied in self.copied.items():
             there = self.there[gap]
             issued, swap, tensor = self.issued[gap], self.swap[gap], int(facts.gap_tensor[gap])
             program.row([(issued, 1.0), (self.landed[gap], -1.0), (copied, -1.0)], low=-1.0)
             for step, now in there.items():
-                reads = tensor in layout.inputs[layout.steps[step].call]
+                reads = tensor in order.inputs[order.steps[step].call]
                 rise = [(now, -1.0), *([(there[step - 1], 1.0)] if step - 1 in there else [])]
                 program.row([(issued, 1.0), (self.ready[step], -1.0), *rise, (swap, -1.0)], low=-2.0)
                 if reads:
@@ -143,25 +143,25 @@ class Formulation(Occupancy):
                 mode[gap] = DROP
             elif chosen[self.swap[gap]]:
                 mode[gap] = SWAP
-                step = next(self.layout.steps[s] for s, now in there.items() if chosen[now])
+                step = next(self.order.steps[s] for s, now in there.items() if chosen[now])
                 # Issued after replays, it is asked for before the next call: its memory has been free since.
-                replayed = chosen[self.taken[self.layout.first[step.group]:step.index]].any()
+                replayed = chosen[self.taken[self.order.first[step.group]:step.index]].any()
                 at = step.group + int(replayed)
                 prefetch_at[gap] = at if at <= self.facts.gap_next[gap] else -1
         return Optimum(solution.objective * self.horizon, solution.bound * self.horizon, mode, prefetch_at,
                        solution.optimal)
 
 
-def best(layout: Layout, budget: int, *, seconds: float) -> Optimum:
+def best(order: ExecutionOrder, budget: int, *, seconds: float) -> Optimum:
     """The best choice that fits ``budget`` bytes; ``seconds`` is what the solver may take for each horizon.
 
     The shorter the horizon, the easier the program: it grows until there is a choice that ends within it. That one is
     the best of all, for whatever takes less would end within it too.
     """
-    bound, horizon, longest = 0.0, FIRST_HORIZON * layout.facts.seconds, layout.longest
+    bound, horizon, longest = 0.0, FIRST_HORIZON * order.facts.seconds, order.longest
     while True:
         horizon = min(horizon, longest)
-        found = Formulation(layout, budget, horizon).solve(seconds)
+        found = Formulation(order, budget, horizon).solve(seconds)
         if not found.proven:
             return replace(found, bound=max(bound, found.bound))
         if found.mode is not None or horizon == longest:

@@ -1,0 +1,92 @@
+"""A recorded log of lifetimes: when each buffer was born, when it died and how large it was."""
+
+from __future__ import annotations
+
+import csv
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+from minidl.errors import UserError
+
+COLUMNS = ["id", "lower", "upper", "size"]
+
+
+@dataclass(frozen=True, slots=True)
+class Lifetime:
+    """One buffer: ``size`` bytes that are live from time ``lower`` up to, not including, ``upper``."""
+
+    id: str
+    lower: int
+    upper: int
+    size: int
+
+
+def read_log(path: str) -> list[Lifetime]:
+    """Lifetimes from a CSV file with the header ``id,lower,upper,size`` (an ``offset`` column, which ``--save``
+    writes, may follow and is ignored). Raises UserError naming file, line and value."""
+    try:
+        with open(path, newline="", encoding="utf-8-sig") as file:
+            rows = csv.reader(file)
+            header = [name.strip() for name in next(rows, [])]
+            if header not in (COLUMNS, [*COLUMNS, "offset"]):
+                raise UserError(f"{path}, line 1: the header is {','.join(header)!r}, not {','.join(COLUMNS)!r}")
+            lifetimes: dict[str, Lifetime] = {}
+            for row in rows:
+                if row:
+                    where = f"{path}, line {rows.line_num}"
+                    lifetime = _read_row(row, len(header), where)
+                    if lifetime.id in lifetimes:
+                        raise UserError(f"{where}: the id {lifetime.id!r} appears twice")
+                    lifetimes[lifetime.id] = lifetime
+    except OSError as error:
+        raise UserError(f"cannot read {path}: {error.strerror}") from error
+    except (UnicodeDecodeError, csv.Error) as error:
+        raise UserError(f"{path} is no CSV text: {error}") from error
+    if not lifetimes:
+        raise UserError(f"{path} has no rows after its header")
+    return list(lifetimes.values())
+
+
+def _read_row(row: list[str], columns: int, where: str) -> Lifetime:
+    if len(row) != columns:
+        raise UserError(f"{where}: {len(row)} values instead of {columns}: {','.join(row)!r}")
+    numbers = []
+    for name, text in zip(COLUMNS[1:], row[1:4], strict=True):
+        try:
+            numbers.append(int(text))
+        except ValueError:
+            raise UserError(f"{where}: {name} is {text!r}, not an integer") from None
+    lower, upper, size = numbers
+    if upper <= lower:
+        raise UserError(f"{where}: upper {upper} is not after lower {lower}")
+    if size < 1:
+        raise UserError(f"{where}: size is {size}, not at least 1")
+    return Lifetime(row[0].strip(), lower, upper, size)
+
+
+def write_offsets(path: str, lifetimes: Sequence[Lifetime], offsets: Mapping[str, int]) -> None:
+    """The log with a column more: the offset of each buffer, by its id. Raises UserError."""
+    try:
+        with open(path, "w", newline="", encoding="utf-8") as file:
+            writer = csv.writer(file, lineterminator="\n")
+            writer.writerow([*COLUMNS, "offset"])
+            writer.writerows((e.id, e.lower, e.upper, e.size, offsets[e.id]) for e in lifetimes)
+    except OSError as error:
+        raise UserError(f"cannot write {path}: {error.strerror}") from error
+
+
+def events(lifetimes: Sequence[Lifetime]) -> Iterator[tuple[Lifetime, bool]]:
+    """Births (True) and deaths in time order; at the same time deaths come first, as intervals are half-open."""
+    deaths = [(e.upper, False, i) for i, e in enumerate(lifetimes)]
+    births = [(e.lower, True, i) for i, e in enumerate(lifetimes)]
+    for _, birth, index in sorted(deaths + births):
+        yield lifetimes[index], birth
+
+
+def lower_bound(lifetimes: Sequence[Lifetime]) -> int:
+    """The largest sum of bytes live at once: no strategy needs less memory."""
+    live = most = 0
+    for lifetime, birth in events(lifetimes):
+        live += lifetime.size if birth else -lifetime.size
+        most = max(most, live)
+    return most

@@ -1,0 +1,23 @@
+"""Where blocks go in an arena, by name: one file a placement, one line in the table."""
+
+from collections.abc import Callable
+
+from minidl.placements.best_fit import BestFit
+from minidl.placements.bfc import Bfc
+from minidl.placements.caching import Caching
+from minidl.placements.first_fit import FirstFit
+from minidl.placements.placement import Hole, Place, Placement
+from minidl.registry import Registry
+
+PLACEMENTS: dict[str, Callable[[], Placement]] = {
+    "best-fit": BestFit,
+    "first-fit": FirstFit,
+    "bfc": Bfc,
+    "caching": Caching,
+}
+DEFAULT = BestFit.name
+
+REGISTRY: Registry[Placement] = Registry("placement", "minidl.placements", PLACEMENTS)
+names, create = REGISTRY.names, REGISTRY.create
+
+__all__ = ["DEFAULT", "PLACEMENTS", "REGISTRY", "Hole", "Place", "Placement", "create", "names"]

@@ -1,0 +1,46 @@
+"""``schedule.simulate``, compiled by Numba. Loaded when a plan is searched for, not before."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+from numba import njit
+from numba.extending import register_jitable
+
+from minidl.planning import expansion, problem, schedule, timing
+
+Function = Callable[..., Any]
+Simulate = Callable[[problem.Problem, timing.Room, problem.Array, problem.Array, problem.Array], schedule.Outcome]
+MODULES = (problem, expansion, timing, schedule)  # what the compiled function is made of
+PARTS: tuple[Function, ...] = (expansion.expand, expansion._trimmed, timing.place, timing.run)
+# What is done at every step of the simulation. No references are counted there, for each of these is handed groups of
+# forty arrays: counting takes fifty times as long as the rest.
+PIECES: tuple[Function, ...] = (
+    expansion._arrive, expansion._end_note, expansion._find_replays, expansion._bring_back, expansion._find_endings,
+    expansion._take_step, expansion._after_replay, expansion._forget_copy, expansion._after_call, expansion._evict)
+
+
+def forget_older(compiled: Any, modules: tuple[ModuleType, ...]) -> None:
+    """Remove from Numba's cache what was compiled before one of these modules changed.
+
+    By itself Numba looks at the file of the function alone, not at the files of those that it calls.
+    """
+    newest = max(Path(module.__file__ or "").stat().st_mtime for module in modules)
+    code = compiled.py_func.__code__
+    for index in Path(compiled.stats.cache_path).glob(f"{Path(code.co_filename).stem}.{code.co_name}-*.nbi"):
+        with suppress(OSError):  # another process was first, or nobody may write here
+            if index.stat().st_mtime < newest:
+                index.unlink()
+
+
+for part in PARTS:
+    register_jitable(part)  # compiled code may call it; for everybody else it stays a plain function
+for part in PIECES:
+    register_jitable(_nrt=False)(part)
+
+simulate: Simulate = njit(cache=True)(schedule.simulate)
+forget_older(simulate, MODULES)

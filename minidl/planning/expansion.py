@@ -1,0 +1,300 @@
+"""The steps that a choice of modes expands into: the program's calls, the replays before each, and bytes in use.
+
+The first part of ``schedule``: it knows positions and bytes, no times but those of replays. Plain Python that Numba can
+compile: state is in arrays, of which ``Walk.counts`` holds what would else be plain variables.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+
+from minidl.planning.problem import DROP, KEEP, Array, Problem
+
+FAILED = -1
+ABSENT, RESIDENT, AWAY, DROPPED, TEMPORARY = 0, 1, 2, 3, 4  # temporary: made by a replay, for another one to read
+STEPS, OUTS, BACKS, NOTED, LIVE, HOST, MOST_ON_HOST = 0, 1, 2, 3, 4, 5, 6  # in ``Walk.counts``
+
+
+class Steps(NamedTuple):
+    """What is done one after the other, as arrays: the call of each step, the program's call for which it is done, and
+    the bytes in use meanwhile, but for swap-ins ahead of their use and copies out behind it."""
+
+    call: Array
+    group: Array
+    during: Array
+
+
+class CopiesOut(NamedTuple):
+    """Copies out, in the order in which they start: tensor, the step after which it leaves, its residency's note."""
+
+    tensor: Array
+    step: Array
+    note: Array
+
+
+class SwapIns(NamedTuple):
+    """Swap-ins in the order of their uses: tensor, the step that uses it, the one after which it had left, the gap in
+    between, its new residency's note; and the step before which it is to start, which ``timing.place`` finds."""
+
+    tensor: Array
+    use: Array
+    left: Array
+    gap: Array
+    note: Array
+    start: Array
+
+
+class Total(NamedTuple):
+    """Of all steps: the most bytes on the host at once, seconds spent in replays, residencies noted or FAILED."""
+
+    host_bytes: int
+    replay_seconds: float
+    noted: int
+
+
+class Walk(NamedTuple):
+    """Where each tensor is as the calls are walked, and how much has been written down.
+
+    counts     steps, copies out, swap-ins and notes so far; bytes on the device and the host, and the most of these
+    state      per tensor: ABSENT, RESIDENT, AWAY, DROPPED or TEMPORARY
+    left       per tensor: the step after which it was swapped out; gap: the one that it is in; note: its residency now
+    copied     per tensor: whether the host has a valid copy
+    ends       per tensor: the call with which it is freed or dropped, once that has been reached
+    remaining  per tensor: how many replays before this call still read it
+    donor      per tensor: the one whose bytes it is about to take over, or -1
+    replay     the calls to replay before this one, in program order; seen: per call, the last one it is replayed for
+    stack      tensors whose lineage is looked at
+    """
+
+    counts: Array
+    state: Array
+    left: Array
+    gap: Array
+    note: Array
+    copied: Array
+    ends: Array
+    remaining: Array
+    donor: Array
+    replay: Array
+    seen: Array
+    stack: Array
+
+
+def expand(problem: Problem, mode: Array, prefetch_at: Array, notes: Array
+           ) -> tuple[Steps, CopiesOut, SwapIns, Total]:
+    """All steps and transfers of an iteration, and its residencies if ``notes`` is not empty; see ``schedule``.
+
+    FAILED as number of notes if something is to be made again that cannot be, or the replays are too many.
+    """
+    calls, tensors, gaps = len(problem.in_ptr) - 1, len(problem.size), len(problem.gap_tensor) + 1
+    most = 6 * calls + 64
+    steps = Steps(np.zeros(most, np.int64), np.zeros(most, np.int64), np.zeros(most, np.int64))
+    out = CopiesOut(np.zeros(gaps, np.int64), np.zeros(gaps, np.int64), np.zeros(gaps, np.int64))
+    back = SwapIns(np.zeros(gaps, np.int64), np.zeros(gaps, np.int64), np.zeros(gaps, np.int64),
+                   np.zeros(gaps, np.int64), np.zeros(gaps, np.int64), np.zeros(gaps, np.int64))
+    walk = Walk(np.zeros(7, np.int64), np.zeros(tensors, np.int64), np.zeros(tensors, np.int64),
+                np.zeros(tensors, np.int64), np.full(tensors, -1, np.int64), np.zeros(tensors, np.bool_),
+                np.full(tensors, -1, np.int64), np.zeros(tensors, np.int64), np.full(tensors, -1, np.int64),
+                np.zeros(calls, np.int64), np.full(calls, -1, np.int64), np.zeros(tensors + 8, np.int64))
+    replay_seconds = 0.0
+    for t in range(tensors):
+        if problem.produced[t] < 0:
+            _arrive(problem, walk, t, 0, notes)
+    for k in range(calls):
+        replays = _find_replays(problem, walk, k)
+        if replays == FAILED or walk.counts[STEPS] + replays >= most - 2:
+            return _trimmed(steps, out, back, walk, FAILED, 0.0)
+        if replays:
+            walk.replay[:replays].sort()  # in program order
+        for r in range(replays):
+            c = walk.replay[r]
+            _bring_back(problem, walk, c, back, notes)
+            _take_step(problem, walk, c, k, steps, notes)
+            replay_seconds += problem.algorithm_seconds[problem.algorithm_ptr[c]]
+            _after_replay(problem, walk, c, notes)
+        _bring_back(problem, walk, k, back, notes)
+        _find_endings(problem, walk, k, mode)
+        _take_step(problem, walk, k, k, steps, notes)
+        _after_call(problem, walk, k, notes)
+        _evict(problem, walk, k, mode, prefetch_at, out, notes)
+    return _trimmed(steps, out, back, walk, walk.counts[NOTED], replay_seconds)
+
+
+def _trimmed(steps: Steps, out: CopiesOut, back: SwapIns, walk: Walk, noted: int, replay_seconds: float
+             ) -> tuple[Steps, CopiesOut, SwapIns, Total]:
+    """The same arrays without what was not written."""
+    n, outs, backs = walk.counts[STEPS], walk.counts[OUTS], walk.counts[BACKS]
+    return (Steps(steps.call[:n], steps.group[:n], steps.during[:n]),
+            CopiesOut(out.tensor[:outs], out.step[:outs], out.note[:outs]),
+            SwapIns(back.tensor[:backs], back.use[:backs], back.left[:backs], back.gap[:backs], back.note[:backs],
+                    back.start[:backs]),
+            Total(walk.counts[MOST_ON_HOST], replay_seconds, noted))
+
+
+def _arrive(problem: Problem, walk: Walk, t: int, step: int, notes: Array) -> None:
+    """A tensor comes to the device with a step."""
+    walk.state[t] = RESIDENT
+    walk.counts[LIVE] += problem.size[t]
+    if len(notes):
+        notes[walk.counts[NOTED]] = (t, step, -1, -1)
+        walk.note[t] = walk.counts[NOTED]
+        walk.counts[NOTED] += 1
+
+
+def _end_note(walk: Walk, t: int, notes: Array) -> None:
+    """A tensor's bytes are given up after the latest step, unless something has been written over them."""
+    if len(notes) and notes[walk.note[t], 2] < 0:
+        notes[walk.note[t], 2] = walk.counts[STEPS] - 1
+
+
+def _find_replays(problem: Problem, walk: Walk, k: int) -> int:
+    """Put the calls to replay before call k into ``walk.replay``; how many, or FAILED if one of them cannot be."""
+    state, stack, replay = walk.state, walk.stack, walk.replay
+    replays = 0
+    for i in range(problem.in_ptr[k], problem.in_ptr[k + 1]):
+        t = problem.in_idx[i]
+        if state[t] == DROPPED or state[t] == ABSENT:
+            depth = 1
+            stack[0] = t
+            while depth:
+                depth -= 1
+                c = problem.produced[stack[depth]]
+                if c < 0:
+                    return FAILED
+                if walk.seen[c] == k:
+                    continue
+                walk.seen[c] = k
+                replay[replays] = c
+                replays += 1
+                for j in range(problem.in_ptr[c], problem.in_ptr[c + 1]):
+                    v = problem.in_idx[j]
+                    if (state[v] == DROPPED or state[v] == ABSENT) and depth < len(state):
+                        stack[depth] = v
+                        depth += 1
+    for r in range(replays):
+        for j in range(problem.in_ptr[replay[r]], problem.in_ptr[replay[r] + 1]):
+            walk.remaining[problem.in_idx[j]] += 1
+    return replays
+
+
+def _bring_back(problem: Problem, walk: Walk, c: int, back: SwapIns, notes: Array) -> None:
+    """What the next step reads and was swapped out comes back for it."""
+    for j in range(problem.in_ptr[c], problem.in_ptr[c + 1]):
+        t = problem.in_idx[j]
+        if walk.state[t] == AWAY:
+            n = walk.counts[BACKS]
+            _arrive(problem, walk, t, walk.counts[STEPS], notes)
+            back.tensor[n], back.use[n], back.left[n] = t, walk.counts[STEPS], walk.left[t]
+            back.gap[n], back.note[n] = walk.gap[t], walk.note[t]
+            walk.counts[BACKS] += 1
+
+
+def _find_endings(problem: Problem, walk: Walk, k: int, mode: Array) -> None:
+    """What is freed or dropped after call k may be written over by it."""
+    for i in range(problem.free_ptr[k], problem.free_ptr[k + 1]):
+        walk.ends[problem.free_idx[i]] = k
+    for g in range(problem.gap_ptr[k], problem.gap_ptr[k + 1]):
+        if mode[g] == DROP:
+            walk.ends[problem.gap_tensor[g]] = k
+
+
+def _take_step(problem: Problem, walk: Walk, c: int, k: int, steps: Steps, notes: Array) -> None:
+    """Do call c, for itself or as a replay for call k: the bytes in use meanwhile, and its outputs' residencies."""
+    s = walk.counts[STEPS]
+    extra = 0
+    for j in range(problem.out_ptr[c], problem.out_ptr[c + 1]):
+        extra += problem.size[problem.out_idx[j]]
+    for j in range(problem.may_ptr[c], problem.may_ptr[c + 1]):
+        t = problem.may_in[j]
+        if (walk.ends[t] == k) if c == k else (walk.state[t] == TEMPORARY and walk.remaining[t] == 1):
+            extra -= problem.size[problem.may_out[j]]
+            walk.donor[problem.may_out[j]] = t
+            break
+    steps.call[s], steps.group[s], steps.during[s] = c, k, walk.counts[LIVE] + extra
+    for j in range(problem.out_ptr[c], problem.out_ptr[c + 1]):
+        t = problem.out_idx[j]
+        if len(notes):
+            n = walk.counts[NOTED]
+            donor = walk.donor[t]
+            if c == k or walk.state[t] == DROPPED or (walk.state[t] == ABSENT and walk.remaining[t] > 0):
+                notes[n] = (t, s, -1, -1)
+                walk.note[t] = n
+            else:
+                notes[n] = (-1 - t, s, s, -1)
+            if donor >= 0:
+                notes[n, 3] = walk.note[donor]
+                notes[walk.note[donor], 2] = s - 1
+            walk.counts[NOTED] += 1
+    for j in range(problem.out_ptr[c], problem.out_ptr[c + 1]):
+        walk.donor[problem.out_idx[j]] = -1
+    walk.counts[STEPS] += 1
+
+
+def _after_replay(problem: Problem, walk: Walk, c: int, notes: Array) -> None:
+    """What a replay has made stays if it had been dropped, or until the last replay that reads it."""
+    for j in range(problem.out_ptr[c], problem.out_ptr[c + 1]):
+        t = problem.out_idx[j]
+        if walk.state[t] == DROPPED:
+            walk.state[t] = RESIDENT
+            walk.counts[LIVE] += problem.size[t]
+        elif walk.state[t] == ABSENT and walk.remaining[t] > 0:
+            walk.state[t] = TEMPORARY
+            walk.counts[LIVE] += problem.size[t]
+    for j in range(problem.in_ptr[c], problem.in_ptr[c + 1]):
+        t = problem.in_idx[j]
+        walk.remaining[t] -= 1
+        if walk.remaining[t] == 0 and walk.state[t] == TEMPORARY:
+            walk.state[t] = ABSENT
+            walk.counts[LIVE] -= problem.size[t]
+            _end_note(walk, t, notes)
+
+
+def _forget_copy(problem: Problem, walk: Walk, t: int) -> None:
+    """The host's copy of a tensor, if there is one, is given up."""
+    if walk.copied[t]:
+        walk.copied[t] = False
+        walk.counts[HOST] -= problem.size[t]
+
+
+def _after_call(problem: Problem, walk: Walk, k: int, notes: Array) -> None:
+    """A call of the program has made its outputs, and what ends with it goes."""
+    for i in range(problem.out_ptr[k], problem.out_ptr[k + 1]):
+        walk.state[problem.out_idx[i]] = RESIDENT
+        walk.counts[LIVE] += problem.size[problem.out_idx[i]]
+    for i in range(problem.free_ptr[k], problem.free_ptr[k + 1]):
+        t = problem.free_idx[i]
+        _forget_copy(problem, walk, t)
+        if walk.state[t] == RESIDENT:
+            walk.counts[LIVE] -= problem.size[t]
+            _end_note(walk, t, notes)
+        walk.state[t] = ABSENT
+
+
+def _evict(problem: Problem, walk: Walk, k: int, mode: Array, prefetch_at: Array, out: CopiesOut, notes: Array
+           ) -> None:
+    """What leaves the device after call k: dropped, or swapped out, with a copy unless the host has one."""
+    for g in range(problem.gap_ptr[k], problem.gap_ptr[k + 1]):
+        t = problem.gap_tensor[g]
+        prefetch_at[g] = -1
+        if mode[g] == KEEP or walk.state[t] != RESIDENT:
+            continue
+        walk.counts[LIVE] -= problem.size[t]
+        if mode[g] == DROP:
+            walk.state[t] = DROPPED
+            _forget_copy(problem, walk, t)
+            _end_note(walk, t, notes)
+            continue
+        walk.state[t] = AWAY
+        walk.left[t], walk.gap[t] = walk.counts[STEPS] - 1, g
+        if walk.copied[t]:
+            if len(notes):
+                notes[walk.note[t], 2] = walk.counts[STEPS] - 1
+            continue
+        walk.copied[t] = True
+        walk.counts[HOST] += problem.size[t]
+        walk.counts[MOST_ON_HOST] = max(walk.counts[MOST_ON_HOST], walk.counts[HOST])
+        n = walk.counts[OUTS]
+        out.tensor[n], out.step[n], out.note[n] = t, walk.counts[STEPS] - 1, walk.note[t]
+        walk.counts[OUTS] += 1

@@ -1,0 +1,109 @@
+"""When the transfers of an expanded iteration start, and how long it takes: the second and third part of ``schedule``.
+
+One transfer at a time each way; only the compute stream waits. Plain Python that Numba can compile.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+
+from minidl.planning.expansion import CopiesOut, Steps, SwapIns
+from minidl.planning.problem import Array, Problem
+
+
+class Room(NamedTuple):
+    """Bytes that an iteration may use, and the share of its duration by which a swap-in starts earlier than it must."""
+
+    device_bytes: int
+    host_bytes: int
+    slack: float
+
+
+def place(problem: Problem, room: Room, steps: Steps, back: SwapIns, prefetch_at: Array, notes: Array) -> None:
+    """Find where each swap-in starts, last use first: as late as hides it, but not before there is room for it."""
+    during, group, size = steps.during, steps.group, problem.size
+    starts = np.zeros(len(steps.call) + 1)
+    for s in range(len(steps.call)):
+        starts[s + 1] = starts[s] + problem.algorithm_seconds[problem.algorithm_ptr[steps.call[s]]]
+    link_free = starts[len(steps.call)]
+    for n in range(len(back.tensor) - 1, -1, -1):
+        t, use, left = back.tensor[n], back.use[n], back.left[n]
+        finish = min(starts[use], link_free)
+        begin = finish - problem.in_seconds[t] * (1.0 + room.slack)
+        best = s = use
+        while s - 1 > left and during[s - 1] + size[t] <= room.device_bytes:
+            s -= 1
+            if s == 0 or group[s] != group[s - 1]:  # a swap-in starts between two calls of the program
+                best = s
+                if starts[s] <= begin:
+                    break
+        for q in range(best, use):
+            during[q] += size[t]
+        back.start[n] = best
+        if len(notes):
+            notes[back.note[n], 1] = best
+        if best < use:
+            prefetch_at[back.gap[n]] = group[best]
+            begin = max(starts[best], begin)
+        link_free = min(begin, finish)
+
+
+def run(problem: Problem, room: Room, steps: Steps, out: CopiesOut, back: SwapIns, notes: Array, noted: int
+        ) -> tuple[float, int, int, int]:
+    """(seconds, excess on the device, bytes copied, residencies noted) of an iteration, step by step.
+
+    A tail is memory that a copy out still occupies. notes: workspaces are noted after the ``noted`` first ones.
+    """
+    budget, during, outs, backs = room.device_bytes, steps.during, len(out.tensor), len(back.tensor)
+    issue = np.argsort(back.start, kind="mergesort")
+    next_issue = next_arrival = next_out = first_tail = last_tail = landed = 0
+    tails = worst = excess = moved = 0
+    now = out_ready = in_ready = 0.0
+    tail_size, tail_end = np.zeros(outs + 1, np.int64), np.zeros(outs + 1)
+    arrive, landed_at = np.zeros(backs + 1), np.zeros(len(problem.size))
+    for s in range(len(steps.call)):
+        while tails and during[s] + tails > budget:
+            tails -= tail_size[first_tail]
+            now = max(now, tail_end[first_tail])
+            first_tail += 1
+        while first_tail < last_tail and tail_end[first_tail] <= now:
+            tails -= tail_size[first_tail]
+            first_tail += 1
+        while len(notes) and landed < first_tail:
+            notes[out.note[landed], 2] = s - 1
+            landed += 1
+        if during[s] > budget:
+            excess += during[s] - budget
+            worst = max(worst, during[s] - budget)
+        while next_issue < backs and back.start[issue[next_issue]] == s:
+            n = issue[next_issue]
+            next_issue += 1
+            t = back.tensor[n]
+            moved += problem.size[t]
+            in_ready = max(in_ready, now, landed_at[t]) + problem.in_seconds[t]
+            arrive[n] = in_ready
+        while next_arrival < backs and back.use[next_arrival] == s:  # what this step uses must be there
+            now = max(now, arrive[next_arrival])
+            next_arrival += 1
+        c = steps.call[s]
+        spare = budget - during[s] - tails
+        last = problem.algorithm_ptr[c + 1] - 1
+        for a in range(problem.algorithm_ptr[c], last + 1):
+            workspace = problem.algorithm_bytes[a]
+            if workspace <= spare or a == last:
+                now += problem.algorithm_seconds[a]
+                if len(notes) and workspace and workspace <= spare:
+                    notes[noted] = (len(problem.size) + a, s, s, -1)
+                    noted += 1
+                break
+        while next_out < outs and out.step[next_out] == s:
+            t = out.tensor[next_out]
+            next_out += 1
+            moved += problem.size[t]
+            out_ready = max(out_ready, now) + problem.out_seconds[t]
+            tail_size[last_tail], tail_end[last_tail], landed_at[t] = problem.size[t], out_ready, out_ready
+            last_tail += 1
+            tails += problem.size[t]
+    return now, worst + excess // 8, moved, noted

@@ -1,0 +1,80 @@
+"""Local search over modes with the compiled simulation as its objective. Imported only when a plan is searched for."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import numpy as np
+from numba import njit
+
+from minidl.planning import compiled
+from minidl.planning.compiled import simulate
+from minidl.planning.problem import DROP, Array, Problem
+from minidl.planning.timing import Room
+
+
+class Moves(NamedTuple):
+    """The gaps whose mode may change: those tried often, and those tried less often."""
+
+    often: Array
+    rare: Array
+
+
+class Prices(NamedTuple):
+    """Seconds that a byte over the budget counts for, and a byte copied: copies that computation hides are not free,
+    they leave no room for a slower link."""
+
+    excess: float
+    copy: float
+
+
+class Effort(NamedTuple):
+    """How long and how boldly to search: choices tried, the first temperature in seconds, the seed of the moves."""
+
+    evaluations: int
+    temperature: float
+    seed: int
+
+
+@njit(cache=True)
+def improve(problem: Problem, room: Room, prices: Prices, moves: Moves, effort: Effort, mode: Array, prefetch_at: Array
+            ) -> Any:
+    """Improve ``mode`` in place; returns the (objective, seconds, bytes over the budget) of the best found.
+
+    The objective is seconds and the prices of bytes over the budget and of bytes copied. A move changes one gap's mode
+    or exchanges two; it is kept if it is better, or worse by less than a temperature that falls to nothing.
+    """
+    np.random.seed(effort.seed)
+    nothing = np.zeros((0, 4), np.int64)
+    found = simulate(problem, room, mode, prefetch_at, nothing)
+    current = found.seconds + prices.excess * found.excess + prices.copy * found.moved
+    best, best_time, best_over = current, found.seconds, found.excess
+    best_mode = mode.copy()
+    for n in range(effort.evaluations):
+        a = moves.often[np.random.randint(len(moves.often))]
+        b = moves.often[np.random.randint(len(moves.often))]
+        if len(moves.rare) and np.random.random() < 0.15:
+            a = moves.rare[np.random.randint(len(moves.rare))]
+        before_a, before_b = mode[a], mode[b]
+        if np.random.random() < 0.5:
+            mode[a] = np.random.randint(3)
+        else:
+            mode[a], mode[b] = mode[b], mode[a]
+        if (mode[a] == DROP and not problem.can_drop[a]) or (mode[b] == DROP and not problem.can_drop[b]) or (
+                mode[a] == before_a and mode[b] == before_b):
+            mode[a], mode[b] = before_a, before_b
+            continue
+        found = simulate(problem, room, mode, prefetch_at, nothing)
+        value = found.seconds + prices.excess * found.excess + prices.copy * found.moved
+        if value <= current + effort.temperature * (1.0 - n / effort.evaluations) * np.random.random():
+            current = value
+            if value < best:
+                best, best_time, best_over = value, found.seconds, found.excess
+                best_mode[:] = mode
+        else:
+            mode[a], mode[b] = before_a, before_b
+    mode[:] = best_mode
+    return best, best_time, best_over
+
+
+compiled.forget_older(improve, compiled.MODULES)

@@ -1,0 +1,58 @@
+"""Which gaps a search considers, and the simple choices of modes that it begins with."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+
+from minidl.planning.problem import DROP, SWAP, Array, Problem
+
+KEPT = (0.0, 0.2, 0.4, 0.6, 0.8)                  # a first choice keeps one of these shares of the budget,
+DROPPED = tuple(n / 10 for n in range(11))        # and drops one of these of the rest
+SHORT_GAP = 0.01      # of the iteration: shorter gaps away from the fullest moment are not considered
+
+
+def movable(facts: Problem) -> tuple[Array, Array]:
+    """The gaps worth considering, as two groups: those at the iteration's fullest moment; the other long ones, which
+    matter only when the budget is a small part of what is needed."""
+    calls = len(facts.gap_ptr) - 1
+    held = np.zeros(calls + 1)
+    sizes = facts.size[facts.gap_tensor]
+    np.add.at(held, facts.gap_call + 1, sizes)
+    np.add.at(held, facts.gap_next, -sizes)
+    fullest = int(np.argmax(np.cumsum(held)))
+    there = (facts.gap_call < fullest) & (facts.gap_next >= fullest)
+    starts = np.concatenate([[0.0], np.cumsum(facts.algorithm_seconds[facts.algorithm_ptr[:-1]])])
+    long = starts[facts.gap_next] - starts[facts.gap_call] >= SHORT_GAP * facts.seconds
+    return np.nonzero(there)[0], np.nonzero(long & ~there)[0]
+
+
+def first_choice(facts: Problem, budget: int, value: Callable[[Array], float]) -> Array:
+    """The best of a few simple choices: of what is there at the fullest moment, what was made last stays, up to some
+    share of the budget; of the rest, what is cheapest to make again for its bytes is dropped, and the others swapped.
+
+    value: of a choice, the less the better.
+    """
+    gaps, _ = movable(facts)
+    tensors, droppable = facts.gap_tensor[gaps], facts.can_drop[gaps]
+    price = facts.algorithm_seconds[facts.algorithm_ptr[facts.produced[tensors]]] / facts.size[tensors]
+    price[~droppable] = np.inf
+    latest = np.argsort(-facts.gap_call[gaps], kind="stable")
+    held = np.cumsum(facts.size[tensors[latest]])
+    best, least = np.zeros(len(facts.gap_call), np.int64), np.inf
+    by_price = np.argsort(price, kind="stable")
+    for kept in KEPT:
+        stays = np.zeros(len(gaps), np.bool_)
+        stays[latest[:np.searchsorted(held, kept * budget)]] = True
+        leaves = by_price[~stays[by_price]]
+        held_by = np.cumsum(facts.size[tensors[leaves]])
+        for dropped in DROPPED:
+            cheap = leaves[:np.searchsorted(held_by, dropped * held_by[-1], side="right")] if len(leaves) else leaves
+            mode = np.zeros(len(facts.gap_call), np.int64)
+            mode[gaps[leaves]] = SWAP
+            mode[gaps[cheap[droppable[cheap]]]] = DROP
+            found = value(mode)
+            if found < least:
+                best, least = mode, found
+    return best

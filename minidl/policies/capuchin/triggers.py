@@ -1,0 +1,94 @@
+"""In-triggers: after which access each swap-in of a plan is started (Capuchin, section 4.4).
+
+The latest access earlier than SwapInStart, later than the evicted-access and out of the peak that the plan leaves.
+Swap-ins queue: from the last one backwards, each must have ended when the next starts. Where there is no such access
+the back-access brings the tensor in. Not in the paper: where a replay reads a swapped tensor, that is when it must be
+back; and a swap-in that feedback has moved moves those before it on the link. Times are whole nanoseconds.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from minidl.plan.plan import AccessKey
+from minidl.plan.trace import TensorId
+from minidl.policies.capuchin.hybrid import Choice
+from minidl.policies.capuchin.live_bytes import NOWHERE, LiveBytes
+
+
+@dataclass(frozen=True)
+class SwapIn:
+    """One swap-in to be triggered: tensor, bytes, the call it is evicted after, the call that wants it, nanoseconds."""
+
+    tensor_id: TensorId
+    nbytes: int
+    evict: int
+    back: int
+    time: int
+
+
+@dataclass(frozen=True)
+class Placed:
+    """In-triggers, and the tensors that are stuck: they cannot start earlier, being evicted just before their
+    in-trigger or having no room."""
+
+    prefetches: Mapping[AccessKey, tuple[TensorId, ...]]
+    stuck: frozenset[TensorId]
+
+
+@dataclass(frozen=True)
+class Timetable:
+    """What in-triggers are found from.
+
+    swap_ins   in order of back-access.
+    starts     per call: its start in nanoseconds, and the end of the last.
+    triggers   per call: its last access.
+    occupied   per call: bytes on the device with everything evicted and nothing prefetched.
+    """
+
+    swap_ins: tuple[SwapIn, ...]
+    starts: tuple[int, ...]
+    triggers: tuple[AccessKey | None, ...]
+    occupied: tuple[int, ...]
+    budget_bytes: int
+
+    @classmethod
+    def of(cls, choice: Choice) -> Timetable:
+        """That of a choice. What replays read early counts as live from then on in ``choice.live_bytes`` too."""
+        calls = len(choice.facts.trace.calls)
+        wanted = choice.wanted_by_replays()
+        swap_ins = []
+        for swap in choice.swapped.values():
+            back = wanted.get(swap.tensor_id, swap.back)
+            choice.live_bytes.add(back, swap.back - 1, swap.nbytes)
+            swap_ins.append(SwapIn(swap.tensor_id, swap.nbytes, swap.evict, back, swap.swap_in))
+        triggers: list[AccessKey | None] = [None] * calls
+        for access in choice.facts.trace.accesses:
+            triggers[access.call] = (access.tensor_id, access.access_count)
+        return cls(tuple(sorted(swap_ins, key=lambda s: (s.back, s.tensor_id))), tuple(choice.starts),
+                   tuple(triggers), tuple(choice.live_bytes.values(calls)), choice.budget_bytes)
+
+    def placed(self, moved: Mapping[TensorId, int]) -> Placed:
+        """The in-triggers, each SwapInStart ``moved`` earlier by so many nanoseconds."""
+        wanted_starts = {}
+        link_free = self.starts[-1]
+        for swap in reversed(self.swap_ins):
+            link_free = min(link_free, self.starts[swap.back]) - swap.time - moved.get(swap.tensor_id, 0)
+            wanted_starts[swap.tensor_id] = link_free
+        occupied = LiveBytes(self.occupied)
+        prefetches: dict[AccessKey, list[TensorId]] = {}
+        stuck = set()
+        for swap in self.swap_ins:
+            wanted = bisect_left(self.starts, wanted_starts[swap.tensor_id]) - 1
+            full = occupied.last_above(swap.evict + 1, swap.back - 1, self.budget_bytes - swap.nbytes)
+            earliest = swap.evict + 1 if full == NOWHERE else full + 1
+            if wanted <= earliest:
+                stuck.add(swap.tensor_id)
+            call = max(wanted, earliest)
+            key = self.triggers[call] if call < swap.back else None
+            if key is not None:
+                prefetches.setdefault(key, []).append(swap.tensor_id)
+                occupied.add(call, swap.back - 1, swap.nbytes)
+        return Placed({key: tuple(ids) for key, ids in prefetches.items()}, frozenset(stuck))
