@@ -31,7 +31,8 @@ SEEDS = 200
 PLANTED = "<bug in "  # how the file is called that planted code says it comes from
 
 ALLOCATOR, ARENA, DEVICE = "memory.copies:Allocator.", "memory.arena:Arena.", "device.contract:Timekeeper."
-MANAGER, PLACER, SPACE = "memory.manager:Manager.", "memory.placing:Placer.", "memory.space:Space."
+FREEING, EVICTING, PLACING = "memory.freeing:Freeing.", "memory.evicting:Evicting.", "memory.placing:Placing."
+RESIDENCY, REPLAY = "memory.residency:Residency.", "memory.replay:Replay."
 EXECUTOR, POOL = "executor:Executor.", "memory.host_pool:HostPool."
 
 BUGS: dict[str, tuple[str, str, str]] = {
@@ -45,7 +46,7 @@ BUGS: dict[str, tuple[str, str, str]] = {
     "a kernel does not wait for the copy in of its input": (
         ALLOCATOR + "finish_swap_in", "self.device.wait(COMPUTE, COPY_IN, storage.copied_in)", "pass"),
     "a kernel does not wait for those that used its output's block before": (
-        PLACER + "place", "self.device.wait_marks(COMPUTE, block.marks)", "pass"),
+        PLACING + "_place", "state.device.wait_marks(COMPUTE, block.marks)", "pass"),
     "a move does not wait for the copies of what it moves": (
         ALLOCATOR + "slide", "(0, storage.copied_out, storage.copied_in)", "(0, 0, 0)"),
     "the bytes that a move left behind are marked as if it was over": (
@@ -85,43 +86,43 @@ BUGS: dict[str, tuple[str, str, str]] = {
     "a workspace forgets the kernel that used it": (
         ALLOCATOR + "take_back", "self.arena.touched(block, marks)", "pass"),
     "a dropped tensor keeps its host copy": (
-        SPACE + "_forget", "self.allocator.forget_host_copy(storage)", "pass"),
+        EVICTING + "_forget", "state.allocator.forget_host_copy(storage)", "pass"),
     "a freed tensor keeps its host copy": (
-        MANAGER + "deallocate", "self.allocator.forget_host_copy(storage)", "pass"),
+        FREEING + "deallocate", "state.allocator.forget_host_copy(storage)", "pass"),
     "an input that was written over keeps naming its block": (
-        PLACER + "launched", "storage.block = None", "pass"),
+        PLACING + "_launched", "storage.block = None", "pass"),
     "what is freed in the middle of the arena's work is freed at once": (
-        MANAGER + "deallocate", "self.busy or get_ident() != self.thread", "False"),
+        FREEING + "deallocate", "at_work.on or get_ident() != state.thread", "False"),
     "what was freed in the middle of the arena's work is freed though a replay needs it again": (
-        MANAGER + "bury", "record_gone or not storage.refs", "True"),
+        FREEING + "bury", "record_gone or not storage.refs", "True"),
     # Who leaves, and who may be written over.
     "an operand of the call under way is evicted": (
-        SPACE + "_evictable", "and s not in pinned", ""),
+        EVICTING + "evictable", "and s not in pinned", ""),
     "an input that others still ask for is given away": (
         "memory.donation:free", "base.refs == 1", "base.refs >= 1"),
     # Values.
     "a host copy stays when the tensor is written in place": (
-        MANAGER + "after_write", "self.allocator.forget_host_copy(base)", "pass"),
+        REPLAY + "after_write", "state.allocator.forget_host_copy(base)", "pass"),
     "what must be computed from the old bytes is not computed before they are written": (
-        MANAGER + "before_write", "self.replay(other)", "pass"),
+        REPLAY + "before_write", "self.replay(other)", "pass"),
     "what a dropped value starts from is freed while its leaves are written": (
-        MANAGER + "deallocate", "calls is None or reads(calls, self.writing)", "calls is None"),
+        FREEING + "deallocate", "calls is None or reads(calls, state.writing)", "calls is None"),
     "a replay reads what was written in place since": (
         "memory.lineage:missing_calls", "base.mutated_at > call.sequence", "False"),
     "a replay writes over a resident sibling": (
-        EXECUTOR + "_replay_call", "storage is not None and storage.status is RECOMPUTE and storage.refs > 0",
+        REPLAY + "replay_call", "storage is not None and storage.status is RECOMPUTE and storage.refs > 0",
         "storage is not None"),
     "an update is made twice when its operands had to be brought in": (
-        EXECUTOR + "run", "read, made = tracker.record(signature, algorithm, inputs, outputs)",
-        "read, made = tracker.record(signature, algorithm, inputs, outputs)\n"
-        "    if written and memory.paged_in_bytes:\n"
+        EXECUTOR + "run", "read, made = tracker.record_tensor_access(signature, algorithm, inputs, outputs)",
+        "read, made = tracker.record_tensor_access(signature, algorithm, inputs, outputs)\n"
+        "    if written and memory.returns().paged_in_bytes:\n"
         "        self.device.launch(op.name, algorithm, outputs, inputs, attrs, 0)"),
     "a tensor on its way in counts as there": (
-        MANAGER + "make_resident", "self._arrive(base)", "base.become(IN)"),
+        RESIDENCY + "bring_in", "self._arrive(base)", "base.become(IN)"),
     "a tensor whose block was given away counts as there": (
         ALLOCATOR + "finish_swap_out", "storage.become(OUT)", "storage.become(IN)"),
     "an eviction to the host copies nothing": (
-        SPACE + "evict", "elif self._back_up(storage):", "elif self._back_up(storage) or True:"),
+        EVICTING + "evict", "elif self.back_up(storage):", "elif self.back_up(storage) or True:"),
     # Plans.
     "a plan's triggers are found at the access after": (
         "memory.guide:Entry.adopt", "(access.tensor_id, access.access_count)",
