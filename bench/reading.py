@@ -20,7 +20,7 @@ from typing import Any
 
 import minidl
 import models
-from minidl import Runtime, Tensor, tensor
+from minidl import Runtime, Tensor, calls
 from minidl.meta import int64
 from minidl.op import Attrs, Op
 from minidl.ops.loss import cross_entropy
@@ -90,7 +90,7 @@ def walks(policy: str) -> list[Walk]:
                 optimizer.step()
         for _ in range(3):
             step()
-        run = tensor._run
+        run = calls._run
 
         def noted(op: Op, tensors: tuple[Tensor, ...], attrs: Attrs) -> Any:
             walk, before = Walk(op.name), runtime.stats()
@@ -101,11 +101,11 @@ def walks(policy: str) -> list[Walk]:
                                                     ("replay", did.recomputed_bytes)) if nbytes}
             found.append(walk)
             return results
-        tensor._run = noted  # for this step alone
+        calls._run = noted  # for this step alone
         try:
             step()
         finally:
-            tensor._run = run
+            calls._run = run
     return found
 
 

@@ -13,6 +13,7 @@ from functools import cache
 from heapq import heappop, heappush
 from typing import Any
 
+from minidl.calls import apply, give
 from minidl.errors import UserError
 from minidl.executor import current
 from minidl.memory.storage import Call, Storage
@@ -20,7 +21,7 @@ from minidl.op import Op
 from minidl.ops.elementwise import add
 from minidl.ops.shape import CONTIGUOUS
 from minidl.ops.update import add_, full
-from minidl.tensor import Tensor, apply, give
+from minidl.tensor import Tensor
 
 Queue = list[tuple[int, Call]]
 

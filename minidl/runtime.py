@@ -19,6 +19,7 @@ import numpy as np
 
 from minidl import device as devices
 from minidl import placements, policies
+from minidl.calls import apply
 from minidl.device import dlpack
 from minidl.device.precision import DEFAULT, precision_of
 from minidl.errors import UserError
@@ -35,7 +36,7 @@ from minidl.placements import Placement
 from minidl.plan.plan import Plan
 from minidl.plan.policy import Policy
 from minidl.plan.trace import Trace
-from minidl.tensor import Tensor, apply
+from minidl.tensor import Tensor
 from minidl.units import parse_bytes
 
 

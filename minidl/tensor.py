@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any
 
 from minidl.executor import current
 from minidl.meta import DType, Meta, Shape
-from minidl.op import Attrs, Op
 
 if TYPE_CHECKING:
     import numpy as np
@@ -255,38 +254,3 @@ class Tensor(Listing1):
 
 Needs = tuple[bool, ...]  # which inputs of a call want a gradient
 Gradients = tuple[Tensor | None, ...]  # what an operation's ``vjp`` returns: one for each input, None where none is due
-
-
-def give(tensor: Tensor) -> Tensor:
-    """Mark the next use of this handle as its last: the operation may write over its bytes, and frees them after.
-
-    Gradient formulas hand over what they use for the last time; the handle is dead once the operation has run.
-    """
-    tensor.given = True
-    return tensor
-
-
-def apply_all(op: Op, *tensors: Tensor, **attrs: Any) -> tuple[Tensor, ...]:
-    """Run an operation on tensors and return its outputs. Raises ShapeError, OutOfMemory and what its kernel raises."""
-    return tuple([Tensor(storage) for storage in _run(op, tensors, attrs)])
-
-
-def apply(op: Op, *tensors: Tensor, **attrs: Any) -> Tensor:
-    """Run an operation on tensors and return its first output; raises what ``apply_all`` does."""
-    return Tensor(_run(op, tensors, attrs)[0])
-
-
-def _run(op: Op, tensors: tuple[Tensor, ...], attrs: Attrs) -> tuple[Storage, ...]:
-    """The only way from a formula to the executor."""
-    given = 0
-    inputs: list[Storage] = []
-    for tensor in tensors:
-        if tensor.given:
-            given |= 1 << len(inputs)
-        inputs.append(tensor.storage)
-    results = current().run(op, tuple(inputs), attrs, given)
-    if given:
-        for tensor in tensors:
-            if tensor.given and tensor.storage is not None:
-                tensor.release()
-    return results

@@ -15,11 +15,12 @@ from typing import NamedTuple
 import numpy as np
 
 from minidl import nn
+from minidl.calls import give
 from minidl.errors import ShapeError
 from minidl.meta import int64
 from minidl.ops import cross_entropy, linear_, matmul
 from minidl.runtime import Runtime
-from minidl.tensor import Tensor, give
+from minidl.tensor import Tensor
 from models.text import Text
 
 INITIAL_STD = 0.02

@@ -10,11 +10,12 @@ from itertools import pairwise
 import numpy as np
 
 from minidl import nn
+from minidl.calls import give
 from minidl.meta import int64
 from minidl.ops import cross_entropy, gather_rows, linear_, tanh
 from minidl.optim import SGD, AdamW
 from minidl.runtime import current_runtime
-from minidl.tensor import Tensor, give
+from minidl.tensor import Tensor
 
 Step = Callable[[], None]
 Workload = partial[Step]

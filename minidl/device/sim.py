@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from minidl.device.clock import COMPUTE, COPY_IN, COPY_OUT, Extents, Timed, VirtualClock
+from minidl.device.clock import COMPUTE, COPY_IN, COPY_OUT, Extents, Marks, Timed, VirtualClock
 from minidl.device.contract import Device, Operand
 from minidl.device.cost_model import algorithms as modelled_algorithms
 from minidl.device.profiles import Profile
@@ -79,6 +79,9 @@ class SimDevice(Device):
     def copy_out(self, host: Extents, offset: int, nbytes: int) -> int:
         """Take the modelled seconds of a copy over the link."""
         return self.clock.issue(COPY_OUT, self.out_seconds(nbytes), timed=self._noting(COPY_OUT, nbytes))
+
+    def poison(self, offset: int, nbytes: int, marks: Marks) -> None:
+        """There are no bytes to overwrite."""
 
     def copy_in(self, offset: int, host: Extents, nbytes: int) -> int:
         """Take the modelled seconds of a copy over the link."""

@@ -23,7 +23,8 @@ from minidl import placements
 from minidl.device.clock import NO_MARKS
 from minidl.errors import OutOfMemory, UserError
 from minidl.lab.lifetimes import Lifetime, events, lower_bound, read_log, write_offsets
-from minidl.memory.arena import Arena, Block
+from minidl.memory.arena import Arena
+from minidl.memory.block import Block
 from minidl.units import format_bytes, parse_bytes
 
 ENDLESS = 1 << 60  # bytes: without a capacity the untouched end is always larger than any hole

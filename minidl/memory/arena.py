@@ -17,7 +17,8 @@ from collections.abc import Callable, Iterator
 
 from minidl.device.clock import NO_MARKS, Marks, unite_marks
 from minidl.memory import compaction
-from minidl.memory.tiling import Block, Tiling, between
+from minidl.memory.block import Block, between
+from minidl.memory.tiling import Tiling
 from minidl.meta import ALIGNMENT
 from minidl.placements.best_fit import BestFit
 from minidl.placements.placement import Hole, Placement
@@ -65,6 +66,10 @@ class Arena:
             return size <= self.largest_free
         holes = self._tiling.holes(size)
         return bool(holes) and self._placement.place(size, holes, high=False) is not None
+
+    def rounded(self, nbytes: int) -> int:
+        """Bytes that a request for so many takes of a free block, as the arena is aligned."""
+        return -(-nbytes // self._alignment) * self._alignment
 
     def reset_peak(self) -> None:
         """Count the peak from what is used now."""

@@ -10,7 +10,7 @@ from collections import deque
 from collections.abc import Callable, Iterable
 from math import fsum, inf
 
-from minidl.memory.tiling import Block
+from minidl.memory.block import Block
 
 
 def cheapest_slide(blocks: Iterable[Block], need: int,

@@ -11,7 +11,8 @@ import weakref
 
 from minidl.device.clock import COMPUTE, COPY_IN, COPY_OUT, NO_MARKS, unite_marks
 from minidl.device.contract import Device
-from minidl.memory.arena import Arena, Block, between
+from minidl.memory.arena import Arena
+from minidl.memory.block import Block, between
 from minidl.memory.host_pool import HostPool
 from minidl.memory.storage import IN, OUT, SWAPPING_IN, SWAPPING_OUT, Storage
 from minidl.meta import aligned

@@ -12,7 +12,6 @@ from minidl.memory import neighbourhood
 from minidl.memory.lineage import missing_calls, reads
 from minidl.memory.state import State
 from minidl.memory.storage import IN, OUT, RECOMPUTE, Call, Storage
-from minidl.meta import aligned
 from minidl.plan.plan import Action
 from minidl.plan.policy import Pressure, Residency
 
@@ -153,8 +152,3 @@ class Evicting:
         state.dropped[storage.me] = None
         if state.policy.weighs_recomputation:
             neighbourhood.lost(storage)
-
-
-def bytes_in_use(pinned: set[Storage]) -> int:
-    """Bytes of the arena that these storages hold."""
-    return sum(aligned(s.nbytes) for s in pinned if s.block is not None)

@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
-from minidl.memory import donation
 from minidl.memory.guide import Actions, Returns
+from minidl.memory.placing import given_away, may_be_written_over
 from minidl.memory.storage import IN, RECOMPUTE, Storage
 from minidl.memory.tracker import Tracker
 from minidl.meta import Algorithm, aligned
@@ -54,7 +54,7 @@ class Ledger:
         """Count the outputs; the algorithm is the one with the least workspace. Nothing is launched."""
         algorithm = min(signature.algorithms, key=lambda a: a.workspace)
         name = signature.op.name
-        for _, position in donation.free(signature, inputs, given):
+        for _, position in given_away(signature, inputs, given):
             base = inputs[position].base
             if base.memory is self:
                 self.live_bytes -= aligned(base.nbytes)
@@ -125,7 +125,7 @@ def working_set(signature: Signature, inputs: Sequence[Storage], outputs: Sequen
     total = sum(aligned(base.nbytes) for base in {s.base for s in inputs}) + sum(aligned(o.nbytes) for o in outputs)
     used_outputs: set[int] = set()
     used_inputs: set[int] = set()
-    for output, position in donation.candidates(signature, inputs):
+    for output, position in may_be_written_over(signature, inputs):
         if output not in used_outputs and position not in used_inputs:
             used_outputs.add(output)
             used_inputs.add(position)

@@ -8,20 +8,19 @@ budget always runs.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from threading import get_ident
 
 from minidl.device.clock import COMPUTE, COPY_IN, COPY_OUT
 from minidl.errors import OutOfMemory
-from minidl.memory import donation
-from minidl.memory.arena import Block
+from minidl.memory.block import Block
 from minidl.memory.evicting import Evicting
 from minidl.memory.freeing import Freeing
 from minidl.memory.guide import NOWHERE
 from minidl.memory.room import Room
 from minidl.memory.state import State, with_bytes
 from minidl.memory.storage import IN, OUT, RECOMPUTE, Storage
-from minidl.meta import Algorithm, aligned
+from minidl.meta import Algorithm
 from minidl.op import Attrs, Signature
 from minidl.plan.plan import Action
 
@@ -91,7 +90,7 @@ class Placing:
         """A block for each output, the algorithm that the free memory allows, and its workspace."""
         state = self.state
         if given and signature.donates:
-            for target, position in donation.free(signature, inputs, given):
+            for target, position in given_away(signature, inputs, given):
                 self._take_over(outputs[target], inputs[position].base)
         high, offsets = signature.op.long_lived, NOWHERE if state.guide is None else state.guide.offsets
         for output in outputs:
@@ -135,7 +134,7 @@ class Placing:
     def _find_short(self, signature: Signature, inputs: Sequence[Storage], outputs: Sequence[Storage],
                     output: Storage, saved: Sequence[int]) -> Block:
         """Memory is short: donate what can be made again, then evict, then back up an input and write over it."""
-        if self.state.arena.free_bytes < aligned(output.nbytes):
+        if self.state.arena.free_bytes < self.state.arena.rounded(output.nbytes):
             block = self._write_over(signature, inputs, outputs, output, saved)
             if block is not None:
                 return block
@@ -208,7 +207,7 @@ class Placing:
         if not self.state.policy.moves_tensors:
             return []
         index = outputs.index(output)
-        return [(p, inputs[p].base) for o, p in donation.candidates(signature, inputs)
+        return [(p, inputs[p].base) for o, p in may_be_written_over(signature, inputs)
                 if o == index and inputs[p].base.status is IN]
 
     def _write_over(self, signature: Signature, inputs: Sequence[Storage], outputs: Sequence[Storage], output: Storage,
@@ -235,3 +234,33 @@ class Placing:
         base.refs -= 1
         assert output.block is not None
         return output.block
+
+
+# Which output may be written over which input, as pairs (output, input) --------------------------------------------
+def may_be_written_over(signature: Signature, inputs: Sequence[Storage]) -> Iterator[tuple[int, int]]:
+    """The pairs that the op allows and whose bytes coincide: the input is all of its base, and is used once."""
+    for output, position in signature.donates:
+        if _whole(inputs, position):
+            yield output, position
+
+
+def given_away(signature: Signature, inputs: Sequence[Storage], given: int) -> list[tuple[int, int]]:
+    """Donations that cost nothing: the handle was given away, and nobody else can ask for the value.
+
+    Leaves are not given away: what was computed from them may have to be computed again.
+    """
+    chosen: list[tuple[int, int]] = []
+    for output, position in signature.donates:
+        if not given >> position & 1 or chosen and any(output == o or position == p for o, p in chosen):
+            continue
+        base = inputs[position].base
+        if base.refs == 1 and base.call is not None and _whole(inputs, position):
+            chosen.append((output, position))
+    return chosen
+
+
+def _whole(inputs: Sequence[Storage], position: int) -> bool:
+    """Whether an input is all of its base, and no other input has anything of that."""
+    storage = inputs[position]
+    base = storage.base
+    return storage.nbytes == base.nbytes and [other.base for other in inputs].count(base) == 1

@@ -10,7 +10,7 @@ from collections import deque
 from collections.abc import Iterable, Sequence
 
 from minidl.device.clock import COMPUTE
-from minidl.memory.arena import Block
+from minidl.memory.block import Block
 from minidl.memory.evicting import Evicting
 from minidl.memory.guide import Actions, Returns
 from minidl.memory.room import Room

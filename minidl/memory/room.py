@@ -12,12 +12,11 @@ from __future__ import annotations
 
 from minidl.errors import OutOfMemory
 from minidl.memory import neighbourhood
-from minidl.memory.arena import Block, between
+from minidl.memory.block import Block, between
 from minidl.memory.copies import storage_of
-from minidl.memory.evicting import Evicting, bytes_in_use
+from minidl.memory.evicting import Evicting
 from minidl.memory.state import State
 from minidl.memory.storage import IN, SWAPPING_IN, SWAPPING_OUT, Storage
-from minidl.meta import aligned
 from minidl.plan.plan import Action
 from minidl.units import format_bytes
 
@@ -60,7 +59,7 @@ class Room:
     def gather(self, nbytes: int, owner: object, *, high: bool) -> Block | None:
         """A block, without evicting anything: by sliding if enough is free in total, which costs little; otherwise by
         giving away what is being copied out, earliest first, whose next user then waits for the copy."""
-        state, need = self.state, aligned(nbytes)
+        state, need = self.state, self.state.arena.rounded(nbytes)
         arena = state.arena
         self.reclaim_landed()
         block = arena.allocate(nbytes, owner, high=high)
@@ -77,9 +76,9 @@ class Room:
 
     def make(self, nbytes: int, pinned: set[Storage], op_name: str) -> None:
         """Have so many bytes free in one piece. Raises OutOfMemory."""
-        state, need = self.state, aligned(nbytes)
+        state, need = self.state, self.state.arena.rounded(nbytes)
         arena = state.arena
-        if need + bytes_in_use(pinned) > arena.capacity:
+        if need + state.bytes_in_use(pinned) > arena.capacity:
             raise self._out_of_memory(need, pinned, op_name, alone=True)  # nothing is evicted in vain
         while arena.free_bytes < need and self._reclaim_one():
             pass
@@ -109,7 +108,7 @@ class Room:
 
     def slide_for(self, nbytes: int, gain_seconds: float) -> bool:
         """Slide blocks together for a workspace, if that takes less time than the workspace saves."""
-        state, need = self.state, aligned(nbytes)
+        state, need = self.state, self.state.arena.rounded(nbytes)
         if state.arena.free_bytes < need:
             return False
         slide = state.arena.cheapest_slide(need, in_flight)
@@ -178,12 +177,12 @@ class Room:
     def _out_of_memory(self, need: int, pinned: set[Storage], op_name: str, *, alone: bool = False) -> OutOfMemory:
         state = self.state
         arena, host = state.arena, state.allocator.host
-        in_use = bytes_in_use(pinned)
+        in_use = state.bytes_in_use(pinned)
         resident = len(self.evicting.evictable(pinned))  # asked to leave, in vain
         text = (f"{op_name}: need {format_bytes(need)} beside {format_bytes(in_use)} in use by it; "
                 f"{format_bytes(arena.free_bytes)} of {format_bytes(arena.capacity)} free, "
                 f"{resident} tensors resident")
-        wasted = sum(s.block.size - aligned(s.nbytes) for s in pinned if s.block is not None)
+        wasted = sum(s.block.size - arena.rounded(s.nbytes) for s in pinned if s.block is not None)
         scattered = not arena.compacts and not alone and arena.free_bytes + wasted >= need
         moves = state.policy.moves_tensors
         host_full = moves and not scattered and (bool(resident and not alone)

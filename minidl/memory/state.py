@@ -90,6 +90,10 @@ class State:
         """The dropped storages whose records are still there."""
         return [s for s in (ref() for ref in self.dropped) if s is not None]
 
+    def bytes_in_use(self, pinned: set[Storage]) -> int:
+        """Bytes of the arena that the operands of the call under way have asked for."""
+        return sum(self.arena.rounded(s.nbytes) for s in pinned if s.block is not None)
+
     def check(self) -> None:
         """Raises AssertionError unless blocks, host extents and statuses agree."""
         self.allocator.check()

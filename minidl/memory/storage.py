@@ -15,13 +15,13 @@ import weakref
 from enum import Enum
 from typing import TYPE_CHECKING, Any, Protocol
 
-from minidl.memory.region import Region
 from minidl.meta import Meta
 from minidl.op import Attrs, Op, Signature
 
 if TYPE_CHECKING:
     from minidl.device.clock import Extents
-    from minidl.memory.arena import Block
+    from minidl.memory.block import Block
+    from minidl.memory.neighbourhood import Region
 
 TensorId = int
 

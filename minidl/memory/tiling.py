@@ -10,38 +10,8 @@ from bisect import bisect_left, insort
 from collections.abc import Iterator, Sequence
 
 from minidl.device.clock import Marks
+from minidl.memory.block import Block
 from minidl.placements.placement import Hole
-
-
-class Block:
-    """A range of an arena: free (``owner`` is None) or owned. One object is handed out once, so that freeing it again
-    is always seen: owned -> free -> merged into a neighbour or carved up, and never owned again.
-
-    ``offset`` and ``size`` are in bytes; ``previous`` and ``next`` are the neighbours in address order, or None. A
-    block that was merged keeps its links as they were: nothing links to it, so they close no cycle.
-    """
-
-    __slots__ = ("marks", "next", "offset", "owner", "previous", "size")
-
-    def __init__(self, offset: int, size: int, owner: object | None, marks: Marks,
-                 previous: Block | None, following: Block | None) -> None:
-        self.offset = offset
-        self.size = size
-        self.owner = owner
-        self.marks = marks
-        self.previous = previous
-        self.next = following
-
-    def __repr__(self) -> str:
-        return f"Block({self.offset}+{self.size} {'free' if self.owner is None else 'owned'})"
-
-
-def between(first: Block, last: Block) -> Iterator[Block]:
-    """The blocks first..last in address order, both included. Do not allocate, free or slide while iterating."""
-    block: Block | None = first
-    while block is not None:
-        yield block
-        block = None if block is last else block.next
 
 
 class Tiling:

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from minidl.calls import give
 from minidl.errors import UserError
 from minidl.nn.module import Module
 from minidl.ops import attention, elementwise
-from minidl.tensor import Tensor, give
+from minidl.tensor import Tensor
 
 
 class ReLU(Module):

@@ -2,6 +2,7 @@
 
 import numpy as np
 
+from minidl.calls import give
 from minidl.errors import UserError
 from minidl.executor import current
 from minidl.nn.layers import Dropout, Linear
@@ -11,7 +12,7 @@ from minidl.ops.elementwise import scale
 from minidl.ops.linear import matmul
 from minidl.ops.shape import cast
 from minidl.runtime import current_runtime
-from minidl.tensor import Tensor, give
+from minidl.tensor import Tensor
 
 
 def causal_mask(length: int) -> Tensor:

@@ -6,13 +6,14 @@ in every precision; what a layer computes in is its runtime's (see ``precision``
 
 from __future__ import annotations
 
+from minidl.calls import give
 from minidl.errors import UserError
 from minidl.nn import init
 from minidl.nn.module import Module
 from minidl.nn.precision import computed_in, lowered
 from minidl.ops import elementwise, embedding, layernorm, linear, loss, shape
 from minidl.runtime import current_runtime, parameter
-from minidl.tensor import Tensor, give
+from minidl.tensor import Tensor
 
 
 class Linear(Module):

@@ -17,13 +17,14 @@ Whatever there is of a channel (parameters, statistics, their gradients) is floa
 
 from collections.abc import Sequence
 
+from minidl.calls import apply, apply_all, give
 from minidl.errors import ShapeError
 from minidl.executor import current
 from minidl.meta import Cost, Meta, meta, wide
 from minidl.op import Attrs, Op
 from minidl.ops.elementwise import RELU_GRAD, add
 from minidl.ops.elementwise import relu as relu_
-from minidl.tensor import Gradients, Needs, Tensor, apply, apply_all, give
+from minidl.tensor import Gradients, Needs, Tensor
 
 
 def _channels(x: Meta) -> Meta:

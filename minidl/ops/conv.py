@@ -8,6 +8,7 @@ ReLU in it a convolution takes no longer than without, keeps what the two calls 
 
 from collections.abc import Sequence
 
+from minidl.calls import apply, give
 from minidl.errors import ShapeError
 from minidl.executor import current
 from minidl.meta import Cost, Meta, Shape, meta
@@ -16,7 +17,7 @@ from minidl.ops.elementwise import RELU_GRAD
 from minidl.ops.elementwise import relu as relu_
 from minidl.ops.linear import bias_grad, check_dtypes
 from minidl.ops.shape import cast
-from minidl.tensor import Gradients, Needs, Tensor, apply, give
+from minidl.tensor import Gradients, Needs, Tensor
 
 Pair = tuple[int, int]
 

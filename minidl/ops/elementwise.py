@@ -2,10 +2,11 @@
 
 from math import prod
 
+from minidl.calls import apply, give
 from minidl.errors import ShapeError
 from minidl.meta import Meta, Shape, meta
 from minidl.op import Op
-from minidl.tensor import Gradients, Needs, Tensor, apply, give
+from minidl.tensor import Gradients, Needs, Tensor
 
 
 def broadcast(a: Shape, b: Shape) -> Shape:

@@ -2,11 +2,12 @@
 
 from collections.abc import Sequence
 
+from minidl.calls import apply, give
 from minidl.errors import ShapeError
 from minidl.meta import Cost, DType, Meta, Shape, meta
 from minidl.op import Attrs, Op
 from minidl.ops.shape import copy_cost
-from minidl.tensor import Tensor, apply, give
+from minidl.tensor import Tensor
 
 
 def _embedding_infer(w: Meta, ids: Meta, *, dtype: DType | None = None) -> Meta:

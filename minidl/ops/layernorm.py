@@ -6,10 +6,11 @@ them again. Parameters, statistics and their gradients are float32 where the inp
 
 from collections.abc import Sequence
 
+from minidl.calls import apply, apply_all, give
 from minidl.errors import ShapeError
 from minidl.meta import Cost, Meta, meta, wide
 from minidl.op import Attrs, Op
-from minidl.tensor import Gradients, Needs, Tensor, apply, apply_all, give
+from minidl.tensor import Gradients, Needs, Tensor
 
 
 def _grad_reduce_cost(inputs: Sequence[Meta], outputs: Sequence[Meta], attrs: Attrs) -> Cost:

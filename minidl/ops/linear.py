@@ -2,11 +2,12 @@
 
 from collections.abc import Sequence
 
+from minidl.calls import apply, give
 from minidl.errors import ShapeError
 from minidl.meta import Cost, Meta, Shape, meta, wide
 from minidl.op import Attrs, Op
 from minidl.ops.elementwise import broadcast, sum_to
-from minidl.tensor import Gradients, Needs, Tensor, apply, give
+from minidl.tensor import Gradients, Needs, Tensor
 
 
 def matmul_cost(inputs: Sequence[Meta], outputs: Sequence[Meta], attrs: Attrs) -> Cost:

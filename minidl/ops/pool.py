@@ -2,12 +2,13 @@
 
 from collections.abc import Sequence
 
+from minidl.calls import apply, apply_all, give
 from minidl.errors import ShapeError
 from minidl.meta import Cost, Meta, Shape, meta, uint8
 from minidl.op import Attrs, Op
 from minidl.ops.conv import Pair, pair, window_output
 from minidl.ops.update import full
-from minidl.tensor import Tensor, apply, apply_all, give
+from minidl.tensor import Tensor
 
 
 def _pool_cost(inputs: Sequence[Meta], outputs: Sequence[Meta], attrs: Attrs) -> Cost:

@@ -3,10 +3,11 @@
 from collections.abc import Sequence
 from math import prod
 
+from minidl.calls import apply
 from minidl.errors import ShapeError
 from minidl.meta import Cost, DType, Meta, Shape, meta
 from minidl.op import Attrs, Op
-from minidl.tensor import Gradients, Needs, Tensor, apply
+from minidl.tensor import Gradients, Needs, Tensor
 
 
 def copy_cost(inputs: Sequence[Meta], outputs: Sequence[Meta], attrs: Attrs) -> Cost:

@@ -8,10 +8,11 @@ Nothing is read by the host: the factor is a tensor, so a step that clips is as 
 from collections.abc import Iterable
 
 from minidl.autograd import no_grad
+from minidl.calls import give
 from minidl.errors import UserError
 from minidl.executor import current
 from minidl.ops import add, div, full, mul, relu, shift, sqrt, sub, sum
-from minidl.tensor import Tensor, give
+from minidl.tensor import Tensor
 
 
 def clip_global_norm(parameters: Iterable[Tensor], limit: float) -> None:

@@ -7,11 +7,12 @@ from typing import Any
 
 import numpy as np
 
+from minidl.calls import apply_all
 from minidl.errors import UserError
 from minidl.op import Attrs, Op
 from minidl.ops.update import fill_, upload_
 from minidl.runtime import parameter
-from minidl.tensor import Tensor, apply_all
+from minidl.tensor import Tensor
 
 # Parameters, state and gradients of one update call must be on the device together. Calls of this size (bytes of
 # parameters) cost nothing noticeable to launch, and keep that working set below those of most layers.

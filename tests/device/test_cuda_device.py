@@ -31,7 +31,7 @@ from minidl.device.cuda.timed_plans import PlanTable, TimedPlan
 from minidl.device.precision import PRECISIONS
 from minidl.errors import DeviceError, UserError
 from minidl.kernels.cuda import KERNELS
-from minidl.memory import donation
+from minidl.memory.placing import may_be_written_over
 from minidl.meta import Cost, aligned, bfloat16, float32, int64, meta
 from minidl.op import Signature
 from minidl.optim import Adam
@@ -312,7 +312,7 @@ def test_an_output_is_written_over_an_input_only_where_both_lie_alike(first, sec
     inputs = [Operand(0, first), Operand(1, second)]
     for each in inputs:
         each.nbytes = each.meta.nbytes
-    assert [position for _, position in donation.candidates(signature, inputs)] == given
+    assert [position for _, position in may_be_written_over(signature, inputs)] == given
 
 
 # Products ---------------------------------------------------------------------------------------------------------

@@ -10,6 +10,7 @@ from networks import UNIT, drop, launches, leaf, small_runtime, swap_out, used_u
 
 import minidl
 from minidl import nn
+from minidl.calls import apply, give
 from minidl.errors import OutOfMemory
 from minidl.memory.storage import IN, OUT, RECOMPUTE
 from minidl.ops.batchnorm import BATCH_NORM_GRAD, batch_norm
@@ -30,7 +31,7 @@ from minidl.ops.elementwise import (
 from minidl.ops.shape import narrow
 from minidl.ops.update import fill_
 from minidl.runtime import Runtime, parameter
-from minidl.tensor import Tensor, apply, give
+from minidl.tensor import Tensor
 
 SIZE = 8  # units of every tensor here, unless it says otherwise
 

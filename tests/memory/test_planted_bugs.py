@@ -30,7 +30,7 @@ from simulation import WrongResult, reference, simulate
 SEEDS = 200
 PLANTED = "<bug in "  # how the file is called that planted code says it comes from
 
-ALLOCATOR, ARENA, DEVICE = "memory.copies:Allocator.", "memory.arena:Arena.", "device.contract:Timekeeper."
+ALLOCATOR, ARENA, DEVICE = "memory.copies:Allocator.", "memory.arena:Arena.", "device.timekeeper:Timekeeper."
 FREEING, EVICTING, PLACING = "memory.freeing:Freeing.", "memory.evicting:Evicting.", "memory.placing:Placing."
 RESIDENCY, REPLAY = "memory.residency:Residency.", "memory.replay:Replay."
 EXECUTOR, POOL = "executor:Executor.", "memory.host_pool:HostPool."
@@ -99,7 +99,7 @@ BUGS: dict[str, tuple[str, str, str]] = {
     "an operand of the call under way is evicted": (
         EVICTING + "evictable", "and s not in pinned", ""),
     "an input that others still ask for is given away": (
-        "memory.donation:free", "base.refs == 1", "base.refs >= 1"),
+        "memory.placing:given_away", "base.refs == 1", "base.refs >= 1"),
     # Values.
     "a host copy stays when the tensor is written in place": (
         REPLAY + "after_write", "state.allocator.forget_host_copy(base)", "pass"),

@@ -9,6 +9,7 @@ from networks import UNIT, drop, launches, leaf, small_runtime, swap_out, used_u
 
 import minidl
 from minidl import nn
+from minidl.calls import apply_all
 from minidl.errors import OutOfMemory, Unrecoverable
 from minidl.memory.lineage import missing_calls
 from minidl.memory.storage import IN, OUT, RECOMPUTE
@@ -19,7 +20,7 @@ from minidl.ops.shape import concat
 from minidl.ops.update import fill_, full
 from minidl.plan.plan import Action
 from minidl.runtime import Runtime
-from minidl.tensor import Tensor, apply_all
+from minidl.tensor import Tensor
 
 RNG = np.random.default_rng(3)
 

@@ -5,12 +5,13 @@ import pytest
 
 from minidl import Runtime, current_runtime, nn, no_grad, ops
 from minidl.app.fit import Setup
+from minidl.calls import apply_all
 from minidl.device import create
 from minidl.errors import ShapeError, UserError
 from minidl.meta import float32, float64, meta
 from minidl.ops.attention import ATTENTION, ATTENTION_GRAD
 from minidl.optim import SGD
-from minidl.tensor import Tensor, apply_all
+from minidl.tensor import Tensor
 from models import bert, gpt
 from models.text import Text
 

@@ -12,7 +12,8 @@ import numpy as np
 
 from minidl import current_runtime, ops
 from minidl import meta as metas
-from minidl.tensor import Tensor, apply
+from minidl.calls import apply
+from minidl.tensor import Tensor
 from minidl.testing.kernel_cases import OPS
 
 B = 4  # elements in a block of the kernels, as the test sets it

@@ -12,6 +12,7 @@ from functools import cache
 import numpy as np
 
 from minidl import Runtime
+from minidl.calls import apply, give
 from minidl.device.profiles import KINDS, Profile
 from minidl.device.sim import SimDevice
 from minidl.meta import Cost, Meta, float32, meta
@@ -21,7 +22,7 @@ from minidl.plan.plan import NO_PLAN
 from minidl.plan.policy import Policy
 from minidl.plan.trace import Trace
 from minidl.policies.exact.policy import Exact
-from minidl.tensor import Tensor, apply, give
+from minidl.tensor import Tensor
 
 MIB = 1 << 20
 FLOPS = 1e12  # a second, of the device

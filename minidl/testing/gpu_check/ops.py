@@ -10,10 +10,11 @@ from typing import Any
 import numpy as np
 
 from minidl import Runtime, no_grad, ops
+from minidl.calls import apply_all
 from minidl.device.cuda.device import CudaDevice
 from minidl.errors import UserError
 from minidl.meta import DTYPES
-from minidl.tensor import Tensor, apply_all
+from minidl.tensor import Tensor
 from minidl.testing import formulas, kernel_cases
 from minidl.testing.gpu_check.setting import Record, Setting
 from minidl.testing.kernel_cases import OPS, RANDOM, Case
