@@ -55,6 +55,7 @@ def measure(placement: str | Placement) -> str:
                 f"{format_bytes(step.swapped_out_bytes)} swapped out")
 
 
-for placement in ("best-fit", "first-fit", "bfc", "caching", NextFit()):
-    name = placement if isinstance(placement, str) else placement.name
-    print(f"{name:10} {measure(placement)}")
+if __name__ == "__main__":  # an entry point imports this file, and trains nothing
+    for placement in ("best-fit", "first-fit", "bfc", "caching", NextFit()):
+        name = placement if isinstance(placement, str) else placement.name
+        print(f"{name:10} {measure(placement)}")

@@ -20,7 +20,7 @@ from minidl.units import format_bytes
 class LeastRecentlyUsed(OnDemand):
     """When memory is short, swap out what has not been used for the most calls."""
 
-    name = "lru"
+    name = "own-lru"  # what --policy calls it; "lru" is ours already
 
     def victims(self, resident: Sequence[Residency], pressure: Pressure) -> Sequence[Eviction]:
         by_age = sorted(resident, key=lambda tensor: -tensor.idle_calls)
@@ -44,8 +44,9 @@ def measure(policy: str | Policy) -> minidl.runtime.Stats:
         return runtime.stats().since(before)
 
 
-for policy in ("passive", LeastRecentlyUsed()):
-    step = measure(policy)
-    name = policy if isinstance(policy, str) else policy.name
-    print(f"{name:8} {step.seconds:.2f} s a step, {step.stall_seconds:.2f} s of it waiting for copies, "
-          f"{format_bytes(step.swapped_out_bytes)} swapped out")
+if __name__ == "__main__":  # an entry point imports this file, and trains nothing
+    for policy in ("passive", LeastRecentlyUsed()):
+        step = measure(policy)
+        name = policy if isinstance(policy, str) else policy.name
+        print(f"{name:10} {step.seconds:.2f} s a step, {step.stall_seconds:.2f} s of it waiting for copies, "
+              f"{format_bytes(step.swapped_out_bytes)} swapped out")

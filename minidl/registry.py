@@ -3,9 +3,10 @@
 A package offers something through an entry point (its ``pyproject.toml``, or ``entry_points.txt`` in its metadata):
 
     [project.entry-points."minidl.policies"]
-    lru = "my_package.lru:LeastRecentlyUsed"
+    largest = "my_package.largest:LargestFirst"
 
-It is imported when it is asked for, and not before. Which packages there are is looked up once in a process.
+Its name must be none of ours. It is imported when it is asked for, and not before. Which packages there are is looked up
+once in a process.
 """
 
 from __future__ import annotations

@@ -21,9 +21,9 @@ def printed(name: str, folder: Path) -> dict[str, str]:
 
 def test_a_policy_of_ones_own_is_compared_with_passive_and_decides_differently(tmp_path):
     lines = printed("own_policy", tmp_path)
-    assert list(lines) == ["passive", "lru"]
+    assert list(lines) == ["passive", "own-lru"]
     seconds = {name: float(re.match(r"([\d.]+) s a step", text)[1]) for name, text in lines.items()}
-    assert seconds["passive"] != seconds["lru"] and all(1.5 < value < 4 for value in seconds.values())
+    assert seconds["passive"] != seconds["own-lru"] and all(1.5 < value < 4 for value in seconds.values())
     assert all(re.search(r"[1-9][\d.]* GiB swapped out$", text) for text in lines.values())
 
 

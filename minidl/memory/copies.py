@@ -1,4 +1,4 @@
-"""The paper's Allocator over the arena and the host pool: it carries out what the manager decides.
+"""The paper's Allocator over the arena and the host pool: it carries out what others decide.
 
 It moves bytes by the device's verbs and keeps the marks that make reuse safe: a freed block carries the last
 positions of the streams that used it, and whoever uses it next waits for these on its stream. Copies are queued;
