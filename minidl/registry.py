@@ -5,8 +5,8 @@ A package offers something through an entry point (its ``pyproject.toml``, or ``
     [project.entry-points."minidl.policies"]
     largest = "my_package.largest:LargestFirst"
 
-Its name must be none of ours. It is imported when it is asked for, and not before. Which packages there are is looked up
-once in a process.
+Its name must be none of ours. It is imported when it is asked for, and not before. Which packages there are is looked
+up once in a process.
 """
 
 from __future__ import annotations
