@@ -4,7 +4,7 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-HOOKS = ("begin", "record", "donated", "freed", "temporary_id")  # of a tracker
+HOOKS = ("begin", "record_tensor_access", "donated", "freed", "temporary_id")  # of a tracker
 
 
 class Probe:
