@@ -61,15 +61,11 @@ class Arena:
 
     def fits(self, nbytes: int) -> bool:
         """Whether a block of ``nbytes`` could be allocated now."""
-        size = self._rounded(nbytes)
+        size = self.rounded(nbytes)
         if self._placement is None:
             return size <= self.largest_free
         holes = self._tiling.holes(size)
         return bool(holes) and self._placement.place(size, holes, high=False) is not None
-
-    def rounded(self, nbytes: int) -> int:
-        """Bytes that a request for so many takes of a free block, as the arena is aligned."""
-        return -(-nbytes // self._alignment) * self._alignment
 
     def reset_peak(self) -> None:
         """Count the peak from what is used now."""
@@ -157,7 +153,13 @@ class Arena:
             raise AssertionError(f"a block at {offset}, aligned to {self._alignment}, for {owner}")
         if not self.compacts:
             return None
-        return self._counted(self._tiling.carve(offset, self._rounded(nbytes), owner))
+        alignment = self._alignment
+        block = self._tiling.carve(offset, -(-max(nbytes, 1) // alignment) * alignment, owner)
+        if block is not None:  # as in _counted, and flat: a plan with addresses asks for all its blocks here
+            self.used_bytes += block.size
+            if self.used_bytes > self.peak_bytes:
+                self.peak_bytes = self.used_bytes
+        return block
 
     def _place(self, placement: Placement, size: int, owner: object, *, high: bool) -> Block | None:
         """A block where the placement says, which may be larger than ``size``; None if it says nowhere."""
@@ -252,7 +254,7 @@ class Arena:
 
     def cheapest_window(self, nbytes: int, cost: Callable[[Block], float | None]) -> tuple[float, list[Block]] | None:
         """See :func:`~minidl.memory.compaction.cheapest_window`, for bytes that ``nbytes`` could be placed in."""
-        need, placement = self._rounded(nbytes), self._placement
+        need, placement = self.rounded(nbytes), self._placement
 
         def suffices(offset: int, size: int) -> bool:
             return size >= need and (
@@ -266,6 +268,6 @@ class Arena:
         if used != self.used_bytes or self.peak_bytes < used:
             raise AssertionError(f"{used} bytes are used, counted {self.used_bytes}, with a peak of {self.peak_bytes}")
 
-    def _rounded(self, nbytes: int) -> int:
+    def rounded(self, nbytes: int) -> int:
         """Bytes in whole units, at least one."""
         return -(-max(nbytes, 1) // self._alignment) * self._alignment

@@ -80,11 +80,15 @@ class Residency:
         """Do what the plan says after a call: evictions of its operands, then swap-ins of what was evicted before."""
         evictions, prefetches = actions
         if evictions:
-            with self.state.at_work:
-                for base in dict.fromkeys(storage.base for storage in operands):
+            at_work = self.state.at_work
+            at_work.on = True  # kept flat, as in a guided iteration this comes after every other call
+            try:
+                for base in dict.fromkeys([storage.base for storage in operands]):
                     action = evictions.get(base.tensor_id)
                     if action is not None and base.status is IN and base.refs:
                         self._evict_ahead(base, action)
+            finally:
+                at_work.on = False
         for tensor_id in prefetches:
             ref = self._evicted.get(tensor_id)
             if ref is not None:
@@ -112,7 +116,8 @@ class Residency:
                     storage.become(IN)
                 queue.popleft()
                 continue
-            with state.at_work:
+            state.at_work.on = True  # kept flat, as above
+            try:
                 block = self._planned(storage)
                 # At the persistent end: a block that is being filled cannot be moved, and would split the space.
                 if block is None:
@@ -122,6 +127,8 @@ class Residency:
                 if block is not None:
                     storage.residency += 1
                     state.allocator.start_swap_in(storage, block)
+            finally:
+                state.at_work.on = False
             if block is None:
                 return
             queue.popleft()
