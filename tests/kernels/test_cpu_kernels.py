@@ -7,12 +7,12 @@ import tracemalloc
 
 import numpy as np
 import pytest
-from cpu_kernel_calls import call, describe, poisoned, strided, workspace
+from cpu_kernel_calls import call, describe, poisoned, same_bytes_over_an_input, strided, workspace
 
 from minidl.errors import ShapeError, UserError
 from minidl.kernels.cpu import ALGORITHMS, KERNELS, blocks, conv, update
 from minidl.kernels.random import fold_seed, random_bits
-from minidl.testing.kernel_cases import BLOCK, CASES, OPS, RANDOM, Case, shared_bytes
+from minidl.testing.kernel_cases import BLOCK, CASES, OPS, RANDOM, Case
 
 # The result of n float32 additions or of a library's exp is off by some units in the last place, not by more.
 TOLERANCE = {"float32": 2e-5, "float64": 1e-12}
@@ -58,12 +58,7 @@ def test_the_kernel_equals_the_formula_on_contiguous_and_on_strided_inputs(case,
 @pytest.mark.parametrize("dtype", TOLERANCE)
 @pytest.mark.parametrize("case", [c for c in CASES if OPS[c.name].donates], ids=str)
 def test_an_output_over_an_input_has_the_same_bytes_wherever_the_engine_may_put_it_there(case, dtype):
-    inputs = case.inputs(dtype)
-    plain = call(case.name, inputs, case.attrs)
-    for output, source in shared_bytes(case.name, list(map(describe, inputs)), case.attrs):
-        for given in (inputs, [a if i == source else strided(a) for i, a in enumerate(inputs)]):
-            donated = call(case.name, given, case.attrs, donate=(output, source))
-            assert [a.tobytes() for a in donated] == [a.tobytes() for a in plain], f"output {output} over {source}"
+    same_bytes_over_an_input(case, dtype)
 
 
 @pytest.mark.parametrize("dtype", TOLERANCE)

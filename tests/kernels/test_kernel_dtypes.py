@@ -3,7 +3,7 @@
 import ml_dtypes
 import numpy as np
 import pytest
-from cpu_kernel_calls import call, describe, poisoned, strided
+from cpu_kernel_calls import call, poisoned, same_bytes_over_an_input, strided
 
 import minidl
 from minidl import meta as metas
@@ -12,7 +12,7 @@ from minidl.kernels.cpu import blocks
 from minidl.kernels.cpu.half import decode, encode
 from minidl.ops.loss import cross_entropy
 from minidl.optim import SGD
-from minidl.testing.kernel_cases import BLOCK, CASES, OPS, RANDOM, shared_bytes
+from minidl.testing.kernel_cases import BLOCK, CASES, OPS, RANDOM
 
 HALVES = {"bfloat16": 2.0**-8, "float16": 2.0**-11}  # the largest relative error of rounding to nearest
 
@@ -70,12 +70,7 @@ def test_rows_of_a_float32_table_are_looked_up_as_halves_and_their_gradient_is_a
 @pytest.mark.parametrize("dtype", HALVES)
 @pytest.mark.parametrize("case", [c for c in CASES if OPS[c.name].donates], ids=str)
 def test_halves_over_an_input_have_the_same_bytes_wherever_the_engine_may_put_it_there(case, dtype):
-    inputs = case.inputs(dtype)
-    plain = call(case.name, inputs, case.attrs)
-    for output, source in shared_bytes(case.name, list(map(describe, inputs)), case.attrs):
-        for given in (inputs, [a if i == source else strided(a) for i, a in enumerate(inputs)]):
-            donated = call(case.name, given, case.attrs, donate=(output, source))
-            assert [a.tobytes() for a in donated] == [a.tobytes() for a in plain], f"output {output} over {source}"
+    same_bytes_over_an_input(case, dtype)
 
 
 @pytest.mark.parametrize("dtype", HALVES)

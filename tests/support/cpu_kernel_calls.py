@@ -7,7 +7,7 @@ import numpy as np
 from minidl import meta as metas
 from minidl.kernels.cpu import KERNELS
 from minidl.meta import ALIGNMENT, meta
-from minidl.testing.kernel_cases import OPS
+from minidl.testing.kernel_cases import OPS, shared_bytes
 
 
 def poisoned(shape, dtype):
@@ -52,3 +52,14 @@ def call(name, inputs, attrs, *, kernel: Callable[..., None] | None = None, dona
     for i, (a, b) in enumerate(zip(inputs, before, strict=True)):
         assert (donate is not None and i == donate[1]) or a.tobytes() == b.tobytes(), f"{name} wrote its input {i}"
     return outputs
+
+
+def same_bytes_over_an_input(case, dtype):
+    """Run a case with each pair of operands really aliased that the engine may alias, the other operands as they come
+    and strided, and compare all outputs with those of separate bytes."""
+    inputs = case.inputs(dtype)
+    plain = call(case.name, inputs, case.attrs)
+    for output, source in shared_bytes(case.name, list(map(describe, inputs)), case.attrs):
+        for given in (inputs, [a if i == source else strided(a) for i, a in enumerate(inputs)]):
+            donated = call(case.name, given, case.attrs, donate=(output, source))
+            assert [a.tobytes() for a in donated] == [a.tobytes() for a in plain], f"output {output} over {source}"
