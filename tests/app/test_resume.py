@@ -69,6 +69,7 @@ def campaign(folder, *arguments):
     return found["kills"]
 
 
+@pytest.mark.slow
 def test_a_run_that_was_killed_while_it_wrote_goes_on_with_the_same_bytes(tmp_path):
     assert campaign(tmp_path, "points", 70, 1000) == 1  # one of 120 changes of files
 

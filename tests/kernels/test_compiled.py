@@ -170,6 +170,7 @@ print(*stats(attention._softmax), *[n for f in (elementwise.gelu, elementwise.re
 """
 
 
+@pytest.mark.slow
 def test_a_second_start_compiles_nothing(tmp_path):
     def start():
         environment = {"NUMBA_CACHE_DIR": str(tmp_path / "cache"), "PATH": "/usr/bin:/bin"}

@@ -410,6 +410,7 @@ def test_planning_kernels_imports_neither_numba_nor_cuda():
     subprocess.run([sys.executable, "-c", program], check=True, cwd=Path(__file__).parents[2])
 
 
+@pytest.mark.slow
 def test_numbas_own_simulator_agrees():
     program = Path(__file__).parents[1] / "support" / "cuda_numba_simulator.py"
     environment = {**os.environ, "NUMBA_ENABLE_CUDASIM": "1",

@@ -121,6 +121,7 @@ def test_whichever_host_allocation_fails_the_result_is_the_same_or_one_clear_err
         assert not message or ": need " in message
 
 
+@pytest.mark.default(policy=["recompute"])
 @pytest.mark.parametrize("policy", ["passive", "recompute"])
 def test_wherever_memory_runs_out_nothing_is_leaked_and_the_step_can_be_repeated(policy, expected):
     """The n-th search for room fails: in the forward pass, in replays, in swapping in, in the optimizer."""

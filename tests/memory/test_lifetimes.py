@@ -175,6 +175,7 @@ def test_forward_without_backward_frees_everything_with_the_loss():
         assert alive() == records
 
 
+@pytest.mark.default(network=["mlp", "resnet"])
 @pytest.mark.parametrize("policy", ["passive", "recompute"])
 @pytest.mark.parametrize("network", ["mlp", "vgg", "resnet", "branching"])
 def test_training_leaves_nothing_for_the_cycle_collector(network, policy):

@@ -94,6 +94,7 @@ def test_every_case_calls_the_op_that_it_stands_under(name):
         assert name in called, f"{case.shapes}: only {called}"  # reshape and the like may have nothing to do
 
 
+@pytest.mark.default(layout=[LAYOUTS[0], LAYOUTS[1]])  # every operation as it comes, and permuted
 @pytest.mark.parametrize("layout", LAYOUTS, ids=lambda layout: layout.__name__)
 @pytest.mark.parametrize("name", CASES)
 def test_the_gradient_is_the_slope_along_a_random_direction(name, layout):

@@ -153,6 +153,7 @@ def test_a_bottleneck_halves_the_image_in_its_3x3_convolution(on_simulated_gpu):
     assert (block.conv1.stride, block.conv2.stride, block.downsample[0].stride) == ((1, 1), (2, 2), (2, 2))
 
 
+@pytest.mark.default(name=["lenet", "vgg11_bn", "resnet18"])
 @pytest.mark.parametrize("name", ["lenet", "vgg11", "vgg11_bn", "resnet18", "resnet50", "inception_v3", "inception_v4",
                                   "densenet121", "unet"])
 @pytest.mark.parametrize("mode", ["train", "eval"])

@@ -648,6 +648,7 @@ class Naive:
         return chosen
 
 
+@pytest.mark.default(listing=[False], swap=[True], recompute=[True])
 @pytest.mark.parametrize(("swap", "recompute", "listing"), [(True, True, False), (True, False, False),
                                                             (False, True, False), (True, True, True)])
 def test_the_plan_is_that_of_the_naive_listing(swap, recompute, listing):
