@@ -4,13 +4,14 @@ Names are those of the operations; a gradient's operands come in the order in wh
 """
 
 from math import erf
+from typing import Any
 
 import numpy as np
 
 from minidl.kernels.random import fold_seed, random_bits
 
 
-def patches(x, kernel, stride, padding, fill=0.0):
+def patches(x: Any, kernel: Any, stride: Any, padding: Any, fill: Any = 0.0) -> Any:
     """[N, C, P, Q, R, S]: the windows of x."""
     ph, pw = padding
     padded = np.pad(x, ((0, 0), (0, 0), (ph, ph), (pw, pw)), constant_values=fill)
@@ -18,7 +19,7 @@ def patches(x, kernel, stride, padding, fill=0.0):
     return windows[:, :, ::stride[0], ::stride[1]]
 
 
-def unpatch(d_patches, shape, stride, padding):
+def unpatch(d_patches: Any, shape: Any, stride: Any, padding: Any) -> Any:
     """The adjoint of patches, one window at a time."""
     n, c, p, q, r, s = d_patches.shape
     padded = np.zeros((n, c, shape[2] + 2 * padding[0], shape[3] + 2 * padding[1]))
@@ -28,47 +29,47 @@ def unpatch(d_patches, shape, stride, padding):
     return padded[:, :, padding[0]:padding[0] + shape[2], padding[1]:padding[1] + shape[3]]
 
 
-def conv_ref(x, w, b=None, *, stride, padding):
+def conv_ref(x: Any, w: Any, b: Any = None, *, stride: Any, padding: Any) -> Any:
     """The sum over each window of x times w, and the bias: [N, K, P, Q]."""
     y = np.einsum("ncpqrs,kcrs->nkpq", patches(x, w.shape[2:], stride, padding), w)
     return y if b is None else y + b[:, None, None]
 
 
-def conv_relu_ref(x, w, b=None, *, stride, padding):
+def conv_relu_ref(x: Any, w: Any, b: Any = None, *, stride: Any, padding: Any) -> Any:
     """A convolution, of which what is negative is zero."""
     return np.maximum(conv_ref(x, w, b, stride=stride, padding=padding), 0)
 
 
-def dgrad_ref(dy, w, onto=0.0, *, x_shape, stride, padding):
+def dgrad_ref(dy: Any, w: Any, onto: Any = 0.0, *, x_shape: Any, stride: Any, padding: Any) -> Any:
     """A convolution's gradient by its input, added onto what is there."""
     return onto + unpatch(np.einsum("nkpq,kcrs->ncpqrs", dy, w), x_shape, stride, padding)
 
 
-def wgrad_ref(dy, x, *, kernel, stride, padding):
+def wgrad_ref(dy: Any, x: Any, *, kernel: Any, stride: Any, padding: Any) -> Any:
     """A convolution's gradient by its weight."""
     return np.einsum("nkpq,ncpqrs->kcrs", dy, patches(x, kernel, stride, padding)[:, :, :dy.shape[2], :dy.shape[3]])
 
 
-def max_ref(x, *, kernel, stride, padding):
+def max_ref(x: Any, *, kernel: Any, stride: Any, padding: Any) -> Any:
     """The largest value of each window, and its place in the window."""
     flat = patches(x, kernel, stride, padding, -np.inf)
     flat = flat.reshape(*flat.shape[:4], -1)
     return flat.max(-1), flat.argmax(-1)
 
 
-def max_grad_ref(dy, index, *, x_shape, kernel, stride, padding):
+def max_grad_ref(dy: Any, index: Any, *, x_shape: Any, kernel: Any, stride: Any, padding: Any) -> Any:
     """Each gradient at the place that its window's largest value came from."""
     onehot = index[..., None] == np.arange(kernel[0] * kernel[1])
     return unpatch((dy[..., None] * onehot).reshape(*dy.shape, *kernel), x_shape, stride, padding)
 
 
-def avg_grad_ref(dy, *, x_shape, kernel, stride, padding):
+def avg_grad_ref(dy: Any, *, x_shape: Any, kernel: Any, stride: Any, padding: Any) -> Any:
     """Each gradient spread evenly over its window."""
     share = np.broadcast_to(dy[..., None, None] / (kernel[0] * kernel[1]), (*dy.shape, *kernel))
     return unpatch(share, x_shape, stride, padding)
 
 
-def adaptive_matrix(size, out):
+def adaptive_matrix(size: Any, out: Any) -> Any:
     """[out, size]: which share of each input an output of adaptive pooling takes, along one dimension."""
     m = np.zeros((out, size))
     for i in range(out):
@@ -77,39 +78,40 @@ def adaptive_matrix(size, out):
     return m
 
 
-def adaptive_ref(x, *, size):
+def adaptive_ref(x: Any, *, size: Any) -> Any:
     """Averages over windows that are chosen so that ``size`` of them cover an image."""
     return np.einsum("ph,nchw,qw->ncpq", adaptive_matrix(x.shape[2], size[0]), x, adaptive_matrix(x.shape[3], size[1]))
 
 
-def adaptive_grad_ref(dy, *, x_shape):
+def adaptive_grad_ref(dy: Any, *, x_shape: Any) -> Any:
     """The adjoint of ``adaptive_ref``."""
     return np.einsum("ph,ncpq,qw->nchw", adaptive_matrix(x_shape[2], dy.shape[2]), dy,
                      adaptive_matrix(x_shape[3], dy.shape[3]))
 
 
-def sum_ref(x, *, shape):
+def sum_ref(x: Any, *, shape: Any) -> Any:
     """The sum over the dimensions in which ``shape`` is 1 or has none."""
     wide = (1,) * (x.ndim - len(shape)) + shape
     return x.sum(axis=tuple(i for i, n in enumerate(wide) if n == 1), keepdims=True).reshape(shape)
 
 
-def spread(v, x):
+def spread(v: Any, x: Any) -> Any:
     """A value a channel, shaped so that it meets the channels of x."""
     return v.reshape(-1, *(1,) * (x.ndim - 2))
 
 
-def normed(x, mean, var, eps):
+def normed(x: Any, mean: Any, var: Any, eps: Any) -> Any:
     """x less its channel's mean, over its channel's standard deviation."""
     return (x - spread(mean, x)) / np.sqrt(spread(var, x) + eps)
 
 
-def other_axes(x):
+def other_axes(x: Any) -> Any:
     """All dimensions of x but that of channels."""
     return (0, *range(2, x.ndim))
 
 
-def bn_grad_ref(dy, x, gamma, mean, var, dgamma, dbeta, *, eps, training):
+def bn_grad_ref(dy: Any, x: Any, gamma: Any, mean: Any, var: Any, dgamma: Any, dbeta: Any, *, eps: Any,
+                training: Any) -> Any:
     """Batch norm's gradient by its input, from the sums that its reduction has made."""
     m = x.size // x.shape[1]
     if training:
@@ -117,64 +119,65 @@ def bn_grad_ref(dy, x, gamma, mean, var, dgamma, dbeta, *, eps, training):
     return dy * spread(gamma / np.sqrt(var + eps), x)
 
 
-def line_ref(x, gamma, beta, mean, var, eps):
+def line_ref(x: Any, gamma: Any, beta: Any, mean: Any, var: Any, eps: Any) -> Any:
     """Batch norm's result: a line through each channel."""
     return normed(x, mean, var, eps) * spread(gamma, x) + spread(beta, x)
 
 
-def bn_relu_reduce_ref(dy, x, gamma, beta, mean, var, *, eps):
+def bn_relu_reduce_ref(dy: Any, x: Any, gamma: Any, beta: Any, mean: Any, var: Any, *, eps: Any) -> Any:
     """Gradients of gamma and beta where a ReLU follows a batch norm."""
     dy = dy * (line_ref(x, gamma, beta, mean, var, eps) > 0)
     return (dy * normed(x, mean, var, eps)).sum(other_axes(x)), dy.sum(other_axes(x))
 
 
-def bn_relu_grad_ref(dy, x, gamma, beta, mean, var, dgamma, dbeta, *, eps, training):
+def bn_relu_grad_ref(dy: Any, x: Any, gamma: Any, beta: Any, mean: Any, var: Any, dgamma: Any, dbeta: Any, *,
+                     eps: Any, training: Any) -> Any:
     """The gradient by the input where a ReLU follows a batch norm."""
     dy = dy * (line_ref(x, gamma, beta, mean, var, eps) > 0)
     return bn_grad_ref(dy, x, gamma, mean, var, dgamma, dbeta, eps=eps, training=training)
 
 
-def layer_ref(x, gamma, beta, *, eps):
+def layer_ref(x: Any, gamma: Any, beta: Any, *, eps: Any) -> Any:
     """Layer norm over the last dimension; each row's mean, and one over its standard deviation."""
     mean, rstd = x.mean(-1), 1 / np.sqrt(x.var(-1) + eps)
     return (x - mean[..., None]) * rstd[..., None] * gamma + beta, mean, rstd
 
 
-def layer_reduce_ref(dy, x, mean, rstd):
+def layer_reduce_ref(dy: Any, x: Any, mean: Any, rstd: Any) -> Any:
     """Gradients of layer norm's gamma and beta."""
     rows = tuple(range(x.ndim - 1))
     return (dy * (x - mean[..., None]) * rstd[..., None]).sum(rows), dy.sum(rows)
 
 
-def layer_grad_ref(dy, x, gamma, mean, rstd):
+def layer_grad_ref(dy: Any, x: Any, gamma: Any, mean: Any, rstd: Any) -> Any:
     """Layer norm's gradient by its input."""
     xhat, g = (x - mean[..., None]) * rstd[..., None], dy * gamma
     return (g - g.mean(-1, keepdims=True) - xhat * (g * xhat).mean(-1, keepdims=True)) * rstd[..., None]
 
 
-def softmax_ref(x, mask=0.0):
+def softmax_ref(x: Any, mask: Any = 0.0) -> Any:
     """Softmax over the last dimension, of x and a mask."""
     return np.exp(x + mask) / np.exp(x + mask).sum(-1, keepdims=True)
 
 
-def by_heads(x, heads):
+def by_heads(x: Any, heads: Any) -> Any:
     """[N, L, heads D] -> [N, heads, L, D]"""
     n, length, width = x.shape
     return x.reshape(n, length, heads, width // heads).swapaxes(1, 2)
 
 
-def side_by_side(x):
+def side_by_side(x: Any) -> Any:
     """[N, heads, L, D] -> [N, L, heads D]"""
     return x.swapaxes(1, 2).reshape(x.shape[0], x.shape[2], -1)
 
 
-def scores_ref(q, k, mask, heads, causal):
+def scores_ref(q: Any, k: Any, mask: Any, heads: Any, causal: Any) -> Any:
     """[N, heads, L, S]: what the softmax of attention is taken of."""
     scores = by_heads(q, heads) @ np.swapaxes(by_heads(k, heads), 2, 3) / (q.shape[2] // heads)**0.5 + mask
     return np.where(np.tril(np.ones(scores.shape[2:])), scores, -np.inf) if causal else scores
 
 
-def attention_ref(q, k, v, mask=0.0, *, heads, causal, p, seed):
+def attention_ref(q: Any, k: Any, v: Any, mask: Any = 0.0, *, heads: Any, causal: Any, p: Any, seed: Any) -> Any:
     """Scaled dot-product attention, and the logarithm of each row's sum of exponentials."""
     scores = scores_ref(q, k, mask, heads, causal)
     top = scores.max(-1)
@@ -183,7 +186,8 @@ def attention_ref(q, k, v, mask=0.0, *, heads, causal, p, seed):
     return side_by_side(probabilities @ by_heads(v, heads)), lse
 
 
-def attention_grad_ref(dy, q, k, v, y, lse, mask=0.0, *, heads, causal, p, seed):
+def attention_grad_ref(dy: Any, q: Any, k: Any, v: Any, y: Any, lse: Any, mask: Any = 0.0, *, heads: Any,
+                       causal: Any, p: Any, seed: Any) -> Any:
     """Attention's gradients by q, k and v."""
     probabilities = np.exp(scores_ref(q, k, mask, heads, causal) - lse[..., None])
     dy, q, k, v, y = (by_heads(x, heads) for x in (dy, q, k, v, y))
@@ -193,44 +197,44 @@ def attention_grad_ref(dy, q, k, v, y, lse, mask=0.0, *, heads, causal, p, seed)
     return tuple(map(side_by_side, (slopes @ k, np.swapaxes(slopes, 2, 3) @ q, dv)))
 
 
-def gelu_ref(x):
+def gelu_ref(x: Any) -> Any:
     """GELU by the error function."""
     return x * (1 + np.vectorize(erf)(x / 2**0.5)) / 2
 
 
-def gelu_grad_ref(dy, x):
+def gelu_grad_ref(dy: Any, x: Any) -> Any:
     """The gradient of GELU by the error function."""
     return dy * ((1 + np.vectorize(erf)(x / 2**0.5)) / 2 + x * np.exp(-x * x / 2) / (2 * np.pi)**0.5)
 
 
-def gelu_tanh_ref(x):
+def gelu_tanh_ref(x: Any) -> Any:
     """GELU by its approximation with tanh."""
     return x * (1 + np.tanh((2 / np.pi)**0.5 * (x + 0.044715 * x**3))) / 2
 
 
-def gelu_tanh_grad_ref(dy, x):
+def gelu_tanh_grad_ref(dy: Any, x: Any) -> Any:
     """The gradient of GELU by its approximation with tanh."""
     inner = np.tanh((2 / np.pi)**0.5 * (x + 0.044715 * x**3))
     return dy * (1 + inner + x * (1 - inner**2) * (2 / np.pi)**0.5 * (1 + 3 * 0.044715 * x * x)) / 2
 
 
-def embedding_grad_ref(dy, ids, *, rows):
+def embedding_grad_ref(dy: Any, ids: Any, *, rows: Any) -> Any:
     """[rows, D]: the sum of the gradients of each row's positions."""
     return np.einsum("ir,id->rd", np.eye(rows)[ids.reshape(-1)], dy.reshape(-1, dy.shape[-1]))
 
 
-def gather_ref(x, positions):
+def gather_ref(x: Any, positions: Any) -> Any:
     """The rows of each sequence at the positions that are asked for, one below the other."""
     return np.take_along_axis(x, positions[..., None], 1).reshape(-1, x.shape[2])
 
 
-def gather_grad_ref(dy, positions, *, x_shape):
+def gather_grad_ref(dy: Any, positions: Any, *, x_shape: Any) -> Any:
     """The adjoint of ``gather_ref``."""
     n, p = positions.shape
     return np.einsum("npl,npd->nld", np.eye(x_shape[1])[positions], dy.reshape(n, p, -1))
 
 
-def cross_entropy_ref(logits, labels):
+def cross_entropy_ref(logits: Any, labels: Any) -> Any:
     """The mean loss of the labels that count, and softmax less one at the label."""
     p = np.exp(logits) / np.exp(logits).sum(1, keepdims=True)
     counted = np.flatnonzero(labels != -100)
@@ -239,30 +243,31 @@ def cross_entropy_ref(logits, labels):
     return loss, p
 
 
-def cross_entropy_grad_ref(dloss, residual, labels):
+def cross_entropy_grad_ref(dloss: Any, residual: Any, labels: Any) -> Any:
     """The gradient of the mean loss by the logits; labels that do not count have none."""
     counted = (labels != -100)[:, None]
     return residual * counted * dloss / counted.sum()
 
 
-def dropout_ref(x, *, p, seed):
+def dropout_ref(x: Any, *, p: Any, seed: Any) -> Any:
     """x where random bits of the seed keep it, scaled up; else zero."""
     kept = (random_bits(fold_seed(seed), np.arange(x.size, dtype=np.uint32)) >= p * 2**32).reshape(x.shape)
     return np.where(kept, x / (1 - p), 0)
 
 
-def sgd_ref(p, g, *, lr, weight_decay):
+def sgd_ref(p: Any, g: Any, *, lr: Any, weight_decay: Any) -> Any:
     """A parameter after a step of SGD."""
     return (p - lr * (g + weight_decay * p),)
 
 
-def momentum_ref(p, buf, g, *, lr, momentum, weight_decay, first=False):
+def momentum_ref(p: Any, buf: Any, g: Any, *, lr: Any, momentum: Any, weight_decay: Any, first: Any = False) -> Any:
     """A parameter and its momentum after a step of SGD."""
     buf = g + weight_decay * p + (0 if first else momentum * buf)
     return p - lr * buf, buf
 
 
-def adam_ref(p, m, v, g, *, lr, beta1, beta2, eps, weight_decay, step, decoupled=False):
+def adam_ref(p: Any, m: Any, v: Any, g: Any, *, lr: Any, beta1: Any, beta2: Any, eps: Any, weight_decay: Any,
+             step: Any, decoupled: Any = False) -> Any:
     """A parameter and its two moments after a step of Adam; ``decoupled``: of AdamW."""
     if decoupled:
         p = p - lr * weight_decay * p
@@ -272,9 +277,9 @@ def adam_ref(p, m, v, g, *, lr, beta1, beta2, eps, weight_decay, step, decoupled
     return p - lr * (m / (1 - beta1**step)) / (np.sqrt(v / (1 - beta2**step)) + eps), m, v
 
 
-def by_tensor(ref, groups):
+def by_tensor(ref: Any, groups: Any) -> Any:
     """A formula for one parameter, applied to groups of tensors."""
-    def apply(*tensors, **attrs):
+    def apply(*tensors: Any, **attrs: Any) -> Any:
         n = len(tensors) // groups
         results = [ref(*tensors[i::n], **attrs) for i in range(n)]
         return [r[k] for k in range(groups - 1) for r in results]

@@ -37,7 +37,7 @@ class Case:
     reference: Callable[..., Any]
     attrs: dict[str, Any] = field(default_factory=dict)
 
-    def inputs(self, dtype, seed=7):
+    def inputs(self, dtype: str, seed: int = 7) -> list[np.ndarray[Any, Any]]:
         """Operands by the shapes, in a dtype: integers stay integers, and what stays float32 beside halves does."""
         rng = np.random.default_rng(seed)
         result = []
@@ -57,7 +57,7 @@ class Case:
                 result.append(np.asarray(values, "float32" if beside_halves else dtype))
         return result
 
-    def __str__(self):
+    def __str__(self) -> str:
         return f"{self.name}-{'-'.join('x'.join(map(str, s)) for s in self.shapes)}"
 
 
@@ -234,7 +234,7 @@ def index_cases(block: int) -> Iterator[Case]:
         shapes = [tuple(n if i == axis else 3 for i in range(3)) for n in (1, 4, 2)]
         yield Case("concat", tuple(shapes), lambda *xs, axis: np.concatenate(xs, axis), {"axis": axis})
         for start in (0, 1, 3):
-            def embedded(dy, shape, axis, start):
+            def embedded(dy: Any, shape: Any, axis: Any, start: Any) -> Any:
                 return np.pad(dy, [(start, 3 - start) if i == axis else (0, 0) for i in range(3)])
             yield Case("narrow_grad", (shapes[2],), embedded,
                        {"shape": tuple(5 if i == axis else 3 for i in range(3)), "axis": axis, "start": start})

@@ -80,7 +80,8 @@ def _unmanaged(setting: Setting, record: Record, training: Training) -> float | 
     found = {"seconds": median(seconds), "bytes": demand.unmanaged_peak_bytes, "in its calls": trace.seconds}
     record.put(f"{training.name}, unmanaged", found,
                f"{training.name}: unmanaged {1e3 * found['seconds']:.0f} ms in {found['bytes'] / 2**30:.1f} GiB")
-    return median(seconds)
+    middle: float = median(seconds)
+    return middle
 
 
 def _managed(setting: Setting, record: Record, training: Training, unmanaged: float | None) -> None:

@@ -68,7 +68,8 @@ def _unmanaged(name: str, training: Training) -> float:
     """Seconds of a simulated step with unlimited memory."""
     with runtime_on(create(name), "tf32", memory_budget=UNLIMITED, deterministic=False) as runtime:
         network = Network(runtime, training)
-        return [iterate(runtime, network)["seconds"] for _ in range(3)][-1]
+        seconds: list[float] = [iterate(runtime, network)["seconds"] for _ in range(3)]
+        return seconds[-1]
 
 
 def _managed(setting: Setting, name: str, training: Training) -> float:
@@ -79,7 +80,8 @@ def _managed(setting: Setting, name: str, training: Training) -> float:
                     host_memory=min(sizes.host_bytes, device.profile.host_memory_bytes),
                     policy=Auto(rounds=sizes.plans)) as runtime:
         network = Network(runtime, training)
-        return median([step["seconds"] for step in course(runtime, network, sizes.plans)][-LAST:])
+        seconds: list[float] = [step["seconds"] for step in course(runtime, network, sizes.plans)]
+        return median(seconds[-LAST:])
 
 
 def _bound(setting: Setting, record: Record, training: Training, costs: Costs, seen: dict[str, Any]) -> None:

@@ -53,7 +53,8 @@ class Network:
         """The loss of a batch: a scalar to differentiate."""
         given = [self.runtime.tensor(values, dtype=dtype) for _, dtype, values in self.batch]
         if self.entry.text is not None:
-            return self.model(*given)
+            loss: Tensor = self.model(*given)
+            return loss
         images = self.runtime.tensor(None, shape=self.shape, dtype=float32)
         normal_(images, seed=self.runtime.next_seed())
         return self.entry.loss(self.model, images, given[0])
