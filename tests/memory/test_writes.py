@@ -197,3 +197,14 @@ def test_writing_over_a_value_that_a_gradient_flows_through_is_an_error():
         with no_grad():
             y.add_(w)  # nobody differentiates this
         assert y.numpy().tolist() == [8.0] * 4
+
+
+def test_what_only_a_written_value_was_computed_from_is_freed_by_the_write_and_not_by_the_next_call():
+    with small_runtime(units=16) as runtime:
+        x, z = leaf(runtime, 1.0), leaf(runtime, 2.0)
+        y = shift(x, 1.0)
+        del x  # its bytes stay: y may have to be computed again
+        used = runtime.stats().used_bytes
+        add_(y, z)
+        assert runtime.stats().used_bytes == used - y.nbytes and not runtime.memory.state.orphans
+        runtime.check()
