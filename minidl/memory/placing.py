@@ -91,7 +91,9 @@ class Placing:
         state = self.state
         if given and signature.donates:
             for target, position in given_away(signature, inputs, given):
-                self._take_over(outputs[target], inputs[position].base)
+                base = inputs[position].base
+                if not (state.impure and self.freeing.starts_a_replay(base)):
+                    self._take_over(outputs[target], base)
         high, offsets = signature.op.long_lived, NOWHERE if state.guide is None else state.guide.offsets
         for output in outputs:
             if output.block is None:
