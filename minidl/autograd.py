@@ -14,8 +14,8 @@ from heapq import heappop, heappush
 from typing import Any
 
 from minidl.calls import apply, give
+from minidl.context import current
 from minidl.errors import UserError
-from minidl.executor import current
 from minidl.memory.storage import Call, Storage
 from minidl.op import Op
 from minidl.ops.elementwise import add

@@ -7,10 +7,10 @@ device, no policy and no op.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, NoReturn
 
+from minidl.context import NOBODY
 from minidl.errors import UserError
 from minidl.memory.storage import IN, RECOMPUTE, Call, Storage, View
 from minidl.meta import Meta
@@ -29,10 +29,15 @@ if TYPE_CHECKING:
 class Executor:
     """Runs calls on one device under one memory manager (or a ledger, which only counts)."""
 
-    def __init__(self, device: Device, memory: Memory, tracker: Tracker, *,
-                 deterministic: bool = True, fuses: bool = True) -> None:
+    def __init__(self, device: Device, memory: Memory, tracker: Tracker, *, deterministic: bool = True,
+                 fuses: bool = True, stands_for: tuple[Memory, ...] = ()) -> None:
+        """``stands_for``: whose tensors are operands here, too: those of the runtime that a dry run is of."""
         self.device = device
         self.memory = memory
+        self.memories = (memory, *stands_for)
+        self.failures = device.failures  # of kernels, which may have run long after their call
+        self.thread = NOBODY  # that is inside, and how many times it has entered (``context``)
+        self.entered = 0
         self.tracker = tracker
         self.deterministic = deterministic
         self.guide: Guide | None = memory.guide
@@ -51,6 +56,8 @@ class Executor:
 
         given: bit i says that input i's handle is used for the last time. Raises ShapeError, OutOfMemory.
         """
+        if self.failures:
+            self.fail()
         # What follows from op, metas and fixed attributes is found once for all calls alike.
         fixed = attrs.items() if not op.volatile else [item for item in attrs.items() if item[0] not in op.volatile]
         key = (op, *fixed, *[s.meta for s in inputs])
@@ -91,6 +98,8 @@ class Executor:
         except BaseException:
             tracker.cancel()
             memory.call_off()
+            if self.failures:
+                self.fail()
             raise
         read, made = tracker.record_tensor_access(signature, algorithm, inputs, outputs)
         if written:
@@ -146,6 +155,26 @@ class Executor:
             _keep(call, (output,), needs, self._saves(signature, attrs, needs))
         return (output,)
 
+    def fail(self) -> NoReturn:
+        """Raise the first error of a kernel that nobody has seen yet. What the calls that failed, and those that needed
+        their results, should have made has no value from now on; everything else is as it was."""
+        error = self.failures[0].error
+        self.lose()
+        raise error
+
+    def lose(self) -> None:
+        """Take what has failed off the memory, once all that was launched is over."""
+        device = self.device
+        for stream, position in enumerate(device.positions):
+            device.synchronize(stream, position)
+        self.memory.lose(tuple(self.failures))
+        device.forgive()
+
+    def stranger(self, op_name: str, storage: Storage) -> UserError:
+        """What to raise for an operand that another runtime's memory keeps."""
+        return UserError(f"{op_name}: tensor {storage.base.tensor_id} ({storage.meta}) is of another runtime than the "
+                         f"current one on {self.device.name}: bring it here with runtime.tensor(x.numpy())")
+
     # Values --------------------------------------------------------------------------------------------------
     def read(self, storage: Storage) -> np.ndarray:
         """A host copy of a value; waits for the device. Raises OutOfMemory, Unrecoverable."""
@@ -163,6 +192,8 @@ class Executor:
 
     def _look(self, storage: Storage, how: Callable[[Storage], Any]) -> Any:
         """One access from outside, after all calls so far."""
+        if storage.memory not in self.memories:
+            raise self.stranger(READ.name, storage)
         key = (READ, storage.meta)
         signature = self._signatures.get(key)
         if signature is None:
@@ -173,7 +204,12 @@ class Executor:
         read, made = self.tracker.record_tensor_access(signature, signature.algorithms[0], (storage,), ())
         if self.guide is not None:
             self.guide.follow(signature, read, made)
-        value = how(storage)
+        try:
+            value = how(storage)
+        except Exception:
+            if self.failures:
+                self.fail()
+            raise
         self.tracker.durations.append(signature.algorithms[0].seconds)  # after those of all that it waited for
         return value
 
@@ -194,7 +230,20 @@ class Executor:
 
     # Iterations ----------------------------------------------------------------------------------------------
     def end_iteration(self, *, failed: bool = False) -> None:
-        """The boundary: survivors are made real (unless the iteration failed), lineage is cut, counts restart."""
+        """The boundary: survivors are made real (unless the iteration failed), lineage is cut, counts restart.
+
+        Raises a kernel's error that nobody has seen yet: then the iteration has failed, and ends as such.
+        """
+        error = self.failures[0].error if self.failures else None
+        if error is not None:
+            self.lose()
+            self._end_iteration(failed=True)
+            if failed:  # of something else, which is being raised
+                return
+            raise error
+        self._end_iteration(failed=failed)
+
+    def _end_iteration(self, *, failed: bool) -> None:
         if self.guide is not None:
             self._advise(self.guide, failed=failed)
         self.memory.end_iteration(failed=failed)
@@ -237,26 +286,3 @@ def _keep(call: Call, outputs: tuple[Storage, ...], needs: tuple[bool, ...], sav
     if len(outputs) > 1:
         # An output that is saved lives as long as the first one, through which gradients come.
         outputs[0].siblings = tuple([s for i, s in enumerate(outputs) if i and count + i in saved])
-
-
-_current: list[Executor] = []
-
-
-def current() -> Executor:
-    """The executor that operations run on. Raises UserError outside of every ``with runtime:``."""
-    if not _current:
-        raise UserError("no runtime is active: put the code under `with minidl.Runtime(...):`")
-    return _current[-1]
-
-
-@contextmanager
-def activate(executor: Executor) -> Iterator[None]:
-    """Make an executor the current one."""
-    _current.append(executor)
-    try:
-        yield
-    finally:
-        _current.remove(executor)
-
-
-

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from minidl.executor import current
+from minidl.context import current
 from minidl.meta import DType, Meta, Shape
 
 if TYPE_CHECKING:

@@ -53,7 +53,7 @@ class Optimizer:
         return {"lr": float(self.lr), "weight_decay": float(self.weight_decay) if self._decays[index] else 0.0}
 
     def kind(self, index: int) -> tuple[bool, int]:
-        """What the attributes of one parameter follow from: whether it decays, and its number of steps if they count."""
+        """What a parameter's attributes follow from: whether it decays, and its number of steps if they count."""
         return self._decays[index], 0
 
     def step(self) -> None:

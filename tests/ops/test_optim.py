@@ -9,7 +9,7 @@ from minidl import Runtime, optim
 from minidl.errors import UserError
 from minidl.nn import parameter
 from minidl.ops import full
-from minidl.ops.update import fill_, upload_
+from minidl.ops.update import upload_
 from minidl.optim import optimizer as optimizer_module
 from minidl.runtime import current_runtime
 
