@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 from minidl.context import NOBODY
 from minidl.errors import UserError
+from minidl.graph import keep, needs_of, refuse_to_lose_gradients
 from minidl.memory.storage import IN, RECOMPUTE, Call, Storage, View
 from minidl.meta import Meta
 from minidl.op import READ, Attrs, Op, Signature
@@ -75,9 +76,8 @@ class Executor:
         written = [inputs[i] for i in op.mutates(len(inputs))] if op.mutates is not None else ()
         try:
             if written:
-                if self.grad_enabled and any(s.base.call is not None and s.base.requires_grad for s in written):
-                    raise UserError(f"{op.name} would write over a value that a gradient flows through; use the "
-                                    "operation that returns a new tensor")
+                if self.grad_enabled:
+                    refuse_to_lose_gradients(op, inputs, written)
                 memory.before_write(written)
             for storage in inputs:
                 if storage.status is not IN:
@@ -86,7 +86,7 @@ class Executor:
         except BaseException:
             memory.call_off()
             raise
-        needs = self._needs(op, inputs) if self.grad_enabled else ()
+        needs = needs_of(op, inputs) if self.grad_enabled else ()
         saved = self._saves(signature, attrs, needs) if needs else ()
         tensor_id = tracker.begin(len(signature.outputs))
         outputs: tuple[Storage, ...] = ()
@@ -103,6 +103,9 @@ class Executor:
             raise
         read, made = tracker.record_tensor_access(signature, algorithm, inputs, outputs)
         if written:
+            for storage in written:
+                if storage.base.requires_grad:
+                    storage.base.sever()
             memory.after_write(written, self.issued)
             tracker.updated |= op.update
         elif op.replayable:
@@ -110,7 +113,7 @@ class Executor:
             for storage in outputs:
                 storage.call = call
             if needs:
-                _keep(call, outputs, needs, saved)
+                keep(call, outputs, needs, saved)
         if self.inspect is not None:
             self.inspect(op.name, inputs, (*outputs, *written))
         if self.guide is not None:
@@ -133,13 +136,6 @@ class Executor:
         return Signature(op, metas, outputs, tuple(sorted(algorithms, key=lambda a: (a.seconds, a.workspace))),
                          cost.flops)
 
-    def _needs(self, op: Op, inputs: tuple[Storage, ...]) -> tuple[bool, ...]:
-        """Which inputs want a gradient through this call; () if none does."""
-        if op.vjp is None:
-            return ()
-        needs = tuple([s.requires_grad for s in inputs])
-        return needs if True in needs else ()
-
     def _saves(self, signature: Signature, attrs: Attrs, needs: tuple[bool, ...]) -> tuple[int, ...]:
         """Which of inputs + outputs the call keeps for its gradient."""
         saved = self._saved.get((signature, needs))
@@ -150,9 +146,9 @@ class Executor:
     def _view(self, signature: Signature, inputs: tuple[Storage, ...], attrs: Attrs) -> tuple[Storage, ...]:
         output = View(signature.outputs[0], inputs[0].base)
         call = output.call = Call(signature.op, inputs, attrs, (output.me,), self.issued, signature)
-        needs = self._needs(signature.op, inputs) if self.grad_enabled else ()
+        needs = needs_of(signature.op, inputs) if self.grad_enabled else ()
         if needs:
-            _keep(call, (output,), needs, self._saves(signature, attrs, needs))
+            keep(call, (output,), needs, self._saves(signature, attrs, needs))
         return (output,)
 
     def fail(self) -> NoReturn:
@@ -172,8 +168,8 @@ class Executor:
 
     def stranger(self, op_name: str, storage: Storage) -> UserError:
         """What to raise for an operand that another runtime's memory keeps."""
-        return UserError(f"{op_name}: tensor {storage.base.tensor_id} ({storage.meta}) is of another runtime than the "
-                         f"current one on {self.device.name}: bring it here with runtime.tensor(x.numpy())")
+        return UserError(f"{op_name}: {storage.named()} is of another runtime than the current one on "
+                         f"{self.device.name}: bring it here with runtime.tensor(x.numpy())")
 
     # Values --------------------------------------------------------------------------------------------------
     def read(self, storage: Storage) -> np.ndarray:
@@ -226,7 +222,7 @@ class Executor:
         """Cut a storage's lineage: from now on it keeps its bytes, and pins nothing that it was computed from."""
         if storage.status is RECOMPUTE:
             self.memory.replay(storage)
-        storage.call = None
+        storage.call = storage.severed = None
 
     # Iterations ----------------------------------------------------------------------------------------------
     def end_iteration(self, *, failed: bool = False) -> None:
@@ -272,17 +268,3 @@ class Executor:
     def check(self) -> None:
         """Raises AssertionError if an invariant of the memory does not hold."""
         self.memory.check()
-
-
-def _keep(call: Call, outputs: tuple[Storage, ...], needs: tuple[bool, ...], saved: tuple[int, ...]) -> None:
-    """Keep for a call's gradient what its formula names."""
-    call.needs = needs
-    call.saved = saved
-    outputs[0].requires_grad = True
-    inputs = call.inputs
-    count = len(inputs)
-    for index in saved:
-        (inputs[index] if index < count else outputs[index - count]).retain_saved()
-    if len(outputs) > 1:
-        # An output that is saved lives as long as the first one, through which gradients come.
-        outputs[0].siblings = tuple([s for i, s in enumerate(outputs) if i and count + i in saved])
