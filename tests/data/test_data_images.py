@@ -255,7 +255,7 @@ def rewrite(path, label):
     ("shards", lambda root: cut(root / "part-1.tar", end_of_members(root / "part-1.tar")), "part-1.tar: cut off or"),
     ("shards", lambda root: rewrite(root / "part-1.tar", b"9" * 20), "part-1.tar:s: its class is b'999999"),
     ("shards", lambda root: (root / "part-1.tar").write_bytes(b"x" * 2000), "part-1.tar: not a tar archive"),
-    ("shards", lambda root: os.mkfifo(root / "part-3.tar"), "part-3.tar: not a file"),
+    ("shards", lambda root: os.mkfifo(root / "part-3.tar"), "part-3.tar: a pipe, not a file"),
     ("parquet", lambda root: cut(next(root.glob("train*")), 3000), "train-00000.parquet: not a Parquet file, or"),
     ("masks", lambda root: [path.unlink() for path in root.glob("images/*")], "there are no images with masks"),
 ])
@@ -330,7 +330,7 @@ def test_a_file_that_is_too_large_or_no_file_is_not_read(tmp_path):
     one_epoch(data)
     list(data.test_batches(5))
     assert [message.rsplit("/")[-1] for message in bad.messages] == [
-        f"huge.png: {MOST_FILE_BYTES + 1} bytes, and an image has 1 to {MOST_FILE_BYTES}", "pipe.png: not a file"]
+        f"huge.png: {MOST_FILE_BYTES + 1} bytes, and an image has 1 to {MOST_FILE_BYTES}", "pipe.png: a pipe, not a file"]
 
 
 # Ahead of the step ---------------------------------------------------------------------------------------------------
