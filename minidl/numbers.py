@@ -14,7 +14,7 @@ Number = TypeVar("Number", int, float)
 MOST_WHOLE = 1 << 53
 MOST_REAL = 1e30
 _MOST_CHARACTERS = 400  # of a number
-_MOST_SHOWN = 60  # of a value in a message
+_MOST_SHOWN = 60  # characters of a value in a message
 
 
 def is_whole(value: object, *, least: int = 0, most: int = MOST_WHOLE) -> bool:
@@ -48,10 +48,10 @@ def _read(text: str, kind: Callable[[str], Number], least: Number, most: Number,
     return value
 
 
-def shown(value: object) -> str:
+def shown(value: object, *, most: int = _MOST_SHOWN) -> str:
     """A value for a message: the beginning of what is long."""
     try:
         text = str(value)
     except ValueError:  # an integer of thousands of digits has no decimal form
         return "a number of thousands of digits"
-    return text if len(text) <= _MOST_SHOWN else f"{text[:_MOST_SHOWN - 3]}..."
+    return text if len(text) <= most else f"{text[:most - 3]}..."

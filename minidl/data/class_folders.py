@@ -57,27 +57,29 @@ def _classes(root: Path, bad: BadFiles) -> Iterator[str]:
     for name in names_in(root):
         if name.startswith("."):
             continue
-        if is_folder(root / name):
-            yield name
-        elif not is_there(root / name):
-            bad.note(BadFile(str(root / name), "a link that leads nowhere"))
+        try:
+            with as_bad_file(root / name):
+                if is_folder(root / name):
+                    yield name
+                elif not is_there(root / name):
+                    raise BadFile(str(root / name), "a link that leads nowhere")
+        except BadFile as error:
+            bad.note(error)
 
 
 def _images(folder: Path, bad: BadFiles) -> list[Path]:
-    """All below a folder, in the order of their paths. Links are followed.
+    """All below the folder of a class, in the order of their paths. Links are followed.
 
     A folder that cannot be read is a bad file, and so is a link that leads nowhere, or to a folder that it lies in,
     which would have no end.
     """
     found: list[Path] = []
-    waiting = [(folder, frozenset[tuple[int, int]]())]
+    waiting = [(folder, frozenset({_identity(folder.parent)}))]
     while waiting:
         place, above = waiting.pop()
         try:
             with as_bad_file(place):
-                status = os.stat(place)
-                entries = list(os.scandir(place))
-            key = status.st_dev, status.st_ino
+                key, entries = _identity(place), list(os.scandir(place))
             if key in above:
                 raise BadFile(str(place), "a link to a folder that it lies in")
         except BadFile as error:
@@ -96,3 +98,9 @@ def _images(folder: Path, bad: BadFiles) -> list[Path]:
             except BadFile as error:
                 bad.note(error)
     return sorted(found)
+
+
+def _identity(folder: Path) -> tuple[int, int]:
+    """What tells a folder from all others, whatever it is called."""
+    status = os.stat(folder)
+    return status.st_dev, status.st_ino
