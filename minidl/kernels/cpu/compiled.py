@@ -12,10 +12,10 @@ from pathlib import Path
 from types import FunctionType
 from typing import Any
 
-import numba
 from numba.core import types
 from numba.extending import overload, register_jitable
 
+from minidl.compiling import njit
 from minidl.kernels import random, scalar
 
 # A parallel call costs from 2 to 100 microseconds, depending on the thread layer that Numba finds; below this number
@@ -39,7 +39,7 @@ _STAMPS = tuple((path.stat().st_mtime_ns, path.stat().st_size) for name in SHARE
 
 def compiled(function: Callable[..., Any], **options: Any) -> Any:
     """The function compiled by Numba when it is first called with new types; kept on disk."""
-    dispatcher = numba.njit(cache=True, **_OPTIONS | options)(function)
+    dispatcher = njit(**_OPTIONS | options)(function)
     index = dispatcher._cache._cache_file
     index._source_stamp = (index._source_stamp, _STAMPS)
     return dispatcher
