@@ -54,9 +54,8 @@ def flip(data):
     return data[:middle] + bytes(255 - byte for byte in data[middle:middle + 64]) + data[middle + 64:]
 
 
-@pytest.mark.parametrize("damage", [flip, lambda data: data[:-1], lambda data: data[:100], lambda data: b"",
-                                    lambda data: data[:-32], lambda data: data + b"x"])
-@pytest.mark.parametrize("pattern", ["*.nbc", "*.nbi"])
+@pytest.mark.parametrize(("pattern", "damage"), [
+    ("*.nbc", flip), ("*.nbc", lambda data: data[:-32]), ("*.nbi", flip), ("*.nbi", lambda data: b"")])
 def test_damaged_code_is_compiled_anew_and_kept(load, pattern, damage):
     hits(load())
     path, = load.folder.glob(pattern)
