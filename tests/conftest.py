@@ -5,6 +5,9 @@ Parameters that are not named may have any value. What several folders share by 
 """
 
 import os
+import shutil
+import tempfile
+from pathlib import Path
 from typing import Any
 
 import numba
@@ -39,3 +42,15 @@ def one_thread():
     numba.set_num_threads(1)
     yield
     numba.set_num_threads(before)
+
+
+@pytest.fixture
+def closed_folder():
+    """An empty folder without any rights, in one that everybody may read."""
+    root = Path(tempfile.mkdtemp())
+    root.chmod(0o755)
+    (root / "closed").mkdir(mode=0)
+    yield root / "closed"
+    for folder in root.rglob("closed"):
+        folder.chmod(0o700)
+    shutil.rmtree(root)

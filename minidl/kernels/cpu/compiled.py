@@ -17,10 +17,10 @@ from pathlib import Path
 from types import FunctionType
 from typing import Any
 
-import numba
 from numba.core import types
 from numba.extending import overload, register_jitable
 
+from minidl.compiling import njit
 from minidl.kernels import random, scalar
 
 os.environ.setdefault("OMP_WAIT_POLICY", "passive")  # read when Numba loads OpenMP, at the first parallel call
@@ -46,7 +46,7 @@ _STAMPS = tuple((path.stat().st_mtime_ns, path.stat().st_size) for name in SHARE
 
 def compiled(function: Callable[..., Any], **options: Any) -> Any:
     """The function compiled by Numba when it is first called with new types; kept on disk."""
-    dispatcher = numba.njit(cache=True, **_OPTIONS | options)(function)
+    dispatcher = njit(**_OPTIONS | options)(function)
     index = dispatcher._cache._cache_file
     index._source_stamp = (index._source_stamp, _STAMPS)
     return dispatcher
