@@ -1,8 +1,8 @@
 """The end of an iteration: what survives it is made real, its lineage is cut, and it is put where plans expect it.
 
 Between two iterations survivors lie at the low end. Persistent tensors come first, and those that had to be swapped out
-on demand come back; above them lies what else has survived (gradients, as a rule, which the next iteration frees
-first).
+on demand come back; what the plan has taken away stays away. Above them lies what else has survived (gradients, as a
+rule, which the next iteration frees first).
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from minidl.memory.replay import Replay
 from minidl.memory.residency import Residency
 from minidl.memory.room import in_flight
 from minidl.memory.state import State
-from minidl.memory.storage import IN, OUT, RECOMPUTE, Storage
+from minidl.memory.storage import OUT, RECOMPUTE, SWAPPING_OUT, Storage
 from minidl.memory.tracker import GRADIENT_ID, SURVIVOR_STEP
 
 
@@ -59,7 +59,7 @@ class Boundary:
         owners = {s.grad.storage.base: s for s in live if s.persistent and s.grad is not None}
         for storage in live:
             storage.access_count = 0
-            storage.residency = 1
+            storage.residency = int(storage.status not in (OUT, SWAPPING_OUT))  # what is away is still to come
             if not failed:
                 storage.missing_readers = None  # nothing is missing now
             if storage in owners:
@@ -81,7 +81,7 @@ class Boundary:
         assert state.guide is not None
         with state.at_work:
             if state.guide.offsets and state.arena.compacts:
-                pack_survivors(state.allocator, survivors)
+                pack_survivors(state, survivors, self.residency.away())
             else:  # the persistent end will do
                 slide = state.arena.cheapest_slide(state.arena.free_bytes, in_flight)
                 if slide is not None:
@@ -94,22 +94,44 @@ def _cut(storage: Storage) -> None:
     storage.call = None
 
 
-def pack_survivors(allocator: Allocator, storages: Collection[Storage]) -> None:
-    """Put everything that has survived where plans expect it, as far as there is room and nothing is being copied."""
-    arena = allocator.arena
-    others = []
-    for storage in storages:
-        if not storage.persistent:
-            others.append(storage)
-        elif storage.status is OUT:
+def pack_survivors(state: State, survivors: Collection[Storage], away: Collection[Storage]) -> None:
+    """Put everything that has survived, but for what is away, where plans expect it, as far as there is room."""
+    allocator, arena = state.allocator, state.arena
+    for storage in survivors:
+        if storage.persistent and storage.status is OUT and storage not in away:
             block = arena.allocate(storage.nbytes, storage.me)
             if block is not None:
                 allocator.swap_in(storage, block)
+                storage.residency = 1
+    here = sorted(((s.block.offset, s) for s in survivors if s.block is not None and s not in away),
+                  key=lambda entry: entry[0])
+    if not _is_packed([storage for _, storage in here]):
+        for storage in away:
+            if storage.status is SWAPPING_OUT:
+                allocator.finish_swap_out(storage)  # its bytes are written over when the copy has been made
+        _pack(state, [storage for _, storage in here])
+
+
+def _is_packed(here: list[Storage]) -> bool:
+    """Whether storages in the order of their addresses lie one beside the other from the low end, persistent first."""
+    end = 0
+    for storage in here:
+        assert storage.block is not None
+        if storage.block.offset != end:
+            return False
+        end += storage.block.size
+    lasting = [storage.persistent for storage in here]
+    return lasting == sorted(lasting, reverse=True)
+
+
+def _pack(state: State, here: list[Storage]) -> None:
+    """Slide storages together, and what is not persistent above the others, unless something is being copied."""
+    allocator, arena = state.allocator, state.arena
     if any(map(in_flight, arena.blocks())):
         return
     _slide(allocator)
-    highest = max((s.block.offset for s in storages if s.persistent and s.block is not None), default=0)
-    low = [s for s in others if s.status is IN and s.block is not None and s.block.offset < highest]
+    highest = max((s.block.offset for s in here if s.persistent and s.block is not None), default=0)
+    low = [s for s in here if not s.persistent and s.block is not None and s.block.offset < highest]
     for storage in low:
         block = arena.allocate(storage.nbytes, storage.me, high=True)
         if block is not None:

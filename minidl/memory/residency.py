@@ -149,10 +149,15 @@ class Residency:
         recomputed = {key: sum(durations) for key, durations in self._recomputed.items()}
         return Returns(late, dict(self._paged_in), recomputed, self._paged_in_bytes)
 
+    def away(self) -> list[Storage]:
+        """What the plan has taken off the device until some time in the next iteration."""
+        evicted = (ref() for ref in self._evicted.values())
+        return [s for s in evicted if s is not None and s.persistent and s.status in (OUT, SWAPPING_OUT)]
+
     def end_iteration(self) -> None:
-        """Nothing of a plan is left to be done, and the notes begin anew."""
+        """Nothing of a plan is left to be done but to bring back what is away, and the notes begin anew."""
         self.prefetches.clear()
-        self._evicted.clear()
+        self._evicted = {storage.tensor_id: storage.me for storage in self.away()}
         self._arrivals.clear()
         self._paged_in.clear()
         self._recomputed.clear()

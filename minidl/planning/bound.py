@@ -10,8 +10,9 @@ time for. So the iteration takes at least
     unmanaged seconds + replays + stalls,   least over all fractions
 
 More instants make the bound higher and the program larger. Left out, always in favour of the bound: latencies,
-workspaces, addresses, memory between the instants, tensors too small to be worth moving. What is there before the
-iteration (parameters, optimizer state) stays. Knows no storages and no device.
+workspaces, addresses, memory between the instants, tensors too small to be worth moving, and that a lasting tensor
+(parameters, optimizer state) may have no copy on the host: only one that is written by its last call must be copied out
+to be away between iterations. Knows no storages and no device.
 """
 
 from __future__ import annotations
@@ -57,6 +58,8 @@ class _Relaxation:
     def __init__(self, facts: Problem, costs: Costs, budget: int, instants: int) -> None:
         self.facts, self.costs, self.budget = facts, costs, budget
         self.calls = len(facts.in_ptr) - 1
+        self.fixed = facts.produced < 0  # tensors that stay where they are
+        self.fixed[facts.gap_tensor] = False
         self.call_seconds = facts.algorithm_seconds[facts.algorithm_ptr[:-1]]
         self.starts = np.concatenate([[0.0], np.cumsum(self.call_seconds)])
         self.instants = self._instants(instants)
@@ -89,6 +92,9 @@ class _Relaxation:
         held = np.zeros(self.calls + 1)
         np.add.at(held, facts.gap_call + 1, facts.size[facts.gap_tensor])
         np.add.at(held, facts.gap_next, -facts.size[facts.gap_tensor])
+        heads = np.nonzero(facts.gap_head >= 0)[0]
+        held[0] += facts.size[facts.gap_tensor[heads]].sum()
+        np.add.at(held, facts.gap_head[heads], -facts.size[facts.gap_tensor[heads]])
         wanted = np.cumsum(held)[:-1] + [self._operands(k) for k in range(self.calls)]
         part = np.minimum((self.starts[:-1] / self.starts[-1] * count).astype(int), count - 1)
         return [int(calls[np.argmax(wanted[calls])]) for p in range(count) if len(calls := np.nonzero(part == p)[0])]
@@ -99,7 +105,7 @@ class _Relaxation:
         inputs = facts.in_idx[facts.in_ptr[call]:facts.in_ptr[call + 1]]
         outputs = facts.out_idx[facts.out_ptr[call]:facts.out_ptr[call + 1]]
         over = self._ends_under(call)
-        made = inputs[facts.produced[inputs] >= 0]  # the others are counted as what was there before
+        made = inputs[~self.fixed[inputs]]  # the others are counted as what is there all the time
         return float(facts.size[made].sum() + facts.size[outputs].sum() - sum(facts.size[o] for o in over))
 
     def _ends_under(self, call: int) -> set[int]:
@@ -115,7 +121,11 @@ class _Relaxation:
         tensor = int(facts.gap_tensor[gap])
         first = bisect_right(self.instants, int(facts.gap_call[gap]))
         last = bisect_left(self.instants, int(facts.gap_next[gap]))  # instants first .. last - 1 are inside
-        if first == last:
+        intervals = list(range(first, last + 1))  # before, between and after these
+        head = bisect_left(self.instants, int(facts.gap_head[gap]))
+        if facts.gap_head[gap] >= 0:
+            intervals += range(head + 1)
+        if len(intervals) < 2:
             return
         size = float(facts.size[tensor])
         out_seconds, in_seconds = size * self.costs.out_seconds_per_byte, size * self.costs.in_seconds_per_byte
@@ -124,22 +134,26 @@ class _Relaxation:
         dropped = program.variable(high=float(facts.can_drop[gap]))
         again = program.variable(high=1.0)  # leaves, and has a copy on the host from an earlier gap
         earlier = self.copies.setdefault(tensor, [])
-        program.row([(again, 1.0), *((v, -c) for v, c in earlier)], high=0.0)
+        if facts.gap_round[gap] < 0:
+            program.row([(again, 1.0), *((v, -c) for v, c in earlier)], high=0.0)
+        elif facts.gap_head[gap] >= 0 and self._writes(int(facts.gap_call[gap]), tensor):
+            program.row([(again, 1.0)], high=0.0)
         leaving: list[Term] = [(dropped, 1.0), (again, 1.0)]
         remade: list[Term] = [(dropped, -1.0)]
         here, here_constant = [(dropped, -1.0), (again, -1.0)], 1.0  # what is on the device before an interval
         away: list[Term] = [(again, 1.0)]  # and on the host alone
-        for i in range(first, last + 1):
+        for n, i in enumerate(intervals):
             flow = list(here)
-            if i > first:
+            if n:
                 back, replayed = program.variable(high=link), program.variable(high=float(facts.can_drop[gap]))
                 self.into[i].append((back, in_seconds if link else 0.0))
                 remade.append((replayed, 1.0))
                 flow += [(back, 1.0), (replayed, 1.0)]
                 self.present[tensor, i] = list(flow)
                 away = [*away, (back, -1.0)]
-                program.row([(self._repeat(maker, i), 1.0), (replayed, -1.0)], low=0.0)
-            if i < last:
+                if maker >= 0:
+                    program.row([(self._repeat(maker, i), 1.0), (replayed, -1.0)], low=0.0)
+            if n < len(intervals) - 1:
                 out = program.variable(high=link)
                 self.out[i].append((out, out_seconds if link else 0.0))
                 self.copied.append((out, size))
@@ -147,17 +161,23 @@ class _Relaxation:
                 leaving.append((out, 1.0))
                 flow.append((out, -1.0))
                 away = [*away, (out, 1.0)]
-            if i == last:
+            else:
                 program.row(flow, low=1.0 - here_constant, high=1.0 - here_constant)  # all of it is back
                 program.row(away, low=0.0, high=0.0)
                 continue
             now, host = program.variable(high=1.0), program.variable(high=1.0)
             program.row([*flow, (now, -1.0)], low=-here_constant, high=-here_constant)
             program.row([*away, (host, -1.0)], low=0.0, high=0.0)
-            self.memory[i].append((now, size))
+            if i < len(self.instants):  # the last interval of an iteration ends with none
+                self.memory[i].append((now, size))
             here, here_constant, away = [(now, 1.0)], 0.0, [(host, 1.0)]
         program.row(remade, low=0.0, high=0.0)
         self.gone[tensor, int(facts.gap_call[gap])] = leaving
+
+    def _writes(self, call: int, tensor: int) -> bool:
+        """Whether a call writes a tensor in place."""
+        facts = self.facts
+        return tensor in facts.write_idx[facts.write_ptr[call]:facts.write_ptr[call + 1]]
 
     def _repeat(self, call: int, interval: int) -> int:
         """The part of a call that is done again in an interval; its outputs share it."""
@@ -190,7 +210,7 @@ class _Relaxation:
     def _working_set(self, i: int, call: int) -> None:
         """Memory during one instant."""
         facts = self.facts
-        before = float(facts.size[facts.produced < 0].sum())
+        before = float(facts.size[self.fixed].sum())
         terms = list(self.memory[i])
         over = self._ends_under(call)
         for j in range(facts.may_ptr[call], facts.may_ptr[call + 1]):

@@ -16,12 +16,13 @@ from minidl.planning import expansion, problem, schedule, timing
 Function = Callable[..., Any]
 Simulate = Callable[[problem.Problem, timing.Room, problem.Array, problem.Array, problem.Array], schedule.Outcome]
 MODULES = (problem, expansion, timing, schedule)  # what the compiled function is made of
-PARTS: tuple[Function, ...] = (expansion.expand, expansion._trimmed, timing.place, timing.run)
+PARTS: tuple[Function, ...] = (expansion.expand, expansion._trimmed, timing.place, timing._pass, timing.run)
 # What is done at every step of the simulation. No references are counted there, for each of these is handed groups of
 # forty arrays: counting takes fifty times as long as the rest.
 PIECES: tuple[Function, ...] = (
-    expansion._arrive, expansion._end_note, expansion._find_replays, expansion._bring_back, expansion._find_endings,
-    expansion._take_step, expansion._after_replay, expansion._forget_copy, expansion._after_call, expansion._evict)
+    expansion._start, expansion._arrive, expansion._end_note, expansion._find_replays, expansion._bring_back,
+    expansion._find_endings, expansion._take_step, expansion._after_replay, expansion._forget_copy,
+    expansion._after_call, expansion._evict)
 
 
 def forget_older(compiled: Any, modules: tuple[ModuleType, ...]) -> None:

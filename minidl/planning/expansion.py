@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from minidl.planning.problem import DROP, KEEP, Array, Problem
+from minidl.planning.problem import DROP, KEEP, SWAP, Array, Problem
 
 FAILED = -1
 ABSENT, RESIDENT, AWAY, DROPPED, TEMPORARY = 0, 1, 2, 3, 4  # temporary: made by a replay, for another one to read
@@ -99,9 +99,7 @@ def expand(problem: Problem, mode: Array, prefetch_at: Array, notes: Array
                 np.full(tensors, -1, np.int64), np.zeros(tensors, np.int64), np.full(tensors, -1, np.int64),
                 np.zeros(calls, np.int64), np.full(calls, -1, np.int64), np.zeros(tensors + 8, np.int64))
     replay_seconds = 0.0
-    for t in range(tensors):
-        if problem.produced[t] < 0:
-            _arrive(problem, walk, t, 0, notes)
+    _start(problem, walk, mode, notes)
     for k in range(calls):
         replays = _find_replays(problem, walk, k)
         if replays == FAILED or walk.counts[STEPS] + replays >= most - 2:
@@ -131,6 +129,19 @@ def _trimmed(steps: Steps, out: CopiesOut, back: SwapIns, walk: Walk, noted: int
             SwapIns(back.tensor[:backs], back.use[:backs], back.left[:backs], back.gap[:backs], back.note[:backs],
                     back.start[:backs]),
             Total(walk.counts[MOST_ON_HOST], replay_seconds, noted))
+
+
+def _start(problem: Problem, walk: Walk, mode: Array, notes: Array) -> None:
+    """What was there before the iteration: on the device, or still on the host since the one before."""
+    for g in range(len(problem.gap_head)):
+        if problem.gap_head[g] >= 0 and mode[g] == SWAP:
+            t = problem.gap_tensor[g]
+            walk.state[t], walk.gap[t], walk.copied[t] = AWAY, g, True
+            walk.counts[HOST] += problem.size[t]
+    walk.counts[MOST_ON_HOST] = walk.counts[HOST]
+    for t in range(len(problem.size)):
+        if problem.produced[t] < 0 and walk.state[t] != AWAY:
+            _arrive(problem, walk, t, 0, notes)
 
 
 def _arrive(problem: Problem, walk: Walk, t: int, step: int, notes: Array) -> None:
@@ -270,6 +281,8 @@ def _after_call(problem: Problem, walk: Walk, k: int, notes: Array) -> None:
             walk.counts[LIVE] -= problem.size[t]
             _end_note(walk, t, notes)
         walk.state[t] = ABSENT
+    for i in range(problem.write_ptr[k], problem.write_ptr[k + 1]):
+        _forget_copy(problem, walk, problem.write_idx[i])
 
 
 def _evict(problem: Problem, walk: Walk, k: int, mode: Array, prefetch_at: Array, out: CopiesOut, notes: Array
@@ -278,7 +291,8 @@ def _evict(problem: Problem, walk: Walk, k: int, mode: Array, prefetch_at: Array
     for g in range(problem.gap_ptr[k], problem.gap_ptr[k + 1]):
         t = problem.gap_tensor[g]
         prefetch_at[g] = -1
-        if mode[g] == KEEP or walk.state[t] != RESIDENT:
+        if mode[g] == KEEP or walk.state[t] != RESIDENT or (
+                problem.gap_round[g] >= 0 and mode[problem.gap_round[g]] == KEEP):
             continue
         walk.counts[LIVE] -= problem.size[t]
         if mode[g] == DROP:

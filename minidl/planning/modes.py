@@ -38,12 +38,14 @@ def to_plan(trace: Trace, facts: Problem, mode: Array, prefetch_at: Array) -> Pl
     """Modes and calls as accesses: the evicted-access of each gap, and the access at which its swap-in starts."""
     key_of, first = _keys(trace)
     gaps = _gaps(facts)
+    mode = np.where((facts.gap_round >= 0) & (mode[facts.gap_round] == KEEP), KEEP, mode)
     evictions: dict[AccessKey, Action] = {}
     prefetches: dict[AccessKey, list[TensorId]] = {}
     for gap in np.nonzero(mode)[0].tolist():
         evictions[key_of[gaps[gap]]] = Action.SWAP_OUT if mode[gap] == SWAP else Action.DROP
     swapped = np.nonzero((mode == SWAP) & (prefetch_at > 0))[0].tolist()
-    for gap in sorted(swapped, key=lambda gap: (prefetch_at[gap], facts.gap_next[gap])):
+    wanted = np.where(facts.gap_head >= 0, facts.gap_head, facts.gap_next)
+    for gap in sorted(swapped, key=lambda gap: (prefetch_at[gap], wanted[gap])):
         prefetches.setdefault(first[int(prefetch_at[gap]) - 1], []).append(gaps[gap][1])
     return Plan(evictions, {key: tuple(ids) for key, ids in prefetches.items()})
 

@@ -20,9 +20,13 @@ Array: TypeAlias = np.ndarray
 class Problem(NamedTuple):
     """A trace as arrays: calls 0..K-1, tensors 0..T-1 (``ids`` names them), gaps 0..G-1 in order of ``gap_call``.
 
-    Lists of variable length are a pointer array of K + 1 entries and a flat array: inputs, outputs, frees, donations
-    that a call may make, its algorithms (fastest first; the last needs least workspace), and the gaps that begin with
-    it. A gap lies between the calls ``gap_call`` and ``gap_next`` that access ``gap_tensor`` one after the other.
+    Lists of variable length are a pointer array of K + 1 entries and a flat array: inputs, outputs, frees, writes in
+    place, donations that a call may make, its algorithms (fastest first; the last needs least workspace), and the gaps
+    that begin with it. A gap lies between the calls ``gap_call`` and ``gap_next`` that access ``gap_tensor`` one after
+    the other. What outlives the iterations (a lasting tensor) has a gap round their end, too: from its last access to
+    K, and from the start of the next iteration to its first access there, ``gap_head`` (-1 for all other gaps). Its
+    gaps name that one as ``gap_round`` (-1 for all other tensors): only what is away between iterations may leave in
+    the midst of them, for else it would end an iteration elsewhere in memory than it began.
 
     size                     per tensor: bytes on the device
     produced                 per tensor: the call that makes it, or -1 if it was there before the iteration
@@ -38,6 +42,8 @@ class Problem(NamedTuple):
     out_idx: Array
     free_ptr: Array
     free_idx: Array
+    write_ptr: Array
+    write_idx: Array
     may_ptr: Array
     may_out: Array
     may_in: Array
@@ -52,6 +58,8 @@ class Problem(NamedTuple):
     in_seconds: Array
     gap_call: Array
     gap_next: Array
+    gap_head: Array
+    gap_round: Array
     can_drop: Array
     seconds: float
 
@@ -71,8 +79,8 @@ def _algorithms(call: TraceCall) -> list[tuple[float, int]]:
     return best[::-1]
 
 
-def problem(trace: Trace, costs: Costs) -> Problem:
-    """The arrays of a trace."""
+def problem(trace: Trace, costs: Costs, *, lasting: bool = True) -> Problem:
+    """The arrays of a trace. lasting: whether what outlives the iterations has gaps, too."""
     ids = tuple(trace.tensors)
     number = {tensor_id: n for n, tensor_id in enumerate(ids)}
     calls = trace.calls
@@ -89,14 +97,24 @@ def problem(trace: Trace, costs: Costs) -> Problem:
             last_write[number[tensor_id]] = k
     latest = _latest_replay(trace, number, produced, last_write)
     least = WORTH_MOVING * size.sum()
-    gaps = sorted((a, b, n) for n, at in enumerate(uses) if produced[n] >= 0 and size[n] >= least
-                  for a, b in zip(at, at[1:], strict=False) if b > a + 1)
+    freed = {number[i] for call in calls for i in call.frees}
+    stays = [lasting and produced[n] < 0 and n not in freed and trace.tensors[ids[n]].persistent
+             for n in range(len(ids))]
+    gaps = [(a, b, n, -1) for n, at in enumerate(uses) if (produced[n] >= 0 or stays[n]) and size[n] >= least
+            for a, b in zip(at, at[1:], strict=False) if b > a + 1]
+    gaps += [(at[-1], len(calls), n, at[0]) for n, at in enumerate(uses)
+             if stays[n] and size[n] >= least and at and at[0] + len(calls) > at[-1] + 1]
+    gaps.sort()
+    round_the_end = {n for _, _, n, head in gaps if head >= 0}
+    gaps = [gap for gap in gaps if not stays[gap[2]] or gap[2] in round_the_end]
+    ends = {n: g for g, (_, _, n, head) in enumerate(gaps) if head >= 0}
     gap_lists: list[list[int]] = [[] for _ in calls]
-    for a, _, n in gaps:
+    for a, _, n, _ in gaps:
         gap_lists[a].append(n)
     in_ptr, in_idx = _flat([[number[i] for i in dict.fromkeys(call.inputs)] for call in calls])
     out_ptr, out_idx = _flat([[number[i] for i in call.outputs] for call in calls])
     free_ptr, free_idx = _flat([[number[i] for i in call.frees] for call in calls])
+    write_ptr, write_idx = _flat([[number[i] for i in dict.fromkeys(call.writes)] for call in calls])
     may_ptr, may_out = _flat([[number[o] for o, _ in call.may_donate] for call in calls])
     _, may_in = _flat([[number[i] for _, i in call.may_donate] for call in calls])
     gap_ptr, gap_tensor = _flat(gap_lists)
@@ -104,12 +122,15 @@ def problem(trace: Trace, costs: Costs) -> Problem:
     algorithm_ptr, _ = _flat([[0] * len(a) for a in algorithms])
     return Problem(
         np.array(ids, np.int64), in_ptr, in_idx, out_ptr, out_idx, free_ptr, free_idx,
-        may_ptr, may_out, may_in, algorithm_ptr, np.array([s for a in algorithms for s, _ in a]),
+        write_ptr, write_idx, may_ptr, may_out, may_in, algorithm_ptr, np.array([s for a in algorithms for s, _ in a]),
         np.array([w for a in algorithms for _, w in a], np.int64), size, produced, gap_ptr, gap_tensor,
         costs.latency_seconds + size * costs.out_seconds_per_byte,
         costs.latency_seconds + size * costs.in_seconds_per_byte,
-        np.array([a for a, _, _ in gaps], np.int64), np.array([b for _, b, _ in gaps], np.int64),
-        np.array([b <= latest[n] for _, b, n in gaps], np.bool_), float(sum(a[0][0] for a in algorithms)))
+        np.array([a for a, _, _, _ in gaps], np.int64), np.array([b for _, b, _, _ in gaps], np.int64),
+        np.array([head for _, _, _, head in gaps], np.int64),
+        np.array([ends.get(n, -1) for _, _, n, _ in gaps], np.int64),
+        np.array([produced[n] >= 0 and b <= latest[n] for _, b, n, _ in gaps], np.bool_),
+        float(sum(a[0][0] for a in algorithms)))
 
 
 def _latest_replay(trace: Trace, number: dict[TensorId, int], produced: Array,

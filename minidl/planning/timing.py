@@ -54,15 +54,39 @@ def run(problem: Problem, room: Room, steps: Steps, out: CopiesOut, back: SwapIn
         ) -> tuple[float, int, int, int]:
     """(seconds, excess on the device, bytes copied, residencies noted) of an iteration, step by step.
 
-    A tail is memory that a copy out still occupies. notes: workspaces are noted after the ``noted`` first ones.
+    A tail is memory that a copy out still occupies. Copies out that the iteration leaves behind (of what outlives it)
+    are under way when the next one starts: then all is done once more with their tails, as it is from then on. notes:
+    workspaces are noted after the ``noted`` first ones.
+    """
+    none = np.zeros(0, np.int64)
+    now, excess, moved, written, first, late = _pass(problem, room, steps, out, back, notes, noted, none, np.zeros(0))
+    if first < len(out.tensor):
+        now, excess, moved, written, _, _ = _pass(problem, room, steps, out, back, notes, noted, out.tensor[first:],
+                                                  late)
+        now = max(now, problem.out_seconds[out.tensor].sum())  # or ever more would be left behind
+    return now, excess, moved, written
+
+
+def _pass(problem: Problem, room: Room, steps: Steps, out: CopiesOut, back: SwapIns, notes: Array, noted: int,
+          carried: Array, carried_end: Array) -> tuple[float, int, int, int, int, Array]:
+    """One iteration that starts with copies out of ``carried`` tensors under way, which end at ``carried_end``.
+
+    As ``run``, and the first copy out that has not landed at its end, and how much longer each from there on takes.
     """
     budget, during, outs, backs = room.device_bytes, steps.during, len(out.tensor), len(back.tensor)
+    before = len(carried)
     issue = np.argsort(back.start, kind="mergesort")
-    next_issue = next_arrival = next_out = first_tail = last_tail = landed = 0
+    next_issue = next_arrival = next_out = first_tail = landed = 0
+    last_tail = before
     tails = worst = excess = moved = 0
     now = out_ready = in_ready = 0.0
-    tail_size, tail_end = np.zeros(outs + 1, np.int64), np.zeros(outs + 1)
+    tail_size, tail_end = np.zeros(before + outs + 1, np.int64), np.zeros(before + outs + 1)
     arrive, landed_at = np.zeros(backs + 1), np.zeros(len(problem.size))
+    for n in range(before):
+        t = carried[n]
+        tail_size[n], tail_end[n], landed_at[t] = problem.size[t], carried_end[n], carried_end[n]
+        tails += problem.size[t]
+        out_ready = carried_end[n]
     for s in range(len(steps.call)):
         while tails and during[s] + tails > budget:
             tails -= tail_size[first_tail]
@@ -72,7 +96,8 @@ def run(problem: Problem, room: Room, steps: Steps, out: CopiesOut, back: SwapIn
             tails -= tail_size[first_tail]
             first_tail += 1
         while len(notes) and landed < first_tail:
-            notes[out.note[landed], 2] = s - 1
+            if landed >= before:
+                notes[out.note[landed - before], 2] = s - 1
             landed += 1
         if during[s] > budget:
             excess += during[s] - budget
@@ -106,4 +131,7 @@ def run(problem: Problem, room: Room, steps: Steps, out: CopiesOut, back: SwapIn
             tail_size[last_tail], tail_end[last_tail], landed_at[t] = problem.size[t], out_ready, out_ready
             last_tail += 1
             tails += problem.size[t]
-    return now, worst + excess // 8, moved, noted
+    while first_tail < last_tail and tail_end[first_tail] <= now:
+        first_tail += 1
+    first_tail = max(first_tail, before)  # what was carried here has landed in any steady state
+    return now, worst + excess // 8, moved, noted, first_tail - before, tail_end[first_tail:last_tail] - now

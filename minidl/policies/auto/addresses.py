@@ -10,7 +10,7 @@ from minidl.plan.costs import Limits
 from minidl.plan.plan import ResidencyKey
 from minidl.plan.trace import Trace
 from minidl.planning.modes import modes_of
-from minidl.planning.problem import Array, Problem
+from minidl.planning.problem import SWAP, Array, Problem
 from minidl.planning.timing import Room
 from minidl.policies.auto.search import SLACK, Found
 
@@ -25,17 +25,18 @@ def with_addresses(found: Found, trace: Trace, facts: Problem, limits: Limits) -
     notes = np.zeros((NOTES * len(trace.calls) + len(facts.ids), 4), np.int64)
     room = Room(int(limits.device_bytes * found.share), limits.host_bytes, SLACK)
     noted = simulate(facts, room, mode, mode.copy(), notes).noted
-    return replace(found, plan=replace(found.plan, offsets=addresses(facts, notes[:noted], limits)))
+    return replace(found, plan=replace(found.plan, offsets=addresses(facts, mode, notes[:noted], limits)))
 
 
-def addresses(facts: Problem, notes: Array, limits: Limits) -> dict[ResidencyKey, int]:
-    """Where each residency's bytes go. What outlives the iteration lies below, packed together.
+def addresses(facts: Problem, mode: Array, notes: Array, limits: Limits) -> dict[ResidencyKey, int]:
+    """Where each residency's bytes go. What is there all the time lies below, packed together.
 
     notes: [residencies, 4], as ``schedule.simulate`` leaves them.
     """
     from minidl.planning import packing
 
     before = facts.produced < 0
+    before[facts.gap_tensor[(facts.gap_head >= 0) & (mode == SWAP)]] = False  # between iterations on the host
     outlives = before.copy()
     outlives[facts.free_idx] = False
     below = int(facts.size[outlives].sum())

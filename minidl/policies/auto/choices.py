@@ -21,10 +21,14 @@ def movable(facts: Problem) -> tuple[Array, Array]:
     sizes = facts.size[facts.gap_tensor]
     np.add.at(held, facts.gap_call + 1, sizes)
     np.add.at(held, facts.gap_next, -sizes)
+    round_the_end = facts.gap_head >= 0
+    held[0] += sizes[round_the_end].sum()
+    np.add.at(held, facts.gap_head[round_the_end], -sizes[round_the_end])
     fullest = int(np.argmax(np.cumsum(held)))
-    there = (facts.gap_call < fullest) & (facts.gap_next >= fullest)
+    there = ((facts.gap_call < fullest) & (facts.gap_next >= fullest)) | (facts.gap_head > fullest)
     starts = np.concatenate([[0.0], np.cumsum(facts.algorithm_seconds[facts.algorithm_ptr[:-1]])])
-    long = starts[facts.gap_next] - starts[facts.gap_call] >= SHORT_GAP * facts.seconds
+    seconds = starts[facts.gap_next] - starts[facts.gap_call] + starts[np.maximum(facts.gap_head, 0)]
+    long = seconds >= SHORT_GAP * facts.seconds
     return np.nonzero(there)[0], np.nonzero(long & ~there)[0]
 
 
@@ -36,7 +40,8 @@ def first_choice(facts: Problem, budget: int, value: Callable[[Array], float]) -
     """
     gaps, _ = movable(facts)
     tensors, droppable = facts.gap_tensor[gaps], facts.can_drop[gaps]
-    price = facts.algorithm_seconds[facts.algorithm_ptr[facts.produced[tensors]]] / facts.size[tensors]
+    makers = np.maximum(facts.produced[tensors], 0)
+    price = facts.algorithm_seconds[facts.algorithm_ptr[makers]] / facts.size[tensors]
     price[~droppable] = np.inf
     latest = np.argsort(-facts.gap_call[gaps], kind="stable")
     held = np.cumsum(facts.size[tensors[latest]])

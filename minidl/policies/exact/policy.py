@@ -54,7 +54,7 @@ class Exact(OnDemand):
         """
         from minidl.policies.exact.formulation import best  # SciPy: loaded when the first plan is made
 
-        facts = problem(trace, costs)
+        facts = problem(trace, costs, lasting=False)
         mode = np.full(len(facts.gap_call), KEEP, np.int64)
         room = Room(limits.device_bytes, limits.host_bytes, 0.0)
         if simulate(facts, room, mode, mode.copy(), NO_NOTES).excess == 0:
