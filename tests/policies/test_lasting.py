@@ -1,0 +1,144 @@
+"""Parameters and optimizer state in plans: they may be away between iterations, and nothing of it changes a bit."""
+
+import numpy as np
+import pytest
+
+from minidl import Runtime, nn
+from minidl.meta import Algorithm
+from minidl.ops import cross_entropy, relu
+from minidl.optim import Adam
+from minidl.plan.costs import Costs
+from minidl.plan.trace import Trace, TraceCall, TraceTensor
+from minidl.planning.bound import bound
+from minidl.planning.modes import to_plan
+from minidl.planning.problem import KEEP, SWAP, problem
+from minidl.planning.schedule import NO_NOTES, simulate
+from minidl.planning.timing import Room
+
+LAYERS, WIDTH, BATCH, STEPS = 8, 96, 64, 16
+BYTES = 1000  # a second each way, and no latency
+STATE, A, B = -1, 0, 1
+
+
+def _call(op, inputs, outputs, seconds, frees=(), writes=()):
+    return TraceCall(op, inputs, outputs, seconds, (Algorithm("only", seconds, 0),), frees, writes=writes)
+
+
+def _state_and_two_temporaries():
+    """Five calls of a second; a state of 512 bytes is read by the fourth and written by it; a temporary spans each."""
+    calls = (_call("make", (), (A,), 1.0), _call("use", (A,), (), 1.0, frees=(A,)), _call("make", (), (B,), 1.0),
+             _call("update", (STATE, B), (), 1.0, frees=(B,), writes=(STATE,)), _call("rest", (), (), 1.0))
+    tensors = {STATE: TraceTensor(STATE, 512, True), A: TraceTensor(A, 512, False), B: TraceTensor(B, 256, False)}
+    return Trace(calls, tensors), Costs(1 / BYTES, 1 / BYTES, 0.0)
+
+
+def test_a_state_that_is_used_once_an_iteration_has_one_gap_round_its_end():
+    trace, costs = _state_and_two_temporaries()
+    facts = problem(trace, costs)
+    gap = int(np.nonzero(facts.gap_head >= 0)[0][0])
+    assert (facts.gap_call[gap], facts.gap_next[gap], facts.gap_head[gap]) == (3, 5, 3)
+    assert facts.ids[facts.gap_tensor[gap]] == STATE
+    assert not facts.can_drop[gap]
+    assert facts.gap_round[gap] == gap
+    assert not len(problem(trace, costs, lasting=False).gap_call)
+
+
+def test_a_state_that_is_away_between_iterations_leaves_room_for_a_temporary_and_costs_no_time():
+    trace, costs = _state_and_two_temporaries()
+    facts = problem(trace, costs)
+
+    def within(budget, mode):
+        at = np.array([mode])
+        return simulate(facts, Room(budget, 1 << 20, 0.0), np.array([mode]), at, NO_NOTES), at[0]
+
+    assert within(1024, KEEP)[0].excess == 0
+    assert within(768, KEEP)[0].excess > 0
+    away, prefetched_at = within(768, SWAP)
+    assert away.excess == 0
+    assert away.seconds == 5.0  # in during call 2, when A is gone; out during call 4
+    assert away.moved == 1024
+    assert prefetched_at == 2
+    plan = to_plan(trace, facts, np.array([SWAP]), np.array([prefetched_at]))
+    assert plan.evictions.keys() == {(STATE, 1)}
+    assert plan.prefetches == {(A, 2): (STATE,)}
+
+
+def test_a_copy_out_that_the_iteration_leaves_behind_takes_memory_and_link_of_the_next_one():
+    trace, costs = _state_and_two_temporaries()
+    slow = Costs(4 / BYTES, 1 / BYTES, 0.0)  # 2.048 s out, of which one second is left when the update is over
+    facts = problem(trace, slow)
+
+    def seconds(budget):
+        return simulate(facts, Room(budget, 1 << 20, 0.0), np.array([SWAP]), np.array([-1]), NO_NOTES).seconds
+
+    assert seconds(1024) == 5.0
+    assert seconds(768) == pytest.approx(6.048)  # A waits until the state has landed
+
+
+def test_the_bound_lets_a_state_be_away_and_counts_the_copy_of_what_was_written():
+    trace, costs = _state_and_two_temporaries()
+    assert bound(trace, costs, 768, instants=5).seconds == pytest.approx(5.0)
+    assert bound(trace, costs, 511, instants=5).seconds == np.inf
+    slow = Costs(12 / BYTES, 1 / BYTES, 0.0)
+    assert bound(trace, slow, 768, instants=5).seconds == pytest.approx(6.144, rel=0.02)
+
+
+def _train(device, policy, budget):
+    """All state after some steps of Adam, the runtime's last plan, and the unmanaged peak in bytes."""
+    with Runtime(device, memory_budget=budget, policy=policy, host_memory=1 << 26) as runtime:
+        layers = [nn.Linear(WIDTH, WIDTH) for _ in range(LAYERS)]
+        parameters = [p for layer in layers for p in layer.parameters()]
+        optimizers = [Adam(layer.parameters()) for layer in layers]  # so that an update needs one layer's states
+        rng = np.random.default_rng(0)
+        for _ in range(STEPS):
+            with runtime.iteration():
+                x = runtime.tensor(rng.standard_normal((BATCH, WIDTH)).astype(np.float32))
+                labels = runtime.tensor(rng.integers(0, WIDTH, BATCH))
+                for layer in layers:
+                    x = relu(layer(x))
+                loss = cross_entropy(x, labels)
+                for optimizer in optimizers:
+                    optimizer.zero_grad()
+                loss.backward()
+                for optimizer in optimizers:
+                    optimizer.step()
+            runtime.memory.check()
+        followed = runtime.followed()
+        moved = runtime.stats()
+        state = [p.numpy() for p in parameters]
+        for optimizer in optimizers:
+            state += optimizer.state_dict().values()
+        return state, followed, moved
+
+
+@pytest.mark.parametrize("share", [0.5, 0.75])
+def test_training_with_states_away_between_iterations_changes_no_bit(share):
+    expected, _, unmanaged = _train("cpu:virtual", "none", 1 << 26)
+    state, followed, _ = _train("cpu:virtual", "auto", int(share * unmanaged.peak_bytes))
+    for mine, its in zip(state, expected, strict=True):
+        assert mine.tobytes() == its.tobytes()
+    assert followed is not None
+    trace, how = followed
+    uses = {t: sum(a.tensor_id == t for a in trace.accesses) for t in trace.tensors if t < 0}
+    assert any(count == uses.get(tensor_id) for tensor_id, count in how.plan.evictions)
+    assert any(tensor_id < 0 and count == 0 for tensor_id, count in how.returns.late)  # one was prefetched
+
+
+def test_what_is_away_leaves_what_stays_where_it_is():
+    """Once a plan is followed, no parameter is slid to the low end in every iteration."""
+    with Runtime("sim:p100", memory_budget="700MiB", policy="auto") as runtime:
+        layers = [nn.Linear(2048, 2048) for _ in range(12)]
+        optimizer = Adam([p for layer in layers for p in layer.parameters()])
+        for _ in range(24):
+            before = runtime.stats()
+            with runtime.iteration():
+                x = runtime.tensor(None, shape=(1024, 2048))
+                for layer in layers:
+                    x = relu(layer(x))
+                loss = x.sum()
+                loss.backward()
+                optimizer.step()
+                optimizer.zero_grad()
+        after = runtime.stats().since(before)
+        assert after.swapped_out_bytes > 0
+        assert after.moved_bytes < 0.02 * runtime.stats().budget_bytes
