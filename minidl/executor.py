@@ -213,7 +213,7 @@ class Executor:
             guide.end_iteration(self.trace, seconds=now - self._iteration_began,
                                 stall_seconds=stalled - self._stalled_before, returns=self.memory.returns(),
                                 link=self.device.link_seconds_per_byte())
-        self._iteration_began, self._stalled_before = now, stalled
+        self._iteration_began, self._stalled_before = self.device.now(), stalled  # without the time of planning
 
     def trace(self) -> Trace:
         """The iteration so far, with durations that are all known."""
