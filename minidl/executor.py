@@ -195,9 +195,13 @@ class Executor:
     # Iterations ----------------------------------------------------------------------------------------------
     def end_iteration(self, *, failed: bool = False) -> None:
         """The boundary: survivors are made real (unless the iteration failed), lineage is cut, counts restart."""
-        if self.guide is not None:
-            self._advise(self.guide, failed=failed)
+        guide = self.guide
+        addresses = guide.offsets if guide is not None else None
+        if guide is not None:
+            self._advise(guide, failed=failed)
         self.memory.end_iteration(failed=failed)
+        if guide is not None and guide.offsets is not addresses:
+            self._iteration_began = self.device.now()  # moving to where another plan begins is no iteration's time
         self.device.end_iteration()
         self.tracker.end_iteration()
         self.device.measure(self.guide is not None and self.guide.measuring)

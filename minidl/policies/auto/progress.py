@@ -18,6 +18,7 @@ LEAST_GAIN = 0.001    # of an iteration: what is predicted to gain less is not w
 TRIAL_EVERY = 4       # iterations: of so many at most one is a trial
 TIMES = 7             # iterations whose seconds are remembered of a plan
 ENOUGH_TIMES = 3      # of these tell how much iterations differ by themselves
+MOST_BIAS = 1.02      # times as long as predicted
 REMEMBERED = 4        # plans, the fastest ones, beside none at all
 
 
@@ -85,10 +86,11 @@ class Progress:
 
     @property
     def bias(self) -> float:
-        """How much longer iterations take than predicted: the median of the plans that were tried."""
+        """How much longer iterations take than predicted: the median of the plans that were tried. Of a plan that took
+        far longer nothing is concluded for others: something was in its way that the prediction does not know."""
         ratios = [each.seconds / each.found.predicted for each in self.tried
                   if each.seconds < inf and 0.0 < each.found.predicted < inf]
-        return median(ratios) if ratios else 1.0
+        return min(median(ratios), MOST_BIAS) if ratios else 1.0
 
     def beats(self, predicted_seconds: float) -> bool:
         """Whether an iteration that is predicted to take this would be faster than any that was seen."""
