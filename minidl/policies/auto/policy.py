@@ -38,7 +38,8 @@ from minidl.policies.dtr import Weighing
 FIRST_WORK = 3e6      # calls simulated for the first plan, which is wanted at once
 # Shares of the budget that plans are made for: the less of it, the more surely all finds an address, and the slower.
 SHARES = (0.985, 0.99, 0.98, 1.0, 0.97)
-ROUNDS = 16           # searches, at most one an iteration
+ROUNDS = 16           # searches, at most one an iteration,
+FRUITLESS = 5         # and no more when so many in a row have found nothing better
 WARM = 0.3            # of the usual temperature: where a search around a known plan begins
 
 
@@ -70,13 +71,15 @@ class Auto(OnDemand):
     def feedback(self, proposal: Proposal, observed: Observation) -> Proposal:
         """What to follow next, after a search if there is time for one."""
         progress: Progress | None = proposal.notes
-        if progress is None or (progress.round >= self.rounds and progress.nothing_new(proposal.plan)):
+        if progress is None:
+            return proposal
+        over = progress.round >= self.rounds or progress.fruitless >= FRUITLESS
+        if over and progress.nothing_new(proposal.plan):
             return proposal
         progress = progress.after(proposal.plan, observed.seconds)
-        if progress.round < self.rounds and observed.may_plan:
-            done = progress.round + 1
-            found = self._search(progress, done, observed.trace, observed.costs, observed.limits)
-            progress = replace(progress, round=done, waiting=found or progress.waiting)
+        if observed.may_plan and not over:
+            progress = progress.searched(self._search(progress, progress.round + 1, observed.trace, observed.costs,
+                                                      observed.limits))
         return progress.next()
 
     def _search(self, progress: Progress, number: int, trace: Trace, costs: Costs, limits: Limits,

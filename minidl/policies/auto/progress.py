@@ -63,7 +63,7 @@ class Tried:
 class Progress:
     """What ``auto`` notes beside a plan.
 
-    round     how many searches there were.
+    round     how many searches there were, and fruitless those of them in a row that found nothing better.
     tried     what has run, on demand first.
     waiting   the most promising plan that has not run yet.
     rested    iterations since the latest trial.
@@ -73,6 +73,7 @@ class Progress:
     tried: tuple[Tried, ...] = ()
     waiting: Found | None = None
     rested: int = 0
+    fruitless: int = 0
 
     @property
     def leader(self) -> Tried:
@@ -102,6 +103,12 @@ class Progress:
                  for each in self.tried]
         others = sorted(tried[1:], key=lambda each: each.seconds)
         return replace(self, tried=(tried[0], *others[:REMEMBERED]), rested=self.rested + 1)
+
+    def searched(self, found: Found | None) -> Progress:
+        """One more search is over."""
+        if found is None:
+            return replace(self, round=self.round + 1, fruitless=self.fruitless + 1)
+        return replace(self, round=self.round + 1, fruitless=0, waiting=found)
 
     def next(self) -> Proposal:
         """What to follow in the next iteration: the fastest that is known, or once in a while what may be faster."""
