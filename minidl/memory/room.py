@@ -75,7 +75,16 @@ class Room:
                 return block
 
     def make(self, nbytes: int, pinned: set[Storage], op_name: str) -> None:
-        """Have so many bytes free in one piece. Raises OutOfMemory."""
+        """Have so many bytes free in one piece; a plan under which they cannot be had ends. Raises OutOfMemory."""
+        try:
+            self._make(nbytes, pinned, op_name)
+        except OutOfMemory:
+            guide = self.state.guide
+            if guide is None or not guide.strike():
+                raise
+            self._make(nbytes, pinned, op_name)
+
+    def _make(self, nbytes: int, pinned: set[Storage], op_name: str) -> None:
         state, need = self.state, self.state.arena.rounded(nbytes)
         arena = state.arena
         if need + state.bytes_in_use(pinned) > arena.capacity:

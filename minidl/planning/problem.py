@@ -18,7 +18,8 @@ Array: TypeAlias = np.ndarray
 
 
 class Problem(NamedTuple):
-    """A trace as arrays: calls 0..K-1, tensors 0..T-1 (``ids`` names them), gaps 0..G-1 in order of ``gap_call``.
+    """A trace as arrays: calls 0..K-1, tensors 0..T-1 (``ids`` names them), gaps 0..G-1 in order of ``gap_call``
+    and, after that, of its operands.
 
     Lists of variable length are a pointer array of K + 1 entries and a flat array: inputs, outputs, frees, writes in
     place, donations that a call may make, its algorithms (fastest first; the last needs least workspace), and the gaps
@@ -86,11 +87,11 @@ def problem(trace: Trace, costs: Costs, *, lasting: bool = True) -> Problem:
     calls = trace.calls
     size = np.array([aligned(trace.tensors[i].nbytes) for i in ids], np.int64)
     produced = np.full(len(ids), -1, np.int64)
-    uses: list[list[int]] = [[] for _ in ids]
+    uses: list[list[tuple[int, int]]] = [[] for _ in ids]  # call, and place among its operands
     last_write = np.full(len(ids), -1, np.int64)
     for k, call in enumerate(calls):
-        for tensor_id in dict.fromkeys((*call.inputs, *call.outputs)):
-            uses[number[tensor_id]].append(k)
+        for position, tensor_id in enumerate(dict.fromkeys((*call.inputs, *call.outputs))):
+            uses[number[tensor_id]].append((k, position))
         for tensor_id in call.outputs:
             produced[number[tensor_id]] = k
         for tensor_id in call.writes:
@@ -100,13 +101,14 @@ def problem(trace: Trace, costs: Costs, *, lasting: bool = True) -> Problem:
     freed = {number[i] for call in calls for i in call.frees}
     stays = [lasting and produced[n] < 0 and n not in freed and trace.tensors[ids[n]].persistent
              for n in range(len(ids))]
-    gaps = [(a, b, n, -1) for n, at in enumerate(uses) if (produced[n] >= 0 or stays[n]) and size[n] >= least
-            for a, b in zip(at, at[1:], strict=False) if b > a + 1]
-    gaps += [(at[-1], len(calls), n, at[0]) for n, at in enumerate(uses)
-             if stays[n] and size[n] >= least and at and at[0] + len(calls) > at[-1] + 1]
-    gaps.sort()
-    round_the_end = {n for _, _, n, head in gaps if head >= 0}
-    gaps = [gap for gap in gaps if not stays[gap[2]] or gap[2] in round_the_end]
+    round_the_end = {n for n, at in enumerate(uses) if stays[n] and size[n] >= least and at
+                     and at[0][0] + len(calls) > at[-1][0] + 1}
+    movable = [produced[n] >= 0 and size[n] >= least or n in round_the_end for n in range(len(ids))]
+    # After a call its operands leave in their order, as the engine has it: their copies queue on the link.
+    ordered = [(a, position, b, n, -1) for n, at in enumerate(uses) if movable[n]
+               for (a, position), (b, _) in zip(at, at[1:], strict=False) if b > a + 1]
+    ordered += [(*uses[n][-1], len(calls), n, uses[n][0][0]) for n in round_the_end]
+    gaps = [(a, b, n, head) for a, _, b, n, head in sorted(ordered)]
     ends = {n: g for g, (_, _, n, head) in enumerate(gaps) if head >= 0}
     gap_lists: list[list[int]] = [[] for _ in calls]
     for a, _, n, _ in gaps:

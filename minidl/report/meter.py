@@ -53,8 +53,8 @@ class Meter:
         return self._feed.waited_seconds if self._feed is not None else 0.0
 
     def median(self, value: Callable[[Step], float]) -> float:
-        """Over the steps after the first, which also warms up; over the first if it is the only one."""
-        return median(map(value, self.steps[1:] or self.steps))
+        """Over the later half of the steps, when plans have settled; the first, which warms up, only if it is alone."""
+        return median(map(value, self.steps[max(1, len(self.steps) // 2):] or self.steps))
 
     def bar_fields(self) -> str:
         """The last step in a few words, for the bar."""
