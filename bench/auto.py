@@ -2,7 +2,8 @@
 
     python -m bench.auto [--networks resnet50:128,...] [--budgets 90,50,30] > bench/results/auto.md
 
-A speed is that of the last of so many steps that plans have settled; planning is in seconds of this machine's processor.
+A speed is that of the last of so many steps that plans have settled. Planning is in seconds of this machine's
+processor.
 """
 
 import argparse
@@ -93,7 +94,8 @@ def main() -> None:
             if max(shares.values()) > shares["auto"] * (1.0 + LOST):
                 cells[-1] += "*"
             first = f"{seconds[0]:.2f}" if seconds else "-"
-            print(f"| {network} | {batch} | {percent}% | {' | '.join(cells)} | {first} | {sum(seconds):.1f} |", flush=True)
+            print(f"| {network} | {batch} | {percent}% | {' | '.join(cells)} | {first} | {sum(seconds):.1f} |",
+                  flush=True)
 
 
 if __name__ == "__main__":

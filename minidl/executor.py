@@ -226,6 +226,11 @@ class Executor:
         storage.call = storage.severed = None
 
     # Iterations ----------------------------------------------------------------------------------------------
+    def begin_iteration(self) -> None:
+        """What the program did since the last iteration (waiting for data, say) is not of this one's time."""
+        if self.device.wall_clock:
+            self._iteration_began = self.device.now()
+
     def end_iteration(self, *, failed: bool = False) -> None:
         """The boundary: survivors are made real (unless the iteration failed), lineage is cut, counts restart.
 

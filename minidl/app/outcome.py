@@ -37,5 +37,5 @@ def result_of(options: Options, sizes: Sizes, meter: Meter, score: Score | None,
         next_sentence_accuracy=scores.get("next_sentence_accuracy"),
         data_seconds=meter.median(lambda step: step.data_seconds),
         examples_per_second=data.feed.per_second if data.feed is not None else None, skipped_files=len(bad),
-        planning_seconds=allowance.seconds if allowance is not None else 0.0,
+        planning_seconds=allowance.seconds if allowance is not None and allowance.limited else None,
         planning_share=allowance.share if allowance is not None else None)

@@ -17,8 +17,9 @@ SHARE = 0.02  # of the run so far
 class Allowance:
     """Counts a run's seconds and those of planning.
 
-    seconds      of planning so far, first plans included, on this machine's clock.
-    run_seconds  of the iterations so far, on the device's clock, without planning.
+    seconds        of planning so far, first plans included, on this machine's clock.
+    first_seconds  of the first plans among these.
+    run_seconds    of the iterations so far, on the device's clock, without planning.
     """
 
     def __init__(self, clock: Callable[[], float], *, limited: bool) -> None:
@@ -26,12 +27,12 @@ class Allowance:
         self.limited = limited
         self.seconds = self.run_seconds = 0.0
         self._clock = clock
-        self._exempt = self._longest = 0.0
+        self.first_seconds = self._longest = 0.0
 
     @property
     def open(self) -> bool:
         """Whether another answer of a planner stays within the share."""
-        return not self.limited or self.seconds - self._exempt + self._longest <= SHARE * self.run_seconds
+        return not self.limited or self.seconds - self.first_seconds + self._longest <= SHARE * self.run_seconds
 
     @property
     def share(self) -> float | None:
@@ -49,4 +50,4 @@ class Allowance:
             self.seconds += took
             self._longest = max(self._longest, took)
             if exempt:
-                self._exempt += took
+                self.first_seconds += took

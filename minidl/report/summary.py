@@ -19,8 +19,8 @@ def summary(result: Result, unmanaged_seconds: float | None, hints: list[str], *
     if result.stall_seconds is not None and result.recompute_seconds is not None:
         lines.append(("time lost a step", f"{_cost(result.stall_seconds, result)} waiting for copies, "
                                           f"{_cost(result.recompute_seconds, result)} recomputing"))
-    if result.planning_seconds:
-        lines.append(("planning", _planning(result)))
+    if result.planning_seconds and result.planning_share is not None:
+        lines.append(("planning", f"{result.planning_seconds:.3g} s, {result.planning_share:.1%} of the run"))
     learnt = [f"{name} {value:{form}}" for name, value, form in (
         ("loss", result.loss, ".6g"), ("test accuracy", result.accuracy, ".2%"),
         ("among the top five", result.accuracy_top5, ".2%"), ("test Dice", result.dice, ".4f"),
@@ -42,11 +42,6 @@ def _speed(result: Result, unmanaged_seconds: float | None, items: str) -> str:
         text += (f"; {share(unmanaged_seconds, result.step_seconds)} of the "
                  f"{rate(count, unmanaged_seconds)} {items}/s with unlimited memory")
     return text
-
-
-def _planning(result: Result) -> str:
-    text = f"{result.planning_seconds:.3g} s"
-    return text if result.planning_share is None else f"{text}, {result.planning_share:.1%} of the run"
 
 
 def _data(result: Result, made: float) -> str:

@@ -66,7 +66,7 @@ class Progress:
     round     how many searches there were, and fruitless those of them in a row that found nothing better.
     tried     what has run, on demand first.
     waiting   the most promising plan that has not run yet.
-    rested    iterations since the latest trial.
+    rested    iterations since the latest trial, itself included.
     """
 
     round: int = 0
@@ -115,7 +115,7 @@ class Progress:
         waiting = self.waiting
         if waiting is not None and not self.beats(waiting.predicted):
             return replace(self, waiting=None).next()
-        if waiting is not None and self.rested >= TRIAL_EVERY - 1:
+        if waiting is not None and self.rested >= TRIAL_EVERY:
             return Proposal(waiting.plan, replace(self, waiting=None, rested=0, tried=(*self.tried, Tried(waiting))))
         return Proposal(self.leader.found.plan, self)
 
