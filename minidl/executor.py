@@ -247,11 +247,11 @@ class Executor:
 
     def _end_iteration(self, *, failed: bool) -> None:
         guide = self.guide
-        addresses = guide.offsets if guide is not None else None
+        settling, addresses = (guide.settling, guide.offsets) if guide is not None else (False, None)
         if guide is not None:
             self._advise(guide, failed=failed)
         self.memory.end_iteration(failed=failed)
-        if guide is not None and guide.offsets is not addresses:
+        if guide is not None and (settling or guide.offsets is not addresses):
             self._iteration_began = self.device.now()  # moving to where another plan begins is no iteration's time
         self.device.end_iteration()
         self.tracker.end_iteration()

@@ -17,7 +17,7 @@ from minidl.memory.replay import Replay
 from minidl.memory.residency import Residency
 from minidl.memory.room import in_flight
 from minidl.memory.state import State
-from minidl.memory.storage import OUT, RECOMPUTE, SWAPPING_OUT, Storage
+from minidl.memory.storage import IN, OUT, RECOMPUTE, SWAPPING_OUT, Storage
 from minidl.memory.tracker import GRADIENT_ID, SURVIVOR_STEP
 
 
@@ -82,7 +82,7 @@ class Boundary:
         with state.at_work:
             if state.guide.offsets and state.arena.compacts:
                 pack_survivors(state, survivors, self.residency.away())
-            else:  # the persistent end will do
+            elif state.guide.acts:  # the persistent end will do
                 slide = state.arena.cheapest_slide(state.arena.free_bytes, in_flight)
                 if slide is not None:
                     state.allocator.slide(*slide)
@@ -105,23 +105,40 @@ def pack_survivors(state: State, survivors: Collection[Storage], away: Collectio
                 storage.residency = 1
     here = sorted(((s.block.offset, s) for s in survivors if s.block is not None and s not in away),
                   key=lambda entry: entry[0])
-    if not _is_packed([storage for _, storage in here]):
+    lasting = [s for _, s in here if s.persistent]
+    others = [s for _, s in here if not s.persistent]
+    end = _packed_end(lasting)
+    if end is None:
         for storage in away:
             if storage.status is SWAPPING_OUT:
                 allocator.finish_swap_out(storage)  # its bytes are written over when the copy has been made
-        _pack(state, [storage for _, storage in here])
+        _pack(state, [*lasting, *others])
+    elif any(s.status is SWAPPING_OUT for s in away):
+        _move_down(state, others, end)  # nothing waits for what is still being copied
+    elif _packed_end(others, end) is None:
+        _pack(state, [*lasting, *others])
 
 
-def _is_packed(here: list[Storage]) -> bool:
-    """Whether storages in the order of their addresses lie one beside the other from the low end, persistent first."""
-    end = 0
+def _packed_end(here: list[Storage], end: int = 0) -> int | None:
+    """Where storages in the order of their addresses end, if they lie one beside the other from an address on."""
     for storage in here:
         assert storage.block is not None
         if storage.block.offset != end:
-            return False
+            return None
         end += storage.block.size
-    lasting = [storage.persistent for storage in here]
-    return lasting == sorted(lasting, reverse=True)
+    return end
+
+
+def _move_down(state: State, storages: list[Storage], end: int) -> None:
+    """Move each storage to where it would lie if all lay one beside the other, if nothing else is there."""
+    for storage in storages:
+        assert storage.block is not None
+        size = storage.block.size
+        if storage.block.offset != end and storage.status is IN:
+            block = state.arena.allocate_at(end, storage.nbytes, storage.me)
+            if block is not None:
+                state.allocator.move(storage, block)
+        end += size
 
 
 def _pack(state: State, here: list[Storage]) -> None:

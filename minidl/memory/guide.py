@@ -25,6 +25,7 @@ from minidl.plan.policy import Observation, Policy
 from minidl.plan.static import with_static_times
 from minidl.plan.trace import Trace, typical
 
+SETTLING = 2  # iterations: what is to be away leaves in the first, and what stays is packed; the second moves the rest
 NOWHERE: Mapping[ResidencyKey, int] = {}
 
 Step = tuple[Signature, tuple[TensorId, ...], tuple[TensorId, ...]]
@@ -68,17 +69,24 @@ class Entry:
         self.last: Followed | None = None
         self.seconds: deque[float] = deque(maxlen=REMEMBERED)  # of the latest iterations under this plan
         self.actions: dict[int, Actions] = {}
+        self.settling = 0  # so many iterations lead from one plan to another, and show neither's time
+        self._leaves_away = False
         self.prefixes = [0]
         for step in steps:
             self.prefixes.append(hash((self.prefixes[-1], step)))
 
     def adopt(self, proposal: Proposal) -> None:
-        """Follow a plan from the next iteration on."""
+        """Follow a plan from the next iteration on.
+
+        Where either of two plans has tensors away between iterations, it takes some iterations from this to that.
+        """
         self.proposal = proposal
         if proposal.plan is self.plan:
             return
         self.plan = plan = proposal.plan
         self.seconds.clear()
+        before, self._leaves_away = self._leaves_away, _leaves_away(plan, self.trace)
+        self.settling = SETTLING if before or self._leaves_away else 0
         if not plan.evictions and not plan.prefetches:
             self.actions = {}
             return
@@ -92,6 +100,14 @@ class Entry:
                     evictions[access.tensor_id] = action
                 actions[access.call] = evictions, prefetches + prefetch
         self.actions = actions
+
+
+def _leaves_away(plan: Plan, trace: Trace) -> bool:
+    """Whether a plan evicts what outlives the iteration after its last access."""
+    lasting = {tensor_id for tensor_id, _ in plan.evictions
+               if tensor_id in trace.tensors and trace.tensors[tensor_id].persistent}
+    last = {access.tensor_id: access.access_count for access in trace.accesses if access.tensor_id in lasting}
+    return any((tensor_id, count) in plan.evictions for tensor_id, count in last.items())
 
 
 class Guide:
@@ -141,6 +157,16 @@ class Guide:
     def offsets(self) -> Mapping[ResidencyKey, int]:
         """Where the plan that is followed wants bytes to go; empty if it does not say, or none is followed."""
         return self.active.plan.offsets if self.active is not None else NOWHERE
+
+    @property
+    def acts(self) -> bool:
+        """Whether there is a plan to follow, and anything in it to be done."""
+        return self.active is not None and bool(self.active.actions)
+
+    @property
+    def settling(self) -> bool:
+        """Whether this iteration leads from one plan to another, which takes time of its own."""
+        return self.active is not None and self.active.settling > 0
 
     def upcoming(self) -> dict[TensorId, Action]:
         """What is to be evicted after the next call, if it is the one that is expected."""
@@ -194,6 +220,9 @@ class Guide:
         entry = self.active
         if entry is not None and len(steps) == len(entry.steps):
             entry.last = Followed(entry.plan, seconds, stall_seconds, returns)
+            if entry.settling:
+                entry.settling -= 1
+                return
             entry.seconds.append(seconds)
             if self.switches.feedback and not (costs is not None and self._plan_anew(costs)):
                 self._judge(entry, seconds, stall_seconds, returns)
