@@ -5,7 +5,7 @@ it is what the program asked for, the same under every policy and on every devic
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from statistics import median
 
@@ -59,12 +59,13 @@ class Access:
 class Trace:
     """One iteration: its calls in program order, and the tensors they name.
 
-    observed_seconds  of the measured iterations, waits and replays included, their median; None: not known.
+    observed_seconds  of the measured iterations, waits and replays included, their median; None: not known. It says how
+                      the iteration was carried out, and is no part of what it is.
     """
 
     calls: tuple[TraceCall, ...]
     tensors: dict[TensorId, TraceTensor]
-    observed_seconds: float | None = None
+    observed_seconds: float | None = field(default=None, compare=False)
 
     @cached_property
     def accesses(self) -> tuple[Access, ...]:

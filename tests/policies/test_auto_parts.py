@@ -39,7 +39,7 @@ def peak(facts, mode):
 
 def test_beladys_choice_swaps_what_is_wanted_last_and_no_more_than_it_must():
     facts = problem(with_algorithms(chain(8)), LINK)
-    mode = belady(facts, 6 * UNIT)  # 9 are live at the turn; 7 of the chain are gaps there, the earliest are wanted last
+    mode = belady(facts, 6 * UNIT)  # 9 are live at the turn; the earliest are wanted last
     away = facts.ids[facts.gap_tensor[mode == SWAP]]
     assert not (mode == DROP).any() and sorted(away) == list(range(len(away))) and 3 <= len(away) <= 4
     assert not belady(facts, 9 * UNIT).any()
