@@ -34,11 +34,17 @@ def modes_of(plan: Plan, facts: Problem, trace: Trace) -> Array:
     return mode
 
 
+def effective(facts: Problem, mode: Array) -> Array:
+    """The same choice without what is not done: a lasting tensor that stays between iterations stays in them, too."""
+    stays: Array = np.where((facts.gap_round >= 0) & (mode[facts.gap_round] == KEEP), KEEP, mode)
+    return stays
+
+
 def to_plan(trace: Trace, facts: Problem, mode: Array, prefetch_at: Array) -> Plan:
     """Modes and calls as accesses: the evicted-access of each gap, and the access at which its swap-in starts."""
     key_of, first = _keys(trace)
     gaps = _gaps(facts)
-    mode = np.where((facts.gap_round >= 0) & (mode[facts.gap_round] == KEEP), KEEP, mode)
+    mode = effective(facts, mode)
     evictions: dict[AccessKey, Action] = {}
     prefetches: dict[AccessKey, list[TensorId]] = {}
     for gap in np.nonzero(mode)[0].tolist():
