@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from math import inf
 from typing import TYPE_CHECKING, Any
 
 from minidl.errors import UserError
@@ -43,6 +44,7 @@ class Executor:
         self.explicit_iterations = False  # the program marks its iterations itself
         self._iteration_began = self._stalled_before = 0.0
         self.issued = 0  # calls so far, views and in-place ones included: what "before" means for lineage
+        self.first_read: float = inf  # how many calls there were when a value was first read
         self._signatures: dict[tuple[Any, ...], Signature] = {}
         self._saved: dict[tuple[Signature, tuple[bool, ...]], tuple[int, ...]] = {}
 
@@ -167,6 +169,7 @@ class Executor:
         signature = self._signatures.get(key)
         if signature is None:
             signature = self._signatures[key] = self._sign(READ, (storage.meta,), {})
+        self.first_read = min(self.first_read, self.issued)
         if storage.status is not IN:
             self.memory.make_resident((storage,), READ.name)
         self.tracker.begin()

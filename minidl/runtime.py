@@ -198,13 +198,17 @@ class Runtime:
         """Run one step on shapes alone: what an unmanaged run of it needs, and its largest operation.
 
         Nothing is computed and nothing changes: gradients and counters are put back. The step must not keep tensors.
+        Gradients that only later steps begin with are not counted. Every value that is read is NaN: of a step that
+        branches on one this is what one path needs (``Demand.reads_values``).
         """
         live = self.memory.live()
-        resident = sum(aligned(s.nbytes) for s in live)
         kept = [(s, s.grad, s.access_count, s.first_access, s.last_access) for s in live]
         counters = dict(self.counters)
         tracker = Tracker()
-        ledger = Ledger(tracker, resident)
+        ledger = Ledger(tracker, sum(aligned(s.nbytes) for s in live))
+        for storage in live:
+            if storage.grad is not None:
+                storage.grad = Tensor(ledger.stand_in(storage.grad.storage))
         executor = Executor(self.device.dry_twin(), ledger, tracker, deterministic=self.executor.deterministic,
                             fuses=self.executor.fuses)
         executor.issued = self.executor.issued  # what was written in place before the dry run lies before its calls
@@ -216,7 +220,7 @@ class Runtime:
             for storage, grad, count, first, last in kept:
                 storage.grad = grad
                 storage.access_count, storage.first_access, storage.last_access = count, first, last
-        return ledger.demand()
+        return ledger.demand(reads_values=executor.first_read < executor.issued)
 
     def stats(self) -> Stats:
         """All counters and gauges now."""

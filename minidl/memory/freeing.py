@@ -44,7 +44,7 @@ class Freeing:
             at_work.on = False
 
     def starts_a_replay(self, storage: Storage) -> bool:
-        """Whether something dropped may have to start from a storage that no lineage leads to: a write is in between."""
+        """Whether something dropped may have to start from a storage that no lineage leads to, past a write."""
         state = self.state
         if not state.impure or not state.dropped or storage.call is None:
             return False
