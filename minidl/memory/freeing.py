@@ -44,9 +44,10 @@ class Freeing:
             at_work.on = False
 
     def starts_a_replay(self, storage: Storage) -> bool:
-        """Whether something dropped may have to start from a storage that no lineage leads to, past a write."""
+        """Whether something dropped may have to start from the bytes of a storage that no lineage leads to, past a
+        write."""
         state = self.state
-        if not state.impure or not state.dropped or storage.call is None:
+        if not state.impure or not state.dropped or storage.call is None or storage.status is RECOMPUTE:
             return False
         calls = missing_calls(storage)
         return calls is None or reads(calls, state.writing)
