@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from threading import get_ident
 
-from minidl.memory.lineage import missing_calls, reads
+from minidl.device.contract import Failure
+from minidl.memory.lineage import failed_call, missing_calls, reads
 from minidl.memory.state import State
 from minidl.memory.storage import RECOMPUTE, Storage
 
@@ -51,6 +53,26 @@ class Freeing:
             return False
         calls = missing_calls(storage)
         return calls is None or reads(calls, state.writing)
+
+    def lose(self, failures: Sequence[Failure]) -> None:
+        """Note which tensors have no value, since these calls failed: to ask for one is an error that says so.
+
+        All streams have finished. What was dropped and would need such a call, or its results, has none either.
+        """
+        state = self.state
+        first = failures[0]
+        why = failed_call(f"{first.op_name} failed: {first.error}")
+        for storage in state.live():
+            offset = storage.block.offset if storage.block is not None else None
+            if state.device.lost(offset, storage.host, storage.nbytes):
+                storage.call = why
+                self.deallocate(storage, record_gone=True)
+        attrs = {id(failure.attrs) for failure in failures}
+        for storage in state.missing():
+            calls = missing_calls(storage)
+            if calls is None or any(id(call.attrs) in attrs for call in calls):
+                storage.call = why
+                state.dropped.pop(storage.me, None)
 
     def bury(self) -> None:
         """Free what was left while the arena was at work."""

@@ -16,7 +16,7 @@ from functools import partial
 from minidl.errors import Unrecoverable
 from minidl.memory import neighbourhood
 from minidl.memory.evicting import Evicting
-from minidl.memory.lineage import missing_calls, reads
+from minidl.memory.lineage import missing_calls, reads, reason
 from minidl.memory.placing import Placing
 from minidl.memory.residency import Residency
 from minidl.memory.state import State
@@ -58,6 +58,9 @@ class Replay:
         """
         calls = missing_calls(target)
         if calls is None:
+            why = reason(target)
+            if why:
+                raise Unrecoverable(f"tensor {target.tensor_id} ({target.meta}) has no value: {why}")
             raise Unrecoverable(f"tensor {target.tensor_id} ({target.operation_name or 'a leaf'}, {target.meta}) was "
                                 "freed, and what it was computed from is gone")
         state = self.state

@@ -44,7 +44,7 @@ def test_after_an_iteration_exactly_parameters_and_survivors_use_memory(policy, 
                     *(s for states in optimizer._states.values() for s in states)]
             for tensor in survivors:
                 base = tensor.storage.base  # the sum is a view of what was added up
-                assert tensor.status in (IN, OUT) and base.is_leaf and not base.requires_grad
+                assert tensor.status in (IN, OUT) and base.is_leaf and base.severed is not None
             assert sum(aligned(s.nbytes) for s in runtime.memory.live()) == sum(aligned(t.nbytes) for t in kept)
             assert used_units(runtime) * UNIT == sum(aligned(t.nbytes) for t in kept if t.status is IN)
             del loss, middle, features, view, survivors, tensor, base, kept
@@ -124,7 +124,7 @@ def test_without_marks_an_iteration_ends_at_the_first_other_call_after_an_update
             ids.append(x.tensor_id)
             iterations.append(runtime.tracker.iteration)
             if loss is not None:
-                assert loss.storage.base.is_leaf and not loss.storage.base.requires_grad
+                assert loss.storage.base.is_leaf and loss.storage.base.severed is not None
             y = x * first
             loss = (y * second).sum()
             assert runtime.tracker.iteration == iterations[-1]

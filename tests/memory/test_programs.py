@@ -1,6 +1,6 @@
 """Random whole programs give the unmanaged bits under every policy, in every budget from the floor up.
 
-Three hundred by default, each under one setting; a hundred thousand as a campaign: ``python -m tests.campaigns.programs``.
+Three hundred by default, each under one setting; a hundred thousand by ``python -m tests.campaigns.programs``.
 """
 
 import random
@@ -39,8 +39,8 @@ def test_programs_contain_what_users_write():
     """Every operation, and every verb; batches that change, steps left out, several optimizers."""
     programs = [program(seed) for seed in range(FEW)]
     kinds = {step.kind for of in programs for step in of.steps}
-    assert kinds == set(KINDS) | {"leaf", "ids", "delete", "read", "keep", "branch", "add_", "copy_", "fill_", "gradient",
-                                  "zero", "clip", "step", "backward", "fail"}
+    assert kinds == set(KINDS) | {"leaf", "ids", "delete", "read", "keep", "branch", "add_", "copy_", "fill_",
+                                  "gradient", "zero", "clip", "step", "backward", "fail"}
     assert any(len(set(of.batches)) > 1 for of in programs) and any(len(of.optimizers) > 1 for of in programs)
     assert any(step.skipped for of in programs for step in of.steps)
 
