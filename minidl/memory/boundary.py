@@ -89,9 +89,11 @@ class Boundary:
 
 
 def _cut(storage: Storage) -> None:
-    """Make a storage with bytes a leaf."""
+    """Make a storage with bytes a leaf. One that only its own call had asked for is freed instead, and keeps its
+    lineage: something dropped may have to be computed by way of it."""
     storage.sever()
-    storage.call = None
+    if storage.status is not RECOMPUTE:
+        storage.call = None
 
 
 def pack_survivors(allocator: Allocator, storages: Collection[Storage]) -> None:

@@ -11,7 +11,7 @@ from minidl.errors import UserError
 from minidl.memory.storage import IN, OUT, RECOMPUTE
 from minidl.memory.tracker import SURVIVOR_STEP
 from minidl.meta import aligned
-from minidl.ops.elementwise import scale, shift
+from minidl.ops.elementwise import scale, shift, sigmoid
 from minidl.ops.update import fill_
 from minidl.optim import SGD
 from minidl.runtime import parameter
@@ -177,3 +177,14 @@ def test_what_the_end_of_an_iteration_lets_go_of_still_leads_to_what_was_compute
             drop(runtime, held)
             del middle
         assert set(held.numpy()) == {20.0} and set(product.numpy()) == {8.0}
+
+
+def test_what_only_its_own_gradient_kept_still_leads_to_what_was_computed_from_it():
+    with small_runtime() as runtime:
+        x = leaf(runtime, 0.0, requires_grad=True)
+        with runtime.iteration():
+            middle = sigmoid(x)  # its gradient is a function of it
+            held = shift(middle, 5.0)
+            drop(runtime, held)
+            del middle
+        assert set(held.numpy()) == {5.5}

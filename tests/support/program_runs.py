@@ -28,6 +28,7 @@ UNLIMITED = 1 << 24  # bytes: more than any of these programs needs
 STEP = 256  # bytes between two budgets
 MANAGED = tuple(name for name in policies.names() if name not in ("none", "exact"))
 HOSTS = ("plenty", "plenty", "a little", "none")
+TRIES = 400  # of a program that is being shrunk
 TOLERANCE = 1e-7  # of PyTorch's numbers, in float64, relative to the largest of a tensor and to 1
 
 
@@ -373,11 +374,15 @@ def _differs(of: Program, *, peer: Any) -> bool:
 
 
 def shrink(of: Program, fails: Callable[[Program], bool]) -> Program:
-    """The smallest program that is found, one piece less at a time, and that still fails; itself if it does not."""
-    again = True
+    """The smallest program that is found in ``TRIES``, one piece less at a time, and that still fails; itself if none
+    does."""
+    tries, again = 0, True
     while again:
         again = False
         for less in smaller(of):
+            tries += 1
+            if tries > TRIES:
+                break
             if fails(less):
                 of, again = less, True
                 break
