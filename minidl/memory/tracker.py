@@ -14,7 +14,7 @@ from minidl.meta import Algorithm
 from minidl.op import Signature
 from minidl.plan.trace import Trace, TraceCall, TraceTensor, scaled
 
-SURVIVOR_STEP = 1 << 40  # added to the id of a tensor that outlives its iteration, once for each it outlives
+SURVIVOR_STEP = 1 << 40  # a tensor that outlives its iteration keeps its id from then on: a multiple of this more
 GRADIENT_ID = 1 << 62  # less a parameter's id: its gradient, once that has outlived the iteration that made it
 
 
