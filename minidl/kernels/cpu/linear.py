@@ -1,6 +1,6 @@
 """Matrix products and linear layers: what is multiplied with what."""
 
-from functools import cache
+from functools import lru_cache
 from typing import Any
 
 import numba
@@ -17,7 +17,7 @@ SERIAL = 1 << 15  # below this number of multiplications one core is faster than
 PANELS, ROWS, TASKS = 5, 256, 8  # of a task, at most; tasks, at least, where the shape allows it
 
 
-@cache
+@lru_cache(maxsize=1 << 12)
 def _starts(batch: Shape, strides: Shape) -> Array:
     """Where the matrices of a batch start: elements, in C order."""
     starts = np.zeros(batch, np.int64)
@@ -34,7 +34,7 @@ def _operand(array: Array, batch: Shape) -> tuple[Array, Array, int, int]:
     return data, _starts(batch, spread), strides[-2], strides[-1]
 
 
-@cache
+@lru_cache(maxsize=1 << 12)
 def _cuts(count: int, m: int, n: int, panel: int) -> tuple[int, int]:
     """Rows and columns of a task: a few panels, whose packing is worth it, and enough tasks for some cores."""
     width = even(pieces(n, panel), PANELS) * panel
