@@ -124,6 +124,7 @@ class Executor:
 
     def _sign(self, op: Op, metas: tuple[Meta, ...], attrs: Attrs) -> Signature:
         """What the operation and the device say of a call that is like none before."""
+        op.check_dtypes(metas)
         result = op.infer(*metas, **attrs)
         outputs = result if isinstance(result, tuple) else (result,)
         if op.view:

@@ -74,8 +74,8 @@ _interning = RLock()
 @cache
 def _intern(shape: Shape, dtype: DType, strides: Shape, offset: int) -> Meta:
     size = prod(shape)
-    # A dimension of size 1 may have any stride: it is never stepped along.
-    contiguous = all(d == 1 or s == r for d, s, r in zip(shape, strides, row_major(shape), strict=True))
+    # A dimension of size 1 may have any stride: it is never stepped along, nor is any if there are no elements.
+    contiguous = not size or all(d == 1 or s == r for d, s, r in zip(shape, strides, row_major(shape), strict=True))
     return Meta(shape, dtype, strides, offset, size, size * dtype.itemsize, contiguous)
 
 
