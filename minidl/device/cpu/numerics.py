@@ -15,7 +15,8 @@ from numpy.lib.stride_tricks import as_strided
 from minidl.device.clock import Extents
 from minidl.device.contract import Failure, Place
 from minidl.device.cpu.lost import Lost
-from minidl.kernels.cpu import ALGORITHMS, KERNELS, SUMS
+from minidl.kernels.cpu import ALGORITHMS, KERNELS
+from minidl.kernels.empty import SUMS
 from minidl.meta import ALIGNMENT, Algorithm
 
 POISON = 0xFF  # every float of these bytes is NaN, every integer absurd

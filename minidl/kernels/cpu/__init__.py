@@ -25,18 +25,13 @@ from minidl.kernels.cpu import (
 )
 from minidl.kernels.cpu.conv import CONVOLUTIONS, CpuAlgorithm
 
-__all__ = ["ALGORITHMS", "KERNELS", "SUMS", "CpuAlgorithm"]
+__all__ = ["ALGORITHMS", "KERNELS", "CpuAlgorithm"]
 
 # Infinities and NaN are values here, as on any device: training that diverges shows in its loss, not as a warning.
 _quiet = np.errstate(all="ignore")
 
 # Convolutions: in order of preference. The table of kernels runs the variant that needs no workspace.
 ALGORITHMS: dict[str, tuple[CpuAlgorithm, ...]] = CONVOLUTIONS
-
-# Gradients that are sums over rows, images or positions: zero where there is none of these, and no kernel is asked.
-SUMS = frozenset({
-    "batch_norm_grad_reduce", "batch_norm_relu_grad_reduce", "conv2d_wgrad", "embedding_grad", "gather_rows_grad",
-    "layer_norm_grad_reduce", "scaled_dot_product_attention_grad"})
 
 _TABLE: dict[str, Callable[..., None]] = {
     "add": elementwise.add, "sub": elementwise.sub, "mul": elementwise.mul, "div": elementwise.div,
