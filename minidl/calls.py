@@ -50,6 +50,8 @@ def _run(op: Op, tensors: tuple[Tensor, ...], attrs: Attrs) -> tuple[Storage, ..
     given = 0
     inputs: list[Storage] = []
     for tensor in tensors:
+        if not isinstance(tensor, Tensor):
+            raise UserError(f"{op.name}: a {type(tensor).__name__} is no tensor: runtime.tensor(x) makes one of it")
         if tensor.given:
             given |= 1 << len(inputs)
         storage = tensor.storage

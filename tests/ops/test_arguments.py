@@ -58,6 +58,13 @@ def test_an_axis_or_a_window_that_does_not_exist_is_an_error_and_ends_the_call_a
     assert x.sum().item() == 6.0
 
 
+def test_what_is_no_tensor_is_an_error_that_says_what_it_is(runtime):
+    x = leaf(runtime, 2, 2)
+    for use in (lambda: x @ np.ones((2, 2)), lambda: ops.relu(np.ones(2)), lambda: ops.concat([x, None], 0)):
+        with pytest.raises(UserError, match=r"a (ndarray|NoneType) is no tensor: runtime.tensor\(x\) makes one of it"):
+            use()
+
+
 # Integers and dtypes --------------------------------------------------------------------------------------------------
 @pytest.mark.parametrize("use", [
     lambda x: x / 2, lambda x: x / x, lambda x: x * 2.5, lambda x: x + 0.5, lambda x: x * float("nan"),
