@@ -48,6 +48,8 @@ class Boundary:
                     call.forget()
                 storage.sever()
         for storage in [] if failed else dropped:
+            if not storage.refs:
+                continue  # one that was cut was the last to ask for it; others may still be computed by way of it
             if storage.status is RECOMPUTE:
                 if missing_calls(storage) is None:
                     raise Unrecoverable(f"tensor {storage.tensor_id} was dropped and cannot be computed again")

@@ -23,11 +23,9 @@ class Freeing:
         record_gone: its record dies too, so that nothing can be computed from it again.
         """
         state = self.state
-        if state.impure and state.dropped and not record_gone and storage.call is not None:
-            calls = missing_calls(storage)
-            if calls is None or reads(calls, state.writing):
-                state.tracker.freed(storage)  # as far as the program is concerned
-                return  # something dropped may still have to start from it; it goes with its record
+        if state.impure and not record_gone and self.starts_a_replay(storage):
+            state.tracker.freed(storage)  # as far as the program is concerned
+            return  # it goes with its record
         at_work = state.at_work
         if at_work.on or get_ident() != state.thread:
             state.orphans.append((storage, record_gone))
@@ -46,6 +44,14 @@ class Freeing:
             state.tracker.freed(storage)
         finally:
             at_work.on = False
+
+    def starts_a_replay(self, storage: Storage) -> bool:
+        """Whether something dropped may have to start from a storage that no lineage leads to: a write is in between."""
+        state = self.state
+        if not state.impure or not state.dropped or storage.call is None:
+            return False
+        calls = missing_calls(storage)
+        return calls is None or reads(calls, state.writing)
 
     def lose(self, failures: Sequence[Failure]) -> None:
         """Note which tensors have no value, since these calls failed: to ask for one is an error that says so.

@@ -2,7 +2,8 @@
 operation on storages, which is lineage, tape and trace entry at once. No arrays.
 
 States: IN (on the device), SWAPPING_OUT, OUT (on the host), SWAPPING_IN, RECOMPUTE (no bytes anywhere; its lineage
-can make them again, as long as someone may ask). A state changes in ``become`` only, along a legal edge.
+can make them again, as long as someone may ask). A state changes in ``become`` only, along a legal edge, but
+for the first, from no bytes to IN, when a result is placed.
 
 A record lives while a handle, or a descendant's record, refers to it. Its bytes live while someone may ask for them:
 ``refs`` counts handles and calls that saved it; at zero they are freed. A leaf (no lineage) keeps its bytes as long
@@ -45,7 +46,7 @@ LEGAL = frozenset({
     (IN, SWAPPING_OUT),
     (IN, OUT),                  # evicted while the host copy is still valid
     (SWAPPING_OUT, OUT),
-    (SWAPPING_OUT, IN),         # wanted again before its bytes were given away
+    (SWAPPING_OUT, IN),         # the copy is made or under way, the bytes were not given away: wanted again
     (SWAPPING_OUT, RECOMPUTE),  # freed
     (OUT, SWAPPING_IN),
     (OUT, RECOMPUTE),           # freed

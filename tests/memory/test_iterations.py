@@ -11,7 +11,7 @@ from minidl.errors import UserError
 from minidl.memory.storage import IN, OUT, RECOMPUTE
 from minidl.memory.tracker import SURVIVOR_STEP
 from minidl.meta import aligned
-from minidl.ops.elementwise import scale
+from minidl.ops.elementwise import scale, shift
 from minidl.ops.update import fill_
 from minidl.optim import SGD
 from minidl.runtime import parameter
@@ -164,3 +164,16 @@ def test_backward_of_a_loss_from_an_ended_iteration_is_an_error():
         with pytest.raises(UserError, match="backward"):
             hidden.sum().backward()
         assert w.grad is None and hidden.grad is None
+
+
+def test_what_the_end_of_an_iteration_lets_go_of_still_leads_to_what_was_computed_from_it():
+    """The call of ``product`` is the last that asks for ``middle``, and is cut before ``held`` is made again."""
+    with small_runtime() as runtime:
+        w, x = leaf(runtime, 2.0, requires_grad=True), leaf(runtime, 3.0)
+        with runtime.iteration():
+            middle = shift(x, 1.0)
+            product, held = middle * w, scale(middle, 5.0)
+            drop(runtime, middle)
+            drop(runtime, held)
+            del middle
+        assert set(held.numpy()) == {20.0} and set(product.numpy()) == {8.0}
