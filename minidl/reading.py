@@ -9,7 +9,8 @@ import json
 import os
 import stat
 from collections.abc import Callable
-from typing import Any, BinaryIO, TypeVar
+from io import BufferedReader
+from typing import Any, TypeVar
 
 from minidl.errors import UserError
 
@@ -17,6 +18,7 @@ Path = str | os.PathLike[str]
 Found = TypeVar("Found")
 
 MOST_JSON_BYTES = 256 << 20
+_MARK = "\ufeff"  # that some programs write at the beginning of a text
 _KINDS: tuple[tuple[Callable[[int], bool], str], ...] = (
     (stat.S_ISDIR, "a folder"), (stat.S_ISFIFO, "a pipe"), (stat.S_ISSOCK, "a socket"), (stat.S_ISCHR, "a device"),
     (stat.S_ISBLK, "a device"))
@@ -60,7 +62,7 @@ def descriptor(path: Path) -> int:
     return number
 
 
-def open_file(path: Path) -> BinaryIO:
+def open_file(path: Path) -> BufferedReader:
     """A regular file, opened to be read as bytes. Raises Unreadable."""
     return os.fdopen(descriptor(path), "rb")
 
@@ -84,7 +86,7 @@ def read_text(path: Path, *, most: int) -> str:
     """
     data = read_bytes(path, most=most)
     try:
-        return data.decode("utf-8-sig")
+        return data.decode().removeprefix(_MARK)
     except UnicodeDecodeError as error:
         raise Unreadable(path, f"not UTF-8 at byte {error.start}") from None
 
@@ -143,7 +145,7 @@ def parse_json(data: bytes | str, *, unique_keys: bool = False) -> Any:
         return found
 
     try:
-        text = data if isinstance(data, str) else data.decode("utf-8-sig")
+        text = data if isinstance(data, str) else data.decode().removeprefix(_MARK)
         return json.loads(text, object_pairs_hook=unique if unique_keys else None)
     except json.JSONDecodeError as error:
         raise NotJson(len(error.doc[:error.pos].encode(errors="surrogatepass")), f"not JSON: {error.msg}") from None

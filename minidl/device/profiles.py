@@ -248,7 +248,10 @@ def load(path: str | Path) -> Profile:
         raise UserError(f"profile {path}: missing {', '.join(missing)}")
     for key, value in data.items():
         _check_type(path, key, value)
-    return Profile(**data)
+    try:
+        return Profile(**data)
+    except UserError as error:
+        raise UserError(f"{path}: {error}") from None
 
 
 def _check_type(path: str | Path, name: str, value: Any) -> None:
