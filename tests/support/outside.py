@@ -105,7 +105,12 @@ def bits(runtime: Runtime, trainer: Trainer) -> list[bytes]:
 
 
 def planned(folder: Path) -> None:
-    """A plan, the trace that it was made for, and a checkpoint of the training under it."""
+    """A plan, the trace that it was made for, and a checkpoint of the training under it; made once."""
+    for name, data in _PLANNED.items():
+        (folder / name).parent.mkdir(exist_ok=True)
+        (folder / name).write_bytes(data)
+    if _PLANNED:
+        return
     with Runtime("cpu:virtual", **SETTINGS, policy="auto") as runtime:
         trainer = training(runtime)
         for _ in range(3):
@@ -117,6 +122,11 @@ def planned(folder: Path) -> None:
         with runtime.iteration():
             Store(folder, keep=2).save(trainer.steps_done, tensors_of(trainer.model, trainer.optimizer),
                                        documents_of(runtime, {}))
+    _PLANNED.update({str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*.*")
+                     if path.is_file()})
+
+
+_PLANNED: dict[str, bytes] = {}
 
 
 def follow(folder: Path) -> None:
