@@ -2,10 +2,12 @@
 
 import os
 import socket
+from pathlib import Path
 
 import pytest
 from rights import without_rights
 
+import train
 from minidl.errors import UserError
 from minidl.reading import (
     NotJson,
@@ -20,6 +22,7 @@ from minidl.reading import (
     read_json,
     read_text,
 )
+from tests.campaigns.damaged_files import within
 
 
 def pipe(path):
@@ -102,3 +105,21 @@ def test_json_is_read_and_a_key_that_comes_twice_is_refused_if_asked():
     assert parse_json('\ufeff{"a": [1, 2.5]}'.encode()) == {"a": [1, 2.5]} == parse_json('{"a": 1, "a": [1, 2.5]}')
     with pytest.raises(NotJson, match="a key comes twice"):
         parse_json('{"a": 1, "a": 2}', unique_keys=True)
+
+
+BERT = ["--model", "bert-tiny", "--device", "cpu:virtual", "--batch", "2", "--steps", "1"]
+TEXT = str(Path(__file__).parents[1] / "support" / "text" / "stories.txt")
+
+
+@pytest.mark.parametrize(("flags", "name"), [
+    (["--plan"], "p.json"), (["--device"], "sim:p.json"), (["--device"], "cpu:p.json"), (["--data"], "p.tar"),
+    (["--data"], "p.parquet"), ([*BERT, "--data"], "p.txt"), ([*BERT, "--data", TEXT, "--vocab"], "p"),
+    (["--model", "lenet", "--data", "digits", "--device", "cpu:virtual", "--steps", "1", "--weights"], "p.safetensors"),
+])
+def test_no_flag_waits_for_a_pipe(tmp_path, monkeypatch, capsys, flags, name):
+    monkeypatch.chdir(tmp_path)
+    os.mkfifo(name.rpartition(":")[2])
+    with within(60):
+        assert train.main([*flags, name]) == 2
+    assert "a pipe, not a file" in capsys.readouterr().err
+    assert os.listdir() == [name.rpartition(":")[2]]
