@@ -8,7 +8,8 @@ Links are followed. Nothing here waits, and no message has more than one line.
 import json
 import os
 import stat
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from io import BufferedReader
 from typing import Any, TypeVar
 
@@ -67,13 +68,19 @@ def open_file(path: Path) -> BufferedReader:
     return os.fdopen(descriptor(path), "rb")
 
 
+@contextmanager
+def reading(path: Path) -> Iterator[None]:
+    """Within, whatever the system refuses is Unreadable of this name: a disk may fail after a file was opened."""
+    try:
+        yield
+    except OSError as error:
+        raise Unreadable(path, reason(error)) from None
+
+
 def read_bytes(path: Path, *, most: int) -> bytes:
     """All of a file, if it is not longer than ``most`` bytes. Raises Unreadable."""
-    with open_file(path) as file:
-        try:
-            data = file.read(most + 1)
-        except OSError as error:
-            raise Unreadable(path, reason(error)) from None
+    with reading(path), open_file(path) as file:
+        data = file.read(most + 1)
     if len(data) > most:
         raise Unreadable(path, f"longer than the {most} bytes that are read")
     return data

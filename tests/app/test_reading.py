@@ -8,6 +8,7 @@ import pytest
 from rights import without_rights
 
 import train
+from minidl.checkpoint.safetensors import read_arrays
 from minidl.errors import UserError
 from minidl.reading import (
     NotJson,
@@ -77,6 +78,14 @@ def test_a_folder_that_may_not_be_searched_is_an_error_and_not_nothing(closed_fo
         for ask in (is_there, is_file, is_folder, names_in, open_file):
             with pytest.raises(Unreadable, match="cannot read .*closed/x: Permission denied"):
                 ask(closed_folder / "x")
+
+
+@pytest.mark.skipif(not os.path.exists("/proc/self/mem"), reason="no file here that fails when it is read")
+def test_a_file_that_fails_while_it_is_read_is_refused(tmp_path):
+    (tmp_path / "x.safetensors").symlink_to("/proc/self/mem")  # nothing is mapped at its first byte
+    for read in (lambda path: read_bytes(path, most=9), read_arrays):
+        with pytest.raises(Unreadable, match="x.safetensors: Input/output error"):
+            read(tmp_path / "x.safetensors")
 
 
 def test_no_more_is_read_than_was_asked_for(tmp_path):

@@ -89,7 +89,8 @@ def _change(document: Any, choose: random.Random) -> None:
 def as_node(path: Path, choose: random.Random) -> str:
     """Put something else in the place of a file; returns what."""
     path.unlink()
-    what = choose.choice(("pipe", "socket", "folder", "endless", "nowhere", "itself", "long", "nothing", "empty"))
+    what = choose.choice(("pipe", "socket", "folder", "endless", "nowhere", "itself", "long", "sick", "nothing",
+                          "empty"))
     if what == "pipe":
         os.mkfifo(path)
     elif what == "socket":
@@ -106,5 +107,5 @@ def as_node(path: Path, choose: random.Random) -> str:
         path.write_bytes(b"")
     elif what != "nothing":
         path.symlink_to({"endless": "/dev/zero", "nowhere": path.parent / "nowhere", "itself": path,
-                         "long": "x" * 300}[what])
+                         "long": "x" * 300, "sick": "/proc/self/mem"}[what])
     return what
