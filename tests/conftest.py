@@ -1,9 +1,10 @@
-"""Which cells of a matrix run by default: ``@pytest.mark.default(dtype=["float32"], policy=["auto"])``.
+"""How the suite is divided: over at most four processes, and by ``@pytest.mark.default(dtype=["float32"])``.
 
 The cells of a parametrised test whose parameters are among those named run by default; the others are marked ``slow``.
 Parameters that are not named may have any value. What several folders share by name is here too.
 """
 
+import os
 import shutil
 import tempfile
 from pathlib import Path
@@ -11,6 +12,14 @@ from typing import Any
 
 import numba
 import pytest
+
+PROCESSES = 4  # at most: each compiles kernels and starts threads of its own
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_auto_num_workers(config: pytest.Config) -> int:
+    """What ``-n auto`` means: a process for each processor that this one may use."""
+    return min(PROCESSES, len(os.sched_getaffinity(0)))
 
 
 @pytest.hookimpl(tryfirst=True)  # before -m is looked at

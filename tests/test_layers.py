@@ -33,7 +33,7 @@ LAYERS: list[tuple[str, ...]] = [
     ("minidl.kernels",),
     ("minidl.device",),
     ("minidl.memory",),
-    ("minidl.executor",),
+    ("minidl.executor", "minidl.context", "minidl.graph"),
     ("minidl.tensor", "minidl.calls"),
     ("minidl.ops",),
     ("minidl.autograd",),
