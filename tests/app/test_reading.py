@@ -123,7 +123,7 @@ TEXT = str(Path(__file__).parents[1] / "support" / "text" / "stories.txt")
 @pytest.mark.parametrize(("flags", "name"), [
     (["--plan"], "p.json"), (["--device"], "sim:p.json"), (["--device"], "cpu:p.json"), (["--data"], "p.tar"),
     (["--data"], "p.parquet"), ([*BERT, "--data"], "p.txt"), ([*BERT, "--data", TEXT, "--vocab"], "p"),
-    (["--model", "lenet", "--data", "digits", "--device", "cpu:virtual", "--steps", "1", "--weights"], "p.safetensors"),
+    (["--model", "lenet", "--batch", "2", "--device", "cpu:virtual", "--steps", "1", "--weights"], "p.safetensors"),
 ])
 def test_no_flag_waits_for_a_pipe(tmp_path, monkeypatch, capsys, flags, name):
     monkeypatch.chdir(tmp_path)

@@ -36,6 +36,7 @@ class Reader:
 
     pattern  the files that may be damaged; makes: those that reading makes
     named    every message names the file
+    grows    each use takes memory that is never given back, as compilers do
     damage   another way than those for all files
     """
 
@@ -44,6 +45,7 @@ class Reader:
     pattern: str = "*"
     makes: tuple[str, ...] = ()
     named: bool = True
+    grows: bool = False
     damage: Callable[[Path, Random], str] | None = None
 
 
@@ -306,5 +308,5 @@ READERS: dict[str, Reader] = {
                       lambda folder: weights.read(str(folder / "w.safetensors")), named=False),
     "archive": Reader(lambda to: np.savez(to / "w.npz", **ARRAYS), to_safetensors, "*.npz"),
     "log": Reader(log, lambda folder: lower_bound(read_log(str(folder / "log.csv")))),
-    "compiled": Reader(compiled, run_compiled, "*.nb?", ("*.nb?", "*.pyc")),
+    "compiled": Reader(compiled, run_compiled, "*.nb?", ("*.nb?", "*.pyc"), grows=True),
 }
