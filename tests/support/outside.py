@@ -245,7 +245,7 @@ def simulate(folder: Path) -> None:
         assert np.isfinite(runtime.stats().seconds) and runtime.stats().seconds >= 0
 
 
-ARRAYS = {"a.weight": np.arange(12, dtype=np.float32).reshape(3, 4), "a.bias": np.arange(3, dtype=np.float16),
+ARRAYS = {"a.weight": np.arange(600, dtype=np.float32).reshape(30, 20), "a.bias": np.arange(3, dtype=np.float16),
           "count": np.array(7), "mask": np.array([True, False])}
 
 
