@@ -7,6 +7,7 @@ import ast
 import inspect
 import json
 import random
+import re
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -27,7 +28,7 @@ from minidl.device.cuda.device import CudaDevice
 from minidl.device.cuda.seam import Convolution, PlanInfo, Vendor
 from minidl.device.cuda.staging import Staging
 from minidl.device.cuda.streams import EventStreams
-from minidl.device.cuda.timed_plans import PlanTable, TimedPlan
+from minidl.device.cuda.timed_plans import PlanTable, TimedPlan, key
 from minidl.device.precision import PRECISIONS
 from minidl.errors import DeviceError, UserError
 from minidl.kernels.cuda import KERNELS
@@ -530,9 +531,18 @@ def test_a_plan_that_is_far_slower_than_the_best_is_timed_once_more_and_then_lef
 
 
 def test_a_file_of_plans_that_cannot_be_read_counts_as_none(tmp_path):
-    for text in ("{", "[]", '{"a": [{"b": 1}]}', '{"a": 3}'):
-        (tmp_path / "cudnn-Fake-1-nhwc.json").write_text(text)
-        assert len(PlanTable(FakeCuda(), tmp_path).of(CONV)) == 3
+    path = tmp_path / "cudnn-Fake-1-nhwc.json"
+    PlanTable(FakeCuda(), tmp_path).of(CONV)
+    whole = path.read_text()
+    name = json.loads(whole)[key(CONV)][0]["name"]
+    for text in ("{", "[]", '{"a": [{"b": 1}]}', '{"a": 3}', "[" * 10**5, whole.replace(f'"{name}"', "7"),
+                 re.sub(r'"workspace": \d+', '"workspace": "x"', whole),
+                 re.sub(r'"seconds": [^,]+', '"seconds": NaN', whole),
+                 re.sub(r'"workspace": \d+', '"workspace": -1', whole)):
+        assert text != whole
+        path.write_text(text)
+        plans = PlanTable(FakeCuda(), tmp_path).of(CONV)
+        assert [p.name for p in plans] == [p.name for p in PLANS] and all(p.seconds > 0 for p in plans)
 
 
 def test_without_memory_for_timing_seconds_stay_unknown_and_are_found_by_the_next_process(tmp_path):

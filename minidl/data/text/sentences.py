@@ -1,5 +1,6 @@
 """A data set of sentences for BERT: a corpus and a vocabulary in, batches of masked pairs out."""
 
+import os
 from collections.abc import Generator, Iterator, Sequence
 from functools import partial
 from itertools import chain
@@ -147,10 +148,14 @@ def _beside(token_file: Path) -> Path:
 
 
 def _write(path: Path, vocabulary: Vocabulary) -> None:
+    unfinished = path.with_name(f".{path.name}.{os.getpid()}")
     try:
-        path.write_text(vocabulary.text(), encoding="utf-8", newline="\n")
+        unfinished.write_text(vocabulary.text(), encoding="utf-8", newline="\n")
+        os.replace(unfinished, path)
     except OSError as error:
         raise UserError(f"cannot write {path}: {error.strerror or error}; --token-file names another place") from None
+    finally:
+        unfinished.unlink(missing_ok=True)
 
 
 def _documents(paths: Sequence[Path], bad: BadFiles) -> Iterator[list[str]]:
