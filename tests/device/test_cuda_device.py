@@ -395,6 +395,18 @@ def test_linear_layers_of_strided_inputs():
     assert device.vendor.counts["launch"] == 2
 
 
+def test_what_is_summed_over_nothing_is_zero_and_what_has_no_elements_is_not_launched():
+    device = cuda()
+    upload(device, cell(0), np.ones(SIZE, np.float32))
+    empty, result = operand(NBYTES, meta((0, 5), float32)), operand(0, meta((6, 5), float32))
+    run(device, "relu", (empty,), (empty,))
+    run(device, "linear", (operand(NBYTES, meta((0, 6), float32)),), (empty, result))
+    assert "launch" not in device.vendor.counts and "product" not in device.vendor.counts
+    run(device, "linear_wgrad", (result,), (operand(NBYTES, meta((0, 6), float32)), empty))
+    assert device.read(result).tolist() == [[0.0] * 5] * 6
+    assert device.read(cell(0)).tolist() == [0.0] * 30 + [1.0] * (SIZE - 30)
+
+
 def test_integers_have_no_products():
     with pytest.raises(UserError, match="no matrix products of int64"):
         cuda().algorithms("matmul", [meta((2, 2), int64)] * 2, [meta((2, 2), int64)],
