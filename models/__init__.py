@@ -57,7 +57,7 @@ class Model:
     text: Text | None = None
     text_batch: Callable[..., Sequence[Tensor]] = bert.synthetic_batch
     reads_pairs: bool = False
-    score: Callable[[Any, Any], Score] = scores.of_images
+    score: Callable[[Any, Any], Score | None] = scores.of_images
 
     @property
     def image_size(self) -> int:

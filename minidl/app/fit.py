@@ -6,26 +6,42 @@ grows almost linearly with the batch, and take fitting to be monotone: a smaller
 Their answers were tried, and so were their neighbours that do not fit. Knows no model and no data.
 """
 
-import os
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, NamedTuple
 
 from minidl import placements, policies
 from minidl.device import Device
 from minidl.device.precision import DEFAULT
 from minidl.errors import OutOfMemory, UserError
+from minidl.app.machine import free_memory
 from minidl.memory.ledger import Demand
+from minidl.memory.switches import ALL_ON, Switches
 from minidl.meta import ALIGNMENT
 from minidl.runtime import Runtime
 from minidl.units import format_bytes
 
-ITERATIONS = 2  # the first has no gradients yet; from the second on all are alike
+ITERATIONS = 2  # of steps: the first has no gradients yet; from the second on all are alike
 UNLIMITED = 1 << 50  # bytes; more than any step needs, and nothing on a twin
 FIRST_BUDGET_STEP = 1 << 20  # bytes; where a search for the smallest budget begins
 CPU_BUDGET_SHARE, CPU_HOST_SHARE = 0.6, 0.3  # of the machine's free memory, of which both are taken
 
-Program = Callable[[int], Callable[[], Any]]
+
+class Steps(NamedTuple):
+    """What a training does to memory: a step, and a look at a batch of test data, if there is any. Both may run on
+    shapes alone, and keep no tensors."""
+
+    step: Callable[[], Any]
+    test: Callable[[], Any] | None = None
+
+    def all(self) -> None:
+        """A step and the look after it."""
+        self.step()
+        if self.test is not None:
+            self.test()
+
+
+Program = Callable[[int], Steps]
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,11 +65,12 @@ class Trial:
 class Setup:
     """All that decides what fits, except for the batch and the budget.
 
-    program      makes, for a batch, the model in the current runtime, and returns a step that it may run on shapes
-                 alone and that keeps no tensors
+    program      makes, for a batch, the model in the current runtime, and returns its steps
     device       is asked for its profile and its algorithms only; nothing is launched on it
     host_memory  bytes for swapped tensors, and for batches that are made ahead of the step
     ahead        how many bytes the latter take, for a batch
+    switches     the engine's features that are on
+    note         is told the batch and the budget of each trial before it runs
     """
 
     program: Program
@@ -64,6 +81,8 @@ class Setup:
     seed: int = 0
     placement: str = placements.DEFAULT
     ahead: Callable[[int], int] = lambda batch: 0
+    switches: Switches = ALL_ON
+    note: Callable[[int, int], None] = lambda batch, budget_bytes: None
 
     def for_tensors(self, batch: int) -> int:
         """Host memory for swapped tensors, at a batch."""
@@ -72,19 +91,24 @@ class Setup:
     def demand(self, batch: int) -> Demand:
         """What an unmanaged step needs, and its largest operation."""
         with Runtime(self.device.dry_twin(), memory_budget=UNLIMITED, policy="none", precision=self.precision,
-                     seed=self.seed) as twin:
-            return twin.dry_run(self.program(batch))
+                     seed=self.seed, switches=self.switches) as twin:
+            return twin.dry_run(self.program(batch).all)
 
     def trial(self, batch: int, budget_bytes: int) -> Trial:
         """Run a few iterations on a twin."""
+        self.note(batch, budget_bytes)
         twin = Runtime(self.device.dry_twin(), memory_budget=budget_bytes, host_memory=self.for_tensors(batch),
-                       policy=self.policy, placement=self.placement, precision=self.precision, seed=self.seed)
+                       policy=self.policy, placement=self.placement, precision=self.precision, seed=self.seed,
+                       switches=self.switches)
         shortage = None
         try:
             with twin:
-                step = self.program(batch)
+                steps = self.program(batch)
                 for _ in range(ITERATIONS):
-                    step()
+                    steps.step()
+                if steps.test is not None:
+                    steps.test()
+                    steps.step()
         except OutOfMemory as error:
             shortage = Shortage(error.op, error.host_full)
         stats = twin.stats()
@@ -96,8 +120,8 @@ class Setup:
         if unused is None:
             return None
         with Runtime(unused, memory_budget=UNLIMITED, policy="none", precision=self.precision,
-                     seed=self.seed) as runtime:
-            step = self.program(batch)
+                     seed=self.seed, switches=self.switches) as runtime:
+            step = self.program(batch).step
             step()
             start = runtime.stats().seconds
             step()
@@ -229,15 +253,3 @@ def default_memory(device: Device) -> tuple[int, int]:
     if device.has_values and free is not None:
         budget, host = min(budget, int(free * CPU_BUDGET_SHARE)), min(host, int(free * CPU_HOST_SHARE))
     return budget, host
-
-
-def free_memory() -> int | None:
-    """Bytes of this machine's memory that programs may still take; None where the system does not say."""
-    try:
-        with open("/proc/meminfo", encoding="ascii") as lines:
-            for line in lines:
-                if line.startswith("MemAvailable:"):
-                    return int(line.split()[1]) * 1024
-        return os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
-    except (OSError, ValueError, AttributeError):
-        return None

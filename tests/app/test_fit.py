@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 import models
 from minidl import OutOfMemory, Runtime, current_runtime, device
 from minidl.app import fit
-from minidl.app.fit import Setup, Shortage, largest_batch, smallest_budget
+from minidl.app.fit import Setup, Shortage, Steps, largest_batch, smallest_budget
 from minidl.data import Batch
 from minidl.device import profiles
 from minidl.meta import ALIGNMENT
@@ -27,7 +27,7 @@ def setup(model, policy="passive", *, shape=(3, 224, 224), host=256 * 10**9, on=
     def program(batch):
         network = models.create(model)
         optimizer = SGD(network.parameters(), lr=0.1, momentum=0.9)
-        return partial(step, network, optimizer, Batch(batch, shape))
+        return Steps(partial(step, network, optimizer, Batch(batch, shape)))
     return Setup(program, device.create(on), policy, host)
 
 
@@ -200,7 +200,7 @@ def test_what_a_gpu_keeps_of_a_budget_for_itself_is_counted(policy):
         with Runtime(gpu(), memory_budget=budget, host_memory="64MiB", policy=policy) as runtime:
             program = what.program(8)
             try:
-                program()
+                program.step()
                 assert enough and runtime.stats().calls > 20
             except OutOfMemory:
                 assert not enough
