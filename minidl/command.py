@@ -56,8 +56,8 @@ def finish(name: str, story: Callable[[], int]) -> int:
         message = ""
         try:
             code = story()
-        except SystemExit as end:  # --help
-            code = end.code if isinstance(end.code, int) else 0
+        except SystemExit as end:  # --help; or a stranger's module, which does not decide about the code
+            code = REFUSED if end.code else 0
         except BaseException as error:
             if ended.number is None and isinstance(error, Exception) and sys.flags.dev_mode and _unforeseen(error):
                 raise

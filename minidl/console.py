@@ -86,7 +86,7 @@ class Printed:
 
 @contextmanager
 def printing() -> Iterator[tuple[Printed, Printed]]:
-    """Inside, ``sys.stdout`` and ``sys.stderr`` are these streams; the second lets a bar go back to its line's start."""
+    """Inside, ``sys.stdout`` and ``sys.stderr`` are these streams; the second lets a bar return to its line's start."""
     _hold_standard_numbers()
     before = sys.stdout, sys.stderr
     out, err = Printed(before[0], keeps="\n\t"), Printed(before[1], keeps="\n\t\r")

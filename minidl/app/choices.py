@@ -9,6 +9,7 @@ from minidl.app.files import check_places
 from minidl.app.options import Options
 from minidl.app.run_folder import RunFolder
 from minidl.device import Device
+from minidl.device.numba_settings import require_numba
 from minidl.errors import UserError
 from minidl.plan.formats import read_plan
 from minidl.plan.policy import Policy
@@ -17,6 +18,7 @@ from minidl.policies.saved import Saved
 
 def choose_device(options: Options) -> Device:
     """The device asked for; says which and why. Raises UserError."""
+    require_numba()  # plans are compiled code on every device
     name, why = options.device, "as asked for"
     if name == "auto":
         if options.data == "synthetic":

@@ -19,7 +19,7 @@ from minidl.writing import Own, require_place, write_whole
 
 
 def check_places(options: Options) -> None:
-    """Raises UserError, before any training, if one of the files could not be written; leaves what is there as it is."""
+    """Raises UserError, before any training, if a file could not be written; leaves what is there as it is."""
     places: dict[str, str] = {}
     for path, own in ((options.json, results.is_own), (options.save, safetensors.is_own),
                       (options.save_plan, is_plan), (options.save_trace, is_trace)):

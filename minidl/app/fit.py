@@ -11,10 +11,10 @@ from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 from minidl import placements, policies
+from minidl.app.machine import free_memory
 from minidl.device import Device
 from minidl.device.precision import DEFAULT
 from minidl.errors import OutOfMemory, UserError
-from minidl.app.machine import free_memory
 from minidl.memory.ledger import Demand
 from minidl.memory.switches import ALL_ON, Switches
 from minidl.meta import ALIGNMENT

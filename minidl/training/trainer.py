@@ -52,8 +52,8 @@ class Trainer:
     def step(self, batch: AnyBatch) -> float:
         """Train on one batch in one iteration; returns the loss, NaN on a device without values. Raises OutOfMemory."""
         runtime, done = current_runtime(), self.steps_done
-        self.sound = False
         self.optimizer.lr = self.schedule(done)
+        self.sound = False
         with runtime.iteration():
             self.optimizer.zero_grad()
             total = self._add_gradients(batch)

@@ -108,7 +108,8 @@ def test_a_longer_run_begins_like_a_shorter_one(tmp_path):
     flags = ["--schedule", "constant", "--run"]
     run(*flags, tmp_path / "long", "--save", tmp_path / "whole", "--steps", 10)
     run(*flags, tmp_path / "short", "--steps", 4)
-    assert train.main(["--trust", "--resume", str(tmp_path / "short"), "--steps", "10", "--save", str(tmp_path / "parts")]) == 0
+    assert train.main(["--trust", "--resume", str(tmp_path / "short"), "--steps", "10",
+                       "--save", str(tmp_path / "parts")]) == 0
     assert (tmp_path / "whole").read_bytes() == (tmp_path / "parts").read_bytes()
 
 
@@ -178,7 +179,8 @@ def test_a_simulator_keeps_a_run_folder_without_checkpoints(tmp_path):
 
 def test_resume_takes_the_arguments_of_the_run_and_the_new_ones_count_more(whole):
     folder, _ = whole
-    first, again = parse([*TRAINING, "--run", str(folder)]), parse(["--trust", "--resume", str(folder), "--policy", "none"])
+    first = parse([*TRAINING, "--run", str(folder)])
+    again = parse(["--trust", "--resume", str(folder), "--policy", "none"])
     assert (again.model, again.steps, again.run) == (first.model, first.steps, str(folder))
     assert (first.policy, again.policy) == ("recompute", "none")
     assert parse(["--resume", "auto", "--run", str(folder / "other"), "--model", "mlp"]).model == "mlp"  # a new run
