@@ -8,6 +8,7 @@ Their answers were tried, and so were their neighbours that do not fit. Knows no
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any, NamedTuple
 
 from minidl import placements, policies
@@ -22,6 +23,7 @@ from minidl.runtime import Runtime
 from minidl.units import format_bytes
 
 ITERATIONS = 2  # of steps: the first has no gradients yet; from the second on all are alike
+MOST_ITERATIONS, ALIKE = 200, 3  # where blocks stay where they are put: until so many in a row leave the same holes
 UNLIMITED = 1 << 50  # bytes; more than any step needs, and nothing on a twin
 FIRST_BUDGET_STEP = 1 << 20  # bytes; where a search for the smallest budget begins
 CPU_BUDGET_SHARE, CPU_HOST_SHARE = 0.6, 0.3  # of the machine's free memory, of which both are taken
@@ -94,21 +96,35 @@ class Setup:
                      seed=self.seed, switches=self.switches) as twin:
             return twin.dry_run(self.program(batch).all)
 
-    def trial(self, batch: int, budget_bytes: int) -> Trial:
-        """Run a few iterations on a twin."""
+    @property
+    def drifts(self) -> bool:
+        """Whether later iterations may find other holes in memory than the first: blocks stay where they are put."""
+        return not placements.create(self.placement).compacts
+
+    def trial(self, batch: int, budget_bytes: int, *, thorough: bool = True) -> Trial:
+        """Run a few iterations on a twin; thorough: where memory drifts, until it does so no more.
+
+        Then a simulated device's plans are tried, too; those of others follow from times that are not known before.
+        """
         self.note(batch, budget_bytes)
-        twin = Runtime(self.device.dry_twin(), memory_budget=budget_bytes, host_memory=self.for_tensors(batch),
-                       policy=self.policy, placement=self.placement, precision=self.precision, seed=self.seed,
-                       switches=self.switches)
+        thorough &= self.drifts
+        simulated = self.device.simulated_twin() if thorough else None
+        twin = Runtime(simulated or self.device.dry_twin(), memory_budget=budget_bytes,
+                       host_memory=self.for_tensors(batch), policy=self.policy, placement=self.placement,
+                       precision=self.precision, seed=self.seed, switches=self.switches)
         shortage = None
         try:
             with twin:
+                if simulated is None:
+                    twin.executor.guide = None
                 steps = self.program(batch)
                 for _ in range(ITERATIONS):
                     steps.step()
                 if steps.test is not None:
                     steps.test()
                     steps.step()
+                if thorough:
+                    _run_until_alike(twin, steps)
         except OutOfMemory as error:
             shortage = Shortage(error.op, error.host_full)
         stats = twin.stats()
@@ -141,6 +157,18 @@ class Setup:
         return roomy.recomputed_bytes < recomputed_bytes
 
 
+def _run_until_alike(twin: Runtime, steps: Steps) -> None:
+    """Run steps until they leave memory as they found it, under the same plan. Raises OutOfMemory."""
+    alike, before = 0, None
+    for _ in range(MOST_ITERATIONS):
+        steps.all()
+        left = [(block.offset, block.size) for block in twin.memory.arena.blocks()], id(twin.plan)
+        alike = alike + 1 if left == before else 0
+        if alike == ALIKE:
+            return
+        before = left
+
+
 @dataclass(frozen=True, slots=True)
 class LargestBatch:
     """The largest batch that fits (0: none does), and what forbids the next: for people, with its numbers."""
@@ -150,12 +178,12 @@ class LargestBatch:
 
 
 def smallest_budget(setup: Setup, batch: int) -> int:
-    """Bytes with which a step runs; with one unit of alignment less it does not."""
-    def fits(budget_bytes: int) -> bool:
-        return setup.trial(batch, budget_bytes).shortage is None
+    """Bytes with which a step runs; with one unit of alignment less it does not, or, where memory drifts, might not."""
+    def fits(budget_bytes: int, *, thorough: bool = False) -> bool:
+        return setup.trial(batch, budget_bytes, thorough=thorough).shortage is None
 
     enough = setup.needed_bytes(setup.demand(batch))
-    if fits(enough):
+    if fits(enough, thorough=True):
         return enough
     # Fragmentation, or a full host: what is needed at once was not enough.
     too_little, step = enough, FIRST_BUDGET_STEP
@@ -166,6 +194,9 @@ def smallest_budget(setup: Setup, batch: int) -> int:
     while enough - too_little > ALIGNMENT:
         middle = (too_little + enough) // (2 * ALIGNMENT) * ALIGNMENT
         too_little, enough = (too_little, middle) if fits(middle) else (middle, enough)
+    step = FIRST_BUDGET_STEP
+    while setup.drifts and not fits(enough, thorough=True):
+        enough, step = enough + step, 2 * step
     return enough
 
 
@@ -178,10 +209,10 @@ def largest_batch(setup: Setup, budget_bytes: int, *, most: int = 1 << 30, full_
     limits: dict[int, str] = {most + 1: f"there is no more than {most}"}
     full_host = full_host or policies.create(setup.policy).plans
 
-    def fits(batch: int) -> bool:
+    def fits(batch: int, *, thorough: bool = False) -> bool:
         if batch > most:
             return False
-        trial = setup.trial(batch, budget_bytes)
+        trial = setup.trial(batch, budget_bytes, thorough=thorough)
         if trial.shortage is not None:
             limits[batch] = _limit(setup, batch, budget_bytes, trial.shortage)
         elif not full_host and setup.short_of_host(batch, budget_bytes, trial.recomputed_bytes):
@@ -189,6 +220,8 @@ def largest_batch(setup: Setup, budget_bytes: int, *, most: int = 1 << 30, full_
         return batch not in limits
 
     batch = _largest(fits, guess=_promising(setup, budget_bytes, most, full_host), most=most)
+    if batch and setup.drifts:
+        batch = _largest(partial(fits, thorough=True), guess=batch, most=batch)
     return LargestBatch(batch, limits[batch + 1])
 
 

@@ -50,6 +50,10 @@ class Length:
         return self.ends_epoch(step) or step == self.steps
 
 
+class NothingToLearnFrom(UserError):
+    """The loss is no number any more: the parameters are worth nothing."""
+
+
 @dataclass(slots=True)
 class Noted:
     """What is known of a step when it has ended; the score comes last."""
@@ -108,6 +112,8 @@ class Session:
         unless the parameters are those of half a step or worth nothing."""
         try:
             yield
+        except NothingToLearnFrom:
+            raise
         except UserError:
             if trainer.sound and trainer.steps_done > max(self._saved, 0) and self._folder is not None and self._keeps:
                 self.save(trainer)
@@ -198,7 +204,7 @@ def fixed_arguments(options: Options, batch: int, steps: int) -> Fixed:
 
 
 def require_a_number(loss: float, trainer: Trainer) -> None:
-    """Stop when there is nothing left to learn from. Raises UserError."""
+    """Stop when there is nothing left to learn from. Raises NothingToLearnFrom."""
     if current_runtime().device.has_values and not isfinite(loss):
-        raise UserError(f"the loss is {loss} at step {trainer.steps_done}: a lower --lr or --clip-grad may help; "
-                        "--detect-anomaly names the first operation that makes NaN")
+        raise NothingToLearnFrom(f"the loss is {loss} at step {trainer.steps_done}: a lower --lr or --clip-grad may "
+                                 "help; --detect-anomaly names the first operation that makes NaN")
