@@ -92,8 +92,8 @@ def ended(child):
 
 def told(err):
     """The lines on stderr, without the bar."""
-    text = err.read_text(errors="replace")
-    return [line for part in text.split("\n") for line in [part.rpartition("\r")[2]] if line.strip() and "|" not in line]
+    lines = [line.rpartition("\r")[2] for line in err.read_text(errors="replace").split("\n")]
+    return [line for line in lines if line.strip() and "|" not in line]
 
 
 def hidden(folder):
