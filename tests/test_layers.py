@@ -24,7 +24,8 @@ ROOT = Path(__file__).resolve().parent.parent
 # Right may import left, never the other way; what shares a line may import each other. A module belongs to the longest
 # name here that it starts with; ``minidl`` itself is what a user imports: all up to the runtime.
 LAYERS: list[tuple[str, ...]] = [
-    ("minidl.meta", "minidl.errors", "minidl.units", "minidl.registry"),
+    ("minidl.meta", "minidl.errors", "minidl.units", "minidl.registry", "minidl.console", "minidl.command",
+     "minidl.writing"),
     ("minidl.plan",),
     ("minidl.planning",),
     ("minidl.policies", "minidl.placements"),

@@ -60,14 +60,14 @@ def parse(arguments: Sequence[str] | None) -> Options:
         known, unknown = parser.parse_known_args(words)
         known.run = str(folder)
         if given.model is None:
-            require_trust(folder, known.model or MODEL, trusted=given.trust)
+            require_trust(folder, known.model or "", trusted=given.trust)
     if unknown:
         flags = [flag for action in parser._actions for flag in action.option_strings]
         near = get_close_matches(unknown[0].split("=")[0], flags, n=3)
         hint = f"; did you mean {' or '.join(near)}?" if near else "; see --help"
         raise UserError(f"unknown argument {unknown[0]}{hint}")
     values = vars(known)
-    values["model"] = known.model or MODEL
+    values["model"] = MODEL if known.model is None else known.model
     values["policy"] = "passive" if known.plan else known.policy or POLICY  # beneath a plan it decides what fits
     values.setdefault("batch", DIGITS_BATCH if known.data == "digits" else SYNTHETIC_BATCH)
     if resolved is not None and resolved.device == known.device:

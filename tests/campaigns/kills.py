@@ -160,8 +160,9 @@ def disk(place, first, stride):
         found = [] if code in (0, 2) else [f"exit code {code}"]
         if len(lines) != (code == 2) or any("No space left" not in line for line in lines):
             found.append(f"stderr {lines}")
-        if (place.folder / "saved").exists() != (code == 0):
-            found.append("the parameters are there, or not")
+        saved = (place.folder / "saved").read_bytes() if (place.folder / "saved").exists() else None
+        if saved != (place.folder / "reference").read_bytes() and (saved is not None or code == 0):
+            found.append("the parameters are not there, or not whole")
         (place.folder / "saved").unlink(missing_ok=True)
         found += [f"{left} was left behind" for left in hidden(place.folder)]
         wrong += [f"full at {at}: {problem}" for problem in found + place.wrong_after()]
