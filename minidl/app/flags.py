@@ -33,6 +33,7 @@ from minidl.device.contract import ATTENTION
 from minidl.device.precision import DEFAULT, PRECISIONS
 from minidl.errors import UserError
 from minidl.optim import SHAPES
+from minidl.reading import is_there
 from minidl.report.result import KEYS
 
 TRUST = "--trust"
@@ -114,7 +115,7 @@ def _resumed_folder(run: str | None, resume: str | None) -> Path | None:
         return None
     if resume != AUTO:
         return folder_of(resume)[0]
-    return Path(run or "") if (Path(run or "") / ARGUMENTS).exists() else None
+    return Path(run or "") if is_there(Path(run or "") / ARGUMENTS) else None
 
 
 def _parser() -> argparse.ArgumentParser:

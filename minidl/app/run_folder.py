@@ -27,10 +27,13 @@ from minidl.app.run_lock import RunLock
 from minidl.checkpoint import Checkpoint, CorruptFile, Store, read_checkpoint
 from minidl.checkpoint.durable import replace_file
 from minidl.errors import UserError
+from minidl.numbers import is_whole
+from minidl.reading import NotJson, is_file, is_folder, is_there, parse_json, read_bytes, read_json
 
 COLUMNS = ("step", "epoch", "loss", "lr", "seconds", "items_per_second", "peak_bytes", "swapped_out_bytes",
            "swapped_in_bytes", "recomputed_bytes", "data_seconds", "top1", "top5", "dice", "masked_lm_loss",
            "masked_lm_accuracy", "next_sentence_accuracy")
+MOST_METRICS_BYTES = 1 << 32
 ARGUMENTS, METRICS, CHECKPOINTS = "arguments.json", "metrics.jsonl", "checkpoints"
 AUTO = "auto"
 
@@ -115,12 +118,12 @@ class RunFolder:
         """The rows written so far. The last line may be half of one, if the program was killed while it wrote it."""
         path = self.path / METRICS
         rows = []
-        for line in path.read_text(encoding="utf-8", errors="replace").splitlines() if path.exists() else ():
+        for line in read_bytes(path, most=MOST_METRICS_BYTES).splitlines() if is_there(path) else ():
             try:
-                row = json.loads(line)
-            except (ValueError, RecursionError):
+                row = parse_json(line)
+            except NotJson:
                 continue
-            if type(row) is dict and type(row.get("step")) is int:
+            if type(row) is dict and is_whole(row.get("step")):
                 rows.append({name: row.get(name) for name in COLUMNS})
         return rows
 
@@ -144,9 +147,9 @@ def folder_of(resume: str) -> tuple[Path, Path | None]:
     Raises UserError if it is neither.
     """
     path = Path(resume)
-    if (path / ARGUMENTS).is_file():
+    if is_file(path / ARGUMENTS):
         return path, None
-    if path.parent.name == CHECKPOINTS and path.is_dir():
+    if path.parent.name == CHECKPOINTS and is_folder(path):
         return path.parent.parent, path
     raise UserError(f"--resume {resume}: there is no run folder, and no checkpoint of one")
 
@@ -154,18 +157,15 @@ def folder_of(resume: str) -> tuple[Path, Path | None]:
 def read_arguments(folder: Path) -> tuple[list[str], Resolved | None]:
     """The command line with which a run was made, and what was resolved then (None: not noted). Raises UserError."""
     try:
-        noted = json.loads((folder / ARGUMENTS).read_text(encoding="utf-8"))
+        noted = read_json(folder / ARGUMENTS)
         arguments, resolved = noted["arguments"], noted.get("resolved")
         if type(arguments) is not list or not all(type(word) is str for word in arguments):
             raise ValueError
         if resolved is not None:
             resolved = Resolved(**resolved)
-            if type(resolved.device) is not str or not all(
-                    type(n) is int and 0 <= n < 1 << 63 for n in astuple(resolved)[1:]):
+            if type(resolved.device) is not str or not all(map(is_whole, astuple(resolved)[1:])):
                 raise ValueError
-    except OSError as error:
-        raise UserError(f"cannot read {folder / ARGUMENTS}: {error.strerror or error}") from None
-    except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
+    except (ValueError, KeyError, TypeError, AttributeError):
         raise UserError(f"{folder / ARGUMENTS}: expected an object with a list of strings, arguments, and the numbers "
                         "that were resolved") from None
     return arguments, resolved

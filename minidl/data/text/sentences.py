@@ -17,6 +17,7 @@ from minidl.data.text.token_file import UNKNOWN, Tokens, fingerprint, is_made_of
 from minidl.data.text.token_file import is_own as token_file_is_own
 from minidl.data.text.vocabulary import SPECIAL, Vocabulary, read_vocabulary, train_vocabulary
 from minidl.errors import UserError
+from minidl.reading import is_there
 from minidl.writing import begins_with, require_place, write_whole
 
 LEAST_LENGTH = EXTRA + 2
@@ -138,7 +139,7 @@ def _kept(paths: Sequence[Path], vocab: Path | None, vocab_size: int,
     if vocab is not None:
         vocabulary = read_vocabulary(vocab)
         return vocabulary, fingerprint(paths, vocabulary, trained_for=None)
-    if token_file.exists() and _beside(token_file).exists():
+    if is_there(token_file) and is_there(_beside(token_file)):
         vocabulary = read_vocabulary(_beside(token_file))
         made_of = fingerprint(paths, vocabulary, trained_for=vocab_size)
         if is_made_of(token_file, made_of):
