@@ -25,7 +25,7 @@ import numpy as np
 from minidl.errors import UserError
 from minidl.meta import Shape
 from minidl.numbers import shown
-from minidl.reading import NotJson, open_file, parse_json
+from minidl.reading import NotJson, open_file, parse_json, reading
 from minidl.writing import write_whole
 
 CODES: dict[str, str] = {"float64": "F64", "float32": "F32", "float16": "F16", "bfloat16": "BF16", "int64": "I64",
@@ -111,11 +111,19 @@ def write_arrays(path: str | Path, arrays: Mapping[str, np.ndarray], *, force: b
 
 def read_arrays(path: str | Path) -> dict[str, np.ndarray]:
     """The arrays of a file by name. Raises Unreadable, and CorruptFile."""
-    with open_file(path) as file:
+    with reading(path), open_file(path) as file:
         entries = read_table(file, path, os.fstat(file.fileno()).st_size)
         # They lie one after the other, and the first of them is next.
-        return {name: np.fromfile(file, entry.dtype, prod(entry.shape)).reshape(entry.shape)
-                for name, entry in entries.items()}
+        return {name: read_array(file, path, name, entry) for name, entry in entries.items()}
+
+
+def read_array(file: BinaryIO, path: object, name: str, entry: Entry) -> np.ndarray:
+    """The array that is next in an open file. Raises CorruptFile if the file has become shorter since its table was
+    read, and OSError."""
+    found = np.fromfile(file, entry.dtype, prod(entry.shape))
+    if found.nbytes != entry.nbytes:
+        raise CorruptFile(path, entry.offset, f"{shown(name)} ends early")
+    return found.reshape(entry.shape)
 
 
 def read_table(file: BinaryIO, path: object, file_bytes: int) -> dict[str, Entry]:

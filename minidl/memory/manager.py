@@ -55,6 +55,11 @@ class Memory(Protocol):
         """Follows a plan; None where none is made."""
         ...
 
+    @property
+    def update_bytes(self) -> int:
+        """What an update of several tensors may have on the device at once."""
+        ...
+
     def prefetch(self) -> None:
         """Start the swap-ins that are due, as far as there is room."""
         ...
@@ -113,6 +118,9 @@ class Memory(Protocol):
         ...
 
 
+UPDATE_SHARE = 8  # an update of several tensors takes at most this part of the device: other calls need more
+
+
 class Manager:
     """Memory of one device under one policy. Its methods are those of its actors, bound here."""
 
@@ -128,6 +136,7 @@ class Manager:
         self.boundary = boundary = Boundary(state, freeing, residency, replaying)
         self.tracker, self.guide = tracker, state.guide
         self.allocator, self.arena = state.allocator, state.arena
+        self.update_bytes = self.arena.capacity // UPDATE_SHARE
         # Before a call, the call itself, and after it.
         self.prefetches, self.prefetch = residency.prefetches, residency.prefetch
         self.make_resident = replaying.make_resident

@@ -144,12 +144,14 @@ class Placing:
             try:
                 return self.room.allocate(output.nbytes, output.me, with_bytes(*inputs, *outputs), signature.op.name,
                                           high=signature.op.long_lived)
-            except OutOfMemory:
+            except OutOfMemory as error:
                 for _, base in self._candidates(signature, inputs, outputs, output):
                     if self.evicting.back_up(base):
                         return self._donate(output, base)
                 if not self._make_way(signature, inputs, outputs, output):
-                    raise
+                    # What else might be written over has no room on the host.
+                    stuck = any(self._candidates(signature, inputs, outputs, each) for each in outputs)
+                    raise self.room.with_full_host(error) if stuck else error from None
 
     def _make_way(self, signature: Signature, inputs: Sequence[Storage], outputs: Sequence[Storage],
                   output: Storage) -> bool:

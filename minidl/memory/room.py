@@ -194,12 +194,19 @@ class Room:
                      f"takes {format_bytes(wasted)} more than it asked for, and nothing may be moved")
         elif not moves:
             text += f"; policy {state.policy.name!r} evicts nothing"
-        elif host_full:
-            text += f"; host memory is full ({format_bytes(host.used_bytes)} of {format_bytes(host.capacity)})"
-        elif resident and not alone:
+        elif resident and not alone and not host_full:
             text += f"; policy {state.policy.name!r} let none of them go"
-        return OutOfMemory(text, op=op_name, need_bytes=need + in_use, budget_bytes=arena.capacity,
-                           host_full=host_full)
+        error = OutOfMemory(text, op=op_name, need_bytes=need + in_use, budget_bytes=arena.capacity)
+        return self.with_full_host(error) if host_full else error
+
+    def with_full_host(self, error: OutOfMemory) -> OutOfMemory:
+        """The same refusal, where more host memory might have helped."""
+        if error.host_full:
+            return error
+        host = self.state.allocator.host
+        text = f"{error}; host memory is full ({format_bytes(host.used_bytes)} of {format_bytes(host.capacity)})"
+        return OutOfMemory(text, op=error.op, need_bytes=error.need_bytes, budget_bytes=error.budget_bytes,
+                            host_full=True)
 
 
 def in_flight(block: Block) -> bool:

@@ -18,7 +18,7 @@ from minidl import meta as metas
 from minidl.errors import ShapeError
 from minidl.kernels.cpu import KERNELS as CPU
 from minidl.kernels.cuda import KERNELS, launch, shape, sums
-from minidl.meta import meta
+from minidl.meta import float32, meta
 from minidl.testing.kernel_cases import CASES, OPS, RANDOM, Case, shared_bytes
 
 PRODUCTS = {"conv2d", "conv2d_relu", "conv2d_dgrad", "conv2d_wgrad", "matmul", "linear", "linear_dgrad", "linear_wgrad",
@@ -220,6 +220,14 @@ def test_more_dimensions_than_a_kernel_walks_over_take_more_launches_or_a_copy()
                                ("softmax", {}, np.exp(x) / np.exp(x).sum(-1, keepdims=True))):
         result = call(name, [x], attrs, layout=reversed_in_wider)[0]
         np.testing.assert_allclose(result.reshape(right.shape), right, rtol=1e-5)
+
+
+def test_sums_of_integers_are_int64_and_those_of_halves_may_be_float32():
+    found = call("sum_to", [np.array([[200, 255, 7], [1, 2, 3]], np.uint8)], {"shape": (2, 1)})[0]
+    assert found.dtype == np.int64 and found.reshape(2).tolist() == [462, 6]
+    halves = np.full((3, 70), 1024.0, np.float16)  # of which 70 are more than float16 holds
+    found = call("sum_to", [halves], {"shape": (3, 1), "dtype": float32})[0]
+    assert found.dtype == np.float32 and found.reshape(3).tolist() == [71680.0] * 3
 
 
 def test_masks_of_dropout_do_not_depend_on_the_layout():

@@ -23,7 +23,7 @@ import numpy as np
 from minidl.data.source import BadFile, as_bad_file
 from minidl.data.text.corpus import Document
 from minidl.data.text.vocabulary import Vocabulary
-from minidl.reading import Unreadable, open_file, reason
+from minidl.reading import open_file, reading
 from minidl.writing import begins_with, open_whole
 
 MAGIC = b"minidl tokens 1\n"
@@ -54,11 +54,8 @@ def fingerprint(paths: Sequence[Path], vocabulary: Vocabulary, *, trained_for: i
     """
     whole = hashlib.sha256(f"{trained_for} {vocabulary.text()}".encode())
     for path in paths:
-        try:
-            with open_file(path) as file:
-                whole.update(hashlib.file_digest(file, "sha256").digest())
-        except OSError as error:
-            raise Unreadable(path, reason(error)) from None
+        with reading(path), open_file(path) as file:
+            whole.update(hashlib.file_digest(file, "sha256").digest())
     return whole.digest()
 
 
