@@ -142,6 +142,11 @@ class Guide:
         """Where the plan that is followed wants bytes to go; empty if it does not say, or none is followed."""
         return self.active.plan.offsets if self.active is not None else NOWHERE
 
+    @property
+    def plans_ahead(self) -> bool:
+        """Whether the plan that is followed wants anything done."""
+        return self.active is not None and bool(self.active.actions)
+
     def upcoming(self) -> dict[TensorId, Action]:
         """What is to be evicted after the next call, if it is the one that is expected."""
         actions = self.active.actions.get(len(self._steps)) if self.active is not None else None
@@ -157,7 +162,7 @@ class Guide:
     def observes(self) -> bool:
         """Whether the policy will be told how this iteration went."""
         entry = self.active
-        return self.measuring or entry is not None and (bool(entry.actions) or entry.proposal.notes is not None)
+        return self.measuring or self.plans_ahead or (entry is not None and entry.proposal.notes is not None)
 
     def strike(self) -> bool:
         """An allocation has failed. If a plan was followed that is its end: the iteration goes on without, and it is

@@ -152,7 +152,7 @@ class Room:
         state = self.state
         device = state.device
         # A plan counts on what is here, and may be about to evict what a replay would start from.
-        planned = state.guide is not None and state.guide.active is not None
+        planned = state.guide is not None and state.guide.plans_ahead
 
         def seconds_to_evict(block: Block) -> float | None:
             storage = storage_of(block)
