@@ -20,6 +20,7 @@ from itertools import chain
 
 import numpy as np
 
+from minidl.errors import UserError
 from minidl.plan.costs import Costs, Limits
 from minidl.plan.plan import NO_PLAN, Eviction, Kept, Proposal
 from minidl.plan.policy import Observation, OnDemand, Pressure, Residency
@@ -38,6 +39,7 @@ from minidl.policies.dtr import Weighing
 FIRST_WORK = 3e6      # calls simulated for the first plan, which is wanted at once
 # Shares of the budget that plans are made for: the less of it, the more surely all finds an address, and the slower.
 SHARES = (0.985, 0.99, 0.98, 1.0, 0.97)
+LEAST_SHARE = 0.5     # of one that is recalled
 ROUNDS = 16           # searches, at most one an iteration,
 FRUITLESS = 5         # and no more when so many in a row have found nothing better
 WARM = 0.3            # of the usual temperature: where a search around a known plan begins
@@ -112,10 +114,13 @@ class Auto(OnDemand):
         return Kept(best.plan, {"round": progress.round, "share": best.share})
 
     def recall(self, kept: Kept) -> Proposal:
-        """The kept plan, from which the search goes on."""
+        """The kept plan, from which the search goes on. Raises UserError for numbers that no plan has."""
         numbers = kept.numbers
         if "round" not in numbers:  # all fits
             return Proposal(kept.plan)
-        found = Tried(Found(kept.plan, numbers["share"]))
+        share = numbers.get("share", 1.0)
+        if not LEAST_SHARE <= share <= 1.0:
+            raise UserError(f"a plan for {share:g} of the budget, which must be from {LEAST_SHARE:g} to 1")
+        found = Tried(Found(kept.plan, share))
         tried = (Tried(ON_DEMAND), found) if kept.plan.evictions else (found,)
         return Proposal(kept.plan, Progress(int(numbers["round"]), tried))
