@@ -59,7 +59,7 @@ class Blocks:
             self.begin[self.first[p]].add(p)
             self.end[self.last[p] + 1].add(p)
         self.known: dict[int, tuple[Group, list[Group]]] = {}
-        while self._join_lines() or self._join_stacks() or self._join_pinwheels():
+        while self._join_stacks() or self._join_pinwheels() or self._join_lines():
             pass
 
     def left(self) -> tuple[Strip, list[int]]:

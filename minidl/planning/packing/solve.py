@@ -25,8 +25,9 @@ A_GUESS = 50_000  # units of work to find the blocks, for each rectangle
 FIRST_SEARCH = 500_000  # sections
 MOST_SEARCHED = 2_000  # rectangles
 HALVINGS = 6
-GUESSES = (Guess(alike=True), Guess(), None, Guess(overlook=0.2, alike=True), Guess(single=True),
-           Guess(tolerance=1.0, overlook=0.2, alike=True), Guess(overlook=0.4, alike=True))  # None: as they are
+GUESSES = (Guess(alike=True), Guess(tolerance=2.5, alike=True), None, Guess(overlook=0.2, alike=True),
+           Guess(tolerance=0.5, alike=True), Guess(tolerance=2.5, overlook=0.1, alike=True), Guess(single=True),
+           Guess(overlook=0.4, alike=True))  # None: as they are
 
 
 def pack(strip: Strip, *, orders: int, searches: int) -> tuple[Array, int]:
