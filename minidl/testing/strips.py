@@ -13,14 +13,16 @@ KINDS = ("guillotine", "pinwheel", "mosaic", "network", "adversarial")
 
 
 def cut(seed: int, pieces: int, kind: str = "guillotine", *, fill: float = 1.0, shrink: bool = False,
-        steps: int = GRID, height: int = GRID, unit: int = 1024) -> Strip:
+        holes: float = 0.0, steps: int = GRID, height: int = GRID, unit: int = 1024) -> Strip:
     """A strip, and so many rectangles that fit into it, in random order.
 
     kind: how the whole is cut: ``guillotine`` by straight cuts from side to side of what is cut; ``pinwheel`` now and
-    then into four around a fifth, which no such cuts make; ``network`` with lifetimes that nest, first made last gone;
-    ``adversarial`` into long thin and short thick pieces.
+    then into four around a fifth, which no such cuts make; ``mosaic`` along an uneven grid, so that much begins and
+    ends together; ``network`` with lifetimes that nest, first made last gone; ``adversarial`` into long thin and short
+    thick pieces.
     fill: share of the strip that the whole takes. The rest lies above it, or, if shrink, is taken from each piece, each
     by a share of its own, so that no two heights add up to the same any more.
+    holes: share of the pieces that are left out.
     """
     rng = np.random.default_rng(seed)
     if kind == "network":
@@ -36,7 +38,7 @@ def cut(seed: int, pieces: int, kind: str = "guillotine", *, fill: float = 1.0, 
         size = np.maximum(1, (size * (1 - (1 - fill) * rng.uniform(0, 2, len(size)))).astype(np.int64))
     else:
         room = int(np.ceil(room / fill))
-    order = rng.permutation(len(size))
+    order = rng.permutation(len(size))[round(holes * len(size)):]
     return strip(first[order], last[order], size[order], room)
 
 

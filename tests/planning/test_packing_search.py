@@ -73,10 +73,10 @@ def test_what_lies_lowest_is_the_floor_of_the_search_longest_first():
 
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize(("fill", "shrink"), [(1.0, False), (0.99, False), (0.99, True), (0.97, True)])
-def test_a_strip_that_was_cut_into_sixty_pieces_is_packed_again(kind, fill, shrink):
+def test_a_strip_that_was_cut_into_pieces_is_packed_again(kind, fill, shrink):
     for seed in range(2):
-        that = cut(seed, 60, kind, fill=fill, shrink=shrink)
-        offset, over = pack(that, orders=10_000_000, searches=SECONDS)
+        that = cut(seed, 60 if kind != "mosaic" else 40, kind, fill=fill, shrink=shrink)
+        offset, over = pack(that, orders=1_000_000, searches=SECONDS)
         assert over == 0
         check(that, offset)
 
@@ -101,6 +101,15 @@ def test_four_hundred_and_fifty_pieces_are_packed(kind, fill):
     check(that, offset)
 
 
+def test_a_strip_of_which_pieces_are_missing_is_packed():
+    for seed in range(3):
+        that = cut(seed, 200, holes=0.1)
+        assert len(that.size) == 180
+        offset, over = pack(that, orders=1_000_000, searches=SECONDS)
+        assert over == 0
+        check(that, offset)
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", [kind for kind in KINDS if kind != "mosaic"])
 def test_strips_of_one_hundred_and_fifty_pieces_are_packed_again(kind):
@@ -114,7 +123,7 @@ def test_strips_of_one_hundred_and_fifty_pieces_are_packed_again(kind):
 
 def test_the_same_strip_has_the_same_packing_every_time():
     for kind in ("pinwheel", "mosaic"):
-        that = cut(5, 80, kind, fill=0.98, shrink=True)
+        that = cut(5, 40, kind, fill=0.98, shrink=True)
         (one, over), (other, _) = (pack(that, orders=3_000_000, searches=SECONDS) for _ in range(2))
         assert (one == other).all() and over == 0
 
