@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -18,19 +19,19 @@ import ml_dtypes  # noqa: F401 - NumPy knows bfloat16 by name from here on
 import numpy as np
 
 from minidl import device as devices
-from minidl import placements, policies
+from minidl import placements, policies, upload
 from minidl.calls import apply
-from minidl.device import dlpack
+from minidl.context import activate, current
 from minidl.device.precision import DEFAULT, precision_of
 from minidl.errors import UserError
-from minidl.executor import Executor, activate, current
+from minidl.executor import Executor
 from minidl.memory.guide import Followed, Guide
 from minidl.memory.ledger import Demand, Ledger
 from minidl.memory.manager import Manager
 from minidl.memory.storage import Storage
 from minidl.memory.switches import ALL_ON, Switches
 from minidl.memory.tracker import Tracker
-from minidl.meta import DTYPES, DType, Shape, aligned, float32, meta
+from minidl.meta import DType, Shape, aligned, float32, meta
 from minidl.ops.update import UPLOAD
 from minidl.placements import Placement
 from minidl.plan.plan import Plan
@@ -144,11 +145,14 @@ class Runtime:
         context = activate(self.executor)
         context.__enter__()
         self._contexts.append(context)
-        _runtimes.append(self)
+        _runtimes.set((*_runtimes.get(), self))
         return self
 
     def __exit__(self, *exc: object) -> None:
-        _runtimes.remove(self)
+        inside = list(_runtimes.get())
+        if self in inside:
+            del inside[-1 - inside[::-1].index(self)]
+            _runtimes.set(tuple(inside))
         self._contexts.pop().__exit__(None, None, None)
 
     @contextmanager
@@ -158,6 +162,7 @@ class Runtime:
         What was called since the last one (initialisation, a validation) becomes an iteration of its own, so that
         every step has the same calls: a gradient cannot flow from inside to what was computed before.
         """
+        self._require_current("iteration()")
         executor = current()
         if executor.tracker.sequence >= executor.tracker.iteration_start:
             executor.end_iteration()
@@ -176,20 +181,28 @@ class Runtime:
         finally:
             executor.explicit_iterations = False
 
+    def _require_current(self, method: str) -> None:
+        """Raise UserError where calls would go to another runtime."""
+        if current_runtime() is not self:
+            raise UserError(f"{method} of a runtime on {self.device.name} under `with` of another one on "
+                            f"{current_runtime().device.name}: enter the former first")
+
     def next_seed(self) -> int:
         """A fresh 63-bit seed, the n-th of this runtime; it follows from the runtime's seed and n alone."""
         count = self.counters["seeds"] = self.counters.get("seeds", 0) + 1
         return int(np.random.SeedSequence([self.seed, count]).generate_state(1, np.uint64)[0] >> 1)
 
     def tensor(self, data: Any, *, shape: Shape | None = None, dtype: DType | None = None) -> Tensor:
-        """A leaf with a copy of an array's values (one upload). ``data`` None with a shape: values do not matter.
+        """A leaf with a copy of an array's values (one upload), of its dtype unless ``dtype`` says another one.
 
-        Arrays of other libraries are taken by DLPack or ``__cuda_array_interface__``, from a GPU by way of the host.
+        ``data`` None with a shape: values do not matter. Arrays of other libraries are taken by DLPack or
+        ``__cuda_array_interface__``, from a GPU by way of the host. Raises UserError for a dtype that minidl does not
+        have and for values that the one asked for cannot hold, ShapeError for data that are not of the ``shape``.
         """
+        self._require_current("tensor()")
         if data is None:
             return apply(UPLOAD, shape=tuple(shape or ()), dtype=dtype or float32, data=None)
-        array = _host_array(data, self.device)
-        wanted = dtype or DTYPES.get(array.dtype.name) or float32
+        array, wanted = upload.checked(upload.host_array(data, self.device), shape, dtype)
         # The upload happens when the device gets there: by then the caller may have filled its array anew.
         values = array.astype(wanted.name, copy=True) if self.device.has_values else None
         return apply(UPLOAD, shape=array.shape, dtype=wanted, data=values)
@@ -198,15 +211,19 @@ class Runtime:
         """Run one step on shapes alone: what an unmanaged run of it needs, and its largest operation.
 
         Nothing is computed and nothing changes: gradients and counters are put back. The step must not keep tensors.
+        Gradients that only later steps begin with are not counted. Every value that is read is NaN: of a step that
+        branches on one this is what one path needs (``Demand.reads_values``).
         """
         live = self.memory.live()
-        resident = sum(aligned(s.nbytes) for s in live)
         kept = [(s, s.grad, s.access_count, s.first_access, s.last_access) for s in live]
         counters = dict(self.counters)
         tracker = Tracker()
-        ledger = Ledger(tracker, resident)
+        ledger = Ledger(tracker, sum(aligned(s.nbytes) for s in live))
+        for storage in live:
+            if storage.grad is not None:
+                storage.grad = Tensor(ledger.stand_in(storage.grad.storage))
         executor = Executor(self.device.dry_twin(), ledger, tracker, deterministic=self.executor.deterministic,
-                            fuses=self.executor.fuses)
+                            fuses=self.executor.fuses, stands_for=(self.memory,))
         executor.issued = self.executor.issued  # what was written in place before the dry run lies before its calls
         try:
             with activate(executor):
@@ -216,7 +233,7 @@ class Runtime:
             for storage, grad, count, first, last in kept:
                 storage.grad = grad
                 storage.access_count, storage.first_access, storage.last_access = count, first, last
-        return ledger.demand()
+        return ledger.demand(reads_values=executor.first_read < executor.issued)
 
     def stats(self) -> Stats:
         """All counters and gauges now."""
@@ -235,14 +252,15 @@ class Runtime:
         self.memory.check()
 
 
-_runtimes: list[Runtime] = []
+_runtimes: ContextVar[tuple[Runtime, ...]] = ContextVar("runtimes", default=())
 
 
 def current_runtime() -> Runtime:
     """The runtime whose ``with`` we are in. Raises UserError outside of every one."""
-    if not _runtimes:
-        raise UserError("no runtime is active: put the code under `with minidl.Runtime(...):`")
-    return _runtimes[-1]
+    inside = _runtimes.get()
+    if not inside:
+        raise UserError("no runtime is active in this thread: put the code under `with minidl.Runtime(...):`")
+    return inside[-1]
 
 
 def parameter(shape: Shape, *, dtype: DType = float32, requires_grad: bool = True) -> Tensor:
@@ -250,25 +268,6 @@ def parameter(shape: Shape, *, dtype: DType = float32, requires_grad: bool = Tru
     storage: Storage = current().leaf(meta(tuple(shape), dtype), persistent=True)
     storage.requires_grad = requires_grad
     return Tensor(storage)
-
-
-def _host_array(data: Any, device: devices.Device) -> np.ndarray:
-    """An array's values on the host: a copy only if they are elsewhere, or of a dtype that NumPy cannot take."""
-    exports = hasattr(data, "__dlpack_device__")
-    if exports and data.__dlpack_device__()[0] != dlpack.HOST:
-        try:
-            return np.from_dlpack(data, device="cpu")
-        except (BufferError, RuntimeError, TypeError):  # its library does not copy this to the host
-            return device.fetch(data)
-    if not exports and hasattr(data, "__cuda_array_interface__"):
-        return device.fetch(data)
-    try:
-        return np.asarray(data)
-    except TypeError:
-        values = dlpack.to_host(data) if exports else None
-        if values is None:
-            raise
-        return values
 
 
 def _bytes(value: int | str | None, default: int, what: str, *, least: int = 1) -> int:

@@ -6,9 +6,10 @@ by ``minidl.ops`` and ``minidl.autograd`` when these are imported.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
-from minidl.executor import current
+from minidl.context import current
+from minidl.errors import UserError
 from minidl.meta import DType, Meta, Shape
 
 if TYPE_CHECKING:
@@ -45,14 +46,26 @@ class Listing1:
 
     @property
     def inputs(self) -> tuple[int, ...]:
-        """The tensor ids of what it was computed from, in the operation's order; () for a leaf."""
+        """The tensor ids of what it was computed from, in the operation's order; () for a leaf or an older value."""
         return tuple([storage.base.tensor_id for storage in self.storage.inputs])
 
     @property
     def operation_name(self) -> str:
-        """The operation that made it; empty for a leaf."""
-        call = self.storage.call
-        return call.op.name if call is not None else ""
+        """The operation that made it; empty for a leaf or an older value."""
+        return self.storage.operation_name
+
+
+class _Gone:
+    """In the place of a dead handle's storage: whatever is asked of it is an error that says why."""
+
+    __slots__ = ()
+
+    def __getattr__(self, name: str) -> NoReturn:
+        raise UserError("this tensor is gone: it was released, or given away to an operation that may write over it "
+                        "(give); keep x.alias() if it is needed afterwards")
+
+
+GONE: Any = _Gone()
 
 
 class Tensor(Listing1):
@@ -70,7 +83,7 @@ class Tensor(Listing1):
             storage = self.storage
         except AttributeError:  # its construction failed
             return
-        if storage is not None:  # else it was given away
+        if storage is not GONE:
             storage.release()
 
     if TYPE_CHECKING:  # attached by minidl.ops and minidl.autograd, which say more
@@ -84,6 +97,7 @@ class Tensor(Listing1):
         def __truediv__(self, other: Tensor | float) -> Tensor: ...
         def __matmul__(self, other: Tensor) -> Tensor: ...
         def __neg__(self) -> Tensor: ...
+        def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray: ...
 
         def sum(self, axes: int | Shape | None = None, *, keepdims: bool = False) -> Tensor:
             """Sum over ``axes``, all by default."""
@@ -139,13 +153,12 @@ class Tensor(Listing1):
         def fill_(self, value: float) -> None:
             """Overwrite every element with one value."""
 
-        def backward(self, gradient: Tensor | None = None) -> None:
+        def backward(self, gradient: Tensor | None = None, *, retain_graph: bool = False) -> None:
             """Add the gradient of this tensor to the ``grad`` of every leaf that requires it."""
 
     def release(self) -> None:
         """Give up this handle now; it must not be used again."""
-        storage = self.storage
-        self.storage = None  # type: ignore[assignment] # a dead handle's use shows as an AttributeError
+        storage, self.storage = self.storage, GONE
         storage.release()
 
     def alias(self) -> Tensor:
@@ -185,14 +198,20 @@ class Tensor(Listing1):
 
     @property
     def requires_grad(self) -> bool:
-        """Whether ``backward`` leads here. It can be set on leaves only; ValueError elsewhere."""
+        """Whether ``backward`` leads here. It can be set on leaves only; ValueError elsewhere.
+
+        A value that is kept beyond its iteration counts as a leaf: what is set makes it one of the new iteration.
+        """
         return self.storage.requires_grad
 
     @requires_grad.setter
     def requires_grad(self, value: bool) -> None:
-        if self.storage.call is not None and self.storage.call.op.vjp is not None:
+        storage = self.storage
+        if storage.operation_name and storage.call is not None and storage.call.op.vjp is not None:
             raise ValueError("requires_grad can be set on leaves only; use detach() first")
-        self.storage.requires_grad = value
+        if storage.severed is not None:
+            current().make_leaf(storage)
+        storage.requires_grad = value
 
     @property
     def grad(self) -> Tensor | None:
@@ -248,6 +267,8 @@ class Tensor(Listing1):
         return self.shape[0]
 
     def __repr__(self) -> str:
+        if self.storage is GONE:
+            return "Tensor(gone)"
         made_by = f", {self.operation_name}" if self.operation_name else ""
         return f"Tensor({self.meta}, id {self.tensor_id}, {self.status.name}{made_by})"
 

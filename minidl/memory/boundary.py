@@ -17,7 +17,7 @@ from minidl.memory.replay import Replay
 from minidl.memory.residency import Residency
 from minidl.memory.room import in_flight
 from minidl.memory.state import State
-from minidl.memory.storage import IN, OUT, RECOMPUTE, Storage
+from minidl.memory.storage import IN, OUT, RECOMPUTE, Storage, TensorId
 from minidl.memory.tracker import GRADIENT_ID, SURVIVOR_STEP
 
 
@@ -33,7 +33,8 @@ class Boundary:
     def end_iteration(self, *, failed: bool = False) -> None:
         """Make survivors real and cut their lineage, so that nothing pins what this iteration read.
 
-        After a failure nothing is computed any more: what was dropped keeps its lineage until someone asks for it.
+        After a failure nothing is computed any more: what was dropped keeps its lineage until someone asks for it, and
+        is a leaf to the program all the same.
         Raises Unrecoverable, OutOfMemory.
         """
         state = self.state
@@ -41,23 +42,26 @@ class Boundary:
         # What has bytes becomes a leaf first: to make room for the others it may be swapped, but no longer dropped.
         for storage in state.live():
             _cut(storage)
+        if failed:  # whether a tensor has bytes or must be computed again is no difference to the program
+            for storage in dropped:
+                for call in missing_calls(storage) or ():
+                    call.forget()
+                storage.sever()
         for storage in [] if failed else dropped:
+            if not storage.refs:
+                continue  # one that was cut was the last to ask for it; others may still be computed by way of it
             if storage.status is RECOMPUTE:
                 if missing_calls(storage) is None:
                     raise Unrecoverable(f"tensor {storage.tensor_id} was dropped and cannot be computed again")
                 self.replay.replay(storage)
             _cut(storage)
         live = dict.fromkeys([*state.live(), *dropped])
-        owners = {s.grad.storage.base: s for s in live if s.persistent and s.grad is not None}
         for storage in live:
             storage.access_count = 0
             storage.residency = 1
             if not failed:
                 storage.missing_readers = None  # nothing is missing now
-            if storage in owners:
-                storage.tensor_id = GRADIENT_ID - owners[storage].tensor_id
-            elif storage.tensor_id >= 0:
-                storage.tensor_id += SURVIVOR_STEP
+        _renumber(live)
         self.freeing.bury()
         state.impure = False
         if not failed:
@@ -81,10 +85,37 @@ class Boundary:
 
 
 def _cut(storage: Storage) -> None:
-    """Make a storage with bytes a leaf."""
-    if storage.call is not None:
+    """Make a storage with bytes a leaf. One that only its own call had asked for is freed instead, and keeps its
+    lineage: something dropped may have to be computed by way of it."""
+    storage.sever()
+    if storage.status is not RECOMPUTE:
         storage.call = None
-        storage.requires_grad = False  # its graph is gone: a later backward() must not end here in silence
+
+
+def _renumber(survivors: Collection[Storage]) -> None:
+    """Give what has outlived its iteration an id that no tensor of a later one has by its position.
+
+    It is the same in every iteration: a parameter's gradient has one that follows from the parameter's; what was held
+    before keeps its own, so that a program with masks or caches makes the same calls again; what is new takes the
+    lowest that is free, so that one with a state that it replaces in each iteration soon does.
+    """
+    owners = {s.grad.storage.base: s for s in survivors if s.persistent and s.grad is not None}
+    new = []
+    for storage in survivors:
+        if storage in owners:
+            storage.tensor_id = GRADIENT_ID - owners[storage].tensor_id
+        elif 0 <= storage.tensor_id < SURVIVOR_STEP or storage.tensor_id >= GRADIENT_ID:  # or no parameter's any more
+            new.append(storage)
+    taken: dict[int, set[TensorId]] = {}  # by position
+    for storage in survivors:
+        taken.setdefault(storage.tensor_id % SURVIVOR_STEP, set()).add(storage.tensor_id)
+    for storage in new:
+        position = storage.tensor_id % SURVIVOR_STEP
+        tensor_id = position + SURVIVOR_STEP
+        while tensor_id in taken[position]:
+            tensor_id += SURVIVOR_STEP
+        taken[position].add(tensor_id)
+        storage.tensor_id = tensor_id
 
 
 def pack_survivors(allocator: Allocator, storages: Collection[Storage]) -> None:

@@ -4,6 +4,7 @@ A sequence of calls is planned when it has been seen twice: the first time warms
 is not modelled it is measured several times, for the medians). While an iteration runs, each call is compared with the
 entry being followed (op, shapes, fixed attributes and tensor ids; not seeds or rates). At the first difference another
 known sequence with the same beginning takes over; if there is none, the rest of the iteration runs in passive mode.
+The sequences that were followed least recently are forgotten when they become too many.
 Decides nothing itself, and moves nothing.
 """
 
@@ -15,6 +16,7 @@ from statistics import median
 
 from minidl.memory.storage import Storage, TensorId
 from minidl.memory.switches import Switches
+from minidl.memory.tracker import LONGEST
 from minidl.op import Signature
 from minidl.plan.costs import Costs, Limits
 from minidl.plan.plan import NO_PLAN, AccessKey, Action, Plan, Proposal, ResidencyKey
@@ -24,6 +26,10 @@ from minidl.plan.trace import Trace, typical
 
 DRIFT = 1.1  # how far a copy's time may be from what plans were made for
 DRIFT_ITERATIONS = 3  # in a row, before they are made anew: a single one may have been disturbed
+
+MOST_KNOWN = 256  # sequences that are remembered, ...
+MOST_SEEN = 1024  # and that were seen and not yet planned
+MOST_CALLS = 1 << 18  # that either have in all, if they are several: some 650 bytes each
 
 NOWHERE: Mapping[ResidencyKey, int] = {}
 
@@ -67,6 +73,7 @@ class Entry:
         self.plan = NO_PLAN.plan
         self.last: Followed | None = None
         self.actions: dict[int, Actions] = {}
+        self.followed = 0  # the iteration that was like it latest
         self.prefixes = [0]
         for step in steps:
             self.prefixes.append(hash((self.prefixes[-1], step)))
@@ -106,6 +113,8 @@ class Guide:
         self.active: Entry | None = None
         self.diverged = 0  # iterations that left every known sequence
         self.measuring = False  # the next iteration is measured if it is like the last one
+        self.forgotten = 0  # sequences, known or seen, that had to make room for others
+        self._iterations = 0
         self._steps: list[Step] = []
         self._drifts: list[Costs] = []  # what the link has cost in the latest iterations, while that is not as planned
         self._recalled: list[tuple[Trace, Proposal]] = []
@@ -115,6 +124,8 @@ class Guide:
         """Note the next call; what is to be done after it, if it is the one that was expected."""
         step = signature, read, made
         position = len(self._steps)
+        if position > LONGEST:
+            return None
         self._steps.append(step)
         entry = self.active
         if entry is None:
@@ -148,12 +159,19 @@ class Guide:
         return next((e for e in self.entries if position < len(e.prefixes) and e.prefixes[position] == wanted), None)
 
     @property
+    def iterations_to_follow(self) -> int:
+        """How many iterations it takes until one of them follows a plan to its end: the first makes the gradients, one
+        shows what comes again, some are measured; of a sequence with a plan from before, the second follows it."""
+        return 2 if self._recalled else 3 + self.measured_iterations
+
+    @property
     def observes(self) -> bool:
         """Whether the policy will be told how this iteration went."""
         return self.active is not None and bool(self.active.actions)
 
     def abandon_iteration(self) -> None:
-        """The iteration failed: what was seen of it says nothing, and the next one starts from the beginning."""
+        """The iteration failed, or was too long to be noted: what was seen of it says nothing, and the next one starts
+        from the beginning."""
         self._steps = []
         if self.active is None and self.entries:
             self.active = self.entries[-1]
@@ -166,6 +184,7 @@ class Guide:
         link: seconds a byte that copies out and in have taken.
         """
         steps, self._steps = self._steps, []
+        self._iterations += 1
         self.measuring = False
         if self.switches.feedback and self._drifted(link):
             for each in self.entries:
@@ -175,6 +194,7 @@ class Guide:
         entry = self.active
         if entry is not None and len(steps) == len(entry.steps):
             entry.last = Followed(entry.plan, seconds, stall_seconds, returns)
+            entry.followed = self._iterations
             if self.switches.feedback:
                 late: dict[TensorId, float] = {}
                 for (tensor_id, _), waited in returns.late.items():
@@ -189,6 +209,8 @@ class Guide:
         if known is None:
             known = self._measure(steps, measure)
             self.measuring = known is None
+        if known is not None:
+            known.followed = self._iterations
         # The latest sequence is tried first in the next iteration.
         self.active = known if known is not None else (self.entries[-1] if self.entries else None)
 
@@ -215,22 +237,47 @@ class Guide:
 
     def _measure(self, steps: list[Step], measure: Callable[[], Trace]) -> Entry | None:
         key = hash(tuple(steps))
-        traces = self._measured.get(key)
+        traces = self._measured.pop(key, None)  # and back at the end: the first was seen longest ago
         if traces is None and self._recalled and (entry := self._recollect(steps, measure())) is not None:
             return entry
         if traces is None:
-            self._measured[key] = []
+            self._seen(key, [])
             return None
         traces.append(measure())
         if len(traces) < self.measured_iterations:
+            self._seen(key, traces)
             return None
-        trace = typical(self._measured.pop(key))
+        trace = typical(traces)
         if not self.switches.measured_times:
             trace = with_static_times(trace, [signature.flops for signature, _, _ in steps], peak_flops=self.peak_flops)
         entry = Entry(steps, trace)
         entry.adopt(self.policy.plan(entry.trace, self.costs, self.limits))
-        self.entries.append(entry)
+        self._know(entry)
         return entry
+
+    def _seen(self, key: int, traces: list[Trace]) -> None:
+        """Remember a sequence that is not planned yet; those seen longest ago are forgotten if they are too many."""
+        seen = self._measured
+        seen[key] = traces
+        calls = sum(len(trace.calls) for each in seen.values() for trace in each)
+        while len(seen) > MOST_SEEN or len(seen) > 1 and calls > MOST_CALLS:
+            calls -= sum(len(trace.calls) for trace in seen.pop(next(iter(seen))))
+            self.forgotten += 1
+
+    def _know(self, entry: Entry) -> None:
+        """Remember a sequence with its plan; those followed longest ago are forgotten if they are too many."""
+        entry.followed = self._iterations
+        self.entries.append(entry)
+        calls = sum(len(each.steps) for each in self.entries)
+        while len(self.entries) > MOST_KNOWN or len(self.entries) > 1 and calls > MOST_CALLS:
+            oldest = min(self.entries[:-1], key=lambda each: each.followed)
+            self.entries.remove(oldest)
+            calls -= len(oldest.steps)
+            self.forgotten += 1
+
+    def signatures(self) -> set[Signature]:
+        """What the known sequences call."""
+        return {signature for entry in self.entries for signature, _, _ in entry.steps}
 
     def recall(self, measured: Sequence[tuple[Trace, Proposal]]) -> None:
         """Traces and plans of an earlier run with the same policy, costs and limits: what proves to be one of these
@@ -243,6 +290,6 @@ class Guide:
                 del self._recalled[number]
                 entry = Entry(steps, known)
                 entry.adopt(proposal)
-                self.entries.append(entry)
+                self._know(entry)
                 return entry
         return None

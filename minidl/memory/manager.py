@@ -18,6 +18,7 @@ from collections.abc import Callable, Iterable, Sequence, Sized
 from typing import Protocol
 
 from minidl.device import Device
+from minidl.device.contract import Failure
 from minidl.memory.boundary import Boundary
 from minidl.memory.evicting import Evicting
 from minidl.memory.freeing import Freeing
@@ -52,6 +53,11 @@ class Memory(Protocol):
     @property
     def guide(self) -> Guide | None:
         """Follows a plan; None where none is made."""
+        ...
+
+    @property
+    def update_bytes(self) -> int:
+        """What an update of several tensors may have on the device at once."""
         ...
 
     def prefetch(self) -> None:
@@ -99,6 +105,10 @@ class Memory(Protocol):
         """Free bytes that nobody can ask for any more."""
         ...
 
+    def lose(self, failures: Sequence[Failure]) -> None:
+        """Note which tensors have no value since these calls failed."""
+        ...
+
     def end_iteration(self, *, failed: bool = False) -> None:
         """Make survivors real and cut their lineage."""
         ...
@@ -106,6 +116,9 @@ class Memory(Protocol):
     def check(self) -> None:
         """Raises AssertionError if an invariant does not hold."""
         ...
+
+
+UPDATE_SHARE = 8  # an update of several tensors takes at most this part of the device: other calls need more
 
 
 class Manager:
@@ -123,6 +136,7 @@ class Manager:
         self.boundary = boundary = Boundary(state, freeing, residency, replaying)
         self.tracker, self.guide = tracker, state.guide
         self.allocator, self.arena = state.allocator, state.arena
+        self.update_bytes = self.arena.capacity // UPDATE_SHARE
         # Before a call, the call itself, and after it.
         self.prefetches, self.prefetch = residency.prefetches, residency.prefetch
         self.make_resident = replaying.make_resident
@@ -134,7 +148,7 @@ class Manager:
         self.place_leaf = placing.place_leaf
         self.replay = replaying.replay
         self.evict = evicting.evict
-        self.deallocate, self.bury = freeing.deallocate, freeing.bury
+        self.deallocate, self.bury, self.lose = freeing.deallocate, freeing.bury, freeing.lose
         self.returns = residency.returns
         self.end_iteration = boundary.end_iteration
         self.live, self.check = state.live, state.check

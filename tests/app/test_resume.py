@@ -14,6 +14,7 @@ from pathlib import Path
 import killed
 import numpy as np
 import pytest
+from forged import forge
 from killed import STEPS, TRAINING
 
 import train
@@ -22,7 +23,7 @@ from minidl.app import train as program
 from minidl.app.flags import parse
 from minidl.app.interrupt import stop_after_the_step
 from minidl.app.run_folder import COLUMNS
-from minidl.checkpoint import Store, documents_of, durable, read_checkpoint, restore, tensors_of
+from minidl.checkpoint import CorruptFile, Store, documents_of, durable, read_checkpoint, restore, tensors_of
 from minidl.errors import UserError
 from minidl.ops import cross_entropy
 from minidl.optim import SGD, Schedule
@@ -74,6 +75,7 @@ def test_a_run_that_was_killed_while_it_wrote_goes_on_with_the_same_bytes(tmp_pa
     assert campaign(tmp_path, "points", 70, 1000) == 1  # one of 120 changes of files
 
 
+@pytest.mark.slow
 def test_a_run_that_was_killed_at_a_random_moment_goes_on_with_the_same_bytes(tmp_path):
     assert campaign(tmp_path, "times", 1, 7) == 1
 
@@ -95,7 +97,7 @@ def test_from_any_checkpoint_the_end_is_the_same_even_under_another_policy_and_b
     folder, parameters = whole
     shutil.copytree(folder, tmp_path / "run")
     at = tmp_path / "run" / "checkpoints" / f"step-{step:08}"
-    assert train.main(["--resume", str(at), "--policy", "passive", "--memory-budget", "2MiB", "--save",
+    assert train.main(["--trust", "--resume", str(at), "--policy", "passive", "--memory-budget", "2MiB", "--save",
                        str(tmp_path / "parameters")]) == 0
     assert (tmp_path / "parameters").read_bytes() == parameters
 
@@ -108,14 +110,15 @@ def test_a_longer_run_begins_like_a_shorter_one(tmp_path):
     flags = ["--schedule", "constant", "--run"]
     run(*flags, tmp_path / "long", "--save", tmp_path / "whole", "--steps", 10)
     run(*flags, tmp_path / "short", "--steps", 4)
-    assert train.main(["--resume", str(tmp_path / "short"), "--steps", "10", "--save", str(tmp_path / "parts")]) == 0
+    assert train.main(["--trust", "--resume", str(tmp_path / "short"), "--steps", "10",
+                       "--save", str(tmp_path / "parts")]) == 0
     assert (tmp_path / "whole").read_bytes() == (tmp_path / "parts").read_bytes()
 
 
 def test_a_run_that_is_done_does_nothing_and_still_saves(whole, tmp_path, capsys):
     folder, parameters = whole
     shutil.copytree(folder, tmp_path / "run")
-    assert train.main(["--resume", str(tmp_path / "run"), "--save", str(tmp_path / "parameters")]) == 0
+    assert train.main(["--trust", "--resume", str(tmp_path / "run"), "--save", str(tmp_path / "parameters")]) == 0
     assert "nothing was left to do: all 12 steps are done" in capsys.readouterr().out
     assert (tmp_path / "parameters").read_bytes() == parameters
 
@@ -127,14 +130,14 @@ def test_a_damaged_checkpoint_is_named_and_the_one_before_it_is_used(tmp_path, c
     data[-1] ^= 1
     (newest / "tensors.safetensors").write_bytes(data)
     capsys.readouterr()
-    assert train.main(["--resume", str(tmp_path)]) == 0
+    assert train.main(["--trust", "--resume", str(tmp_path)]) == 0
     out = capsys.readouterr().out
     assert re.search(r"not used: .*step-00000012/tensors.safetensors: at byte \d+: the checksum does not agree", out)
     assert "going on after step 10" in out
     assert read_checkpoint(newest).step == STEPS  # written anew
     data = (newest / "state.json").read_text()
     (newest / "state.json").write_text(data.replace("5", "6", 1))
-    assert "state.json: at byte 0: the checksum" in message_of(capsys, "--resume", newest)
+    assert "state.json: at byte 0: the checksum" in message_of(capsys, "--trust", "--resume", newest)
 
 
 # The run folder ------------------------------------------------------------------------------------------------------
@@ -163,7 +166,7 @@ def test_losses_and_scores_of_a_resumed_run_are_those_of_the_whole_one(whole, tm
         durable.remove_folder(store.path(step))
     with open(tmp_path / "metrics.jsonl", "a") as file:
         file.write('{"step": 13, "lo')
-    assert train.main(["--resume", str(tmp_path)]) == 0
+    assert train.main(["--trust", "--resume", str(tmp_path)]) == 0
     names = ("step", "epoch", "loss", "lr", "top1", "top5")
     assert [[row[name] for name in names] for row in table(tmp_path)] == [
         [row[name] for name in names] for row in table(whole[0])]
@@ -178,7 +181,8 @@ def test_a_simulator_keeps_a_run_folder_without_checkpoints(tmp_path):
 
 def test_resume_takes_the_arguments_of_the_run_and_the_new_ones_count_more(whole):
     folder, _ = whole
-    first, again = parse([*TRAINING, "--run", str(folder)]), parse(["--resume", str(folder), "--policy", "none"])
+    first = parse([*TRAINING, "--run", str(folder)])
+    again = parse(["--trust", "--resume", str(folder), "--policy", "none"])
     assert (again.model, again.steps, again.run) == (first.model, first.steps, str(folder))
     assert (first.policy, again.policy) == ("recompute", "none")
     assert parse(["--resume", "auto", "--run", str(folder / "other"), "--model", "mlp"]).model == "mlp"  # a new run
@@ -194,7 +198,7 @@ def test_resume_takes_the_arguments_of_the_run_and_the_new_ones_count_more(whole
 ])
 def test_a_checkpoint_of_another_training_is_refused(whole, capsys, flags, message):
     before = {p: p.read_bytes() for p in whole[0].rglob("*.*") if p.is_file()}
-    assert message in message_of(capsys, "--resume", whole[0], *flags)
+    assert message in message_of(capsys, "--trust", "--resume", whole[0], *flags)
     assert before == {p: p.read_bytes() for p in whole[0].rglob("*.*") if p.is_file()}
 
 
@@ -234,7 +238,7 @@ def test_a_signal_ends_the_run_after_its_step_with_a_checkpoint_and_the_command_
     assert signal.getsignal(number) == before
     out = capsys.readouterr().out.splitlines()[-1]
     assert out.startswith("stopped after step 7 of 12, and saved. To go on: python train.py --resume '")
-    assert train.main(["--resume", str(tmp_path / "a run"), "--save", str(tmp_path / "parameters")]) == 0
+    assert train.main(["--trust", "--resume", str(tmp_path / "a run"), "--save", str(tmp_path / "parameters")]) == 0
     assert (tmp_path / "parameters").read_bytes() == whole[1]
 
 
@@ -351,6 +355,52 @@ def test_a_plan_for_another_budget_is_made_anew(tmp_path):
             trainer.step(None)
             trainer.step(None)
             paths.append(save(runtime, trainer, tmp_path))
+
+
+@pytest.fixture(scope="module")
+def planned(tmp_path_factory):
+    """A checkpoint with a plan, and the settings that it was made under."""
+    settings = {"memory_budget": "300KiB", "host_memory": "8MiB", "policy": "auto"}
+    with Runtime("cpu:virtual", **settings) as runtime:
+        trainer = small_training(runtime)
+        for _ in range(4):
+            trainer.step(None)
+        return save(runtime, trainer, tmp_path_factory.mktemp("planned")), settings
+
+
+def rows(key, name, value, at=0):
+    """Change a field of a row of a document."""
+    return lambda document: document[key][at].__setitem__(name, value)
+
+
+@pytest.mark.parametrize(("document", "change", "message"), [
+    ("state.json", lambda state: state["plans"][0].update(share=0.0), "state.json.*plans: a plan for 0 of the budget"),
+    ("state.json", lambda state: state["plans"][0].update(share=10**400), r"plans\[0\]: expected numbers"),
+    ("state.json", lambda state: state["plans"][0].update(share=float("nan")), r"plans\[0\]: expected numbers"),
+    ("state.json", lambda state: state["counters"].update(steps=3), "after 3 steps, in the folder of step 4"),
+    ("state.json", lambda state: state["counters"].update(steps=10**400), "expected counters"),
+    ("state.json", lambda state: state["plans"].append({}), "trace-1.json: at byte 0: there is no such file"),
+    ("state.json", lambda state: state.update(counters=[]), "expected counters, plans and fixed arguments"),
+    ("plan-0.json", rows("evictions", "tensor", 12345), "plan-0.json.*evicts tensor 12345, which is not used here"),
+    ("plan-0.json", rows("evictions", "access", 999), "plan-0.json.*it names access 999 of tensor"),
+    ("plan-0.json", rows("offsets", "tensor", 12345), "plan-0.json.*gives tensor 12345 an address"),
+    ("plan-0.json", rows("offsets", "offset", 100), "plan-0.json.*multiple of 256"),
+    ("trace-0.json", rows("calls", "algorithms", []), r"trace-0.json.*length >= 1 - at `\$.calls\[0\].algorithms`"),
+    ("trace-0.json", lambda trace: trace["calls"][0]["algorithms"][0].update(workspace=1 << 70), "trace-0.json.*<= "),
+    ("trace-0.json", lambda trace: trace["tensors"].pop(), "trace-0.json.*is not listed in tensors"),
+])
+def test_a_checkpoint_that_was_changed_and_signed_again_is_refused_with_the_document(planned, tmp_path, document,
+                                                                                     change, message):
+    path, settings = planned
+    copy = tmp_path / path.name
+    shutil.copytree(path, copy)
+    forge(copy, document, change)
+    with Runtime("cpu:virtual", **settings) as runtime:
+        trainer = small_training(runtime)
+        before = [tensor.numpy().copy() for tensor in trainer.model.parameters()]
+        with pytest.raises(CorruptFile, match=message):
+            restore(read_checkpoint(copy), runtime, trainer.model, trainer.optimizer, {})
+        assert all(np.array_equal(a, b.numpy()) for a, b in zip(before, trainer.model.parameters(), strict=True))
 
 
 def test_nothing_is_restored_from_a_checkpoint_of_another_model(tmp_path):

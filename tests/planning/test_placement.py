@@ -176,8 +176,8 @@ def test_a_log_is_read_as_it_was_written(tmp_path):
     ("id,lower,size,upper\na,0,1,2\n", "line 1: the header is 'id,lower,size,upper', not 'id,lower,upper,size'"),
     ("id,lower,upper,size\n", "has no rows"),
     ("id,lower,upper,size\na,0,1,2\nb,0,1\n", "line 3: 3 values instead of 4: 'b,0,1'"),
-    ("id,lower,upper,size\na,0,1.5,2\n", "line 2: upper is '1.5', not an integer"),
-    ("id,lower,upper,size\na,0,1,2kB\n", "line 2: size is '2kB', not an integer"),
+    ("id,lower,upper,size\na,0,1.5,2\n", "line 2: upper must be a whole number, not 1.5"),
+    ("id,lower,upper,size\na,0,1,2kB\n", "line 2: size must be a whole number, not 2kB"),
     ("id,lower,upper,size\na,5,5,2\n", "line 2: upper 5 is not after lower 5"),
     ("id,lower,upper,size\na,0,5,0\n", "line 2: size is 0, not at least 1"),
     ("id,lower,upper,size\na,0,5,1\nb,0,5,1\na,7,8,1\n", "line 4: the id 'a' appears twice"),
@@ -189,7 +189,7 @@ def test_a_bad_log_is_an_error_that_names_file_line_and_value(tmp_path, capsys, 
     assert path in str(error.value) and message in str(error.value)
     assert main([path]) == 2
     captured = capsys.readouterr()
-    assert captured.out == "" and captured.err == f"error: {error.value}\n"
+    assert captured.out == "" and captured.err == f"placement: error: {error.value}\n"
 
 
 def test_files_that_cannot_be_read_or_written_are_one_line(tmp_path, capsys):
@@ -197,11 +197,11 @@ def test_files_that_cannot_be_read_or_written_are_one_line(tmp_path, capsys):
     binary.write_bytes(b"\xff\xfe\x00")
     path = written(tmp_path, log_text())
     for arguments, message in [([str(tmp_path / "none.csv")], "cannot read"), ([str(tmp_path)], "cannot read"),
-                               ([str(binary)], "is no CSV text"),
+                               ([str(binary)], "not UTF-8 at byte 0"),
                                ([path, "--save", str(tmp_path / "none" / "out.csv")], "cannot write")]:
         assert main(arguments) == 2
         captured = capsys.readouterr()
-        assert captured.out == "" and captured.err.startswith("error: ") and captured.err.count("\n") == 1
+        assert captured.out == "" and captured.err.startswith("placement: error: ") and captured.err.count("\n") == 1
         assert message in captured.err
 
 
@@ -242,4 +242,4 @@ def test_a_strategy_that_does_not_fit_is_a_row_when_another_does(tmp_path, capsy
 def test_the_module_runs_as_a_program(tmp_path):
     done = subprocess.run([sys.executable, "-m", placement.__name__, written(tmp_path, log_text()), "--strategy", "x"],
                           capture_output=True, text=True, check=False)
-    assert (done.returncode, done.stdout) == (2, "") and done.stderr.startswith("error: no strategy 'x'")
+    assert (done.returncode, done.stdout) == (2, "") and done.stderr.startswith("placement: error: no strategy 'x'")

@@ -20,10 +20,11 @@ from pathlib import Path
 
 import numpy as np
 
-from minidl.data.source import BadFile
+from minidl.data.source import BadFile, as_bad_file
 from minidl.data.text.corpus import Document
 from minidl.data.text.vocabulary import Vocabulary
-from minidl.errors import UserError
+from minidl.reading import open_file, reading
+from minidl.writing import begins_with, open_whole
 
 MAGIC = b"minidl tokens 1\n"
 HEADER_BYTES = len(MAGIC) + 6 * 8 + 32
@@ -53,69 +54,59 @@ def fingerprint(paths: Sequence[Path], vocabulary: Vocabulary, *, trained_for: i
     """
     whole = hashlib.sha256(f"{trained_for} {vocabulary.text()}".encode())
     for path in paths:
-        try:
-            with open(path, "rb") as file:
-                whole.update(hashlib.file_digest(file, "sha256").digest())
-        except OSError as error:
-            raise UserError(f"cannot read {path}: {error.strerror or error}") from None
+        with reading(path), open_file(path) as file:
+            whole.update(hashlib.file_digest(file, "sha256").digest())
     return whole.digest()
 
 
-def write_tokens(path: Path, documents: Iterable[Document], vocabulary: Vocabulary,
-                 made_of: Callable[[], bytes]) -> None:
-    """Encode a corpus, a few documents at a time. The file is there when it is complete. Raises UserError.
+is_own = begins_with(MAGIC)
+
+
+def write_tokens(path: Path, documents: Iterable[Document], vocabulary: Vocabulary, made_of: Callable[[], bytes], *,
+                 force: bool = False) -> None:
+    """Encode a corpus, a few documents at a time, as ``minidl.writing`` has it. Raises UserError.
 
     made_of is asked for at the end, when it is known whether all of the corpus was read.
     """
     kind = np.dtype("<u2" if len(vocabulary) <= 1 << 16 else "<u4")
     sentence_ends, document_ends = array("q"), array("q")
     total = 0
-    unfinished = path.with_name(f".{path.name}.{os.getpid()}")
-    try:
-        with open(unfinished, "wb") as file:
-            file.write(bytes(HEADER_BYTES))
-            rest = iter(documents)
-            while group := list(islice(rest, _GROUP)):
-                encoded = iter(vocabulary.encode([sentence for document in group for sentence in document]))
-                for document in group:
-                    found = [ids for ids in islice(encoded, len(document)) if ids]
-                    for ids in found:
-                        file.write(np.array(ids, kind).tobytes())
-                        total += len(ids)
-                        sentence_ends.append(total)
-                    if found:
-                        document_ends.append(len(sentence_ends))
-            file.write(bytes(-file.tell() % 8))
-            for ends in (sentence_ends, document_ends):
-                file.write(np.array(ends, "<i8").tobytes())
-            file.seek(0)
-            counts = len(document_ends), len(sentence_ends), total, kind.itemsize, len(vocabulary), 0
-            file.write(MAGIC + np.array(counts, "<u8").tobytes() + made_of())
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(unfinished, path)
-    except OSError as error:
-        raise UserError(f"cannot write {path}: {error.strerror or error}; --token-file names another place") from None
-    finally:
-        unfinished.unlink(missing_ok=True)
+    with open_whole(path, is_own, force=force) as file:
+        file.write(bytes(HEADER_BYTES))
+        rest = iter(documents)
+        while group := list(islice(rest, _GROUP)):
+            encoded = iter(vocabulary.encode([sentence for document in group for sentence in document]))
+            for document in group:
+                found = [ids for ids in islice(encoded, len(document)) if ids]
+                for ids in found:
+                    file.write(np.array(ids, kind).tobytes())
+                    total += len(ids)
+                    sentence_ends.append(total)
+                if found:
+                    document_ends.append(len(sentence_ends))
+        file.write(bytes(-file.tell() % 8))
+        for ends in (sentence_ends, document_ends):
+            file.write(np.array(ends, "<i8").tobytes())
+        file.seek(0)
+        counts = len(document_ends), len(sentence_ends), total, kind.itemsize, len(vocabulary), 0
+        file.write(MAGIC + np.array(counts, "<u8").tobytes() + made_of())
 
 
 def is_made_of(path: Path, made_of: bytes) -> bool:
     """Whether a token file is there that was made of this."""
     try:
-        with open(path, "rb") as file:
+        with as_bad_file(path), open_file(path) as file:
             head = file.read(HEADER_BYTES)
-    except OSError:
+    except BadFile:
         return False
     return head.startswith(MAGIC) and head.endswith(made_of) and len(head) == HEADER_BYTES
 
 
 def read_tokens(path: Path) -> Tokens:
     """Map a token file. Raises BadFile if it is none, or damaged where that would matter."""
-    try:
-        size = path.stat().st_size
-        with open(path, "rb") as file:
-            head = file.read(HEADER_BYTES)
+    with as_bad_file(path), open_file(path) as file:
+        size = os.fstat(file.fileno()).st_size
+        head = file.read(HEADER_BYTES)
         if len(head) < HEADER_BYTES or not head.startswith(MAGIC):
             raise BadFile(str(path), "not a token file")
         numbers = np.frombuffer(head, "<u8", 6, len(MAGIC))
@@ -124,11 +115,11 @@ def read_tokens(path: Path) -> Tokens:
         if width not in (2, 4) or after + 8 * (sentences + documents) != size or not documents:
             raise BadFile(str(path), f"{size} bytes, which is not what {total} tokens of {width} bytes, {sentences} "
                                      f"sentences and {documents} documents take")
-        ids = np.memmap(path, f"<u{width}", "r", HEADER_BYTES, (total,))
-        sentence_ends = np.memmap(path, "<i8", "r", after, (sentences,))
-        document_ends = np.memmap(path, "<i8", "r", after + 8 * sentences, (documents,))
-    except (OSError, ValueError) as error:
-        raise BadFile(str(path), str(error)) from None
+        if not sentences or not total:
+            raise BadFile(str(path), "damaged: documents without a token")
+        ids = np.memmap(file, f"<u{width}", "r", HEADER_BYTES, (total,))
+        sentence_ends = np.memmap(file, "<i8", "r", after, (sentences,))
+        document_ends = np.memmap(file, "<i8", "r", after + 8 * sentences, (documents,))
     for ends, last in ((sentence_ends, total), (document_ends, sentences)):
         if ends[0] < 1 or ends[-1] != last or (np.diff(ends) < 1).any():
             raise BadFile(str(path), "damaged: its ends are not in order")

@@ -9,9 +9,9 @@ before all have been placed once, the rest goes on top, with no comparisons.
 from __future__ import annotations
 
 import numpy as np
-from numba import njit
 from numba.extending import register_jitable
 
+from minidl.compiling import njit
 from minidl.planning.packing.strip import Strip
 from minidl.planning.problem import Array
 

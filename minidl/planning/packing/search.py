@@ -16,9 +16,9 @@ any, everything lies on the floor or on something else, so one of these answers 
 from __future__ import annotations
 
 import numpy as np
-from numba import njit
 from numba.extending import register_jitable
 
+from minidl.compiling import njit
 from minidl.planning.compiled import forget_older
 from minidl.planning.packing import valleys
 from minidl.planning.packing.strip import Strip, live, sections
