@@ -15,11 +15,13 @@ from dataclasses import dataclass, field, replace
 from math import inf
 
 from minidl.plan.costs import Costs, Limits
-from minidl.plan.plan import NO_PLAN, Action, Kept, Plan, Proposal
+from minidl.plan.plan import NO_PLAN, AccessKey, Action, Kept, Plan, Proposal
 from minidl.plan.policy import Observation
 from minidl.plan.trace import TensorId, Trace
 from minidl.planning.lifetimes import Lifetimes
 from minidl.policies.capuchin.hybrid import NANO, Choice
+from minidl.policies.capuchin.listing import Listing
+from minidl.policies.capuchin.readings import DEFAULT, Readings
 from minidl.policies.capuchin.triggers import Timetable
 from minidl.policies.passive import Passive
 
@@ -51,21 +53,21 @@ class Capuchin(Passive):
     """Swap what can be hidden, then the cheaper of swapping and recomputing.
 
     swap, recompute  which of the two may be used (the paper's breakdown turns one off).
-    listing          Algorithm 1 as listed instead of the text of section 4.5.
+    readings         how the paper is read where it can be read in several ways.
     """
 
     name = "capuchin"
     plans = True
 
-    def __init__(self, *, swap: bool = True, recompute: bool = True, listing: bool = False) -> None:
+    def __init__(self, *, swap: bool = True, recompute: bool = True, readings: Readings = DEFAULT) -> None:
         self.swap = swap
         self.recompute = recompute
-        self.listing = listing
+        self.readings = readings
 
     def plan(self, trace: Trace, costs: Costs, limits: Limits) -> Proposal:
         """Raises nothing: what the plan cannot save is left to passive mode."""
-        choice = Choice(Lifetimes.of(trace), costs, limits.device_bytes)
-        if self.listing:
+        choice = Choice(Lifetimes.of(trace), costs, limits.device_bytes, self.readings)
+        if self.readings.listing:
             choice.take_in_order(swap=self.swap, recompute=self.recompute)
         else:
             if self.swap:
@@ -105,8 +107,8 @@ class CapuchinSwap(Capuchin):
 
     name = "capuchin-swap"
 
-    def __init__(self, *, listing: bool = False) -> None:
-        super().__init__(recompute=False, listing=listing)
+    def __init__(self, *, readings: Readings = DEFAULT) -> None:
+        super().__init__(recompute=False, readings=readings)
 
 
 class CapuchinRecompute(Capuchin):
@@ -114,8 +116,33 @@ class CapuchinRecompute(Capuchin):
 
     name = "capuchin-recompute"
 
-    def __init__(self, *, listing: bool = False) -> None:
-        super().__init__(swap=False, listing=listing)
+    def __init__(self, *, readings: Readings = DEFAULT) -> None:
+        super().__init__(swap=False, readings=readings)
+
+
+class CapuchinListing(Passive):
+    """Algorithm 1 as printed, to compare with. Its plan is not corrected; what it does not save is left to passive
+    mode."""
+
+    name = "capuchin-listing"
+    plans = True
+
+    def __init__(self, *, counted: bool = False) -> None:
+        """counted: ext_time counts all choices, not only the last."""
+        self.counted = counted
+
+    def plan(self, trace: Trace, costs: Costs, limits: Limits) -> Proposal:
+        """Raises nothing."""
+        made = Listing(trace, costs, limits.device_bytes, counted=self.counted)
+        made.algorithm_1()
+        last = {access.call: (access.tensor_id, access.access_count) for access in trace.accesses}
+        prefetches: dict[AccessKey, tuple[TensorId, ...]] = {}
+        for t in sorted(made.swaps, key=lambda t: (t.back, t.id)):
+            if t.in_trigger < t.back:
+                prefetches[last[t.in_trigger]] = (*prefetches.get(last[t.in_trigger], ()), t.id)
+        evictions = {(t.id, t.count): action for action, chosen in
+                     ((Action.SWAP_OUT, made.swaps), (Action.DROP, made.recomps)) for t in chosen}
+        return Proposal(Plan(evictions, prefetches))
 
 
 def _proposal(choice: Choice) -> Proposal:
@@ -125,5 +152,5 @@ def _proposal(choice: Choice) -> Proposal:
     evictions = {(c.tensor_id, c.count): action
                  for action, chosen in ((Action.SWAP_OUT, choice.swapped), (Action.DROP, choice.dropped))
                  for c in chosen.values()}
-    plan = Plan(evictions, placed.prefetches, predicted_seconds=(choice.starts[-1] + choice.overhead) / NANO)
+    plan = Plan(evictions, placed.prefetches, predicted_seconds=(int(choice.starts[-1]) + choice.overhead) / NANO)
     return Proposal(plan, Corrections(timetable, placed.stuck))
