@@ -156,13 +156,18 @@ def test_a_plan_for_what_fits_is_the_empty_one():  # 4 + 8 live
     assert Capuchin().plan(there_and_back([5, 5, 5]), COSTS, limits(12)).plan == Plan()
 
 
-def test_swap_is_free_when_the_gap_is_wider_than_two_copies():  # 4 MiB: 4 ms each way; made at 0, wanted at 10: FT 2 ms
-    plan = Capuchin().plan(there_and_back([2, 5, 2]), COSTS, limits(11)).plan
-    assert plan.evictions == {(0, 1): OUT} and plan.predicted_seconds == pytest.approx(11e-3)
+def test_swap_is_free_when_the_gap_is_wider_than_two_copies():
+    # 4 MiB: 4 ms each way. Made at 0, landed at 4, the peak is from 5 to 10; wanted at 14.
+    plan = Capuchin().plan(there_and_back([4, 5, 4]), COSTS, limits(11)).plan
+    assert plan.evictions == {(0, 1): OUT} and plan.predicted_seconds == pytest.approx(15e-3)
 
 
-def test_a_swap_that_does_not_fit_its_gap_is_charged_what_sticks_out():  # 4 ms each way, made at 0, wanted at 6: 2 ms
+def test_a_swap_that_does_not_fit_its_gap_is_charged_what_sticks_out():
+    # 4 ms each way. Made at 0, the peak is from 2 to 5, wanted at 6: 2 ms are hidden on the way out, 1 ms back.
     plan = Capuchin().plan(there_and_back([1, 3, 1]), COSTS, limits(11)).plan
+    assert plan.evictions == {(0, 1): OUT} and plan.predicted_seconds == pytest.approx(7e-3 + 2e-3 + 3e-3)
+    # If memory counts as free at once, only what FT lacks is: 8 of 6 ms.
+    plan = Capuchin(readings=Readings(landed=False)).plan(there_and_back([1, 3, 1]), COSTS, limits(11)).plan
     assert plan.evictions == {(0, 1): OUT} and plan.predicted_seconds == pytest.approx(7e-3 + 2e-3)
 
 
@@ -364,40 +369,41 @@ def test_the_cheaper_of_swapping_and_recomputing_is_taken(make_ms, expected):
 
 
 def test_the_text_prefers_the_cheapest_choice_and_the_listing_the_widest_gap():
-    # None can be hidden. 0 (6 MiB): FT 9 - 12 = -3, swap 3, recompute 4. 1 (4 MiB): FT 4 - 8 = -4, recompute 1.
-    # One of them is enough. By the text the cheapest of all is 1's recomputation; by the listing 0 comes first.
-    t = trace([call([-1], [0], 4), call([-1], [1], 1), call([], [2], 3, replayable=False), call([1], [3], 1),
+    # None can be hidden. 0 (6 MiB) is made at 0, the peak is from 8 to 11, wanted at 12: swap 5, recompute 7. 1 (4 MiB)
+    # is made at 7 and wanted at 11: recompute 1. One of them is enough. By the text the cheapest of all is 1's
+    # recomputation; by the listing 0 comes first, for its FT is 0 instead of -4.
+    t = trace([call([-1], [0], 7), call([-1], [1], 1), call([], [2], 3, replayable=False), call([1], [3], 1),
                call([0], [4], 1)], {-1: 1, 0: 6, 1: 4, 2: 8, 3: 0.25, 4: 0.25})
     assert Capuchin().plan(t, COSTS, limits(15)).plan.evictions == {(1, 1): DROP}
     assert Capuchin(readings=Readings(listing=True)).plan(t, COSTS, limits(15)).plan.evictions == {(0, 1): OUT}
 
 
 def test_the_link_is_shared_so_the_second_tensor_is_no_longer_free():
-    # Calls of 1 ms: made at 0 and 1, wanted at 16 and 15, 4 ms each way. Out 0..4, then 4..8; in 8..15 and 12..16:
-    # the second is hidden too. With 5 ms: out ..5, ..10; in 11..16, then 10..11 is left of 5 ms: 4 are exposed.
+    # Calls of 1 ms: made at 0 and 1, the peak is from 9 to 10, wanted at 18 and 17. 4 ms each way: out 0..4 and 4..8, in
+    # 14..18 and 10..14, both are hidden. 5 ms: out 0..5 and 5..10, in 13..18 and 8..13: 1 ms late, and 2 too early.
     def choice(size: float) -> Choice:
-        t = trace([call([], [0], 1), call([], [1], 1), call([], [2], 1), *[call([], [10 + n], 1) for n in range(12)],
-                   call([1], [3], 1), call([0], [4], 1)],
-                  {0: size, 1: size, 2: 40, 3: 0.25, 4: 0.25, **{10 + n: 0.25 for n in range(12)}})
+        t = trace([call([], [0], 1), call([], [1], 1), *[call([], [10 + n], 1) for n in range(7)], call([], [2], 1),
+                   *[call([], [20 + n], 1) for n in range(7)], call([1], [3], 1), call([0], [4], 1)],
+                  {0: size, 1: size, 2: 40, 3: 0.25, 4: 0.25, **{10 + n: 0.25 for n in range(17)}})
         made = Choice(Lifetimes.of(t), COSTS, 41 * MIB)
         made.swap_what_can_be_hidden()
         return made
 
     assert list(choice(4).swapped) == [0, 1]
     five = choice(5)
-    assert list(five.swapped) == [0] and five.swap_overhead(five.candidates[1]) == 4 * MS
+    assert list(five.swapped) == [0] and five.swap_overhead(five.candidates[1]) == 3 * MS
 
 
 def test_a_swapped_source_is_back_when_a_replay_reads_it():
-    # 1 = f(0); both wanted after the peak, 1 first. 0 can be hidden; 1 is dropped, and its replay at 33 finds 0 on the
-    # host, which is wanted itself only at 62. Copy 10 ms: in-trigger before 23 instead of before 52.
-    t = trace([call([-1], [0], 1), call([0], [1], 1), call([], [2], 30, replayable=False),
+    # 1 = f(0); both wanted after the peak, 1 first. 0 can be hidden; 1 is dropped, and its replay at 43 finds 0 on the
+    # host, which is wanted itself only at 72. Copy 10 ms: in-trigger before 33 instead of before 62.
+    t = trace([call([-1], [0], 1), call([0], [1], 1), call([], [20], 10), call([], [2], 30, replayable=False),
                *[call([], [10 + n], 0.25, replayable=False) for n in range(4)],
                call([1], [3], 29), call([0], [4], 1)],
-              {-1: 1, 0: 10, 1: 20, 2: 40, 3: 0.25, 4: 0.25, **{10 + n: 0.25 for n in range(4)}})
+              {-1: 1, 0: 10, 1: 20, 2: 40, 3: 0.25, 4: 0.25, 20: 0.25, **{10 + n: 0.25 for n in range(4)}})
     proposal = Capuchin().plan(t, COSTS, limits(42))
     assert proposal.plan.evictions == {(0, 2): OUT, (1, 1): DROP}
-    assert [swap.back for swap in proposal.notes.timetable.swap_ins] == [7]
+    assert [swap.back for swap in proposal.notes.timetable.swap_ins] == [8]
     assert proposal.plan.prefetches == {(10, 1): (0,)}  # the first access after the peak
 
 
@@ -673,7 +679,7 @@ def random_cases(count: int) -> Iterator[tuple[Trace, Costs, Limits]]:
 def test_the_plan_is_that_of_the_naive_listing(swap, recompute):
     kinds = {OUT: 0, DROP: 0}
     triggers = 0
-    for n, (t, costs, limit) in enumerate(random_cases(150)):
+    for n, (t, costs, limit) in enumerate(random_cases(100)):
         naive = Naive(t, costs, limit.device_bytes)
         naive.run(swap=swap, recompute=recompute)
         plan = Capuchin(swap=swap, recompute=recompute).plan(t, costs, limit).plan
@@ -682,14 +688,14 @@ def test_the_plan_is_that_of_the_naive_listing(swap, recompute):
         for action in plan.evictions.values():
             kinds[action] += 1
         triggers += sum(map(len, plan.prefetches.values()))
-    assert (kinds[OUT] > 300) is swap and (kinds[DROP] > 150) is recompute and (triggers > 150) is swap
+    assert (kinds[OUT] > 200) is swap and (kinds[DROP] > 100) is recompute and (triggers > 100) is swap
 
 
 # As printed ----------------------------------------------------------------------------------------------------------
 @pytest.mark.parametrize("counted", [False, True])
 def test_with_every_reading_as_printed_the_plan_is_that_of_the_listing(counted):
     kinds, triggers, differ = {OUT: 0, DROP: 0}, 0, 0
-    for n, (t, costs, limit) in enumerate(random_cases(150)):
+    for n, (t, costs, limit) in enumerate(random_cases(60)):
         printed = replace(PRINTED, overwritten=not counted)
         listing = CapuchinListing(counted=counted).plan(t, costs, limit).plan
         plan = Capuchin(readings=printed).plan(t, costs, limit).plan
@@ -705,7 +711,7 @@ def test_with_every_reading_as_printed_the_plan_is_that_of_the_listing(counted):
         other = Listing(t, costs, limit.device_bytes, counted=not counted)
         other.algorithm_2()
         differ += {c.id for c in other.recomps} != {c.id for c in alone.recomps}
-    assert kinds[OUT] > 100 and kinds[DROP] > 100 and triggers > 50 and differ > 3
+    assert kinds[OUT] > 150 and kinds[DROP] > 80 and triggers > 100 and differ
 
 
 def test_line_31_forgets_what_lines_22_to_27_would_count():
@@ -751,10 +757,11 @@ PLANNERS = [Capuchin(), CapuchinSwap(), CapuchinRecompute(), Capuchin(readings=R
 
 @pytest.mark.default(policy=PLANNERS[:1])
 @pytest.mark.parametrize("policy", PLANNERS)
-def test_the_work_of_planning_grows_no_faster_than_n_log_n(policy):
-    small, large = (random_trace(random.Random(5), n) for n in (1000, 8000))
+def test_the_python_calls_of_planning_grow_no_faster_than_n_log_n(policy):
+    # Each decision looks at all candidates besides, as arrays: 2 s of processor time for a trace of 8,000 calls.
+    small, large = (random_trace(random.Random(5), n) for n in (250, 2000))
     ratio = len(large.accesses) / len(small.accesses)
-    assert 7.5 < ratio < 8.5 and work(large, policy) < ratio * 1.5 * work(small, policy)  # log 8000 / log 1000 = 1.3
+    assert 7 < ratio < 9 and work(large, policy) < ratio * 1.5 * work(small, policy)  # log 2000 / log 250 = 1.4
 
 
 # With the engine -----------------------------------------------------------------------------------------------------

@@ -21,6 +21,7 @@ from minidl.planning.lifetimes import Lifetimes
 from minidl.policies.capuchin.hybrid import Choice
 from minidl.policies.capuchin.msps import Candidate, Recomputation
 from minidl.policies.capuchin.policy import CapuchinSwap
+from minidl.policies.capuchin.readings import Readings
 from minidl.policies.passive import Passive
 
 MIB = 1 << 20
@@ -102,13 +103,31 @@ def test_bytes_are_saved_at_each_peak_where_they_are_missing_and_not_as_one_sum(
     assert CapuchinSwap().plan(t, COSTS, Limits(11 * MIB, 1 << 40)).plan.evictions.keys() == {(0, 1), (3, 1)}
 
 
-def test_memory_counts_as_free_from_the_next_call_on_though_the_copy_still_runs():
-    # Tensor 0 (4 MiB: 4 ms out) is made by call 0; call 1 lasts 1 ms. In the paper it is free at SwapOutEnd, at 5 ms.
-    calls = [call([], [0], 1), call([], [1], 1, 1), call([], [2], 20, 2), call([0], [3], 1, 0, 3)]
-    choice = Choice(Lifetimes.of(trace(calls, {0: 4, 1: 8, 2: 1, 3: 0.25})), COSTS, 11 * MIB)
-    assert [n // MIB for n in choice.live_bytes.values(4)] == [4, 12, 5, 4]
+def test_memory_is_free_from_swap_out_end_to_swap_in_start():
+    # Tensor 0 (4 MiB: 4 ms each way) is made at 0 and wanted at 32; the peak is from 7 to 8. It has landed at 4, where
+    # call 2 starts, and its copy in starts at 28, with an access of call 5 (from 22 on).
+    calls = [call([], [0], 1), call([], [1], 3, 1), call([], [2], 3, 2), call([], [3], 1, 3), call([], [4], 14, 4),
+             call([], [5], 6, 5), call([], [6], 4, 6), call([0], [7], 1, 0, 7)]
+    t = trace(calls, {0: 4, 3: 8, **dict.fromkeys((1, 2, 4, 5, 6, 7), 1)})
+    choice = Choice(Lifetimes.of(t), COSTS, 11 * MIB)
+    assert choice.live.tolist() == [n * MIB for n in (4, 5, 5, 12, 5, 5, 5, 5)]
     choice.take_swap(choice.candidates[0])
-    assert [n // MIB for n in choice.live_bytes.values(4)] == [4, 8, 1, 4]
+    assert choice.live.tolist() == [n * MIB for n in (4, 5, 1, 8, 1, 5, 5, 5)]
+    at_once = Choice(Lifetimes.of(t), COSTS, 11 * MIB, Readings(landed=False))
+    at_once.take_swap(at_once.candidates[0])
+    assert at_once.live.tolist() == [n * MIB for n in (4, 1, 1, 8, 1, 1, 1, 5)]
+
+
+def test_a_copy_out_that_memory_has_to_wait_for_is_overhead():
+    # Tensor 0 takes 4 ms out, and the peak begins 2 ms after it is made; the copy in is hidden.
+    calls = [call([], [0], 1), call([], [1], 1, 1), call([], [2], 1, 2), call([], [3], 20, 3), call([0], [4], 1, 0, 4)]
+    t = trace(calls, {0: 4, 2: 8, **dict.fromkeys((1, 3, 4), 1)})
+    choice = Choice(Lifetimes.of(t), COSTS, 11 * MIB)
+    assert choice.swap_overhead(choice.candidates[0]) == 2 * MS
+    choice.take_swap(choice.candidates[0])  # it is waited for: away from the peak on
+    assert choice.live.tolist() == [n * MIB for n in (4, 5, 8, 5, 5)]
+    assert Choice(Lifetimes.of(t), COSTS, 11 * MIB, Readings(landed=False)).swap_overhead(
+        choice.swapped[0]) == 0
 
 
 def test_ext_time_counts_every_choice_that_starts_from_a_tensor_where_the_listing_overwrites():
