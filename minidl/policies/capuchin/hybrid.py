@@ -71,7 +71,7 @@ class Choice:
         self._find_peak()
         order = self._candidates(costs)
         self.candidates = {c.tensor_id: c for c in order}
-        self._order = order
+        self._order: list[Candidate] = order
         self._position = {c.tensor_id: n for n, c in enumerate(order)}
         self._undecided = np.ones(len(order), np.bool_)
         self._evict, self._back, self._out, self._in, self._nbytes = (
@@ -116,11 +116,12 @@ class Choice:
     def swaps(self, which: Array) -> Swaps:
         """What swapping each of these candidates, by their numbers in order of FT, would come to now."""
         evict, back, out, back_in = self._evict[which], self._back[which], self._out[which], self._in[which]
-        landed = self.link_out.out_end(evict, out)
+        begin = evict + int(self.readings.after_call)
+        landed = self.link_out.out_end(begin, out)
         due = np.minimum(self._next[evict + 1], back)
         exposed, earliest = np.zeros_like(out), landed
         if self.readings.landed:
-            exposed = np.maximum(0, out - self.link_out.left_between(evict, due))
+            exposed = np.maximum(0, out - self.link_out.left_between(begin, due))
             landed = np.minimum(landed, self.starts[due])
             earliest = np.maximum(landed, self.starts[np.minimum(due + 1, back)])
         if self.readings.triggers_first:
@@ -173,8 +174,8 @@ class Choice:
         if not len(which):
             return None
         overhead = self.swaps(which).overhead
-        return self._order[which[int(np.argmin(overhead / self._nbytes[which] if self.readings.per_byte
-                                               else overhead))]]
+        least = np.argmin(overhead / self._nbytes[which] if self.readings.per_byte else overhead)
+        return self._order[int(which[least])]
 
     def take_in_order(self, *, swap: bool, recompute: bool) -> None:
         """Algorithm 1 as listed: candidates by FT, each in the way that costs less."""
@@ -204,7 +205,7 @@ class Choice:
         if self.readings.triggers_first:
             self.triggers[candidate.tensor_id] = self._in_trigger(candidate)
         if self.readings.queueing:
-            self.link_out.take_out(candidate.evict, landed)
+            self.link_out.take_out(candidate.evict + int(self.readings.after_call), landed)
             self.link_in.take_in(start, candidate.back)
         self.swapped[candidate.tensor_id] = candidate
         if self.recomputation is not None:
@@ -216,7 +217,7 @@ class Choice:
         self._taken(candidate, first, last)
 
     def _in_trigger(self, candidate: Candidate) -> tuple[int, int]:
-        """SwapInStart as the link is now, and the first call after the evicted-access and after the peak as it is now."""
+        """SwapInStart as the link is now, and the first call after the evicted-access and after the peak, as it is."""
         back = np.array([candidate.back])
         start = self.link_in.in_start(self.starts[[candidate.evict + 1]], back, np.array([candidate.swap_in]))
         return int(start[0]), max(candidate.evict, int(self._last[candidate.back])) + 1

@@ -38,8 +38,8 @@ class LinkTime:
         """Time left from an instant to the start of ``call``; negative if the instant is later than that."""
         first = np.minimum(np.searchsorted(self.starts, earliest, side="right") - 1, len(self.left) - 1)
         part = np.maximum(0, self.starts[first] + self.left[first] - earliest)
-        return np.where(earliest >= self.starts[call], self.starts[call] - earliest,
-                        part + self.before[call] - self.before[first + 1])
+        return np.asarray(np.where(earliest >= self.starts[call], self.starts[call] - earliest,
+                                   part + self.before[call] - self.before[first + 1]))
 
     def in_start(self, earliest: Array, call: Array, time: Array) -> Array:
         """When a copy in starts that uses the last time left before ``call``, though not before ``earliest``."""
@@ -47,7 +47,7 @@ class LinkTime:
         k = np.searchsorted(self.before, np.maximum(wanted, 0), side="right") - 1
         k = np.minimum(k, len(self.left) - 1)
         begin = np.where(wanted < 0, self.starts[0] - 1, self.starts[k] + np.maximum(wanted, 0) - self.before[k])
-        return np.maximum(begin, earliest)
+        return np.asarray(np.maximum(begin, earliest))
 
     def take_out(self, call: int, end: int) -> None:
         """Reserve a copy out that may start with ``call`` and lands at ``end``: all that was left until then."""

@@ -29,7 +29,7 @@ class Candidate:
     """A tensor that may be evicted after call ``evict`` and is wanted again by call ``back``.
 
     rp_time is None where it cannot be recomputed; ``sources`` are the other candidates that its replay starts from;
-    ``started`` has bit n set if the n-th choice starts its replay from this tensor; ``ext_ct`` times rp_time is ext_time.
+    ``started`` has bit n set if the n-th choice starts its replay from this tensor; ext_time is ext_ct times rp_time.
     """
 
     tensor_id: TensorId

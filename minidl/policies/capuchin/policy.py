@@ -4,8 +4,8 @@
     triggers       when each swap-in is started.
     feedback       a tensor that is late has its SwapInStart moved earlier by 5% of its SwapTime.
 
-Not in the paper: a correction that makes an iteration far slower ends feedback, with the fastest plan so far, for a
-tensor that comes earlier takes memory that others may then wait for.
+Not in the paper: a correction that makes an iteration far slower, or several in a row that make it no faster, end
+feedback with the fastest plan so far, for a tensor that comes earlier takes memory that others may then wait for.
 """
 
 from __future__ import annotations
@@ -28,6 +28,8 @@ from minidl.policies.passive import Passive
 FEEDBACK_SHARE = 0.05  # of its SwapTime, by which a late tensor's in-trigger moves
 LATE_SECONDS = 1e-6  # less is not a delay but the clock's grain
 SLOWER = 1.1  # than the fastest iteration so far: corrections have led astray
+NO_FASTER = 1.001  # than it: not a gain, and not the clock's grain either
+PATIENCE = 5  # iterations in a row that may be slower
 
 
 @dataclass(frozen=True)
@@ -38,7 +40,8 @@ class Corrections:
     stuck      tensors that cannot start earlier.
     moved      tensor -> nanoseconds by which feedback has moved its SwapInStart earlier.
     best       the proposal that was fastest when it was tried, and best_seconds what it took.
-    final      a correction has made it slower: there is no other one.
+    slower     how many iterations in a row have been slower than that.
+    final      corrections have made it slower: there is no other one.
     """
 
     timetable: Timetable
@@ -46,6 +49,7 @@ class Corrections:
     moved: Mapping[TensorId, int] = field(default_factory=dict)
     best: Proposal | None = None
     best_seconds: float = inf
+    slower: int = 0
     final: bool = False
 
 
@@ -76,20 +80,22 @@ class Capuchin(Passive):
         return NO_PLAN if not choice.swapped and not choice.dropped else _proposal(choice)
 
     def feedback(self, proposal: Proposal, observed: Observation) -> Proposal:
-        """In-triggers of what was late, moved earlier; the fastest plan, for good, if that has made it far slower."""
+        """In-triggers of what was late, moved earlier; the fastest plan, for good, if that no longer helps."""
         notes: Corrections | None = proposal.notes
         if notes is None or notes.final:
             return proposal
-        if notes.best is not None and observed.seconds > SLOWER * notes.best_seconds:
-            return replace(notes.best, notes=replace(notes.best.notes, final=True))
+        slower = notes.slower + 1 if observed.seconds > NO_FASTER * notes.best_seconds else 0
         late = {tensor_id for tensor_id, seconds in observed.late.items() if seconds > LATE_SECONDS} - notes.stuck
         moved = {swap.tensor_id: notes.moved.get(swap.tensor_id, 0) + round(swap.time * FEEDBACK_SHARE)
                  for swap in notes.timetable.swap_ins if swap.tensor_id in late}
+        if notes.best is not None and slower and (
+                not moved or slower == PATIENCE or observed.seconds > SLOWER * notes.best_seconds):
+            return replace(notes.best, notes=replace(notes.best.notes, final=True))
         if not moved:
             return proposal
         moved = {**notes.moved, **moved}
         placed = notes.timetable.placed(moved)
-        corrected = replace(notes, stuck=placed.stuck, moved=moved)
+        corrected = replace(notes, stuck=placed.stuck, moved=moved, slower=slower)
         if observed.seconds < notes.best_seconds:
             best = replace(proposal, notes=replace(notes, best=None))
             corrected = replace(corrected, best=best, best_seconds=observed.seconds)

@@ -15,6 +15,8 @@ class Readings:
     landed           A swapped tensor's memory is free from SwapOutEnd to SwapInStart, as equation 1 has it, and a copy
                      out that memory has to wait for is overhead. Otherwise it counts as free from the next call to the
                      back-access, and only the copy in has overhead.
+    after_call       A copy out starts when the call of the evicted-access has ended. Otherwise when it starts, which is
+                     the access's time.
     queueing         Transfers wait for those before them on the link. Otherwise each has the link to itself, and its
                      overhead is what its FT lacks.
     triggers_first   The in-trigger is chosen before a swap's cost, out of the peak as it is then. Otherwise in-triggers
@@ -23,13 +25,15 @@ class Readings:
                      during each call.
     per_byte         The best swap and the best recomputation are compared by seconds a byte, as MSPS is. Otherwise by
                      seconds.
-    sources_stay     A swapped tensor counts as a source that is there. Otherwise only while the plan has it on the device.
+    sources_stay     A swapped tensor counts as a source that is there. Otherwise only while the plan has it on the
+                     device.
     overwritten      Line 31 of Algorithm 2 as printed: ext_time is set from the last choice alone. Otherwise it counts
                      every choice that starts from the tensor.
     """
 
     listing: bool = False
     landed: bool = True
+    after_call: bool = True
     queueing: bool = True
     triggers_first: bool = False
     one_sum: bool = False
@@ -39,5 +43,5 @@ class Readings:
 
 
 DEFAULT = Readings()
-PRINTED = Readings(listing=True, landed=False, queueing=False, triggers_first=True, one_sum=True, per_byte=False,
-                   sources_stay=True, overwritten=True)
+PRINTED = Readings(listing=True, landed=False, after_call=False, queueing=False, triggers_first=True, one_sum=True,
+                   per_byte=False, sources_stay=True, overwritten=True)
