@@ -20,7 +20,7 @@ from minidl.units import format_bytes
 class LeastRecentlyUsed(OnDemand):
     """When memory is short, swap out what has not been used for the most calls."""
 
-    name = "own-lru"  # what --policy calls it; "lru" is ours already
+    name = "own-lru"  # what reports call it, and the name of its entry point; "lru" is ours already
 
     def victims(self, resident: Sequence[Residency], pressure: Pressure) -> Sequence[Eviction]:
         by_age = sorted(resident, key=lambda tensor: -tensor.idle_calls)

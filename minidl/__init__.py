@@ -8,8 +8,8 @@ os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 
 from minidl import autograd, ops  # noqa: E402, F401 - importing them attaches the Tensor's operators
 from minidl.autograd import no_grad
+from minidl.context import current
 from minidl.errors import OutOfMemory, ShapeError, UserError
-from minidl.executor import current
 from minidl.runtime import Runtime, current_runtime, parameter
 from minidl.tensor import Tensor
 

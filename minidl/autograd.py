@@ -1,8 +1,8 @@
 """Reverse-mode differentiation: visits the calls that led to a value, newest first, iteratively.
 
 There is no tape: the lineage that replay uses says what was called, and each op's ``vjp`` says what its gradient is,
-in terms of ops. What a call saved is released as soon as its gradient has been taken, so a second pass over the same
-graph, or a second derivative, is an error.
+in terms of ops. What a call saved is released as soon as its gradient has been taken, unless the graph is retained, so
+a second pass over a call that has saved something is an error, as is a second derivative.
 """
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ from heapq import heappop, heappush
 from typing import Any
 
 from minidl.calls import apply, give
+from minidl.context import current
 from minidl.errors import UserError
-from minidl.executor import current
 from minidl.memory.storage import Call, Storage
 from minidl.op import Op
 from minidl.ops.elementwise import add
@@ -61,20 +61,24 @@ def _arguments(op: Op) -> tuple[tuple[str, str, int], ...]:
     return tuple(found)
 
 
-def _take_saved(call: Call) -> dict[int, Tensor]:
-    """Handles on what the call saved; they take over the uses that it counted."""
+def _take_saved(call: Call, retain_graph: bool) -> dict[int, Tensor]:
+    """Handles on what the call saved; they take over the uses that it counted, or count their own."""
     storages = [storage for index in call.saved if (storage := call.saved_storage(index)) is not None]
     assert len(storages) == len(call.saved)  # a saved output lives as long as the first one, which brought us here
     for storage in storages:
         if storage.base.mutated_at > call.sequence:
             raise UserError(f"the gradient of {call.op.name} needs a tensor of shape {list(storage.meta.shape)} that "
                             "was written in place since")
+    saved = call.saved
     for storage in storages:
-        storage.base.saved -= 1
-    saved = dict(zip(call.saved, map(Tensor, storages), strict=True))
-    call.saved = ()
-    call.needs = ()
-    return saved
+        if retain_graph:
+            storage.retain()
+        else:
+            storage.base.saved -= 1
+    if saved and not retain_graph:  # a call that has saved nothing, as a parameter's view, may be visited again
+        call.saved = ()
+        call.needs = ()
+    return dict(zip(saved, map(Tensor, storages), strict=True))
 
 
 def _add_to_leaf(leaf: Storage, gradient: Tensor) -> None:
@@ -88,10 +92,11 @@ def _add_to_leaf(leaf: Storage, gradient: Tensor) -> None:
     leaf.grad = gradient
 
 
-def backward(loss: Tensor, gradient: Tensor | None = None) -> None:
+def backward(loss: Tensor, gradient: Tensor | None = None, *, retain_graph: bool = False) -> None:
     """Add d loss / d leaf to the ``grad`` of every leaf that requires it.
 
-    loss: a tensor of one element, or of any shape with ``gradient`` of the same shape. Raises UserError.
+    loss: a tensor of one element, or of any shape with ``gradient`` of the same shape and dtype.
+    retain_graph: keep what the calls have saved, so that another backward() may pass over them. Raises UserError.
     """
     if not loss.requires_grad:
         raise UserError("backward() of a tensor that does not depend on anything that requires a gradient")
@@ -99,6 +104,8 @@ def backward(loss: Tensor, gradient: Tensor | None = None) -> None:
         raise UserError(f"backward() of shape {list(loss.shape)} needs a gradient of that shape")
     if gradient is not None and gradient.shape != loss.shape:
         raise UserError(f"backward(): gradient {list(gradient.shape)} does not fit {list(loss.shape)}")
+    if gradient is not None and gradient.dtype is not loss.dtype:
+        raise UserError(f"backward(): a gradient of {gradient.dtype.name} does not fit a value of {loss.dtype.name}")
     with no_grad():
         gradients: dict[Storage, Tensor] = {}
         queue: Queue = []
@@ -106,16 +113,17 @@ def backward(loss: Tensor, gradient: Tensor | None = None) -> None:
         _deliver(loss.storage, seed, gradients, queue)
         del seed, gradient
         while queue:
-            _differentiate(heappop(queue)[1], gradients, queue)
+            _differentiate(heappop(queue)[1], gradients, queue, retain_graph)
 
 
 def _deliver(storage: Storage, gradient: Tensor, gradients: dict[Storage, Tensor], queue: Queue) -> None:
     """Add a gradient to what has arrived for a storage, and have its call visited."""
+    if storage.severed is not None:
+        raise UserError(f"backward() reached {storage.named()}, made by {storage.severed}, whose graph is "
+                        "gone: its iteration has ended, or it was written in place; call backward() in the iteration "
+                        "that computes it, or use its detach()")
     call = storage.call
     if call is None:
-        if not storage.requires_grad:
-            raise UserError(f"backward() reached a tensor of shape {list(storage.meta.shape)} whose iteration has "
-                            "ended: call backward() in the iteration that computed the loss")
         _add_to_leaf(storage, gradient)
         return
     other = gradients.get(storage)
@@ -127,13 +135,13 @@ def _deliver(storage: Storage, gradient: Tensor, gradients: dict[Storage, Tensor
     heappush(queue, (-call.sequence, call))
 
 
-def _differentiate(call: Call, gradients: dict[Storage, Tensor], queue: Queue) -> None:
+def _differentiate(call: Call, gradients: dict[Storage, Tensor], queue: Queue, retain_graph: bool) -> None:
     op, needs = call.op, call.needs
     if not needs or op.vjp is None:
-        raise UserError(f"the gradient of {op.name} has been taken already: what it needs is gone. A second backward() "
-                        "over the same graph, and second derivatives, are not supported")
+        raise UserError(f"the gradient of {op.name} has been taken already: what it needs is gone. For a second "
+                        "backward() over the same graph the first one must have retain_graph=True")
     dys = [None if (s := ref()) is None else gradients.pop(s, None) for ref in call.outputs]
-    saved = _take_saved(call)
+    saved = _take_saved(call, retain_graph)
     inputs = call.inputs
     arguments: dict[str, Any] = {}
     partial = set()
@@ -163,7 +171,9 @@ def _differentiate(call: Call, gradients: dict[Storage, Tensor], queue: Queue) -
     arrivals: list[tuple[Storage, Tensor]] = []
     seen: set[int] = set()
     for storage, need, result in zip(inputs, needs, results, strict=True):
-        if need and result is not None:
+        if need:
+            if result is None:
+                raise UserError(f"{op.name} has no gradient for {storage.named()}")
             # One gradient for two inputs: each gets a handle of its own, before either can be given away.
             arrivals.append((storage, result.alias() if id(result) in seen else result))
             seen.add(id(result))

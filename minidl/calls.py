@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from minidl.executor import current
+from minidl.context import current
 from minidl.memory.storage import Storage
 from minidl.op import Attrs, Op
 from minidl.tensor import Tensor
@@ -31,13 +31,18 @@ def apply(op: Op, *tensors: Tensor, **attrs: Any) -> Tensor:
 
 def _run(op: Op, tensors: tuple[Tensor, ...], attrs: Attrs) -> tuple[Storage, ...]:
     """The only way from a formula to the executor."""
+    executor = current()
+    memories = executor.memories
     given = 0
     inputs: list[Storage] = []
     for tensor in tensors:
         if tensor.given:
             given |= 1 << len(inputs)
-        inputs.append(tensor.storage)
-    results = current().run(op, tuple(inputs), attrs, given)
+        storage = tensor.storage
+        if storage.memory not in memories:
+            raise executor.stranger(op.name, storage)
+        inputs.append(storage)
+    results = executor.run(op, tuple(inputs), attrs, given)
     if given:
         for tensor in tensors:
             if tensor.given and tensor.storage is not None:

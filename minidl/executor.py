@@ -1,17 +1,19 @@
 """The one choke point: every operation, forward, backward and optimizer, runs here.
 
-A call is carried out in this order: its signature (shapes, algorithms) is looked up; its inputs are made resident;
-its outputs are placed and it is launched; its accesses are recorded; its record becomes its outputs' lineage. Names no
-device, no policy and no op.
+A call is carried out in this order: its signature (shapes, algorithms) is looked up; what a plan wants back before it
+is prefetched; its inputs are made resident; what it is about to write over is computed first where it is still needed;
+its outputs are placed and it is launched; its accesses are recorded; its record becomes its outputs' lineage; what a
+plan wants after it is done. Names no device, no policy, and of the operations only the one that reads a value.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, NoReturn
 
+from minidl.context import NOBODY
 from minidl.errors import UserError
+from minidl.graph import keep, needs_of, refuse_to_lose_gradients
 from minidl.memory.storage import IN, RECOMPUTE, Call, Storage, View
 from minidl.meta import Meta
 from minidl.op import READ, Attrs, Op, Signature
@@ -29,10 +31,15 @@ if TYPE_CHECKING:
 class Executor:
     """Runs calls on one device under one memory manager (or a ledger, which only counts)."""
 
-    def __init__(self, device: Device, memory: Memory, tracker: Tracker, *,
-                 deterministic: bool = True, fuses: bool = True) -> None:
+    def __init__(self, device: Device, memory: Memory, tracker: Tracker, *, deterministic: bool = True,
+                 fuses: bool = True, stands_for: tuple[Memory, ...] = ()) -> None:
+        """``stands_for``: whose tensors are operands here, too: those of the runtime that a dry run is of."""
         self.device = device
         self.memory = memory
+        self.memories = (memory, *stands_for)
+        self.failures = device.failures  # of kernels, which may have run long after their call
+        self.thread = NOBODY  # that is inside, and how many times it has entered (``context``)
+        self.entered = 0
         self.tracker = tracker
         self.deterministic = deterministic
         self.guide: Guide | None = memory.guide
@@ -51,6 +58,8 @@ class Executor:
 
         given: bit i says that input i's handle is used for the last time. Raises ShapeError, OutOfMemory.
         """
+        if self.failures:
+            self.fail()
         # What follows from op, metas and fixed attributes is found once for all calls alike.
         fixed = attrs.items() if not op.volatile else [item for item in attrs.items() if item[0] not in op.volatile]
         key = (op, *fixed, *[s.meta for s in inputs])
@@ -68,9 +77,8 @@ class Executor:
         written = [inputs[i] for i in op.mutates(len(inputs))] if op.mutates is not None else ()
         try:
             if written:
-                if self.grad_enabled and any(s.base.call is not None and s.base.requires_grad for s in written):
-                    raise UserError(f"{op.name} would write over a value that a gradient flows through; use the "
-                                    "operation that returns a new tensor")
+                if self.grad_enabled:
+                    refuse_to_lose_gradients(op, inputs, written)
                 memory.before_write(written)
             for storage in inputs:
                 if storage.status is not IN:
@@ -79,7 +87,7 @@ class Executor:
         except BaseException:
             memory.call_off()
             raise
-        needs = self._needs(op, inputs) if self.grad_enabled else ()
+        needs = needs_of(op, inputs) if self.grad_enabled else ()
         saved = self._saves(signature, attrs, needs) if needs else ()
         tensor_id = tracker.begin(len(signature.outputs))
         outputs: tuple[Storage, ...] = ()
@@ -91,9 +99,14 @@ class Executor:
         except BaseException:
             tracker.cancel()
             memory.call_off()
+            if self.failures:
+                self.fail()
             raise
         read, made = tracker.record_tensor_access(signature, algorithm, inputs, outputs)
         if written:
+            for storage in written:
+                if storage.base.requires_grad:
+                    storage.base.sever()
             memory.after_write(written, self.issued)
             tracker.updated |= op.update
         elif op.replayable:
@@ -101,7 +114,7 @@ class Executor:
             for storage in outputs:
                 storage.call = call
             if needs:
-                _keep(call, outputs, needs, saved)
+                keep(call, outputs, needs, saved)
         if self.inspect is not None:
             self.inspect(op.name, inputs, (*outputs, *written))
         if self.guide is not None:
@@ -124,13 +137,6 @@ class Executor:
         return Signature(op, metas, outputs, tuple(sorted(algorithms, key=lambda a: (a.seconds, a.workspace))),
                          cost.flops)
 
-    def _needs(self, op: Op, inputs: tuple[Storage, ...]) -> tuple[bool, ...]:
-        """Which inputs want a gradient through this call; () if none does."""
-        if op.vjp is None:
-            return ()
-        needs = tuple([s.requires_grad for s in inputs])
-        return needs if True in needs else ()
-
     def _saves(self, signature: Signature, attrs: Attrs, needs: tuple[bool, ...]) -> tuple[int, ...]:
         """Which of inputs + outputs the call keeps for its gradient."""
         saved = self._saved.get((signature, needs))
@@ -141,10 +147,30 @@ class Executor:
     def _view(self, signature: Signature, inputs: tuple[Storage, ...], attrs: Attrs) -> tuple[Storage, ...]:
         output = View(signature.outputs[0], inputs[0].base)
         call = output.call = Call(signature.op, inputs, attrs, (output.me,), self.issued, signature)
-        needs = self._needs(signature.op, inputs) if self.grad_enabled else ()
+        needs = needs_of(signature.op, inputs) if self.grad_enabled else ()
         if needs:
-            _keep(call, (output,), needs, self._saves(signature, attrs, needs))
+            keep(call, (output,), needs, self._saves(signature, attrs, needs))
         return (output,)
+
+    def fail(self) -> NoReturn:
+        """Raise the first error of a kernel that nobody has seen yet. What the calls that failed, and those that needed
+        their results, should have made has no value from now on; everything else is as it was."""
+        error = self.failures[0].error
+        self.lose()
+        raise error
+
+    def lose(self) -> None:
+        """Take what has failed off the memory, once all that was launched is over."""
+        device = self.device
+        for stream, position in enumerate(device.positions):
+            device.synchronize(stream, position)
+        self.memory.lose(tuple(self.failures))
+        device.forgive()
+
+    def stranger(self, op_name: str, storage: Storage) -> UserError:
+        """What to raise for an operand that another runtime's memory keeps."""
+        return UserError(f"{op_name}: {storage.named()} is of another runtime than the current one on "
+                         f"{self.device.name}: bring it here with runtime.tensor(x.numpy())")
 
     # Values --------------------------------------------------------------------------------------------------
     def read(self, storage: Storage) -> np.ndarray:
@@ -163,6 +189,8 @@ class Executor:
 
     def _look(self, storage: Storage, how: Callable[[Storage], Any]) -> Any:
         """One access from outside, after all calls so far."""
+        if storage.memory not in self.memories:
+            raise self.stranger(READ.name, storage)
         key = (READ, storage.meta)
         signature = self._signatures.get(key)
         if signature is None:
@@ -173,7 +201,12 @@ class Executor:
         read, made = self.tracker.record_tensor_access(signature, signature.algorithms[0], (storage,), ())
         if self.guide is not None:
             self.guide.follow(signature, read, made)
-        value = how(storage)
+        try:
+            value = how(storage)
+        except Exception:
+            if self.failures:
+                self.fail()
+            raise
         self.tracker.durations.append(signature.algorithms[0].seconds)  # after those of all that it waited for
         return value
 
@@ -190,11 +223,24 @@ class Executor:
         """Cut a storage's lineage: from now on it keeps its bytes, and pins nothing that it was computed from."""
         if storage.status is RECOMPUTE:
             self.memory.replay(storage)
-        storage.call = None
+        storage.call = storage.severed = None
 
     # Iterations ----------------------------------------------------------------------------------------------
     def end_iteration(self, *, failed: bool = False) -> None:
-        """The boundary: survivors are made real (unless the iteration failed), lineage is cut, counts restart."""
+        """The boundary: survivors are made real (unless the iteration failed), lineage is cut, counts restart.
+
+        Raises a kernel's error that nobody has seen yet: then the iteration has failed, and ends as such.
+        """
+        error = self.failures[0].error if self.failures else None
+        if error is not None:
+            self.lose()
+            self._end_iteration(failed=True)
+            if failed:  # of something else, which is being raised
+                return
+            raise error
+        self._end_iteration(failed=failed)
+
+    def _end_iteration(self, *, failed: bool) -> None:
         if self.guide is not None:
             self._advise(self.guide, failed=failed)
         self.memory.end_iteration(failed=failed)
@@ -223,40 +269,3 @@ class Executor:
     def check(self) -> None:
         """Raises AssertionError if an invariant of the memory does not hold."""
         self.memory.check()
-
-
-def _keep(call: Call, outputs: tuple[Storage, ...], needs: tuple[bool, ...], saved: tuple[int, ...]) -> None:
-    """Keep for a call's gradient what its formula names."""
-    call.needs = needs
-    call.saved = saved
-    outputs[0].requires_grad = True
-    inputs = call.inputs
-    count = len(inputs)
-    for index in saved:
-        (inputs[index] if index < count else outputs[index - count]).retain_saved()
-    if len(outputs) > 1:
-        # An output that is saved lives as long as the first one, through which gradients come.
-        outputs[0].siblings = tuple([s for i, s in enumerate(outputs) if i and count + i in saved])
-
-
-_current: list[Executor] = []
-
-
-def current() -> Executor:
-    """The executor that operations run on. Raises UserError outside of every ``with runtime:``."""
-    if not _current:
-        raise UserError("no runtime is active: put the code under `with minidl.Runtime(...):`")
-    return _current[-1]
-
-
-@contextmanager
-def activate(executor: Executor) -> Iterator[None]:
-    """Make an executor the current one."""
-    _current.append(executor)
-    try:
-        yield
-    finally:
-        _current.remove(executor)
-
-
-

@@ -7,6 +7,7 @@ executor's table of signatures cheap. Shapes are in elements, strides and offset
 from dataclasses import dataclass
 from functools import cache
 from math import prod
+from threading import RLock
 
 Shape = tuple[int, ...]
 
@@ -66,6 +67,10 @@ def row_major(shape: Shape) -> Shape:
     return tuple(reversed(strides))
 
 
+# Of two threads that describe the same at once, both would make an object: a cache keeps one of them, and returns both.
+_interning = RLock()
+
+
 @cache
 def _intern(shape: Shape, dtype: DType, strides: Shape, offset: int) -> Meta:
     size = prod(shape)
@@ -77,7 +82,8 @@ def _intern(shape: Shape, dtype: DType, strides: Shape, offset: int) -> Meta:
 @cache
 def meta(shape: Shape, dtype: DType = float32, strides: Shape | None = None, offset: int = 0) -> Meta:
     """The Meta of this shape, dtype, strides (in elements; C order by default) and offset (in elements)."""
-    return _intern(shape, dtype, row_major(shape) if strides is None else strides, offset)
+    with _interning:
+        return _intern(shape, dtype, row_major(shape) if strides is None else strides, offset)
 
 
 def aligned(nbytes: int) -> int:

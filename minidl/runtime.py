@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -20,10 +21,11 @@ import numpy as np
 from minidl import device as devices
 from minidl import placements, policies
 from minidl.calls import apply
+from minidl.context import activate, current
 from minidl.device import dlpack
 from minidl.device.precision import DEFAULT, precision_of
 from minidl.errors import UserError
-from minidl.executor import Executor, activate, current
+from minidl.executor import Executor
 from minidl.memory.guide import Followed, Guide
 from minidl.memory.ledger import Demand, Ledger
 from minidl.memory.manager import Manager
@@ -144,11 +146,14 @@ class Runtime:
         context = activate(self.executor)
         context.__enter__()
         self._contexts.append(context)
-        _runtimes.append(self)
+        _runtimes.set((*_runtimes.get(), self))
         return self
 
     def __exit__(self, *exc: object) -> None:
-        _runtimes.remove(self)
+        inside = list(_runtimes.get())
+        if self in inside:
+            del inside[-1 - inside[::-1].index(self)]
+            _runtimes.set(tuple(inside))
         self._contexts.pop().__exit__(None, None, None)
 
     @contextmanager
@@ -158,6 +163,7 @@ class Runtime:
         What was called since the last one (initialisation, a validation) becomes an iteration of its own, so that
         every step has the same calls: a gradient cannot flow from inside to what was computed before.
         """
+        self._require_current("iteration()")
         executor = current()
         if executor.tracker.sequence >= executor.tracker.iteration_start:
             executor.end_iteration()
@@ -176,6 +182,12 @@ class Runtime:
         finally:
             executor.explicit_iterations = False
 
+    def _require_current(self, method: str) -> None:
+        """Raise UserError where calls would go to another runtime."""
+        if current_runtime() is not self:
+            raise UserError(f"{method} of a runtime on {self.device.name} under `with` of another one on "
+                            f"{current_runtime().device.name}: enter the former first")
+
     def next_seed(self) -> int:
         """A fresh 63-bit seed, the n-th of this runtime; it follows from the runtime's seed and n alone."""
         count = self.counters["seeds"] = self.counters.get("seeds", 0) + 1
@@ -186,6 +198,7 @@ class Runtime:
 
         Arrays of other libraries are taken by DLPack or ``__cuda_array_interface__``, from a GPU by way of the host.
         """
+        self._require_current("tensor()")
         if data is None:
             return apply(UPLOAD, shape=tuple(shape or ()), dtype=dtype or float32, data=None)
         array = _host_array(data, self.device)
@@ -206,7 +219,7 @@ class Runtime:
         tracker = Tracker()
         ledger = Ledger(tracker, resident)
         executor = Executor(self.device.dry_twin(), ledger, tracker, deterministic=self.executor.deterministic,
-                            fuses=self.executor.fuses)
+                            fuses=self.executor.fuses, stands_for=(self.memory,))
         executor.issued = self.executor.issued  # what was written in place before the dry run lies before its calls
         try:
             with activate(executor):
@@ -235,14 +248,15 @@ class Runtime:
         self.memory.check()
 
 
-_runtimes: list[Runtime] = []
+_runtimes: ContextVar[tuple[Runtime, ...]] = ContextVar("runtimes", default=())
 
 
 def current_runtime() -> Runtime:
     """The runtime whose ``with`` we are in. Raises UserError outside of every one."""
-    if not _runtimes:
-        raise UserError("no runtime is active: put the code under `with minidl.Runtime(...):`")
-    return _runtimes[-1]
+    inside = _runtimes.get()
+    if not inside:
+        raise UserError("no runtime is active in this thread: put the code under `with minidl.Runtime(...):`")
+    return inside[-1]
 
 
 def parameter(shape: Shape, *, dtype: DType = float32, requires_grad: bool = True) -> Tensor:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from minidl.executor import current
+from minidl.context import current
 from minidl.meta import DType, Meta, Shape
 
 if TYPE_CHECKING:
@@ -45,14 +45,13 @@ class Listing1:
 
     @property
     def inputs(self) -> tuple[int, ...]:
-        """The tensor ids of what it was computed from, in the operation's order; () for a leaf."""
+        """The tensor ids of what it was computed from, in the operation's order; () for a leaf or an older value."""
         return tuple([storage.base.tensor_id for storage in self.storage.inputs])
 
     @property
     def operation_name(self) -> str:
-        """The operation that made it; empty for a leaf."""
-        call = self.storage.call
-        return call.op.name if call is not None else ""
+        """The operation that made it; empty for a leaf or an older value."""
+        return self.storage.operation_name
 
 
 class Tensor(Listing1):
@@ -139,7 +138,7 @@ class Tensor(Listing1):
         def fill_(self, value: float) -> None:
             """Overwrite every element with one value."""
 
-        def backward(self, gradient: Tensor | None = None) -> None:
+        def backward(self, gradient: Tensor | None = None, *, retain_graph: bool = False) -> None:
             """Add the gradient of this tensor to the ``grad`` of every leaf that requires it."""
 
     def release(self) -> None:
@@ -185,14 +184,20 @@ class Tensor(Listing1):
 
     @property
     def requires_grad(self) -> bool:
-        """Whether ``backward`` leads here. It can be set on leaves only; ValueError elsewhere."""
+        """Whether ``backward`` leads here. It can be set on leaves only; ValueError elsewhere.
+
+        A value that is kept beyond its iteration counts as a leaf: what is set makes it one of the new iteration.
+        """
         return self.storage.requires_grad
 
     @requires_grad.setter
     def requires_grad(self, value: bool) -> None:
-        if self.storage.call is not None and self.storage.call.op.vjp is not None:
+        storage = self.storage
+        if storage.operation_name and storage.call is not None and storage.call.op.vjp is not None:
             raise ValueError("requires_grad can be set on leaves only; use detach() first")
-        self.storage.requires_grad = value
+        if storage.severed is not None:
+            current().make_leaf(storage)
+        storage.requires_grad = value
 
     @property
     def grad(self) -> Tensor | None:

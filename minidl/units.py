@@ -4,6 +4,7 @@ import re
 from decimal import Decimal
 
 from minidl.errors import UserError
+from minidl.numbers import MOST_WHOLE, shown
 
 UNITS: dict[str, int] = {
     "B": 1,
@@ -12,22 +13,26 @@ UNITS: dict[str, int] = {
 }
 _FACTORS = {unit.lower(): factor for unit, factor in UNITS.items()}
 _SIZE = re.compile(r"(\d+(?:\.\d*)?|\.\d+)\s*([a-z]*)", re.IGNORECASE | re.ASCII)
+_MOST_CHARACTERS = 400
 
 
 def parse_bytes(text: str) -> int:
     """Bytes in ``"16GiB"``, ``"512 MB"`` or ``"1000"``; fractions of a byte are cut off.
 
     Units are read in any case: kB, MB, GB, TB are powers of 1000, KiB, MiB, GiB, TiB powers of 1024, none is bytes.
-    Raises UserError for anything else; a bare ``16G`` too, because people mean either by it.
+    Raises UserError for anything else; a bare ``16G`` too, because people mean either by it; and for more than 2^53.
     """
-    match = _SIZE.fullmatch(text.strip())
+    match = _SIZE.fullmatch(text.strip()) if len(text) <= _MOST_CHARACTERS else None
     number, unit = match.groups() if match else ("", "?")
     factor = _FACTORS.get(unit.lower() or "b")
     if factor is None:
         near = [number + known for known in UNITS if known.lower() in (f"{unit}b".lower(), f"{unit}ib".lower())]
         hint = f"; did you mean {' or '.join(near)}?" if near else ""
-        raise UserError(f"{text!r} is no size in bytes: write it like 16GiB, 512MB or 1000{hint}")
-    return int(Decimal(number) * factor)
+        raise UserError(f"{shown(text)!r} is no size in bytes: write it like 16GiB, 512MB or 1000{hint}")
+    nbytes = Decimal(number) * factor
+    if nbytes > MOST_WHOLE:
+        raise UserError(f"{shown(text)} is more than the {format_bytes(MOST_WHOLE)} that any memory may have")
+    return int(nbytes)
 
 
 def format_bytes(nbytes: float) -> str:

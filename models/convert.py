@@ -7,6 +7,7 @@ Names stay as they are: ``models.weights`` fits them to a network. Half precisio
 
 import argparse
 import sys
+import warnings
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -15,8 +16,11 @@ import numpy as np
 
 from minidl.checkpoint.safetensors import write_arrays
 from minidl.errors import UserError
+from minidl.numbers import shown
+from minidl.reading import open_file
 
 PYTORCH = (".pth", ".pt", ".bin", ".ckpt")
+MOST_SHOWN = 160  # characters of what another library says
 WRAPPERS = ("state_dict", "model", "model_state_dict")
 
 
@@ -32,6 +36,8 @@ def convert(source: str, target: str) -> int:
         raise UserError(f"{source}: known formats are {', '.join(PYTORCH)} and .npz")
     try:
         arrays = _numpy(source) if suffix == ".npz" else _pytorch(source)
+        if not arrays:
+            raise UserError(f"{source}: holds no weights by name")
         write_arrays(target, arrays)
     except OSError as error:
         raise UserError(f"{error.filename or source}: {error.strerror or error}") from None
@@ -39,11 +45,15 @@ def convert(source: str, target: str) -> int:
 
 
 def _numpy(source: str) -> dict[str, np.ndarray]:
-    try:
-        with np.load(source, allow_pickle=False) as file:
-            return {name: file[name] for name in file.files}
-    except ValueError as error:
-        raise UserError(f"{source}: {error}") from None
+    with open_file(source) as file:
+        try:
+            with warnings.catch_warnings(action="ignore"):  # of old headers, for one
+                content: Any = np.load(file, allow_pickle=False)
+                if isinstance(content, np.ndarray):
+                    raise ValueError("a single array, and .npz has them by name")
+                return {name: content[name] for name in content.files}
+        except Exception as error:  # the readers of zip, of NumPy's headers and of its numbers each have their own
+            raise UserError(f"{source}: no .npz that can be read: {_first_line(error)}") from None
 
 
 def _pytorch(source: str) -> dict[str, np.ndarray]:
@@ -51,23 +61,24 @@ def _pytorch(source: str) -> dict[str, np.ndarray]:
         import torch
     except ImportError:
         raise UserError(f'{source}: PyTorch is needed to read it: pip install "minidl[peers]"') from None
-    from pickle import UnpicklingError
+    with open_file(source) as file:
+        try:
+            content: Any = torch.load(file, map_location="cpu", weights_only=True)
+            for wrapper in WRAPPERS:
+                if isinstance(content, Mapping) and isinstance(content.get(wrapper), Mapping):
+                    content = content[wrapper]
+            tensors = {name: tensor for name, tensor in content.items() if isinstance(tensor, torch.Tensor)} \
+                if isinstance(content, Mapping) else {}
+            # A copy each: tensors may share memory there, and arrays must not in the result.
+            return {name: (tensor.float() if tensor.is_floating_point() else tensor).contiguous().numpy().copy()
+                    for name, tensor in tensors.items()}
+        except Exception as error:  # whatever the reader stumbles over
+            raise UserError(f"{source}: no weights that can be read without running code ({_first_line(error)})"
+                            ) from None
 
-    try:
-        content: Any = torch.load(source, map_location="cpu", weights_only=True)
-    except (UnpicklingError, RuntimeError, EOFError) as error:
-        raise UserError(f"{source}: no weights that can be read without running code ({str(error).splitlines()[0]})"
-                        ) from None
-    for wrapper in WRAPPERS:
-        if isinstance(content, Mapping) and isinstance(content.get(wrapper), Mapping):
-            content = content[wrapper]
-    tensors = {name: tensor for name, tensor in content.items() if isinstance(tensor, torch.Tensor)} \
-        if isinstance(content, Mapping) else {}
-    if not tensors:
-        raise UserError(f"{source}: holds no weights by name")
-    # A copy each: tensors may share memory there, and arrays must not in the result.
-    return {name: (tensor.float() if tensor.is_floating_point() else tensor).contiguous().numpy().copy()
-            for name, tensor in tensors.items()}
+
+def _first_line(error: Exception) -> str:
+    return shown((str(error).strip() or type(error).__name__).splitlines()[0], most=MOST_SHOWN)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -14,6 +14,7 @@ import numpy as np
 from minidl.checkpoint.safetensors import CorruptFile, read_arrays
 from minidl.errors import UserError
 from minidl.nn import Module
+from minidl.reading import Unreadable
 
 # Patterns of names that a network does not have, and what they are called in it.
 RENAMED: tuple[tuple[str, str], ...] = (
@@ -53,8 +54,8 @@ def read(path: str) -> dict[str, np.ndarray]:
         raise UserError("weights are read from .safetensors files; python -m models.convert makes one of other formats")
     try:
         return read_arrays(path)
-    except OSError as error:
-        raise UserError(f"cannot be read: {error.strerror or error}") from None
+    except Unreadable as error:
+        raise UserError(f"cannot be read: {error.why}") from None
     except CorruptFile as error:
         raise UserError(f"is no safetensors file that can be read: at byte {error.offset}: {error.what}") from None
 

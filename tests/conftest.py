@@ -1,13 +1,25 @@
-"""Which cells of a matrix run by default: ``@pytest.mark.default(dtype=["float32"], policy=["auto"])``.
+"""How the suite is divided: over at most four processes, and by ``@pytest.mark.default(dtype=["float32"])``.
 
 The cells of a parametrised test whose parameters are among those named run by default; the others are marked ``slow``.
 Parameters that are not named may have any value. What several folders share by name is here too.
 """
 
+import os
+import shutil
+import tempfile
+from pathlib import Path
 from typing import Any
 
 import numba
 import pytest
+
+PROCESSES = 4  # at most: each compiles kernels and starts threads of its own
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_auto_num_workers(config: pytest.Config) -> int:
+    """What ``-n auto`` means: a process for each processor that this one may use."""
+    return min(PROCESSES, len(os.sched_getaffinity(0)))
 
 
 @pytest.hookimpl(tryfirst=True)  # before -m is looked at
@@ -30,3 +42,15 @@ def one_thread():
     numba.set_num_threads(1)
     yield
     numba.set_num_threads(before)
+
+
+@pytest.fixture
+def closed_folder():
+    """An empty folder without any rights, in one that everybody may read."""
+    root = Path(tempfile.mkdtemp())
+    root.chmod(0o755)
+    (root / "closed").mkdir(mode=0)
+    yield root / "closed"
+    for folder in root.rglob("closed"):
+        folder.chmod(0o700)
+    shutil.rmtree(root)

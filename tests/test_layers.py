@@ -24,7 +24,8 @@ ROOT = Path(__file__).resolve().parent.parent
 # Right may import left, never the other way; what shares a line may import each other. A module belongs to the longest
 # name here that it starts with; ``minidl`` itself is what a user imports: all up to the runtime.
 LAYERS: list[tuple[str, ...]] = [
-    ("minidl.meta", "minidl.errors", "minidl.units", "minidl.registry"),
+    ("minidl.meta", "minidl.errors", "minidl.numbers", "minidl.reading", "minidl.units", "minidl.registry",
+     "minidl.compiling"),
     ("minidl.plan",),
     ("minidl.planning",),
     ("minidl.policies", "minidl.placements"),
@@ -32,7 +33,7 @@ LAYERS: list[tuple[str, ...]] = [
     ("minidl.kernels",),
     ("minidl.device",),
     ("minidl.memory",),
-    ("minidl.executor",),
+    ("minidl.executor", "minidl.context", "minidl.graph"),
     ("minidl.tensor", "minidl.calls"),
     ("minidl.ops",),
     ("minidl.autograd",),
@@ -47,7 +48,7 @@ RANK = {name: rank for rank, names in enumerate(LAYERS) for name in names}
 
 # All that a policy may know: decisions are made from frozen data.
 POLICIES_KNOW = ("minidl.policies", "minidl.plan", "minidl.planning", "minidl.registry", "minidl.errors",
-                 "minidl.meta", "minidl.units")
+                 "minidl.meta", "minidl.units", "minidl.compiling")
 
 CUDA_PACKAGES = {"cupy", "cupyx", "cudnn", "cupti", "cuda", "nvidia", "numba_cuda", "pycuda"}
 CUDA_PLACES = ("minidl/kernels/cuda", "minidl/device/cuda", "minidl/testing/gpu_check")
@@ -162,6 +163,45 @@ def test_the_rooms_of_the_program_and_of_its_reports_import_each_other_in_no_cir
     for room in ("minidl.app.", "minidl.report."):
         texts = {name: path.read_text(encoding="utf-8") for name, path in MODULES.items() if name.startswith(room)}
         assert len(texts) > 5 and circle(texts) == []
+
+
+READERS = ("minidl.plan", "minidl.policies", "minidl.device", "minidl.checkpoint", "minidl.data", "minidl.report",
+           "minidl.lab", "minidl.app.run_folder", "models")  # of what others have written
+OWN_FILES = {"minidl.device.cuda.listed", "minidl.device.cuda.attention_graphs"}  # these come with the package
+
+
+def reads(source: str) -> set[str]:
+    """The calls of a source that open a file to be read, or take JSON apart, by themselves."""
+    found = set()
+    for node in ast.walk(ast.parse(source)):
+        if not isinstance(node, ast.Call):
+            continue
+        name = ast.unparse(node.func)
+        modes = [value.value for value in (*node.args, *(k.value for k in node.keywords if k.arg == "mode"))
+                 if isinstance(value, ast.Constant) and isinstance(value.value, str)]
+        writes = any(letter in mode for mode in modes for letter in "wax+")
+        if (name in ("open", "json.loads", "json.load") or name.endswith((".read_text", ".read_bytes"))) and not writes:
+            found.add(name)
+    return found
+
+
+def test_what_others_have_written_is_opened_in_one_place():
+    """``open`` waits for a pipe that nobody writes to, and ``json`` raises what no caller expects."""
+    readers = [module for module in MODULES if below(module, READERS) and module not in OWN_FILES]
+    assert len(readers) > 50
+    assert {module: found for module in readers if (found := reads(MODULES[module].read_text(encoding="utf-8")))} == {}
+    assert reads("open(a)\nopen(b, 'rb')\np.read_text()\njson.loads(x)") == {"open", "p.read_text", "json.loads"}
+    assert reads("open(a, 'w')\nopen(b, mode='ab')\nopen_file(c)\nread_text(d, most=1)") == set()
+
+
+def test_all_that_is_compiled_for_the_cpu_is_compiled_in_one_place():
+    """Numba's own cache runs whatever is in a damaged file."""
+    for module, path in MODULES.items():
+        if module != "minidl.compiling" and not below(module, ("minidl.kernels.cuda",)):
+            nodes = list(ast.walk(ast.parse(path.read_text(encoding="utf-8"))))
+            names = {f"{node.module}.{alias.name}" for node in nodes if isinstance(node, ast.ImportFrom)
+                     for alias in node.names} | {ast.unparse(node) for node in nodes if isinstance(node, ast.Attribute)}
+            assert not names & {"numba.njit", "numba.jit", "numba.vectorize"}, module
 
 
 def test_the_lowest_modules_know_nothing_of_minidl():

@@ -10,6 +10,8 @@ from foreign_package import install
 
 from minidl import placements, policies
 from minidl.errors import UserError
+from minidl.plan.plan import NO_PLAN
+from minidl.plan.policy import OnDemand
 from minidl.registry import Registry
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -146,3 +148,12 @@ def test_everything_of_ours_answers_to_the_name_that_it_is_listed_by(registry):
         made = registry.create(name)
         assert registry.create(name) is not made
         assert made.name == name or registry is policies.REGISTRY
+
+
+def test_a_policy_that_plans_must_say_so_and_one_that_says_so_must_plan() -> None:
+    """The engine would never call the plan() of the first, and would measure for nothing for the second."""
+    with pytest.raises(TypeError, match="policy Silent has plan\\(\\) but does not say plans = True"):
+        type("Silent", (OnDemand,), {"plan": lambda self, trace, costs, limits: NO_PLAN})
+    with pytest.raises(TypeError, match="policy Empty says plans = True but has no plan\\(\\)"):
+        type("Empty", (OnDemand,), {"plans": True})
+    type("Both", (OnDemand,), {"plans": True, "plan": lambda self, trace, costs, limits: NO_PLAN})

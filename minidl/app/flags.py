@@ -30,6 +30,7 @@ from minidl.device.contract import ATTENTION
 from minidl.device.precision import DEFAULT, PRECISIONS
 from minidl.errors import UserError
 from minidl.optim import SHAPES
+from minidl.reading import is_there
 from minidl.report.result import KEYS
 
 
@@ -85,7 +86,7 @@ def _resumed_folder(run: str | None, resume: str | None) -> Path | None:
         return None
     if resume != AUTO:
         return folder_of(resume)[0]
-    return Path(run or "") if (Path(run or "") / ARGUMENTS).exists() else None
+    return Path(run or "") if is_there(Path(run or "") / ARGUMENTS) else None
 
 
 class _Parser(argparse.ArgumentParser):

@@ -6,16 +6,18 @@ Each raises argparse.ArgumentTypeError for what it does not take; argparse puts 
 import argparse
 from collections.abc import Callable
 from dataclasses import dataclass
-from math import isfinite
+from math import nextafter
 from typing import Any, TypeVar
 
-from minidl import placements, policies
+from minidl import numbers, placements, policies
 from minidl.device.precision import precision_of
 from minidl.errors import UserError
 from minidl.registry import Registry
 from minidl.units import parse_bytes
 
-Number = TypeVar("Number", int, float)
+Value = TypeVar("Value")
+_ABOVE_0 = nextafter(0, 1)
+MOST_PERCENT = 1e6
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,61 +29,60 @@ class Share:
 
 def whole(text: str) -> int:
     """A whole number of at least 1."""
-    return number(text, int, "a whole number of at least 1", lambda n: n >= 1)
+    return _read(numbers.whole, text, least=1)
 
 
 def count(text: str) -> int:
     """A whole number of at least 0."""
-    return number(text, int, "a whole number of at least 0", lambda n: n >= 0)
+    return _read(numbers.whole, text)
 
 
 def positive(text: str) -> float:
     """A finite number above 0."""
-    return number(text, float, "a number above 0", lambda x: x > 0 and isfinite(x))
+    return _read(numbers.real, text, least=_ABOVE_0, wanted="a number above 0")
 
 
 def part(text: str) -> float:
     """A number of at least 0 and below 1."""
-    return number(text, float, "a number of at least 0 and below 1", lambda x: 0 <= x < 1)
-
-
-def rate(text: str) -> float:
-    """A finite number of at least 0."""
-    return number(text, float, "a number of at least 0", lambda x: x >= 0 and isfinite(x))
-
-
-def number(text: str, kind: Callable[[str], Number], wanted: str, good: Callable[[Number], bool]) -> Number:
-    """The number that a text is. Raises ArgumentTypeError, in the words of ``wanted``, if it is none or no good one."""
-    try:
-        value = kind(text)
-    except ValueError:
-        value = None
-    if value is None or not good(value):
+    wanted = "a number of at least 0 and below 1"
+    value = _read(numbers.real, text, wanted=wanted)
+    if value >= 1:
         raise argparse.ArgumentTypeError(f"must be {wanted}, not {text}")
     return value
 
 
+def rate(text: str) -> float:
+    """A finite number of at least 0."""
+    return _read(numbers.real, text)
+
+
 def batch(text: str) -> int | None:
     """A batch size, or None for ``max``."""
-    return None if text == "max" else number(text, int, "max or a whole number of at least 1", lambda n: n >= 1)
+    return None if text == "max" else _read(numbers.whole, text, least=1, wanted="max or a whole number of at least 1")
 
 
 def size(text: str) -> int:
     """Bytes: ``16GiB``, ``512MB``, or a number of them."""
-    try:
-        return parse_bytes(text)
-    except UserError as error:
-        raise argparse.ArgumentTypeError(str(error)) from None
+    return _read(parse_bytes, text)
 
 
 def budget(text: str) -> int | Share:
     """Bytes, or a Share for a percentage."""
     if text.endswith("%"):
-        return Share(number(text[:-1], float, "a percentage above 0", lambda x: x > 0 and isfinite(x)) / 100)
+        return Share(_read(numbers.real, text[:-1], least=_ABOVE_0, most=MOST_PERCENT,
+                           wanted="a percentage above 0") / 100)
     nbytes = size(text)
     if nbytes < 1:
         raise argparse.ArgumentTypeError(f"must be at least 1 byte, not {text}")
     return nbytes
+
+
+def _read(read: Callable[..., Value], text: str, **bounds: Any) -> Value:
+    """What a function that raises UserError reads. Raises ArgumentTypeError, with its words."""
+    try:
+        return read(text, **bounds)
+    except UserError as error:
+        raise argparse.ArgumentTypeError(str(error)) from None
 
 
 def precision(name: str) -> str:

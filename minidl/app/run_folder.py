@@ -22,10 +22,13 @@ from typing import Any
 from minidl.checkpoint import Checkpoint, CorruptFile, Store, read_checkpoint
 from minidl.checkpoint.durable import replace_file
 from minidl.errors import UserError
+from minidl.numbers import is_whole
+from minidl.reading import NotJson, is_file, is_folder, is_there, parse_json, read_bytes, read_json
 
 COLUMNS = ("step", "epoch", "loss", "lr", "seconds", "items_per_second", "peak_bytes", "swapped_out_bytes",
            "swapped_in_bytes", "recomputed_bytes", "data_seconds", "top1", "top5", "dice", "masked_lm_loss",
            "masked_lm_accuracy", "next_sentence_accuracy")
+MOST_METRICS_BYTES = 1 << 32
 ARGUMENTS, CHECKPOINTS = "arguments.json", "checkpoints"
 AUTO = "auto"
 
@@ -78,12 +81,12 @@ class RunFolder:
         """The rows written so far. The last line may be half of one, if the program was killed while it wrote it."""
         path = self.path / "metrics.jsonl"
         rows = []
-        for line in path.read_text(encoding="utf-8", errors="replace").splitlines() if path.exists() else ():
+        for line in read_bytes(path, most=MOST_METRICS_BYTES).splitlines() if is_there(path) else ():
             try:
-                row = json.loads(line)
-            except (ValueError, RecursionError):
+                row = parse_json(line)
+            except NotJson:
                 continue
-            if type(row) is dict and type(row.get("step")) is int:
+            if type(row) is dict and is_whole(row.get("step")):
                 rows.append({name: row.get(name) for name in COLUMNS})
         return rows
 
@@ -107,9 +110,9 @@ def folder_of(resume: str) -> tuple[Path, Path | None]:
     Raises UserError if it is neither.
     """
     path = Path(resume)
-    if (path / ARGUMENTS).is_file():
+    if is_file(path / ARGUMENTS):
         return path, None
-    if path.parent.name == CHECKPOINTS and path.is_dir():
+    if path.parent.name == CHECKPOINTS and is_folder(path):
         return path.parent.parent, path
     raise UserError(f"--resume {resume}: there is no run folder, and no checkpoint of one")
 
@@ -117,12 +120,10 @@ def folder_of(resume: str) -> tuple[Path, Path | None]:
 def read_arguments(folder: Path) -> list[str]:
     """The command line with which a run was made. Raises UserError."""
     try:
-        arguments = json.loads((folder / ARGUMENTS).read_text(encoding="utf-8"))["arguments"]
+        arguments = read_json(folder / ARGUMENTS)["arguments"]
         if type(arguments) is not list or not all(type(word) is str for word in arguments):
             raise ValueError
-    except OSError as error:
-        raise UserError(f"cannot read {folder / ARGUMENTS}: {error.strerror or error}") from None
-    except (ValueError, KeyError, TypeError, RecursionError):
+    except (ValueError, KeyError, TypeError):
         raise UserError(f"{folder / ARGUMENTS}: expected an object with a list of strings, arguments") from None
     return arguments
 

@@ -24,6 +24,8 @@ import numpy as np
 
 from minidl.errors import UserError
 from minidl.meta import Shape
+from minidl.numbers import shown
+from minidl.reading import NotJson, open_file, parse_json
 
 CODES: dict[str, str] = {"float64": "F64", "float32": "F32", "float16": "F16", "bfloat16": "BF16", "int64": "I64",
                          "int32": "I32", "int16": "I16", "int8": "I8", "uint64": "U64", "uint32": "U32",
@@ -102,8 +104,8 @@ def write_arrays(path: str | Path, arrays: Mapping[str, np.ndarray]) -> None:
 
 
 def read_arrays(path: str | Path) -> dict[str, np.ndarray]:
-    """The arrays of a file by name. Raises CorruptFile and OSError."""
-    with open(path, "rb") as file:
+    """The arrays of a file by name. Raises Unreadable, and CorruptFile."""
+    with open_file(path) as file:
         entries = read_table(file, path, os.fstat(file.fileno()).st_size)
         # They lie one after the other, and the first of them is next.
         return {name: np.fromfile(file, entry.dtype, prod(entry.shape)).reshape(entry.shape)
@@ -127,13 +129,13 @@ def read_table(file: BinaryIO, path: object, file_bytes: int) -> dict[str, Entry
         try:
             entries[name] = _entry(row, data)
         except ValueError as error:
-            raise CorruptFile(path, LENGTH_BYTES + _where(text, name), f"tensor {_short(name)}: {error}") from None
+            raise CorruptFile(path, LENGTH_BYTES + _where(text, name), f"tensor {shown(name)}: {error}") from None
     ordered = dict(sorted(entries.items(), key=lambda item: (item[1].offset, item[1].nbytes)))
     end = data
     for name, entry in ordered.items():
         if entry.offset != end:
             raise CorruptFile(path, LENGTH_BYTES + _where(text, name),
-                              f"tensor {_short(name)} starts at byte {entry.offset}; the one before ends at {end}")
+                              f"tensor {shown(name)} starts at byte {entry.offset}; the one before ends at {end}")
         end += entry.nbytes
     if end != file_bytes:
         raise CorruptFile(path, min(end, file_bytes), f"the tensors end at byte {end}, the file at {file_bytes}")
@@ -146,35 +148,22 @@ def _entry(row: Any, data: int) -> Entry:
         raise ValueError("expected dtype, shape and data_offsets")
     code, shape, offsets = row["dtype"], row["shape"], row["data_offsets"]
     if type(code) is not str or code not in NAMES:
-        raise ValueError(f"dtype {_short(code)} is none of {', '.join(NAMES)}")
+        raise ValueError(f"dtype {shown(code)} is none of {', '.join(NAMES)}")
     for key, value, most in (("shape", shape, MOST_DIMENSIONS), ("data_offsets", offsets, 2)):
         if type(value) is not list or len(value) > most or not all(type(n) is int and 0 <= n < 1 << 63 for n in value):
-            raise ValueError(f"{key} {_short(value)} is no list of at most {most} sizes")
+            raise ValueError(f"{key} {shown(value)} is no list of at most {most} sizes")
     nbytes = prod(shape) * ITEM_BYTES[code]
     if len(offsets) != 2 or offsets[1] - offsets[0] != nbytes:
-        raise ValueError(f"data_offsets {_short(offsets)} are not {_short(nbytes)} bytes apart")
+        raise ValueError(f"data_offsets {shown(offsets)} are not {shown(nbytes)} bytes apart")
     return Entry(NAMES[code], tuple(shape), data + offsets[0], nbytes)
 
 
 def parse_object(text: bytes, path: object, offset: int) -> dict[str, Any]:
     """A JSON object, each key of which comes once, that begins at this byte of a file. Raises CorruptFile."""
-    def unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-        found = dict(pairs)
-        if len(found) < len(pairs):
-            raise ValueError("a key comes twice")
-        return found
-
     try:
-        value = json.loads(text.decode("utf-8"), object_pairs_hook=unique)
-    except json.JSONDecodeError as error:
-        at = len(error.doc[:error.pos].encode())
-        raise CorruptFile(path, offset + at, f"not JSON: {error.msg}") from None
-    except UnicodeDecodeError as error:
-        raise CorruptFile(path, offset + error.start, "not UTF-8") from None
-    except RecursionError:
-        raise CorruptFile(path, offset, "not JSON that can be read: nested too deeply") from None
-    except ValueError as error:  # also a number with thousands of digits
-        raise CorruptFile(path, offset, f"not JSON that can be read: {_short(error)}") from None
+        value = parse_json(text, unique_keys=True)
+    except NotJson as error:
+        raise CorruptFile(path, offset + error.offset, error.what) from None
     if type(value) is not dict:
         raise CorruptFile(path, offset, "expected a JSON object")
     return value
@@ -182,11 +171,3 @@ def parse_object(text: bytes, path: object, offset: int) -> dict[str, Any]:
 
 def _where(text: bytes, name: str) -> int:
     return max(0, text.find(json.dumps(name).encode()))
-
-
-def _short(value: object) -> str:
-    try:
-        text = str(value)
-    except ValueError:  # an integer of thousands of digits has no decimal form
-        return "a number of thousands of digits"
-    return text if len(text) <= 40 else text[:37] + "..."

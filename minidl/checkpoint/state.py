@@ -19,13 +19,16 @@ from minidl.checkpoint.safetensors import CorruptFile
 from minidl.checkpoint.store import Checkpoint
 from minidl.errors import UserError
 from minidl.nn import Module
+from minidl.numbers import is_real, is_whole, shown
 from minidl.ops.update import upload_
 from minidl.optim import Optimizer
 from minidl.plan.formats import SavedPlan, plan_from_json, plan_to_json, trace_from_json, trace_to_json
-from minidl.plan.plan import Kept
+from minidl.plan.plan import Kept, Proposal
 from minidl.plan.trace import Trace
+from minidl.policies.saved import misfit
 from minidl.runtime import Runtime
 from minidl.tensor import Tensor
+from minidl.training.trainer import STEPS
 
 STATE = "state.json"
 Fixed = Mapping[str, str | int | float | None]
@@ -72,6 +75,8 @@ def restore(checkpoint: Checkpoint, runtime: Runtime, model: Module, optimizer: 
     counters, plans, was = state.get("counters"), state.get("plans"), state.get("fixed")
     if type(was) is not dict or type(plans) is not list or type(counters) is not dict or not _are_counts(counters):
         raise CorruptFile(where, 0, "expected counters, plans and fixed arguments")
+    if counters.get(STEPS, checkpoint.step) != checkpoint.step:
+        raise CorruptFile(where, 0, f"after {counters[STEPS]} steps, in the folder of step {checkpoint.step}")
     for name in sorted({*was, *fixed}):
         if was.get(name) != fixed.get(name):
             raise UserError(f"{checkpoint.path} was made with {_argument(name, was.get(name))}, not "
@@ -79,21 +84,27 @@ def restore(checkpoint: Checkpoint, runtime: Runtime, model: Module, optimizer: 
     targets = tensors_of(model, optimizer)
     _require_that_they_fit(checkpoint, targets)
     measured = [_plan(checkpoint, number, row) for number, row in enumerate(plans)]
+    recalled: list[tuple[Trace, Proposal]] = []
+    if runtime.guide is not None and state.get("setting") == _setting(runtime):
+        try:
+            recalled = [(trace, runtime.policy.recall(kept)) for trace, kept in measured]
+        except UserError as error:
+            raise CorruptFile(where, 0, f"plans: {error}") from None
     with runtime.iteration():
         for name, tensor in targets.items():
             upload_(tensor, checkpoint.array(name))
     runtime.counters.clear()
     runtime.counters.update(counters)
-    if runtime.guide is not None and state.get("setting") == _setting(runtime):
-        runtime.guide.recall([(trace, runtime.policy.recall(kept)) for trace, kept in measured])
+    if runtime.guide is not None and recalled:
+        runtime.guide.recall(recalled)
 
 
 def _are_counts(counters: dict[str, Any]) -> bool:
-    return all(type(n) is int and n >= 0 for n in counters.values())
+    return all(map(is_whole, counters.values()))
 
 
 def _argument(name: str, value: object) -> str:
-    return f"no {name}" if value is None else f"{name} {value}"
+    return f"no {name}" if value is None else f"{name} {shown(value)}"
 
 
 def _require_that_they_fit(checkpoint: Checkpoint, targets: Mapping[str, Tensor]) -> None:
@@ -120,6 +131,9 @@ def _plan(checkpoint: Checkpoint, number: int, row: Any) -> tuple[Trace, Kept]:
             raise CorruptFile(checkpoint.path / name, 0, str(error)) from None
     trace, saved = documents
     assert isinstance(trace, Trace) and isinstance(saved, SavedPlan)
-    if type(row) is not dict or not all(type(value) in (int, float) for value in row.values()):
+    other = misfit(saved, trace)
+    if other is not None:
+        raise CorruptFile(checkpoint.path / f"plan-{number}.json", 0, f"not a plan for trace-{number}.json: {other}")
+    if type(row) is not dict or not all(map(is_real, row.values())):
         raise CorruptFile(checkpoint.path / STATE, 0, f"plans[{number}]: expected numbers")
     return trace, Kept(saved.plan, row)

@@ -34,6 +34,8 @@ from minidl.checkpoint.durable import (
 from minidl.checkpoint.safetensors import CorruptFile, Entry, aligned, chunks, parse_object, read_table
 from minidl.errors import UserError
 from minidl.meta import DType, Shape
+from minidl.numbers import is_whole
+from minidl.reading import Unreadable, is_folder, names_in, open_file, read_bytes, reason
 
 FORMAT, VERSION = "minidl-checkpoint", 1
 TENSORS, MANIFEST = "tensors.safetensors", "manifest.json"
@@ -69,7 +71,7 @@ class Checkpoint:
     def array(self, name: str) -> np.ndarray:
         """The value of a tensor. Raises CorruptFile if the file has changed since it was checked."""
         entry = self.tensors[name]
-        with open(self.path / TENSORS, "rb") as file:
+        with open_file(self.path / TENSORS) as file:
             file.seek(entry.offset)
             data = file.read(entry.nbytes)
         if len(data) != entry.nbytes:
@@ -92,9 +94,9 @@ class Store:
 
     def steps(self) -> list[int]:
         """The steps of which there is a checkpoint, oldest first."""
-        if not self.folder.is_dir():
+        if not is_folder(self.folder):
             return []
-        found = (_NAME.fullmatch(name) for name in os.listdir(self.folder))
+        found = (_NAME.fullmatch(name) for name in names_in(self.folder))
         return sorted(int(match[1]) for match in found if match)
 
     def path(self, step: int) -> Path:
@@ -145,12 +147,13 @@ def _row(file: str, tensor: str, piece: Piece) -> str:
 def read_checkpoint(path: Path) -> Checkpoint:
     """Check every byte of a checkpoint. Raises UserError; CorruptFile with the file and the byte if one is damaged."""
     match = _NAME.fullmatch(path.name)
-    if match is None or not path.is_dir():
+    if match is None or not is_folder(path):
         raise UserError(f"{path} is no checkpoint")
     try:
         return _read(path, int(match[1]))
-    except OSError as error:
-        raise UserError(f"cannot read the checkpoint {path}: {error.strerror or error}") from None
+    except (Unreadable, OSError) as error:  # the disk may fail while it is read, too
+        why = error.why if isinstance(error, Unreadable) else reason(error)
+        raise UserError(f"cannot read the checkpoint {path}: {why}") from None
 
 
 def _read(path: Path, step: int) -> Checkpoint:
@@ -158,7 +161,7 @@ def _read(path: Path, step: int) -> Checkpoint:
     documents: dict[str, bytes] = {}
     entries: dict[str, Entry] = {}
     for name, listed in pieces.items():
-        with open(path / name, "rb") as file:
+        with open_file(path / name) as file:
             size, end = os.fstat(file.fileno()).st_size, 0
             for tensor, piece in listed:
                 if piece.offset != end:
@@ -184,11 +187,8 @@ def _read(path: Path, step: int) -> Checkpoint:
 
 def _manifest(path: Path) -> dict[str, list[tuple[str, Piece]]]:
     """file -> its pieces, each with the name of a tensor or nothing."""
-    with open(path, "rb") as file:
-        size = os.fstat(file.fileno()).st_size
-        if size > LARGEST_DOCUMENT:
-            raise CorruptFile(path, 0, f"{size} bytes are too many for a manifest")
-        text = file.read(size)
+    text = read_bytes(path, most=LARGEST_DOCUMENT)
+    size = len(text)
     own = len(_OWN_CHECKSUM.format("0" * 64))
     if text[-own:] != _OWN_CHECKSUM.format(sha256(text[:-own]).hexdigest()).encode():
         raise CorruptFile(path, max(0, size - own), "the checksum of the manifest itself does not agree")
@@ -201,7 +201,8 @@ def _manifest(path: Path) -> dict[str, list[tuple[str, Piece]]]:
         if type(row) is not dict or {key: type(value) for key, value in row.items()} != _ROW:
             raise CorruptFile(path, 0, "pieces is no list of pieces")
         file, offset, nbytes = row["file"], row["offset"], row["bytes"]
-        if file != TENSORS and not re.fullmatch(r"[a-z0-9-]+\.json", file) or min(offset, nbytes) < 0:
+        if (file != TENSORS and not re.fullmatch(r"[a-z0-9-]+\.json", file)
+                or not (is_whole(offset) and is_whole(nbytes))):
             raise CorruptFile(path, 0, "a piece of no file of a checkpoint")
         pieces.setdefault(file, []).append((row["tensor"], Piece(offset, nbytes, row["sha256"])))
     return pieces

@@ -6,6 +6,8 @@ classes. The files are mapped, not read. Each training image is shifted by up to
 (section 4.2 of He et al., CVPR 2016).
 """
 
+import fnmatch
+import os
 from collections.abc import Generator, Iterator
 from pathlib import Path
 
@@ -13,12 +15,14 @@ import numpy as np
 
 from minidl.data.batch import Batch, ImageShape
 from minidl.data.dataset import Chosen, ImageSet, in_order, once
-from minidl.data.source import BadFile, BadFiles
+from minidl.data.source import BadFile, BadFiles, as_bad_file
 from minidl.errors import UserError
+from minidl.reading import Unreadable, is_there, names_in, open_file, read_text
 
 SIDE, CHANNELS, CLASSES = 32, 3, 10
 RECORD_BYTES = 1 + CHANNELS * SIDE * SIDE
 TRAIN, TEST, NAMES = "data_batch_*.bin", "test_batch.bin", "batches.meta.txt"
+MOST_NAMES_BYTES = 1 << 16
 SHIFT = 4  # pixels
 # Of the training images, 0 to 1: red, green, blue.
 MEAN = np.array([0.4914, 0.4822, 0.4465], np.float32)[:, None, None]
@@ -34,8 +38,8 @@ class Cifar10(ImageSet):
 
     def __init__(self, root: Path, bad: BadFiles) -> None:
         self.class_names = _names(root / NAMES)
-        self._train = _records(sorted(root.glob(TRAIN)), bad)
-        self._test = _records([root / TEST] if (root / TEST).exists() else [], bad)
+        self._train = _records([root / name for name in fnmatch.filter(names_in(root), TRAIN)], bad)
+        self._test = _records([root / TEST] if is_there(root / TEST) else [], bad)
         if not len(self._train[1]):
             raise UserError(f"{root}: there are no records of CIFAR-10 to train on in it")
         self.train_size, self.test_size = len(self._train[1]), len(self._test[1])
@@ -62,12 +66,13 @@ def _records(paths: list[Path], bad: BadFiles) -> _Records:
     places = [np.empty((0, 2), np.int64)]
     for path in paths:
         try:
-            size = path.stat().st_size
-            if not path.is_file() or not size or size % RECORD_BYTES:
-                raise BadFile(str(path), f"{size} bytes, which is no multiple of {RECORD_BYTES}, a record's")
-            mapped = np.memmap(path, np.uint8, "r").reshape(-1, RECORD_BYTES)
-        except (BadFile, OSError) as error:
-            bad.note(error if isinstance(error, BadFile) else BadFile(str(path), error.strerror or str(error)))
+            with as_bad_file(path), open_file(path) as file:
+                size = os.fstat(file.fileno()).st_size
+                if not size or size % RECORD_BYTES:
+                    raise BadFile(str(path), f"{size} bytes, which is no multiple of {RECORD_BYTES}, a record's")
+                mapped = np.memmap(file, np.uint8, "r").reshape(-1, RECORD_BYTES)
+        except BadFile as error:
+            bad.note(error)
             continue
         wrong = mapped[:, 0] >= CLASSES
         for record in np.flatnonzero(wrong):
@@ -103,7 +108,7 @@ def _normalised(images: np.ndarray) -> np.ndarray:
 def _names(path: Path) -> tuple[str, ...]:
     """The classes' names; their numbers if the file is not there, or not one of names."""
     try:
-        names = path.read_text(encoding="utf-8").split()[:CLASSES]
-    except (OSError, ValueError):
+        names = read_text(path, most=MOST_NAMES_BYTES).split()[:CLASSES]
+    except Unreadable:
         names = []
     return tuple(names) if len(names) == CLASSES else tuple(map(str, range(CLASSES)))

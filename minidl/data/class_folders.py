@@ -1,12 +1,14 @@
 """Images in a folder for each class, as torchvision and timm lay them out. Knows names; decodes nothing."""
 
 import os
+from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
 
-from minidl.data.source import BadFile, BadFiles, is_image, read_image
+from minidl.data.source import BadFile, BadFiles, as_bad_file, is_image, read_image
 from minidl.errors import UserError
+from minidl.reading import is_folder, is_there, names_in
 
 
 class ClassFolders:
@@ -17,7 +19,7 @@ class ClassFolders:
     """
 
     def __init__(self, root: Path, bad: BadFiles, *, class_names: tuple[str, ...] | None = None) -> None:
-        found = tuple(sorted(entry.name for entry in root.iterdir() if entry.is_dir() and not _hidden(entry.name)))
+        found = tuple(_classes(root, bad))
         if not found:
             raise UserError(f"{root}: there are no folders of images, one a class, in it")
         self.class_names = found if class_names is None else class_names
@@ -27,7 +29,7 @@ class ClassFolders:
         self._paths: list[Path] = []
         labels: list[int] = []
         for label, name in enumerate(self.class_names):
-            images = list(_images(root / name))
+            images = _images(root / name, bad)
             if not images:
                 bad.note(BadFile(str(root / name), "a class without images"))
             self._paths += images
@@ -50,10 +52,55 @@ class ClassFolders:
         raise AssertionError("folders of classes have no masks")
 
 
-def _images(folder: Path) -> list[Path]:
-    """All below it, in the order of their paths."""
-    return sorted(Path(base, name) for base, _, names in os.walk(folder) for name in names if is_image(name))
+def _classes(root: Path, bad: BadFiles) -> Iterator[str]:
+    """The folders in a folder. A link that leads nowhere might have been one: it is a bad file."""
+    for name in names_in(root):
+        if name.startswith("."):
+            continue
+        try:
+            with as_bad_file(root / name):
+                if is_folder(root / name):
+                    yield name
+                elif not is_there(root / name):
+                    raise BadFile(str(root / name), "a link that leads nowhere")
+        except BadFile as error:
+            bad.note(error)
 
 
-def _hidden(name: str) -> bool:
-    return name.startswith(".")
+def _images(folder: Path, bad: BadFiles) -> list[Path]:
+    """All below the folder of a class, in the order of their paths. Links are followed.
+
+    A folder that cannot be read is a bad file, and so is a link that leads nowhere, or to a folder that it lies in,
+    which would have no end.
+    """
+    found: list[Path] = []
+    waiting = [(folder, frozenset({_identity(folder.parent)}))]
+    while waiting:
+        place, above = waiting.pop()
+        try:
+            with as_bad_file(place):
+                key, entries = _identity(place), list(os.scandir(place))
+            if key in above:
+                raise BadFile(str(place), "a link to a folder that it lies in")
+        except BadFile as error:
+            bad.note(error)
+            continue
+        for entry in entries:
+            path = place / entry.name
+            try:
+                with as_bad_file(path):  # where a link leads may be closed
+                    if entry.is_dir():
+                        waiting.append((path, above | {key}))
+                    elif is_image(entry.name):
+                        found.append(path)
+                    elif entry.is_symlink() and not is_there(path):
+                        raise BadFile(str(path), "a link that leads nowhere")
+            except BadFile as error:
+                bad.note(error)
+    return sorted(found)
+
+
+def _identity(folder: Path) -> tuple[int, int]:
+    """What tells a folder from all others, whatever it is called."""
+    status = os.stat(folder)
+    return status.st_dev, status.st_ino

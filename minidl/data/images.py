@@ -10,7 +10,7 @@ import numpy as np
 from minidl.data.batch import Batch
 from minidl.data.dataset import Chosen, ImageSet, held_out, in_order, once
 from minidl.data.feed import Feed, Job
-from minidl.data.pixels import central_view, classes_of, decode, pixels, random_view, whole
+from minidl.data.pixels import central_view, classes_of, decode, orientation, pixels, random_view, whole
 from minidl.data.source import BadFile, BadFiles, Source
 from minidl.errors import UserError
 
@@ -130,6 +130,9 @@ class Images(ImageSet):
             view = central_view(width, height) if random is None else random_view(width, height, random)
         else:
             mask = decode(source.mask(example), f"the mask of {name}", mode=None)
+            if orientation(mask) != orientation(image):  # nobody can say which of the two was drawn upright
+                raise BadFile(name, f"EXIF turns it (orientation {orientation(image)}) otherwise than its mask "
+                                    f"({orientation(mask)})")
             if mask.size != image.size:
                 raise BadFile(name, f"{width} x {height} pixels, and its mask {mask.size[0]} x {mask.size[1]}")
             view = whole(width, height) if random is None else random_view(width, height, random,

@@ -6,6 +6,7 @@ import numpy as np
 
 from minidl.data.source import BadFile, BadFiles, is_image, read_image
 from minidl.errors import UserError
+from minidl.reading import is_folder, names_in
 
 IMAGES, MASKS = "images", "masks"
 _MASK_ENDINGS = ("", "_mask")  # of the mask's stem: Carvana's masks are called so
@@ -49,6 +50,6 @@ class MaskFolders:
 
 
 def _images(folder: Path) -> list[Path]:
-    if not folder.is_dir():
+    if not is_folder(folder):
         raise UserError(f"{folder}: there is no such folder")
-    return sorted(path for path in folder.iterdir() if is_image(path.name))
+    return [folder / name for name in names_in(folder) if is_image(name)]

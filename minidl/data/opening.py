@@ -10,6 +10,7 @@ A DIR with ``train`` and ``val`` (or ``test``) in it has one of these in each; s
 val-*. Otherwise a tenth of the examples is held out for the test.
 """
 
+import fnmatch
 from collections.abc import Sequence
 from dataclasses import dataclass
 from difflib import get_close_matches
@@ -26,6 +27,7 @@ from minidl.data.shards import read_shards
 from minidl.data.source import BadFiles, Source
 from minidl.data.text.sentences import Sentences, open_sentences
 from minidl.errors import UserError
+from minidl.reading import is_folder, is_there, names_in
 
 BY_NAME = ("synthetic", "digits", "shapes")  # data sets without a path
 TAR, PARQUET, TEXT = ".tar", ".parquet", ".txt"
@@ -59,7 +61,7 @@ class WantedText:
 def open_images(path: Path, wanted: WantedImages, *, bad: BadFiles, feed: Feed) -> Data:
     """The data set of images that lies at a path. Raises UserError; BadFile, which is one, names what is broken."""
     _require(path)
-    cifar = next((folder for folder in (path, path / CIFAR_FOLDER) if any(folder.glob(TRAIN))), None)
+    cifar = next((folder for folder in (path, path / CIFAR_FOLDER) if _matching(folder, TRAIN)), None)
     if cifar is not None and not wanted.pixel_labels:
         for flag, asked, there in (("--image-size", wanted.size, SIDE), ("--num-classes", wanted.num_classes, CLASSES)):
             if asked not in (None, there):
@@ -83,8 +85,8 @@ def open_images(path: Path, wanted: WantedImages, *, bad: BadFiles, feed: Feed) 
 def open_text(path: Path, wanted: WantedText, *, bad: BadFiles, feed: Feed) -> Sentences:
     """The text that lies at a path. Raises UserError; BadFile, which is one, names what is broken."""
     _require(path)
-    paths = sorted(path.glob("*" + TEXT)) if path.is_dir() else [path]
-    if not paths or any(not file.is_file() for file in paths):
+    paths = _matching(path, "*" + TEXT) if is_folder(path) else [path]
+    if not paths:
         raise UserError(f"{path}: this network reads text, and there is no file *{TEXT} in it")
     token_file = wanted.token_file or path.with_name(f"{path.name}.{wanted.vocab_size}.tokens")
     return open_sentences(paths, vocab=wanted.vocab, vocab_size=wanted.vocab_size, token_file=token_file,
@@ -92,7 +94,7 @@ def open_text(path: Path, wanted: WantedText, *, bad: BadFiles, feed: Feed) -> S
 
 
 def _require(path: Path) -> None:
-    if not path.exists():
+    if not is_there(path):
         near = get_close_matches(str(path), BY_NAME, n=1)
         raise UserError(f"--data {path}: there is no such file or folder"
                         + (f"; did you mean {near[0]}?" if near else f", and no data set of that name "
@@ -101,10 +103,10 @@ def _require(path: Path) -> None:
 
 def _split(path: Path) -> tuple[list[Path], list[Path] | None]:
     """(what to train on, what to test with): a folder or shards each; None: some of the first has to be held out."""
-    if path.is_file():
+    if not is_folder(path):
         return [path], None
-    train = next((path / name for name in _TRAIN if (path / name).is_dir()), None)
-    test = next((path / name for name in _TEST if (path / name).is_dir()), None)
+    train = next((path / name for name in _TRAIN if is_folder(path / name)), None)
+    test = next((path / name for name in _TEST if is_folder(path / name)), None)
     if train is not None and test is not None:
         return _shards(train) or [train], _shards(test) or [test]
     shards = _shards(path)
@@ -120,15 +122,20 @@ def _split(path: Path) -> tuple[list[Path], list[Path] | None]:
 def _shards(folder: Path) -> list[Path]:
     """All of one kind: tar before Parquet."""
     for suffix in (TAR, PARQUET):
-        if found := sorted(folder.glob("*" + suffix)):
+        if found := _matching(folder, "*" + suffix):
             return found
     return []
 
 
+def _matching(folder: Path, pattern: str) -> list[Path]:
+    """What lies in a folder under such a name, in the order of the names; nothing if it is no folder."""
+    return [folder / name for name in fnmatch.filter(names_in(folder), pattern)] if is_folder(folder) else []
+
+
 def _source(paths: Sequence[Path], bad: BadFiles, *, class_names: tuple[str, ...] | None = None) -> Source:
     first = paths[0]
-    if first.is_dir():
-        if (first / IMAGES).is_dir() and (first / MASKS).is_dir():
+    if is_folder(first):
+        if is_folder(first / IMAGES) and is_folder(first / MASKS):
             return MaskFolders(first, bad)
         return ClassFolders(first, bad, class_names=class_names)
     if first.suffix == TAR:

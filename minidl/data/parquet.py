@@ -12,8 +12,9 @@ from pathlib import Path
 from tempfile import TemporaryFile, gettempdir
 from typing import Any
 
-from minidl.data.source import MOST_CLASSES, MOST_FILE_BYTES, BadFile, BadFiles, Descriptor, Extent, Packed
+from minidl.data.source import MOST_CLASSES, MOST_FILE_BYTES, BadFile, BadFiles, Descriptor, Extent, Packed, as_bad_file
 from minidl.errors import UserError
+from minidl.reading import open_file
 
 IMAGE, LABEL = "image", "label"
 MOST_GROUP_BYTES = 4 << 30  # of a group of rows, unpacked: what claims to be larger is not read
@@ -71,6 +72,8 @@ def _rows(path: Path) -> Iterator[tuple[Any, Any]]:
     from pyarrow.parquet import ParquetFile
 
     try:
+        with as_bad_file(path), open_file(path):  # what is no file would be waited for
+            pass
         with ParquetFile(path, memory_map=True, page_checksum_verification=True) as file:
             names = file.schema_arrow.names
             if IMAGE not in names or LABEL not in names:

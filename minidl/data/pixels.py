@@ -1,7 +1,16 @@
 """Pixels out of encoded images: decoding, the part that is shown, normalisation. Knows one image, and no data set.
 
 Pillow decodes; it is imported when the first image is. A file may claim any size: it is held against a limit before
-anything is allocated for it.
+anything is allocated for it. What images have beyond 8 bits of grey or colour is decided here:
+
+    16 bits a channel   the upper 8 count, of grey as of colours
+    transparency        what lies on a white page, be it a channel, a colour or entries of a palette
+    palettes            the colours they name
+    CMYK                Pillow's formula; colour profiles and gamma are left alone
+    orientation         of EXIF: the image is turned as viewers turn it
+    animations          the first frame
+
+A mask's numbers are taken as they are stored, and a mask whose numbers a decoder would stretch is refused.
 """
 
 import warnings
@@ -24,6 +33,9 @@ GREY_MEAN, GREY_DEVIATION = sum(MEAN) / 3, sum(DEVIATION) / 3
 CENTRE = 0.875  # of a test image's shorter side: 224 pixels of 256
 VOID = 255  # in a mask: pixels that do not count
 IGNORED = -100  # their label
+ORIENTATION = 0x0112  # of EXIF: 1 is upright
+TURNS = {2: "FLIP_LEFT_RIGHT", 3: "ROTATE_180", 4: "FLIP_TOP_BOTTOM", 5: "TRANSPOSE", 6: "ROTATE_270", 7: "TRANSVERSE",
+         8: "ROTATE_90"}  # what makes the others so, by Pillow's names
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,24 +77,61 @@ def whole(width: int, height: int) -> View:
 
 
 def decode(data: bytes, name: str, *, mode: str | None) -> Any:
-    """Decode an image, to Pillow's; ``mode`` L or RGB, None: as it is. Raises BadFile, and UserError without Pillow."""
+    """Decode an image, to Pillow's, upright; ``mode`` L or RGB, None: a mask, as it is.
+
+    Raises BadFile, and UserError without Pillow.
+    """
     pillow = _pillow()
     try:
         image = pillow.open(BytesIO(data), formats=FORMATS)
         width, height = image.size
         if width * height > MOST_PIXELS:
             raise BadFile(name, f"{width} x {height} pixels, and at most {MOST_PIXELS} are decoded")
+        if mode is None and _is_stretched(image):
+            raise BadFile(name, "its classes have fewer than 8 bits a pixel, or another maximum than 255, and would be "
+                                "stretched: a mask is one number of 8 bits a pixel")
         image.load()
-        if mode is None or image.mode == mode:
-            return image
-        # A palette may have transparency, which Pillow warns about unless it has a channel for it.
-        return (image.convert("RGBA") if "transparency" in image.info else image).convert(mode)
+        turn = TURNS.get(orientation(image))
+        shown = image if mode is None or image.mode == mode and "transparency" not in image.info else _plain(
+            image, name).convert(mode)
+        return shown if turn is None else shown.transpose(pillow.Transpose[turn])
     except BadFile:
         raise
     except Exception as error:  # decoders raise whatever they stumble over
         if type(error).__name__ == "UnidentifiedImageError":
             raise BadFile(name, f"not an image in one of the formats {', '.join(FORMATS)}") from None
         raise BadFile(name, f"not an image that can be decoded: {error or type(error).__name__}") from None
+
+
+def orientation(image: Any) -> int:
+    """How an image says that it is to be turned, 1 to 8: its EXIF's number, also after it was turned."""
+    try:
+        found = image.getexif().get(ORIENTATION, 1)
+    except Exception:  # what is damaged there says nothing of the pixels
+        return 1
+    return found if found in TURNS else 1
+
+
+def _plain(image: Any, name: str) -> Any:
+    """An image of 8 bits a channel, without transparency."""
+    if image.mode == "F":
+        raise BadFile(name, "its pixels are floating-point numbers, which do not say what is white")
+    if image.mode.startswith("I"):
+        values = np.asarray(image).astype(np.int64)
+        if "transparency" in image.info:
+            values[values == image.info["transparency"]] = 0xFFFF
+        return _pillow().fromarray((values >> 8).astype(np.uint8))
+    if not image.has_transparency_data:
+        return image
+    page = _pillow().new("RGBA", image.size, "white")
+    page.alpha_composite(image.convert("RGBA"))
+    return page.convert("RGB")
+
+
+def _is_stretched(image: Any) -> bool:
+    """Whether the decoder, which has not run yet, spreads numbers below 255 over 0 to 255."""
+    return image.mode == "L" and any(tile[3] in ("L;2", "L;4") or tile[0] in ("ppm", "ppm_plain")
+                                     and tile[3][-1] != 255 for tile in image.tile)
 
 
 def pixels(image: Any, view: View, size: int, *, out: np.ndarray) -> None:

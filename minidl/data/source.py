@@ -1,8 +1,8 @@
 """Where encoded images and their labels come from, one at a time, and what becomes of broken ones. Decodes nothing."""
 
 import os
-import stat
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from threading import Lock
@@ -11,6 +11,7 @@ from typing import Protocol
 import numpy as np
 
 from minidl.errors import UserError
+from minidl.reading import Unreadable, descriptor, reason
 
 IMAGE_SUFFIXES = (".jpg", ".jpeg", ".png", ".webp", ".bmp", ".gif", ".ppm", ".pgm")
 MOST_FILE_BYTES = 256 << 20  # of one image: what is longer is not read
@@ -23,6 +24,17 @@ class BadFile(UserError):
     def __init__(self, name: str, why: str) -> None:
         super().__init__(f"{name}: {why}")
         self.name = name
+
+
+@contextmanager
+def as_bad_file(path: Path) -> Iterator[None]:
+    """Whatever refuses to be read within is a BadFile of this name."""
+    try:
+        yield
+    except Unreadable as error:
+        raise BadFile(str(error.path), error.why) from None
+    except OSError as error:
+        raise BadFile(str(path), reason(error)) from None
 
 
 class BadFiles:
@@ -87,13 +99,8 @@ class Descriptor:
     @classmethod
     def open(cls, path: Path) -> "Descriptor":
         """Open a file to read. Raises BadFile if it is none that could be read at once."""
-        try:
-            opened = cls(_without_waiting(str(path), os.O_RDONLY))
-        except OSError as error:
-            raise BadFile(str(path), error.strerror or str(error)) from None
-        if not stat.S_ISREG(os.fstat(opened.number).st_mode):
-            raise BadFile(str(path), "not a file")
-        return opened
+        with as_bad_file(path):
+            return cls(descriptor(path))
 
     def read(self, nbytes: int, offset: int) -> bytes:
         """That many bytes from an offset; fewer at the end of the file, none behind it."""
@@ -147,16 +154,10 @@ def read_image(path: Path) -> bytes:
     file = Descriptor.open(path)
     if not 0 < file.nbytes <= MOST_FILE_BYTES:
         raise BadFile(str(path), f"{file.nbytes} bytes, and an image has 1 to {MOST_FILE_BYTES}")
-    try:
+    with as_bad_file(path):
         return file.read(file.nbytes, 0)
-    except OSError as error:
-        raise BadFile(str(path), error.strerror or str(error)) from None
 
 
 def is_image(name: str) -> bool:
     """Whether a file is an image, by its suffix; hidden files are none."""
     return name.lower().endswith(IMAGE_SUFFIXES) and not name.startswith(".")
-
-
-def _without_waiting(path: str, flags: int) -> int:
-    return os.open(path, flags | getattr(os, "O_NONBLOCK", 0))  # a pipe that nobody writes to would never open

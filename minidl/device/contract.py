@@ -15,6 +15,7 @@ A device knows offsets in its arena and times; it knows no storage's history and
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
 from minidl.device.clock import Clock, Extents, Marks, Timed
@@ -27,6 +28,18 @@ if TYPE_CHECKING:
     import numpy as np
 
 ATTENTION = ("auto", "composed", "fused")
+
+@dataclass(frozen=True, eq=False)
+class Failure:
+    """An error of a kernel, which ends its call and those that need its results, and nothing else.
+
+    ``attrs`` are the call's own: no other call has this very object.
+    """
+
+    error: Exception
+    op_name: str
+    attrs: dict[str, Any]
+
 
 Place = tuple[int, Meta]  # where a tensor's bytes start in the arena, and how its elements lie from there
 
@@ -118,6 +131,7 @@ class Device(Choices, Timekeeper):
         Choices.__init__(self, profile)
         Timekeeper.__init__(self, profile, clock)
         self.name = name
+        self.failures: list[Failure] = []  # of kernels, until ``forgive``; always the same list
 
     def dry_twin(self) -> "Device":
         """A device on shapes alone that decides of calls as this one does: no launch takes time there, and nothing is
@@ -162,10 +176,22 @@ class Device(Choices, Timekeeper):
     def poison(self, offset: int, nbytes: int, marks: Marks) -> None:
         """Overwrite freed bytes once the streams have passed ``marks``, on a device that can be asked to do so."""
 
+    # Failures ------------------------------------------------------------------------------------------------
+    def lost(self, block_offset: int | None, host: Extents | None, nbytes: int) -> bool:
+        """Whether a tensor has no value since a kernel failed: its bytes lie at an offset, else on the host.
+
+        To be asked when all streams have finished. Here no kernel fails.
+        """
+        return False
+
+    def forgive(self) -> None:
+        """Whoever had to know of the failures does: what has lost its value will not be asked for any more."""
+        self.failures.clear()
+
     # Values --------------------------------------------------------------------------------------------------
     @abstractmethod
     def read(self, operand: Operand) -> "np.ndarray":
-        """A host copy of a tensor's value."""
+        """A host copy of a tensor's value. Raises the first failure's error."""
 
     def share(self, operand: Operand) -> Any:
         """A copy of a value in this device's memory, with the methods of DLPack: here in host memory."""

@@ -6,7 +6,6 @@ below) once, against published training speeds without memory management, and ar
 
 import difflib
 import json
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields, replace
 from functools import cache
@@ -14,7 +13,9 @@ from pathlib import Path
 from typing import Any
 
 from minidl.errors import UserError
+from minidl.numbers import MOST_WHOLE, is_real, shown
 from minidl.plan.costs import Costs
+from minidl.reading import Unreadable, read_json
 
 KINDS = ("conv", "winograd", "fft", "matmul", "elementwise", "reduce", "pool", "copy")
 TERMS = ("calls", "flops", "bytes", "far_bytes", "columns", "weights")  # of work, in ``rates``
@@ -22,6 +23,12 @@ OPTIONAL = ("rates", "rates_of", "cudnn_plans", "bf16_flops")
 TEXTS = ("name", "title", "rates_of", "cudnn_plans")
 MAY_BE_ZERO = ("link_latency_s", "launch_overhead_s", "kernel_floor_s", "half_fill_flops", "half_fill_bytes",
                 "bf16_flops")
+# What no machine is beyond: with numbers in these bounds no modelled time overflows or vanishes.
+SLOWEST, FASTEST = 1e3, 1e24  # flops or bytes a second
+LONGEST = 3600.0  # seconds of a latency, an overhead, a unit of work
+LARGEST_HALF = 1e18  # flops or bytes at which a kernel reaches half of its speed
+LEAST_EFFICIENCY = 1e-6
+MOST_FILE_BYTES = 16 << 20
 MIB = 2**20
 
 
@@ -80,22 +87,33 @@ class Profile:
         for key, value in asdict(self).items():
             if key in (*TEXTS, "efficiency", "rates"):
                 continue
-            zero_too = key in MAY_BE_ZERO
-            if not (0 < value < math.inf or value == 0 and zero_too):
-                bound = "at least 0" if zero_too else "positive"
-                raise UserError(f"profile {self.name!r}: {key} must be {bound} and finite, not {value}")
+            least, most = _bounds(key)
+            if not (is_real(value, least=least, most=most) or value == 0 and key in MAY_BE_ZERO):
+                zero = "0, or " if key in MAY_BE_ZERO and least else ""
+                raise UserError(f"profile {self.name!r}: {key} must be {zero}from {least:g} to {most:g}, not "
+                                f"{shown(value)}")
         for kind, fraction in self.efficiency.items():
             if kind not in KINDS:
                 raise UserError(f"profile {self.name!r}: unknown kind of work {kind!r}{_nearest(kind, KINDS)}")
-            if not 0 < fraction <= 1:
-                raise UserError(f"profile {self.name!r}: efficiency of {kind} must be in (0, 1], not {fraction}")
+            if not is_real(fraction, least=LEAST_EFFICIENCY, most=1.0):
+                raise UserError(f"profile {self.name!r}: efficiency of {kind} must be from {LEAST_EFFICIENCY:g} to 1, "
+                                f"not {shown(fraction)}")
         for work, terms in self.rates.items():
             for term, seconds in terms.items():
                 if term not in TERMS:
                     raise UserError(f"profile {self.name!r}: unknown term of work {term!r}{_nearest(term, TERMS)}")
-                if not 0 <= seconds < math.inf:
-                    raise UserError(f"profile {self.name!r}: rates of {work}: {term} must be at least 0 and finite, "
-                                    f"not {seconds}")
+                if not is_real(seconds, most=LONGEST):
+                    raise UserError(f"profile {self.name!r}: rates of {work}: {term} must be from 0 to {LONGEST:g}, "
+                                    f"not {shown(seconds)}")
+
+
+def _bounds(key: str) -> tuple[float, float]:
+    """The least and the most that a number of a profile may be; some may be 0, too."""
+    if key.endswith("memory_bytes"):
+        return 1, MOST_WHOLE
+    if key.endswith("_s"):
+        return 0.0, LONGEST
+    return (0.0, LARGEST_HALF) if key.startswith("half_fill") else (SLOWEST, FASTEST)
 
 
 # Fractions of the peak, one set a family of GPUs. Calibrated on the published training speeds in images/s of ResNet-50
@@ -216,11 +234,9 @@ def to_json(profile: Profile) -> str:
 def load(path: str | Path) -> Profile:
     """A profile from a JSON file with the fields of Profile, all of them but ``rates``. Raises UserError."""
     try:
-        data = json.loads(Path(path).read_text(encoding="utf-8"))
-    except OSError as error:
-        raise UserError(f"cannot read profile {path}: {error.strerror or error}") from None
-    except ValueError as error:  # not JSON, or not text
-        raise UserError(f"profile {path} is not JSON: {error}") from None
+        data = read_json(path, most=MOST_FILE_BYTES)
+    except Unreadable as error:
+        raise UserError(f"cannot read profile {path}: {error.why}") from None
     if not isinstance(data, dict):
         raise UserError(f"profile {path} must be one JSON object, not a {type(data).__name__}")
     names = [f.name for f in fields(Profile)]
@@ -249,7 +265,7 @@ def _check_type(path: str | Path, name: str, value: Any) -> None:
     else:
         good, wanted = _is_number(value), "a number"
     if not good:
-        raise UserError(f"profile {path}: {name} must be {wanted}, not {value!r}")
+        raise UserError(f"profile {path}: {name} must be {wanted}, not {shown(repr(value))}")
 
 
 def _is_object_of_numbers(value: Any) -> bool:
@@ -257,4 +273,5 @@ def _is_object_of_numbers(value: Any) -> bool:
 
 
 def _is_number(value: Any) -> bool:
+    """Whether a value is a number at all; what it may be is asked later."""
     return isinstance(value, int | float) and not isinstance(value, bool)

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import csv
+import io
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from minidl.errors import UserError
+from minidl.numbers import MOST_WHOLE, shown, whole
+from minidl.reading import read_text
 
 COLUMNS = ["id", "lower", "upper", "size"]
+MOST_FILE_BYTES = 1 << 30
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,23 +28,20 @@ class Lifetime:
 def read_log(path: str) -> list[Lifetime]:
     """Lifetimes from a CSV file with the header ``id,lower,upper,size`` (an ``offset`` column, which ``--save``
     writes, may follow and is ignored). Raises UserError naming file, line and value."""
+    lifetimes: dict[str, Lifetime] = {}
     try:
-        with open(path, newline="", encoding="utf-8-sig") as file:
-            rows = csv.reader(file)
-            header = [name.strip() for name in next(rows, [])]
-            if header not in (COLUMNS, [*COLUMNS, "offset"]):
-                raise UserError(f"{path}, line 1: the header is {','.join(header)!r}, not {','.join(COLUMNS)!r}")
-            lifetimes: dict[str, Lifetime] = {}
-            for row in rows:
-                if row:
-                    where = f"{path}, line {rows.line_num}"
-                    lifetime = _read_row(row, len(header), where)
-                    if lifetime.id in lifetimes:
-                        raise UserError(f"{where}: the id {lifetime.id!r} appears twice")
-                    lifetimes[lifetime.id] = lifetime
-    except OSError as error:
-        raise UserError(f"cannot read {path}: {error.strerror}") from error
-    except (UnicodeDecodeError, csv.Error) as error:
+        rows = csv.reader(io.StringIO(read_text(path, most=MOST_FILE_BYTES), newline=""))
+        header = [name.strip() for name in next(rows, [])]
+        if header not in (COLUMNS, [*COLUMNS, "offset"]):
+            raise UserError(f"{path}, line 1: the header is {shown(','.join(header))!r}, not {','.join(COLUMNS)!r}")
+        for row in rows:
+            if row:
+                where = f"{path}, line {rows.line_num}"
+                lifetime = _read_row(row, len(header), where)
+                if lifetime.id in lifetimes:
+                    raise UserError(f"{where}: the id {shown(lifetime.id)!r} appears twice")
+                lifetimes[lifetime.id] = lifetime
+    except csv.Error as error:
         raise UserError(f"{path} is no CSV text: {error}") from error
     if not lifetimes:
         raise UserError(f"{path} has no rows after its header")
@@ -49,13 +50,13 @@ def read_log(path: str) -> list[Lifetime]:
 
 def _read_row(row: list[str], columns: int, where: str) -> Lifetime:
     if len(row) != columns:
-        raise UserError(f"{where}: {len(row)} values instead of {columns}: {','.join(row)!r}")
+        raise UserError(f"{where}: {len(row)} values instead of {columns}: {shown(','.join(row))!r}")
     numbers = []
     for name, text in zip(COLUMNS[1:], row[1:4], strict=True):
         try:
-            numbers.append(int(text))
-        except ValueError:
-            raise UserError(f"{where}: {name} is {text!r}, not an integer") from None
+            numbers.append(whole(text, least=-MOST_WHOLE, wanted="a whole number"))
+        except UserError as error:
+            raise UserError(f"{where}: {name} {error}") from None
     lower, upper, size = numbers
     if upper <= lower:
         raise UserError(f"{where}: upper {upper} is not after lower {lower}")

@@ -33,7 +33,8 @@ class Boundary:
     def end_iteration(self, *, failed: bool = False) -> None:
         """Make survivors real and cut their lineage, so that nothing pins what this iteration read.
 
-        After a failure nothing is computed any more: what was dropped keeps its lineage until someone asks for it.
+        After a failure nothing is computed any more: what was dropped keeps its lineage until someone asks for it, and
+        is a leaf to the program all the same.
         Raises Unrecoverable, OutOfMemory.
         """
         state = self.state
@@ -41,7 +42,14 @@ class Boundary:
         # What has bytes becomes a leaf first: to make room for the others it may be swapped, but no longer dropped.
         for storage in state.live():
             _cut(storage)
+        if failed:  # whether a tensor has bytes or must be computed again is no difference to the program
+            for storage in dropped:
+                for call in missing_calls(storage) or ():
+                    call.forget()
+                storage.sever()
         for storage in [] if failed else dropped:
+            if not storage.refs:
+                continue  # one that was cut was the last to ask for it; others may still be computed by way of it
             if storage.status is RECOMPUTE:
                 if missing_calls(storage) is None:
                     raise Unrecoverable(f"tensor {storage.tensor_id} was dropped and cannot be computed again")
@@ -82,9 +90,8 @@ class Boundary:
 
 def _cut(storage: Storage) -> None:
     """Make a storage with bytes a leaf."""
-    if storage.call is not None:
-        storage.call = None
-        storage.requires_grad = False  # its graph is gone: a later backward() must not end here in silence
+    storage.sever()
+    storage.call = None
 
 
 def pack_survivors(allocator: Allocator, storages: Collection[Storage]) -> None:

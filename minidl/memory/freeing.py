@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from threading import get_ident
 
-from minidl.memory.lineage import missing_calls, reads
+from minidl.device.contract import Failure
+from minidl.memory.lineage import failed_call, missing_calls, reads
 from minidl.memory.state import State
 from minidl.memory.storage import RECOMPUTE, Storage
 
@@ -21,11 +23,9 @@ class Freeing:
         record_gone: its record dies too, so that nothing can be computed from it again.
         """
         state = self.state
-        if state.impure and state.dropped and not record_gone and storage.call is not None:
-            calls = missing_calls(storage)
-            if calls is None or reads(calls, state.writing):
-                state.tracker.freed(storage)  # as far as the program is concerned
-                return  # something dropped may still have to start from it; it goes with its record
+        if state.impure and not record_gone and self.starts_a_replay(storage):
+            state.tracker.freed(storage)  # as far as the program is concerned
+            return  # it goes with its record
         at_work = state.at_work
         if at_work.on or get_ident() != state.thread:
             state.orphans.append((storage, record_gone))
@@ -44,6 +44,34 @@ class Freeing:
             state.tracker.freed(storage)
         finally:
             at_work.on = False
+
+    def starts_a_replay(self, storage: Storage) -> bool:
+        """Whether something dropped may have to start from a storage that no lineage leads to: a write is in between."""
+        state = self.state
+        if not state.impure or not state.dropped or storage.call is None:
+            return False
+        calls = missing_calls(storage)
+        return calls is None or reads(calls, state.writing)
+
+    def lose(self, failures: Sequence[Failure]) -> None:
+        """Note which tensors have no value, since these calls failed: to ask for one is an error that says so.
+
+        All streams have finished. What was dropped and would need such a call, or its results, has none either.
+        """
+        state = self.state
+        first = failures[0]
+        why = failed_call(f"{first.op_name} failed: {first.error}")
+        for storage in state.live():
+            offset = storage.block.offset if storage.block is not None else None
+            if state.device.lost(offset, storage.host, storage.nbytes):
+                storage.call = why
+                self.deallocate(storage, record_gone=True)
+        attrs = {id(failure.attrs) for failure in failures}
+        for storage in state.missing():
+            calls = missing_calls(storage)
+            if calls is None or any(id(call.attrs) in attrs for call in calls):
+                storage.call = why
+                state.dropped.pop(storage.me, None)
 
     def bury(self) -> None:
         """Free what was left while the arena was at work."""

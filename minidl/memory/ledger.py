@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
+from minidl.device.contract import Failure
 from minidl.memory.guide import Actions, Returns
 from minidl.memory.placing import given_away, may_be_written_over
 from minidl.memory.storage import IN, RECOMPUTE, Storage
@@ -83,6 +84,9 @@ class Ledger:
             storage.status = RECOMPUTE
             self.live_bytes -= aligned(storage.nbytes)
             self.tracker.freed(storage)
+
+    def lose(self, failures: Sequence[Failure]) -> None:
+        """No kernel runs here, so none fails."""
 
     def make_resident(self, inputs: Sequence[Storage], op_name: str) -> None:
         """Everything counts as resident."""

@@ -5,6 +5,17 @@ most once, however many paths lead to it: a residual chain costs its length, not
 """
 
 from minidl.memory.storage import RECOMPUTE, Call, Storage
+from minidl.op import Op, Signature
+
+FAILED = Op("failed", lambda: (), replayable=False)
+"""What stands as the call that made a tensor, once it is known that it was never made; ``reason`` is its attribute."""
+
+_SIGNATURE = Signature(FAILED, (), (), ())
+
+
+def failed_call(reason: str) -> Call:
+    """The call of a tensor that was never made."""
+    return Call(FAILED, (), {"reason": reason}, (), 0, _SIGNATURE)
 
 
 def missing_calls(target: Storage) -> list[Call] | None:
@@ -29,6 +40,21 @@ def missing_calls(target: Storage) -> list[Call] | None:
             if base.status is RECOMPUTE:
                 wanted.append(base)
     return [calls[sequence] for sequence in sorted(calls)]
+
+
+def reason(target: Storage) -> str:
+    """Why a value cannot be computed again, where a failed call is what it would take; else ""."""
+    seen: set[int] = set()
+    wanted = [target]
+    while wanted:
+        call = wanted.pop().call
+        if call is None or id(call) in seen:
+            continue
+        seen.add(id(call))
+        if call.op is FAILED:
+            return str(call.attrs["reason"])
+        wanted += [s.base for s in call.inputs if s.base.status is RECOMPUTE]
+    return ""
 
 
 def reads(calls: list[Call], storages: set[Storage]) -> bool:

@@ -18,6 +18,7 @@ from collections.abc import Callable, Iterable, Sequence, Sized
 from typing import Protocol
 
 from minidl.device import Device
+from minidl.device.contract import Failure
 from minidl.memory.boundary import Boundary
 from minidl.memory.evicting import Evicting
 from minidl.memory.freeing import Freeing
@@ -99,6 +100,10 @@ class Memory(Protocol):
         """Free bytes that nobody can ask for any more."""
         ...
 
+    def lose(self, failures: Sequence[Failure]) -> None:
+        """Note which tensors have no value since these calls failed."""
+        ...
+
     def end_iteration(self, *, failed: bool = False) -> None:
         """Make survivors real and cut their lineage."""
         ...
@@ -134,7 +139,7 @@ class Manager:
         self.place_leaf = placing.place_leaf
         self.replay = replaying.replay
         self.evict = evicting.evict
-        self.deallocate, self.bury = freeing.deallocate, freeing.bury
+        self.deallocate, self.bury, self.lose = freeing.deallocate, freeing.bury, freeing.lose
         self.returns = residency.returns
         self.end_iteration = boundary.end_iteration
         self.live, self.check = state.live, state.check

@@ -91,7 +91,9 @@ class Placing:
         state = self.state
         if given and signature.donates:
             for target, position in given_away(signature, inputs, given):
-                self._take_over(outputs[target], inputs[position].base)
+                base = inputs[position].base
+                if not (state.impure and self.freeing.starts_a_replay(base)):
+                    self._take_over(outputs[target], base)
         high, offsets = signature.op.long_lived, NOWHERE if state.guide is None else state.guide.offsets
         for output in outputs:
             if output.block is None:
@@ -138,15 +140,32 @@ class Placing:
             block = self._write_over(signature, inputs, outputs, output, saved)
             if block is not None:
                 return block
-        pinned = with_bytes(*inputs, *outputs)
-        try:
-            return self.room.allocate(output.nbytes, output.me, pinned, signature.op.name,
-                                      high=signature.op.long_lived)
-        except OutOfMemory:
-            for _, base in self._candidates(signature, inputs, outputs, output):
-                if self.evicting.back_up(base):
-                    return self._donate(output, base)
-            raise
+        while True:
+            try:
+                return self.room.allocate(output.nbytes, output.me, with_bytes(*inputs, *outputs), signature.op.name,
+                                          high=signature.op.long_lived)
+            except OutOfMemory:
+                for _, base in self._candidates(signature, inputs, outputs, output):
+                    if self.evicting.back_up(base):
+                        return self._donate(output, base)
+                if not self._make_way(signature, inputs, outputs, output):
+                    raise
+
+    def _make_way(self, signature: Signature, inputs: Sequence[Storage], outputs: Sequence[Storage],
+                  output: Storage) -> bool:
+        """Write an earlier output of the call, which has a block of its own, over an input instead; False if none may
+        be: all that is left is what this output needs."""
+        taken = {base.block for base in self._written_over}
+        for earlier in outputs[:outputs.index(output)]:
+            if earlier.block in taken:
+                continue
+            for _, base in self._candidates(signature, inputs, outputs, earlier):
+                if self.evicting.back_up(base) or self.evicting.lineage_of(base) is not None:
+                    self.state.allocator.leave_device(earlier)
+                    earlier.residency -= 1  # it is still the same one
+                    self._donate(earlier, base)
+                    return True
+        return False
 
     def _workspace(self, signature: Signature, inputs: Sequence[Storage],
                    outputs: Sequence[Storage]) -> tuple[Algorithm, Block | None]:

@@ -5,7 +5,7 @@ sources and intermediate values may be swapped but not dropped, so that a replay
 and are wanted stay, as long as memory allows (collective recomputation; Capuchin, section 5.3).
 
 Operations in place are the enemy of replay. Before one runs, every dropped value whose replay would read the old bytes
-is computed; while it runs, none may be dropped; afterwards lineage does not lead through it.
+is computed and may then be swapped but not dropped; afterwards lineage does not lead through the write.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from functools import partial
 from minidl.errors import Unrecoverable
 from minidl.memory import neighbourhood
 from minidl.memory.evicting import Evicting
-from minidl.memory.lineage import missing_calls, reads
+from minidl.memory.lineage import missing_calls, reads, reason
 from minidl.memory.placing import Placing
 from minidl.memory.residency import Residency
 from minidl.memory.state import State
@@ -34,6 +34,7 @@ class Replay:
         self.recomputed_bytes = 0
         self.seconds = 0.0  # of device time
         self._lineage_start = 0  # no lineage leads to calls before this one
+        self._secured: list[Storage] = []  # computed for the write under way: protected until it has been made
 
     def make_resident(self, inputs: Sequence[Storage], op_name: str) -> None:
         """Bring every input's bytes to the device, by replays and by copies. Raises OutOfMemory, Unrecoverable."""
@@ -57,6 +58,9 @@ class Replay:
         """
         calls = missing_calls(target)
         if calls is None:
+            why = reason(target)
+            if why:
+                raise Unrecoverable(f"tensor {target.tensor_id} ({target.meta}) has no value: {why}")
             raise Unrecoverable(f"tensor {target.tensor_id} ({target.operation_name or 'a leaf'}, {target.meta}) was "
                                 "freed, and what it was computed from is gone")
         state = self.state
@@ -142,7 +146,9 @@ class Replay:
     def before_write(self, targets: Iterable[Storage]) -> None:
         """Prepare for an in-place call: values that will be computed from the old bytes are computed now.
 
-        Until ``after_write`` or ``call_off`` nothing may be dropped that would have to read the old bytes.
+        Until ``after_write`` or ``call_off`` nothing may be dropped that would have to read the old bytes. Nor may what
+        was computed here: it could be dropped while its input is there for another replay, which then writes over it.
+        Raises OutOfMemory, Unrecoverable.
         """
         state = self.state
         state.writing = {storage.base for storage in targets}
@@ -151,10 +157,16 @@ class Replay:
             state.impure = True
         if latest < self._lineage_start:
             return  # running statistics, as a rule: nothing that may be replayed has read them
-        for ref in list(state.dropped):
-            other = ref()
-            if other is not None and reads(missing_calls(other) or [], state.writing):
-                self.replay(other)
+        pending = True
+        while pending:  # a replay may drop what was resident, for the same reason
+            pending = False
+            for other in state.missing():
+                if other.status is RECOMPUTE and reads(missing_calls(other) or [], state.writing):
+                    self.replay(other)
+                    pending = True
+                    if other not in state.protected:
+                        state.protected.add(other)
+                        self._secured.append(other)
 
     def after_write(self, targets: Iterable[Storage], number: int) -> None:
         """Call ``number`` has changed the bytes: a host copy is stale, and lineage no longer leads to them."""
@@ -164,13 +176,18 @@ class Replay:
             for base in bases:
                 base.mutated_at = number
                 state.allocator.forget_host_copy(base)
-        state.writing = set()
+        self._written()
         for base in bases:  # what only this lineage has kept alive ends here, so the arena must not be at work
             base.call = None
 
     def call_off(self) -> None:
         """The in-place call under way will not be made: its targets may be read, and their readers dropped, again."""
+        self._written()
+
+    def _written(self) -> None:
         self.state.writing = set()
+        self.state.protected.difference_update(self._secured)
+        self._secured.clear()
 
     def end_iteration(self) -> None:
         """Lineage was cut: from here on nothing leads to the calls so far."""

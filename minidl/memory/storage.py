@@ -2,7 +2,8 @@
 operation on storages, which is lineage, tape and trace entry at once. No arrays.
 
 States: IN (on the device), SWAPPING_OUT, OUT (on the host), SWAPPING_IN, RECOMPUTE (no bytes anywhere; its lineage
-can make them again, as long as someone may ask). A state changes in ``become`` only, along a legal edge.
+can make them again, as long as someone may ask). A state changes in ``become`` only, along a legal edge, but
+for the first, from no bytes to IN, when a result is placed.
 
 A record lives while a handle, or a descendant's record, refers to it. Its bytes live while someone may ask for them:
 ``refs`` counts handles and calls that saved it; at zero they are freed. A leaf (no lineage) keeps its bytes as long
@@ -45,7 +46,7 @@ LEGAL = frozenset({
     (IN, SWAPPING_OUT),
     (IN, OUT),                  # evicted while the host copy is still valid
     (SWAPPING_OUT, OUT),
-    (SWAPPING_OUT, IN),         # wanted again before its bytes were given away
+    (SWAPPING_OUT, IN),         # the copy is made or under way, the bytes were not given away: wanted again
     (SWAPPING_OUT, RECOMPUTE),  # freed
     (OUT, SWAPPING_IN),
     (OUT, RECOMPUTE),           # freed
@@ -78,10 +79,10 @@ class Clock(Protocol):
 class Storage:
     """The record of one tensor. Made by the executor with one use, which the first handle takes over."""
 
-    __slots__ = ("meta", "memory", "call", "siblings", "requires_grad", "grad", "nbytes", "tensor_id", "refs",
-                 "saved", "status", "block", "host", "persistent", "residency", "access_count", "first_access",
-                 "last_access", "replayed_at", "mutated_at", "missing_readers", "copied_out", "copied_in", "me",
-                 "__weakref__")
+    __slots__ = ("meta", "memory", "call", "siblings", "requires_grad", "severed", "grad", "nbytes", "tensor_id",
+                 "refs", "saved", "status", "block", "host", "persistent", "residency", "access_count",
+                 "first_access", "last_access", "replayed_at", "mutated_at", "missing_readers", "copied_out",
+                 "copied_in", "me", "__weakref__")
 
     def __init__(self, meta: Meta, memory: Keeper, tensor_id: TensorId) -> None:
         self.meta = meta
@@ -89,6 +90,7 @@ class Storage:
         self.call: Call | None = None
         self.siblings: tuple[Storage, ...] = ()  # later outputs of the same call that its gradient needs
         self.requires_grad = False
+        self.severed: str | None = None  # the operation that made it, in an iteration that has ended: its graph is gone
         self.grad: Any = None  # a leaf's gradient (a Tensor)
         self.nbytes = meta.nbytes
         self.tensor_id = tensor_id
@@ -150,15 +152,25 @@ class Storage:
         """When its last access began, in seconds on this iteration's stall-free timeline (Listing 1)."""
         return self.memory.tracker.time_of(self.last_access)
 
+    def named(self) -> str:
+        """How an error names it."""
+        return f"tensor {self.base.tensor_id} ({self.meta})"
+
+    def sever(self) -> None:
+        """Its iteration has ended: no gradient flows through it any more, and what was kept for that is released."""
+        if self.call is not None:
+            self.severed = self.call.op.name
+            self.call.forget()
+
     @property
     def inputs(self) -> tuple[Storage, ...]:
-        """What it was computed from (Listing 1)."""
-        return self.call.inputs if self.call is not None else ()
+        """What it was computed from (Listing 1), in this iteration."""
+        return self.call.inputs if self.call is not None and self.severed is None else ()
 
     @property
     def operation_name(self) -> str:
-        """The operation that made it; "" of a leaf (Listing 1)."""
-        return self.call.op.name if self.call is not None else ""
+        """The operation that made it in this iteration; "" of a leaf (Listing 1)."""
+        return self.call.op.name if self.call is not None and self.severed is None else ""
 
     def __del__(self) -> None:
         # Uses may remain: a leaf keeps its bytes, and a call that saved its own output cannot release it any more.
@@ -182,6 +194,7 @@ class View(Storage):
         self.call = None
         self.siblings = ()
         self.requires_grad = False
+        self.severed = None
         self.grad = None
         self.nbytes = meta.nbytes
         self.me = weakref.ref(self)
@@ -237,7 +250,8 @@ class Call:
         return self.inputs[index] if index < n else self.outputs[index - n]()
 
     def forget(self) -> None:
-        """Stop keeping bytes for the gradient."""
+        """Stop keeping bytes for the gradient, which cannot be taken from now on."""
+        self.needs = ()
         saved, self.saved = self.saved, ()
         for index in saved:
             storage = self.saved_storage(index)

@@ -3,8 +3,8 @@
 import numpy as np
 
 from minidl.calls import give
+from minidl.context import current
 from minidl.errors import UserError
-from minidl.executor import current
 from minidl.nn.layers import Dropout, Linear
 from minidl.nn.module import Module
 from minidl.ops.attention import merge_heads, scaled_dot_product_attention, softmax, split_heads

@@ -18,8 +18,8 @@ Whatever there is of a channel (parameters, statistics, their gradients) is floa
 from collections.abc import Sequence
 
 from minidl.calls import apply, apply_all, give
+from minidl.context import current
 from minidl.errors import ShapeError
-from minidl.executor import current
 from minidl.meta import Cost, Meta, meta, wide
 from minidl.op import Attrs, Op
 from minidl.ops.elementwise import RELU_GRAD, add

@@ -9,8 +9,8 @@ ReLU in it a convolution takes no longer than without, keeps what the two calls 
 from collections.abc import Sequence
 
 from minidl.calls import apply, give
+from minidl.context import current
 from minidl.errors import ShapeError
-from minidl.executor import current
 from minidl.meta import Cost, Meta, Shape, meta
 from minidl.op import Attrs, Op
 from minidl.ops.elementwise import RELU_GRAD

@@ -23,7 +23,7 @@ STEP = "step"
 
 
 class Adam(Optimizer):
-    """Adam with two states a parameter. The number of the step, t, is one for all parameters, from 1."""
+    """Adam with two states a parameter. Each parameter's steps, t, are counted from its first gradient on, from 1."""
 
     def __init__(self, params: Iterable[Tensor], lr: float = 1e-3, betas: tuple[float, float] = (0.9, 0.999),
                  eps: float = 1e-8, weight_decay: float = 0.0, *,
@@ -35,33 +35,58 @@ class Adam(Optimizer):
         self.betas = betas
         self.eps = eps
         super().__init__(params, lr=lr, weight_decay=weight_decay, op=update.ADAM, states=("m", "v"), decays=decays)
-        # The count lives with the runtime, which can then take back the steps of a dry run.
+        # The counts live with the runtime, which can then take back the steps of a dry run: all calls of ``step``, and
+        # for each parameter how many of them found no gradient. Most have none, so most have no such count.
         counters = current_runtime().counters
-        self._counter = f"adam.{sum(key.startswith('adam.') for key in counters)}.{STEP}"
+        own = f"adam.{sum(key.endswith(f'.{STEP}') for key in counters)}"
+        self._counter, self._missed = f"{own}.{STEP}", [f"{own}.missed.{i}" for i in range(len(self.parameters))]
         counters[self._counter] = 0
 
-    def attributes(self) -> Attrs:
+    def attributes(self, index: int = 0) -> Attrs:
         beta1, beta2 = self.betas
-        return super().attributes() | {"beta1": float(beta1), "beta2": float(beta2), "eps": float(self.eps),
-                                       "step": current_runtime().counters[self._counter]}
+        return super().attributes(index) | {"beta1": float(beta1), "beta2": float(beta2), "eps": float(self.eps),
+                                            "step": self._steps(index)}
+
+    def kind(self, index: int) -> tuple[bool, int]:
+        return self._decays[index], self._steps(index)
+
+    def _steps(self, index: int) -> int:
+        """How many steps a parameter has taken."""
+        counters = current_runtime().counters
+        return counters[self._counter] - counters.get(self._missed[index], 0)
 
     def step(self) -> None:
-        """Update every parameter that has a gradient; counts as a step even if none has."""
-        current_runtime().counters[self._counter] += 1
+        """Update every parameter that has a gradient; for the others this is no step."""
+        counters = current_runtime().counters
+        counters[self._counter] += 1
+        for tensor, missed in zip(self.parameters, self._missed, strict=True):
+            if tensor.grad is None:
+                counters[missed] = counters.get(missed, 0) + 1
         super().step()
 
     def state_dict(self) -> dict[str, np.ndarray]:
-        """A copy on the host of both moments, and of the number of steps done as ``step``."""
-        return super().state_dict() | {STEP: np.asarray(current_runtime().counters[self._counter], np.int64)}
+        """A copy on the host of both moments, and as ``step`` of the number of steps that each parameter has taken."""
+        return super().state_dict() | {STEP: np.array([self._steps(i) for i in range(len(self.parameters))], np.int64)}
 
     def load_state_dict(self, arrays: Mapping[str, Any]) -> None:
-        """Overwrite the moments and the number of steps; nothing is written if it raises UserError."""
+        """Overwrite the moments and the numbers of steps; nothing is written if it raises UserError.
+
+        One number stands for all parameters.
+        """
         moments = dict(arrays)
         if STEP not in moments:
             raise UserError(f"the state does not fit {type(self).__name__}: {STEP} is missing")
-        step = int(moments.pop(STEP))
+        steps = np.asarray(moments.pop(STEP))
+        if steps.shape not in ((), (len(self.parameters),)):
+            raise UserError(f"the state does not fit {type(self).__name__}: {STEP} is {list(steps.shape)} and must be "
+                            f"[{len(self.parameters)}]")
         super().load_state_dict(moments)
-        current_runtime().counters[self._counter] = step
+        counters, most = current_runtime().counters, int(steps.max())
+        counters[self._counter] = most
+        for missed, done in zip(self._missed, np.broadcast_to(steps, len(self.parameters)).tolist(), strict=True):
+            counters.pop(missed, None)
+            if done < most:
+                counters[missed] = most - done
 
 
 class AdamW(Adam):
@@ -75,5 +100,5 @@ class AdamW(Adam):
                  decays: Callable[[Tensor], bool] | None = None) -> None:
         super().__init__(params, lr, betas, eps, weight_decay, decays=decays)
 
-    def attributes(self) -> Attrs:
-        return super().attributes() | {"decoupled": True}
+    def attributes(self, index: int = 0) -> Attrs:
+        return super().attributes(index) | {"decoupled": True}

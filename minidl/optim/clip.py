@@ -9,8 +9,8 @@ from collections.abc import Iterable
 
 from minidl.autograd import no_grad
 from minidl.calls import give
+from minidl.context import current
 from minidl.errors import UserError
-from minidl.executor import current
 from minidl.ops import add, div, full, mul, relu, shift, sqrt, sub, sum
 from minidl.tensor import Tensor
 

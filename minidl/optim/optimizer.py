@@ -31,15 +31,16 @@ class Optimizer:
                  states: tuple[str, ...] = (), decays: Callable[[Tensor], bool] | None = None) -> None:
         """``decays`` says which parameters the weight decay is for; all by default.
 
-        Raises UserError if there are no parameters, one comes twice or is not trained, or a number is negative.
+        Parameters that are not trained yet (``requires_grad``) have no gradient, so they stay as they are. Raises
+        UserError if there are no parameters, one comes twice or is the result of an operation, or a number is negative.
         """
         self.parameters = list(params)
         if not self.parameters:
             raise UserError("the optimizer was given no parameters")
         if len({p.tensor_id for p in self.parameters}) < len(self.parameters):
             raise UserError("the optimizer was given the same parameter more than once")
-        if any(p.operation_name or not p.requires_grad for p in self.parameters):
-            raise UserError("the optimizer was given a tensor that is not a leaf that requires a gradient")
+        if any(p.operation_name for p in self.parameters):
+            raise UserError("the optimizer was given the result of an operation, which no step can change")
         require_at_least_zero(lr=lr, weight_decay=weight_decay)
         self.lr = lr
         self.weight_decay = weight_decay
@@ -47,20 +48,22 @@ class Optimizer:
         self._op = op
         self._states = {name: [_zeros_like(p) for p in self.parameters] for name in states}
 
-    def attributes(self) -> Attrs:
-        """The attributes of the update operation at this step."""
-        return {"lr": float(self.lr), "weight_decay": float(self.weight_decay)}
+    def attributes(self, index: int = 0) -> Attrs:
+        """The attributes of the update operation at this step, for one parameter: those that share a call agree."""
+        return {"lr": float(self.lr), "weight_decay": float(self.weight_decay) if self._decays[index] else 0.0}
+
+    def kind(self, index: int) -> tuple[bool, int]:
+        """What a parameter's attributes follow from: whether it decays, and its number of steps if they count."""
+        return self._decays[index], 0
 
     def step(self) -> None:
         """Update every parameter that has a gradient."""
-        attributes = self.attributes()
         for chunk in self._chunks():
             tensors = [self.parameters[i] for i in chunk]
             for state in self._states.values():
                 tensors += [state[i] for i in chunk]
             tensors += [grad for i in chunk if (grad := self.parameters[i].grad) is not None]
-            decay = attributes["weight_decay"] if self._decays[chunk[0]] else 0.0
-            apply_all(self._op, *tensors, **attributes | {"weight_decay": decay})
+            apply_all(self._op, *tensors, **self.attributes(chunk[0]))
 
     def zero_grad(self) -> None:
         """Forget the gradients, which frees their memory."""
@@ -68,16 +71,19 @@ class Optimizer:
             tensor.grad = None
 
     def _chunks(self) -> Iterator[list[int]]:
-        """Indices of the parameters that have a gradient, in order, those that decay before those that do not.
+        """Indices of the parameters that have a gradient, in order: one kind after the other, the highest first.
 
         A chunk is over CHUNK_BYTES only if it is one parameter.
         """
-        for decay in (True, False):
+        alike: dict[tuple[bool, int], list[int]] = {}
+        for index, tensor in enumerate(self.parameters):
+            if tensor.grad is not None:
+                alike.setdefault(self.kind(index), []).append(index)
+        for _, indices in sorted(alike.items(), reverse=True):
             chunk: list[int] = []
             nbytes = 0
-            for index, tensor in enumerate(self.parameters):
-                if tensor.grad is None or self._decays[index] is not decay:
-                    continue
+            for index in indices:
+                tensor = self.parameters[index]
                 if chunk and nbytes + tensor.nbytes > CHUNK_BYTES:
                     yield chunk
                     chunk, nbytes = [], 0

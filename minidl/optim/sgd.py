@@ -25,6 +25,6 @@ class SGD(Optimizer):
         super().__init__(params, lr=lr, weight_decay=weight_decay, op=update.SGD_MOMENTUM if momentum else update.SGD,
                          states=("momentum",) if momentum else (), decays=decays)
 
-    def attributes(self) -> Attrs:
+    def attributes(self, index: int = 0) -> Attrs:
         own = {"momentum": float(self.momentum)} if self._states else {}
-        return super().attributes() | own
+        return super().attributes(index) | own

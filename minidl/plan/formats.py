@@ -12,26 +12,31 @@ import json
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, fields
 from itertools import chain
-from pathlib import Path
 from typing import Annotated, Any, TypeVar
 
 from msgspec import DecodeError, Meta, Struct, ValidationError, convert
 from msgspec.json import decode
 
 from minidl.errors import UserError
+from minidl.meta import ALIGNMENT
+from minidl.numbers import MOST_REAL, MOST_WHOLE
 from minidl.plan.plan import AccessKey, Action, Plan
 from minidl.plan.trace import TensorId, Trace, TraceCall, TraceTensor
+from minidl.reading import read_bytes
 
 TRACE_FORMAT, PLAN_FORMAT = "minidl-trace", "minidl-plan"
 VERSIONS = {TRACE_FORMAT: 1, PLAN_FORMAT: 2}
 MOST_BYTES = 256 << 20  # of a file: a trace has about 400 a call
 MOST_SHOWN = 200  # characters of a message: what a file calls its keys may be of any length
+MOST_ID = (1 << 63) - 1
 
-Count = Annotated[int, Meta(ge=0)]
-AccessCount = Annotated[int, Meta(ge=1)]
-Seconds = Annotated[float, Meta(ge=0)]
-Ids = tuple[TensorId, ...]
-Pairs = tuple[tuple[TensorId, TensorId], ...]
+Count = Annotated[int, Meta(ge=0, le=MOST_WHOLE)]
+AccessCount = Annotated[int, Meta(ge=1, le=MOST_WHOLE)]
+Address = Annotated[int, Meta(ge=0, le=MOST_WHOLE, multiple_of=ALIGNMENT)]
+Seconds = Annotated[float, Meta(ge=0, le=MOST_REAL)]
+Id = Annotated[TensorId, Meta(ge=-MOST_ID, le=MOST_ID)]
+Ids = tuple[Id, ...]
+Pairs = tuple[tuple[Id, Id], ...]
 Key = TypeVar("Key")
 Value = TypeVar("Value")
 
@@ -105,7 +110,7 @@ class _Row(Struct, forbid_unknown_fields=True):
 
 
 class _Tensor(_Row):
-    id: TensorId
+    id: Id
     bytes: Count
     persistent: bool
 
@@ -122,7 +127,7 @@ class _Call(_Row):
     inputs: Ids
     outputs: Ids
     seconds: Seconds
-    algorithms: list[_Algorithm]
+    algorithms: Annotated[list[_Algorithm], Meta(min_length=1)]
     frees: Ids
     donated: Pairs
     may_donate: Pairs
@@ -136,7 +141,7 @@ class _Trace(_Head, forbid_unknown_fields=True):
 
 
 class _Access(_Row):
-    tensor: TensorId
+    tensor: Id
     access: AccessCount
 
     @property
@@ -155,9 +160,9 @@ class _Prefetch(_Access):
 
 
 class _Offset(_Row):
-    tensor: TensorId
+    tensor: Id
     arrival: Count
-    offset: Count
+    offset: Address
 
 
 class _Plan(_Head, forbid_unknown_fields=True):
@@ -184,11 +189,9 @@ def plan_from_json(text: str | bytes) -> SavedPlan:
 
 def read_plan(path: str) -> SavedPlan:
     """The plan in a file. Raises UserError naming the file, what is wrong, and where."""
+    data = read_bytes(path, most=MOST_BYTES)
     try:
-        with Path(path).open("rb") as file:
-            return plan_from_json(file.read(MOST_BYTES + 1))
-    except OSError as error:
-        raise UserError(f"cannot read {path}: {error.strerror}") from None
+        return plan_from_json(data)
     except UserError as error:
         raise UserError(f"{path}: {error}") from None
 

@@ -65,7 +65,7 @@ class Policy(Protocol):
 
     ``moves_tensors`` False means that nothing may be evicted at all: an allocation that fails is the end.
     ``weighs_recomputation`` False spares the engine from finding out each Residency's recompute_seconds.
-    ``plans`` False means that every plan is the empty one, so nothing needs to be measured.
+    ``plans`` False means that every plan is the empty one: nothing is measured, and ``plan`` is never called.
     """
 
     name: str
@@ -99,12 +99,22 @@ class Policy(Protocol):
 
 
 class OnDemand:
-    """A base for policies: one that plans nothing, corrects nothing, and keeps the plan alone."""
+    """A base for policies: one that plans nothing, corrects nothing, and keeps the plan alone.
+
+    A policy that is derived from it and plans has ``plan`` and says ``plans = True``; one without the other is a
+    TypeError when the class is made.
+    """
 
     name = ""
     moves_tensors = True
     weighs_recomputation = False
     plans = False
+
+    def __init_subclass__(cls) -> None:
+        """The engine asks for plans where ``plans`` is True: raises TypeError where that does not match ``plan``."""
+        if cls.plans != (cls.plan is not OnDemand.plan):
+            raise TypeError(f"policy {cls.__name__} " + ("says plans = True but has no plan()" if cls.plans else
+                                                         "has plan() but does not say plans = True"))
 
     def plan(self, trace: Trace, costs: Costs, limits: Limits) -> Proposal:
         """No plan."""

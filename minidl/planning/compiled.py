@@ -8,9 +8,9 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from numba import njit
 from numba.extending import register_jitable
 
+from minidl.compiling import njit
 from minidl.planning import expansion, problem, schedule, timing
 
 Function = Callable[..., Any]

@@ -13,8 +13,8 @@ still does not fit gets no address. Knows steps and sizes only.
 from __future__ import annotations
 
 import numpy as np
-from numba import njit
 
+from minidl.compiling import njit
 from minidl.planning.problem import Array
 
 NO_ADDRESS = -1

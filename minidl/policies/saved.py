@@ -46,4 +46,7 @@ def misfit(saved: SavedPlan, trace: Trace) -> str | None:
         for tensor_id in ids:
             if tensor_id not in saved.evicted:
                 return f"it brings tensor {tensor_id} back, which it does not evict"
+    for tensor_id, _ in saved.plan.offsets:
+        if tensor_id not in trace.tensors:
+            return f"it gives tensor {tensor_id} an address, which is not used here"
     return None

@@ -11,8 +11,8 @@ from contextlib import contextmanager
 
 import numpy as np
 
+from minidl.context import current
 from minidl.errors import UserError
-from minidl.executor import current
 from minidl.memory.storage import IN, Storage
 
 

@@ -73,7 +73,7 @@ class Trainer:
         for part in batch.split(self.accumulate):
             loss = scale(self._loss(part), 1.0 / self.accumulate)
             loss.backward()
-            self._total.add_(loss)
+            self._total.add_(loss.detach())
             del loss  # its record is all that still holds the images
         return self._total.alias()
 

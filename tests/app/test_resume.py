@@ -14,6 +14,7 @@ from pathlib import Path
 import killed
 import numpy as np
 import pytest
+from forged import forge
 from killed import STEPS, TRAINING
 
 import train
@@ -22,7 +23,7 @@ from minidl.app import train as program
 from minidl.app.flags import parse
 from minidl.app.interrupt import stop_after_the_step
 from minidl.app.run_folder import COLUMNS
-from minidl.checkpoint import Store, documents_of, durable, read_checkpoint, restore, tensors_of
+from minidl.checkpoint import CorruptFile, Store, documents_of, durable, read_checkpoint, restore, tensors_of
 from minidl.errors import UserError
 from minidl.ops import cross_entropy
 from minidl.optim import SGD, Schedule
@@ -351,6 +352,52 @@ def test_a_plan_for_another_budget_is_made_anew(tmp_path):
             trainer.step(None)
             trainer.step(None)
             paths.append(save(runtime, trainer, tmp_path))
+
+
+@pytest.fixture(scope="module")
+def planned(tmp_path_factory):
+    """A checkpoint with a plan, and the settings that it was made under."""
+    settings = {"memory_budget": "300KiB", "host_memory": "8MiB", "policy": "auto"}
+    with Runtime("cpu:virtual", **settings) as runtime:
+        trainer = small_training(runtime)
+        for _ in range(4):
+            trainer.step(None)
+        return save(runtime, trainer, tmp_path_factory.mktemp("planned")), settings
+
+
+def rows(key, name, value, at=0):
+    """Change a field of a row of a document."""
+    return lambda document: document[key][at].__setitem__(name, value)
+
+
+@pytest.mark.parametrize(("document", "change", "message"), [
+    ("state.json", lambda state: state["plans"][0].update(share=0.0), "state.json.*plans: a plan for 0 of the budget"),
+    ("state.json", lambda state: state["plans"][0].update(share=10**400), r"plans\[0\]: expected numbers"),
+    ("state.json", lambda state: state["plans"][0].update(share=float("nan")), r"plans\[0\]: expected numbers"),
+    ("state.json", lambda state: state["counters"].update(steps=3), "after 3 steps, in the folder of step 4"),
+    ("state.json", lambda state: state["counters"].update(steps=10**400), "expected counters"),
+    ("state.json", lambda state: state["plans"].append({}), "trace-1.json: at byte 0: there is no such file"),
+    ("state.json", lambda state: state.update(counters=[]), "expected counters, plans and fixed arguments"),
+    ("plan-0.json", rows("evictions", "tensor", 12345), "plan-0.json.*evicts tensor 12345, which is not used here"),
+    ("plan-0.json", rows("evictions", "access", 999), "plan-0.json.*it names access 999 of tensor"),
+    ("plan-0.json", rows("offsets", "tensor", 12345), "plan-0.json.*gives tensor 12345 an address"),
+    ("plan-0.json", rows("offsets", "offset", 100), "plan-0.json.*multiple of 256"),
+    ("trace-0.json", rows("calls", "algorithms", []), r"trace-0.json.*length >= 1 - at `\$.calls\[0\].algorithms`"),
+    ("trace-0.json", lambda trace: trace["calls"][0]["algorithms"][0].update(workspace=1 << 70), "trace-0.json.*<= "),
+    ("trace-0.json", lambda trace: trace["tensors"].pop(), "trace-0.json.*is not listed in tensors"),
+])
+def test_a_checkpoint_that_was_changed_and_signed_again_is_refused_with_the_document(planned, tmp_path, document,
+                                                                                     change, message):
+    path, settings = planned
+    copy = tmp_path / path.name
+    shutil.copytree(path, copy)
+    forge(copy, document, change)
+    with Runtime("cpu:virtual", **settings) as runtime:
+        trainer = small_training(runtime)
+        before = [tensor.numpy().copy() for tensor in trainer.model.parameters()]
+        with pytest.raises(CorruptFile, match=message):
+            restore(read_checkpoint(copy), runtime, trainer.model, trainer.optimizer, {})
+        assert all(np.array_equal(a, b.numpy()) for a, b in zip(before, trainer.model.parameters(), strict=True))
 
 
 def test_nothing_is_restored_from_a_checkpoint_of_another_model(tmp_path):

@@ -2,6 +2,7 @@
 
 import io
 import os
+import struct
 import tarfile
 import threading
 import time
@@ -27,6 +28,7 @@ from made_data import (
     shards,
 )
 from PIL import Image
+from rights import without_rights
 
 from minidl.data import BadFile, BadFiles, Feed, batches_ahead
 from minidl.data.cifar import _moved
@@ -75,6 +77,129 @@ def test_a_view_shows_its_part_and_nothing_else():
 def test_a_network_for_grey_images_gets_one_channel(tmp_path):
     batch = one_epoch(opened("class_folders", class_folders(tmp_path), channels=1))[0]
     assert batch.images.shape[1:] == (1, 16, 16) and abs(batch.images).max() < 5
+
+
+def stored_png(bits, kind, values, *, more=b""):
+    """A PNG of one row with so many bits a channel, that no library had its hands in; ``more`` chunks before it."""
+    def chunk(name, data):
+        return struct.pack(">I", len(data)) + name + data + struct.pack(">I", zlib.crc32(name + data))
+
+    channels = {0: 1, 2: 3, 3: 1, 4: 2, 6: 4}[kind]
+    row = b"\0" + b"".join(value.to_bytes(bits // 8, "big") for value in values) if bits >= 8 else b"\0" + int(
+        "".join(f"{value:0{bits}b}" for value in values).ljust(8, "0"), 2).to_bytes(1, "big")
+    head = struct.pack(">IIBBBBB", len(values) // channels, 1, bits, kind, 0, 0, 0)
+    return b"".join((b"\x89PNG\r\n\x1a\n", chunk(b"IHDR", head), *(chunk(*one) for one in more),
+                     chunk(b"IDAT", zlib.compress(row)), chunk(b"IEND", b"")))
+
+
+WIDE = [0, 255, 256, 0x7FFF, 0xFFFF]  # of 16 bits; the upper 8 are:
+UPPER = [0, 0, 1, 0x7F, 0xFF]
+
+
+@pytest.mark.parametrize(("data", "grey", "colour"), [
+    pytest.param(stored_png(16, 0, WIDE), UPPER, [[v] * 3 for v in UPPER], id="grey of 16 bits"),
+    pytest.param(b"P5 5 1 65535\n" + np.array(WIDE, ">u2").tobytes(), UPPER, None, id="PGM of 16 bits"),
+    pytest.param(stored_png(16, 2, [v for v in WIDE for _ in range(3)]), UPPER, [[v] * 3 for v in UPPER],
+                 id="colours of 16 bits"),
+    pytest.param(stored_png(16, 0, WIDE, more=[(b"tRNS", b"\0\xff")]), [0, 255, 1, 0x7F, 0xFF], None,
+                 id="a transparent grey of 16 bits"),
+    pytest.param(stored_png(8, 4, [0, 255, 0, 0, 100, 51]), [0, 255, 224], None, id="grey with alpha"),  # 255 - 155/5
+    pytest.param(stored_png(8, 6, [255, 0, 0, 255, 9, 9, 9, 0, 0, 0, 0, 51]), None,
+                 [[255, 0, 0], [255, 255, 255], [204, 204, 204]], id="colours with alpha"),
+    pytest.param(stored_png(8, 2, [1, 2, 3, 4, 5, 6], more=[(b"tRNS", bytes([0, 1, 0, 2, 0, 3]))]), None,
+                 [[255, 255, 255], [4, 5, 6]], id="a transparent colour"),
+    pytest.param(stored_png(8, 3, [1, 0], more=[(b"PLTE", bytes([10, 20, 30, 40, 50, 60]))]), None,
+                 [[40, 50, 60], [10, 20, 30]], id="a palette"),
+    pytest.param(stored_png(8, 3, [1, 0], more=[(b"PLTE", bytes([10, 20, 30, 40, 50, 60])), (b"tRNS", b"\0\xff")]),
+                 None, [[40, 50, 60], [255, 255, 255]], id="a palette with a transparent entry"),
+    pytest.param(stored_png(2, 0, [0, 1, 2, 3]), [0, 85, 170, 255], None, id="grey of 2 bits"),
+    pytest.param(stored_png(1, 0, [1, 0, 1]), [255, 0, 255], None, id="black and white"),
+])
+def test_every_kind_of_image_becomes_the_numbers_that_the_manual_says(data, grey, colour):
+    for mode, expected in (("L", grey), ("RGB", colour)):
+        if expected is not None:
+            assert np.asarray(decode(data, "x", mode=mode))[0].tolist() == expected
+
+
+def test_cmyk_is_mixed_by_the_formula():
+    image = Image.new("CMYK", (16, 16), (0, 255, 255, 0))
+    found = np.asarray(decode(encoded(image, "JPEG"), "x", mode="RGB"))
+    assert np.abs(found.astype(int) - [255, 0, 0]).max() <= 3  # JPEG rounds
+
+
+def turned(values, number, kind="PNG"):
+    """An image whose EXIF says that it is to be turned."""
+    exif = Image.Exif()
+    exif[0x0112] = number
+    file = io.BytesIO()
+    Image.fromarray(np.array(values, np.uint8)).save(file, kind, exif=exif)
+    return file.getvalue()
+
+
+@pytest.mark.parametrize(("number", "upright"), [
+    (1, [[1, 2, 3], [4, 5, 6]]), (2, [[3, 2, 1], [6, 5, 4]]), (3, [[6, 5, 4], [3, 2, 1]]),
+    (4, [[4, 5, 6], [1, 2, 3]]), (5, [[1, 4], [2, 5], [3, 6]]), (6, [[4, 1], [5, 2], [6, 3]]),
+    (7, [[6, 3], [5, 2], [4, 1]]), (8, [[3, 6], [2, 5], [1, 4]]), (9, [[1, 2, 3], [4, 5, 6]])])
+def test_an_image_is_turned_as_its_exif_says(number, upright):
+    data = turned([[1, 2, 3], [4, 5, 6]], number)
+    assert np.asarray(decode(data, "x", mode="L")).tolist() == upright
+    assert np.asarray(decode(data, "x", mode="RGB"))[..., 1].tolist() == upright
+
+
+def test_an_image_and_a_mask_that_are_turned_differently_are_refused(tmp_path):
+    masks(tmp_path / "data", count=12)
+    path = tmp_path / "data" / "images" / "003.png"
+    path.write_bytes(turned(np.asarray(Image.open(path)), 3))
+    with pytest.raises(BadFile, match=r"003.png: EXIF turns it \(orientation 3\) otherwise than its mask \(1\)"):
+        list(islice(opened("masks", tmp_path / "data").batches(4), 3))
+
+
+@pytest.mark.parametrize("data", [stored_png(2, 0, [0, 1, 2, 3]), stored_png(4, 0, [0, 1]), b"P5 4 1 3\n\0\1\2\3"])
+def test_a_mask_whose_classes_a_decoder_would_stretch_is_refused(data):
+    with pytest.raises(BadFile, match="^x: its classes have fewer than 8 bits"):
+        decode(data, "x", mode=None)
+
+
+def test_an_image_of_floating_point_numbers_is_refused():
+    with pytest.raises(BadFile, match="floating-point numbers"):
+        decode(b"Pf\n2 1\n-1.0\n" + np.array([0, 1], "<f4").tobytes(), "x", mode="L")
+
+
+# Folders that lead astray -------------------------------------------------------------------------------------------
+def test_images_in_linked_folders_are_used(tmp_path):
+    root = class_folders(tmp_path / "data")
+    (root / "class 1").rename(tmp_path / "elsewhere")
+    (root / "class 1").mkdir()
+    (root / "class 1" / "more").symlink_to(tmp_path / "elsewhere")
+    data = opened("class_folders", root)
+    assert data.train_size + data.test_size == 42
+
+
+@pytest.mark.parametrize(("spoil", "message"), [
+    (lambda root: (root / "class 1" / "more").symlink_to(root), "class 1/more: a link to a folder that it lies in"),
+    (lambda root: (root / "class 1" / "more").symlink_to(root / "nowhere"), "more: a link that leads nowhere"),
+    (lambda root: (root / "class 3").symlink_to(root / "nowhere"), "class 3: a link that leads nowhere"),
+    (lambda root: (root / "class 1" / "more").symlink_to(root / "class 1" / "more"), "more: Too many levels of symbol"),
+    (lambda root: (root / "class 1" / "more").symlink_to("x" * 300), "more: File name too long"),
+])
+def test_images_that_a_link_hides_are_an_error_or_counted(tmp_path, spoil, message):
+    root = class_folders(tmp_path / "data")
+    spoil(root)
+    with pytest.raises(UserError, match=message):
+        opened("class_folders", root)
+    bad = BadFiles(skip=True)
+    opened("class_folders", root, bad=bad)
+    assert len(bad) >= 1 and any(message in line for line in bad.messages)
+
+
+def test_images_in_a_folder_that_may_not_be_read_are_an_error_or_counted(closed_folder):
+    root = class_folders(closed_folder.parent / "data")
+    closed_folder.rename(root / "class 1" / "closed")
+    with without_rights():
+        with pytest.raises(BadFile, match="class 1/closed: Permission denied"):
+            opened("class_folders", root)
+        bad = BadFiles(skip=True)
+        assert opened("class_folders", root, bad=bad).train_size == 38 and len(bad) == 1
 
 
 def test_random_views_have_the_areas_and_ratios_of_their_paper_and_half_are_mirrored():
@@ -255,7 +380,7 @@ def rewrite(path, label):
     ("shards", lambda root: cut(root / "part-1.tar", end_of_members(root / "part-1.tar")), "part-1.tar: cut off or"),
     ("shards", lambda root: rewrite(root / "part-1.tar", b"9" * 20), "part-1.tar:s: its class is b'999999"),
     ("shards", lambda root: (root / "part-1.tar").write_bytes(b"x" * 2000), "part-1.tar: not a tar archive"),
-    ("shards", lambda root: os.mkfifo(root / "part-3.tar"), "part-3.tar: not a file"),
+    ("shards", lambda root: os.mkfifo(root / "part-3.tar"), "part-3.tar: a pipe, not a file"),
     ("parquet", lambda root: cut(next(root.glob("train*")), 3000), "train-00000.parquet: not a Parquet file, or"),
     ("masks", lambda root: [path.unlink() for path in root.glob("images/*")], "there are no images with masks"),
 ])
@@ -330,7 +455,8 @@ def test_a_file_that_is_too_large_or_no_file_is_not_read(tmp_path):
     one_epoch(data)
     list(data.test_batches(5))
     assert [message.rsplit("/")[-1] for message in bad.messages] == [
-        f"huge.png: {MOST_FILE_BYTES + 1} bytes, and an image has 1 to {MOST_FILE_BYTES}", "pipe.png: not a file"]
+        f"huge.png: {MOST_FILE_BYTES + 1} bytes, and an image has 1 to {MOST_FILE_BYTES}", "pipe.png: a pipe, not a "
+        "file"]
 
 
 # Ahead of the step ---------------------------------------------------------------------------------------------------

@@ -112,7 +112,8 @@ def test_a_vocabulary_is_the_same_whenever_it_is_trained_and_its_file_gives_it_b
 @pytest.mark.parametrize(("data", "message"), [
     (b"[PAD]\n[UNK]\n[CLS]\n[SEP]\na\n", r"\[MASK\] is not in it"),
     (b"[PAD]\n[UNK]\n[CLS]\n[SEP]\n[MASK]\na\nb\na\n", "'a' is there twice"),
-    (b"[PAD]\n\xff", "byte 6: not UTF-8"),
+    (b"[PAD]\n\xff", ": not UTF-8 at byte 6"),
+    (b"[PAD]\n[UNK]\n[CLS]\n[SEP]\n[MASK]\n", "no pieces but the 5 special ones are in it"),
 ])
 def test_what_is_no_vocabulary_is_refused(tmp_path, data, message):
     (tmp_path / "v.txt").write_bytes(data)

@@ -234,20 +234,28 @@ def test_a_profile_survives_json(name, tmp_path):
 @pytest.mark.parametrize(("change", "message"), [
     ({"peak_flop": 1e12}, "unknown field 'peak_flop'; did you mean peak_flops"),
     ({"peak_flops": None}, "peak_flops must be a number"),
-    ({"peak_flops": 0}, "peak_flops must be positive"),
-    ({"link_latency_s": -1}, "link_latency_s must be at least 0 and finite"),
-    ({"peak_flops": math.nan}, "peak_flops must be positive and finite"),
-    ({"memory_bandwidth": math.inf}, "memory_bandwidth must be positive and finite"),
+    ({"peak_flops": 0}, r"peak_flops must be from 1000 to 1e\+24, not 0"),
+    ({"peak_flops": 5e-324}, r"peak_flops must be from 1000 to 1e\+24, not 5e-324"),
+    ({"bf16_flops": 1e-308}, r"bf16_flops must be 0, or from 1000 to 1e\+24, not 1e-308"),
+    ({"link_out_bandwidth": 1e-308}, r"link_out_bandwidth must be from 1000 to 1e\+24, not 1e-308"),
+    ({"kernel_floor_s": 1e308}, r"kernel_floor_s must be from 0 to 3600, not 1e\+308"),
+    ({"half_fill_bytes": 1e300}, r"half_fill_bytes must be from 0 to 1e\+18, not 1e\+300"),
+    ({"link_latency_s": -1}, "link_latency_s must be from 0 to 3600, not -1"),
+    ({"peak_flops": math.nan}, r"peak_flops must be from 1000 to 1e\+24, not nan"),
+    ({"memory_bandwidth": math.inf}, r"memory_bandwidth must be from 1000 to 1e\+24, not inf"),
+    ({"memory_bytes": 10**400}, r"memory_bytes must be from 1 to 9.0072e\+15, not 10{56}\.\.\.$"),
     ({"memory_bytes": 1.5}, "memory_bytes must be a whole number"),
     ({"memory_bytes": True}, "memory_bytes must be a whole number"),
     ({"title": 3}, "title must be a string"),
     ({"efficiency": {"conv": "high"}}, "efficiency must be an object of numbers"),
     ({"efficiency": {"conv": 0.5}}, "no efficiency for winograd, fft"),
-    ({"efficiency": {**P100.efficiency, "conv": 1.5}}, r"efficiency of conv must be in \(0, 1\], not 1.5"),
+    ({"efficiency": {**P100.efficiency, "conv": 1.5}}, "efficiency of conv must be from 1e-06 to 1, not 1.5"),
+    ({"efficiency": {**P100.efficiency, "conv": 5e-324}}, "efficiency of conv must be from 1e-06 to 1, not 5e-324"),
     ({"efficiency": {**P100.efficiency, "pol": 0.5}}, "unknown kind of work 'pol'; did you mean pool"),
     ({"rates": {"add": 3}}, "rates must be an object of objects of numbers"),
     ({"rates": {"add": {"byte": 1e-9}}}, "unknown term of work 'byte'; did you mean bytes"),
-    ({"rates": {"add": {"bytes": -1}}}, "rates of add: bytes must be at least 0 and finite, not -1"),
+    ({"rates": {"add": {"bytes": -1}}}, "rates of add: bytes must be from 0 to 3600, not -1"),
+    ({"rates": {"add": {"bytes": 1e300}}}, r"rates of add: bytes must be from 0 to 3600, not 1e\+300"),
 ])
 def test_a_faulty_profile_file_says_what_is_wrong(change, message, tmp_path):
     path = tmp_path / "gpu.json"
@@ -260,7 +268,9 @@ def test_a_profile_file_must_exist_be_json_be_an_object_and_be_complete(tmp_path
     path = tmp_path / "gpu.json"
     with pytest.raises(UserError, match="cannot read profile .*gpu.json: No such file"):
         profiles.load(path)
-    for content, message in ((b"{", "is not JSON"), (b"\xff\xfe\x00", "is not JSON"), (b"[1]", "not a list"),
+    for content, message in ((b"{", "at byte 1: not JSON"), (b"\xff\xfe\x00", "at byte 0: not UTF-8"),
+                             (b"[" * 10**5, "nested too deeply"), (b"[1]", "not a list"),
+                             (b'{"name": 1' + b"0" * 5000 + b"}", "a number of thousands"),
                              (b'{"name": "x"}', "missing title, memory_bytes")):
         path.write_bytes(content)
         with pytest.raises(UserError, match=message):

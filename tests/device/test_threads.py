@@ -296,10 +296,17 @@ def test_an_error_of_a_kernel_is_raised_at_the_next_read_with_the_name_of_the_op
     assert any(entry.name == "cross_entropy" for entry in caught.traceback), "the traceback is not the kernel's"
 
 
-def test_after_an_error_everything_is_refused_with_the_same_error_and_nothing_hangs(threads):
+def break_down(device):
+    """Work of which no kernel is a part, and which goes wrong: nothing that was to come after it can be right."""
+    def effect():
+        raise OSError("the machine is on fire")
+    return device.streams.issue(COMPUTE, 0.0, effect)
+
+
+def test_after_an_error_of_a_stream_everything_is_refused_with_the_same_error_and_nothing_hangs(threads):
     opened = threading.Event()
     threads.delay = lambda stream: opened.wait(PATIENCE_S) and None
-    position = fail(threads)
+    position = break_down(threads)
     for _ in range(5):
         fill(threads, 0, 1.0)
     threads.wait(COPY_OUT, COMPUTE, threads.positions[COMPUTE])
@@ -310,8 +317,8 @@ def test_after_an_error_everything_is_refused_with_the_same_error_and_nothing_ha
         lambda: fill(threads, 0, 1.0), lambda: threads.copy_in(0, HOST, NBYTES), lambda: threads.read(cell(0)),
         lambda: threads.move(0, NBYTES, NBYTES), threads.end_iteration)]
     assert all(error is errors[0] for error in errors)
-    assert isinstance(errors[0], UserError)
-    assert len(errors[0].__notes__) == 2  # op and position, once each, however often it is raised
+    assert isinstance(errors[0], OSError)
+    assert len(errors[0].__notes__) == 1  # its position, once, however often it is raised
     threads.wait(COPY_IN, COMPUTE, threads.positions[COMPUTE])
     threads.poison(0, NBYTES, (threads.positions[COMPUTE], copy, 0))  # a destructor may ask for it
     until(lambda: not any(t is not None and t.is_alive() for t in threads.streams._threads))
@@ -321,9 +328,32 @@ def test_a_host_that_is_too_far_ahead_is_woken_by_an_error():
     device = threaded(depth=4)
     device.attach(CELLS * NBYTES, 0)
     device.delay = slow(COMPUTE)
-    fail(device)
-    assert isinstance(returns(lambda: [fill(device, 0, 1.0) for _ in range(100)]), UserError)
+    break_down(device)
+    assert isinstance(returns(lambda: [fill(device, 0, 1.0) for _ in range(100)]), OSError)
     device.close()
+
+
+def test_after_an_error_of_a_kernel_all_that_needs_no_result_of_it_goes_on(device):
+    fill(device, 0, 1.0)
+    fail(device)  # cells 2 and 3 are to be its outputs
+    device.launch("neg", PLAIN, (cell(4, shape=()),), (cell(2, shape=()),), {}, 0)
+    device.launch("neg", PLAIN, (cell(5),), (cell(0),), {}, 0)
+    device.wait(COPY_OUT, COMPUTE, device.positions[COMPUTE])
+    device.copy_out(HOST, 2 * NBYTES, NBYTES)  # a lost value stays lost on its way to the host and back
+    device.wait(COPY_IN, COPY_OUT, device.positions[COPY_OUT])
+    device.copy_in(6 * NBYTES, HOST, NBYTES)
+    device.wait(COMPUTE, COPY_IN, device.positions[COPY_IN])
+    device.move(7 * NBYTES, 6 * NBYTES, NBYTES)
+    device.launch("neg", PLAIN, (cell(3),), (cell(0),), {}, 0)
+    with pytest.raises(UserError, match="labels"):
+        device.read(cell(5))
+    lost = [n for n in range(8) if device.lost(n * NBYTES, None, NBYTES)]
+    assert lost == [2, 4, 6, 7]  # and 3 has been written since
+    assert device.lost(None, HOST, NBYTES)
+    assert [failure.op_name for failure in device.failures] == ["cross_entropy"]
+    device.forgive()
+    assert not device.failures and not device.lost(2 * NBYTES, None, NBYTES)
+    assert device.read(cell(5)).tolist() == [-1.0] * device.read(cell(5)).size
 
 
 def test_in_synchronous_mode_the_call_that_caused_an_error_raises_it():

@@ -1,6 +1,7 @@
 """How kernels are compiled: the same bits on any number of threads, nothing twice; and the float32 formulas."""
 
 import importlib
+import os
 import pkgutil
 import subprocess
 import sys
@@ -198,3 +199,20 @@ def test_the_cache_sees_a_change_of_the_files_that_kernels_take_formulas_from(mo
         for value in vars(module).values():
             if isinstance(value, Dispatcher):
                 assert value.py_func.__module__ in {module.__name__, *shared_modules}, value
+
+
+@pytest.mark.parametrize(("given", "policy"), [({}, "PASSIVE"), ({"OMP_WAIT_POLICY": "active"}, "ACTIVE")])
+def test_threads_that_wait_sleep_unless_the_environment_says_otherwise(given: dict[str, str], policy: str) -> None:
+    """OpenMP itself tells how its threads wait, in a process that makes one parallel call."""
+    program = ("import numba, numpy as np\n"
+               "from minidl.kernels.cpu import compiled\n"
+               "@numba.njit(parallel=True)\n"
+               "def double(x):\n"
+               "    for i in numba.prange(len(x)):\n"
+               "        x[i] *= 2\n"
+               "double(np.ones(100)); print(numba.threading_layer())")
+    environment = {name: value for name, value in os.environ.items() if name != "OMP_WAIT_POLICY"}
+    ended = subprocess.run([sys.executable, "-c", program], env=environment | {"OMP_DISPLAY_ENV": "true"} | given,
+                           cwd=ROOT, capture_output=True, text=True, check=True)
+    if ended.stdout.strip() == "omp":  # other layers sleep by themselves
+        assert f"OMP_WAIT_POLICY = '{policy}'" in ended.stderr

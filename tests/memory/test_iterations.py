@@ -11,7 +11,7 @@ from minidl.errors import UserError
 from minidl.memory.storage import IN, OUT, RECOMPUTE
 from minidl.memory.tracker import SURVIVOR_STEP
 from minidl.meta import aligned
-from minidl.ops.elementwise import scale
+from minidl.ops.elementwise import scale, shift
 from minidl.ops.update import fill_
 from minidl.optim import SGD
 from minidl.runtime import parameter
@@ -44,7 +44,7 @@ def test_after_an_iteration_exactly_parameters_and_survivors_use_memory(policy, 
                     *(s for states in optimizer._states.values() for s in states)]
             for tensor in survivors:
                 base = tensor.storage.base  # the sum is a view of what was added up
-                assert tensor.status in (IN, OUT) and base.is_leaf and not base.requires_grad
+                assert tensor.status in (IN, OUT) and base.is_leaf and base.severed is not None
             assert sum(aligned(s.nbytes) for s in runtime.memory.live()) == sum(aligned(t.nbytes) for t in kept)
             assert used_units(runtime) * UNIT == sum(aligned(t.nbytes) for t in kept if t.status is IN)
             del loss, middle, features, view, survivors, tensor, base, kept
@@ -124,7 +124,7 @@ def test_without_marks_an_iteration_ends_at_the_first_other_call_after_an_update
             ids.append(x.tensor_id)
             iterations.append(runtime.tracker.iteration)
             if loss is not None:
-                assert loss.storage.base.is_leaf and not loss.storage.base.requires_grad
+                assert loss.storage.base.is_leaf and loss.storage.base.severed is not None
             y = x * first
             loss = (y * second).sum()
             assert runtime.tracker.iteration == iterations[-1]
@@ -164,3 +164,16 @@ def test_backward_of_a_loss_from_an_ended_iteration_is_an_error():
         with pytest.raises(UserError, match="backward"):
             hidden.sum().backward()
         assert w.grad is None and hidden.grad is None
+
+
+def test_what_the_end_of_an_iteration_lets_go_of_still_leads_to_what_was_computed_from_it():
+    """The call of ``product`` is the last that asks for ``middle``, and is cut before ``held`` is made again."""
+    with small_runtime() as runtime:
+        w, x = leaf(runtime, 2.0, requires_grad=True), leaf(runtime, 3.0)
+        with runtime.iteration():
+            middle = shift(x, 1.0)
+            product, held = middle * w, scale(middle, 5.0)
+            drop(runtime, middle)
+            drop(runtime, held)
+            del middle
+        assert set(held.numpy()) == {20.0} and set(product.numpy()) == {8.0}

@@ -26,6 +26,7 @@ import minidl
 from minidl.errors import OutOfMemory
 from minidl.memory.storage import IN
 from minidl.ops.elementwise import add, exp, scale, shift, sum_to
+from minidl.ops.layernorm import layer_norm
 from minidl.ops.shape import concat
 from minidl.ops.update import add_
 from minidl.runtime import Runtime
@@ -200,6 +201,17 @@ def test_a_workspace_is_never_a_reason_to_fail():
 
 
 # Persistent storages ------------------------------------------------------------------------------------------------
+@pytest.mark.parametrize("policy", ["passive", "recompute"])
+def test_an_output_makes_way_for_a_later_one_of_its_call_by_lying_over_an_input(policy):
+    """x, gamma and beta, y over x, mean and variance: five units. y finds a free one, which the last one needs."""
+    with small_runtime(units=5, policy=policy) as runtime:
+        x = scale(leaf(runtime, 2.0), 1.0).reshape((1, 64))
+        gamma, beta = leaf(runtime, 3.0), leaf(runtime, 4.0)
+        y = layer_norm(x, gamma, beta)
+        assert set(y.numpy().ravel()) == {4.0} and set(x.numpy().ravel()) == {2.0}
+        runtime.check()
+
+
 def test_parameters_are_swapped_like_anything_else():
     """Forty parameters of 4 units in an arena of 12: each step reads all of them, and writes all of them."""
     def run(units: int) -> tuple[list[bytes], int]:

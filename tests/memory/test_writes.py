@@ -7,6 +7,7 @@ import pytest
 from networks import drop, launches, leaf, small_runtime, swap_out
 
 from minidl import Runtime, no_grad, ops
+from minidl.calls import give
 from minidl.errors import OutOfMemory, UserError
 from minidl.memory.lineage import missing_calls
 from minidl.memory.storage import IN, OUT, RECOMPUTE
@@ -102,6 +103,17 @@ def test_what_was_computed_from_overwritten_bytes_is_swapped_but_never_dropped()
         del old
         assert runtime.memory.evict(later.storage, Action.DROP)
         assert later.status is OUT and value(later) == 1.0
+
+
+def test_what_a_dropped_value_has_to_start_from_is_not_given_away():
+    with small_runtime() as runtime:
+        w, x = leaf(runtime, 2.0), leaf(runtime, 1.0)
+        old = scale(w, 3.0)
+        later = exp(shift(old, -6.0))
+        add_(w, x)  # nothing leads to the old value any more
+        drop(runtime, later)
+        assert set(scale(give(old), 2.0).numpy()) == {12.0}
+        assert value(later) == 1.0
 
 
 def test_with_a_full_host_what_was_computed_from_overwritten_bytes_stays():

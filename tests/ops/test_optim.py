@@ -9,7 +9,7 @@ from minidl import Runtime, optim
 from minidl.errors import UserError
 from minidl.nn import parameter
 from minidl.ops import full
-from minidl.ops.update import fill_, upload_
+from minidl.ops.update import upload_
 from minidl.optim import optimizer as optimizer_module
 from minidl.runtime import current_runtime
 
@@ -219,11 +219,74 @@ def test_adams_step_is_counted_in_the_runtime_where_a_dry_run_can_take_it_back()
     assert first.state_dict()["step"] == 0
 
 
+# One parameter has a gradient at every step, the other only from the third on, and not at the fifth.
+NOW_AND_THEN = ((1.0, None), (0.5, None), (-1.0, 2.0), (0.25, -0.5), (2.0, None), (1.0, 1.0))
+
+
+def adam_of_each(start, grads, *, lr):
+    """Adam with a number of steps for each parameter, in float64: a step without a gradient is none."""
+    values = []
+    for position, value in enumerate(start):
+        m = v = t = 0.0
+        for g in (row[position] for row in grads if row[position] is not None):
+            m, v, t = 0.9 * m + 0.1 * g, 0.999 * v + 0.001 * g * g, t + 1
+            value -= lr * (m / (1 - 0.9**t)) / ((v / (1 - 0.999**t)) ** 0.5 + 1e-8)
+        values.append(value)
+    return values
+
+
+def take_sparse_steps(optimizer, tensors, grads):
+    for row in grads:
+        for tensor, grad in zip(tensors, row, strict=True):
+            tensor.grad = None
+            if grad is not None:
+                set_grad(tensor, (grad,))
+        optimizer.step()
+    return [tensor.numpy()[0] for tensor in tensors]
+
+
+def test_adam_counts_the_steps_of_each_parameter_from_its_first_gradient_on():
+    tensors = [make_parameter((1.0,)), make_parameter((-1.0,))]
+    adam = optim.Adam(tensors, lr=0.1)
+    found = take_sparse_steps(adam, tensors, NOW_AND_THEN)
+    assert found == pytest.approx(adam_of_each((1.0, -1.0), NOW_AND_THEN, lr=0.1), rel=1e-5)  # float32
+    assert adam.state_dict()["step"].tolist() == [6, 3]
+
+
+def test_counts_of_steps_are_saved_and_one_number_of_an_older_state_stands_for_all():
+    tensors = [make_parameter((1.0,)), make_parameter((-1.0,))]
+    adam = optim.Adam(tensors, lr=0.1)
+    take_sparse_steps(adam, tensors, NOW_AND_THEN[:4])
+    state, values = adam.state_dict(), [tensor.numpy() for tensor in tensors]
+    end = take_sparse_steps(adam, tensors, NOW_AND_THEN[4:])
+    resumed = [make_parameter(value) for value in values]
+    second = optim.Adam(resumed, lr=0.1)
+    second.load_state_dict(state)
+    assert take_sparse_steps(second, resumed, NOW_AND_THEN[4:]) == end
+    second.load_state_dict(state | {"step": np.asarray(7)})
+    assert second.state_dict()["step"].tolist() == [7, 7]
+    with pytest.raises(UserError, match=re.escape("step is [3] and must be [2]")):
+        second.load_state_dict(state | {"step": np.ones(3, int)})
+
+
+def test_a_frozen_parameter_stays_as_it_is_until_it_is_thawed():
+    p, frozen = make_parameter((1.0,)), make_parameter((2.0,))
+    frozen.requires_grad = False
+    sgd = optim.SGD([p, frozen], lr=0.5)
+    (p * frozen).sum().backward()
+    sgd.step()
+    assert (p.item(), frozen.item()) == (0.0, 2.0)
+    frozen.requires_grad = True
+    sgd.zero_grad()
+    (p * frozen + frozen).sum().backward()
+    sgd.step()
+    assert (p.item(), frozen.item()) == (-1.0, 1.5)
+
+
 def test_what_an_optimizer_cannot_use_is_an_error():
-    p, frozen = make_parameter(), parameter((2,), requires_grad=False)
-    fill_(frozen, 0.0)
+    p = make_parameter()
     for params, rates, message in [([], {}, "no parameters"), ([p, p], {}, "more than once"),
-                                   ([frozen], {}, "not a leaf that requires"),
+                                   ([p * 1.0], {}, "the result of an operation"),
                                    ([p], {"lr": -1.0}, "lr must not be negative"),
                                    ([p], {"weight_decay": -1.0}, "weight_decay must not be negative"),
                                    ([p], {"momentum": -0.5}, "momentum must not be negative")]:

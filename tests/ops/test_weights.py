@@ -1,5 +1,6 @@
 """Weights from files: other names for the same tensors, files of other formats, and what is refused."""
 
+import io
 import subprocess
 import sys
 
@@ -126,6 +127,54 @@ def test_an_archive_of_numpy_is_converted(tmp_path, capsys):
         np.testing.assert_array_equal(value, written[name])
 
 
+def archive(**arrays):
+    file = io.BytesIO()
+    np.savez(file, **arrays)
+    return bytearray(file.getvalue())
+
+
+def bare():
+    file = io.BytesIO()
+    np.save(file, np.zeros(3))
+    return file.getvalue()
+
+
+def with_other(data, old, new):
+    """The archive with other bytes in all of its tables."""
+    assert bytes(old) in data
+    return data.replace(old, new)
+
+
+def encrypted(data):
+    """The archive with the mark of encryption in its tables."""
+    for sign, flags in ((b"PK\3\4", 6), (b"PK\1\2", 8)):
+        data[data.index(sign) + flags] |= 1
+    return data
+
+
+@pytest.mark.parametrize(("content", "message"), [
+    pytest.param(b"", "no .npz that can be read", id="nothing"),
+    pytest.param(archive(), "holds no weights by name", id="no arrays"),
+    pytest.param(archive(a=np.zeros(2, np.complex64)), "a is complex64, and a safetensors file has float64",
+                 id="complex"),
+    pytest.param(archive(a=np.array(["x"])), "a is str32, and a safetensors file has float64", id="text"),
+    pytest.param(archive(a=np.array([{}], object)), "no .npz that can be read: Object arrays cannot", id="objects"),
+    pytest.param(archive(a=np.arange(99))[:-40], "no .npz that can be read: File is not a zip file", id="cut off"),
+    pytest.param(with_other(archive(a=np.arange(9)), np.int64(5).tobytes(), np.int64(7).tobytes()), "Bad CRC-32",
+                 id="a wrong sum"),
+    pytest.param(encrypted(archive(a=np.arange(9))), "is encrypted", id="encrypted"),
+    pytest.param(with_other(archive(a=np.arange(9)), b"(9,)", b"(7e9"), "no .npz that can be read", id="a wrong shape"),
+    pytest.param(bare(), "a single array, and .npz has them by name", id="a bare array"),
+    pytest.param(b"\x80\x04N.", "no .npz that can be read", id="a pickle"),
+])
+def test_an_archive_that_cannot_be_converted_is_one_line_and_no_file(tmp_path, capsys, content, message):
+    (tmp_path / "w.npz").write_bytes(content)
+    assert convert.main([str(tmp_path / "w.npz"), str(tmp_path / "w.safetensors")]) == 2
+    said = capsys.readouterr().err
+    assert message in said and said.count("\n") == 1
+    assert [path.name for path in tmp_path.iterdir()] == ["w.npz"]
+
+
 @pytest.mark.parametrize("wrapper", ["", "state_dict", "model"])
 def test_a_file_of_pytorch_is_converted_whatever_it_is_wrapped_in(tmp_path, wrapper):
     torch = pytest.importorskip("torch", reason="PyTorch, the peer, is not installed (pip install -e '.[peers]')")
@@ -144,7 +193,7 @@ def test_a_file_of_pytorch_is_converted_whatever_it_is_wrapped_in(tmp_path, wrap
     ("w.pth", b"no", "w.bin", "the result must end in .safetensors"),
     ("w.onnx", b"no", "w.safetensors", "known formats are .pth, .pt, .bin, .ckpt and .npz"),
     ("w.npz", None, "w.safetensors", "w.npz: No such file"),
-    ("w.npz", b"no", "w.safetensors", "w.npz: "),
+    ("w.npz", b"no", "w.safetensors", "w.npz: no .npz that can be read"),
     ("w.pth", b"no", "w.safetensors", "w.pth: no weights that can be read without running code"),
 ])
 def test_what_cannot_be_converted_is_one_error_and_exit_code_2(tmp_path, capsys, source, content, target, message):

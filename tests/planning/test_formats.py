@@ -27,7 +27,7 @@ from minidl.policies.passive import Passive
 ALGORITHMS = (Algorithm("fast", 0.1, 256, "a"), Algorithm("plain", 1 / 3, 0, "b"))
 TRACE = Trace(
     (TraceCall("conv", (-1, 0), (1, 2), 1 / 3, ALGORITHMS, (0,), donated=((1, 0),), may_donate=((1, 0), (2, 0))),
-     TraceCall("update_", (-1, 1), (), 0.0, (), (1, 1 << 40), writes=(-1,), replayable=False)),
+     TraceCall("update_", (-1, 1), (), 0.0, ALGORITHMS[1:], (1, 1 << 40), writes=(-1,), replayable=False)),
     {t: TraceTensor(t, nbytes, t < 0) for t, nbytes in ((-1, 4), (0, 0), (1, 1 << 40), (2, 7), (1 << 40, 9))})
 PLAN = Plan(evictions={(5, 1): Action.SWAP_OUT, (-2, 3): Action.DROP}, prefetches={(6, 2): (5, 9), (6, 3): (1 << 40,)},
             offsets={(5, 0): 256, (5, 1): 0, (1 << 40, 0): 512}, predicted_seconds=0.1 + 0.2)
@@ -154,6 +154,10 @@ def changed(text: str, path: str, value: Any) -> str:
     ("calls.0.donated", [[1]], "Expected `array` of length 2 - at `$.calls[0].donated[0]`"),
     ("calls.1.outputs", [2], "tensor 2 was made before - at `$.calls[1].outputs`"),
     ("calls.0.algorithms.1.workspace", -1, "Expected `int` >= 0 - at `$.calls[0].algorithms[1].workspace`"),
+    ("calls.1.algorithms", [], "Expected `array` of length >= 1 - at `$.calls[1].algorithms`"),
+    ("calls.0.algorithms.1.workspace", 1 << 54,
+     f"Expected `int` <= {1 << 53} - at `$.calls[0].algorithms[1].workspace`"),
+    ("calls.0.seconds", 1e300, "Expected `float` <= 1e+30 - at `$.calls[0].seconds`"),
     ("calls.0.algorithms.0.more", 1, "Object contains unknown field `more` - at `$.calls[0].algorithms[0]`"),
     ("calls.0.replayable", 1, "Expected `bool`, got `int` - at `$.calls[0].replayable`"),
     ("tensors.2.bytes", 1.5, "Expected `int`, got `float` - at `$.tensors[2].bytes`"),
@@ -179,6 +183,8 @@ def test_a_bad_trace_is_refused_with_the_place(path, value, message):
     ("round", 1, "Object contains unknown field `round`"),
     ("offsets.1.arrival", 0, "(5, 0) is listed twice - at `$.offsets[1]`"),
     ("offsets.0.offset", -1, "Expected `int` >= 0 - at `$.offsets[0].offset`"),
+    ("offsets.0.offset", 100, "Expected `int` that's a multiple of 256 - at `$.offsets[0].offset`"),
+    ("offsets.0.offset", 1 << 70, f"Expected `int` <= {1 << 53} - at `$.offsets[0].offset`"),
     ("version", 1, "version 1; only version 2 can be read"),
     ("calls", -1, "Expected `int` >= 0 - at `$.calls`"),
 ])
@@ -206,10 +212,11 @@ def test_json_that_is_nested_too_deeply_is_refused_with_one_message(text):
         trace_from_json(text)
 
 
-def test_no_more_of_a_file_is_read_than_a_plan_may_have(monkeypatch):
+def test_no_more_of_a_file_is_read_than_a_plan_may_have(monkeypatch, tmp_path):
     monkeypatch.setattr(formats, "MOST_BYTES", 1000)
-    with pytest.raises(UserError, match="^/dev/zero: minidl-plan: longer than the 1000 bytes that are read$"):
-        read_plan("/dev/zero")
+    (tmp_path / "plan").write_bytes(b" " * 1001)
+    with pytest.raises(UserError, match="/plan: longer than the 1000 bytes that are read$"):
+        read_plan(str(tmp_path / "plan"))
 
 
 def test_a_message_stays_short_whatever_a_file_calls_its_keys():

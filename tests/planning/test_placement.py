@@ -174,8 +174,8 @@ def test_a_log_is_read_as_it_was_written(tmp_path):
     ("id,lower,size,upper\na,0,1,2\n", "line 1: the header is 'id,lower,size,upper', not 'id,lower,upper,size'"),
     ("id,lower,upper,size\n", "has no rows"),
     ("id,lower,upper,size\na,0,1,2\nb,0,1\n", "line 3: 3 values instead of 4: 'b,0,1'"),
-    ("id,lower,upper,size\na,0,1.5,2\n", "line 2: upper is '1.5', not an integer"),
-    ("id,lower,upper,size\na,0,1,2kB\n", "line 2: size is '2kB', not an integer"),
+    ("id,lower,upper,size\na,0,1.5,2\n", "line 2: upper must be a whole number, not 1.5"),
+    ("id,lower,upper,size\na,0,1,2kB\n", "line 2: size must be a whole number, not 2kB"),
     ("id,lower,upper,size\na,5,5,2\n", "line 2: upper 5 is not after lower 5"),
     ("id,lower,upper,size\na,0,5,0\n", "line 2: size is 0, not at least 1"),
     ("id,lower,upper,size\na,0,5,1\nb,0,5,1\na,7,8,1\n", "line 4: the id 'a' appears twice"),
@@ -195,7 +195,7 @@ def test_files_that_cannot_be_read_or_written_are_one_line(tmp_path, capsys):
     binary.write_bytes(b"\xff\xfe\x00")
     path = written(tmp_path, log_text())
     for arguments, message in [([str(tmp_path / "none.csv")], "cannot read"), ([str(tmp_path)], "cannot read"),
-                               ([str(binary)], "is no CSV text"),
+                               ([str(binary)], "not UTF-8 at byte 0"),
                                ([path, "--save", str(tmp_path / "none" / "out.csv")], "cannot write")]:
         assert main(arguments) == 2
         captured = capsys.readouterr()

@@ -9,7 +9,8 @@ import re
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
-from minidl.data.source import BadFile
+from minidl.data.source import BadFile, as_bad_file
+from minidl.reading import open_file
 
 Document = list[str]  # sentences
 
@@ -27,14 +28,12 @@ def documents(path: Path) -> Iterator[Document]:
 
     Raises BadFile, with the line, if it is no text in UTF-8 (of Project Gutenberg: in the encoding that it names).
     """
-    try:
-        with open(path, "rb") as file:
+    with as_bad_file(path):
+        with open_file(path) as file:
             head = file.read(1 << 14)
         lines = _lines(path, "latin-1" if _LATIN.search(head) else "utf-8-sig")
         start = _first_of_gutenberg(path, _lines(path, "latin-1"))
         yield from _plain(lines) if start is None else _wrapped(lines, start)
-    except OSError as error:
-        raise BadFile(str(path), error.strerror or str(error)) from None
 
 
 def sentences(paragraph: str) -> list[str]:
@@ -50,7 +49,7 @@ def sentences(paragraph: str) -> list[str]:
 
 def _lines(path: Path, encoding: str) -> Iterator[str]:
     """Without their ends. Raises BadFile."""
-    with open(path, "rb") as file:
+    with open_file(path) as file:
         number = 0
         while line := file.readline(4 * MOST_LINE_CHARACTERS):
             number += 1

@@ -16,6 +16,7 @@ from minidl.data.text.pairs import EXTRA, IGNORED, Pair, Span, example_of, make_
 from minidl.data.text.token_file import UNKNOWN, Tokens, fingerprint, is_made_of, read_tokens, write_tokens
 from minidl.data.text.vocabulary import Vocabulary, read_vocabulary, train_vocabulary
 from minidl.errors import UserError
+from minidl.reading import is_there
 
 LEAST_LENGTH = EXTRA + 2
 FEW = 10  # documents; of fewer, the end of each is held out
@@ -133,7 +134,7 @@ def _kept(paths: Sequence[Path], vocab: Path | None, vocab_size: int,
     if vocab is not None:
         vocabulary = read_vocabulary(vocab)
         return vocabulary, fingerprint(paths, vocabulary, trained_for=None)
-    if token_file.exists() and _beside(token_file).exists():
+    if is_there(token_file) and is_there(_beside(token_file)):
         vocabulary = read_vocabulary(_beside(token_file))
         made_of = fingerprint(paths, vocabulary, trained_for=vocab_size)
         if is_made_of(token_file, made_of):

@@ -20,10 +20,11 @@ from pathlib import Path
 
 import numpy as np
 
-from minidl.data.source import BadFile
+from minidl.data.source import BadFile, as_bad_file
 from minidl.data.text.corpus import Document
 from minidl.data.text.vocabulary import Vocabulary
 from minidl.errors import UserError
+from minidl.reading import Unreadable, open_file, reason
 
 MAGIC = b"minidl tokens 1\n"
 HEADER_BYTES = len(MAGIC) + 6 * 8 + 32
@@ -54,10 +55,10 @@ def fingerprint(paths: Sequence[Path], vocabulary: Vocabulary, *, trained_for: i
     whole = hashlib.sha256(f"{trained_for} {vocabulary.text()}".encode())
     for path in paths:
         try:
-            with open(path, "rb") as file:
+            with open_file(path) as file:
                 whole.update(hashlib.file_digest(file, "sha256").digest())
         except OSError as error:
-            raise UserError(f"cannot read {path}: {error.strerror or error}") from None
+            raise Unreadable(path, reason(error)) from None
     return whole.digest()
 
 
@@ -103,19 +104,18 @@ def write_tokens(path: Path, documents: Iterable[Document], vocabulary: Vocabula
 def is_made_of(path: Path, made_of: bytes) -> bool:
     """Whether a token file is there that was made of this."""
     try:
-        with open(path, "rb") as file:
+        with as_bad_file(path), open_file(path) as file:
             head = file.read(HEADER_BYTES)
-    except OSError:
+    except BadFile:
         return False
     return head.startswith(MAGIC) and head.endswith(made_of) and len(head) == HEADER_BYTES
 
 
 def read_tokens(path: Path) -> Tokens:
     """Map a token file. Raises BadFile if it is none, or damaged where that would matter."""
-    try:
-        size = path.stat().st_size
-        with open(path, "rb") as file:
-            head = file.read(HEADER_BYTES)
+    with as_bad_file(path), open_file(path) as file:
+        size = os.fstat(file.fileno()).st_size
+        head = file.read(HEADER_BYTES)
         if len(head) < HEADER_BYTES or not head.startswith(MAGIC):
             raise BadFile(str(path), "not a token file")
         numbers = np.frombuffer(head, "<u8", 6, len(MAGIC))
@@ -124,11 +124,11 @@ def read_tokens(path: Path) -> Tokens:
         if width not in (2, 4) or after + 8 * (sentences + documents) != size or not documents:
             raise BadFile(str(path), f"{size} bytes, which is not what {total} tokens of {width} bytes, {sentences} "
                                      f"sentences and {documents} documents take")
-        ids = np.memmap(path, f"<u{width}", "r", HEADER_BYTES, (total,))
-        sentence_ends = np.memmap(path, "<i8", "r", after, (sentences,))
-        document_ends = np.memmap(path, "<i8", "r", after + 8 * sentences, (documents,))
-    except (OSError, ValueError) as error:
-        raise BadFile(str(path), str(error)) from None
+        if not sentences or not total:
+            raise BadFile(str(path), "damaged: documents without a token")
+        ids = np.memmap(file, f"<u{width}", "r", HEADER_BYTES, (total,))
+        sentence_ends = np.memmap(file, "<i8", "r", after, (sentences,))
+        document_ends = np.memmap(file, "<i8", "r", after + 8 * sentences, (documents,))
     for ends, last in ((sentence_ends, total), (document_ends, sentences)):
         if ends[0] < 1 or ends[-1] != last or (np.diff(ends) < 1).any():
             raise BadFile(str(path), "damaged: its ends are not in order")

@@ -13,6 +13,8 @@ from typing import Any
 import numpy as np
 
 from minidl.errors import UserError
+from minidl.numbers import shown
+from minidl.reading import read_text
 
 SPECIAL = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
 MOST_PIECES = 1 << 20
@@ -23,7 +25,7 @@ MOST_FILE_BYTES = 1 << 26
 class Vocabulary:
     """Pieces, by number. Letters are made small unless a piece has a capital one.
 
-    Raises UserError if a special piece is missing, or one is there twice.
+    Raises UserError if a special piece is missing, if there are no others, or if one is there twice.
     """
 
     def __init__(self, pieces: Sequence[str], *, name: str = "the vocabulary") -> None:
@@ -34,7 +36,9 @@ class Vocabulary:
             raise UserError(f"{name}: {', '.join(missing)} {'is' if len(missing) == 1 else 'are'} not in it")
         if len(self._ids) != len(self.pieces):
             twice = next(piece for number, piece in enumerate(self.pieces) if self._ids[piece] != number)
-            raise UserError(f"{name}: {twice!r} is there twice")
+            raise UserError(f"{name}: {shown(twice)!r} is there twice")
+        if len(self.pieces) == len(SPECIAL):
+            raise UserError(f"{name}: no pieces but the {len(SPECIAL)} special ones are in it")
         self.pad, self.unknown, self.cls, self.sep, self.mask = (self._ids[piece] for piece in SPECIAL)
         self.lowercase = not any(piece != piece.lower() for piece in self.pieces
                                  if not (piece.startswith("[") and piece.endswith("]")))
@@ -63,14 +67,7 @@ class Vocabulary:
 
 def read_vocabulary(path: Path) -> Vocabulary:
     """The vocabulary in a file that has a piece a line. Raises UserError."""
-    try:
-        if path.stat().st_size > MOST_FILE_BYTES:
-            raise UserError(f"{path}: {path.stat().st_size} bytes, and a vocabulary has at most {MOST_FILE_BYTES}")
-        pieces = path.read_text(encoding="utf-8").removesuffix("\n").split("\n")
-    except OSError as error:
-        raise UserError(f"cannot read {path}: {error.strerror or error}") from None
-    except UnicodeDecodeError as error:
-        raise UserError(f"{path}, byte {error.start}: not UTF-8, so not a vocabulary") from None
+    pieces = read_text(path, most=MOST_FILE_BYTES).removesuffix("\n").split("\n")
     if len(pieces) > MOST_PIECES:
         raise UserError(f"{path}: {len(pieces)} pieces, and at most {MOST_PIECES} are taken")
     return Vocabulary([piece.removesuffix("\r") for piece in pieces], name=str(path))

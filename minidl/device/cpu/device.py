@@ -27,6 +27,7 @@ class CpuDevice(Device):
     """Real numbers in a bounded arena; ``poisoned`` fills it, and what is freed, with NaN (tests)."""
 
     has_values = True
+    synchronous = False  # whether an issue waits for its work
     clock: EffectClock
 
     def __init__(self, name: str, profile: Profile, clock: EffectClock, *, poisoned: bool = False) -> None:
@@ -36,7 +37,7 @@ class CpuDevice(Device):
 
     def attach(self, budget_bytes: int, host_bytes: int) -> None:
         """Allocate the arena and the host pool."""
-        self.numerics = Numerics(budget_bytes, host_bytes)
+        self.numerics = Numerics(budget_bytes, host_bytes, self.failures)
         if self.poisoned:
             self.numerics.poison(0, budget_bytes)
 
@@ -50,8 +51,11 @@ class CpuDevice(Device):
                attrs: dict[str, Any], workspace: int, timed: Timed = None) -> int:
         """Queue a kernel; it finds its operands where they lie now."""
         places = [place(operand) for operand in (*outputs, *inputs)]
-        effect = partial(self.numerics.run, op_name, algorithm, places, attrs, workspace)
-        return self.clock.issue(COMPUTE, algorithm.seconds, effect, timed=timed)
+        effect = partial(self.numerics.run, op_name, algorithm, places, attrs, workspace, len(outputs))
+        position = self.clock.issue(COMPUTE, algorithm.seconds, effect, timed=timed)
+        if self.synchronous and self.failures:
+            raise self.failures[0].error
+        return position
 
     def move(self, to: int, origin: int, nbytes: int) -> int:
         """Queue a copy within the arena."""
@@ -75,12 +79,26 @@ class CpuDevice(Device):
             # Stream order, not host order: kernels that were issued before the free still read these bytes.
             self.clock.when_passed(marks, partial(self.numerics.poison, offset, nbytes))
 
+    def lost(self, block_offset: int | None, host: Extents | None, nbytes: int) -> bool:
+        """What the numerics noted of these bytes."""
+        lost = self.numerics.lost
+        if lost is None:
+            return False
+        return lost.on_device(block_offset, nbytes) if block_offset is not None else lost.on_host(host or ())
+
+    def forgive(self) -> None:
+        """Forget what has failed, and which bytes have no value for it."""
+        self.failures.clear()
+        self.numerics.lost = None
+
     def read(self, operand: Operand) -> np.ndarray:
         """A copy of a tensor's value, when everything that the compute stream was given or told to wait for is over.
         """
         self.synchronize(COMPUTE, self.positions[COMPUTE])
         for stream in (COPY_OUT, COPY_IN):  # what the compute stream was told to wait for, after its last launch
             self.synchronize(stream, self._waited[COMPUTE][stream])
+        if self.failures:
+            raise self.failures[0].error
         return self.numerics.array(place(operand)).copy()
 
 

@@ -4,6 +4,7 @@ Knows places and kernels; no time, no stream and no storage.
 """
 
 import ctypes
+import os
 from collections.abc import Sequence
 from threading import Lock
 from typing import Any
@@ -12,7 +13,8 @@ import numpy as np
 from numpy.lib.stride_tricks import as_strided
 
 from minidl.device.clock import Extents
-from minidl.device.contract import Place
+from minidl.device.contract import Failure, Place
+from minidl.device.cpu.lost import Lost
 from minidl.kernels.cpu import ALGORITHMS, KERNELS
 from minidl.meta import ALIGNMENT, Algorithm
 
@@ -20,6 +22,17 @@ POISON = 0xFF  # every float of these bytes is NaN, every integer absurd
 # One kernel at a time in the whole process, whatever runtimes and threads there are: kernels use all cores, and the
 # thread layer beneath them aborts when two of its parallel regions meet. Copies need no part of it: they run beside.
 _one_kernel = Lock()
+
+
+def _unlock() -> None:
+    """In the child of a fork: a worker that held the lock stayed behind."""
+    global _one_kernel
+    _one_kernel = Lock()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_unlock)
+
 VARIANTS = {op: {a.name: a for a in variants} for op, variants in ALGORITHMS.items()}
 
 
@@ -31,15 +44,26 @@ def aligned_bytes(nbytes: int) -> np.ndarray:
 
 
 class Numerics:
-    """The bytes of an arena and of a host pool (sizes in bytes), and what may be done to them, at once."""
+    """The bytes of an arena and of a host pool (sizes in bytes), and what may be done to them, at once.
 
-    def __init__(self, budget_bytes: int, host_bytes: int) -> None:
+    A kernel's error is noted in ``failures``. Its outputs are lost, as are those of the kernels that would read them,
+    which do not run; everything else goes on.
+    """
+
+    def __init__(self, budget_bytes: int, host_bytes: int, failures: list[Failure] | None = None) -> None:
+        self.failures = [] if failures is None else failures
+        self.lost: Lost | None = None  # what has no value; None while no kernel has failed
         self._arena = aligned_bytes(budget_bytes)
         self._host = np.empty(host_bytes, np.uint8)  # pages are taken by the system only when they are written
 
     def run(self, op_name: str, algorithm: Algorithm, places: Sequence[Place], attrs: dict[str, Any],
-            workspace: int) -> None:
-        """Run a kernel on the operands at ``places``, outputs first. Its errors carry a note with the op's name."""
+            workspace: int, made: int) -> None:
+        """Run a kernel on the operands at ``places``, of which so many are made. Its errors have a note with the op's
+        name."""
+        lost = self.lost
+        if lost is not None and lost.reads(op_name, places[made:]):
+            lost.add(places[:made])
+            return
         try:
             arrays = [self.array(at) for at in places]
             with _one_kernel:
@@ -50,22 +74,33 @@ class Numerics:
                     KERNELS[op_name](*arrays, **attrs)
         except Exception as error:
             error.add_note(f"in the kernel of {op_name}")
-            raise
+            self.lost = lost = Lost() if lost is None else lost
+            lost.add(places[:made])
+            self.failures.append(Failure(error, op_name, attrs))
+            return
+        if lost is not None:
+            lost.written(op_name, places[:made], places[made:])
 
     def move(self, to: int, origin: int, nbytes: int) -> None:
         """Copy within the arena; the ranges may overlap."""
         assert max(to, origin) + nbytes <= self._arena.size
         start = self._arena.ctypes.data
         ctypes.memmove(start + to, start + origin, nbytes)  # 8 times as fast as an overlapping NumPy assignment
+        if self.lost is not None:
+            self.lost.moved(to, origin, nbytes)
 
     def copy_out(self, host: Extents, offset: int) -> None:
         """Copy from the arena to pieces of the host pool."""
+        if self.lost is not None:
+            self.lost.copied(host, offset, out=True)
         for at, size in host:
             self._host[at:at + size] = self._arena[offset:offset + size]  # without the interpreter's lock
             offset += size
 
     def copy_in(self, offset: int, host: Extents) -> None:
         """Copy from pieces of the host pool to the arena."""
+        if self.lost is not None:
+            self.lost.copied(host, offset, out=False)
         for at, size in host:
             self._arena[offset:offset + size] = self._host[at:at + size]
             offset += size

@@ -17,6 +17,7 @@ class ThreadedCpu(CpuDevice):
 
     def __init__(self, name: str, profile: Profile, *, poisoned: bool = False, synchronous: bool = False,
                  depth: int = DEPTH) -> None:
+        self.synchronous = synchronous
         self.streams = WorkerStreams(depth=depth, synchronous=synchronous)
         super().__init__(name, profile, self.streams, poisoned=poisoned)
         weakref.finalize(self, self.streams.stop)  # the workers hold the streams, never the device

@@ -12,6 +12,7 @@ and by everything after that. Knows no kernels, bytes or tensors: an effect is a
 """
 
 import atexit
+import os
 import threading
 import weakref
 from collections.abc import Callable
@@ -178,6 +179,14 @@ class WorkerStreams:
             if thread is not None and thread is not threading.current_thread():
                 thread.join()
 
+    def abandon(self) -> None:
+        """Forget the workers, who stayed behind in the parent of this process."""
+        self._lock = threading.RLock()
+        self._threads = [None, None, None]
+        self._stopped = True
+        if self._error is None:
+            self._error = UserError("this device was made before a fork: the child process must make one of its own")
+
     def _refuse(self) -> NoReturn:
         if self._error is not None:
             raise self._error.with_traceback(self._traceback)
@@ -268,6 +277,17 @@ def _nothing() -> None:
 
 
 _running: "weakref.WeakSet[WorkerStreams]" = weakref.WeakSet()
+
+
+def _abandon_all() -> None:
+    """In the child of a fork, which has no workers: all streams are stopped, and no lock that a worker held is left."""
+    for streams in list(_running):
+        streams.abandon()
+    _running.clear()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_abandon_all)
 
 
 @atexit.register

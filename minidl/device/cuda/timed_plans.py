@@ -19,6 +19,7 @@ from statistics import median
 from minidl.device.cuda.seam import Convolution, Handle, Vendor
 from minidl.errors import DeviceError
 from minidl.meta import DTYPES, aligned
+from minidl.reading import Unreadable, read_json
 
 LAYOUT = "nhwc"
 RUNS = 5  # after one that warms up; the median counts
@@ -118,9 +119,9 @@ class PlanTable:
     def _load(self, path: Path) -> None:
         """Read the file; one that cannot be read, or is of another form, counts as none."""
         try:
-            data = json.loads(path.read_text(encoding="utf-8"))
+            data = read_json(path)
             self._table = {key: tuple([TimedPlan(**plan) for plan in plans]) for key, plans in data.items()}
-        except (OSError, ValueError, TypeError, AttributeError):
+        except (Unreadable, TypeError, AttributeError):
             self._table = {}
 
     def _save(self) -> None:

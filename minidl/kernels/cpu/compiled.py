@@ -5,18 +5,25 @@ alone. Both versions come from that one source and make the same pieces, so thei
 the number of threads. No version needs the interpreter's lock.
 
 What is compiled is kept on disk and found again by the next process.
+
+Threads that have no work sleep. GNU OpenMP's would spin, for the next call may come soon; where other programs want
+the processors, too, each such wait costs a whole time slice, and a step took 5 to 35 times as long. The environment
+variable OMP_WAIT_POLICY, if it is set before minidl is imported, decides instead.
 """
 
+import os
 from collections.abc import Callable
 from pathlib import Path
 from types import FunctionType
 from typing import Any
 
-import numba
 from numba.core import types
 from numba.extending import overload, register_jitable
 
+from minidl.compiling import njit
 from minidl.kernels import random, scalar
+
+os.environ.setdefault("OMP_WAIT_POLICY", "passive")  # read when Numba loads OpenMP, at the first parallel call
 
 # A parallel call costs from 2 to 100 microseconds, depending on the thread layer that Numba finds; below this number
 # of elements of work a serial one is faster. The bits do not depend on it.
@@ -39,7 +46,7 @@ _STAMPS = tuple((path.stat().st_mtime_ns, path.stat().st_size) for name in SHARE
 
 def compiled(function: Callable[..., Any], **options: Any) -> Any:
     """The function compiled by Numba when it is first called with new types; kept on disk."""
-    dispatcher = numba.njit(cache=True, **_OPTIONS | options)(function)
+    dispatcher = njit(**_OPTIONS | options)(function)
     index = dispatcher._cache._cache_file
     index._source_stamp = (index._source_stamp, _STAMPS)
     return dispatcher

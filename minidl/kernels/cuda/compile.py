@@ -8,7 +8,7 @@ import json
 import math
 import os
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass
 from functools import cache
@@ -28,9 +28,11 @@ from numba.cuda import dispatcher
 from minidl.kernels import random, scalar
 from minidl.kernels.cuda.launch import Source
 from minidl.kernels.cuda.tools import Tools
+from minidl.reading import NotJson, Unreadable, parse_json, read_bytes
 
 cuda: Any = numba.cuda  # with numba-cuda installed it has more than Numba's own
 COMPILERS = ("numba", "numba-cuda", "cuda-core", "nvidia-nvjitlink", "nvidia-nvjitlink-cu12")
+MOST_CUBIN_BYTES = 1 << 28
 POINTED = {"bfloat16": "uint16"}  # what a pointer points to, where that is not what it is called
 _lock = RLock()  # the compiler is told the architecture by a global
 
@@ -150,17 +152,21 @@ def _files() -> str:
 # One file a cubin: a line of JSON, then the code. It gets its name when it is complete.
 def _read(path: Path) -> Cubin | None:
     try:
-        header, _, code = path.read_bytes().partition(b"\n")
-        facts = json.loads(header)
-        return Cubin(**facts["facts"], code=code) if facts["sha256"] == sha256(code).hexdigest() else None
-    except (OSError, ValueError, KeyError, TypeError):
+        header, _, code = read_bytes(path, most=MOST_CUBIN_BYTES).partition(b"\n")
+        facts = parse_json(header)
+        return Cubin(**facts["facts"], code=code) if facts["sha256"] == _sum(facts["facts"], code) else None
+    except (Unreadable, NotJson, KeyError, TypeError):
         return None  # not there, or damaged: it is made again
+
+
+def _sum(facts: Mapping[str, Any], code: bytes) -> str:
+    return sha256(json.dumps(facts, sort_keys=True).encode() + code).hexdigest()
 
 
 def _write(path: Path, cubin: Cubin) -> None:
     facts = asdict(cubin)
     code = facts.pop("code")
-    header = json.dumps({"facts": facts, "sha256": sha256(code).hexdigest()}).encode()
+    header = json.dumps({"facts": facts, "sha256": _sum(facts, code)}).encode()
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         temporary = path.with_suffix(f".{os.getpid()}")

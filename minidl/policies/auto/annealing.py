@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 import numpy as np
-from numba import njit
 
+from minidl.compiling import njit
 from minidl.planning import compiled
 from minidl.planning.compiled import simulate
 from minidl.planning.problem import DROP, Array, Problem

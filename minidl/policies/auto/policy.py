@@ -18,6 +18,7 @@ from math import inf
 
 import numpy as np
 
+from minidl.errors import UserError
 from minidl.plan.costs import Costs, Limits
 from minidl.plan.plan import NO_PLAN, Eviction, Kept, Plan, Proposal
 from minidl.plan.policy import Observation, OnDemand, Pressure, Residency
@@ -34,6 +35,7 @@ from minidl.policies.dtr import Weighing
 FIRST_WORK = 4e6      # calls simulated for the first plan, which is wanted at once
 # Shares of the budget that plans are made for: the less of it, the more surely all finds an address, and the slower.
 SHARES = (0.985, 0.99, 0.98, 1.0, 0.97)
+LEAST_SHARE = 0.5     # of one that is recalled
 ROUNDS = 16           # searches, one an iteration
 WARM = 0.3            # of the usual temperature: where a search around a known plan begins
 
@@ -115,8 +117,11 @@ class Auto(OnDemand):
         return Kept(best.plan, {"round": progress.round, "share": best.share})
 
     def recall(self, kept: Kept) -> Proposal:
-        """The kept plan, from which the search goes on at its round."""
+        """The kept plan, from which the search goes on at its round. Raises UserError for numbers that no plan has."""
         if kept.plan.predicted_seconds is None:  # all fits
             return Proposal(kept.plan)
         numbers = kept.numbers
-        return Proposal(kept.plan, Progress(int(numbers.get("round", 0)), numbers.get("share", 1.0)))
+        share = numbers.get("share", 1.0)
+        if not LEAST_SHARE <= share <= 1.0:
+            raise UserError(f"a plan for {share:g} of the budget, which must be from {LEAST_SHARE:g} to 1")
+        return Proposal(kept.plan, Progress(int(numbers.get("round", 0)), share))

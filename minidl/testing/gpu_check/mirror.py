@@ -17,7 +17,7 @@ import numpy as np
 import torch
 from torch.nn import functional as F
 
-from minidl.executor import current
+from minidl.context import current
 from minidl.meta import float32
 from minidl.op import Op
 from minidl.ops.elementwise import DROPOUT

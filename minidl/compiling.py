@@ -1,0 +1,72 @@
+"""Numba's compiler, whose results are kept on disk with a checksum: damaged machine code is compiled anew, never run.
+
+By itself Numba unpickles and runs whatever its files hold; one damaged byte is a crash of the interpreter. Here each
+file of its cache ends with the SHA-256 of what comes before, behind the end of the pickle, where Numba does not look.
+A file whose sum does not agree, or that has none, counts as not there.
+
+Everything that minidl compiles for the CPU is compiled through here. This imports Numba: import it only where that is
+wanted.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from hashlib import sha256
+from io import BytesIO
+from pathlib import Path
+from typing import Any
+
+import numba
+from numba.core.caching import IndexDataCacheFile
+
+from minidl.reading import Unreadable, read_bytes
+
+SUM_BYTES = 32
+MOST_FILE_BYTES = 1 << 30
+
+
+class CheckedFiles(IndexDataCacheFile):
+    """The files in which Numba keeps one function: an index, and machine code for each combination of types."""
+
+    def save(self, key: Any, data: Any) -> None:
+        """Keep machine code. A disk that is full or read-only costs time in the next process, nothing else."""
+        with suppress(OSError):
+            super().save(key, data)
+
+    def _load_index(self) -> Any:
+        return super()._load_index() if _is_whole(self._index_path) else {}
+
+    def _load_data(self, name: str) -> Any:
+        if not _is_whole(self._data_path(name)):
+            raise FileNotFoundError(name)  # what Numba takes for an entry that is gone
+        return super()._load_data(name)
+
+    @contextmanager
+    def _open_for_write(self, path: str) -> Iterator[BytesIO]:
+        content = BytesIO()
+        yield content
+        data = content.getvalue()
+        with super()._open_for_write(path) as file:
+            file.write(data + sha256(data).digest())
+
+
+def _is_whole(path: str) -> bool:
+    try:
+        data = read_bytes(Path(path), most=MOST_FILE_BYTES)
+    except Unreadable:
+        return False
+    return sha256(data[:-SUM_BYTES]).digest() == data[-SUM_BYTES:]
+
+
+def njit(*, cache: bool = True, **options: Any) -> Callable[[Callable[..., Any]], Any]:
+    """``numba.njit``, with what it compiles kept on disk and checked."""
+    def decorate(function: Callable[..., Any]) -> Any:
+        dispatcher = numba.njit(cache=cache, **options)(function)
+        kept = getattr(dispatcher, "_cache", None)  # there is none where Numba is told not to compile
+        files = getattr(kept, "_cache_file", None)
+        if kept is not None and files is not None:
+            kept._cache_file = CheckedFiles(kept.cache_path, kept._impl.filename_base, files._source_stamp)
+        return dispatcher
+
+    return decorate

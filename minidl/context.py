@@ -1,0 +1,83 @@
+"""Which executor runs what is called here: a stack of its own for each thread, and for each asynchronous task.
+
+An executor serves one thread at a time: whoever enters it while another thread is inside is refused, as is every call
+that reaches it from there by another way (a copied context). After a fork the child has none of the threads that an
+executor's device works with: there its parent's executors refuse everything, and none waits for anything.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from threading import Lock, get_ident
+from typing import TYPE_CHECKING
+from weakref import WeakSet
+
+from minidl.errors import UserError
+
+if TYPE_CHECKING:
+    from minidl.executor import Executor
+
+NOBODY, FORKED = 0, -1  # in the place of a thread's number: free, and left behind by a fork
+
+_stack: ContextVar[tuple[Executor, ...]] = ContextVar("executors", default=())
+_known: WeakSet[Executor] = WeakSet()
+_entering = Lock()
+
+
+def current() -> Executor:
+    """The executor that operations run on. Raises UserError outside of a ``with runtime:``, or in a wrong thread."""
+    stack = _stack.get()
+    if not stack:
+        raise UserError("no runtime is active in this thread: put the code under `with minidl.Runtime(...):`")
+    executor = stack[-1]
+    if executor.thread != get_ident():
+        raise UserError(_refusal(executor))
+    return executor
+
+
+@contextmanager
+def activate(executor: Executor) -> Iterator[None]:
+    """Make an executor the current one. Raises UserError if another thread is inside it, or after a fork."""
+    thread = get_ident()
+    with _entering:
+        if executor.thread not in (NOBODY, thread):
+            raise UserError(_refusal(executor))
+        executor.thread = thread
+        executor.entered += 1
+        _known.add(executor)
+    _stack.set((*_stack.get(), executor))
+    try:
+        yield
+    finally:
+        stack = list(_stack.get())
+        if executor in stack:
+            stack.reverse()  # the innermost: it may have been entered more than once
+            stack.remove(executor)
+            stack.reverse()
+            _stack.set(tuple(stack))
+        executor.entered -= 1
+        if not executor.entered and executor.thread != FORKED:
+            executor.thread = NOBODY
+
+
+def _refusal(executor: Executor) -> str:
+    name = executor.device.name
+    if executor.thread == FORKED:
+        return f"this runtime on {name} was made before a fork: the child process must make one of its own"
+    return (f"this runtime on {name} is in use by another thread: one at a time, each under its own `with runtime:`, "
+            "or a runtime for each thread")
+
+
+def _after_fork() -> None:
+    """In a child: what its parent's threads were doing will never end, so nobody may wait for it."""
+    global _entering
+    _entering = Lock()
+    for executor in list(_known):
+        executor.thread = FORKED
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_after_fork)

@@ -1,0 +1,107 @@
+"""Bytes that hold no value, because the kernel that should have written them failed, or read such bytes itself.
+
+What a failed call loses follows from the data alone: its outputs, and whatever is computed from them. Copies carry the
+mark along; a kernel that writes a range anew takes it off. Knows places; no kernel, no time and no storage.
+"""
+
+from collections.abc import Iterable, Sequence
+from threading import Lock
+
+from minidl.device.clock import Extents
+from minidl.device.contract import Place
+
+# These write their target in place without reading it; other operations in place leave it as it is if they cannot run.
+OVERWRITE = frozenset({"copy_", "fill_", "normal_", "uniform_", "upload_"})
+
+
+def extent(at: Place) -> tuple[int, int]:
+    """Where the bytes of a tensor start, and where they end."""
+    start, meta = at
+    first = start + meta.offset * meta.dtype.itemsize
+    if not meta.size:
+        return first, first
+    steps = 1 + sum((d - 1) * s for d, s in zip(meta.shape, meta.strides, strict=True))
+    return first, first + steps * meta.dtype.itemsize
+
+
+class Ranges:
+    """A set of bytes, as ranges (start, stop)."""
+
+    def __init__(self) -> None:
+        self._ranges: list[tuple[int, int]] = []
+
+    def add(self, start: int, stop: int) -> None:
+        """From now on these bytes are in the set."""
+        if start < stop:
+            self._ranges.append((start, stop))
+
+    def discard(self, start: int, stop: int) -> None:
+        """From now on these bytes are not in the set."""
+        kept = []
+        for a, b in self._ranges:
+            if b <= start or stop <= a:
+                kept.append((a, b))
+                continue
+            kept += [piece for piece in ((a, start), (stop, b)) if piece[0] < piece[1]]
+        self._ranges = kept
+
+    def within(self, start: int, stop: int) -> list[tuple[int, int]]:
+        """The ranges of the set between two places."""
+        return [(max(a, start), min(b, stop)) for a, b in self._ranges if a < stop and start < b]
+
+
+class Lost:
+    """Which bytes of an arena and of a host pool hold no value; workers of all streams ask at once."""
+
+    def __init__(self) -> None:
+        self._lock = Lock()
+        self._arena, self._host = Ranges(), Ranges()
+
+    def reads(self, op_name: str, inputs: Sequence[Place]) -> bool:
+        """Whether a kernel would read bytes without a value."""
+        read = inputs[1:] if op_name in OVERWRITE else inputs
+        with self._lock:
+            return any(self._arena.within(*extent(at)) for at in read)
+
+    def add(self, outputs: Iterable[Place]) -> None:
+        """These should have been written, and were not."""
+        with self._lock:
+            for at in outputs:
+                self._arena.add(*extent(at))
+
+    def written(self, op_name: str, outputs: Iterable[Place], inputs: Sequence[Place]) -> None:
+        """A kernel has written its outputs."""
+        with self._lock:
+            for at in (*outputs, *(inputs[:1] if op_name in OVERWRITE else ())):
+                self._arena.discard(*extent(at))
+
+    def moved(self, to: int, origin: int, nbytes: int) -> None:
+        """Bytes were copied within the arena."""
+        with self._lock:
+            found = self._arena.within(origin, origin + nbytes)
+            self._arena.discard(to, to + nbytes)
+            for start, stop in found:
+                self._arena.add(start - origin + to, stop - origin + to)
+
+    def copied(self, host: Extents, offset: int, *, out: bool) -> None:
+        """Bytes were copied from the arena to the host, or back."""
+        with self._lock:
+            for at, size in host:
+                (source, origin), (target, to) = (self._arena, offset), (self._host, at)
+                if not out:
+                    (source, origin), (target, to) = (target, to), (source, origin)
+                found = source.within(origin, origin + size)
+                target.discard(to, to + size)
+                for start, stop in found:
+                    target.add(start - origin + to, stop - origin + to)
+                offset += size
+
+    def on_device(self, start: int, nbytes: int) -> bool:
+        """Whether any of these bytes of the arena has no value."""
+        with self._lock:
+            return bool(self._arena.within(start, start + nbytes))
+
+    def on_host(self, host: Extents) -> bool:
+        """Whether any of these bytes of the host pool has no value."""
+        with self._lock:
+            return any(self._host.within(at, at + size) for at, size in host)

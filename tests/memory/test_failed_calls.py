@@ -1,0 +1,115 @@
+"""A call that fails ends alone: whatever else a program has made stays as it is, whatever the budget."""
+
+import numpy as np
+import pytest
+
+from minidl import Runtime, UserError, no_grad, parameter
+from minidl.errors import Unrecoverable
+from minidl.ops import embedding_, relu, tanh
+from minidl.ops.loss import cross_entropy
+from minidl.optim import SGD
+
+ROOM = (("cpu:virtual", 1 << 20, "none"), ("cpu", 1 << 20, "none"), ("cpu:virtual", 1536, "passive"),
+        ("cpu", 1536, "passive"), ("cpu:virtual", 1536, "recompute"), ("cpu:virtual", 1536, "dtr"))
+
+
+@pytest.fixture(params=ROOM, ids=lambda room: f"{room[0]}-{room[1]}-{room[2]}")
+def runtime(request):
+    device, budget, policy = request.param
+    with Runtime(device, memory_budget=budget, policy=policy, poisoned=True) as made:
+        yield made
+        made.check()
+
+
+class Network:
+    """Two layers whose values are known: weights of 0.5, inputs of 1."""
+
+    def __init__(self, runtime):
+        self.runtime = runtime
+        self.first, self.second = parameter((4, 4)), parameter((4, 3))
+        for weight in (self.first, self.second):
+            weight.fill_(0.5)
+        self.optimizer = SGD([self.first, self.second], lr=0.1)
+        self.kept = []
+
+    def step(self, labels):
+        self.optimizer.zero_grad()
+        x = self.runtime.tensor(np.ones((2, 4), "f4"))
+        hidden = relu(x @ self.first)
+        more = tanh(hidden)
+        logits = hidden @ self.second
+        loss = cross_entropy(logits, self.runtime.tensor(np.array(labels)))
+        after = loss * 2.0
+        self.kept = [hidden, more, logits, loss, after]
+        loss.backward()
+        self.optimizer.step()
+        return loss
+
+
+def read(tensor):
+    """A tensor's first element; None if it has no value."""
+    try:
+        return pytest.approx(float(tensor.numpy().reshape(-1)[0]), rel=1e-6)
+    except Unrecoverable as error:
+        assert "cross_entropy failed: cross_entropy: labels from 0 to 7 for 3 classes" in str(error)
+        return None
+
+
+@pytest.mark.parametrize("caught", ["inside", "outside"])
+def test_after_a_bad_label_all_that_was_made_before_is_there_and_training_goes_on(runtime, caught):
+    network = Network(runtime)
+    with pytest.raises(UserError, match="labels from 0 to 7"), runtime.iteration():
+        if caught == "outside":
+            network.step([0, 7]).item()
+        else:
+            with pytest.raises(UserError, match="labels from 0 to 7") as met:
+                network.step([0, 7]).item()
+            raise met.value
+    assert [read(tensor) for tensor in network.kept] == [2.0, np.tanh(2.0), 4.0, None, None]
+    assert read(network.first) == 0.5 and read(network.second) == 0.5
+    with runtime.iteration():
+        assert network.step([0, 1]).item() == pytest.approx(np.log(3))
+    # Of 3 classes: d loss / d logits is 1/3 - 1/2 for either label, and 1/3 for the last; hidden values are 2.
+    assert network.second.numpy()[0] == pytest.approx(np.array([0.5, 0.5, 0.5]) - 0.1 * 2 * np.array([-1, -1, 2]) / 6)
+
+
+def test_an_iteration_whose_error_was_caught_ends_well_and_what_failed_has_no_value_after_it(runtime):
+    network = Network(runtime)
+    with runtime.iteration():
+        with pytest.raises(UserError, match="labels from 0 to 7"):
+            network.step([0, 7]).item()
+        hidden = network.kept[0] * 3.0
+    assert [read(tensor) for tensor in network.kept] == [2.0, np.tanh(2.0), 4.0, None, None]
+    assert read(hidden) == 6.0
+    with runtime.iteration():
+        assert network.step([2, 1]).item() == pytest.approx(np.log(3))
+
+
+def test_what_is_made_of_a_value_that_failed_is_an_error_that_names_it(runtime):
+    table = parameter((3, 2))
+    table.fill_(1.0)
+    with no_grad():
+        with pytest.raises(UserError, match=r"row numbers from 0 to 3 for 3 rows"):
+            rows = embedding_(table, runtime.tensor(np.array([0, 3])))
+            rows.numpy()
+        with pytest.raises(Unrecoverable, match="has no value: embedding failed"):
+            (rows * 2.0).numpy()
+        with pytest.raises(Unrecoverable, match="has no value: embedding failed"):
+            table.narrow(0, 0, 2).copy_(rows)
+        assert table.numpy().tolist() == [[1.0, 1.0]] * 3
+        assert embedding_(table, runtime.tensor(np.array([0, 2]))).numpy().tolist() == [[1.0, 1.0]] * 2
+
+
+def test_a_parameter_made_before_an_error_is_noticed_is_written(runtime):
+    table = parameter((3, 2))
+    table.fill_(1.0)
+    rows = embedding_(table, runtime.tensor(np.array([0, 3])))
+    try:
+        del rows
+        fresh = parameter((2, 2))
+        fresh.fill_(3.0)
+        fresh.numpy()
+    except UserError:  # of the embedding, whose bytes the new parameter may have
+        fresh = parameter((2, 2))
+        fresh.fill_(3.0)
+    assert fresh.numpy().tolist() == [[3.0, 3.0]] * 2

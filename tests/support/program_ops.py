@@ -1,0 +1,347 @@
+"""The operations that random whole programs are made of: what each may be applied to, and what it is, here and in PyTorch.
+
+A shape is a tuple of numbers and of "B", the batch, which differs from iteration to iteration; so a shape is known
+before the program runs, whatever its batch. A rule is shown the draft of a program, picks operands of it, and says
+which, with what attributes, and of what shape the result is; None if the draft has none that fit.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from minidl import ops
+
+Dim = int | str
+Shape = tuple[Dim, ...]
+Attrs = dict[str, Any]
+Choice = tuple[tuple[int, ...], Attrs, Shape]  # operands, attributes, the result's shape
+
+BATCH = "B"
+MOST_ELEMENTS = 3000  # of one tensor, with a batch of NOMINAL
+NOMINAL = 4
+
+
+def elements(shape: Shape, batch: int = NOMINAL) -> int:
+    """How many elements a shape has with a batch of this size."""
+    count = 1
+    for dim in concrete(shape, batch):
+        count *= dim
+    return count
+
+
+def concrete(shape: Shape, batch: int) -> tuple[int, ...]:
+    """The shape with a batch of this size."""
+    return tuple(batch if dim == BATCH else int(dim) for dim in shape)
+
+
+def broadcast(a: Shape, b: Shape) -> Shape | None:
+    """The shape of a + b; None if they do not fit."""
+    rank = max(len(a), len(b))
+    a, b = (1,) * (rank - len(a)) + a, (1,) * (rank - len(b)) + b
+    if any(x != y and 1 not in (x, y) for x, y in zip(a, b, strict=True)):
+        return None
+    return tuple(y if x == 1 else x for x, y in zip(a, b, strict=True))
+
+
+@dataclass
+class Draft:
+    """A program that is being drawn: the shape of each value that is alive; which of them are parameters; buffers."""
+
+    draw: random.Random
+    shapes: dict[int, Shape] = field(default_factory=dict)
+    parameters: dict[int, Shape] = field(default_factory=dict)
+    buffers: dict[int, Shape] = field(default_factory=dict)
+    made: int = 0
+
+    def number(self) -> int:
+        """The number of a new value."""
+        self.made += 1
+        return self.made
+
+    def parameter(self, shape: Shape) -> int:
+        """A parameter of a shape: now and then one that is there already, so that layers share it."""
+        same = [number for number, known in self.parameters.items() if known == shape]
+        if same and self.draw.random() < 0.5:
+            return self.draw.choice(same)
+        number = self.number()
+        self.parameters[number] = self.shapes[number] = shape
+        return number
+
+    def buffer(self, shape: Shape) -> int:
+        """A new tensor that is kept and not trained."""
+        number = self.number()
+        self.buffers[number] = shape
+        return number
+
+    def pick(self, fits: Callable[[Shape], bool] = lambda shape: True) -> int | None:
+        """A value whose shape fits; a late one rather than an early one."""
+        found = [number for number, shape in self.shapes.items() if fits(shape)]
+        if not found:
+            return None
+        return found[max(self.draw.randrange(len(found)), self.draw.randrange(len(found)))]
+
+
+Rule = Callable[[Draft], Choice | None]
+
+
+@dataclass(frozen=True)
+class Kind:
+    """One operation: its rule, how it is called here, and how with PyTorch's module as the first argument."""
+
+    rule: Rule
+    ours: Callable[..., Any]
+    peer: Callable[..., Any] | None
+
+
+def _unary(draft: Draft) -> Choice | None:
+    x = draft.pick()
+    return None if x is None else ((x,), {}, draft.shapes[x])
+
+
+def _number(draft: Draft) -> Choice | None:
+    x = draft.pick()
+    return None if x is None else ((x,), {"value": draft.draw.choice([-1.5, 0.5, 2.0, 1.0])}, draft.shapes[x])
+
+
+def _binary(draft: Draft) -> Choice | None:
+    a = draft.pick()
+    if a is None:
+        return None
+    shape = draft.shapes[a]
+
+    def fits(other: Shape) -> bool:
+        result = broadcast(shape, other)
+        return result is not None and elements(result) <= MOST_ELEMENTS
+
+    b = draft.pick(fits)
+    if b is None:
+        return None
+    if draft.draw.random() < 0.5:
+        a, b = b, a
+    result = broadcast(draft.shapes[a], draft.shapes[b])
+    return None if result is None else ((a, b), {}, result)
+
+
+def _product(draft: Draft) -> Choice | None:
+    a = draft.pick(lambda shape: len(shape) >= 2 and shape[-1] != BATCH)
+    if a is None:
+        return None
+    first = draft.shapes[a]
+    b = draft.pick(lambda shape: len(shape) == 2 and shape[0] == first[-1])
+    if b is None:
+        b = draft.parameter((first[-1], draft.draw.choice([1, 3, 16])))
+    return (a, b), {}, (*first[:-1], draft.shapes[b][1])
+
+
+def _linear(draft: Draft) -> Choice | None:
+    x = draft.pick(lambda shape: len(shape) >= 2 and shape[-1] != BATCH)
+    if x is None:
+        return None
+    shape = draft.shapes[x]
+    width = draft.draw.choice([1, 4, 16, shape[-1]])
+    reads = (x, draft.parameter((width, shape[-1])))
+    if draft.draw.random() < 0.5:
+        reads += (draft.parameter((width,)),)
+    return reads, {}, (*shape[:-1], width)
+
+
+def _image(shape: Shape) -> bool:
+    return len(shape) == 4 and BATCH not in shape[1:]
+
+
+def _convolution(draft: Draft) -> Choice | None:
+    x = draft.pick(_image)
+    if x is None:
+        return None
+    n, c, h, w = draft.shapes[x]
+    k, size = draft.draw.choice([2, 3]), draft.draw.choice([1, 3])
+    reads = (x, draft.parameter((k, c, size, size)))
+    if draft.draw.random() < 0.5:
+        reads += (draft.parameter((k,)),)
+    return reads, {"padding": size // 2}, (n, k, h, w)
+
+
+def _pool(draft: Draft) -> Choice | None:
+    x = draft.pick(lambda shape: _image(shape) and all(isinstance(d, int) and d >= 2 for d in shape[2:]))
+    if x is None:
+        return None
+    n, c, h, w = draft.shapes[x]
+    return (x,), {"kernel": 2}, (n, c, int(h) // 2, int(w) // 2)
+
+
+def _batch_norm(draft: Draft) -> Choice | None:
+    x = draft.pick(_image)
+    if x is None:
+        return None
+    shape = draft.shapes[x]
+    channels = shape[1:2]
+    return (x, draft.parameter(channels), draft.parameter(channels), *(draft.buffer(channels) for _ in range(2))), \
+        {}, shape
+
+
+def _rows(draft: Draft) -> Choice | None:
+    x = draft.pick(lambda shape: len(shape) >= 1 and shape[-1] != BATCH)
+    return None if x is None else ((x,), {}, draft.shapes[x])
+
+
+def _layer_norm(draft: Draft) -> Choice | None:
+    x = draft.pick(lambda shape: len(shape) >= 2 and shape[-1] not in (1, BATCH))
+    if x is None:
+        return None
+    shape = draft.shapes[x]
+    return (x, draft.parameter(shape[-1:]), draft.parameter(shape[-1:])), {}, shape
+
+
+def _attention(draft: Draft) -> Choice | None:
+    x = draft.pick(lambda shape: len(shape) == 3 and BATCH not in shape[1:] and int(shape[2]) % 2 == 0)
+    if x is None:
+        return None
+    shape = draft.shapes[x]
+    k = draft.pick(lambda other: other == shape)
+    v = draft.pick(lambda other: other == shape)
+    assert k is not None and v is not None
+    return (x, k, v), {"causal": draft.draw.random() < 0.5}, shape
+
+
+def _embedding(draft: Draft) -> Choice | None:
+    rows, width = draft.draw.choice([5, 40]), draft.draw.choice([2, 16])
+    return (draft.parameter((rows, width)),), {"count": draft.draw.choice([3, BATCH]), "rows": rows}, ()
+
+
+def _sum(draft: Draft) -> Choice | None:
+    x = draft.pick(lambda shape: len(shape) >= 1)
+    if x is None:
+        return None
+    shape = draft.shapes[x]
+    axes = tuple(sorted(draft.draw.sample(range(len(shape)), draft.draw.randint(1, len(shape)))))
+    keep = draft.draw.random() < 0.5
+    result = tuple(1 if axis in axes else dim for axis, dim in enumerate(shape) if keep or axis not in axes)
+    return (x,), {"axes": axes, "keepdims": keep}, result
+
+
+def _permute(draft: Draft) -> Choice | None:
+    x = draft.pick(lambda shape: len(shape) >= 2)
+    if x is None:
+        return None
+    shape = draft.shapes[x]
+    axes = tuple(draft.draw.sample(range(len(shape)), len(shape)))
+    return (x,), {"axes": axes}, tuple(shape[axis] for axis in axes)
+
+
+def _narrow(draft: Draft) -> Choice | None:
+    x = draft.pick(lambda shape: any(isinstance(dim, int) and dim > 1 for dim in shape))
+    if x is None:
+        return None
+    shape = draft.shapes[x]
+    axis = draft.draw.choice([a for a, dim in enumerate(shape) if isinstance(dim, int) and dim > 1])
+    start = draft.draw.randrange(int(shape[axis]))
+    stop = draft.draw.randint(start + 1, int(shape[axis]))
+    return (x,), {"axis": axis, "start": start, "stop": stop}, (*shape[:axis], stop - start, *shape[axis + 1:])
+
+
+def _reshape(draft: Draft) -> Choice | None:
+    """Two neighbouring dimensions become one, or one becomes two."""
+    x = draft.pick(lambda shape: len(shape) >= 1)
+    if x is None:
+        return None
+    shape = draft.shapes[x]
+    pairs = [a for a in range(len(shape) - 1) if BATCH not in shape[a:a + 2]]
+    even = [a for a, dim in enumerate(shape) if isinstance(dim, int) and dim % 2 == 0 and dim]
+    if pairs and (not even or draft.draw.random() < 0.5):
+        a = draft.draw.choice(pairs)
+        result: Shape = (*shape[:a], int(shape[a]) * int(shape[a + 1]), *shape[a + 2:])
+    elif even and len(shape) < 5:
+        a = draft.draw.choice(even)
+        result = (*shape[:a], 2, int(shape[a]) // 2, *shape[a + 1:])
+    else:
+        return None
+    return (x,), {"shape": result}, result
+
+
+def _expand(draft: Draft) -> Choice | None:
+    x = draft.pick(lambda shape: 1 in shape)
+    if x is None:
+        return None
+    result = tuple(draft.draw.choice([1, 3, 8]) if dim == 1 else dim for dim in draft.shapes[x])
+    return ((x,), {"shape": result}, result) if elements(result) <= MOST_ELEMENTS else None
+
+
+def _concat(draft: Draft) -> Choice | None:
+    a = draft.pick(lambda shape: any(dim != BATCH for dim in shape))
+    if a is None:
+        return None
+    shape = draft.shapes[a]
+    axis = draft.draw.choice([i for i, dim in enumerate(shape) if dim != BATCH])
+    reads, total = (a,), int(shape[axis])
+    for _ in range(draft.draw.choice([1, 2])):
+        other = draft.pick(lambda s: len(s) == len(shape) and s[axis] != BATCH
+                           and s[:axis] + s[axis + 1:] == shape[:axis] + shape[axis + 1:])
+        assert other is not None  # a fits
+        reads, total = (*reads, other), total + int(draft.shapes[other][axis])
+    result = (*shape[:axis], total, *shape[axis + 1:])
+    return (reads, {"axis": axis}, result) if elements(result) <= MOST_ELEMENTS else None
+
+
+def _unary_kind(name: str, peer: Callable[..., Any]) -> Kind:
+    return Kind(_unary, getattr(ops, name), peer)
+
+
+KINDS: dict[str, Kind] = {
+    "neg": _unary_kind("neg", lambda t, x: -x),
+    "relu": _unary_kind("relu", lambda t, x: t.relu(x)),
+    "tanh": _unary_kind("tanh", lambda t, x: t.tanh(x)),
+    "sigmoid": _unary_kind("sigmoid", lambda t, x: t.sigmoid(x)),
+    "gelu": _unary_kind("gelu", lambda t, x: t.nn.functional.gelu(x)),
+    "gelu_tanh": _unary_kind("gelu_tanh", lambda t, x: t.nn.functional.gelu(x, approximate="tanh")),
+    "contiguous": _unary_kind("contiguous", lambda t, x: x.contiguous()),
+    "detach": _unary_kind("detach", lambda t, x: x.detach()),
+    "exp": Kind(_unary, lambda x: ops.exp(ops.tanh(x)), lambda t, x: t.exp(t.tanh(x))),
+    "log": Kind(_unary, lambda x: ops.log(ops.sigmoid(x) + 1.0), lambda t, x: t.log(t.sigmoid(x) + 1.0)),
+    "sqrt": Kind(_unary, lambda x: ops.sqrt(ops.sigmoid(x) + 1.0), lambda t, x: t.sqrt(t.sigmoid(x) + 1.0)),
+    "scale": Kind(_number, lambda x, value: x * value, lambda t, x, value: x * value),
+    "shift": Kind(_number, lambda x, value: x + value, lambda t, x, value: x + value),
+    "from": Kind(_number, lambda x, value: value - x, lambda t, x, value: value - x),
+    "add": Kind(_binary, lambda a, b: a + b, lambda t, a, b: a + b),
+    "sub": Kind(_binary, lambda a, b: a - b, lambda t, a, b: a - b),
+    "mul": Kind(_binary, lambda a, b: a * b, lambda t, a, b: a * b),
+    "div": Kind(_binary, lambda a, b: a / (ops.sigmoid(b) + 0.5), lambda t, a, b: a / (t.sigmoid(b) + 0.5)),
+    "matmul": Kind(_product, lambda a, b: a @ b, lambda t, a, b: a @ b),
+    "linear": Kind(_linear, ops.linear_, lambda t, *xs: t.nn.functional.linear(*xs)),
+    "conv2d": Kind(_convolution, ops.conv2d, lambda t, *xs, padding: t.nn.functional.conv2d(*xs, padding=padding)),
+    "max_pool2d": Kind(_pool, ops.max_pool2d, lambda t, x, kernel: t.nn.functional.max_pool2d(x, kernel)),
+    "avg_pool2d": Kind(_pool, ops.avg_pool2d, lambda t, x, kernel: t.nn.functional.avg_pool2d(x, kernel)),
+    "batch_norm": Kind(_batch_norm, lambda *xs: ops.batch_norm(*xs, training=True),
+                       lambda t, x, g, b, m, v: t.nn.functional.batch_norm(x, m, v, g, b, training=True)),
+    "softmax": Kind(_rows, ops.softmax, lambda t, x: t.softmax(x, -1)),
+    "layer_norm": Kind(_layer_norm, ops.layer_norm,
+                       lambda t, x, g, b: t.nn.functional.layer_norm(x, x.shape[-1:], g, b)),
+    "attention": Kind(_attention, lambda q, k, v, causal: ops.scaled_dot_product_attention(
+        q, k, v, heads=2, causal=causal), lambda t, q, k, v, causal: _attention_peer(t, q, k, v, causal)),
+    "embedding": Kind(_embedding, ops.embedding_, lambda t, w, ids: t.nn.functional.embedding(ids, w)),
+    "sum": Kind(_sum, lambda x, axes, keepdims: x.sum(axes, keepdims=keepdims),
+                lambda t, x, axes, keepdims: x.sum(axes, keepdim=keepdims)),
+    "mean": Kind(_sum, lambda x, axes, keepdims: x.mean(axes, keepdims=keepdims),
+                 lambda t, x, axes, keepdims: x.mean(axes, keepdim=keepdims)),
+    "permute": Kind(_permute, lambda x, axes: x.permute(axes), lambda t, x, axes: x.permute(axes)),
+    "narrow": Kind(_narrow, lambda x, axis, start, stop: x.narrow(axis, start, stop),
+                   lambda t, x, axis, start, stop: x.narrow(axis, start, stop - start)),
+    "reshape": Kind(_reshape, lambda x, shape: x.reshape(shape), lambda t, x, shape: x.reshape(shape)),
+    "expand": Kind(_expand, lambda x, shape: ops.expand(x, shape), lambda t, x, shape: x.expand(shape)),
+    "concat": Kind(_concat, lambda *xs, axis: ops.concat(xs, axis), lambda t, *xs, axis: t.cat(xs, axis)),
+}
+
+
+def _attention_peer(t: Any, q: Any, k: Any, v: Any, causal: bool) -> Any:
+    n, length, width = q.shape
+    heads = [x.reshape(n, length, 2, width // 2).permute(0, 2, 1, 3) for x in (q, k, v)]
+    y = t.nn.functional.scaled_dot_product_attention(*heads, is_causal=causal)
+    return y.permute(0, 2, 1, 3).reshape(n, length, width)
+
+
+def weights(names: Sequence[str]) -> list[int]:
+    """How often each operation is drawn: those that many programs are made of, more often."""
+    often = {"add": 4, "sub": 2, "mul": 4, "linear": 4, "tanh": 2, "concat": 2, "narrow": 2, "sum": 2, "conv2d": 2}
+    return [often.get(name, 1) for name in names]
