@@ -23,6 +23,7 @@ from minidl.policies.capuchin.msps import Candidate, Recomputation
 from minidl.policies.capuchin.policy import CapuchinSwap
 from minidl.policies.capuchin.readings import Readings
 from minidl.policies.passive import Passive
+from minidl.testing.steps import SEPARATE, run, unmanaged
 
 MIB = 1 << 20
 MS = 1_000_000  # nanoseconds
@@ -218,3 +219,24 @@ def test_when_memory_is_short_the_earliest_unfinished_swap_out_is_waited_for_and
                 assert waited.stall_seconds == pytest.approx(1.35e-3, rel=0.2)
                 del x, first, second, third, fourth
         runtime.check()
+
+
+# Section 6.3.2: speed ---------------------------------------------------------------------------------------------
+def share(model: str, batch: int, steps: int = 12) -> float:
+    """Of the unmanaged speed under capuchin in its last step, when feedback has ended; nothing fused."""
+    limit = unmanaged(model, batch, switches=SEPARATE).last.seconds
+    return limit / run(model, batch, "capuchin", steps=steps, switches=SEPARATE).last.seconds
+
+
+@pytest.mark.default(model=["resnet50"])
+@pytest.mark.parametrize(("model", "batch"), [("vgg16", 262), ("resnet50", 760), ("resnet152", 598),
+                                              ("inception_v3", 537), ("inception_v4", 351)])
+def test_at_75_percent_of_the_largest_batch_of_the_paper_74_percent_of_the_speed_remain(model, batch):
+    assert share(model, batch) >= 0.74
+
+
+@pytest.mark.default(model=["vgg16"])
+@pytest.mark.parametrize(("model", "batch"), [("vgg16", 274), ("resnet50", 228), ("resnet152", 103),
+                                              ("inception_v3", 192), ("inception_v4", 106)])
+def test_20_percent_above_the_unmanaged_batch_97_percent_of_the_speed_remain(model, batch):
+    assert share(model, batch) >= 0.97
