@@ -132,6 +132,7 @@ class Executor:
         """What the operation and the device say of a call that is like none before, or none that is remembered."""
         if len(self._signatures) >= self._most_signatures:
             self._forget_signatures()
+        op.check_dtypes(metas)
         result = op.infer(*metas, **attrs)
         outputs = result if isinstance(result, tuple) else (result,)
         if op.view:

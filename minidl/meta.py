@@ -82,8 +82,8 @@ def meta(shape: Shape, dtype: DType = float32, strides: Shape | None = None, off
         found = _interned.get((shape, dtype, strides, offset))
         if found is None:
             size = prod(shape)
-            # A dimension of size 1 may have any stride: it is never stepped along.
-            contiguous = all(d == 1 or s == r for d, s, r in zip(shape, strides, dense, strict=True))
+            # A dimension of size 1 may have any stride: it is never stepped along, nor is any if there are no elements.
+            contiguous = not size or all(d == 1 or s == r for d, s, r in zip(shape, strides, dense, strict=True))
             found = Meta(shape, dtype, strides, offset, size, size * dtype.itemsize, contiguous)
             _interned[shape, dtype, strides, offset] = found
         return found

@@ -20,12 +20,14 @@ from difflib import get_close_matches
 from itertools import pairwise
 
 from minidl import placements
+from minidl.command import Parser, finish
 from minidl.device.clock import NO_MARKS
 from minidl.errors import OutOfMemory, UserError
-from minidl.lab.lifetimes import Lifetime, events, lower_bound, read_log, write_offsets
+from minidl.lab.lifetimes import Lifetime, events, is_own, lower_bound, read_log, write_offsets
 from minidl.memory.arena import Arena
 from minidl.memory.block import Block
 from minidl.units import format_bytes, parse_bytes
+from minidl.writing import require_place
 
 ENDLESS = 1 << 60  # bytes: without a capacity the untouched end is always larger than any hole
 
@@ -153,6 +155,8 @@ def _chosen(name: str) -> dict[str, Strategy]:
 def _compare(arguments: argparse.Namespace) -> None:
     chosen = _chosen(arguments.strategy)
     capacity = None if arguments.capacity is None else parse_bytes(arguments.capacity)
+    if arguments.save is not None:
+        require_place(arguments.save, is_own, force=arguments.force)
     lifetimes = read_log(arguments.log)
     bound = lower_bound(lifetimes)
     if capacity is not None and bound > capacity:
@@ -178,7 +182,7 @@ def _compare(arguments: argparse.Namespace) -> None:
         raise refusal
     best = min(results, key=lambda name: results[name].peak_bytes)
     if arguments.save is not None:
-        write_offsets(arguments.save, lifetimes, results[best].offsets)
+        write_offsets(arguments.save, lifetimes, results[best].offsets, force=arguments.force)
     print(f"{arguments.log}: {len(lifetimes)} buffers, lower bound {bound / 2**20:.2f} MiB")
     print(f"{'strategy':<20}{'peak MiB':>14}{'over bound %':>14}{'seconds':>11}")
     print("\n".join(rows))
@@ -188,7 +192,7 @@ def _compare(arguments: argparse.Namespace) -> None:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """The command line; returns its exit code: 0, or 2 after one line about what the user got wrong."""
-    parser = argparse.ArgumentParser(
+    parser = Parser(
         prog="python -m minidl.lab.placement", formatter_class=argparse.RawDescriptionHelpFormatter,
         description="Place the buffers of a recorded log with each strategy, and compare the memory they need\n"
                     "with the lower bound, the largest sum of bytes live at once.",
@@ -203,12 +207,13 @@ def main(argv: Sequence[str] | None = None) -> int:
                         help="memory there is, like 16GiB, 512MB or 1000; unlimited by default")
     parser.add_argument("--save", metavar="OFFSETS.csv",
                         help="write the log with a column offset (bytes) as the strategy of the lowest peak places it")
-    try:
+    parser.add_argument("--force", action="store_true", help="write over a file that minidl did not write, too")
+
+    def story() -> int:
         _compare(parser.parse_args(argv))
-    except UserError as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 2
-    return 0
+        return 0
+
+    return finish("placement", story)
 
 
 if __name__ == "__main__":

@@ -60,6 +60,7 @@ class Freeing:
         All streams have finished. What was dropped and would need such a call, or its results, has none either.
         """
         state = self.state
+        state.thread = get_ident()
         first = failures[0]
         why = failed_call(f"{first.op_name} failed: {first.error}")
         for storage in state.live():

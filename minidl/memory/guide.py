@@ -159,6 +159,12 @@ class Guide:
         return next((e for e in self.entries if position < len(e.prefixes) and e.prefixes[position] == wanted), None)
 
     @property
+    def iterations_to_follow(self) -> int:
+        """How many iterations it takes until one of them follows a plan to its end: the first makes the gradients, one
+        shows what comes again, some are measured; of a sequence with a plan from before, the second follows it."""
+        return 2 if self._recalled else 3 + self.measured_iterations
+
+    @property
     def observes(self) -> bool:
         """Whether the policy will be told how this iteration went."""
         return self.active is not None and bool(self.active.actions)

@@ -186,20 +186,24 @@ class Room:
         state = self.state
         arena, host = state.arena, state.allocator.host
         in_use = state.bytes_in_use(pinned)
-        resident = len(self.evicting.evictable(pinned))  # asked to leave, in vain
+        evictable = self.evicting.evictable(pinned)  # asked to leave, in vain
+        resident, smallest = len(evictable), min((s.nbytes for s in evictable.values()), default=0)
         text = (f"{op_name}: need {format_bytes(need)} beside {format_bytes(in_use)} in use by it; "
                 f"{format_bytes(arena.free_bytes)} of {format_bytes(arena.capacity)} free, "
                 f"{resident} tensors resident")
         wasted = sum(s.block.size - arena.rounded(s.nbytes) for s in pinned if s.block is not None)
         scattered = not arena.compacts and not alone and arena.free_bytes + wasted >= need
         moves = state.policy.moves_tensors
-        host_full = moves and not scattered and (bool(resident and not alone)
-                                                 or host.used_bytes + need > host.capacity)
+        host_full = moves and not scattered and (
+            bool(resident and not alone) and host.used_bytes + smallest > host.capacity
+            or host.used_bytes + need > host.capacity)
         if scattered:
             text += (f"; fragmentation: the largest free block has {format_bytes(arena.largest_free)}, what is in use "
                      f"takes {format_bytes(wasted)} more than it asked for, and nothing may be moved")
         elif not moves:
             text += f"; policy {state.policy.name!r} evicts nothing"
+        elif resident and not alone and not host_full:
+            text += f"; policy {state.policy.name!r} let none of them go"
         error = OutOfMemory(text, op=op_name, need_bytes=need + in_use, budget_bytes=arena.capacity)
         return self.with_full_host(error) if host_full else error
 
@@ -210,7 +214,7 @@ class Room:
         host = self.state.allocator.host
         text = f"{error}; host memory is full ({format_bytes(host.used_bytes)} of {format_bytes(host.capacity)})"
         return OutOfMemory(text, op=error.op, need_bytes=error.need_bytes, budget_bytes=error.budget_bytes,
-                           host_full=True)
+                            host_full=True)
 
 
 def in_flight(block: Block) -> bool:

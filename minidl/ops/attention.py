@@ -48,6 +48,8 @@ def _attention_infer(q: Meta, k: Meta, v: Meta, mask: Meta | None = None, *, hea
         raise ShapeError(f"attention needs q, k and v of one dtype, not {q.dtype.name}, {k.dtype.name}, {v.dtype.name}")
     n, length, width = q.shape
     keys = k.shape[1]
+    if not keys:
+        raise ShapeError(f"attention needs at least one key, and {list(k.shape)} has none")
     if heads < 1 or width % heads:
         raise ShapeError(f"a width of {width} cannot be divided among {heads} attention heads")
     if causal and length != keys:

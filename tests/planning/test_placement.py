@@ -187,7 +187,7 @@ def test_a_bad_log_is_an_error_that_names_file_line_and_value(tmp_path, capsys, 
     assert path in str(error.value) and message in str(error.value)
     assert main([path]) == 2
     captured = capsys.readouterr()
-    assert captured.out == "" and captured.err == f"error: {error.value}\n"
+    assert captured.out == "" and captured.err == f"placement: error: {error.value}\n"
 
 
 def test_files_that_cannot_be_read_or_written_are_one_line(tmp_path, capsys):
@@ -199,7 +199,7 @@ def test_files_that_cannot_be_read_or_written_are_one_line(tmp_path, capsys):
                                ([path, "--save", str(tmp_path / "none" / "out.csv")], "cannot write")]:
         assert main(arguments) == 2
         captured = capsys.readouterr()
-        assert captured.out == "" and captured.err.startswith("error: ") and captured.err.count("\n") == 1
+        assert captured.out == "" and captured.err.startswith("placement: error: ") and captured.err.count("\n") == 1
         assert message in captured.err
 
 
@@ -239,4 +239,4 @@ def test_a_strategy_that_does_not_fit_is_a_row_when_another_does(tmp_path, capsy
 def test_the_module_runs_as_a_program(tmp_path):
     done = subprocess.run([sys.executable, "-m", placement.__name__, written(tmp_path, log_text()), "--strategy", "x"],
                           capture_output=True, text=True, check=False)
-    assert (done.returncode, done.stdout) == (2, "") and done.stderr.startswith("error: no strategy 'x'")
+    assert (done.returncode, done.stdout) == (2, "") and done.stderr.startswith("placement: error: no strategy 'x'")
