@@ -12,8 +12,8 @@ from collections import deque
 from threading import get_ident
 
 from minidl.device import Device
-from minidl.memory.allowance import Allowance
 from minidl.memory.access_list import AccessList
+from minidl.memory.allowance import Allowance
 from minidl.memory.copies import Allocator
 from minidl.memory.guide import Guide
 from minidl.memory.storage import IN, OUT, RECOMPUTE, Storage
