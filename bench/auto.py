@@ -7,17 +7,12 @@ processor.
 """
 
 import argparse
-from collections.abc import Iterator
-from contextlib import contextmanager
 from time import process_time
 
+from bench.planning import Timed
 from minidl import OutOfMemory, Runtime
-from minidl.plan.costs import Costs, Limits
-from minidl.plan.plan import Proposal
-from minidl.plan.policy import Observation, Policy
-from minidl.plan.trace import Trace
+from minidl.plan.policy import Policy
 from minidl.policies import create
-from minidl.policies.auto.policy import Auto
 from minidl.testing.on_demand import step_of
 from minidl.testing.steps import UNLIMITED
 
@@ -26,28 +21,6 @@ BUDGETS = "95,90,80,70,60,50,40,30,20"
 STEPS = {"passive": 4, "lru": 4, "recompute": 4, "dtr": 4, "capuchin": 20, "capuchin-swap": 20,
          "capuchin-recompute": 8, "auto": 48}
 LOST = 0.005  # a cell that `auto` loses by more is marked
-
-
-class Timed(Auto):
-    """``auto``, and the seconds of each time it was asked."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.seconds: list[float] = []
-
-    @contextmanager
-    def _timed(self) -> Iterator[None]:
-        start = process_time()
-        yield
-        self.seconds.append(process_time() - start)
-
-    def plan(self, trace: Trace, costs: Costs, limits: Limits) -> Proposal:
-        with self._timed():
-            return super().plan(trace, costs, limits)
-
-    def feedback(self, proposal: Proposal, observed: Observation) -> Proposal:
-        with self._timed():
-            return super().feedback(proposal, observed)
 
 
 def last_seconds(network: str, batch: int, policy: str | Policy, budget: int, steps: int) -> tuple[float, int]:
@@ -65,7 +38,7 @@ def last_seconds(network: str, batch: int, policy: str | Policy, budget: int, st
 
 def row(network: str, batch: int, budget: int, limit: float) -> tuple[dict[str, float], list[float]]:
     """Each policy's share of the unmanaged speed (0: does not fit), and the seconds that `auto` took to plan."""
-    shares, timed = {}, Timed()
+    shares, timed = {}, Timed(process_time)
     for name, steps in STEPS.items():
         policy: Policy = timed if name == "auto" else create(name)
         try:

@@ -4,110 +4,34 @@ A sequence of calls is planned when it has been seen twice: the first time warms
 is not modelled it is measured several times, for the medians). While an iteration runs, each call is compared with the
 entry being followed (op, shapes, fixed attributes and tensor ids; not seeds or rates). At the first difference another
 known sequence with the same beginning takes over; if there is none, the rest of the iteration runs in passive mode.
+The sequences that were followed least recently are forgotten when they become too many.
 Decides nothing itself, and moves nothing.
 """
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from math import inf
 
 from minidl.memory.allowance import Allowance
-from minidl.memory.drift import REMEMBERED, Drift, noise, predicted_seconds
+from minidl.memory.drift import Drift, noise, predicted_seconds
+from minidl.memory.entry import Actions, Entry, Followed, Returns, Step
 from minidl.memory.storage import Storage, TensorId
 from minidl.memory.switches import Switches
+from minidl.memory.tracker import LONGEST
 from minidl.op import Signature
 from minidl.plan.costs import Costs, Limits
-from minidl.plan.plan import NO_PLAN, AccessKey, Action, Plan, Proposal, ResidencyKey
+from minidl.plan.plan import NO_PLAN, Action, Proposal, ResidencyKey
 from minidl.plan.policy import Observation, Policy
 from minidl.plan.static import with_static_times
 from minidl.plan.trace import Trace, typical
 
-SETTLING = 2  # iterations: what is to be away leaves in the first, and what stays is packed; the second moves the rest
+MOST_KNOWN = 256  # sequences that are remembered, ...
+MOST_SEEN = 1024  # and that were seen and not yet planned
+MOST_CALLS = 1 << 18  # that either have in all, if they are several: some 650 bytes each
+
 NOWHERE: Mapping[ResidencyKey, int] = {}
-
-Step = tuple[Signature, tuple[TensorId, ...], tuple[TensorId, ...]]
-Actions = tuple[dict[TensorId, Action], tuple[TensorId, ...]]  # evictions and prefetches after one call
-
-
-@dataclass(frozen=True, slots=True)
-class Returns:
-    """How tensors came back in one iteration, by the access after which they had left the device. In seconds.
-
-    late        the compute stream waited for a swap-in that was started ahead (0: it did not have to).
-    paged_in    the copy of one that was brought back on demand.
-    recomputed  the replay of one that was dropped. Those that came by in another's replay are not here.
-    paged_in_bytes  of all that was brought back on demand, in bytes.
-    """
-
-    late: Mapping[AccessKey, float] = field(default_factory=dict)
-    paged_in: Mapping[AccessKey, float] = field(default_factory=dict)
-    recomputed: Mapping[AccessKey, float] = field(default_factory=dict)
-    paged_in_bytes: int = 0
-
-
-@dataclass(frozen=True, slots=True)
-class Followed:
-    """An iteration that was followed to its end: the plan it ran under, and how it went."""
-
-    plan: Plan
-    seconds: float
-    stall_seconds: float
-    returns: Returns
-
-
-class Entry:
-    """One known sequence of calls with its plan. ``prefixes[i]`` is a hash of the first i calls."""
-
-    def __init__(self, steps: list[Step], trace: Trace) -> None:
-        self.steps = steps
-        self.trace = trace
-        self.proposal = NO_PLAN  # the policy's own notes go with the plan; nobody here reads them
-        self.plan = NO_PLAN.plan
-        self.last: Followed | None = None
-        self.seconds: deque[float] = deque(maxlen=REMEMBERED)  # of the latest iterations under this plan
-        self.actions: dict[int, Actions] = {}
-        self.settling = 0  # so many iterations lead from one plan to another, and show neither's time
-        self._leaves_away = False
-        self.prefixes = [0]
-        for step in steps:
-            self.prefixes.append(hash((self.prefixes[-1], step)))
-
-    def adopt(self, proposal: Proposal) -> None:
-        """Follow a plan from the next iteration on.
-
-        Where either of two plans has tensors away between iterations, it takes some iterations from this to that.
-        """
-        self.proposal = proposal
-        if proposal.plan is self.plan:
-            return
-        self.plan = plan = proposal.plan
-        self.seconds.clear()
-        before, self._leaves_away = self._leaves_away, _leaves_away(plan, self.trace)
-        self.settling = SETTLING if before or self._leaves_away else 0
-        if not plan.evictions and not plan.prefetches:
-            self.actions = {}
-            return
-        actions: dict[int, Actions] = {}
-        for access in self.trace.accesses:
-            key = (access.tensor_id, access.access_count)
-            action, prefetch = plan.evictions.get(key), plan.prefetches.get(key, ())
-            if action is not None or prefetch:
-                evictions, prefetches = actions.get(access.call, ({}, ()))
-                if action is not None:
-                    evictions[access.tensor_id] = action
-                actions[access.call] = evictions, prefetches + prefetch
-        self.actions = actions
-
-
-def _leaves_away(plan: Plan, trace: Trace) -> bool:
-    """Whether a plan evicts what outlives the iteration after its last access."""
-    lasting = {tensor_id for tensor_id, _ in plan.evictions
-               if tensor_id in trace.tensors and trace.tensors[tensor_id].persistent}
-    last = {access.tensor_id: access.access_count for access in trace.accesses if access.tensor_id in lasting}
-    return any((tensor_id, count) in plan.evictions for tensor_id, count in last.items())
 
 
 class Guide:
@@ -126,6 +50,8 @@ class Guide:
         self.active: Entry | None = None
         self.diverged = 0  # iterations that left every known sequence
         self.measuring = False  # the next iteration is measured if it is like the last one
+        self.forgotten = 0  # sequences, known or seen, that had to make room for others
+        self._iterations = 0
         self._steps: list[Step] = []
         self.allowance = allowance
         self._drift = Drift(costs)
@@ -137,6 +63,8 @@ class Guide:
         """Note the next call; what is to be done after it, if it is the one that was expected."""
         step = signature, read, made
         position = len(self._steps)
+        if position > LONGEST:
+            return None
         self._steps.append(step)
         entry = self.active
         if entry is None:
@@ -159,8 +87,8 @@ class Guide:
         return self.active.plan.offsets if self.active is not None else NOWHERE
 
     @property
-    def acts(self) -> bool:
-        """Whether there is a plan to follow, and anything in it to be done."""
+    def plans_ahead(self) -> bool:
+        """Whether the plan that is followed wants anything done."""
         return self.active is not None and bool(self.active.actions)
 
     @property
@@ -180,10 +108,16 @@ class Guide:
         return next((e for e in self.entries if position < len(e.prefixes) and e.prefixes[position] == wanted), None)
 
     @property
+    def iterations_to_follow(self) -> int:
+        """How many iterations it takes until one of them follows a plan to its end: the first makes the gradients, one
+        shows what comes again, some are measured; of a sequence with a plan from before, the second follows it."""
+        return 2 if self._recalled else 3 + self.measured_iterations
+
+    @property
     def observes(self) -> bool:
         """Whether the policy will be told how this iteration went."""
         entry = self.active
-        return self.measuring or entry is not None and (bool(entry.actions) or entry.proposal.notes is not None)
+        return self.measuring or self.plans_ahead or (entry is not None and entry.proposal.notes is not None)
 
     def strike(self) -> bool:
         """An allocation has failed. If a plan was followed that is its end: the iteration goes on without, and it is
@@ -195,7 +129,8 @@ class Guide:
         return True
 
     def abandon_iteration(self) -> None:
-        """The iteration failed: what was seen of it says nothing, and the next one starts from the beginning."""
+        """The iteration failed, or was too long to be noted: what was seen of it says nothing, and the next one starts
+        from the beginning."""
         self._steps = []
         if self._struck is not None:
             self._judge(self._struck, inf, 0.0, Returns())
@@ -210,6 +145,7 @@ class Guide:
         link: seconds a byte that copies out and in have taken.
         """
         steps, self._steps = self._steps, []
+        self._iterations += 1
         self.measuring = False
         self.allowance.run_seconds += seconds
         costs = self._drift.lasting(link)
@@ -224,6 +160,7 @@ class Guide:
                 entry.settling -= 1
                 return
             entry.seconds.append(seconds)
+            entry.followed = self._iterations
             if self.switches.feedback and not (costs is not None and self._plan_anew(costs)):
                 self._judge(entry, seconds, stall_seconds, returns)
             return
@@ -231,6 +168,8 @@ class Guide:
         if known is None:
             known = self._measure(steps, measure, seconds)
             self.measuring = known is None
+        if known is not None:
+            known.followed = self._iterations
         # The latest sequence is tried first in the next iteration.
         self.active = known if known is not None else (self.entries[-1] if self.entries else None)
 
@@ -272,23 +211,48 @@ class Guide:
 
     def _measure(self, steps: list[Step], measure: Callable[[], Trace], seconds: float) -> Entry | None:
         key = hash(tuple(steps))
-        traces = self._measured.get(key)
+        traces = self._measured.pop(key, None)  # and back at the end: the first was seen longest ago
         if traces is None and self._recalled and (entry := self._recollect(steps, measure())) is not None:
             return entry
         if traces is None:
-            self._measured[key] = []
+            self._seen(key, [])
             return None
         traces.append(replace(measure(), observed_seconds=seconds))
         if len(traces) < self.measured_iterations:
+            self._seen(key, traces)
             return None
-        trace = typical(self._measured.pop(key))
+        trace = typical(traces)
         if not self.switches.measured_times:
             trace = with_static_times(trace, [signature.flops for signature, _, _ in steps], peak_flops=self.peak_flops)
         entry = Entry(steps, trace)
         with self.allowance.planning(exempt=True):
             entry.adopt(self.policy.plan(entry.trace, self.costs, self.limits))
-        self.entries.append(entry)
+        self._know(entry)
         return entry
+
+    def _seen(self, key: int, traces: list[Trace]) -> None:
+        """Remember a sequence that is not planned yet; those seen longest ago are forgotten if they are too many."""
+        seen = self._measured
+        seen[key] = traces
+        calls = sum(len(trace.calls) for each in seen.values() for trace in each)
+        while len(seen) > MOST_SEEN or len(seen) > 1 and calls > MOST_CALLS:
+            calls -= sum(len(trace.calls) for trace in seen.pop(next(iter(seen))))
+            self.forgotten += 1
+
+    def _know(self, entry: Entry) -> None:
+        """Remember a sequence with its plan; those followed longest ago are forgotten if they are too many."""
+        entry.followed = self._iterations
+        self.entries.append(entry)
+        calls = sum(len(each.steps) for each in self.entries)
+        while len(self.entries) > MOST_KNOWN or len(self.entries) > 1 and calls > MOST_CALLS:
+            oldest = min(self.entries[:-1], key=lambda each: each.followed)
+            self.entries.remove(oldest)
+            calls -= len(oldest.steps)
+            self.forgotten += 1
+
+    def signatures(self) -> set[Signature]:
+        """What the known sequences call."""
+        return {signature for entry in self.entries for signature, _, _ in entry.steps}
 
     def recall(self, measured: Sequence[tuple[Trace, Proposal]]) -> None:
         """Traces and plans of an earlier run with the same policy, costs and limits: what proves to be one of these
@@ -301,6 +265,6 @@ class Guide:
                 del self._recalled[number]
                 entry = Entry(steps, known)
                 entry.adopt(proposal)
-                self.entries.append(entry)
+                self._know(entry)
                 return entry
         return None

@@ -22,9 +22,10 @@ from typing import NamedTuple
 
 import numpy as np
 
-from minidl.planning.expansion import FAILED, expand
+from minidl.planning.expansion import expand
 from minidl.planning.problem import Array, Problem
 from minidl.planning.timing import Room, place, run
+from minidl.planning.walk import FAILED
 
 NO_NOTES = np.zeros((0, 4), np.int64)
 

@@ -9,8 +9,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from minidl.planning.expansion import CopiesOut, Steps, SwapIns
 from minidl.planning.problem import Array, Problem
+from minidl.planning.walk import CopiesOut, Steps, SwapIns
 
 
 class Room(NamedTuple):

@@ -3,10 +3,9 @@
 import json
 from dataclasses import asdict, dataclass
 from math import isfinite
-from pathlib import Path
 from typing import Any
 
-from minidl.errors import UserError
+from minidl.writing import write_whole
 
 KEYS: dict[str, str] = {
     "model": "name",
@@ -87,12 +86,14 @@ class Result:
         """As one JSON object; a number that is not finite becomes null."""
         return json.dumps(_finite(asdict(self)), indent=2) + "\n"
 
-    def write(self, path: str) -> None:
-        """``to_json`` to a file. Raises UserError."""
-        try:
-            Path(path).write_text(self.to_json(), encoding="utf-8")
-        except OSError as error:
-            raise UserError(f"cannot write {path}: {error.strerror}") from None
+    def write(self, path: str, *, force: bool = False) -> None:
+        """``to_json`` to a file, as ``minidl.writing`` has it. Raises UserError."""
+        write_whole(path, self.to_json().encode(), is_own, force=force)
+
+
+def is_own(head: bytes) -> bool:
+    """Whether a file that begins like this was made by ``Result.to_json``."""
+    return head.startswith(b'{\n  "model": ') and b'\n  "unmanaged_peak_bytes": ' in head
 
 
 def _finite(value: Any) -> Any:

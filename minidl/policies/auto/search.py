@@ -22,7 +22,7 @@ COPY_WEIGHT = 0.002   # a copied byte costs this share of its time on the link, 
 TEMPERATURE = 0.003   # of the iteration: how much worse a move may be and still be kept, at first
 WORK = 7e6            # calls simulated for one plan
 ENOUGH = 4000         # simulations a gap: a small iteration needs no more
-FEWEST = 60           # simulations from one choice, however long the iteration
+FEWEST = 40           # simulations from one choice, however long the iteration
 STARTS = 8            # choices that a search improves a little,
 STRIDE = 3            # each so many places behind the other in the order of what they come to
 
@@ -48,18 +48,18 @@ def search(trace: Trace, facts: Problem, costs: Costs, limits: Limits, begin: It
         seconds, excess, _, moved, _ = simulate(facts, room, choice, prefetch_at, NO_NOTES)
         return seconds + prices.excess * excess + prices.copy * moved
 
-    def improved(choice: Array, work: float) -> Array:
-        evaluations = max(FEWEST, min(int(work / len(trace.calls)), ENOUGH * len(choice)))
+    def improved(choice: Array, evaluations: float) -> Array:
         choice = choice.copy()
-        improve(facts, room, prices, moves, Effort(evaluations, heat, seed), choice, prefetch_at)
+        improve(facts, room, prices, moves, Effort(max(FEWEST, int(evaluations)), heat, seed), choice, prefetch_at)
         return choice
 
     ranked = sorted(begin, key=value)
+    evaluations = min(work / len(trace.calls), ENOUGH * len(facts.gap_call))
     first = ranked[seed % STRIDE::STRIDE][:STARTS] or ranked
     if len(first) > 1:
-        first = [min((improved(choice, work / 2 / len(first)) for choice in first), key=value)]
-        work /= 2
-    mode = improved(first[0], work)
+        evaluations /= 2
+        first = [min((improved(choice, evaluations / len(first)) for choice in first), key=value)]
+    mode = improved(first[0], evaluations)
     found = simulate(facts, room, mode, prefetch_at, NO_NOTES)
     if found.excess > 0:
         share = 1.0

@@ -1,0 +1,76 @@
+"""What the expansion of an iteration is written down in: steps, transfers, and where each tensor is meanwhile."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from minidl.planning.problem import Array
+
+FAILED = -1
+ABSENT, RESIDENT, AWAY, DROPPED, TEMPORARY = 0, 1, 2, 3, 4  # temporary: made by a replay, for another one to read
+STEPS, OUTS, BACKS, NOTED, LIVE, HOST, MOST_ON_HOST = 0, 1, 2, 3, 4, 5, 6  # in ``Walk.counts``
+
+
+class Steps(NamedTuple):
+    """What is done one after the other, as arrays: the call of each step, the program's call for which it is done, and
+    the bytes in use meanwhile, but for swap-ins ahead of their use and copies out behind it."""
+
+    call: Array
+    group: Array
+    during: Array
+
+
+class CopiesOut(NamedTuple):
+    """Copies out, in the order in which they start: tensor, the step after which it leaves, its residency's note."""
+
+    tensor: Array
+    step: Array
+    note: Array
+
+
+class SwapIns(NamedTuple):
+    """Swap-ins in the order of their uses: tensor, the step that uses it, the one after which it had left, the gap in
+    between, its new residency's note; and the step before which it is to start, which ``timing.place`` finds."""
+
+    tensor: Array
+    use: Array
+    left: Array
+    gap: Array
+    note: Array
+    start: Array
+
+
+class Total(NamedTuple):
+    """Of all steps: the most bytes on the host at once, seconds spent in replays, residencies noted or FAILED."""
+
+    host_bytes: int
+    replay_seconds: float
+    noted: int
+
+
+class Walk(NamedTuple):
+    """Where each tensor is as the calls are walked, and how much has been written down.
+
+    counts     steps, copies out, swap-ins and notes so far; bytes on the device and the host, and the most of these
+    state      per tensor: ABSENT, RESIDENT, AWAY, DROPPED or TEMPORARY
+    left       per tensor: the step after which it was swapped out; gap: the one that it is in; note: its residency now
+    copied     per tensor: whether the host has a valid copy
+    ends       per tensor: the call with which it is freed or dropped, once that has been reached
+    remaining  per tensor: how many replays before this call still read it
+    donor      per tensor: the one whose bytes it is about to take over, or -1
+    replay     the calls to replay before this one, in program order; seen: per call, the last one it is replayed for
+    stack      tensors whose lineage is looked at
+    """
+
+    counts: Array
+    state: Array
+    left: Array
+    gap: Array
+    note: Array
+    copied: Array
+    ends: Array
+    remaining: Array
+    donor: Array
+    replay: Array
+    seen: Array
+    stack: Array
