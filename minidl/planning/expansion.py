@@ -30,6 +30,7 @@ from minidl.planning.walk import (
     Walk,
 )
 
+
 def expand(problem: Problem, mode: Array, prefetch_at: Array, notes: Array
            ) -> tuple[Steps, CopiesOut, SwapIns, Total]:
     """All steps and transfers of an iteration, and its residencies if ``notes`` is not empty; see ``schedule``.
