@@ -20,6 +20,8 @@ Found = TypeVar("Found")
 
 MOST_JSON_BYTES = 256 << 20
 _MARK = "\ufeff"  # that some programs write at the beginning of a text
+# Not to wait: a pipe that nobody writes to would never open.
+_TO_READ = os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0)
 _KINDS: tuple[tuple[Callable[[int], bool], str], ...] = (
     (stat.S_ISDIR, "a folder"), (stat.S_ISFIFO, "a pipe"), (stat.S_ISSOCK, "a socket"), (stat.S_ISCHR, "a device"),
     (stat.S_ISBLK, "a device"))
@@ -54,7 +56,7 @@ def reason(error: OSError | ValueError) -> str:
 def descriptor(path: Path) -> int:
     """The number of a regular file, opened to be read; the caller closes it. Raises Unreadable."""
     _require_file(path, _asked(path, os.stat))  # opening a device may do something
-    number: int = _asked(path, lambda name: os.open(name, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK))
+    number: int = _asked(path, lambda name: os.open(name, _TO_READ))
     try:
         _require_file(path, os.fstat(number))  # something else may have taken the name
     except BaseException:

@@ -75,6 +75,7 @@ def test_a_run_that_was_killed_while_it_wrote_goes_on_with_the_same_bytes(tmp_pa
     assert campaign(tmp_path, "points", 70, 1000) == 1  # one of 120 changes of files
 
 
+@pytest.mark.slow
 def test_a_run_that_was_killed_at_a_random_moment_goes_on_with_the_same_bytes(tmp_path):
     assert campaign(tmp_path, "times", 1, 7) == 1
 
