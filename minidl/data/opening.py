@@ -93,7 +93,8 @@ def open_text(path: Path, wanted: WantedText, *, bad: BadFiles, feed: Feed) -> S
     token_file = wanted.token_file or path.with_name(f"{path.name}.{wanted.vocab_size}.tokens")
     try:
         return open_sentences(paths, vocab=wanted.vocab, vocab_size=wanted.vocab_size, token_file=token_file,
-                              length=wanted.length, predictions=wanted.predictions, bad=bad, feed=feed, force=wanted.force)
+                              length=wanted.length, predictions=wanted.predictions, bad=bad, feed=feed,
+                              force=wanted.force)
     except Unwritable as error:
         raise UserError(f"{error}; --token-file names another place") from None
 
