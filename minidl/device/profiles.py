@@ -233,6 +233,11 @@ def to_json(profile: Profile) -> str:
     return json.dumps(asdict(profile), indent=2) + "\n"
 
 
+def is_own(head: bytes) -> bool:
+    """Whether a file that begins like this was made by ``to_json``."""
+    return head.startswith(b'{\n  "name": ') and b'\n  "memory_bytes": ' in head
+
+
 def load(path: str | Path) -> Profile:
     """A profile from a JSON file with the fields of Profile, all of them but ``rates``. Raises UserError."""
     try:
