@@ -5,21 +5,31 @@
 Needs matplotlib (the extra viz). Knows the columns of metrics.jsonl, and nothing else of a run.
 """
 
-import argparse
 import json
+import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
+
+from minidl.command import Parser, finish
+from minidl.errors import UserError
 
 SCORES = {"top1": "test accuracy", "dice": "test Dice", "masked_lm_loss": "held-out masked-LM loss"}
 
 
 def rows_of(run: Path) -> list[dict[str, Any]]:
-    """A row a step."""
-    return [json.loads(line) for line in (run / "metrics.jsonl").read_text(encoding="utf-8").splitlines()]
+    """A row a step; the last line may be half of one."""
+    rows = []
+    for line in (run / "metrics.jsonl").read_text(encoding="utf-8").splitlines():
+        try:
+            rows.append(json.loads(line))
+        except ValueError:
+            continue
+    return rows
 
 
 def draw(runs: list[Path], out: Path) -> None:
-    """A panel a run."""
+    """A panel a run. Raises UserError for one on a simulated device, which has nothing to draw."""
     import matplotlib
 
     matplotlib.use("Agg")
@@ -28,31 +38,41 @@ def draw(runs: list[Path], out: Path) -> None:
     figure, panels = pyplot.subplots(1, len(runs), figsize=(3.2 * len(runs), 2.6), squeeze=False)
     for panel, run in zip(panels[0], runs, strict=True):
         rows = rows_of(run)
-        panel.plot([row["step"] for row in rows], [row["loss"] for row in rows], color="0.7", linewidth=0.6)
+        known = [row for row in rows if row["loss"] is not None]
+        if not known:
+            raise UserError(f"{run}: a run without losses: a simulated device computes none")
+        panel.plot([row["step"] for row in known], [row["loss"] for row in known], color="0.7", linewidth=0.6)
         panel.set_title(run.name, fontsize=9)
         panel.set_xlabel("step", fontsize=8)
         panel.set_ylabel("loss", fontsize=8)
         panel.set_ylim(bottom=0)
-        score = next(name for name in SCORES if rows[-1].get(name) is not None)
+        panel.tick_params(labelsize=7)
+        score = next((name for name in SCORES if rows and rows[-1].get(name) is not None), None)
+        if score is None:
+            continue  # a run that was stopped, or without test data: there is a loss alone
         scored = [row for row in rows if row[score] is not None]
         own = panel if score.endswith("loss") else panel.twinx()
         own.plot([row["step"] for row in scored], [row[score] for row in scored], "o-", color="C0", markersize=2.5,
                  linewidth=1, label=SCORES[score])
+        own.tick_params(labelsize=7)
         own.legend(fontsize=7, loc="upper right" if score.endswith("loss") else "center right", frameon=False)
-        for axes in (panel, own):
-            axes.tick_params(labelsize=7)
     figure.tight_layout()
     figure.savefig(out, dpi=110)
 
 
-def main() -> None:
-    """Command line."""
-    parser = argparse.ArgumentParser(prog="python -m bench.curves", description="Draw what run folders say.")
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Command line; returns the exit code."""
+    parser = Parser(prog="python -m bench.curves", description="Draw what run folders say.")
     parser.add_argument("runs", nargs="+", type=Path, metavar="RUN")
     parser.add_argument("--out", type=Path, default=Path("curves.png"), metavar="FILE.png")
-    arguments = parser.parse_args()
-    draw(arguments.runs, arguments.out)
+
+    def story() -> int:
+        options = parser.parse_args(arguments)
+        draw(options.runs, options.out)
+        return 0
+
+    return finish("curves", story)
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

@@ -6,7 +6,7 @@ import os
 # and spins against everything else on a busy machine, which can cost a factor of ten. Set it before NumPy is loaded.
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 
-from minidl import autograd, ops  # noqa: E402, F401 - importing them attaches the Tensor's operators
+from minidl import autograd, ops, protocols  # noqa: E402, F401 - importing them attaches the Tensor's methods
 from minidl.autograd import no_grad
 from minidl.context import current
 from minidl.errors import OutOfMemory, ShapeError, UserError

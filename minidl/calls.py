@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 from minidl.context import current
+from minidl.errors import UserError
 from minidl.memory.storage import Storage
 from minidl.op import Attrs, Op
-from minidl.tensor import Tensor
+from minidl.tensor import GONE, Tensor
 
 
 def give(tensor: Tensor) -> Tensor:
@@ -17,6 +19,18 @@ def give(tensor: Tensor) -> Tensor:
     """
     tensor.given = True
     return tensor
+
+
+def replaced(x: Tensor, function: Callable[[Tensor], Tensor]) -> Tensor:
+    """x = function(x), where the handle itself goes on with the result, which may have been written over its bytes.
+
+    Raises UserError for a leaf that requires a gradient, as there would be nothing left for it to arrive at.
+    """
+    if x.requires_grad and not x.operation_name:
+        raise UserError(f"{x.storage.named()} is a leaf that requires a gradient: no layer may work on it in place")
+    result = function(give(x))
+    x.storage, x.given, result.storage = result.storage, False, GONE
+    return x
 
 
 def apply_all(op: Op, *tensors: Tensor, **attrs: Any) -> tuple[Tensor, ...]:
@@ -36,17 +50,24 @@ def _run(op: Op, tensors: tuple[Tensor, ...], attrs: Attrs) -> tuple[Storage, ..
     given = 0
     inputs: list[Storage] = []
     for tensor in tensors:
+        if not isinstance(tensor, Tensor):
+            raise UserError(f"{op.name}: a {type(tensor).__name__} is no tensor: runtime.tensor(x) makes one of it")
         if tensor.given:
             given |= 1 << len(inputs)
         storage = tensor.storage
         if storage.memory not in memories:
             raise executor.stranger(op.name, storage)
         inputs.append(storage)
-    results = executor.run(op, tuple(inputs), attrs, given)
+    try:
+        results = executor.run(op, tuple(inputs), attrs, given)
+    except BaseException:
+        for tensor in tensors:  # the call was not made: what it was given is still the caller's
+            tensor.given = False
+        raise
     if given:
         for tensor in tensors:
-            if tensor.given and tensor.storage is not None:
+            if tensor.given and tensor.storage is not GONE:
                 # As Tensor.release does, and kept flat: every second operation is given something.
-                storage, tensor.storage = tensor.storage, None  # type: ignore[assignment] # a dead handle
+                storage, tensor.storage = tensor.storage, GONE
                 storage.release()
     return results

@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 import numba
+from numba.core import event
 from numba.core.caching import IndexDataCacheFile
 
 from minidl.reading import Unreadable, read_bytes
@@ -70,3 +71,30 @@ def njit(*, cache: bool = True, **options: Any) -> Callable[[Callable[..., Any]]
         return dispatcher
 
     return decorate
+
+
+class _Counter(event.Listener):
+    """Counts the functions that Numba compiles; those that are compiled for another one count with it."""
+
+    def __init__(self, tell: Callable[[int], None]) -> None:
+        self._tell = tell
+        self._depth = self._count = 0
+
+    def on_start(self, event: Any) -> None:
+        self._depth += 1
+        if self._depth == 1:
+            self._count += 1
+            self._tell(self._count)
+
+    def on_end(self, event: Any) -> None:
+        self._depth -= 1
+
+
+@contextmanager
+def counted(tell: Callable[[int], None]) -> Iterator[None]:
+    """Whenever Numba begins to compile one more function inside, ``tell`` is called with their number so far.
+
+    What is found on disk does not count. The call comes from the thread that compiles; only one does at a time.
+    """
+    with event.install_listener("numba:compile", _Counter(tell)):
+        yield

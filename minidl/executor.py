@@ -9,6 +9,7 @@ plan wants after it is done. Names no device, no policy, and of the operations o
 from __future__ import annotations
 
 from collections.abc import Callable
+from math import inf
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from minidl.context import NOBODY
@@ -26,6 +27,8 @@ if TYPE_CHECKING:
     from minidl.memory.manager import Memory
     from minidl.memory.tracker import Tracker
     from minidl.plan.trace import Trace
+
+SIGNATURES = 1 << 14  # that are remembered, at least: some 2 KiB each
 
 
 class Executor:
@@ -50,7 +53,9 @@ class Executor:
         self.explicit_iterations = False  # the program marks its iterations itself
         self._iteration_began = self._stalled_before = 0.0
         self.issued = 0  # calls so far, views and in-place ones included: what "before" means for lineage
+        self.first_read: float = inf  # how many calls there were when a value was first read
         self._signatures: dict[tuple[Any, ...], Signature] = {}
+        self._most_signatures = SIGNATURES
         self._saved: dict[tuple[Signature, tuple[bool, ...]], tuple[int, ...]] = {}
 
     def run(self, op: Op, inputs: tuple[Storage, ...], attrs: Attrs, given: int = 0) -> tuple[Storage, ...]:
@@ -124,7 +129,10 @@ class Executor:
         return outputs
 
     def _sign(self, op: Op, metas: tuple[Meta, ...], attrs: Attrs) -> Signature:
-        """What the operation and the device say of a call that is like none before."""
+        """What the operation and the device say of a call that is like none before, or none that is remembered."""
+        if len(self._signatures) >= self._most_signatures:
+            self._forget_signatures()
+        op.check_dtypes(metas)
         result = op.infer(*metas, **attrs)
         outputs = result if isinstance(result, tuple) else (result,)
         if op.view:
@@ -136,6 +144,13 @@ class Executor:
             algorithms = tuple(a for a in algorithms if a.bits_class == algorithms[0].bits_class)
         return Signature(op, metas, outputs, tuple(sorted(algorithms, key=lambda a: (a.seconds, a.workspace))),
                          cost.flops)
+
+    def _forget_signatures(self) -> None:
+        """Keep those alone that known sequences name: of a program whose shapes never come again there is no end."""
+        known = self.guide.signatures() if self.guide is not None else set()
+        self._signatures = {key: signature for key, signature in self._signatures.items() if signature in known}
+        self._saved = {key: saved for key, saved in self._saved.items() if key[0] in known}
+        self._most_signatures = max(SIGNATURES, 2 * len(self._signatures))
 
     def _saves(self, signature: Signature, attrs: Attrs, needs: tuple[bool, ...]) -> tuple[int, ...]:
         """Which of inputs + outputs the call keeps for its gradient."""
@@ -195,8 +210,8 @@ class Executor:
         signature = self._signatures.get(key)
         if signature is None:
             signature = self._signatures[key] = self._sign(READ, (storage.meta,), {})
-        if storage.status is not IN:
-            self.memory.make_resident((storage,), READ.name)
+        self.first_read = min(self.first_read, self.issued)
+        self.memory.make_resident((storage,), READ.name)
         self.tracker.begin()
         read, made = self.tracker.record_tensor_access(signature, signature.algorithms[0], (storage,), ())
         if self.guide is not None:
@@ -226,6 +241,11 @@ class Executor:
         storage.call = storage.severed = None
 
     # Iterations ----------------------------------------------------------------------------------------------
+    def begin_iteration(self) -> None:
+        """What the program did since the last iteration (waiting for data, say) is not of this one's time."""
+        if self.device.wall_clock:
+            self._iteration_began = self.device.now()
+
     def end_iteration(self, *, failed: bool = False) -> None:
         """The boundary: survivors are made real (unless the iteration failed), lineage is cut, counts restart.
 
@@ -241,9 +261,13 @@ class Executor:
         self._end_iteration(failed=failed)
 
     def _end_iteration(self, *, failed: bool) -> None:
-        if self.guide is not None:
-            self._advise(self.guide, failed=failed)
+        guide = self.guide
+        addresses = guide.offsets if guide is not None else None
+        if guide is not None:
+            self._advise(guide, failed=failed)
         self.memory.end_iteration(failed=failed)
+        if guide is not None and guide.offsets is not addresses:
+            self._iteration_began = self.device.now()  # moving to where another plan begins is no iteration's time
         self.device.end_iteration()
         self.tracker.end_iteration()
         self.device.measure(self.guide is not None and self.guide.measuring)
@@ -253,13 +277,13 @@ class Executor:
         if guide.observes:
             self.device.settle()
         now, stalled = self.device.now(), self.device.stall_seconds()
-        if failed:
+        if failed or self.tracker.too_long:
             guide.abandon_iteration()
         else:
             guide.end_iteration(self.trace, seconds=now - self._iteration_began,
                                 stall_seconds=stalled - self._stalled_before, returns=self.memory.returns(),
                                 link=self.device.link_seconds_per_byte())
-        self._iteration_began, self._stalled_before = now, stalled
+        self._iteration_began, self._stalled_before = self.device.now(), stalled  # without the time of planning
 
     def trace(self) -> Trace:
         """The iteration so far, with durations that are all known."""

@@ -5,9 +5,10 @@ executor's table of signatures cheap. Shapes are in elements, strides and offset
 """
 
 from dataclasses import dataclass
-from functools import cache
+from functools import lru_cache
 from math import prod
 from threading import RLock
+from weakref import WeakValueDictionary
 
 Shape = tuple[int, ...]
 
@@ -41,7 +42,7 @@ def wide(dtype: DType) -> DType:
     return float32 if dtype.itemsize == 2 else dtype
 
 
-@dataclass(frozen=True, eq=False, slots=True)
+@dataclass(frozen=True, eq=False, slots=True, weakref_slot=True)
 class Meta:
     """Shape, dtype and layout of a tensor. Make one with :func:`meta`, never directly."""
 
@@ -67,23 +68,25 @@ def row_major(shape: Shape) -> Shape:
     return tuple(reversed(strides))
 
 
-# Of two threads that describe the same at once, both would make an object: a cache keeps one of them, and returns both.
+# One object for each description while anybody has it. The lock is for two threads that describe the same at once.
+_interned: WeakValueDictionary[tuple[Shape, DType, Shape, int], Meta] = WeakValueDictionary()
 _interning = RLock()
 
 
-@cache
-def _intern(shape: Shape, dtype: DType, strides: Shape, offset: int) -> Meta:
-    size = prod(shape)
-    # A dimension of size 1 may have any stride: it is never stepped along.
-    contiguous = all(d == 1 or s == r for d, s, r in zip(shape, strides, row_major(shape), strict=True))
-    return Meta(shape, dtype, strides, offset, size, size * dtype.itemsize, contiguous)
-
-
-@cache
+@lru_cache(maxsize=1 << 14)
 def meta(shape: Shape, dtype: DType = float32, strides: Shape | None = None, offset: int = 0) -> Meta:
     """The Meta of this shape, dtype, strides (in elements; C order by default) and offset (in elements)."""
+    dense = row_major(shape)
+    strides = dense if strides is None else strides
     with _interning:
-        return _intern(shape, dtype, row_major(shape) if strides is None else strides, offset)
+        found = _interned.get((shape, dtype, strides, offset))
+        if found is None:
+            size = prod(shape)
+            # A dimension of size 1 may have any stride: it is never stepped along, nor is any if there are no elements.
+            contiguous = not size or all(d == 1 or s == r for d, s, r in zip(shape, strides, dense, strict=True))
+            found = Meta(shape, dtype, strides, offset, size, size * dtype.itemsize, contiguous)
+            _interned[shape, dtype, strides, offset] = found
+        return found
 
 
 def aligned(nbytes: int) -> int:

@@ -43,7 +43,8 @@ def _read(text: str, kind: Callable[[str], Number], least: Number, most: Number,
     except ValueError:
         value = None
     if value is None or not least <= value <= most:
-        too_large = f" and at most {most:g}" if value is not None and value > most else ""
+        beyond = text.strip().isdigit() if value is None else value > most  # also with more digits than are read
+        too_large = f" and at most {most:g}" if beyond else ""
         raise UserError(f"must be {wanted}{too_large}, not {shown(text)}")
     return value
 

@@ -9,8 +9,10 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from itertools import zip_longest
 from typing import Any
 
+from minidl.errors import ShapeError
 from minidl.meta import Algorithm, Cost, Meta
 
 Attrs = dict[str, Any]
@@ -45,6 +47,8 @@ class Op:
     update    an optimizer's step: the first call after one starts a new iteration.
     long_lived  the outputs usually outlive the activations: placed with the persistent storages.
     replayable  the same inputs and attributes give the same outputs again.
+    integers  names of the inputs that are integers: labels, row numbers.
+    exact     the others may be integers, too: nothing is computed that these could not hold.
     """
 
     name: str
@@ -60,6 +64,8 @@ class Op:
     update: bool = False
     long_lived: bool = False
     replayable: bool = True
+    integers: tuple[str, ...] = ()
+    exact: bool = False
     inputs: tuple[str, ...] = field(init=False)
     vjp_names: tuple[str, ...] = field(init=False, default=())
 
@@ -74,6 +80,14 @@ class Op:
     def __repr__(self) -> str:
         return f"Op({self.name})"
 
+    def check_dtypes(self, inputs: Sequence[Meta]) -> None:
+        """Raises ShapeError where an input is of integers and should not be, or the other way round."""
+        for name, x in zip_longest(self.inputs[:len(inputs)], inputs, fillvalue="tensors"):
+            assert isinstance(x, Meta)
+            if x.dtype.floating is (name in self.integers) and not (self.exact and not x.dtype.floating):
+                kind = "integers" if x.dtype.floating else "floating-point numbers"
+                raise ShapeError(f"{self.name} needs {kind} for {name}, not {x}")
+
     def saved_indices(self, attrs: Attrs, needs: tuple[bool, ...], n_inputs: int) -> tuple[int, ...]:
         """Which of inputs + outputs a call must keep for its gradient, as indices into that sequence."""
         wanted = self.vjp_names if self.saves is None else self.saves(attrs, needs)
@@ -81,7 +95,7 @@ class Op:
         return tuple(indices + [n_inputs + i for i, name in enumerate(self.outputs) if name in wanted])
 
 
-READ = Op("read", lambda x: (), lambda inputs, outputs, attrs: Cost(0.0, float(inputs[0].nbytes), "link"))
+READ = Op("read", lambda x: (), lambda inputs, outputs, attrs: Cost(0.0, float(inputs[0].nbytes), "link"), exact=True)
 """Reading a value: an access like any other, carried out by the device itself."""
 
 

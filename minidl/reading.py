@@ -8,8 +8,10 @@ Links are followed. Nothing here waits, and no message has more than one line.
 import json
 import os
 import stat
-from collections.abc import Callable
-from typing import Any, BinaryIO, TypeVar
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from io import BufferedReader
+from typing import Any, TypeVar
 
 from minidl.errors import UserError
 
@@ -17,6 +19,9 @@ Path = str | os.PathLike[str]
 Found = TypeVar("Found")
 
 MOST_JSON_BYTES = 256 << 20
+_MARK = "\ufeff"  # that some programs write at the beginning of a text
+# Not to wait: a pipe that nobody writes to would never open.
+_TO_READ = os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0)
 _KINDS: tuple[tuple[Callable[[int], bool], str], ...] = (
     (stat.S_ISDIR, "a folder"), (stat.S_ISFIFO, "a pipe"), (stat.S_ISSOCK, "a socket"), (stat.S_ISCHR, "a device"),
     (stat.S_ISBLK, "a device"))
@@ -51,7 +56,7 @@ def reason(error: OSError | ValueError) -> str:
 def descriptor(path: Path) -> int:
     """The number of a regular file, opened to be read; the caller closes it. Raises Unreadable."""
     _require_file(path, _asked(path, os.stat))  # opening a device may do something
-    number: int = _asked(path, lambda name: os.open(name, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK))
+    number: int = _asked(path, lambda name: os.open(name, _TO_READ))
     try:
         _require_file(path, os.fstat(number))  # something else may have taken the name
     except BaseException:
@@ -60,18 +65,24 @@ def descriptor(path: Path) -> int:
     return number
 
 
-def open_file(path: Path) -> BinaryIO:
+def open_file(path: Path) -> BufferedReader:
     """A regular file, opened to be read as bytes. Raises Unreadable."""
     return os.fdopen(descriptor(path), "rb")
 
 
+@contextmanager
+def reading(path: Path) -> Iterator[None]:
+    """Within, whatever the system refuses is Unreadable of this name: a disk may fail after a file was opened."""
+    try:
+        yield
+    except OSError as error:
+        raise Unreadable(path, reason(error)) from None
+
+
 def read_bytes(path: Path, *, most: int) -> bytes:
     """All of a file, if it is not longer than ``most`` bytes. Raises Unreadable."""
-    with open_file(path) as file:
-        try:
-            data = file.read(most + 1)
-        except OSError as error:
-            raise Unreadable(path, reason(error)) from None
+    with reading(path), open_file(path) as file:
+        data = file.read(most + 1)
     if len(data) > most:
         raise Unreadable(path, f"longer than the {most} bytes that are read")
     return data
@@ -84,7 +95,7 @@ def read_text(path: Path, *, most: int) -> str:
     """
     data = read_bytes(path, most=most)
     try:
-        return data.decode("utf-8-sig")
+        return data.decode().removeprefix(_MARK)
     except UnicodeDecodeError as error:
         raise Unreadable(path, f"not UTF-8 at byte {error.start}") from None
 
@@ -143,7 +154,7 @@ def parse_json(data: bytes | str, *, unique_keys: bool = False) -> Any:
         return found
 
     try:
-        text = data if isinstance(data, str) else data.decode("utf-8-sig")
+        text = data if isinstance(data, str) else data.decode().removeprefix(_MARK)
         return json.loads(text, object_pairs_hook=unique if unique_keys else None)
     except json.JSONDecodeError as error:
         raise NotJson(len(error.doc[:error.pos].encode(errors="surrogatepass")), f"not JSON: {error.msg}") from None

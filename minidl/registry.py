@@ -58,8 +58,9 @@ class Registry(Generic[T]):
                             "its name, or go")
         if not sources:
             names = self.names()
-            near = get_close_matches(name, names, n=3, cutoff=0.4) or sorted(names)
-            raise UserError(f"there is no {self.kind} {name!r}; did you mean {' or '.join(near)}?")
+            near = get_close_matches(name, names, n=3, cutoff=0.4)
+            hint = f"did you mean {' or '.join(near)}?" if near else f"there are {', '.join(names)}"
+            raise UserError(f"there is no {self.kind} {name!r}; {hint}")
 
     def create(self, name: str) -> T:
         """A new one of that name. Raises UserError as :meth:`require` does, or naming the package whose own cannot be

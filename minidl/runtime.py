@@ -19,20 +19,20 @@ import ml_dtypes  # noqa: F401 - NumPy knows bfloat16 by name from here on
 import numpy as np
 
 from minidl import device as devices
-from minidl import placements, policies
+from minidl import placements, policies, upload
 from minidl.calls import apply
 from minidl.context import activate, current
-from minidl.device import dlpack
 from minidl.device.precision import DEFAULT, precision_of
 from minidl.errors import UserError
 from minidl.executor import Executor
-from minidl.memory.guide import Followed, Guide
+from minidl.memory.entry import Followed
+from minidl.memory.guide import Guide
 from minidl.memory.ledger import Demand, Ledger
 from minidl.memory.manager import Manager
 from minidl.memory.storage import Storage
 from minidl.memory.switches import ALL_ON, Switches
 from minidl.memory.tracker import Tracker
-from minidl.meta import DTYPES, DType, Shape, aligned, float32, meta
+from minidl.meta import DType, Shape, aligned, float32, meta
 from minidl.ops.update import UPLOAD
 from minidl.placements import Placement
 from minidl.plan.plan import Plan
@@ -168,6 +168,7 @@ class Runtime:
         if executor.tracker.sequence >= executor.tracker.iteration_start:
             executor.end_iteration()
         executor.explicit_iterations = True
+        executor.begin_iteration()
         if self.keeps_trace:
             self.device.measure(True)
         try:
@@ -194,15 +195,16 @@ class Runtime:
         return int(np.random.SeedSequence([self.seed, count]).generate_state(1, np.uint64)[0] >> 1)
 
     def tensor(self, data: Any, *, shape: Shape | None = None, dtype: DType | None = None) -> Tensor:
-        """A leaf with a copy of an array's values (one upload). ``data`` None with a shape: values do not matter.
+        """A leaf with a copy of an array's values (one upload), of its dtype unless ``dtype`` says another one.
 
-        Arrays of other libraries are taken by DLPack or ``__cuda_array_interface__``, from a GPU by way of the host.
+        ``data`` None with a shape: values do not matter. Arrays of other libraries are taken by DLPack or
+        ``__cuda_array_interface__``, from a GPU by way of the host. Raises UserError for a dtype that minidl does not
+        have and for values that the one asked for cannot hold, ShapeError for data that are not of the ``shape``.
         """
         self._require_current("tensor()")
         if data is None:
             return apply(UPLOAD, shape=tuple(shape or ()), dtype=dtype or float32, data=None)
-        array = _host_array(data, self.device)
-        wanted = dtype or DTYPES.get(array.dtype.name) or float32
+        array, wanted = upload.checked(upload.host_array(data, self.device), shape, dtype)
         # The upload happens when the device gets there: by then the caller may have filled its array anew.
         values = array.astype(wanted.name, copy=True) if self.device.has_values else None
         return apply(UPLOAD, shape=array.shape, dtype=wanted, data=values)
@@ -211,13 +213,17 @@ class Runtime:
         """Run one step on shapes alone: what an unmanaged run of it needs, and its largest operation.
 
         Nothing is computed and nothing changes: gradients and counters are put back. The step must not keep tensors.
+        Gradients that only later steps begin with are not counted. Every value that is read is NaN: of a step that
+        branches on one this is what one path needs (``Demand.reads_values``).
         """
         live = self.memory.live()
-        resident = sum(aligned(s.nbytes) for s in live)
         kept = [(s, s.grad, s.access_count, s.first_access, s.last_access) for s in live]
         counters = dict(self.counters)
         tracker = Tracker()
-        ledger = Ledger(tracker, resident)
+        ledger = Ledger(tracker, sum(aligned(s.nbytes) for s in live))
+        for storage in live:
+            if storage.grad is not None:
+                storage.grad = Tensor(ledger.stand_in(storage.grad.storage))
         executor = Executor(self.device.dry_twin(), ledger, tracker, deterministic=self.executor.deterministic,
                             fuses=self.executor.fuses, stands_for=(self.memory,))
         executor.issued = self.executor.issued  # what was written in place before the dry run lies before its calls
@@ -229,7 +235,7 @@ class Runtime:
             for storage, grad, count, first, last in kept:
                 storage.grad = grad
                 storage.access_count, storage.first_access, storage.last_access = count, first, last
-        return ledger.demand()
+        return ledger.demand(reads_values=executor.first_read < executor.issued)
 
     def stats(self) -> Stats:
         """All counters and gauges now."""
@@ -264,25 +270,6 @@ def parameter(shape: Shape, *, dtype: DType = float32, requires_grad: bool = Tru
     storage: Storage = current().leaf(meta(tuple(shape), dtype), persistent=True)
     storage.requires_grad = requires_grad
     return Tensor(storage)
-
-
-def _host_array(data: Any, device: devices.Device) -> np.ndarray:
-    """An array's values on the host: a copy only if they are elsewhere, or of a dtype that NumPy cannot take."""
-    exports = hasattr(data, "__dlpack_device__")
-    if exports and data.__dlpack_device__()[0] != dlpack.HOST:
-        try:
-            return np.from_dlpack(data, device="cpu")
-        except (BufferError, RuntimeError, TypeError):  # its library does not copy this to the host
-            return device.fetch(data)
-    if not exports and hasattr(data, "__cuda_array_interface__"):
-        return device.fetch(data)
-    try:
-        return np.asarray(data)
-    except TypeError:
-        values = dlpack.to_host(data) if exports else None
-        if values is None:
-            raise
-        return values
 
 
 def _bytes(value: int | str | None, default: int, what: str, *, least: int = 1) -> int:

@@ -6,9 +6,10 @@ by ``minidl.ops`` and ``minidl.autograd`` when these are imported.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from minidl.context import current
+from minidl.errors import UserError
 from minidl.meta import DType, Meta, Shape
 
 if TYPE_CHECKING:
@@ -54,6 +55,19 @@ class Listing1:
         return self.storage.operation_name
 
 
+class _Gone:
+    """In the place of a dead handle's storage: whatever is asked of it is an error that says why."""
+
+    __slots__ = ()
+
+    def __getattr__(self, name: str) -> NoReturn:
+        raise UserError("this tensor is gone: it was released, or given away to an operation that may write over it "
+                        "(give); keep x.alias() if it is needed afterwards")
+
+
+GONE: Any = _Gone()
+
+
 class Tensor(Listing1):
     """A handle on a Storage. Making one takes over a use that the storage already counts (see ``alias``)."""
 
@@ -69,7 +83,7 @@ class Tensor(Listing1):
             storage = self.storage
         except AttributeError:  # its construction failed
             return
-        if storage is not None:  # else it was given away
+        if storage is not GONE:
             storage.release()
 
     if TYPE_CHECKING:  # attached by minidl.ops and minidl.autograd, which say more
@@ -83,6 +97,7 @@ class Tensor(Listing1):
         def __truediv__(self, other: Tensor | float) -> Tensor: ...
         def __matmul__(self, other: Tensor) -> Tensor: ...
         def __neg__(self) -> Tensor: ...
+        def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray: ...
 
         def sum(self, axes: int | Shape | None = None, *, keepdims: bool = False) -> Tensor:
             """Sum over ``axes``, all by default."""
@@ -143,8 +158,7 @@ class Tensor(Listing1):
 
     def release(self) -> None:
         """Give up this handle now; it must not be used again."""
-        storage = self.storage
-        self.storage = None  # type: ignore[assignment] # a dead handle's use shows as an AttributeError
+        storage, self.storage = self.storage, GONE
         storage.release()
 
     def alias(self) -> Tensor:
@@ -253,6 +267,8 @@ class Tensor(Listing1):
         return self.shape[0]
 
     def __repr__(self) -> str:
+        if self.storage is GONE:
+            return "Tensor(gone)"
         made_by = f", {self.operation_name}" if self.operation_name else ""
         return f"Tensor({self.meta}, id {self.tensor_id}, {self.status.name}{made_by})"
 

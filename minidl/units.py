@@ -45,3 +45,12 @@ def format_bytes(nbytes: float) -> str:
         size, unit = size / 1024, larger
     sign = "-" if nbytes < 0 else ""
     return f"{sign}{size:.0f} B" if unit == "B" else f"{sign}{size:.1f} {unit}"
+
+
+def flag_bytes(nbytes: int) -> str:
+    """``"15.31GiB"``, as ``parse_bytes`` reads it: at least so many bytes, and less than one part in 300 more."""
+    for unit in ("TiB", "GiB", "MiB", "KiB"):
+        if nbytes >= 3 * UNITS[unit]:
+            hundredths = -(-100 * nbytes // UNITS[unit])
+            return f"{hundredths // 100}.{hundredths % 100:02}".rstrip("0").rstrip(".") + unit
+    return str(nbytes)

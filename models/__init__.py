@@ -5,7 +5,8 @@ One of your own needs no entry: ``package.module:function`` will do.
 
 import inspect
 import sys
-from collections.abc import Callable, Sequence
+import traceback
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from difflib import get_close_matches
 from functools import partial
@@ -57,7 +58,7 @@ class Model:
     text: Text | None = None
     text_batch: Callable[..., Sequence[Tensor]] = bert.synthetic_batch
     reads_pairs: bool = False
-    score: Callable[[Any, Any], Score] = scores.of_images
+    score: Callable[[Any, Any], Score | None] = scores.of_images
 
     @property
     def image_size(self) -> int:
@@ -116,7 +117,7 @@ def find(name: str) -> Model:
         return Model(_import(name))
     if name not in MODELS:
         near = get_close_matches(name, MODELS, n=3)
-        hint = f"did you mean {' or '.join(near)}?" if near else f"there are {', '.join(MODELS)}"
+        hint = f"did you mean {' or '.join(near)}?" if near else "--list-models names all there are"
         raise UserError(f"no model is called {name!r}; {hint} (or package.module:function for one of your own)")
     return MODELS[name]
 
@@ -129,7 +130,7 @@ def create(name: str, *, num_classes: int | None = None, in_channels: int | None
     name is unknown, or if a function of one's own takes no ``num_classes`` or ``in_channels`` and these are given.
     """
     model = find(name)
-    accepts = inspect.signature(model.build).parameters
+    accepts = _parameters(name, model.build)
     given = {"num_classes": num_classes, "in_channels": in_channels, "image_size": image_size,
              "vocabulary": vocabulary}
     arguments = {argument: value for argument, value in given.items() if value is not None}
@@ -138,18 +139,39 @@ def create(name: str, *, num_classes: int | None = None, in_channels: int | None
     for argument, value in arguments.items():
         if argument not in accepts:
             raise UserError(f"{name} takes no {argument}, and {value} was asked for")
-    network = model.build(**arguments)
+    network = _built(name, partial(model.build, **arguments))
     if not isinstance(network, Module):
         raise UserError(f"{name} returned {type(network).__name__}, which is not a minidl.nn.Module")
     return network
+
+
+def _parameters(name: str, build: Callable[..., Module]) -> Collection[str]:
+    try:
+        return inspect.signature(build).parameters
+    except (TypeError, ValueError):  # not written in Python
+        raise UserError(f"cannot make the model {name}: what it takes cannot be known") from None
+
+
+def _built(name: str, build: Callable[[], Module]) -> Module:
+    """What a function makes, which may be anybody's and fail in any way. Raises UserError."""
+    try:
+        return build()
+    except (UserError, MemoryError):
+        raise
+    except Exception as error:
+        if ":" not in name:
+            raise
+        where = traceback.extract_tb(error.__traceback__)[-1]
+        raise UserError(f"cannot make the model {name}: {type(error).__name__}: {error} ({where.filename}:"
+                        f"{where.lineno})") from error
 
 
 def _import(name: str) -> Callable[..., Module]:
     module_name, _, function_name = name.partition(":")
     try:
         function = getattr(import_module(module_name), function_name)
-    except (ImportError, AttributeError, ValueError) as error:
-        raise UserError(f"cannot load the model {name}: {error}") from error
+    except Exception as error:  # whatever a foreign module does while it is imported
+        raise UserError(f"cannot load the model {name}: {type(error).__name__}: {error}") from error
     if not callable(function):
         raise UserError(f"cannot load the model {name}: {function_name} cannot be called")
     build: Callable[..., Module] = function

@@ -5,7 +5,6 @@ in it) or NumPy's .npz. A dictionary below "state_dict", "model" or "model_state
 Names stay as they are: ``models.weights`` fits them to a network. Half precision becomes float32.
 """
 
-import argparse
 import sys
 import warnings
 from collections.abc import Mapping, Sequence
@@ -14,31 +13,35 @@ from typing import Any
 
 import numpy as np
 
-from minidl.checkpoint.safetensors import write_arrays
+from minidl.checkpoint.safetensors import is_own, write_arrays
+from minidl.command import Parser, finish
 from minidl.errors import UserError
 from minidl.numbers import shown
 from minidl.reading import open_file
+from minidl.writing import require_place
 
 PYTORCH = (".pth", ".pt", ".bin", ".ckpt")
 MOST_SHOWN = 160  # characters of what another library says
 WRAPPERS = ("state_dict", "model", "model_state_dict")
 
 
-def convert(source: str, target: str) -> int:
+def convert(source: str, target: str, *, force: bool = False) -> int:
     """Write the weights of one file into a safetensors file; returns the number of arrays.
 
-    Raises UserError for an unknown format, or a file that cannot be read or written.
+    force: over a file that minidl did not write, too. Raises UserError for an unknown format, or a file that cannot be
+    read or written.
     """
     suffix = Path(source).suffix
     if Path(target).suffix != ".safetensors":
         raise UserError(f"{target}: the name of the result must end in .safetensors")
     if suffix != ".npz" and suffix not in PYTORCH:
         raise UserError(f"{source}: known formats are {', '.join(PYTORCH)} and .npz")
+    require_place(target, is_own, force=force)
     try:
         arrays = _numpy(source) if suffix == ".npz" else _pytorch(source)
         if not arrays:
             raise UserError(f"{source}: holds no weights by name")
-        write_arrays(target, arrays)
+        write_arrays(target, arrays, force=force)
     except OSError as error:
         raise UserError(f"{error.filename or source}: {error.strerror or error}") from None
     return len(arrays)
@@ -83,17 +86,18 @@ def _first_line(error: Exception) -> str:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Convert as the command line says and return the exit code: 2 after an error, which is printed."""
-    parser = argparse.ArgumentParser(prog="python -m models.convert", description="Make a safetensors file of weights.")
+    parser = Parser(prog="python -m models.convert", description="Make a safetensors file of weights.")
     parser.add_argument("source", metavar="IN", help=f"a file of PyTorch ({', '.join(PYTORCH)}) or NumPy (.npz)")
     parser.add_argument("target", metavar="OUT.safetensors")
-    options = parser.parse_args(arguments)
-    try:
-        count = convert(options.source, options.target)
-    except UserError as error:
-        print(f"models.convert: error: {error}", file=sys.stderr)
-        return 2
-    print(f"{options.target}: {count} arrays")
-    return 0
+    parser.add_argument("--force", action="store_true", help="write over a file that minidl did not write, too")
+
+    def story() -> int:
+        options = parser.parse_args(arguments)
+        count = convert(options.source, options.target, force=options.force)
+        print(f"{options.target}: {count} arrays")
+        return 0
+
+    return finish("models.convert", story)
 
 
 if __name__ == "__main__":

@@ -76,7 +76,7 @@ class GPTAttention(nn.Module):
         d = x.shape[2]
         # The weight is cut, not the result: zeros around each third of a gradient are then small, and the products
         # that attention reads are contiguous.
-        x = nn.attend(self.c_attn(x, 0, d), self.c_attn(x, d, 2 * d), self.c_attn(x, 2 * d, 3 * d), mask,
+        x = nn.attend(give(self.c_attn(x, 0, d)), self.c_attn(x, d, 2 * d), self.c_attn(x, 2 * d, 3 * d), mask,
                       heads=self.heads, dropout=self.attn_dropout)
         x = self.c_proj(x)
         return self.resid_dropout(x)

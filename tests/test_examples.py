@@ -31,6 +31,7 @@ def test_there_are_examples():
     assert "training_loop" in {path.stem for path in EXAMPLES}
 
 
+@pytest.mark.slow  # a training that shows learning takes its time
 @pytest.mark.parametrize("path", [p for p in EXAMPLES if p.stem not in ELSEWHERE], ids=lambda path: path.stem)
 def test_an_example_runs_and_shows_what_it_did(path, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)

@@ -25,7 +25,7 @@ ROOT = Path(__file__).resolve().parent.parent
 # name here that it starts with; ``minidl`` itself is what a user imports: all up to the runtime.
 LAYERS: list[tuple[str, ...]] = [
     ("minidl.meta", "minidl.errors", "minidl.numbers", "minidl.reading", "minidl.units", "minidl.registry",
-     "minidl.compiling"),
+     "minidl.compiling", "minidl.console", "minidl.command", "minidl.writing"),
     ("minidl.plan",),
     ("minidl.planning",),
     ("minidl.policies", "minidl.placements"),
@@ -37,7 +37,7 @@ LAYERS: list[tuple[str, ...]] = [
     ("minidl.tensor", "minidl.calls"),
     ("minidl.ops",),
     ("minidl.autograd",),
-    ("minidl.runtime", "minidl"),
+    ("minidl.runtime", "minidl.upload", "minidl.protocols", "minidl"),
     ("minidl.nn", "minidl.optim", "minidl.data", "minidl.checkpoint", "minidl.training", "minidl.report", "minidl.lab"),
     ("minidl.app", "minidl.calibrate"),
     ("models",),

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 from minidl.app.fit import Setup, largest_batch, smallest_budget
 from minidl.report.result import Result
-from minidl.units import format_bytes
+from minidl.units import flag_bytes
 
 
 def advice(setup: Setup, result: Result, *, most: int) -> list[str]:
@@ -13,7 +13,7 @@ def advice(setup: Setup, result: Result, *, most: int) -> list[str]:
     unmanaged = replace(setup, policy="none")
     if result.swapped_out_bytes or result.swapped_in_bytes or result.recomputed_bytes:
         enough = smallest_budget(unmanaged, batch)
-        hints = [f"--memory-budget {enough}: in these {format_bytes(enough)} nothing has to be moved"]
+        hints = [f"--memory-budget {flag_bytes(enough)}: in that nothing has to be moved"]
         free = largest_batch(unmanaged, budget, most=batch).batch
         if free:
             hints.insert(0, f"--batch {free}: the largest for which nothing has to be moved in this budget")
@@ -24,4 +24,4 @@ def advice(setup: Setup, result: Result, *, most: int) -> list[str]:
                 flag = "" if policy == setup.policy else f" --policy {policy}"
                 return [f"--batch {2 * batch}{flag} fits this budget too; --batch max{flag} finds the largest"]
     least = smallest_budget(replace(setup, policy="passive"), batch)
-    return [f"--memory-budget {least} --policy passive: {format_bytes(least)} are enough for this batch"]
+    return [f"--memory-budget {flag_bytes(least)} --policy passive: that is enough for this batch"]

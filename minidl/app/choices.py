@@ -1,14 +1,15 @@
 """The device and the policy that the flags ask for, and what is refused of the rest as soon as these are known."""
 
-import shlex
+import os
 from pathlib import Path
 
 from minidl import device as devices
 from minidl import policies
-from minidl.app.files import check_writable
+from minidl.app.files import check_places
 from minidl.app.options import Options
-from minidl.app.run_folder import ARGUMENTS
+from minidl.app.run_folder import RunFolder
 from minidl.device import Device
+from minidl.device.numba_settings import require_numba
 from minidl.errors import UserError
 from minidl.plan.formats import read_plan
 from minidl.plan.policy import Policy
@@ -17,6 +18,7 @@ from minidl.policies.saved import Saved
 
 def choose_device(options: Options) -> Device:
     """The device asked for; says which and why. Raises UserError."""
+    require_numba()  # plans are compiled code on every device
     name, why = options.device, "as asked for"
     if name == "auto":
         if options.data == "synthetic":
@@ -36,9 +38,8 @@ def choose_policy(options: Options) -> Policy:
 
 def refuse_what_cannot_be_kept(options: Options, device: Device) -> None:
     """Raises UserError, before any training, for files that cannot be written, for flags that ask for values which the
-    device does not compute, and for a run folder that there is already."""
-    for path in filter(None, (options.json, options.save, options.save_plan, options.save_trace)):
-        check_writable(path)
+    device does not compute, and for a run folder in which there is a run already."""
+    check_places(options)
     for flag, wanted, what in (("--save", options.save, "values that could be kept"),
                                ("--weights", options.weights, "values to start from"),
                                ("--checkpoint-every", options.checkpoint_every, "values that could be kept"),
@@ -48,8 +49,7 @@ def refuse_what_cannot_be_kept(options: Options, device: Device) -> None:
     if options.run is None:
         return
     folder = Path(options.run)
-    if folder.exists() and not folder.is_dir():
+    if os.path.lexists(folder) and not folder.is_dir():
         raise UserError(f"--run {folder}: that is a file")
-    if options.resume is None and (folder / ARGUMENTS).exists():
-        raise UserError(f"--run {folder}: there is a run in it already; --resume {shlex.quote(str(folder))} goes on "
-                        "with it")
+    if options.resume is None:
+        RunFolder(folder, keep=options.keep).require_free()

@@ -6,26 +6,44 @@ grows almost linearly with the batch, and take fitting to be monotone: a smaller
 Their answers were tried, and so were their neighbours that do not fit. Knows no model and no data.
 """
 
-import os
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Any
+from functools import partial
+from typing import Any, NamedTuple
 
 from minidl import placements, policies
+from minidl.app.machine import free_memory
 from minidl.device import Device
 from minidl.device.precision import DEFAULT
 from minidl.errors import OutOfMemory, UserError
 from minidl.memory.ledger import Demand
+from minidl.memory.switches import ALL_ON, Switches
 from minidl.meta import ALIGNMENT
 from minidl.runtime import Runtime
 from minidl.units import format_bytes
 
-ITERATIONS = 2  # the first has no gradients yet; from the second on all are alike
+ITERATIONS = 2  # of steps: the first has no gradients yet; from the second on all are alike
+MOST_ITERATIONS, ALIKE = 200, 3  # where blocks stay where they are put: until so many in a row leave the same holes
 UNLIMITED = 1 << 50  # bytes; more than any step needs, and nothing on a twin
 FIRST_BUDGET_STEP = 1 << 20  # bytes; where a search for the smallest budget begins
 CPU_BUDGET_SHARE, CPU_HOST_SHARE = 0.6, 0.3  # of the machine's free memory, of which both are taken
 
-Program = Callable[[int], Callable[[], Any]]
+
+class Steps(NamedTuple):
+    """What a training does to memory: a step, and a look at a batch of test data, if there is any. Both may run on
+    shapes alone, and keep no tensors."""
+
+    step: Callable[[], Any]
+    test: Callable[[], Any] | None = None
+
+    def all(self) -> None:
+        """A step and the look after it."""
+        self.step()
+        if self.test is not None:
+            self.test()
+
+
+Program = Callable[[int], Steps]
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,11 +67,12 @@ class Trial:
 class Setup:
     """All that decides what fits, except for the batch and the budget.
 
-    program      makes, for a batch, the model in the current runtime, and returns a step that it may run on shapes
-                 alone and that keeps no tensors
+    program      makes, for a batch, the model in the current runtime, and returns its steps
     device       is asked for its profile and its algorithms only; nothing is launched on it
     host_memory  bytes for swapped tensors, and for batches that are made ahead of the step
     ahead        how many bytes the latter take, for a batch
+    switches     the engine's features that are on
+    note         is told the batch and the budget of each trial before it runs
     """
 
     program: Program
@@ -64,6 +83,8 @@ class Setup:
     seed: int = 0
     placement: str = placements.DEFAULT
     ahead: Callable[[int], int] = lambda batch: 0
+    switches: Switches = ALL_ON
+    note: Callable[[int, int], None] = lambda batch, budget_bytes: None
 
     def for_tensors(self, batch: int) -> int:
         """Host memory for swapped tensors, at a batch."""
@@ -72,19 +93,38 @@ class Setup:
     def demand(self, batch: int) -> Demand:
         """What an unmanaged step needs, and its largest operation."""
         with Runtime(self.device.dry_twin(), memory_budget=UNLIMITED, policy="none", precision=self.precision,
-                     seed=self.seed) as twin:
-            return twin.dry_run(self.program(batch))
+                     seed=self.seed, switches=self.switches) as twin:
+            return twin.dry_run(self.program(batch).all)
 
-    def trial(self, batch: int, budget_bytes: int) -> Trial:
-        """Run a few iterations on a twin."""
-        twin = Runtime(self.device.dry_twin(), memory_budget=budget_bytes, host_memory=self.for_tensors(batch),
-                       policy=self.policy, placement=self.placement, precision=self.precision, seed=self.seed)
+    @property
+    def drifts(self) -> bool:
+        """Whether later iterations may find other holes in memory than the first: blocks stay where they are put."""
+        return not placements.create(self.placement).compacts
+
+    def trial(self, batch: int, budget_bytes: int, *, thorough: bool = True) -> Trial:
+        """Run a few iterations on a twin; thorough: where memory drifts, until it does so no more.
+
+        Then a simulated device's plans are tried, too; those of others follow from times that are not known before.
+        """
+        self.note(batch, budget_bytes)
+        thorough &= self.drifts
+        simulated = self.device.simulated_twin() if thorough else None
+        twin = Runtime(simulated or self.device.dry_twin(), memory_budget=budget_bytes,
+                       host_memory=self.for_tensors(batch), policy=self.policy, placement=self.placement,
+                       precision=self.precision, seed=self.seed, switches=self.switches)
         shortage = None
         try:
             with twin:
-                step = self.program(batch)
+                if simulated is None:
+                    twin.executor.guide = None
+                steps = self.program(batch)
                 for _ in range(ITERATIONS):
-                    step()
+                    steps.step()
+                if steps.test is not None:
+                    steps.test()
+                    steps.step()
+                if thorough:
+                    _run_until_alike(twin, steps)
         except OutOfMemory as error:
             shortage = Shortage(error.op, error.host_full)
         stats = twin.stats()
@@ -96,8 +136,8 @@ class Setup:
         if unused is None:
             return None
         with Runtime(unused, memory_budget=UNLIMITED, policy="none", precision=self.precision,
-                     seed=self.seed) as runtime:
-            step = self.program(batch)
+                     seed=self.seed, switches=self.switches) as runtime:
+            step = self.program(batch).step
             step()
             start = runtime.stats().seconds
             step()
@@ -117,6 +157,18 @@ class Setup:
         return roomy.recomputed_bytes < recomputed_bytes
 
 
+def _run_until_alike(twin: Runtime, steps: Steps) -> None:
+    """Run steps until they leave memory as they found it, under the same plan. Raises OutOfMemory."""
+    alike, before = 0, None
+    for _ in range(MOST_ITERATIONS):
+        steps.all()
+        left = [(block.offset, block.size) for block in twin.memory.arena.blocks()], id(twin.plan)
+        alike = alike + 1 if left == before else 0
+        if alike == ALIKE:
+            return
+        before = left
+
+
 @dataclass(frozen=True, slots=True)
 class LargestBatch:
     """The largest batch that fits (0: none does), and what forbids the next: for people, with its numbers."""
@@ -126,12 +178,12 @@ class LargestBatch:
 
 
 def smallest_budget(setup: Setup, batch: int) -> int:
-    """Bytes with which a step runs; with one unit of alignment less it does not."""
-    def fits(budget_bytes: int) -> bool:
-        return setup.trial(batch, budget_bytes).shortage is None
+    """Bytes with which a step runs; with one unit of alignment less it does not, or, where memory drifts, might not."""
+    def fits(budget_bytes: int, *, thorough: bool = False) -> bool:
+        return setup.trial(batch, budget_bytes, thorough=thorough).shortage is None
 
     enough = setup.needed_bytes(setup.demand(batch))
-    if fits(enough):
+    if fits(enough, thorough=True):
         return enough
     # Fragmentation, or a full host: what is needed at once was not enough.
     too_little, step = enough, FIRST_BUDGET_STEP
@@ -142,6 +194,9 @@ def smallest_budget(setup: Setup, batch: int) -> int:
     while enough - too_little > ALIGNMENT:
         middle = (too_little + enough) // (2 * ALIGNMENT) * ALIGNMENT
         too_little, enough = (too_little, middle) if fits(middle) else (middle, enough)
+    step = FIRST_BUDGET_STEP
+    while setup.drifts and not fits(enough, thorough=True):
+        enough, step = enough + step, 2 * step
     return enough
 
 
@@ -154,10 +209,10 @@ def largest_batch(setup: Setup, budget_bytes: int, *, most: int = 1 << 30, full_
     limits: dict[int, str] = {most + 1: f"there is no more than {most}"}
     full_host = full_host or policies.create(setup.policy).plans
 
-    def fits(batch: int) -> bool:
+    def fits(batch: int, *, thorough: bool = False) -> bool:
         if batch > most:
             return False
-        trial = setup.trial(batch, budget_bytes)
+        trial = setup.trial(batch, budget_bytes, thorough=thorough)
         if trial.shortage is not None:
             limits[batch] = _limit(setup, batch, budget_bytes, trial.shortage)
         elif not full_host and setup.short_of_host(batch, budget_bytes, trial.recomputed_bytes):
@@ -165,6 +220,8 @@ def largest_batch(setup: Setup, budget_bytes: int, *, most: int = 1 << 30, full_
         return batch not in limits
 
     batch = _largest(fits, guess=_promising(setup, budget_bytes, most, full_host), most=most)
+    if batch and setup.drifts:
+        batch = _largest(partial(fits, thorough=True), guess=batch, most=batch)
     return LargestBatch(batch, limits[batch + 1])
 
 
@@ -229,15 +286,3 @@ def default_memory(device: Device) -> tuple[int, int]:
     if device.has_values and free is not None:
         budget, host = min(budget, int(free * CPU_BUDGET_SHARE)), min(host, int(free * CPU_HOST_SHARE))
     return budget, host
-
-
-def free_memory() -> int | None:
-    """Bytes of this machine's memory that programs may still take; None where the system does not say."""
-    try:
-        with open("/proc/meminfo", encoding="ascii") as lines:
-            for line in lines:
-                if line.startswith("MemAvailable:"):
-                    return int(line.split()[1]) * 1024
-        return os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
-    except (OSError, ValueError, AttributeError):
-        return None

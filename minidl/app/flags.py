@@ -6,7 +6,6 @@ import sys
 from collections.abc import Sequence
 from difflib import get_close_matches
 from pathlib import Path
-from typing import NoReturn
 
 from minidl import placements, policies
 from minidl.app import kinds
@@ -18,7 +17,9 @@ from minidl.app.options import (
     EPOCHS,
     EXPLAINED,
     KEPT_CHECKPOINTS,
+    MODEL,
     OPTIMIZERS,
+    POLICY,
     SYNTHETIC_BATCH,
     SYNTHETIC_STEPS,
     VOCAB_SIZE,
@@ -26,6 +27,8 @@ from minidl.app.options import (
     Options,
 )
 from minidl.app.run_folder import ARGUMENTS, AUTO, folder_of, read_arguments
+from minidl.app.trust import require_trust
+from minidl.command import Parser
 from minidl.device.contract import ATTENTION
 from minidl.device.precision import DEFAULT, PRECISIONS
 from minidl.errors import UserError
@@ -33,33 +36,59 @@ from minidl.optim import SHAPES
 from minidl.reading import is_there
 from minidl.report.result import KEYS
 
+TRUST = "--trust"
+# What takes the place of another flag, which a run folder may have: the name of its value, and that flag.
+INSTEAD = (("steps", "--epochs"), ("epochs", "--steps"), ("plan", "--policy"), ("policy", "--plan"))
+
 
 def parse(arguments: Sequence[str] | None) -> Options:
     """Read a command line. Raises UserError; ``--help`` ends the program.
 
-    With ``--resume`` it begins with the words of the run that goes on: what is given now counts more.
+    With ``--resume`` it begins with the words of the run that goes on: what is given now counts more. What that run
+    left to the machine is as it was then.
     """
     parser = _parser()
     words = list(sys.argv[1:] if arguments is None else arguments)
-    known, unknown = parser.parse_known_args(words)
-    folder = _resumed_folder(known.run, known.resume)
+    given, unknown = parser.parse_known_args(words)
+    known, resolved = given, None
+    folder = _resumed_folder(given.run, given.resume)
     if folder is not None and not unknown:
-        earlier = read_arguments(folder)
+        earlier, resolved = read_arguments(folder)
+        for flag, other in INSTEAD:
+            if vars(given)[flag] is not None:
+                earlier = _without(earlier, other)
         words = earlier if earlier[len(earlier) - len(words):] == words else earlier + words
         known, unknown = parser.parse_known_args(words)
         known.run = str(folder)
+        if given.model is None:
+            require_trust(folder, known.model or "", trusted=given.trust)
     if unknown:
         flags = [flag for action in parser._actions for flag in action.option_strings]
         near = get_close_matches(unknown[0].split("=")[0], flags, n=3)
         hint = f"; did you mean {' or '.join(near)}?" if near else "; see --help"
         raise UserError(f"unknown argument {unknown[0]}{hint}")
     values = vars(known)
+    values["model"] = MODEL if known.model is None else known.model
+    values["policy"] = "passive" if known.plan else known.policy or POLICY  # beneath a plan it decides what fits
     values.setdefault("batch", DIGITS_BATCH if known.data == "digits" else SYNTHETIC_BATCH)
-    if known.plan:
-        known.policy = "passive"  # beneath the plan; it decides what fits
-    options = Options(**values, arguments=tuple(words))
+    if resolved is not None and resolved.device == known.device:
+        for name in ("memory_budget", "host_memory", "batch"):
+            if values[name] is None:
+                values[name] = getattr(resolved, name)
+    options = Options(**values, arguments=tuple(word for word in words if word != TRUST))
     _refuse_what_does_not_go_together(options)
     return options
+
+
+def _without(words: Sequence[str], flag: str) -> list[str]:
+    """A command line without a flag and its value."""
+    kept: list[str] = []
+    left_out = False
+    for word in words:
+        if not left_out and word != flag and not word.startswith(f"{flag}="):
+            kept.append(word)
+        left_out = not left_out and word == flag  # then its value is next
+    return kept
 
 
 def _refuse_what_does_not_go_together(options: Options) -> None:
@@ -89,16 +118,8 @@ def _resumed_folder(run: str | None, resume: str | None) -> Path | None:
     return Path(run or "") if is_there(Path(run or "") / ARGUMENTS) else None
 
 
-class _Parser(argparse.ArgumentParser):
-    """Errors are raised, so that they are shown like all others."""
-
-    def error(self, message: str) -> NoReturn:
-        """Raises UserError where argparse would end the program."""
-        raise UserError(message)
-
-
 def _parser() -> argparse.ArgumentParser:
-    parser = _Parser(prog="train.py", allow_abbrev=False, formatter_class=argparse.RawDescriptionHelpFormatter,
+    parser = Parser(prog="train.py", allow_abbrev=False, formatter_class=argparse.RawDescriptionHelpFormatter,
                      description="Train a network in as much memory as you allow it.",
                      epilog="keys of --json, null where the device has none:\n" + "\n".join(
                          f"  {key:21} {meaning}" for key, meaning in KEYS.items()))
@@ -113,9 +134,9 @@ def _parser() -> argparse.ArgumentParser:
 
 def _model(parser: argparse.ArgumentParser) -> None:
     group = parser.add_argument_group("model")
-    group.add_argument("--model", default="resnet50", metavar="NAME",
+    group.add_argument("--model", metavar="NAME",
                        help="one of --list-models, or package.module:function for one of your own "
-                            "(default: resnet50)")
+                            f"(default: {MODEL})")
     group.add_argument("--list-models", action="store_true", help="print the names of all models, and leave")
     group.add_argument("--weights", metavar="FILE.safetensors",
                        help="start from these parameters, by the names of torchvision, timm or Hugging Face")
@@ -198,8 +219,8 @@ def _device_and_memory(parser: argparse.ArgumentParser) -> None:
     group.add_argument("--host-memory", type=kinds.size, metavar="64GiB",
                        help="for swapped tensors (default: the device's; on cpu at most 30%% of the free memory)")
     decides = group.add_mutually_exclusive_group()
-    decides.add_argument("--policy", type=kinds.policy, default="auto", metavar="|".join(policies.names()),
-                         help="what to do when memory is short (default: auto)")
+    decides.add_argument("--policy", type=kinds.policy, metavar="|".join(policies.names()),
+                         help=f"what to do when memory is short (default: {POLICY})")
     decides.add_argument("--plan", metavar="FILE", help="follow this plan, made earlier for the same step, as it is")
     group.add_argument("--placement", type=kinds.placement, default=placements.DEFAULT,
                        metavar="|".join(placements.names()),
@@ -227,13 +248,17 @@ def _output(parser: argparse.ArgumentParser) -> None:
                             f"did (the N largest; default {EXPLAINED})")
     group.add_argument("--save-plan", metavar="FILE", help="write the plan at the end there, for --plan")
     group.add_argument("--save-trace", metavar="FILE", help="write what the last step did there: calls and tensors")
-    group.add_argument("--json", metavar="FILE", help="write the result there; keys below")
+    group.add_argument("--json", metavar="FILE|-", help="write the result there; keys below. With - it goes to stdout, "
+                                                        "and what is told beside it to stderr")
     group.add_argument("--save", metavar="FILE.safetensors", help="write parameters and buffers there")
+    group.add_argument("--force", action="store_true", help="write over files that minidl did not write, too")
     group.add_argument("--run", metavar="DIR",
                        help="keep arguments, the numbers of every step, the summary and checkpoints in this folder")
     group.add_argument("--resume", metavar="auto|DIR",
                        help="go on from the newest checkpoint of a run folder, with its arguments, or from one of its "
                             "checkpoints; auto: that of --run, or a new run if there is none")
+    group.add_argument(TRUST, action="store_true",
+                       help="with --resume, run the code of a model that the run folder names and that is not minidl's")
     group.add_argument("--checkpoint-every", type=kinds.whole, metavar="STEPS",
                        help="(default: at the end of each epoch, and of the run)")
     group.add_argument("--keep", type=kinds.whole, default=KEPT_CHECKPOINTS, metavar="N",

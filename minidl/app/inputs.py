@@ -73,7 +73,7 @@ def _text(options: Options, text: TextShape, bad: BadFiles, *, reads_pairs: bool
         raise UserError(f"{options.model} reads noise only (--data synthetic): pairs of sentences are for BERT")
     wanted = WantedText(shape.length, shape.predictions, None if options.vocab is None else Path(options.vocab),
                         options.vocab_size or VOCAB_SIZE,
-                        None if options.token_file is None else Path(options.token_file))
+                        None if options.token_file is None else Path(options.token_file), options.force)
     return open_text(Path(options.data), wanted, bad=bad, feed=Feed(1, 0))
 
 

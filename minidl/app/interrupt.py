@@ -1,4 +1,7 @@
-"""Ctrl-C ends a loop after the step it is in; a second one ends the program at once. Knows signals and no loop."""
+"""Ctrl-C ends a loop after the step it is in; a second one ends the program at once. Knows signals and no loop.
+
+Outside of the loop a signal ends the program at once: see ``minidl.command``.
+"""
 
 import signal
 import threading
@@ -6,21 +9,14 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from types import FrameType
 
-SIGNALS = (signal.SIGINT, signal.SIGTERM)  # the second is what schedulers send before they take a machine away
+from minidl.command import SIGNALS, Ended
 
 
-class Stop:
-    """True when it has been asked for; ``signal`` is the number of the signal that did."""
-
-    signal: int | None = None
+class Stop(Ended):
+    """True when it has been asked for, by the signal of that number."""
 
     def __bool__(self) -> bool:
-        return self.signal is not None
-
-    @property
-    def exit_code(self) -> int:
-        """What a shell reports of a program that a signal has ended."""
-        return 128 + (self.signal or 0)
+        return self.number is not None
 
 
 @contextmanager
@@ -32,7 +28,7 @@ def stop_after_the_step() -> Iterator[Stop]:
         return
 
     def ask(number: int, frame: FrameType | None) -> None:
-        stop.signal = number
+        stop.number = number
         restore()
 
     def restore() -> None:

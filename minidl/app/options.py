@@ -6,6 +6,7 @@ from minidl import placements
 from minidl.app.kinds import Share
 from minidl.memory.switches import Switches
 
+MODEL, POLICY = "resnet50", "auto"
 SYNTHETIC_STEPS = 10
 SYNTHETIC_BATCH = 32
 EPOCHS = 15
@@ -17,6 +18,7 @@ DECAYED = ("all", "matrices")
 BAD_FILES = ("error", "skip")
 KEPT_CHECKPOINTS = 3
 EXPLAINED = 20  # tensors
+STDOUT = "-"  # as the file of --json
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,6 +77,8 @@ class Options:
     resume: str | None
     checkpoint_every: int | None
     keep: int
+    force: bool
+    trust: bool
     arguments: tuple[str, ...] = field(default=(), compare=False)  # the words of the command line
 
     @property

@@ -1,12 +1,14 @@
 """A run folder: what was asked for, the numbers of every step, the closing summary, and checkpoints.
 
-    arguments.json   the command line, so that ``--resume FOLDER`` needs no other flag
+    arguments.json   the command line, so that ``--resume FOLDER`` needs no other flag; and what it left to the
+                     machine (Resolved), so that the run that goes on plans the same
     metrics.jsonl    one JSON object a step; metrics.csv the same as a table
     result.json, summary.txt
     checkpoints/     see ``minidl.checkpoint.store``
 
 A run that goes on from a checkpoint writes its rows after those of the steps before it; later ones, of a run that was
-killed, are taken back. Knows no model and no device.
+killed, are taken back. A folder is free until a step has been done in it: a start that failed does not occupy it. Knows
+no model and no device.
 """
 
 from __future__ import annotations
@@ -14,11 +16,14 @@ from __future__ import annotations
 import csv
 import io
 import json
+import shlex
 from collections.abc import Mapping, Sequence
+from dataclasses import asdict, astuple, dataclass
 from math import isfinite
 from pathlib import Path
 from typing import Any
 
+from minidl.app.run_lock import RunLock
 from minidl.checkpoint import Checkpoint, CorruptFile, Store, read_checkpoint
 from minidl.checkpoint.durable import replace_file
 from minidl.errors import UserError
@@ -29,8 +34,19 @@ COLUMNS = ("step", "epoch", "loss", "lr", "seconds", "items_per_second", "peak_b
            "swapped_in_bytes", "recomputed_bytes", "data_seconds", "top1", "top5", "dice", "masked_lm_loss",
            "masked_lm_accuracy", "next_sentence_accuracy")
 MOST_METRICS_BYTES = 1 << 32
-ARGUMENTS, CHECKPOINTS = "arguments.json", "checkpoints"
+ARGUMENTS, METRICS, CHECKPOINTS = "arguments.json", "metrics.jsonl", "checkpoints"
 AUTO = "auto"
+
+
+@dataclass(frozen=True, slots=True)
+class Resolved:
+    """What a run on a device, as ``--device`` named it, took where its command line left that to the machine: the bytes
+    of its budget and of host memory, and its batch."""
+
+    device: str
+    memory_budget: int
+    host_memory: int
+    batch: int
 
 
 class RunFolder:
@@ -40,17 +56,39 @@ class RunFolder:
         self.path = path
         self.store = Store(path / CHECKPOINTS, keep=keep)
 
-    def begin(self, arguments: Sequence[str], *, after: int) -> None:
-        """Note the command line, and be ready for the rows of the steps after that one."""
+    @property
+    def occupied(self) -> bool:
+        """Whether a run has done a step in it."""
+        try:
+            return (self.path / ARGUMENTS).exists() and bool(
+                (self.path / METRICS).exists() and (self.path / METRICS).stat().st_size or self.store.steps())
+        except OSError as error:
+            raise UserError(f"cannot read the run folder {self.path}: {error.strerror or error}") from None
+
+    def require_free(self) -> None:
+        """Raises UserError if there is a run in the folder, to which only ``--resume`` may add."""
+        if self.occupied:
+            raise UserError(f"--run {self.path}: there is a run in it already; --resume {shlex.quote(str(self.path))} "
+                            "goes on with it")
+
+    def begin(self, arguments: Sequence[str], resolved: Resolved, lock: RunLock, *, after: int, anew: bool) -> None:
+        """Hold the folder, note the command line, and be ready for the rows of the steps after that one.
+
+        anew: there must be no run in it, not even one that came and went since this one started.
+        """
         try:
             self.path.mkdir(parents=True, exist_ok=True)
-            self._replace(ARGUMENTS, json.dumps({"arguments": list(arguments)}, indent=1) + "\n")
+            lock.take()
+            if anew:
+                self.require_free()
+            noted = {"arguments": list(arguments), "resolved": asdict(resolved)}
+            self._replace(ARGUMENTS, json.dumps(noted, indent=1) + "\n")
             rows = [row for row in self._rows() if row["step"] <= after]
             table = io.StringIO()
             writer = csv.DictWriter(table, COLUMNS, lineterminator="\n")
             writer.writeheader()
             writer.writerows(rows)
-            self._replace("metrics.jsonl", "".join(json.dumps(row) + "\n" for row in rows))
+            self._replace(METRICS, "".join(json.dumps(row) + "\n" for row in rows))
             self._replace("metrics.csv", table.getvalue())
         except OSError as error:
             raise self._refused(error) from None
@@ -59,18 +97,17 @@ class RunFolder:
         """One step's numbers, under COLUMNS; what is not there or not finite becomes null, and empty in the table."""
         full = {name: _finite(row.get(name)) for name in COLUMNS}
         try:
-            with open(self.path / "metrics.jsonl", "a", encoding="utf-8") as lines:
+            with open(self.path / METRICS, "a", encoding="utf-8") as lines:
                 lines.write(json.dumps(full) + "\n")
             with open(self.path / "metrics.csv", "a", encoding="utf-8", newline="") as table:
                 csv.DictWriter(table, COLUMNS, lineterminator="\n").writerow(full)
         except OSError as error:
             raise self._refused(error) from None
 
-    def conclude(self, summary: str, result: str) -> None:
-        """The closing summary, and the result as JSON."""
+    def keep(self, name: str, text: str) -> None:
+        """A document of the run's end: its closing summary, or the result as JSON."""
         try:
-            self._replace("summary.txt", summary + "\n")
-            self._replace("result.json", result)
+            self._replace(name, text)
         except OSError as error:
             raise self._refused(error) from None
 
@@ -79,7 +116,7 @@ class RunFolder:
 
     def _rows(self) -> list[dict[str, Any]]:
         """The rows written so far. The last line may be half of one, if the program was killed while it wrote it."""
-        path = self.path / "metrics.jsonl"
+        path = self.path / METRICS
         rows = []
         for line in read_bytes(path, most=MOST_METRICS_BYTES).splitlines() if is_there(path) else ():
             try:
@@ -117,15 +154,21 @@ def folder_of(resume: str) -> tuple[Path, Path | None]:
     raise UserError(f"--resume {resume}: there is no run folder, and no checkpoint of one")
 
 
-def read_arguments(folder: Path) -> list[str]:
-    """The command line with which a run was made. Raises UserError."""
+def read_arguments(folder: Path) -> tuple[list[str], Resolved | None]:
+    """The command line with which a run was made, and what was resolved then (None: not noted). Raises UserError."""
     try:
-        arguments = read_json(folder / ARGUMENTS)["arguments"]
+        noted = read_json(folder / ARGUMENTS)
+        arguments, resolved = noted["arguments"], noted.get("resolved")
         if type(arguments) is not list or not all(type(word) is str for word in arguments):
             raise ValueError
-    except (ValueError, KeyError, TypeError):
-        raise UserError(f"{folder / ARGUMENTS}: expected an object with a list of strings, arguments") from None
-    return arguments
+        if resolved is not None:
+            resolved = Resolved(**resolved)
+            if type(resolved.device) is not str or not all(map(is_whole, astuple(resolved)[1:])):
+                raise ValueError
+    except (ValueError, KeyError, TypeError, AttributeError):
+        raise UserError(f"{folder / ARGUMENTS}: expected an object with a list of strings, arguments, and the numbers "
+                        "that were resolved") from None
+    return arguments, resolved
 
 
 def _finite(value: Any) -> Any:

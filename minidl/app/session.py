@@ -6,12 +6,16 @@ Without a folder the same calls do nothing, so the loop reads the same.
 from __future__ import annotations
 
 import shlex
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from math import isfinite
 from pathlib import Path
 
 from minidl.app.options import EPOCHS, SYNTHETIC_STEPS, Options
-from minidl.app.run_folder import AUTO, RunFolder, folder_of
+from minidl.app.run_folder import AUTO, Resolved, RunFolder, folder_of
+from minidl.app.run_lock import RunLock
+from minidl.app.trust import is_foreign
 from minidl.checkpoint import Checkpoint, Fixed, documents_of, read_checkpoint, restore, tensors_of
 from minidl.device.contract import ATTENTION
 from minidl.device.precision import DEFAULT
@@ -46,22 +50,39 @@ class Length:
         return self.ends_epoch(step) or step == self.steps
 
 
-class Session:
-    """One run of a training in its folder; ``fixed`` are the arguments that decide the results."""
+class NothingToLearnFrom(UserError):
+    """The loss is no number any more: the parameters are worth nothing."""
 
-    def __init__(self, options: Options, length: Length, fixed: Fixed, *, has_values: bool) -> None:
+
+@dataclass(slots=True)
+class Noted:
+    """What is known of a step when it has ended; the score comes last."""
+
+    score: Score | None = None
+
+
+class Session:
+    """One run of a training in its folder.
+
+    fixed     the arguments that decide the results
+    resolved  what the folder keeps of what was left to the machine
+    lock      that of the folder; taken, at the latest, when it is written for the first time
+    """
+
+    def __init__(self, options: Options, length: Length, fixed: Fixed, resolved: Resolved, lock: RunLock, *,
+                 has_values: bool) -> None:
         self._options = options
         self._length = length
         self._fixed = fixed
+        self._resolved = resolved
+        self._lock = lock
         self._keeps = has_values  # without values there is nothing that a checkpoint would hold
         self._saved = -1
         self._folder = RunFolder(Path(options.run), keep=options.keep) if options.run else None
 
-    def begin(self, trainer: Trainer) -> int:
+    def restore(self, trainer: Trainer) -> int:
         """Put the training where its checkpoint has it; returns the number of steps done. Raises UserError."""
-        if self._folder is None:
-            return 0
-        checkpoint = self._checkpoint(self._folder)
+        checkpoint = self._checkpoint(self._folder) if self._folder is not None else None
         if checkpoint is not None:
             restore(checkpoint, current_runtime(), trainer.model, trainer.optimizer, self._fixed)
             if trainer.steps_done > self._length.steps:
@@ -69,8 +90,14 @@ class Session:
                                 f"{self._length.steps}")
             self._saved = trainer.steps_done
             print(f"going on after step {trainer.steps_done}, from {checkpoint.path}", flush=True)
-        self._folder.begin(self._options.arguments, after=trainer.steps_done)
         return trainer.steps_done
+
+    def begin(self, trainer: Trainer) -> None:
+        """All is ready for the first step: from here on the folder is this run's. Raises UserError."""
+        if self._folder is None:
+            return
+        self._folder.begin(self._options.arguments, self._resolved, self._lock, after=trainer.steps_done,
+                           anew=self._options.resume is None)
 
     def _checkpoint(self, folder: RunFolder) -> Checkpoint | None:
         resume = self._options.resume
@@ -79,8 +106,35 @@ class Session:
         chosen = None if resume == AUTO else folder_of(resume)[1]
         return read_checkpoint(chosen) if chosen is not None else folder.newest()
 
-    def note(self, trainer: Trainer, meter: Meter, score: Score | None) -> None:
-        """The numbers of the step that has just ended; saves, if it is time to."""
+    @contextmanager
+    def saving_what_is_sound(self, trainer: Trainer) -> Iterator[None]:
+        """The steps run inside. If one of them, or what lies between them, cannot go on, a checkpoint is written first,
+        unless the parameters are those of half a step or worth nothing."""
+        try:
+            yield
+        except NothingToLearnFrom:
+            raise
+        except UserError:
+            if trainer.sound and trainer.steps_done > max(self._saved, 0) and self._folder is not None and self._keeps:
+                self.save(trainer)
+                print(self.how_to_go_on(trainer.steps_done), flush=True)
+            raise
+
+    @contextmanager
+    def noting(self, trainer: Trainer, meter: Meter) -> Iterator[Noted]:
+        """What belongs to the step that has just ended happens inside; whatever becomes of it, the step's row is
+        written, and then the checkpoint that is due."""
+        noted = Noted()
+        try:
+            yield noted
+        finally:
+            self._add_row(trainer, meter, noted.score)
+        done = trainer.steps_done
+        every = self._options.checkpoint_every
+        if done == self._length.steps or (self._length.ends_epoch(done) if every is None else done % every == 0):
+            self.save(trainer)
+
+    def _add_row(self, trainer: Trainer, meter: Meter, score: Score | None) -> None:
         if self._folder is None:
             return
         step, done = meter.steps[-1], trainer.steps_done
@@ -91,9 +145,6 @@ class Session:
             "peak_bytes": step.grown.peak_bytes, "swapped_out_bytes": step.grown.swapped_out_bytes,
             "swapped_in_bytes": step.grown.swapped_in_bytes, "recomputed_bytes": step.grown.recomputed_bytes,
             "data_seconds": step.data_seconds} | (score.named if score else {}))
-        every = self._options.checkpoint_every
-        if done == self._length.steps or (self._length.ends_epoch(done) if every is None else done % every == 0):
-            self.save(trainer)
 
     def save(self, trainer: Trainer) -> None:
         """A checkpoint of the training as it is, unless there is one."""
@@ -111,12 +162,28 @@ class Session:
         stopped = f"stopped after step {done} of {self._length.steps}"
         if self._folder is None or not self._keeps:
             return f"{stopped}; nothing was saved: --run DIR keeps what is needed to go on"
-        return f"{stopped}, and saved. To go on: python train.py --resume {shlex.quote(str(self._folder.path))}"
+        return f"{stopped}, and saved. To go on: {self._resuming(self._folder)}"
 
-    def conclude(self, text: str, result: Result) -> None:
-        """The end of the run: its summary and its result."""
+    def where_the_state_is(self) -> str:
+        """For people, when a file could not be written at the end."""
+        if self._folder is None or not self._keeps or self._saved < 0:
+            return "nothing else keeps the state of this run: --run DIR does"
+        return (f"the state of the run is in {self._folder.store.path(self._saved)}: {self._resuming(self._folder)} "
+                "with another name for the file writes it")
+
+    def _resuming(self, folder: RunFolder) -> str:
+        trust = " --trust" if is_foreign(self._options.model) else ""
+        return f"python train.py --resume {shlex.quote(str(folder.path))}{trust}"
+
+    def keep_result(self, result: Result) -> None:
+        """The numbers of the run."""
         if self._folder is not None:
-            self._folder.conclude(text, result.to_json())
+            self._folder.keep("result.json", result.to_json())
+
+    def keep_summary(self, text: str) -> None:
+        """The same for people."""
+        if self._folder is not None:
+            self._folder.keep("summary.txt", text + "\n")
 
 
 def fixed_arguments(options: Options, batch: int, steps: int) -> Fixed:
@@ -137,7 +204,7 @@ def fixed_arguments(options: Options, batch: int, steps: int) -> Fixed:
 
 
 def require_a_number(loss: float, trainer: Trainer) -> None:
-    """Stop when there is nothing left to learn from. Raises UserError."""
+    """Stop when there is nothing left to learn from. Raises NothingToLearnFrom."""
     if current_runtime().device.has_values and not isfinite(loss):
-        raise UserError(f"the loss is {loss} at step {trainer.steps_done}: a lower --lr or --clip-grad may help; "
-                        "--detect-anomaly names the first operation that makes NaN")
+        raise NothingToLearnFrom(f"the loss is {loss} at step {trainer.steps_done}: a lower --lr or --clip-grad may "
+                                 "help; --detect-anomaly names the first operation that makes NaN")

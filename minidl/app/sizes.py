@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from functools import partial
 
 from minidl.app.build import build
-from minidl.app.fit import Setup, default_memory, largest_batch, smallest_budget
+from minidl.app.fit import Setup, Steps, default_memory, largest_batch, smallest_budget
 from minidl.app.inputs import made_ahead
 from minidl.app.kinds import Share
 from minidl.app.options import Options
@@ -34,19 +34,22 @@ class Sizes:
     most: int
 
 
-def setup_of(options: Options, zoo: Zoo, device: Device, data: Data) -> Setup:
-    """What the trials run: the step that will be trained, on shapes alone."""
+def setup_of(options: Options, zoo: Zoo, device: Device, data: Data, note: Callable[[int, int], None]) -> Setup:
+    """What the trials run: the step that will be trained, and a look at test data if that will be taken, on shapes
+    alone. ``note`` is told of each trial."""
     parts = options.accumulate
     host = options.host_memory if options.host_memory is not None else default_memory(device)[1]
 
-    def program(batch: int) -> Callable[[], float]:
-        return partial(build(options, zoo, data).step, data.shapes(batch * parts))
+    def program(batch: int) -> Steps:
+        trainer = build(options, zoo, data)
+        looks = partial(trainer.predict, data.shapes(batch)) if device.has_values and data.real else None
+        return Steps(partial(trainer.step, data.shapes(batch * parts)), looks)
 
     def ahead(batch: int) -> int:
         return made_ahead(data, batch * parts, host) * data.shapes(batch * parts).nbytes
 
     return Setup(program, device, options.policy, host, options.precision, options.seed,
-                 options.placement, ahead)
+                 options.placement, ahead, options.switches, note)
 
 
 def settle(options: Options, setup: Setup, data: Data) -> Sizes:

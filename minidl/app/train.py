@@ -6,27 +6,31 @@ refused with the numbers that would do. See docs/train.md.
 
 import sys
 import time
-from collections.abc import Sequence
-from contextlib import closing, nullcontext
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import closing, contextmanager, nullcontext, redirect_stdout
 from itertools import islice
+from typing import TextIO
 
 from tqdm import tqdm
 
 from minidl.app.advice import advice
 from minidl.app.build import build
 from minidl.app.choices import choose_device, choose_policy, refuse_what_cannot_be_kept
-from minidl.app.files import save
+from minidl.app.files import Leaving, printed_apart
 from minidl.app.flags import parse
 from minidl.app.inputs import described, made_ahead, read_data
-from minidl.app.interrupt import stop_after_the_step
+from minidl.app.interrupt import Stop, stop_after_the_step
 from minidl.app.options import Options
 from minidl.app.outcome import result_of
+from minidl.app.progress import Trying
+from minidl.app.run_folder import Resolved
+from minidl.app.run_lock import RunLock
 from minidl.app.session import Length, Session, fixed_arguments, require_a_number
 from minidl.app.sizes import settle, setup_of
 from minidl.app.watch import watch
 from minidl.app.zoo import Zoo
-from minidl.data import BadFiles
-from minidl.errors import UserError
+from minidl.command import finish
+from minidl.data import AnyBatch, BadFiles
 from minidl.report.meter import Meter
 from minidl.report.summary import summary
 from minidl.runtime import Runtime
@@ -37,26 +41,23 @@ TOLD = 10  # of the files that were left out
 
 
 def main(arguments: Sequence[str] | None, zoo: Zoo) -> int:
-    """Do what a command line asks for (None: this program's own), with the networks of a zoo; returns the exit code.
-
-    0, or 2 and one message on stderr if something asked for cannot be done; 128 and the signal's number after one.
-    """
-    try:
+    """Do what a command line asks for (None: this program's own), with the networks of a zoo; returns the exit code,
+    which ``minidl.command`` decides."""
+    def story() -> int:
         options = parse(arguments)
         if options.list_models:
             print(zoo.listing())
             return 0
-        return train(options, zoo)
-    except KeyboardInterrupt:  # outside of the loop, or for the second time
-        print("train.py: stopped", file=sys.stderr)
-        return 130
-    except (UserError, MemoryError) as error:  # the second: this machine has less than the budget
-        print(f"train.py: error: {error}", file=sys.stderr)
-        return 2
+        out = sys.stdout
+        with redirect_stdout(printed_apart(options)), closing(RunLock(options.run)) as lock:
+            lock.take()
+            return train(options, zoo, lock, out)
+
+    return finish("train.py", story)
 
 
-def train(options: Options, zoo: Zoo) -> int:
-    """The whole story; returns the exit code. Raises UserError."""
+def train(options: Options, zoo: Zoo, lock: RunLock, out: TextIO) -> int:
+    """The whole story; returns the exit code. Raises UserError. ``out``: where a result is printed to."""
     device, policy = choose_device(options), choose_policy(options)
     refuse_what_cannot_be_kept(options, device)
     bad = BadFiles(skip=options.skips_bad_files)
@@ -65,21 +66,25 @@ def train(options: Options, zoo: Zoo) -> int:
         print(f"data {options.data}: {data.described}", flush=True)
 
     # What fits, before anything is allocated.
-    setup = setup_of(options, zoo, device, data)
-    sizes = settle(options, setup, data)
+    trying = Trying()
+    setup = setup_of(options, zoo, device, data, trying.note)
+    with trying:
+        sizes = settle(options, setup, data)
     batch, a_step = sizes.batch, sizes.batch * options.accumulate  # a step may take several batches
     items, kind = described(data)
     print(f"{options.model}, batch {batch}, {'x'.join(map(str, data.input_shape))} {kind}, "
           f"{options.precision}, budget {format_bytes(sizes.budget_bytes)}, {options.manager}", flush=True)
 
     length = Length.of(options, data.train_size, a_step)
-    session = Session(options, length, fixed_arguments(options, batch, length.steps), has_values=device.has_values)
+    resolved = Resolved(options.device, sizes.budget_bytes, setup.host_memory, batch)
+    session = Session(options, length, fixed_arguments(options, batch, length.steps), resolved, lock,
+                      has_values=device.has_values)
     with Runtime(device, memory_budget=sizes.budget_bytes, host_memory=setup.for_tensors(batch), policy=policy,
                  placement=options.placement, precision=options.precision, seed=options.seed,
                  switches=options.switches) as runtime:
         # A new network, or one that a run before this one has trained.
         trainer = build(options, zoo, data, steps=length.steps)
-        done = session.begin(trainer)
+        done = session.restore(trainer)
         if options.weights and not done:
             zoo.load_weights(trainer.model, options.weights)
 
@@ -89,19 +94,21 @@ def train(options: Options, zoo: Zoo) -> int:
         meter = Meter(runtime, a_step, time.perf_counter if device.has_values else device.now, data.feed, items=items)
         endless = data.batches(a_step, seed=options.seed, skip=done)
         score = None
-        with (closing(endless), stop_after_the_step() as stop,
+        with (closing(endless), stop_after_the_step() as stop, session.saving_what_is_sound(trainer),
               detect_anomaly() if options.detect_anomaly else nullcontext(),
               watch(options, runtime, trainer.model) as watched,
-              tqdm(islice(endless, length.steps - done), initial=done, total=length.steps,
-                   bar_format="{n_fmt}/{total_fmt} |{bar:20}| {desc}") as bar):
+              _bar(islice(endless, length.steps - done), done, length.steps) as bar, _telling_of_compilation(bar)):
+            watched.require_enough(length.steps - done)
+            session.begin(trainer)
             for examples in bar:
                 meter.add(trainer.step(examples))
-                watched.note()
                 bar.set_description_str(meter.bar_fields(), refresh=False)
-                require_a_number(meter.steps[-1].loss, trainer)
-                tested = length.tests_after(trainer.steps_done)
-                score = trainer.evaluate(data.test_batches(batch)) if tested else None
-                session.note(trainer, meter, score)
+                with session.noting(trainer, meter) as noted:
+                    require_a_number(meter.steps[-1].loss, trainer)
+                    watched.note()
+                    if length.tests_after(trainer.steps_done):
+                        found = trainer.evaluate(_one_by_one(data.test_batches(batch), bar, stop))
+                        noted.score = score = None if stop else found  # of a part of the test data it would say nothing
                 meter.restart()
                 if stop:
                     break
@@ -111,22 +118,49 @@ def train(options: Options, zoo: Zoo) -> int:
             session.save(trainer)
             print(session.how_to_go_on(trainer.steps_done))
             return stop.exit_code
-        if options.save:
-            save(trainer.model, options.save)
+        leaving = Leaving(options, out)
+        leaving.parameters(trainer.model)
         if not meter.steps:
+            leaving.require_all(session.where_the_state_is())
             print(f"nothing was left to do: all {length.steps} steps are done")
             return 0
         result = result_of(options, sizes, meter, score, data, bad)
+        leaving.attempt(lambda: session.keep_result(result))
+        leaving.result(result)
+        explained = watched.conclude(leaving)
 
     # What it was like, and what to try next: advice is tried on twins, when the memory of the run has been given back.
-    text = summary(result, setup.unmanaged_seconds(batch), advice(setup, result, most=sizes.most), items=items)
+    with trying:
+        hints = advice(setup, result, most=sizes.most) if not stop else []
+    text = summary(result, setup.unmanaged_seconds(batch), hints, items=items)
     print(text)
     for message in bad.messages[:TOLD]:
         print(f"  left out: {message}")
-    session.conclude(text, result)
-    if options.json:
-        result.write(options.json)
-    explained = watched.conclude()
+    leaving.attempt(lambda: session.keep_summary(text))
     if explained:
         print(explained)
-    return 0
+    leaving.require_all(session.where_the_state_is())
+    return stop.exit_code if stop else 0
+
+
+def _bar(examples: Iterable[AnyBatch], done: int, steps: int) -> tqdm:
+    """The bar on stderr, which counts steps."""
+    return tqdm(examples, initial=done, total=steps, bar_format="{n_fmt}/{total_fmt} |{bar:20}| {desc}")
+
+
+@contextmanager
+def _telling_of_compilation(bar: tqdm) -> Iterator[None]:
+    """Say at the bar why the first steps on a machine take so long."""
+    from minidl.compiling import counted  # loads Numba, which --help does not wait for
+
+    with counted(lambda functions: bar.set_description_str(f"compiling kernels, once on this machine: {functions}")):
+        yield
+
+
+def _one_by_one(batches: Iterable[AnyBatch], bar: tqdm, stop: Stop) -> Iterator[AnyBatch]:
+    """Batches of test data, which the bar counts; no more of them when the run is to stop."""
+    for number, batch in enumerate(batches, 1):
+        if stop:
+            return
+        bar.set_description_str(f"batch {number} of the test data")
+        yield batch

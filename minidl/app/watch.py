@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from pathlib import Path
 
+from minidl.app.files import Leaving
 from minidl.app.options import Options
 from minidl.errors import UserError
-from minidl.memory.guide import Followed
+from minidl.memory.entry import Followed
 from minidl.nn import Module
-from minidl.plan.formats import SavedPlan, plan_to_json, trace_to_json
+from minidl.plan.formats import SavedPlan, is_plan, is_trace, plan_to_json, trace_to_json
 from minidl.plan.trace import Trace
 from minidl.policies.saved import Saved, misfit
 from minidl.report.explain import explanation
@@ -49,23 +49,35 @@ class Watch:
             raise UserError(f"{self._options.plan} holds a plan for another iteration: {difference}")
         self._plan_fits = True
 
-    def conclude(self) -> str:
-        """Write the files that were asked for; returns the explanation, or nothing. Raises UserError."""
+    def require_enough(self, steps: int) -> None:
+        """Raises UserError if a plan is to be told or kept, and so many steps are too few for one to be followed."""
         options, guide = self._options, self._runtime.guide
-        self._require_its_own_iteration()
-        if options.save_trace and self._trace is not None:
-            _write(options.save_trace, trace_to_json(self._trace))
+        if guide is not None and (options.save_plan or options.explain) and steps < guide.iterations_to_follow:
+            flag = "--save-plan" if options.save_plan else "--explain"
+            raise UserError(f"{flag}: a plan is made when the same calls have come twice after the first step, whose "
+                            f"gradients are new: it takes {guide.iterations_to_follow} steps, and there are {steps}")
+
+    def conclude(self, leaving: Leaving) -> str:
+        """Write the files that were asked for; returns the explanation, or nothing."""
+        options, guide = self._options, self._runtime.guide
+        leaving.attempt(self._require_its_own_iteration)
+        if self._trace is not None:
+            trace_of_step = self._trace
+            leaving.text(options.save_trace, is_trace, lambda: trace_to_json(trace_of_step))
         if guide is None or not (options.save_plan or options.explain):
             return ""
         if self._followed is None:
-            raise UserError("no step ran under a plan: one is made when the same calls have come twice after the first "
-                            "step, whose gradients are new; give more --steps")
+            leaving.attempt(self._refuse_without_a_plan)
+            return ""
         trace, followed = self._followed
-        if options.save_plan:
-            _write(options.save_plan, plan_to_json(SavedPlan.of(followed.plan, trace)))
+        leaving.text(options.save_plan, is_plan, lambda: plan_to_json(SavedPlan.of(followed.plan, trace)))
         if self._names is None or options.explain is None:
             return ""
         return explanation(trace, followed, guide.costs, self._names.of(trace), rows=options.explain)
+
+    def _refuse_without_a_plan(self) -> None:
+        raise UserError("no step ran under a plan: one is made when the same calls have come twice after the first "
+                        "step, and these never came twice")
 
 
 @contextmanager
@@ -77,9 +89,3 @@ def watch(options: Options, runtime: Runtime, model: Module) -> Iterator[Watch]:
         with layer_names(model, runtime.tracker) as names:
             yield Watch(options, runtime, names)
 
-
-def _write(path: str, text: str) -> None:
-    try:
-        Path(path).write_text(text, encoding="utf-8")
-    except OSError as error:
-        raise UserError(f"cannot write {path}: {error.strerror}") from None

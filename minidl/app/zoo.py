@@ -60,7 +60,7 @@ class Network(Protocol):
         """Makes a batch of noise of a runtime, a batch size and a TextShape: the forward pass's arguments."""
 
     @property
-    def score(self) -> Callable[[Any, Any], Score]:
+    def score(self) -> Callable[[Any, Any], Score | None]:
         """Of the network and a batch of test data: what its predictions are worth."""
 
 

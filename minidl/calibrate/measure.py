@@ -8,7 +8,8 @@ from statistics import median
 from time import perf_counter
 from typing import Any
 
-from minidl.app.fit import CPU_BUDGET_SHARE, CPU_HOST_SHARE, free_memory
+from minidl.app.fit import CPU_BUDGET_SHARE, CPU_HOST_SHARE
+from minidl.app.machine import free_memory
 from minidl.calibrate import fitting
 from minidl.calibrate.fitting import Sample
 from minidl.calibrate.workloads import QUICK, THOROUGH, Workload

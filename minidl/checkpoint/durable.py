@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterable
+from contextlib import suppress
 from hashlib import sha256
 from pathlib import Path
 from typing import BinaryIO, NamedTuple
@@ -66,8 +67,13 @@ def first_difference(file: BinaryIO, piece: Piece) -> str:
 def replace_file(path: Path, data: bytes) -> None:
     """Write a file anew: whoever opens it finds the old content or the new, whole."""
     hidden = path.with_name(HIDDEN + path.name)
-    write_file(hidden, [data])
-    os.replace(hidden, path)
+    try:
+        write_file(hidden, [data])
+        os.replace(hidden, path)
+    except BaseException:
+        with suppress(OSError):
+            os.unlink(hidden)
+        raise
     sync_folder(path.parent)
 
 
@@ -75,11 +81,16 @@ def publish_folder(path: Path, fill: Callable[[Path], None]) -> None:
     """Make a folder with the files that ``fill`` writes into it; it takes the place of one of that name."""
     hidden = path.with_name(HIDDEN + path.name)
     remove_folder(hidden)
-    os.mkdir(hidden)
-    fill(hidden)
-    sync_folder(hidden)
-    remove_folder(path)
-    os.rename(hidden, path)
+    try:
+        os.mkdir(hidden)
+        fill(hidden)
+        sync_folder(hidden)
+        remove_folder(path)
+        os.rename(hidden, path)
+    except BaseException:
+        with suppress(OSError):
+            remove_folder(hidden)
+        raise
     sync_folder(path.parent)
 
 

@@ -25,7 +25,8 @@ import numpy as np
 from minidl.errors import UserError
 from minidl.meta import Shape
 from minidl.numbers import shown
-from minidl.reading import NotJson, open_file, parse_json
+from minidl.reading import NotJson, open_file, parse_json, reading
+from minidl.writing import write_whole
 
 CODES: dict[str, str] = {"float64": "F64", "float32": "F32", "float16": "F16", "bfloat16": "BF16", "int64": "I64",
                          "int32": "I32", "int16": "I16", "int8": "I8", "uint64": "U64", "uint32": "U32",
@@ -33,6 +34,7 @@ CODES: dict[str, str] = {"float64": "F64", "float32": "F32", "float16": "F16", "
 ITEM_BYTES: dict[str, int] = {"F64": 8, "F32": 4, "F16": 2, "BF16": 2, "I64": 8, "I32": 4, "I16": 2, "I8": 1, "U64": 8,
                               "U32": 4, "U16": 2, "U8": 1, "BOOL": 1}
 NAMES = {code: name for name, code in CODES.items()}
+METADATA, WRITER = "__metadata__", {"writer": "minidl"}  # by which a file of ours is known again
 LENGTH_BYTES = 8
 LARGEST_TABLE = 100_000_000  # bytes, as the format has it
 MOST_DIMENSIONS = 64
@@ -58,12 +60,12 @@ class Entry:
     nbytes: int
 
 
-def table(tensors: Mapping[str, tuple[str, Shape]]) -> bytes:
+def table(tensors: Mapping[str, tuple[str, Shape]], metadata: Mapping[str, str] | None = None) -> bytes:
     """The beginning of a file for tensors of these types (NumPy's names) and shapes, whose bytes follow in this order.
 
-    Each starts at a multiple of its item's size if larger items come first.
+    Each starts at a multiple of its item's size if larger items come first. ``metadata`` is what else is said of them.
     """
-    rows: dict[str, Any] = {}
+    rows: dict[str, Any] = {METADATA: dict(metadata)} if metadata else {}
     start = 0
     for name, (dtype, shape) in tensors.items():
         code = CODES[dtype]
@@ -80,36 +82,48 @@ def aligned(tensors: Mapping[str, tuple[str, Shape]]) -> dict[str, tuple[str, Sh
     return dict(sorted(tensors.items(), key=lambda item: -ITEM_BYTES[CODES[item[1][0]]]))
 
 
-def chunks(tensors: Mapping[str, tuple[str, Shape]],
-           value: Callable[[str], np.ndarray]) -> Iterator[bytes | memoryview]:
+def chunks(tensors: Mapping[str, tuple[str, Shape]], value: Callable[[str], np.ndarray],
+           metadata: Mapping[str, str] | None = None) -> Iterator[bytes | memoryview]:
     """The bytes of a file: its table, then each tensor, whose value is asked for when its turn has come."""
-    yield table(tensors)
+    yield table(tensors, metadata)
     for name in tensors:
         yield np.ascontiguousarray(value(name)).reshape(-1).view(np.uint8).data
 
 
-def write_arrays(path: str | Path, arrays: Mapping[str, np.ndarray]) -> None:
-    """Write a file of arrays, larger items first and then by name.
+def is_own(head: bytes) -> bool:
+    """Whether a file that begins like this was written by ``write_arrays``."""
+    return head[LENGTH_BYTES:].startswith(json.dumps({METADATA: WRITER}, separators=(",", ":"))[:-1].encode())
 
-    Raises UserError, before there is a file, for a type that the format does not have; and OSError.
+
+def write_arrays(path: str | Path, arrays: Mapping[str, np.ndarray], *, force: bool = False) -> None:
+    """Write a file of arrays, larger items first and then by name; whole or not at all, as ``minidl.writing`` has it.
+
+    Raises UserError, before there is a file, for a type that the format does not have, and if it cannot be written.
     """
     for name, array in arrays.items():
         if array.dtype.name not in CODES:
             raise UserError(f"{name} is {array.dtype.name}, and a safetensors file has {', '.join(CODES)}")
     tensors = aligned({name: (arrays[name].dtype.name, arrays[name].shape) for name in sorted(arrays)})
-    with open(path, "wb") as file:
-        # NumPy's name of a type does not tell in which order its bytes are.
-        for chunk in chunks(tensors, lambda name: arrays[name].astype(tensors[name][0], copy=False)):
-            file.write(chunk)
+    # NumPy's name of a type does not tell in which order its bytes are.
+    write_whole(path, chunks(tensors, lambda name: arrays[name].astype(tensors[name][0], copy=False), WRITER), is_own,
+                force=force)
 
 
 def read_arrays(path: str | Path) -> dict[str, np.ndarray]:
     """The arrays of a file by name. Raises Unreadable, and CorruptFile."""
-    with open_file(path) as file:
+    with reading(path), open_file(path) as file:
         entries = read_table(file, path, os.fstat(file.fileno()).st_size)
         # They lie one after the other, and the first of them is next.
-        return {name: np.fromfile(file, entry.dtype, prod(entry.shape)).reshape(entry.shape)
-                for name, entry in entries.items()}
+        return {name: read_array(file, path, name, entry) for name, entry in entries.items()}
+
+
+def read_array(file: BinaryIO, path: object, name: str, entry: Entry) -> np.ndarray:
+    """The array that is next in an open file. Raises CorruptFile if the file has become shorter since its table was
+    read, and OSError."""
+    found = np.fromfile(file, entry.dtype, prod(entry.shape))
+    if found.nbytes != entry.nbytes:
+        raise CorruptFile(path, entry.offset, f"{shown(name)} ends early")
+    return found.reshape(entry.shape)
 
 
 def read_table(file: BinaryIO, path: object, file_bytes: int) -> dict[str, Entry]:
@@ -124,7 +138,7 @@ def read_table(file: BinaryIO, path: object, file_bytes: int) -> dict[str, Entry
     rows = parse_object(text, path, LENGTH_BYTES)
     entries: dict[str, Entry] = {}
     for name, row in rows.items():
-        if name == "__metadata__":
+        if name == METADATA:
             continue
         try:
             entries[name] = _entry(row, data)

@@ -31,11 +31,11 @@ from minidl.checkpoint.durable import (
     sync_folder,
     write_file,
 )
-from minidl.checkpoint.safetensors import CorruptFile, Entry, aligned, chunks, parse_object, read_table
+from minidl.checkpoint.safetensors import CorruptFile, Entry, aligned, chunks, parse_object, read_array, read_table
 from minidl.errors import UserError
 from minidl.meta import DType, Shape
 from minidl.numbers import is_whole
-from minidl.reading import Unreadable, is_folder, names_in, open_file, read_bytes, reason
+from minidl.reading import Unreadable, is_folder, names_in, open_file, read_bytes, reading
 
 FORMAT, VERSION = "minidl-checkpoint", 1
 TENSORS, MANIFEST = "tensors.safetensors", "manifest.json"
@@ -69,14 +69,11 @@ class Checkpoint:
     documents: Mapping[str, bytes]
 
     def array(self, name: str) -> np.ndarray:
-        """The value of a tensor. Raises CorruptFile if the file has changed since it was checked."""
-        entry = self.tensors[name]
-        with open_file(self.path / TENSORS) as file:
+        """The value of a tensor. Raises CorruptFile if the file has changed since it was checked, and Unreadable."""
+        path, entry = self.path / TENSORS, self.tensors[name]
+        with reading(path), open_file(path) as file:
             file.seek(entry.offset)
-            data = file.read(entry.nbytes)
-        if len(data) != entry.nbytes:
-            raise CorruptFile(self.path / TENSORS, entry.offset, f"{name} ends early")
-        return np.frombuffer(data, entry.dtype).reshape(entry.shape)
+            return read_array(file, path, name, entry)
 
     def document(self, name: str) -> dict[str, Any]:
         """A document as an object. Raises CorruptFile."""
@@ -150,10 +147,10 @@ def read_checkpoint(path: Path) -> Checkpoint:
     if match is None or not is_folder(path):
         raise UserError(f"{path} is no checkpoint")
     try:
-        return _read(path, int(match[1]))
-    except (Unreadable, OSError) as error:  # the disk may fail while it is read, too
-        why = error.why if isinstance(error, Unreadable) else reason(error)
-        raise UserError(f"cannot read the checkpoint {path}: {why}") from None
+        with reading(path):
+            return _read(path, int(match[1]))
+    except Unreadable as error:
+        raise UserError(f"cannot read the checkpoint {path}: {error.why}") from None
 
 
 def _read(path: Path, step: int) -> Checkpoint:

@@ -56,6 +56,7 @@ class WantedText:
     vocab: Path | None
     vocab_size: int
     token_file: Path | None
+    force: bool = False
 
 
 def open_images(path: Path, wanted: WantedImages, *, bad: BadFiles, feed: Feed) -> Data:
@@ -90,7 +91,7 @@ def open_text(path: Path, wanted: WantedText, *, bad: BadFiles, feed: Feed) -> S
         raise UserError(f"{path}: this network reads text, and there is no file *{TEXT} in it")
     token_file = wanted.token_file or path.with_name(f"{path.name}.{wanted.vocab_size}.tokens")
     return open_sentences(paths, vocab=wanted.vocab, vocab_size=wanted.vocab_size, token_file=token_file,
-                          length=wanted.length, predictions=wanted.predictions, bad=bad, feed=feed)
+                          length=wanted.length, predictions=wanted.predictions, bad=bad, feed=feed, force=wanted.force)
 
 
 def _require(path: Path) -> None:

@@ -10,7 +10,17 @@ from io import RawIOBase
 from pathlib import Path
 from typing import Any, BinaryIO, cast
 
-from minidl.data.source import MOST_CLASSES, MOST_FILE_BYTES, BadFile, BadFiles, Descriptor, Extent, Packed, is_image
+from minidl.data.source import (
+    MOST_CLASSES,
+    MOST_FILE_BYTES,
+    BadFile,
+    BadFiles,
+    Descriptor,
+    Extent,
+    Packed,
+    as_bad_file,
+    is_image,
+)
 from minidl.errors import UserError
 
 LABEL = "cls"
@@ -31,7 +41,8 @@ def read_shards(paths: Sequence[Path], bad: BadFiles) -> Packed:
             file = Descriptor.open(path)
             for name, members in _samples(_members(path, file)):
                 try:
-                    extent, label = _sample(f"{path}:{name}", file, members)
+                    with as_bad_file(path):
+                        extent, label = _sample(f"{path}:{name}", file, members)
                     extents.append(extent)
                     labels.append(label)
                 except BadFile as error:

@@ -11,7 +11,7 @@ from typing import Protocol
 import numpy as np
 
 from minidl.errors import UserError
-from minidl.reading import Unreadable, descriptor, reason
+from minidl.reading import Unreadable, descriptor, reading
 
 IMAGE_SUFFIXES = (".jpg", ".jpeg", ".png", ".webp", ".bmp", ".gif", ".ppm", ".pgm")
 MOST_FILE_BYTES = 256 << 20  # of one image: what is longer is not read
@@ -30,11 +30,10 @@ class BadFile(UserError):
 def as_bad_file(path: Path) -> Iterator[None]:
     """Whatever refuses to be read within is a BadFile of this name."""
     try:
-        yield
+        with reading(path):
+            yield
     except Unreadable as error:
         raise BadFile(str(error.path), error.why) from None
-    except OSError as error:
-        raise BadFile(str(path), reason(error)) from None
 
 
 class BadFiles:
@@ -139,7 +138,8 @@ class Packed:
     def image(self, example: int) -> bytes:
         """The bytes of an image. Raises BadFile if the file has become shorter."""
         extent = self._extents[example]
-        data = extent.file.read(extent.nbytes, extent.offset)
+        with as_bad_file(Path(extent.name)):
+            data = extent.file.read(extent.nbytes, extent.offset)
         if len(data) != extent.nbytes:
             raise BadFile(extent.name, f"only {len(data)} of its {extent.nbytes} bytes are there")
         return data

@@ -2,6 +2,7 @@
 
 from minidl.device import profiles, sim
 from minidl.device.contract import Device
+from minidl.device.numba_settings import require_numba
 from minidl.device.precision import DEFAULT, precision_of
 from minidl.errors import UserError
 
@@ -25,6 +26,7 @@ def create(name: str, *, poisoned: bool = False, precision: str = DEFAULT, cupti
         raise UserError(f"{name}: CUPTI times kernels on a GPU only (device cuda)")
     # Each kind of device is loaded only when it is wanted: a simulation needs no kernels.
     if name in ("cpu", "cpu:threads", "cpu:virtual") or name.startswith("cpu:") and name.endswith(".json"):
+        require_numba()
         from minidl.device import cpu
 
         return cpu.create(name, poisoned=poisoned)

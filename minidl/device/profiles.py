@@ -29,6 +29,7 @@ LONGEST = 3600.0  # seconds of a latency, an overhead, a unit of work
 LARGEST_HALF = 1e18  # flops or bytes at which a kernel reaches half of its speed
 LEAST_EFFICIENCY = 1e-6
 MOST_FILE_BYTES = 16 << 20
+LONGEST_TEXT = 200  # characters of a name
 MIB = 2**20
 
 
@@ -94,17 +95,18 @@ class Profile:
                                 f"{shown(value)}")
         for kind, fraction in self.efficiency.items():
             if kind not in KINDS:
-                raise UserError(f"profile {self.name!r}: unknown kind of work {kind!r}{_nearest(kind, KINDS)}")
+                raise UserError(f"profile {self.name!r}: unknown kind of work {shown(kind)!r}{_nearest(kind, KINDS)}")
             if not is_real(fraction, least=LEAST_EFFICIENCY, most=1.0):
                 raise UserError(f"profile {self.name!r}: efficiency of {kind} must be from {LEAST_EFFICIENCY:g} to 1, "
                                 f"not {shown(fraction)}")
         for work, terms in self.rates.items():
             for term, seconds in terms.items():
                 if term not in TERMS:
-                    raise UserError(f"profile {self.name!r}: unknown term of work {term!r}{_nearest(term, TERMS)}")
+                    raise UserError(f"profile {self.name!r}: unknown term of work {shown(term)!r}"
+                                    f"{_nearest(term, TERMS)}")
                 if not is_real(seconds, most=LONGEST):
-                    raise UserError(f"profile {self.name!r}: rates of {work}: {term} must be from 0 to {LONGEST:g}, "
-                                    f"not {shown(seconds)}")
+                    raise UserError(f"profile {self.name!r}: rates of {shown(work)}: {term} must be from 0 to "
+                                    f"{LONGEST:g}, not {shown(seconds)}")
 
 
 def _bounds(key: str) -> tuple[float, float]:
@@ -231,6 +233,11 @@ def to_json(profile: Profile) -> str:
     return json.dumps(asdict(profile), indent=2) + "\n"
 
 
+def is_own(head: bytes) -> bool:
+    """Whether a file that begins like this was made by ``to_json``."""
+    return head.startswith(b'{\n  "name": ') and b'\n  "memory_bytes": ' in head
+
+
 def load(path: str | Path) -> Profile:
     """A profile from a JSON file with the fields of Profile, all of them but ``rates``. Raises UserError."""
     try:
@@ -242,19 +249,23 @@ def load(path: str | Path) -> Profile:
     names = [f.name for f in fields(Profile)]
     for key in data:
         if key not in names:
-            raise UserError(f"profile {path}: unknown field {key!r}{_nearest(key, names)}")
+            raise UserError(f"profile {path}: unknown field {shown(key)!r}{_nearest(key, names)}")
     missing = [name for name in names if name not in data and name not in OPTIONAL]
     if missing:
         raise UserError(f"profile {path}: missing {', '.join(missing)}")
     for key, value in data.items():
         _check_type(path, key, value)
-    return Profile(**data)
+    try:
+        return Profile(**data)
+    except UserError as error:
+        raise UserError(f"{path}: {error}") from None
 
 
 def _check_type(path: str | Path, name: str, value: Any) -> None:
     """Raises UserError unless the value is of the kind that its field wants."""
     if name in TEXTS:
-        good, wanted = isinstance(value, str), "a string"
+        good = isinstance(value, str) and len(value) <= LONGEST_TEXT
+        wanted = f"a string of at most {LONGEST_TEXT} characters"
     elif name == "efficiency":
         good, wanted = _is_object_of_numbers(value), "an object of numbers"
     elif name == "rates":

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from minidl.errors import UserError
 from minidl.numbers import MOST_WHOLE, shown, whole
 from minidl.reading import read_text
+from minidl.writing import begins_with, write_whole
 
 COLUMNS = ["id", "lower", "upper", "size"]
 MOST_FILE_BYTES = 1 << 30
@@ -65,15 +66,17 @@ def _read_row(row: list[str], columns: int, where: str) -> Lifetime:
     return Lifetime(row[0].strip(), lower, upper, size)
 
 
-def write_offsets(path: str, lifetimes: Sequence[Lifetime], offsets: Mapping[str, int]) -> None:
-    """The log with a column more: the offset of each buffer, by its id. Raises UserError."""
-    try:
-        with open(path, "w", newline="", encoding="utf-8") as file:
-            writer = csv.writer(file, lineterminator="\n")
-            writer.writerow([*COLUMNS, "offset"])
-            writer.writerows((e.id, e.lower, e.upper, e.size, offsets[e.id]) for e in lifetimes)
-    except OSError as error:
-        raise UserError(f"cannot write {path}: {error.strerror}") from error
+is_own = begins_with(",".join([*COLUMNS, "offset"]).encode())
+
+
+def write_offsets(path: str, lifetimes: Sequence[Lifetime], offsets: Mapping[str, int], *, force: bool = False) -> None:
+    """The log with a column more: the offset of each buffer, by its id; as ``minidl.writing`` has it. Raises UserError.
+    """
+    table = io.StringIO(newline="")
+    writer = csv.writer(table, lineterminator="\n")
+    writer.writerow([*COLUMNS, "offset"])
+    writer.writerows((e.id, e.lower, e.upper, e.size, offsets[e.id]) for e in lifetimes)
+    write_whole(path, table.getvalue().encode(), is_own, force=force)
 
 
 def events(lifetimes: Sequence[Lifetime]) -> Iterator[tuple[Lifetime, bool]]:

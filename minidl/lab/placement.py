@@ -4,6 +4,7 @@ How much memory does an allocator waste? Record when each buffer was born, when 
 each strategy place the buffers again and compare the highest address it needs with a bound that no strategy can beat,
 the largest sum of bytes live at once. The problem is two-dimensional packing with one dimension given (dynamic storage
 allocation): an online strategy, one of the engine's placements, sees the log in time order; an offline one all of it.
+``planned`` is what plans with addresses are made with: heuristics, then an exact search with limited work.
 
     python -m minidl.lab.placement LOG.csv [--strategy all|NAME] [--capacity 16GiB] [--save OFFSETS.csv]
 """
@@ -19,15 +20,21 @@ from dataclasses import dataclass
 from difflib import get_close_matches
 from itertools import pairwise
 
+import numpy as np
+
 from minidl import placements
+from minidl.command import Parser, finish
 from minidl.device.clock import NO_MARKS
 from minidl.errors import OutOfMemory, UserError
-from minidl.lab.lifetimes import Lifetime, events, lower_bound, read_log, write_offsets
+from minidl.lab.lifetimes import Lifetime, events, is_own, lower_bound, read_log, write_offsets
 from minidl.memory.arena import Arena
 from minidl.memory.block import Block
 from minidl.units import format_bytes, parse_bytes
+from minidl.writing import require_place
 
 ENDLESS = 1 << 60  # bytes: without a capacity the untouched end is always larger than any hole
+# Work of ``planned``: units for each buffer, and in all.
+ORDERS, MOST_ORDERS, SEARCHES = 100_000, 40_000_000, 1_000_000_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,6 +104,24 @@ def _greedy(lifetimes: Sequence[Lifetime], capacity: int | None, *,
     return _placed(lifetimes, offsets)
 
 
+def planned(lifetimes: Sequence[Lifetime], capacity: int | None = None) -> Placed:
+    """Offline: the packing that a plan's addresses come from (``planning.packing``), for as little memory as it finds
+    within a limit of work, seconds for some hundred buffers. Raises OutOfMemory if that is more than ``capacity``."""
+    # Loaded when asked for: it is compiled.
+    from minidl.planning.packing.solve import pack_low
+    from minidl.planning.packing.strip import strip
+
+    times = np.unique([time for e in lifetimes for time in (e.lower, e.upper)])
+    first, last = (np.searchsorted(times, [getattr(e, end) for e in lifetimes]) for end in ("lower", "upper"))
+    offset = pack_low(strip(first, last - 1, np.array([e.size for e in lifetimes], np.int64), 0),
+                      orders=min(MOST_ORDERS, ORDERS * len(lifetimes)), searches=SEARCHES)
+    placed = _placed(lifetimes, {e.id: at for e, at in zip(lifetimes, offset.tolist(), strict=True)})
+    if capacity is not None and placed.peak_bytes > capacity:
+        highest = max(lifetimes, key=lambda e: placed.offsets[e.id] + e.size)
+        raise _does_not_fit(highest, capacity)
+    return placed
+
+
 def _placed(lifetimes: Sequence[Lifetime], offsets: dict[str, int]) -> Placed:
     # In the order of the log, whatever order a strategy placed them in.
     return Placed({e.id: offsets[e.id] for e in lifetimes},
@@ -106,6 +131,7 @@ def _placed(lifetimes: Sequence[Lifetime], offsets: dict[str, int]) -> Placed:
 OFFLINE: dict[str, Strategy] = {
     "greedy-by-size": greedy_by_size,
     "greedy-by-duration": greedy_by_duration,
+    "planned": planned,
 }
 
 
@@ -153,6 +179,8 @@ def _chosen(name: str) -> dict[str, Strategy]:
 def _compare(arguments: argparse.Namespace) -> None:
     chosen = _chosen(arguments.strategy)
     capacity = None if arguments.capacity is None else parse_bytes(arguments.capacity)
+    if arguments.save is not None:
+        require_place(arguments.save, is_own, force=arguments.force)
     lifetimes = read_log(arguments.log)
     bound = lower_bound(lifetimes)
     if capacity is not None and bound > capacity:
@@ -178,7 +206,7 @@ def _compare(arguments: argparse.Namespace) -> None:
         raise refusal
     best = min(results, key=lambda name: results[name].peak_bytes)
     if arguments.save is not None:
-        write_offsets(arguments.save, lifetimes, results[best].offsets)
+        write_offsets(arguments.save, lifetimes, results[best].offsets, force=arguments.force)
     print(f"{arguments.log}: {len(lifetimes)} buffers, lower bound {bound / 2**20:.2f} MiB")
     print(f"{'strategy':<20}{'peak MiB':>14}{'over bound %':>14}{'seconds':>11}")
     print("\n".join(rows))
@@ -188,7 +216,7 @@ def _compare(arguments: argparse.Namespace) -> None:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """The command line; returns its exit code: 0, or 2 after one line about what the user got wrong."""
-    parser = argparse.ArgumentParser(
+    parser = Parser(
         prog="python -m minidl.lab.placement", formatter_class=argparse.RawDescriptionHelpFormatter,
         description="Place the buffers of a recorded log with each strategy, and compare the memory they need\n"
                     "with the lower bound, the largest sum of bytes live at once.",
@@ -203,12 +231,13 @@ def main(argv: Sequence[str] | None = None) -> int:
                         help="memory there is, like 16GiB, 512MB or 1000; unlimited by default")
     parser.add_argument("--save", metavar="OFFSETS.csv",
                         help="write the log with a column offset (bytes) as the strategy of the lowest peak places it")
-    try:
+    parser.add_argument("--force", action="store_true", help="write over a file that minidl did not write, too")
+
+    def story() -> int:
         _compare(parser.parse_args(argv))
-    except UserError as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 2
-    return 0
+        return 0
+
+    return finish("placement", story)
 
 
 if __name__ == "__main__":

@@ -17,7 +17,7 @@ from minidl.memory.replay import Replay
 from minidl.memory.residency import Residency
 from minidl.memory.room import in_flight
 from minidl.memory.state import State
-from minidl.memory.storage import IN, OUT, RECOMPUTE, Storage
+from minidl.memory.storage import IN, OUT, RECOMPUTE, Storage, TensorId
 from minidl.memory.tracker import GRADIENT_ID, SURVIVOR_STEP
 
 
@@ -56,16 +56,12 @@ class Boundary:
                 self.replay.replay(storage)
             _cut(storage)
         live = dict.fromkeys([*state.live(), *dropped])
-        owners = {s.grad.storage.base: s for s in live if s.persistent and s.grad is not None}
         for storage in live:
             storage.access_count = 0
             storage.residency = 1
             if not failed:
                 storage.missing_readers = None  # nothing is missing now
-            if storage in owners:
-                storage.tensor_id = GRADIENT_ID - owners[storage].tensor_id
-            elif storage.tensor_id >= 0:
-                storage.tensor_id += SURVIVOR_STEP
+        _renumber(live)
         self.freeing.bury()
         state.impure = False
         if not failed:
@@ -73,6 +69,8 @@ class Boundary:
             if state.guide is not None:
                 self._tidy(live)
         state.kept.clear()
+        if state.access_list is not None:
+            state.access_list.forget()
         self.residency.end_iteration()
 
     def _tidy(self, survivors: Collection[Storage]) -> None:
@@ -89,9 +87,37 @@ class Boundary:
 
 
 def _cut(storage: Storage) -> None:
-    """Make a storage with bytes a leaf."""
+    """Make a storage with bytes a leaf. One that only its own call had asked for is freed instead, and keeps its
+    lineage: something dropped may have to be computed by way of it."""
     storage.sever()
-    storage.call = None
+    if storage.status is not RECOMPUTE:
+        storage.call = None
+
+
+def _renumber(survivors: Collection[Storage]) -> None:
+    """Give what has outlived its iteration an id that no tensor of a later one has by its position.
+
+    It is the same in every iteration: a parameter's gradient has one that follows from the parameter's; what was held
+    before keeps its own, so that a program with masks or caches makes the same calls again; what is new takes the
+    lowest that is free, so that one with a state that it replaces in each iteration soon does.
+    """
+    owners = {s.grad.storage.base: s for s in survivors if s.persistent and s.grad is not None}
+    new = []
+    for storage in survivors:
+        if storage in owners:
+            storage.tensor_id = GRADIENT_ID - owners[storage].tensor_id
+        elif 0 <= storage.tensor_id < SURVIVOR_STEP or storage.tensor_id >= GRADIENT_ID:  # or no parameter's any more
+            new.append(storage)
+    taken: dict[int, set[TensorId]] = {}  # by position
+    for storage in survivors:
+        taken.setdefault(storage.tensor_id % SURVIVOR_STEP, set()).add(storage.tensor_id)
+    for storage in new:
+        position = storage.tensor_id % SURVIVOR_STEP
+        tensor_id = position + SURVIVOR_STEP
+        while tensor_id in taken[position]:
+            tensor_id += SURVIVOR_STEP
+        taken[position].add(tensor_id)
+        storage.tensor_id = tensor_id
 
 
 def pack_survivors(allocator: Allocator, storages: Collection[Storage]) -> None:

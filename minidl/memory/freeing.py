@@ -46,9 +46,10 @@ class Freeing:
             at_work.on = False
 
     def starts_a_replay(self, storage: Storage) -> bool:
-        """Whether something dropped may have to start from a storage that no lineage leads to: a write is in between."""
+        """Whether something dropped may have to start from the bytes of a storage that no lineage leads to, past a
+        write."""
         state = self.state
-        if not state.impure or not state.dropped or storage.call is None:
+        if not state.impure or not state.dropped or storage.call is None or storage.status is RECOMPUTE:
             return False
         calls = missing_calls(storage)
         return calls is None or reads(calls, state.writing)
@@ -59,6 +60,7 @@ class Freeing:
         All streams have finished. What was dropped and would need such a call, or its results, has none either.
         """
         state = self.state
+        state.thread = get_ident()
         first = failures[0]
         why = failed_call(f"{first.op_name} failed: {first.error}")
         for storage in state.live():

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
 from minidl.device.contract import Failure
-from minidl.memory.guide import Actions, Returns
+from minidl.memory.entry import Actions, Returns
 from minidl.memory.placing import given_away, may_be_written_over
 from minidl.memory.storage import IN, RECOMPUTE, Storage
 from minidl.memory.tracker import Tracker
@@ -20,12 +20,16 @@ from minidl.op import Attrs, Signature
 
 @dataclass(frozen=True, slots=True)
 class Demand:
-    """What a step needs (bytes, aligned as in an arena)."""
+    """What a step needs (bytes, aligned as in an arena).
+
+    reads_values: it looked at a value before its last call. If it branches on that, this is what one path needs.
+    """
 
     unmanaged_peak_bytes: int
     peak_op: str
     largest_op: str
     largest_op_bytes: int
+    reads_values: bool = False
 
 
 class Ledger:
@@ -37,6 +41,7 @@ class Ledger:
 
     prefetches: tuple[()] = ()
     guide = None
+    update_bytes = 0  # an update takes its parameters one by one where it must: that is the least it needs
 
     def __init__(self, tracker: Tracker, resident_bytes: int = 0) -> None:
         self.tracker = tracker
@@ -46,9 +51,17 @@ class Ledger:
         self.largest_op = ""
         self.largest_op_bytes = 0
 
-    def demand(self) -> Demand:
+    def demand(self, *, reads_values: bool = False) -> Demand:
         """What was counted so far."""
-        return Demand(self.peak_bytes, self.peak_op, self.largest_op, self.largest_op_bytes)
+        return Demand(self.peak_bytes, self.peak_op, self.largest_op, self.largest_op_bytes, reads_values)
+
+    def stand_in(self, storage: Storage) -> Storage:
+        """A leaf that counts in place of a resident gradient, which a dry step may let go of; nobody else is taken to
+        hold that."""
+        self.live_bytes -= aligned(storage.base.nbytes)
+        leaf = Storage(storage.meta, self, storage.base.tensor_id)
+        self.place_leaf(leaf)
+        return leaf
 
     def carry_out(self, signature: Signature, attrs: Attrs, inputs: Sequence[Storage], outputs: Sequence[Storage],
                   given: int, saved: Sequence[int], timed: Callable[[float], None]) -> Algorithm:

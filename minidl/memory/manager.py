@@ -20,9 +20,10 @@ from typing import Protocol
 from minidl.device import Device
 from minidl.device.contract import Failure
 from minidl.memory.boundary import Boundary
+from minidl.memory.entry import Actions, Returns
 from minidl.memory.evicting import Evicting
 from minidl.memory.freeing import Freeing
-from minidl.memory.guide import Actions, Guide, Returns
+from minidl.memory.guide import Guide
 from minidl.memory.placing import Placing
 from minidl.memory.replay import Replay
 from minidl.memory.residency import Residency
@@ -53,6 +54,11 @@ class Memory(Protocol):
     @property
     def guide(self) -> Guide | None:
         """Follows a plan; None where none is made."""
+        ...
+
+    @property
+    def update_bytes(self) -> int:
+        """What an update of several tensors may have on the device at once."""
         ...
 
     def prefetch(self) -> None:
@@ -113,6 +119,9 @@ class Memory(Protocol):
         ...
 
 
+UPDATE_SHARE = 8  # an update of several tensors takes at most this part of the device: other calls need more
+
+
 class Manager:
     """Memory of one device under one policy. Its methods are those of its actors, bound here."""
 
@@ -128,6 +137,7 @@ class Manager:
         self.boundary = boundary = Boundary(state, freeing, residency, replaying)
         self.tracker, self.guide = tracker, state.guide
         self.allocator, self.arena = state.allocator, state.arena
+        self.update_bytes = self.arena.capacity // UPDATE_SHARE
         # Before a call, the call itself, and after it.
         self.prefetches, self.prefetch = residency.prefetches, residency.prefetch
         self.make_resident = replaying.make_resident

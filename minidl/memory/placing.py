@@ -47,6 +47,8 @@ class Placing:
         state.device.wait_marks(COMPUTE, storage.block.marks)
         storage.status = IN
         state.residents[storage.me] = None
+        if state.access_list is not None:
+            state.access_list.touch((storage,))
 
     def carry_out(self, signature: Signature, attrs: Attrs, inputs: Sequence[Storage], outputs: Sequence[Storage],
                   given: int, saved: Sequence[int], timed: Callable[[float], None]) -> Algorithm:
@@ -83,6 +85,8 @@ class Placing:
                 at_work.on = False
             if self._written_over:
                 self._launched()
+        if state.access_list is not None:
+            state.access_list.touch((*inputs, *outputs))
         return algorithm
 
     def _place(self, signature: Signature, inputs: Sequence[Storage], outputs: Sequence[Storage],
@@ -144,12 +148,14 @@ class Placing:
             try:
                 return self.room.allocate(output.nbytes, output.me, with_bytes(*inputs, *outputs), signature.op.name,
                                           high=signature.op.long_lived)
-            except OutOfMemory:
+            except OutOfMemory as error:
                 for _, base in self._candidates(signature, inputs, outputs, output):
                     if self.evicting.back_up(base):
                         return self._donate(output, base)
                 if not self._make_way(signature, inputs, outputs, output):
-                    raise
+                    # What else might be written over has no room on the host.
+                    stuck = any(self._candidates(signature, inputs, outputs, each) for each in outputs)
+                    raise self.room.with_full_host(error) if stuck else error from None
 
     def _make_way(self, signature: Signature, inputs: Sequence[Storage], outputs: Sequence[Storage],
                   output: Storage) -> bool:

@@ -161,7 +161,7 @@ class Replay:
         while pending:  # a replay may drop what was resident, for the same reason
             pending = False
             for other in state.missing():
-                if other.status is RECOMPUTE and reads(missing_calls(other) or [], state.writing):
+                if other.status is RECOMPUTE and other.refs and reads(missing_calls(other) or [], state.writing):
                     self.replay(other)
                     pending = True
                     if other not in state.protected:

@@ -11,8 +11,8 @@ from collections.abc import Iterable, Sequence
 
 from minidl.device.clock import COMPUTE
 from minidl.memory.block import Block
+from minidl.memory.entry import Actions, Returns
 from minidl.memory.evicting import Evicting
-from minidl.memory.guide import Actions, Returns
 from minidl.memory.room import Room
 from minidl.memory.state import State
 from minidl.memory.storage import IN, OUT, SWAPPING_IN, SWAPPING_OUT, Storage, TensorId
@@ -49,6 +49,8 @@ class Residency:
         for base in bases:
             if base.status is OUT:
                 self._swap_in(base, pinned, op_name)
+        if self.state.access_list is not None:
+            self.state.access_list.touch(bases)
 
     def _swap_in(self, storage: Storage, pinned: set[Storage], op_name: str) -> None:
         """Bring a storage back on demand, while computation waits."""

@@ -10,6 +10,8 @@ Blocks in use may be slid, never evicted.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from minidl.errors import OutOfMemory
 from minidl.memory import neighbourhood
 from minidl.memory.block import Block, between
@@ -75,29 +77,44 @@ class Room:
                 return block
 
     def make(self, nbytes: int, pinned: set[Storage], op_name: str) -> None:
-        """Have so many bytes free in one piece. Raises OutOfMemory."""
+        """Have so many bytes free in one piece; a plan under which they cannot be had ends. Raises OutOfMemory."""
+        try:
+            self._make(nbytes, pinned, op_name)
+        except OutOfMemory:
+            guide = self.state.guide
+            if guide is None or not guide.strike():
+                raise
+            self._make(nbytes, pinned, op_name)
+
+    def _make(self, nbytes: int, pinned: set[Storage], op_name: str) -> None:
         state, need = self.state, self.state.arena.rounded(nbytes)
         arena = state.arena
         if need + state.bytes_in_use(pinned) > arena.capacity:
             raise self._out_of_memory(need, pinned, op_name, alone=True)  # nothing is evicted in vain
         while arena.free_bytes < need and self._reclaim_one():
             pass
-        if state.policy.moves_tensors and arena.free_bytes < need:
+        if state.guide is not None and arena.free_bytes < need:
             for storage in state.live():  # what the plan has brought in too early for this
                 if storage.status is SWAPPING_IN:
                     state.allocator.finish_swap_in(storage)
         self.evicting.drop_kept(need, pinned)
         willing: dict[Storage, Action] = {}
-        if state.policy.moves_tensors:
+        offered: Iterable[tuple[Storage, Action]] = ()
+        if state.access_list is not None:
+            offered = self.evicting.in_order(need, pinned)
+        elif state.policy.moves_tensors:
             willing = self.evicting.victims(need, pinned)
-            for storage, action in list(willing.items()):
-                if arena.free_bytes >= need:
-                    break
-                if self.evicting.evict(storage, action):
-                    del willing[storage]
+            offered = list(willing.items())
+        for storage, action in offered:
+            if arena.free_bytes >= need:
+                break
+            if self.evicting.evict(storage, action):
+                willing.pop(storage, None)
         if arena.free_bytes < need:
             raise self._out_of_memory(need, pinned, op_name)
         if not arena.fits(need):
+            if state.access_list is not None:
+                willing = self.evicting.victims(need, pinned)
             self._make_one_piece(need, willing)
         if not arena.fits(need) and state.policy.moves_tensors:  # nothing may be slid: all that is in the way goes
             while self._reclaim_one():
@@ -143,7 +160,7 @@ class Room:
         state = self.state
         device = state.device
         # A plan counts on what is here, and may be about to evict what a replay would start from.
-        planned = state.guide is not None and state.guide.active is not None
+        planned = state.guide is not None and state.guide.plans_ahead
 
         def seconds_to_evict(block: Block) -> float | None:
             storage = storage_of(block)
@@ -178,24 +195,35 @@ class Room:
         state = self.state
         arena, host = state.arena, state.allocator.host
         in_use = state.bytes_in_use(pinned)
-        resident = len(self.evicting.evictable(pinned))  # asked to leave, in vain
+        evictable = self.evicting.evictable(pinned)  # asked to leave, in vain
+        resident, smallest = len(evictable), min((s.nbytes for s in evictable.values()), default=0)
         text = (f"{op_name}: need {format_bytes(need)} beside {format_bytes(in_use)} in use by it; "
                 f"{format_bytes(arena.free_bytes)} of {format_bytes(arena.capacity)} free, "
                 f"{resident} tensors resident")
         wasted = sum(s.block.size - arena.rounded(s.nbytes) for s in pinned if s.block is not None)
         scattered = not arena.compacts and not alone and arena.free_bytes + wasted >= need
         moves = state.policy.moves_tensors
-        host_full = moves and not scattered and (bool(resident and not alone)
-                                                 or host.used_bytes + need > host.capacity)
+        host_full = moves and not scattered and (
+            bool(resident and not alone) and host.used_bytes + smallest > host.capacity
+            or host.used_bytes + need > host.capacity)
         if scattered:
             text += (f"; fragmentation: the largest free block has {format_bytes(arena.largest_free)}, what is in use "
                      f"takes {format_bytes(wasted)} more than it asked for, and nothing may be moved")
         elif not moves:
             text += f"; policy {state.policy.name!r} evicts nothing"
-        elif host_full:
-            text += f"; host memory is full ({format_bytes(host.used_bytes)} of {format_bytes(host.capacity)})"
-        return OutOfMemory(text, op=op_name, need_bytes=need + in_use, budget_bytes=arena.capacity,
-                           host_full=host_full)
+        elif resident and not alone and not host_full:
+            text += f"; policy {state.policy.name!r} let none of them go"
+        error = OutOfMemory(text, op=op_name, need_bytes=need + in_use, budget_bytes=arena.capacity)
+        return self.with_full_host(error) if host_full else error
+
+    def with_full_host(self, error: OutOfMemory) -> OutOfMemory:
+        """The same refusal, where more host memory might have helped."""
+        if error.host_full:
+            return error
+        host = self.state.allocator.host
+        text = f"{error}; host memory is full ({format_bytes(host.used_bytes)} of {format_bytes(host.capacity)})"
+        return OutOfMemory(text, op=error.op, need_bytes=error.need_bytes, budget_bytes=error.budget_bytes,
+                            host_full=True)
 
 
 def in_flight(block: Block) -> bool:

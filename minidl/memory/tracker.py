@@ -2,20 +2,27 @@
 
 ``begin`` opens a call and numbers it; ``record_tensor_access`` notes it with its accesses; ``freed`` notes a tensor's
 end; the device appends to ``durations`` what each call took. From these a Trace is built when somebody asks. On-demand
-paging needs the access list only as each storage's first and last access, which are kept in its record.
+paging needs the access list only as each storage's first and last access, which are kept in its record. An iteration
+that nothing ends is forgotten when it is too long, and has no trace.
 """
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Sequence
 
+from minidl.errors import UserError
 from minidl.memory.storage import Storage, TensorId
 from minidl.meta import Algorithm
 from minidl.op import Signature
 from minidl.plan.trace import Trace, TraceCall, TraceTensor, scaled
 
-SURVIVOR_STEP = 1 << 40  # added to the id of a tensor that outlives its iteration, once for each it outlives
+LONGEST = 100_000  # calls of an iteration that are noted
+SURVIVOR_STEP = 1 << 40  # a tensor that outlives its iteration keeps its id from then on: a multiple of this more
 GRADIENT_ID = 1 << 62  # less a parameter's id: its gradient, once that has outlived the iteration that made it
+
+
+Durations = list[float] | deque[float]
 
 
 class Tracker:
@@ -27,7 +34,8 @@ class Tracker:
         self.iteration_start = 1  # the first call of this iteration
         self.updated = False  # an optimizer step was seen in this iteration
         self.keep_log = True  # off during replays, which no program asked for
-        self.durations: list[float] = []  # device seconds of the calls in the log, as far as they are known yet
+        self.too_long = False  # this iteration was: what was noted of it is forgotten
+        self.durations: Durations = []  # device seconds of the calls in the log, as far as they are known yet
         self._next_temporary = 0
         self._next_persistent = -1
         self._log: list[tuple[Signature, Algorithm, tuple[TensorId, ...], tuple[TensorId, ...]]] = []
@@ -92,6 +100,10 @@ class Tracker:
         ids = tuple(read), tuple(made)
         if self.keep_log:
             self._log.append((signature, algorithm, *ids))
+            if len(self._log) > LONGEST:
+                self.too_long, self.keep_log = True, False
+                self._forget()
+                self.durations = deque(maxlen=0)  # keeps none of those that are still to come
         return ids
 
     def donated(self, output: TensorId, origin: TensorId) -> None:
@@ -109,16 +121,23 @@ class Tracker:
         """Access counts, temporary ids and the log start again."""
         self.iteration += 1
         self.iteration_start = self.sequence + 1
-        self.updated = False
+        self.updated = self.too_long = False
+        self.keep_log = True
         self.durations = []  # a new one: what is still running belongs to the old
         self._next_temporary = 0
+        self._forget()
+
+    def _forget(self) -> None:
         self._log.clear()
         self._frees.clear()
         self._bases.clear()
         self._donations.clear()
 
     def time_of(self, sequence: int) -> float:
-        """Start of a call of this iteration on the stall-free timeline, in seconds; of an earlier one: 0."""
+        """Start of a call of this iteration on the stall-free timeline, in seconds; of an earlier one, or in an
+        iteration that was too long to be noted: 0."""
+        if not isinstance(self.durations, list):
+            return 0.0
         count = max(0, sequence - self.iteration_start)
         known = self.durations[:count]
         return sum(known) + sum(algorithm.seconds for _, algorithm, _, _ in self._log[len(known):count])
@@ -126,8 +145,12 @@ class Tracker:
     def trace(self, persistent: Callable[[TensorId], bool] = lambda tensor_id: tensor_id < 0) -> Trace:
         """The iteration so far. A call that the device has not finished yet counts with its modelled duration.
 
-        Alternatives to the algorithm that ran are taken to keep their modelled ratio to it.
+        Alternatives to the algorithm that ran are taken to keep their modelled ratio to it. Raises UserError if the
+        iteration was too long to be noted.
         """
+        if self.too_long:
+            raise UserError(f"this iteration has made more than {LONGEST} calls, and has no trace: mark iterations by "
+                            "runtime.iteration()")
         frees: dict[int, list[TensorId]] = {}
         tensors: dict[TensorId, TraceTensor] = {}
         for sequence, tensor_id, nbytes in self._frees:
@@ -136,7 +159,7 @@ class Tracker:
             frees.setdefault(sequence, []).append(tensor_id)
             tensors[tensor_id] = TraceTensor(tensor_id, nbytes, persistent(tensor_id))
         calls = []
-        durations = self.durations.copy()
+        durations = list(self.durations)
         for number, (signature, algorithm, inputs, outputs) in enumerate(self._log):
             seconds = durations[number] if number < len(durations) else algorithm.seconds
             sequence = self.iteration_start + number

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from minidl.calls import give
+from minidl.calls import replaced
 from minidl.errors import UserError
 from minidl.nn.module import Module
 from minidl.ops import attention, elementwise
@@ -10,13 +10,13 @@ from minidl.tensor import Tensor
 
 
 class ReLU(Module):
-    """max(x, 0). With ``inplace`` the handle passed in is given up, so that its bytes may be written over."""
+    """max(x, 0). With ``inplace`` x itself holds the result from then on, which may be written over its bytes."""
 
     def __init__(self, inplace: bool = False) -> None:
         self.inplace = inplace
 
     def forward(self, x: Tensor) -> Tensor:
-        return elementwise.relu(give(x) if self.inplace else x)
+        return replaced(x, elementwise.relu) if self.inplace else elementwise.relu(x)
 
     def extra_repr(self) -> str:
         return "inplace=True" if self.inplace else ""

@@ -42,7 +42,7 @@ class Causal:
 
 def attend(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | Causal | None = None, *, heads: int,
            dropout: Dropout) -> Tensor:
-    """softmax(q k^T / sqrt(D) + mask) v for each head.  q, k, v: [N, L, heads * D] -> the same; q's bytes are given up.
+    """softmax(q k^T / sqrt(D) + mask) v for each head.  q, k, v: [N, L, heads * D] -> the same.
 
     The mask is added to the scores, so it broadcasts to [N, heads, L, L]; dropout acts on what the softmax gives.
     The device says whether this is one operation or several (``Device.fuses_attention``). On the CPU the zeros of the
@@ -52,11 +52,10 @@ def attend(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | Causal | None = None,
     p = dropout.p if dropout.training else 0.0
     if _fuses(q, k, added, heads=heads, causal=causal is not None, p=p):
         seed = current_runtime().next_seed() if p else 0
-        return scaled_dot_product_attention(give(q), k, v, added, heads=heads, causal=causal is not None, p=p,
-                                            seed=seed)
+        return scaled_dot_product_attention(q, k, v, added, heads=heads, causal=causal is not None, p=p, seed=seed)
     if causal is not None:
         added = causal.tensor(q.shape[1])
-    q = scale(give(q), (q.shape[2] // heads) ** -0.5)
+    q = scale(q, (q.shape[2] // heads) ** -0.5)
     q, k, v = (split_heads(y, heads) for y in (q, k, v))
     # Each result replaces the one before: no name outlives its use.
     y = matmul(q, k, transpose_b=True)
@@ -95,4 +94,4 @@ class MultiHeadAttention(Module):
         self.dropout = Dropout(dropout)
 
     def forward(self, x: Tensor, mask: Tensor | Causal | None = None) -> Tensor:
-        return attend(self.query(x), self.key(x), self.value(x), mask, heads=self.heads, dropout=self.dropout)
+        return attend(give(self.query(x)), self.key(x), self.value(x), mask, heads=self.heads, dropout=self.dropout)

@@ -6,7 +6,9 @@ in every precision; what a layer computes in is its runtime's (see ``precision``
 
 from __future__ import annotations
 
-from minidl.calls import give
+from functools import partial
+
+from minidl.calls import replaced
 from minidl.errors import UserError
 from minidl.nn import init
 from minidl.nn.module import Module
@@ -70,7 +72,7 @@ class Embedding(Module):
 class Dropout(Module):
     """In training, zero each element with probability p in [0, 1) and divide the rest by 1 - p; else the identity.
 
-    With ``inplace`` the handle passed in is given up, so that its bytes may be written over.
+    With ``inplace`` x itself holds the result from then on, which may be written over its bytes.
     """
 
     def __init__(self, p: float = 0.5, inplace: bool = False) -> None:
@@ -82,7 +84,8 @@ class Dropout(Module):
     def forward(self, x: Tensor) -> Tensor:
         if not self.training or self.p == 0.0:
             return x
-        return elementwise.dropout(give(x) if self.inplace else x, self.p, current_runtime().next_seed())
+        zeroed = partial(elementwise.dropout, p=self.p, seed=current_runtime().next_seed())
+        return replaced(x, zeroed) if self.inplace else zeroed(x)
 
     def extra_repr(self) -> str:
         return f"p={self.p}" + (", inplace=True" if self.inplace else "")

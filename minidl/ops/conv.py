@@ -32,10 +32,17 @@ def output_extent(size: int, kernel: int, stride: int, padding: int) -> int:
     return (size + 2 * padding - kernel) // stride + 1
 
 
+def check_window(what: str, kernel: Pair, stride: Pair, padding: Pair) -> None:
+    """Raise ShapeError for a window that cannot slide over anything."""
+    if min(kernel) < 1 or min(stride) < 1 or min(padding) < 0:
+        raise ShapeError(f"{what}: there is no {kernel[0]}x{kernel[1]} window of stride {stride} and padding {padding}")
+
+
 def window_output(x: Shape, kernel: Pair, stride: Pair, padding: Pair, *, what: str) -> Pair:
     """Output height and width of a sliding window over [N, C, H, W]. Raises ShapeError."""
     if len(x) != 4:
         raise ShapeError(f"{what} needs [N, C, H, W], not {list(x)}")
+    check_window(what, kernel, stride, padding)
     h, w = (output_extent(s, k, t, p) for s, k, t, p in zip(x[2:], kernel, stride, padding, strict=True))
     if h < 1 or w < 1:
         raise ShapeError(f"{what}: a {kernel[0]}x{kernel[1]} window does not fit {list(x)} with padding {padding}")
@@ -144,6 +151,7 @@ def conv_transpose2d(x: Tensor, w: Tensor, b: Tensor | None = None, *, stride: i
         bias = f" and bias {list(b.shape)} [C]" if b is not None else ""
         raise ShapeError(f"conv_transpose2d: input {list(x.shape)} [N, K, P, Q] does not fit weight {list(w.shape)} "
                          f"[K, C, R, S]{bias}")
+    check_window("conv_transpose2d", (w.shape[2], w.shape[3]), stride, padding)
     h, wd = ((n - 1) * t - 2 * p + k for n, k, t, p in zip(x.shape[2:], w.shape[2:], stride, padding, strict=True))
     if h < 1 or wd < 1:
         raise ShapeError(f"conv_transpose2d: padding {padding} leaves nothing of {list(x.shape)}")

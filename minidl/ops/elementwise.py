@@ -1,11 +1,12 @@
 """Elementwise arithmetic with NumPy's broadcasting, activations, and dropout. Shapes and formulas; no arrays."""
 
-from math import prod
+from math import nan, prod
 
 from minidl.calls import apply, give
 from minidl.errors import ShapeError
-from minidl.meta import Meta, Shape, meta
+from minidl.meta import DType, Meta, Shape, int64, meta, wide
 from minidl.op import Op
+from minidl.ops.arguments import axes_of, number_for, reciprocal
 from minidl.tensor import Gradients, Needs, Tensor
 
 
@@ -13,11 +14,11 @@ def broadcast(a: Shape, b: Shape) -> Shape:
     """The common shape of two shapes by NumPy's rules. Raises ShapeError."""
     if a == b:
         return a
-    wide, narrow = (a, b) if len(a) >= len(b) else (b, a)
-    narrow = (1,) * (len(wide) - len(narrow)) + narrow
-    if any(x != y and x != 1 and y != 1 for x, y in zip(wide, narrow, strict=True)):
+    longer, other = (a, b) if len(a) >= len(b) else (b, a)
+    other = (1,) * (len(longer) - len(other)) + other
+    if any(x != y and x != 1 and y != 1 for x, y in zip(longer, other, strict=True)):
         raise ShapeError(f"shapes {list(a)} and {list(b)} do not broadcast")
-    return tuple(y if x == 1 else x for x, y in zip(wide, narrow, strict=True))
+    return tuple(y if x == 1 else x for x, y in zip(longer, other, strict=True))
 
 
 def _binary(a: Meta, b: Meta) -> Meta:
@@ -40,10 +41,15 @@ def _like_first(dy: Meta, y: Meta) -> Meta:
     return meta(dy.shape, dy.dtype)
 
 
-def _sum_to_infer(x: Meta, *, shape: Shape) -> Meta:
+def _sum_to_infer(x: Meta, *, shape: Shape, dtype: DType | None = None) -> Meta:
     if broadcast(x.shape, shape) != x.shape:
         raise ShapeError(f"cannot sum {list(x.shape)} to {list(shape)}")
-    return meta(shape, x.dtype)
+    return meta(shape, dtype or (x.dtype if x.dtype.floating else int64))
+
+
+def _sum_to_vjp(needs: Needs, dy: Tensor, *, x_shape: Shape, x_dtype: DType) -> Gradients:
+    from minidl.ops.shape import cast  # shape.py needs the arithmetic below
+    return (expand(cast(dy, x_dtype), x_shape),)
 
 
 def _expand_infer(x: Meta, *, shape: Shape) -> Meta:
@@ -55,12 +61,15 @@ def _expand_infer(x: Meta, *, shape: Shape) -> Meta:
     return meta(shape, x.dtype, strides, x.offset)
 
 
-SUM_TO = Op("sum_to", _sum_to_infer, vjp=lambda needs, dy, *, x_shape: (expand(dy, x_shape),))
-EXPAND = Op("expand", _expand_infer, view=True, vjp=lambda needs, dy, *, x_shape: (sum_to(dy, x_shape),))
+SUM_TO = Op("sum_to", _sum_to_infer, vjp=_sum_to_vjp, exact=True)
+EXPAND = Op("expand", _expand_infer, view=True, exact=True, vjp=lambda needs, dy, *, x_shape: (sum_to(dy, x_shape),))
 
 
 def sum_to(x: Tensor, shape: Shape) -> Tensor:
-    """Sum over the dimensions along which ``shape`` was broadcast to ``x.shape``: the gradient of a broadcast."""
+    """Sum over the dimensions along which ``shape`` was broadcast to ``x.shape``: the gradient of a broadcast.
+
+    Sums of integers are int64, whatever is summed.
+    """
     return x if x.shape == shape else apply(SUM_TO, x, shape=shape)
 
 
@@ -89,24 +98,24 @@ def _div_vjp(needs: Needs, dy: Tensor, b: Tensor, y: Tensor, *, a_shape: Shape, 
 
 
 EITHER = ((0, 0), (0, 1))  # the output may be written over either input
-ADD = Op("add", _binary, vjp=_add_vjp, donates=EITHER)
-SUB = Op("sub", _binary, vjp=_sub_vjp, donates=EITHER)
-MUL = Op("mul", _binary, vjp=_mul_vjp, donates=EITHER,
+ADD = Op("add", _binary, vjp=_add_vjp, donates=EITHER, exact=True)
+SUB = Op("sub", _binary, vjp=_sub_vjp, donates=EITHER, exact=True)
+MUL = Op("mul", _binary, vjp=_mul_vjp, donates=EITHER, exact=True,
          saves=lambda attrs, needs: ("b",) * needs[0] + ("a",) * needs[1])
 DIV = Op("div", _binary, vjp=_div_vjp, donates=EITHER,
          saves=lambda attrs, needs: ("b",) + ("y",) * needs[1])
 FIRST = ((0, 0),)
-NEG: Op = Op("neg", _same, vjp=lambda needs, dy: (neg(give(dy)),), donates=FIRST)
+NEG: Op = Op("neg", _same, vjp=lambda needs, dy: (neg(give(dy)),), donates=FIRST, exact=True)
 SCALE = Op("scale", _same_scalar, vjp=lambda needs, dy, *, value: (scale(give(dy), value),),
-           donates=FIRST, volatile=("value",))
-SHIFT = Op("shift", _same_scalar, vjp=lambda needs, dy: (dy,), donates=FIRST, volatile=("value",))
+           donates=FIRST, volatile=("value",), exact=True)
+SHIFT = Op("shift", _same_scalar, vjp=lambda needs, dy: (dy,), donates=FIRST, volatile=("value",), exact=True)
 
 EXP = Op("exp", _same, vjp=lambda needs, dy, y: (mul(give(dy), y),), donates=FIRST)
 LOG = Op("log", _same, vjp=lambda needs, dy, x: (div(give(dy), x),), donates=FIRST)
 SQRT_GRAD = Op("sqrt_grad", _like_first, donates=EITHER)
 SQRT = Op("sqrt", _same, vjp=lambda needs, dy, y: (apply(SQRT_GRAD, give(dy), give(y)),), donates=FIRST)
 RELU_GRAD = Op("relu_grad", _like_first, donates=EITHER)
-RELU = Op("relu", _same, vjp=lambda needs, dy, y: (apply(RELU_GRAD, give(dy), give(y)),), donates=FIRST)
+RELU = Op("relu", _same, vjp=lambda needs, dy, y: (apply(RELU_GRAD, give(dy), give(y)),), donates=FIRST, exact=True)
 TANH_GRAD = Op("tanh_grad", _like_first, donates=EITHER)
 TANH = Op("tanh", _same, vjp=lambda needs, dy, y: (apply(TANH_GRAD, give(dy), give(y)),), donates=FIRST)
 SIGMOID_GRAD = Op("sigmoid_grad", _like_first, donates=EITHER)
@@ -174,13 +183,16 @@ def gelu_tanh(x: Tensor) -> Tensor:
 
 
 def scale(x: Tensor, value: float) -> Tensor:
-    """x times a number, which may differ from one iteration to the next without a new signature."""
-    return apply(SCALE, x, value=float(value))
+    """x times a number, which may differ from one iteration to the next without a new signature.
+
+    Raises ShapeError for integers where the number is none of their type.
+    """
+    return apply(SCALE, x, value=number_for("scale", x.meta, value))
 
 
 def shift(x: Tensor, value: float) -> Tensor:
     """x plus a number, as ``scale``."""
-    return apply(SHIFT, x, value=float(value))
+    return apply(SHIFT, x, value=number_for("shift", x.meta, value))
 
 
 def add(a: Tensor, b: Tensor | float) -> Tensor:
@@ -199,8 +211,10 @@ def mul(a: Tensor, b: Tensor | float) -> Tensor:
 
 
 def div(a: Tensor, b: Tensor | float) -> Tensor:
-    """a / b element by element, as ``add``; a number becomes a factor 1 / b."""
-    return apply(DIV, a, b) if isinstance(b, Tensor) else scale(a, 1.0 / b)
+    """a / b element by element, as ``add``; a number becomes a factor 1 / b. Raises ShapeError for integers."""
+    if not isinstance(b, Tensor) and a.dtype.floating:
+        return scale(a, reciprocal(b))
+    return apply(DIV, a, b if isinstance(b, Tensor) else a)
 
 
 def dropout(x: Tensor, p: float, seed: int) -> Tensor:
@@ -208,24 +222,30 @@ def dropout(x: Tensor, p: float, seed: int) -> Tensor:
     return apply(DROPOUT, x, p=float(p), seed=seed)
 
 
-def _axes(x: Tensor, axes: int | tuple[int, ...] | None) -> tuple[int, ...]:
-    if axes is None:
-        return tuple(range(x.ndim))
-    return tuple(sorted(a % x.ndim for a in ((axes,) if isinstance(axes, int) else axes)))
-
-
-def sum(x: Tensor, axes: int | tuple[int, ...] | None = None, *, keepdims: bool = False) -> Tensor:  # noqa: A001
-    """Sum over ``axes``, all by default; the dimensions go, or stay with extent 1 (``keepdims``)."""
+def _sum(x: Tensor, axes: int | Shape | None, keepdims: bool, dtype: DType) -> Tensor:
+    """The sum in the dtype of the result, or in a wider one."""
     from minidl.ops.shape import reshape  # shape.py needs the arithmetic above
-    dims = _axes(x, axes)
-    total = sum_to(x, tuple(1 if i in dims else d for i, d in enumerate(x.shape)))
+    dims = axes_of("sum", x.shape, axes)
+    shape = tuple(1 if i in dims else d for i, d in enumerate(x.shape))
+    total = sum_to(x, shape) if dtype is x.dtype else apply(SUM_TO, x, shape=shape, dtype=dtype)
     return total if keepdims else reshape(total, tuple(d for i, d in enumerate(x.shape) if i not in dims))
 
 
-def mean(x: Tensor, axes: int | tuple[int, ...] | None = None, *, keepdims: bool = False) -> Tensor:
-    """Mean over ``axes``, as ``sum``."""
-    count = prod(x.shape[i] for i in _axes(x, axes))
-    return scale(sum(x, axes, keepdims=keepdims), 1.0 / count)
+def sum(x: Tensor, axes: int | Shape | None = None, *, keepdims: bool = False) -> Tensor:  # noqa: A001
+    """Sum over ``axes``, all by default; the dimensions go, or stay with extent 1 (``keepdims``).
+
+    Negative axes count from the end; sums of integers are int64. Raises ShapeError.
+    """
+    return _sum(x, axes, keepdims, x.dtype)
+
+
+def mean(x: Tensor, axes: int | Shape | None = None, *, keepdims: bool = False) -> Tensor:
+    """Mean over ``axes``, as ``sum``; of halves it is summed up in float32, of nothing it is NaN. Raises ShapeError."""
+    from minidl.ops.shape import cast
+    if not x.dtype.floating:
+        raise ShapeError(f"mean needs floating-point numbers, not {x.meta}: upload it with a floating dtype")
+    count = prod(x.shape[i] for i in axes_of("mean", x.shape, axes))
+    return cast(scale(_sum(x, axes, keepdims, wide(x.dtype)), 1.0 / count if count else nan), x.dtype)
 
 
 def _reverse_sub(a: Tensor, b: float) -> Tensor:

@@ -41,11 +41,11 @@ def _embedding_grad(dy: Tensor, ids: Tensor, rows: int, dtype: DType) -> Tensor:
 
 
 # The gradient of a table is dense, as the optimizer wants it, and outlives the activations.
-EMBEDDING_GRAD = Op("embedding_grad", _embedding_grad_infer, _scatter_cost, long_lived=True)
-EMBEDDING = Op("embedding", _embedding_infer, copy_cost,
+EMBEDDING_GRAD = Op("embedding_grad", _embedding_grad_infer, _scatter_cost, long_lived=True, integers=("ids",))
+EMBEDDING = Op("embedding", _embedding_infer, copy_cost, integers=("ids",), exact=True,
                vjp=lambda needs, dy, ids, *, w_shape, w_dtype: (_embedding_grad(dy, ids, w_shape[0], w_dtype), None))
-GATHER_ROWS_GRAD = Op("gather_rows_grad", _gather_grad_infer, _scatter_cost)
-GATHER_ROWS = Op("gather_rows", _gather_infer, copy_cost,
+GATHER_ROWS_GRAD = Op("gather_rows_grad", _gather_grad_infer, _scatter_cost, integers=("positions",))
+GATHER_ROWS = Op("gather_rows", _gather_infer, copy_cost, integers=("positions",), exact=True,
                  vjp=lambda needs, dy, positions, *, x_shape:
                  (apply(GATHER_ROWS_GRAD, give(dy), positions, x_shape=x_shape), None))
 

@@ -19,7 +19,7 @@ def matmul_cost(inputs: Sequence[Meta], outputs: Sequence[Meta], attrs: Attrs) -
 
 def _wgrad_cost(inputs: Sequence[Meta], outputs: Sequence[Meta], attrs: Attrs) -> Cost:
     dy = inputs[0]
-    return Cost(2.0 * outputs[0].size * (dy.size // dy.shape[-1]),
+    return Cost(2.0 * outputs[0].size * (dy.size // max(1, dy.shape[-1])),
                 float(sum(m.nbytes for m in (*inputs, *outputs))), "matmul")
 
 

@@ -30,9 +30,9 @@ def _grad_infer(dloss: Meta, residual: Meta, labels: Meta, *, ignore_index: int 
     return meta(residual.shape, residual.dtype)
 
 
-CROSS_ENTROPY_GRAD = Op("cross_entropy_grad", _grad_infer, donates=((0, 1),))
+CROSS_ENTROPY_GRAD = Op("cross_entropy_grad", _grad_infer, donates=((0, 1),), integers=("labels",))
 CROSS_ENTROPY = Op("cross_entropy", _infer, _cost, outputs=("loss", "residual"), donates=((1, 0),),
-                   vjp=lambda needs, dloss, dresidual, residual, labels, *, ignore_index:
+                   integers=("labels",), vjp=lambda needs, dloss, dresidual, residual, labels, *, ignore_index:
                    (apply(CROSS_ENTROPY_GRAD, dloss, give(residual), labels, ignore_index=ignore_index), None))
 
 

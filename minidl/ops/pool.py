@@ -6,7 +6,7 @@ from minidl.calls import apply, apply_all, give
 from minidl.errors import ShapeError
 from minidl.meta import Cost, Meta, Shape, meta, uint8
 from minidl.op import Attrs, Op
-from minidl.ops.conv import Pair, pair, window_output
+from minidl.ops.conv import Pair, check_window, pair, window_output
 from minidl.ops.update import full
 from minidl.tensor import Tensor
 
@@ -17,6 +17,7 @@ def _pool_cost(inputs: Sequence[Meta], outputs: Sequence[Meta], attrs: Attrs) ->
 
 
 def _max_infer(x: Meta, *, kernel: Pair, stride: Pair, padding: Pair) -> tuple[Meta, Meta]:
+    check_window("max_pool2d", kernel, stride, padding)
     if kernel[0] * kernel[1] > 256:
         raise ShapeError(f"max_pool2d keeps a 1-byte position: a {kernel[0]}x{kernel[1]} window has more than 256")
     if 2 * padding[0] > kernel[0] or 2 * padding[1] > kernel[1]:
@@ -40,6 +41,8 @@ def _avg_grad_infer(dy: Meta, *, x_shape: Shape, kernel: Pair, stride: Pair, pad
 def _adaptive_infer(x: Meta, *, size: Pair) -> Meta:
     if len(x.shape) != 4:
         raise ShapeError(f"adaptive_avg_pool2d needs [N, C, H, W], not {list(x.shape)}")
+    if min(size) < 1 or min(x.shape[2:]) < 1:
+        raise ShapeError(f"adaptive_avg_pool2d of {list(x.shape)} has no {size[0]}x{size[1]} windows")
     return meta((*x.shape[:2], *size), x.dtype)
 
 
@@ -47,7 +50,7 @@ def _adaptive_grad_infer(dy: Meta, *, x_shape: Shape) -> Meta:
     return meta(x_shape, dy.dtype)
 
 
-MAX_POOL2D_GRAD = Op("max_pool2d_grad", _max_grad_infer, _pool_cost)
+MAX_POOL2D_GRAD = Op("max_pool2d_grad", _max_grad_infer, _pool_cost, integers=("index",))
 MAX_POOL2D = Op("max_pool2d", _max_infer, _pool_cost, outputs=("y", "index"),
                 vjp=lambda needs, dy, dindex, index, *, x_shape, kernel, stride, padding:
                 (apply(MAX_POOL2D_GRAD, give(dy), give(index), x_shape=x_shape, kernel=kernel, stride=stride,
@@ -67,8 +70,8 @@ def max_pool2d(x: Tensor, kernel: int | Pair, *, stride: int | Pair | None = Non
 
     The first of equal maxima takes the gradient. Raises ShapeError.
     """
-    kernel = pair(kernel)
-    return apply_all(MAX_POOL2D, x, kernel=kernel, stride=pair(stride or kernel), padding=pair(padding))[0]
+    stride = kernel if stride is None else stride
+    return apply_all(MAX_POOL2D, x, kernel=pair(kernel), stride=pair(stride), padding=pair(padding))[0]
 
 
 def avg_pool2d(x: Tensor, kernel: int | Pair, *, stride: int | Pair | None = None, padding: int | Pair = 0,
@@ -78,7 +81,7 @@ def avg_pool2d(x: Tensor, kernel: int | Pair, *, stride: int | Pair | None = Non
     Padding counts as zeros, or not at all (``count_include_pad``). Raises ShapeError.
     """
     kernel, padding = pair(kernel), pair(padding)
-    window = {"kernel": kernel, "stride": pair(stride or kernel), "padding": padding}
+    window = {"kernel": kernel, "stride": pair(kernel if stride is None else stride), "padding": padding}
     y = apply(AVG_POOL2D, x, **window)
     if count_include_pad or padding == (0, 0):
         return y

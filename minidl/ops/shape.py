@@ -7,6 +7,7 @@ from minidl.calls import apply
 from minidl.errors import ShapeError
 from minidl.meta import Cost, DType, Meta, Shape, meta
 from minidl.op import Attrs, Op
+from minidl.ops.arguments import axes_of, axis_of
 from minidl.tensor import Gradients, Needs, Tensor
 
 
@@ -30,7 +31,7 @@ def _permute_infer(x: Meta, *, axes: Shape) -> Meta:
 
 
 def _narrow_infer(x: Meta, *, axis: int, start: int, stop: int) -> Meta:
-    if not (0 <= axis < len(x.shape) and 0 <= start < stop <= x.shape[axis]):
+    if not 0 <= start <= stop <= x.shape[axis]:
         raise ShapeError(f"slice {start}:{stop} of axis {axis} is outside {list(x.shape)}")
     shape = x.shape[:axis] + (stop - start,) + x.shape[axis + 1:]
     return meta(shape, x.dtype, x.strides, x.offset + start * x.strides[axis])
@@ -43,7 +44,8 @@ def _narrow_grad_infer(dy: Meta, *, shape: Shape, axis: int, start: int) -> Meta
 def _concat_infer(*xs: Meta, axis: int) -> Meta:
     first = xs[0]
     for x in xs[1:]:
-        if x.dtype != first.dtype or x.shape[:axis] + x.shape[axis + 1:] != first.shape[:axis] + first.shape[axis + 1:]:
+        alike = x.dtype is first.dtype and len(x.shape) == len(first.shape)
+        if not alike or x.shape[:axis] + x.shape[axis + 1:] != first.shape[:axis] + first.shape[axis + 1:]:
             raise ShapeError(f"cannot concatenate {first} and {x} along axis {axis}")
     total = sum(x.shape[axis] for x in xs)
     return meta(first.shape[:axis] + (total,) + first.shape[axis + 1:], first.dtype)
@@ -73,17 +75,18 @@ def _permute_vjp(needs: Needs, dy: Tensor, *, axes: Shape) -> Gradients:
     return (permute(dy, tuple(sorted(range(len(axes)), key=axes.__getitem__))),)
 
 
-NARROW_GRAD = Op("narrow_grad", _narrow_grad_infer, copy_cost)
-RESHAPE = Op("reshape", _reshape_infer, view=True, vjp=lambda needs, dy, *, x_shape: (reshape(dy, x_shape),))
-PERMUTE = Op("permute", _permute_infer, view=True, vjp=_permute_vjp)
-NARROW = Op("narrow", _narrow_infer, view=True,
+NARROW_GRAD = Op("narrow_grad", _narrow_grad_infer, copy_cost, exact=True)
+RESHAPE = Op("reshape", _reshape_infer, view=True, exact=True,
+             vjp=lambda needs, dy, *, x_shape: (reshape(dy, x_shape),))
+PERMUTE = Op("permute", _permute_infer, view=True, exact=True, vjp=_permute_vjp)
+NARROW = Op("narrow", _narrow_infer, view=True, exact=True,
             vjp=lambda needs, dy, *, x_shape, axis, start:
             (apply(NARROW_GRAD, dy, shape=x_shape, axis=axis, start=start),))
 # What is cast is nearly always a parameter, so the gradient outlives the activations.
 CAST_GRAD = Op("cast_grad", _cast_infer, _cast_cost, long_lived=True)
 CAST = Op("cast", _cast_infer, _cast_cost, vjp=lambda needs, dy, *, x_dtype: (apply(CAST_GRAD, dy, dtype=x_dtype),))
-CONTIGUOUS = Op("contiguous", lambda x: meta(x.shape, x.dtype), copy_cost, vjp=lambda needs, dy: (dy,))
-CONCAT = Op("concat", _concat_infer, copy_cost, vjp=_concat_vjp)
+CONTIGUOUS = Op("contiguous", lambda x: meta(x.shape, x.dtype), copy_cost, exact=True, vjp=lambda needs, dy: (dy,))
+CONCAT = Op("concat", _concat_infer, copy_cost, exact=True, vjp=_concat_vjp)
 
 
 def contiguous(x: Tensor) -> Tensor:
@@ -99,6 +102,8 @@ def cast(x: Tensor, dtype: DType) -> Tensor:
 def reshape(x: Tensor, shape: Shape) -> Tensor:
     """A view of another shape; one dimension may be -1. Copies first if x is not contiguous. Raises ShapeError."""
     shape = tuple(shape)
+    if any(d < -1 for d in shape) or shape.count(-1) > 1:
+        raise ShapeError(f"cannot reshape {list(x.shape)} to {list(shape)}: one dimension may be -1, none below")
     if shape.count(-1) == 1:
         known = -prod(shape)
         if known == 0 or x.size % known:
@@ -108,25 +113,27 @@ def reshape(x: Tensor, shape: Shape) -> Tensor:
 
 
 def flatten(x: Tensor, start: int = 1) -> Tensor:
-    """The dimensions from ``start`` on merged into one, as ``reshape``."""
+    """The dimensions from ``start`` on merged into one, as ``reshape``. Raises ShapeError."""
+    start = axis_of("flatten", x.shape or (1,), start)
     return reshape(x, x.shape[:start] + (prod(x.shape[start:]),))
 
 
 def permute(x: Tensor, axes: Shape) -> Tensor:
     """A view with the dimensions in the given order; negative axes count from the end. Raises ShapeError."""
-    return apply(PERMUTE, x, axes=tuple(a % x.ndim for a in axes))
+    return apply(PERMUTE, x, axes=axes_of("permute", x.shape, tuple(axes)))
 
 
 def narrow(x: Tensor, axis: int, start: int, stop: int) -> Tensor:
-    """A view of the elements start:stop along one axis. Raises ShapeError if they are none, or outside."""
-    return apply(NARROW, x, axis=axis, start=start, stop=stop)
+    """A view of the elements start:stop along one axis; a negative axis counts from the end. Raises ShapeError."""
+    return apply(NARROW, x, axis=axis_of("narrow", x.shape, axis), start=start, stop=stop)
 
 
 def concat(tensors: list[Tensor] | tuple[Tensor, ...], axis: int = 1) -> Tensor:
-    """Tensors of one dtype joined along an axis, in which alone their shapes may differ. Raises ShapeError."""
+    """Tensors of one dtype joined along an axis, in which alone their shapes may differ; a negative axis counts from
+    the end. Raises ShapeError."""
     if not tensors:
         raise ShapeError("nothing to concatenate")
-    return apply(CONCAT, *tensors, axis=axis)
+    return apply(CONCAT, *tensors, axis=axis_of("concat", tensors[0].shape, axis))
 
 
 def detach(x: Tensor) -> Tensor:
@@ -134,7 +141,7 @@ def detach(x: Tensor) -> Tensor:
     return apply(DETACH, x)
 
 
-DETACH = Op("detach", lambda x: x, view=True)
+DETACH = Op("detach", lambda x: x, view=True, exact=True)
 
 for _name, _function in {"reshape": reshape, "permute": permute, "contiguous": contiguous, "flatten": flatten,
                          "narrow": narrow, "detach": detach, "cast": cast}.items():

@@ -60,9 +60,9 @@ SGD_MOMENTUM = Op("sgd_momentum_", _groups(3), _group_cost(3), mutates=_group_mu
                   volatile=("lr", "momentum", "weight_decay"))
 ADAM = Op("adam_", _groups(4), _group_cost(4), mutates=_group_mutates(4), update=True,
           volatile=("lr", "beta1", "beta2", "eps", "weight_decay", "step"))
-ADD_ = Op("add_", _pair_infer, _update_cost(1), mutates=lambda n: (0,))
-COPY_ = Op("copy_", _pair_infer, copy_cost, mutates=lambda n: (0,))
-FILL_ = Op("fill_", _no_output, _update_cost(1), mutates=lambda n: (0,), volatile=("value",))
+ADD_ = Op("add_", _pair_infer, _update_cost(1), exact=True, mutates=lambda n: (0,))
+COPY_ = Op("copy_", _pair_infer, copy_cost, exact=True, mutates=lambda n: (0,))
+FILL_ = Op("fill_", _no_output, _update_cost(1), exact=True, mutates=lambda n: (0,), volatile=("value",))
 NORMAL_ = Op("normal_", _no_output, _update_cost(1), mutates=lambda n: (0,), volatile=("seed", "mean", "std"))
 UNIFORM_ = Op("uniform_", _no_output, _update_cost(1), mutates=lambda n: (0,), volatile=("seed", "low", "high"))
 FULL = Op("full", lambda *, shape, dtype, value: meta(shape, dtype),
@@ -72,7 +72,7 @@ UPLOAD = Op("upload", lambda *, shape, dtype, data: meta(shape, dtype),
             lambda inputs, outputs, attrs: Cost(0.0, float(outputs[0].nbytes), "link"),
             volatile=("data",), replayable=False)
 UPLOAD_ = Op("upload_", _no_output, lambda inputs, outputs, attrs: Cost(0.0, float(inputs[0].nbytes), "link"),
-             mutates=lambda n: (0,), volatile=("data",))
+             mutates=lambda n: (0,), volatile=("data",), exact=True)
 
 
 def full(shape: Shape, value: float, dtype: DType = float32) -> Tensor:

@@ -8,14 +8,17 @@ from typing import Any
 import numpy as np
 
 from minidl.calls import apply_all
+from minidl.context import current
 from minidl.errors import UserError
+from minidl.meta import aligned
 from minidl.op import Attrs, Op
 from minidl.ops.update import fill_, upload_
 from minidl.runtime import parameter
 from minidl.tensor import Tensor
 
 # Parameters, state and gradients of one update call must be on the device together. Calls of this size (bytes of
-# parameters) cost nothing noticeable to launch, and keep that working set below those of most layers.
+# parameters) cost nothing noticeable to launch. On small devices they are smaller (``Memory.update_bytes``), so that
+# the largest call of a program is one of its layers, or the update of one parameter.
 CHUNK_BYTES = 8 * 2**20
 
 
@@ -73,22 +76,26 @@ class Optimizer:
     def _chunks(self) -> Iterator[list[int]]:
         """Indices of the parameters that have a gradient, in order: one kind after the other, the highest first.
 
-        A chunk is over CHUNK_BYTES only if it is one parameter.
+        A chunk is over CHUNK_BYTES, or with its states and gradients over what memory allows, only if it is one
+        parameter.
         """
+        most = current().memory.update_bytes // (len(self._states) + 2)
         alike: dict[tuple[bool, int], list[int]] = {}
         for index, tensor in enumerate(self.parameters):
             if tensor.grad is not None:
                 alike.setdefault(self.kind(index), []).append(index)
         for _, indices in sorted(alike.items(), reverse=True):
             chunk: list[int] = []
-            nbytes = 0
+            nbytes = taken = 0  # of the parameters, and of the blocks that they lie in
             for index in indices:
                 tensor = self.parameters[index]
-                if chunk and nbytes + tensor.nbytes > CHUNK_BYTES:
+                block = aligned(tensor.nbytes)
+                if chunk and (nbytes + tensor.nbytes > CHUNK_BYTES or taken + block > most):
                     yield chunk
-                    chunk, nbytes = [], 0
+                    chunk, nbytes, taken = [], 0, 0
                 chunk.append(index)
                 nbytes += tensor.nbytes
+                taken += block
             if chunk:
                 yield chunk
 

@@ -48,14 +48,18 @@ class Schedule:
                             f"{self.warmup_steps} of warm-up")
 
     def __call__(self, step: int) -> float:
-        """The learning rate of a step."""
+        """The learning rate of a step. Raises UserError for one that no number is large enough for."""
         if step < self.warmup_steps:
             return self.peak * (step + 1) / (self.warmup_steps + 1)
         after = step - self.warmup_steps
         if self.shape == "constant":
             return self.peak
         if self.shape == "step":
-            return self.peak * self.rate ** (after // self.every)
+            try:
+                return self.peak * self.rate ** (after // self.every)
+            except OverflowError:
+                raise UserError(f"the learning rate of step {step} is beyond all numbers: {self.peak} x {self.rate} to "
+                                f"the power of {after // self.every}") from None
         assert self.total_steps is not None
         part = min(1.0, after / (self.total_steps - self.warmup_steps))
         return self.peak * (1.0 - part if self.shape == "linear" else 0.5 * (1.0 + cos(pi * part)))

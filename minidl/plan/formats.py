@@ -82,8 +82,22 @@ def plan_to_json(saved: SavedPlan) -> str:
         "offsets": [{"tensor": t, "arrival": n, "offset": offset} for (t, n), offset in plan.offsets.items()]})
 
 
+def is_trace(head: bytes) -> bool:
+    """Whether a file that begins like this was made by ``trace_to_json``."""
+    return head.startswith(_beginning(TRACE_FORMAT).encode())
+
+
+def is_plan(head: bytes) -> bool:
+    """Whether a file that begins like this was made by ``plan_to_json``."""
+    return head.startswith(_beginning(PLAN_FORMAT).encode())
+
+
+def _beginning(name: str) -> str:
+    return f'{{"format": "{name}"'
+
+
 def _document(name: str, parts: Mapping[str, object]) -> str:
-    lines = [f'{{"format": "{name}", "version": {VERSIONS[name]}']
+    lines = [f'{_beginning(name)}, "version": {VERSIONS[name]}']
     for key, value in parts.items():
         rows = ",\n  ".join(map(_line, value)) if isinstance(value, list) else ""
         lines.append(f'"{key}": [\n  {rows}]' if rows else f'"{key}": {_line(value)}')

@@ -49,6 +49,8 @@ class Observation:
     trace, costs, limits   what the plan was made from; the trace is that of the iteration that was measured.
     late      tensor -> seconds that the compute stream waited for its swap-in at the back-access.
     paged_in  bytes that had to be brought back on demand: the plan had evicted them without a prefetch that worked.
+    seconds   of the iteration; infinite if an allocation failed under the plan.
+    may_plan  whether there is time for a search: planning may take a small share of a run on the wall clock.
     """
 
     trace: Trace
@@ -58,6 +60,7 @@ class Observation:
     stall_seconds: float
     late: Mapping[TensorId, float]
     paged_in_bytes: int
+    may_plan: bool = True
 
 
 class Policy(Protocol):
@@ -65,12 +68,15 @@ class Policy(Protocol):
 
     ``moves_tensors`` False means that nothing may be evicted at all: an allocation that fails is the end.
     ``weighs_recomputation`` False spares the engine from finding out each Residency's recompute_seconds.
+    ``reads_from_front`` True says that ``victims`` ranks as the tensor access list does (``memory.access_list``): it
+    is asked about the front of that, and about more only where that is not enough.
     ``plans`` False means that every plan is the empty one: nothing is measured, and ``plan`` is never called.
     """
 
     name: str
     moves_tensors: bool
     weighs_recomputation: bool
+    reads_from_front: bool
     plans: bool
 
     def plan(self, trace: Trace, costs: Costs, limits: Limits) -> Proposal:
@@ -108,6 +114,7 @@ class OnDemand:
     name = ""
     moves_tensors = True
     weighs_recomputation = False
+    reads_from_front = False
     plans = False
 
     def __init_subclass__(cls) -> None:

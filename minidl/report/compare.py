@@ -7,10 +7,10 @@ Files are those of ``train.py --save-plan``. Knows plans alone, no trace: which 
 
 from __future__ import annotations
 
-import argparse
 import sys
 from collections.abc import Sequence
 
+from minidl.command import Parser, finish
 from minidl.errors import UserError
 from minidl.plan.formats import SavedPlan, read_plan
 from minidl.plan.plan import AccessKey, Action
@@ -75,17 +75,19 @@ def _triggers(saved: SavedPlan) -> dict[int, list[AccessKey]]:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Returns the exit code: 2 if the plans cannot be read or compared."""
-    parser = argparse.ArgumentParser(prog="python -m minidl.report.compare", description="Compare two saved plans.")
+    parser = Parser(prog="python -m minidl.report.compare", description="Compare two saved plans.")
     parser.add_argument("a", metavar="A.json")
     parser.add_argument("b", metavar="B.json")
     parser.add_argument("--rows", type=int, default=ROWS, metavar="N", help=f"differences to list (default: {ROWS})")
-    options = parser.parse_args(arguments)
-    try:
+
+    def story() -> int:
+        options = parser.parse_args(arguments)
+        if options.rows < 0:
+            raise UserError(f"--rows: must be a whole number of at least 0, not {options.rows}")
         print(comparison(read_plan(options.a), read_plan(options.b), rows=options.rows))
-    except UserError as error:
-        print(f"compare: error: {error}", file=sys.stderr)
-        return 2
-    return 0
+        return 0
+
+    return finish("compare", story)
 
 
 if __name__ == "__main__":

@@ -1,7 +1,9 @@
 """Measures steps: seconds, bytes swapped and recomputed, time lost; and feeds the bar. Reads no clock of its own."""
 
+from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
+from itertools import islice
 from math import isfinite
 from statistics import median
 
@@ -9,6 +11,7 @@ from minidl.data import Feed
 from minidl.runtime import Runtime, Stats
 from minidl.units import format_bytes
 
+REMEMBERED = 10_000  # steps: more would take memory without end, and change no median by much
 BOTTLENECK = 0.1  # of a step that waits for its batch: above it, data is what limits the speed
 
 
@@ -31,7 +34,8 @@ class Meter:
         self.runtime = runtime
         self.batch = batch
         self.items = items
-        self.steps: list[Step] = []
+        self.steps: deque[Step] = deque(maxlen=REMEMBERED)
+        self.warm = False  # the first step has been forgotten
         self._clock = clock
         self._feed = feed
         self._before, self._time, self._waited_before = runtime.stats(), clock(), self._waited()
@@ -40,6 +44,7 @@ class Meter:
         """The step that ends now."""
         now, stats = self._clock(), self.runtime.stats()
         step = Step(now - self._time, stats.since(self._before), loss, self._waited() - self._waited_before)
+        self.warm |= len(self.steps) == REMEMBERED
         self.steps.append(step)
         self._before, self._time, self._waited_before = stats, now, self._waited()
         return step
@@ -53,8 +58,11 @@ class Meter:
         return self._feed.waited_seconds if self._feed is not None else 0.0
 
     def median(self, value: Callable[[Step], float]) -> float:
-        """Over the steps after the first, which also warms up; over the first if it is the only one."""
-        return median(map(value, self.steps[1:] or self.steps))
+        """Over the later half of the steps, when plans have settled; the first, which warms up, only if it is alone. Of
+        more than ``REMEMBERED`` only the latest count."""
+        count = len(self.steps)
+        skipped = max(count // 2, 0 if self.warm or count == 1 else 1)
+        return median(map(value, islice(self.steps, skipped, None)))
 
     def bar_fields(self) -> str:
         """The last step in a few words, for the bar."""

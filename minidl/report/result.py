@@ -3,10 +3,9 @@
 import json
 from dataclasses import asdict, dataclass
 from math import isfinite
-from pathlib import Path
 from typing import Any
 
-from minidl.errors import UserError
+from minidl.writing import write_whole
 
 KEYS: dict[str, str] = {
     "model": "name",
@@ -36,6 +35,8 @@ KEYS: dict[str, str] = {
     "data_seconds": "how long a step waited for its batch (seconds)",
     "examples_per_second": "how many images, or pairs of sentences, a second the threads can make of the data",
     "skipped_files": "how many broken files were left out",
+    "planning_seconds": "all that planning took of the run's own time (seconds)",
+    "planning_share": "of the run that this was",
 }
 
 
@@ -49,7 +50,7 @@ class LargestOp:
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """One run; the fields are KEYS. Numbers "in a step" are medians over the steps after the first. None: not there."""
+    """One run; the fields are KEYS. Numbers "in a step" are medians over the later half. None: not there."""
 
     model: str
     batch: int
@@ -78,17 +79,21 @@ class Result:
     data_seconds: float = 0.0
     examples_per_second: float | None = None
     skipped_files: int = 0
+    planning_seconds: float | None = None
+    planning_share: float | None = None
 
     def to_json(self) -> str:
         """As one JSON object; a number that is not finite becomes null."""
         return json.dumps(_finite(asdict(self)), indent=2) + "\n"
 
-    def write(self, path: str) -> None:
-        """``to_json`` to a file. Raises UserError."""
-        try:
-            Path(path).write_text(self.to_json(), encoding="utf-8")
-        except OSError as error:
-            raise UserError(f"cannot write {path}: {error.strerror}") from None
+    def write(self, path: str, *, force: bool = False) -> None:
+        """``to_json`` to a file, as ``minidl.writing`` has it. Raises UserError."""
+        write_whole(path, self.to_json().encode(), is_own, force=force)
+
+
+def is_own(head: bytes) -> bool:
+    """Whether a file that begins like this was made by ``Result.to_json``."""
+    return head.startswith(b'{\n  "model": ') and b'\n  "unmanaged_peak_bytes": ' in head
 
 
 def _finite(value: Any) -> Any:

@@ -1,6 +1,6 @@
 """What a model's predictions for a batch are worth, in the current runtime.
 
-Each uploads the batch, and lets go of it before it counts.
+Each uploads the batch, and lets go of it before it counts; of shapes alone there is nothing to count.
 """
 
 from typing import Any
@@ -11,27 +11,27 @@ from minidl.runtime import current_runtime
 from minidl.training.metrics import Accuracy, Overlap, Words
 
 
-def of_images(model: Module, batch: Batch) -> Accuracy:
+def of_images(model: Module, batch: Batch) -> Accuracy | None:
     """Hits of a classifier, which gives a score a class for each image: [N, C, H, W] -> [N, classes]."""
     images, _ = batch.upload(current_runtime())
     scores = model(images)
     del images
-    return Accuracy.of(scores.numpy(), batch.labels)
+    return None if batch.labels is None else Accuracy.of(scores.numpy(), batch.labels)
 
 
-def of_pixels(model: Module, batch: Batch) -> Overlap:
+def of_pixels(model: Module, batch: Batch) -> Overlap | None:
     """Overlap of a segmentation, which gives a score a class for each pixel: [N, C, H, W] -> [N, classes, H, W]."""
     images, _ = batch.upload(current_runtime())
     scores = model(images)
     del images
-    assert batch.labels is not None
-    return Overlap.of(scores.numpy(), batch.labels)
+    return None if batch.labels is None else Overlap.of(scores.numpy(), batch.labels)
 
 
-def of_words(model: Any, batch: TextBatch) -> Words:
+def of_words(model: Any, batch: TextBatch) -> Words | None:
     """Hits of a BertForPreTraining: of its scores a word at each masked position, and of the order of the segments."""
     ids, types, seen, positions, _, _ = batch.upload(current_runtime())
     words, pooled = model.masked_words(ids, types, seen, positions)
     order = model.cls.seq_relationship(pooled)
-    assert batch.masked_labels is not None and batch.next_sentence_labels is not None
+    if batch.masked_labels is None or batch.next_sentence_labels is None:
+        return None
     return Words.of(words.numpy(), batch.masked_labels.ravel(), order.numpy(), batch.next_sentence_labels)

@@ -32,12 +32,13 @@ class Trainer:
 
     def __init__(self, model: Module, optimizer: Optimizer, loss: Callable[[Any], Tensor], schedule: Schedule, *,
                  accumulate: int = 1, clip_norm: float | None = None,
-                 score: Callable[[Module, Any], Score] = scores.of_images) -> None:
+                 score: Callable[[Module, Any], Score | None] = scores.of_images) -> None:
         self.model = model
         self.optimizer = optimizer
         self.schedule = schedule
         self.accumulate = accumulate
         self.clip_norm = clip_norm
+        self.sound = True  # false from the beginning of a step to its end: one that fails leaves half of an update
         self._loss = loss
         self._score = score
         # On the device, so that the parts' losses are added up without being read one by one.
@@ -52,6 +53,7 @@ class Trainer:
         """Train on one batch in one iteration; returns the loss, NaN on a device without values. Raises OutOfMemory."""
         runtime, done = current_runtime(), self.steps_done
         self.optimizer.lr = self.schedule(done)
+        self.sound = False
         with runtime.iteration():
             self.optimizer.zero_grad()
             total = self._add_gradients(batch)
@@ -61,6 +63,7 @@ class Trainer:
             loss = total.item()
             del total
         runtime.counters[STEPS] = done + 1
+        self.sound = True
         return loss
 
     def _add_gradients(self, batch: AnyBatch) -> Tensor:
@@ -79,14 +82,18 @@ class Trainer:
 
     def evaluate(self, batches: Iterable[AnyBatch]) -> Any:
         """The Score of all batches together, in inference mode; None without any, or without values."""
-        runtime = current_runtime()
         score: Any = None
-        if runtime.device.has_values:
-            self.model.eval()
-            with no_grad():
-                for batch in batches:
-                    with runtime.iteration():
-                        found = self._score(self.model, batch)
-                    score = found if score is None else score + found
-            self.model.train()
+        if current_runtime().device.has_values:
+            for batch in batches:
+                found = self.predict(batch)
+                score = found if score is None else score + found
         return score
+
+    def predict(self, batch: AnyBatch) -> Any:
+        """The Score of one batch, in inference mode and in an iteration of its own; None if it is of shapes alone."""
+        self.model.eval()
+        try:
+            with no_grad(), current_runtime().iteration():
+                return self._score(self.model, batch)
+        finally:
+            self.model.train()

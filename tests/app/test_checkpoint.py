@@ -73,7 +73,7 @@ def test_a_file_of_weights_is_to_the_byte_what_the_package_safetensors_writes(tm
     arrays = {"layer.2": np.arange(5, dtype=np.float32), "layer.10": np.arange(6, dtype=np.float32).reshape(2, 3),
               "count": np.array(7, np.int64), "mask": np.array([True, False]), "none": np.zeros((0, 4), np.float32)}
     write_arrays(tmp_path / "ours", arrays)  # no two types of one size: those the package sorts, and names are here
-    save_file(arrays, tmp_path / "theirs")
+    save_file(arrays, tmp_path / "theirs", {"writer": "minidl"})  # by which a file of ours is known again
     assert (tmp_path / "ours").read_bytes() == (tmp_path / "theirs").read_bytes()
 
 

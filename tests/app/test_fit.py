@@ -1,5 +1,6 @@
 """Searches for what fits: their answers work, the neighbours do not, and the device itself is left alone."""
 
+import re
 from dataclasses import replace
 from functools import partial
 
@@ -9,14 +10,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import models
+import train
 from minidl import OutOfMemory, Runtime, current_runtime, device
 from minidl.app import fit
-from minidl.app.fit import Setup, Shortage, largest_batch, smallest_budget
+from minidl.app.fit import Setup, Shortage, Steps, largest_batch, smallest_budget
 from minidl.data import Batch
 from minidl.device import profiles
 from minidl.meta import ALIGNMENT
 from minidl.ops import cross_entropy
 from minidl.optim import SGD
+from minidl.policies.passive import Passive
 
 P100_BYTES = 15_127 * 2**20
 KIB = 2**10
@@ -27,7 +30,7 @@ def setup(model, policy="passive", *, shape=(3, 224, 224), host=256 * 10**9, on=
     def program(batch):
         network = models.create(model)
         optimizer = SGD(network.parameters(), lr=0.1, momentum=0.9)
-        return partial(step, network, optimizer, Batch(batch, shape))
+        return Steps(partial(step, network, optimizer, Batch(batch, shape)))
     return Setup(program, device.create(on), policy, host)
 
 
@@ -200,7 +203,68 @@ def test_what_a_gpu_keeps_of_a_budget_for_itself_is_counted(policy):
         with Runtime(gpu(), memory_budget=budget, host_memory="64MiB", policy=policy) as runtime:
             program = what.program(8)
             try:
-                program()
+                program.step()
                 assert enough and runtime.stats().calls > 20
             except OutOfMemory:
                 assert not enough
+
+
+# What is announced holds for what runs -------------------------------------------------------------------------------
+ON_SIM = ["--device", "sim:p100", "--steps", "12"]
+ON_CPU = ["--data", "digits", "--device", "cpu:virtual", "--host-memory", "64MiB"]
+
+
+@pytest.mark.parametrize("flags", [
+    ["--model", "resnet20", "--no-fused", "--policy", "none", "--memory-budget", "100MiB", *ON_SIM],
+    ["--model", "bert-tiny", "--attention", "fused", "--policy", "none", "--memory-budget", "200MiB", *ON_SIM],
+    pytest.param(["--model", "lenet", "--policy", "auto", "--placement", "bfc", "--memory-budget", "3MiB", *ON_SIM],
+                 marks=pytest.mark.slow),
+    ["--model", "lenet", "--policy", "passive", "--placement", "caching", "--memory-budget", "8MiB", *ON_SIM],
+    ["--model", "mlp", "--policy", "none", "--memory-budget", "7MiB", *ON_CPU, "--epochs", "1"],
+])
+def test_the_largest_batch_trains_as_the_flags_say(flags, capsys):
+    assert train.main([*flags, "--batch", "max"]) == 0
+    assert "the largest batch is" in capsys.readouterr().out
+
+
+def test_unfused_operations_need_more_and_that_is_known(capsys):
+    found = []
+    for flags in ([], ["--no-fused"]):
+        assert train.main(["--model", "resnet18", "--image-size", "32", "--policy", "none", "--memory-budget", "400MiB",
+                           "--device", "sim:p100", "--steps", "3", "--batch", "max", *flags]) == 0
+        found.append(int(re.search(r"the largest batch is (\d+)", capsys.readouterr().out)[1]))
+    assert found[1] < found[0]
+
+
+@pytest.mark.parametrize("policy", ["none", "passive"])
+def test_the_look_at_test_data_fits_what_the_steps_fit(capsys, policy):
+    flags = ["--model", "mlp", *ON_CPU, "--policy", policy, "--batch", "24", "--steps", "3"]
+    assert train.main([*flags, "--memory-budget", "100%"]) == 0
+    assert "test accuracy" in capsys.readouterr().out
+    assert train.main([*flags, "--memory-budget", "1MiB"]) == 2
+    least = int(re.search(r"smallest budget that would do is (\d+) bytes", capsys.readouterr().err)[1])
+    assert train.main([*flags, "--memory-budget", str(least)]) == 0
+    assert train.main([*flags, "--memory-budget", str(least - ALIGNMENT)]) == 2
+
+
+def test_advice_is_given_in_sizes_that_flags_take(capsys):
+    assert train.main(["--model", "lenet", "--batch", "64", "--memory-budget", "80%", "--steps", "2"]) == 0
+    advised = re.search(r"--memory-budget (\S+): in that nothing", capsys.readouterr().out)[1]
+    assert advised.endswith("MiB")
+    assert train.main(["--model", "lenet", "--batch", "64", "--memory-budget", advised, "--steps", "2"]) == 0
+    assert "0 B out, 0 B in, 0 B recomputed" in capsys.readouterr().out
+
+
+def test_a_policy_that_lets_nothing_go_is_named_and_not_the_host():
+    class Miser(Passive):
+        name = "miser"
+
+        def victims(self, resident, pressure):
+            return ()
+
+    with Runtime("sim:p100", memory_budget=1024, host_memory=1 << 20, policy=Miser()) as runtime:
+        leaf = runtime.tensor(None, shape=(128,))
+        with pytest.raises(OutOfMemory, match="1 tensors resident; policy 'miser' let none of them go$") as error:
+            runtime.tensor(None, shape=(192,))
+        assert not error.value.host_full
+        del leaf

@@ -114,11 +114,15 @@ def test_a_file_that_does_not_fit_is_named(tmp_path, capsys):
     assert refusal(capsys, "--plan", str(path)).startswith(f"{path} holds a plan for another iteration: there it has 3")
 
 
-def test_a_run_too_short_for_a_plan_says_so_after_its_summary(tmp_path, capsys):
-    path = tmp_path / "a.plan"
-    assert train.main([*NET, "--steps", "2", "--save-plan", str(path)]) == 2
+@pytest.mark.parametrize("flags", [["--save-plan", "a.plan"], ["--explain"]])
+def test_a_run_too_short_for_a_plan_says_so_before_its_first_step(tmp_path, capsys, monkeypatch, flags):
+    monkeypatch.chdir(tmp_path)
+    small = ["--model", "lenet", "--batch", "64", "--memory-budget", "80%"]
+    assert train.main([*small, "--steps", "3", *flags]) == 2  # a first one, one like it, one that is measured
     told = capsys.readouterr()
-    assert "no step ran under a plan" in told.err and "images/s" in told.out and not path.exists()
+    assert f"{flags[0]}: a plan is made" in told.err and "it takes 4 steps, and there are 3" in told.err
+    assert "images/s" not in told.out and not list(tmp_path.iterdir())
+    assert train.main([*small, "--steps", "4", *flags]) == 0
 
 
 def test_every_policy_s_last_step_can_be_saved_as_a_trace(tmp_path):

@@ -75,6 +75,7 @@ def test_a_run_that_was_killed_while_it_wrote_goes_on_with_the_same_bytes(tmp_pa
     assert campaign(tmp_path, "points", 70, 1000) == 1  # one of 120 changes of files
 
 
+@pytest.mark.slow
 def test_a_run_that_was_killed_at_a_random_moment_goes_on_with_the_same_bytes(tmp_path):
     assert campaign(tmp_path, "times", 1, 7) == 1
 
@@ -96,7 +97,7 @@ def test_from_any_checkpoint_the_end_is_the_same_even_under_another_policy_and_b
     folder, parameters = whole
     shutil.copytree(folder, tmp_path / "run")
     at = tmp_path / "run" / "checkpoints" / f"step-{step:08}"
-    assert train.main(["--resume", str(at), "--policy", "passive", "--memory-budget", "2MiB", "--save",
+    assert train.main(["--trust", "--resume", str(at), "--policy", "passive", "--memory-budget", "2MiB", "--save",
                        str(tmp_path / "parameters")]) == 0
     assert (tmp_path / "parameters").read_bytes() == parameters
 
@@ -109,14 +110,15 @@ def test_a_longer_run_begins_like_a_shorter_one(tmp_path):
     flags = ["--schedule", "constant", "--run"]
     run(*flags, tmp_path / "long", "--save", tmp_path / "whole", "--steps", 10)
     run(*flags, tmp_path / "short", "--steps", 4)
-    assert train.main(["--resume", str(tmp_path / "short"), "--steps", "10", "--save", str(tmp_path / "parts")]) == 0
+    assert train.main(["--trust", "--resume", str(tmp_path / "short"), "--steps", "10",
+                       "--save", str(tmp_path / "parts")]) == 0
     assert (tmp_path / "whole").read_bytes() == (tmp_path / "parts").read_bytes()
 
 
 def test_a_run_that_is_done_does_nothing_and_still_saves(whole, tmp_path, capsys):
     folder, parameters = whole
     shutil.copytree(folder, tmp_path / "run")
-    assert train.main(["--resume", str(tmp_path / "run"), "--save", str(tmp_path / "parameters")]) == 0
+    assert train.main(["--trust", "--resume", str(tmp_path / "run"), "--save", str(tmp_path / "parameters")]) == 0
     assert "nothing was left to do: all 12 steps are done" in capsys.readouterr().out
     assert (tmp_path / "parameters").read_bytes() == parameters
 
@@ -128,14 +130,14 @@ def test_a_damaged_checkpoint_is_named_and_the_one_before_it_is_used(tmp_path, c
     data[-1] ^= 1
     (newest / "tensors.safetensors").write_bytes(data)
     capsys.readouterr()
-    assert train.main(["--resume", str(tmp_path)]) == 0
+    assert train.main(["--trust", "--resume", str(tmp_path)]) == 0
     out = capsys.readouterr().out
     assert re.search(r"not used: .*step-00000012/tensors.safetensors: at byte \d+: the checksum does not agree", out)
     assert "going on after step 10" in out
     assert read_checkpoint(newest).step == STEPS  # written anew
     data = (newest / "state.json").read_text()
     (newest / "state.json").write_text(data.replace("5", "6", 1))
-    assert "state.json: at byte 0: the checksum" in message_of(capsys, "--resume", newest)
+    assert "state.json: at byte 0: the checksum" in message_of(capsys, "--trust", "--resume", newest)
 
 
 # The run folder ------------------------------------------------------------------------------------------------------
@@ -164,7 +166,7 @@ def test_losses_and_scores_of_a_resumed_run_are_those_of_the_whole_one(whole, tm
         durable.remove_folder(store.path(step))
     with open(tmp_path / "metrics.jsonl", "a") as file:
         file.write('{"step": 13, "lo')
-    assert train.main(["--resume", str(tmp_path)]) == 0
+    assert train.main(["--trust", "--resume", str(tmp_path)]) == 0
     names = ("step", "epoch", "loss", "lr", "top1", "top5")
     assert [[row[name] for name in names] for row in table(tmp_path)] == [
         [row[name] for name in names] for row in table(whole[0])]
@@ -179,7 +181,8 @@ def test_a_simulator_keeps_a_run_folder_without_checkpoints(tmp_path):
 
 def test_resume_takes_the_arguments_of_the_run_and_the_new_ones_count_more(whole):
     folder, _ = whole
-    first, again = parse([*TRAINING, "--run", str(folder)]), parse(["--resume", str(folder), "--policy", "none"])
+    first = parse([*TRAINING, "--run", str(folder)])
+    again = parse(["--trust", "--resume", str(folder), "--policy", "none"])
     assert (again.model, again.steps, again.run) == (first.model, first.steps, str(folder))
     assert (first.policy, again.policy) == ("recompute", "none")
     assert parse(["--resume", "auto", "--run", str(folder / "other"), "--model", "mlp"]).model == "mlp"  # a new run
@@ -195,7 +198,7 @@ def test_resume_takes_the_arguments_of_the_run_and_the_new_ones_count_more(whole
 ])
 def test_a_checkpoint_of_another_training_is_refused(whole, capsys, flags, message):
     before = {p: p.read_bytes() for p in whole[0].rglob("*.*") if p.is_file()}
-    assert message in message_of(capsys, "--resume", whole[0], *flags)
+    assert message in message_of(capsys, "--trust", "--resume", whole[0], *flags)
     assert before == {p: p.read_bytes() for p in whole[0].rglob("*.*") if p.is_file()}
 
 
@@ -235,7 +238,7 @@ def test_a_signal_ends_the_run_after_its_step_with_a_checkpoint_and_the_command_
     assert signal.getsignal(number) == before
     out = capsys.readouterr().out.splitlines()[-1]
     assert out.startswith("stopped after step 7 of 12, and saved. To go on: python train.py --resume '")
-    assert train.main(["--resume", str(tmp_path / "a run"), "--save", str(tmp_path / "parameters")]) == 0
+    assert train.main(["--trust", "--resume", str(tmp_path / "a run"), "--save", str(tmp_path / "parameters")]) == 0
     assert (tmp_path / "parameters").read_bytes() == whole[1]
 
 

@@ -63,7 +63,7 @@ def number(pattern, text):
     (["--steps", "-1"], "--steps: must be a whole number of at least 1, not -1"),
     (["--seed", "-1"], "--seed: must be a whole number of at least 0, not -1"),
     (["--lr", "nan"], "--lr: must be a number of at least 0, not nan"),
-    (["--wd", "inf"], "must be a number of at least 0, not inf"),
+    (["--wd", "inf"], "must be a number of at least 0 and at most 1e+30, not inf"),
     (["--momentum", "much"], "--momentum: must be a number of at least 0, not much"),
     (["--memory-budget", "16G"], "--memory-budget: '16G' is no size in bytes"),
     (["--memory-budget", "0"], "--memory-budget: must be at least 1 byte, not 0"),
@@ -239,12 +239,12 @@ def test_the_seed_decides_the_first_parameters_and_the_order_of_the_images(tmp_p
     assert seeds == [0, 1]
 
 
-def test_a_step_takes_the_median_of_the_steps_after_the_first():
-    times = iter([0, 10, 12, 16, 22])  # steps of 10 s, which warms up, and of 2, 4 and 6 s
+def test_a_step_takes_the_median_of_the_later_half_of_the_steps():
+    times = iter([0, 10, 19, 21, 25, 31])  # steps of 10 s, which warms up, of 9 s under no plan, and of 2, 4 and 6 s
     meter = Meter(Runtime("sim:p100"), 8, lambda: next(times))
     meter.add(0.0)
     assert meter.median(lambda step: step.seconds) == 10
-    for _ in range(3):
+    for _ in range(4):
         meter.add(0.0)
     assert meter.median(lambda step: step.seconds) == 4
     assert "1.33 images/s" in meter.bar_fields()  # the last step: 8 images in 6 s
@@ -269,9 +269,9 @@ def test_a_simulator_needs_no_numerics_to_be_installed():
     (["--optimizer", "sgd"], 0), (["--opt", "sgd", "--momentum", "0.5"], 1), ([], 1), (["--opt", "adam"], 2),
 ])
 def test_the_optimizer_and_its_state_are_those_asked_for(tmp_path, flags, states):
-    # At batch 1 the update is lenet's largest operation: parameter, gradient and each state.
+    # At batch 1 the update is lenet's largest operation: a parameter, its gradient and each state.
     result = result_of(tmp_path, "--model", "lenet", "--batch", "1", "--steps", "1", *flags)
-    blocks = (2 + states) * 248_320  # its 61,706 floats, each of the ten tensors aligned to 256 bytes
+    blocks = (2 + states) * 192_000  # the weight of its largest layer, [120, 400]: at the least one is updated alone
     assert result["largest_op"]["bytes"] == blocks
 
 
@@ -289,9 +289,7 @@ def test_batch_max_and_percentages_are_told_from_numbers():
 
 
 def test_help_explains_every_key_and_ends_well(capsys):
-    with pytest.raises(SystemExit) as end:
-        train.main(["--help"])
-    assert end.value.code == 0
+    assert train.main(["--help"]) == 0
     out = capsys.readouterr().out
     assert not [key for key in KEYS if key not in out]
 

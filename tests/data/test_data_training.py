@@ -2,7 +2,6 @@
 
 import json
 import re
-import subprocess
 import sys
 from dataclasses import replace
 from itertools import count
@@ -188,23 +187,3 @@ def test_a_small_resnet_on_digits_reaches_98_percent_in_half_of_its_memory(tmp_p
     assert train.main(["--model", "resnet20", "--data", "digits", "--batch", "64", "--epochs", "12", "--lr", "0.1",
                        "--schedule", "cosine", "--memory-budget", "50%", "--json", str(tmp_path / "json")]) == 0
     assert json.loads((tmp_path / "json").read_text())["accuracy"] >= 0.98
-
-
-# Damage --------------------------------------------------------------------------------------------------------------
-def corruption(folder, number, seed):
-    script = ROOT / "tests" / "support" / "corrupted.py"
-    done = subprocess.run([sys.executable, str(script), str(folder), str(number), str(seed)],
-                          stdout=subprocess.PIPE, text=True, check=True, timeout=600, env={"PYTHONPATH": str(ROOT)})
-    found = json.loads(done.stdout.splitlines()[-1])
-    assert found["wrong"] == []
-    assert found["decoded"] > 0.1 * number and found["refused"] > 0.3 * number
-    assert found["grown_bytes"] < 200 << 20  # no memory is taken because a file claims to be large
-
-
-def test_a_damaged_file_decodes_or_is_refused(tmp_path):
-    corruption(tmp_path, 80, 1)
-
-
-@pytest.mark.full
-def test_1000_damaged_files_decode_or_are_refused(tmp_path):
-    corruption(tmp_path, 1000, 2)

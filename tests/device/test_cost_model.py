@@ -247,6 +247,8 @@ def test_a_profile_survives_json(name, tmp_path):
     ({"memory_bytes": 1.5}, "memory_bytes must be a whole number"),
     ({"memory_bytes": True}, "memory_bytes must be a whole number"),
     ({"title": 3}, "title must be a string"),
+    ({"cudnn_plans": "y" * 5000}, "cudnn_plans must be a string of at most 200 characters, not 'yyy"),
+    ({"y" * 5000: 1}, r"unknown field 'y{57}\.\.\.'"),
     ({"efficiency": {"conv": "high"}}, "efficiency must be an object of numbers"),
     ({"efficiency": {"conv": 0.5}}, "no efficiency for winograd, fft"),
     ({"efficiency": {**P100.efficiency, "conv": 1.5}}, "efficiency of conv must be from 1e-06 to 1, not 1.5"),

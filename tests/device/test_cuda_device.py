@@ -7,6 +7,7 @@ import ast
 import inspect
 import json
 import random
+import re
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -27,7 +28,7 @@ from minidl.device.cuda.device import CudaDevice
 from minidl.device.cuda.seam import Convolution, PlanInfo, Vendor
 from minidl.device.cuda.staging import Staging
 from minidl.device.cuda.streams import EventStreams
-from minidl.device.cuda.timed_plans import PlanTable, TimedPlan
+from minidl.device.cuda.timed_plans import PlanTable, TimedPlan, key
 from minidl.device.precision import PRECISIONS
 from minidl.errors import DeviceError, UserError
 from minidl.kernels.cuda import KERNELS
@@ -394,6 +395,18 @@ def test_linear_layers_of_strided_inputs():
     assert device.vendor.counts["launch"] == 2
 
 
+def test_what_is_summed_over_nothing_is_zero_and_what_has_no_elements_is_not_launched():
+    device = cuda()
+    upload(device, cell(0), np.ones(SIZE, np.float32))
+    empty, result = operand(NBYTES, meta((0, 5), float32)), operand(0, meta((6, 5), float32))
+    run(device, "relu", (empty,), (empty,))
+    run(device, "linear", (operand(NBYTES, meta((0, 6), float32)),), (empty, result))
+    assert "launch" not in device.vendor.counts and "product" not in device.vendor.counts
+    run(device, "linear_wgrad", (result,), (operand(NBYTES, meta((0, 6), float32)), empty))
+    assert device.read(result).tolist() == [[0.0] * 5] * 6
+    assert device.read(cell(0)).tolist() == [0.0] * 30 + [1.0] * (SIZE - 30)
+
+
 def test_integers_have_no_products():
     with pytest.raises(UserError, match="no matrix products of int64"):
         cuda().algorithms("matmul", [meta((2, 2), int64)] * 2, [meta((2, 2), int64)],
@@ -518,9 +531,18 @@ def test_a_plan_that_is_far_slower_than_the_best_is_timed_once_more_and_then_lef
 
 
 def test_a_file_of_plans_that_cannot_be_read_counts_as_none(tmp_path):
-    for text in ("{", "[]", '{"a": [{"b": 1}]}', '{"a": 3}'):
-        (tmp_path / "cudnn-Fake-1-nhwc.json").write_text(text)
-        assert len(PlanTable(FakeCuda(), tmp_path).of(CONV)) == 3
+    path = tmp_path / "cudnn-Fake-1-nhwc.json"
+    PlanTable(FakeCuda(), tmp_path).of(CONV)
+    whole = path.read_text()
+    name = json.loads(whole)[key(CONV)][0]["name"]
+    for text in ("{", "[]", '{"a": [{"b": 1}]}', '{"a": 3}', "[" * 10**5, whole.replace(f'"{name}"', "7"),
+                 re.sub(r'"workspace": \d+', '"workspace": "x"', whole),
+                 re.sub(r'"seconds": [^,]+', '"seconds": NaN', whole),
+                 re.sub(r'"workspace": \d+', '"workspace": -1', whole)):
+        assert text != whole
+        path.write_text(text)
+        plans = PlanTable(FakeCuda(), tmp_path).of(CONV)
+        assert [p.name for p in plans] == [p.name for p in PLANS] and all(p.seconds > 0 for p in plans)
 
 
 def test_without_memory_for_timing_seconds_stay_unknown_and_are_found_by_the_next_process(tmp_path):

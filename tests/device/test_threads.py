@@ -4,6 +4,7 @@ The contract runs on both clocks, and on threads also with random delays in ever
 never decide whether a test of a right program passes: they only make it likelier that a wrong one is seen.
 """
 
+import contextlib
 import gc
 import os
 import random
@@ -335,7 +336,8 @@ def test_a_host_that_is_too_far_ahead_is_woken_by_an_error():
 
 def test_after_an_error_of_a_kernel_all_that_needs_no_result_of_it_goes_on(device):
     fill(device, 0, 1.0)
-    fail(device)  # cells 2 and 3 are to be its outputs
+    with contextlib.suppress(UserError):  # in synchronous mode it is raised here
+        fail(device)  # cells 2 and 3 are to be its outputs
     device.launch("neg", PLAIN, (cell(4, shape=()),), (cell(2, shape=()),), {}, 0)
     device.launch("neg", PLAIN, (cell(5),), (cell(0),), {}, 0)
     device.wait(COPY_OUT, COMPUTE, device.positions[COMPUTE])
@@ -378,13 +380,12 @@ def test_in_synchronous_mode_every_issue_waits():
     device.close()
 
 
-def test_a_wrong_label_in_a_training_step_raises_at_the_loss():
+def test_a_wrong_label_in_a_training_step_raises_at_the_loss_and_the_device_goes_on():
     from minidl.ops.loss import cross_entropy
     with minidl.Runtime("cpu:threads", memory_budget=1 << 20, host_memory=0) as runtime:
         with pytest.raises(UserError, match="labels from 12 to 12 for 10 classes"), runtime.iteration():
             cross_entropy(runtime.tensor(np.zeros((1, 10), np.float32)), runtime.tensor(np.array([12]))).item()
-        with pytest.raises(UserError, match="labels from 12 to 12 for 10 classes"):
-            runtime.tensor(np.zeros(1))
+        assert runtime.tensor(np.zeros(1)).numpy().tolist() == [0.0]
 
 
 # Real time --------------------------------------------------------------------------------------------------------

@@ -55,12 +55,14 @@ def test_the_kernel_equals_the_formula_on_contiguous_and_on_strided_inputs(case,
     check(case, call(case.name, layouts, case.attrs), inputs, dtype)
 
 
+@pytest.mark.default(dtype=["float32"])
 @pytest.mark.parametrize("dtype", TOLERANCE)
 @pytest.mark.parametrize("case", [c for c in CASES if OPS[c.name].donates], ids=str)
 def test_an_output_over_an_input_has_the_same_bytes_wherever_the_engine_may_put_it_there(case, dtype):
     same_bytes_over_an_input(case, dtype)
 
 
+@pytest.mark.default(dtype=["float32"])
 @pytest.mark.parametrize("dtype", TOLERANCE)
 @pytest.mark.parametrize("pixels", [1, 20, 100])  # tiles of one row; of several; of several images
 @pytest.mark.parametrize("case", [c for c in CASES if c.name in ALGORITHMS], ids=str)
@@ -180,6 +182,7 @@ def test_the_first_momentum_step_does_not_read_its_buffer():
     assert p.tolist() == [0.5] * 3 and buf.tolist() == [1] * 3
 
 
+@pytest.mark.default(dtype=["float32"])
 @pytest.mark.parametrize("dtype", TOLERANCE)
 @pytest.mark.parametrize(("name", "attrs", "mean", "std"), [
     ("normal_", {"mean": 3.0, "std": 2.0}, 3.0, 2.0), ("uniform_", {"low": -1.0, "high": 5.0}, 2.0, 6 / 12**0.5)])

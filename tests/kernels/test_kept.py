@@ -7,6 +7,8 @@ from itertools import count
 import numpy as np
 import pytest
 
+from minidl.compiling import counted
+
 NUMBERS = count()
 SOURCE = """
 import numpy as np
@@ -69,3 +71,13 @@ def test_code_that_cannot_be_kept_runs_all_the_same(load):
     path.unlink()
     path.mkdir()
     assert [hits(load()) for _ in range(2)] == [0, 0]
+
+
+def test_what_is_compiled_is_counted_and_what_is_found_on_disk_is_not(load):
+    seen = []
+    with counted(seen.append):
+        hits(load())
+        assert seen == [1]
+        hits(load())
+    load()(np.zeros(3, np.float32))  # outside nobody is told
+    assert seen == [1]

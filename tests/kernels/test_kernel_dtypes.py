@@ -39,6 +39,7 @@ def test_a_kernel_on_halves_rounds_the_result_of_the_formula_once(case, dtype, m
                                        atol=2e-5 * scale)
 
 
+@pytest.mark.default(dtype=["bfloat16"])
 @pytest.mark.parametrize("dtype", HALVES)
 @pytest.mark.parametrize("shape", [(), (1,), (BLOCK - 1,), (BLOCK + 1,), (3, 5, 70)])
 def test_a_cast_rounds_to_nearest_and_back_it_is_exact(shape, dtype):
@@ -52,6 +53,7 @@ def test_a_cast_rounds_to_nearest_and_back_it_is_exact(shape, dtype):
             assert full.dtype == np.float32 and full.tobytes() == half.astype(np.float32).tobytes()
 
 
+@pytest.mark.default(dtype=["bfloat16"])
 @pytest.mark.parametrize("dtype", HALVES)
 def test_rows_of_a_float32_table_are_looked_up_as_halves_and_their_gradient_is_added_up_in_float32(dtype):
     rng, half = np.random.default_rng(1), metas.DTYPES[dtype]
@@ -67,12 +69,14 @@ def test_rows_of_a_float32_table_are_looked_up_as_halves_and_their_gradient_is_a
         assert dw.dtype == np.float32 and not dw[4].any()
 
 
+@pytest.mark.default(dtype=["bfloat16"])
 @pytest.mark.parametrize("dtype", HALVES)
 @pytest.mark.parametrize("case", [c for c in CASES if OPS[c.name].donates], ids=str)
 def test_halves_over_an_input_have_the_same_bytes_wherever_the_engine_may_put_it_there(case, dtype):
     same_bytes_over_an_input(case, dtype)
 
 
+@pytest.mark.default(dtype=["bfloat16"])
 @pytest.mark.parametrize("dtype", HALVES)
 @pytest.mark.parametrize("name", sorted(RANDOM))
 def test_random_numbers_in_a_half_type_are_those_of_float32_rounded(name, dtype):
@@ -85,6 +89,7 @@ def test_random_numbers_in_a_half_type_are_those_of_float32_rounded(name, dtype)
     np.testing.assert_allclose(half.astype(np.float32), full, rtol=1.01 * HALVES[dtype], atol=1e-6)
 
 
+@pytest.mark.default(dtype=["bfloat16"])
 @pytest.mark.parametrize("dtype", HALVES)
 def test_every_half_is_decoded_exactly_and_encoded_back_to_its_bits(dtype):
     halves = np.arange(1 << 16, dtype=np.uint16).view(dtype)
@@ -96,6 +101,7 @@ def test_every_half_is_decoded_exactly_and_encoded_back_to_its_bits(dtype):
     assert np.isnan(back[~numbers].astype(np.float32)).all()
 
 
+@pytest.mark.default(dtype=["bfloat16"])
 @pytest.mark.parametrize("dtype", HALVES)
 def test_encoding_rounds_to_nearest_and_ties_to_even(dtype):
     # Around every bfloat16, and around every float16 (13 bits less), one unit of float32 to either side of each tie.

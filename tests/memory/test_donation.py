@@ -31,7 +31,7 @@ from minidl.ops.elementwise import (
 from minidl.ops.shape import narrow
 from minidl.ops.update import fill_
 from minidl.runtime import Runtime, parameter
-from minidl.tensor import Tensor
+from minidl.tensor import GONE, Tensor
 
 SIZE = 8  # units of every tensor here, unless it says otherwise
 
@@ -59,7 +59,7 @@ def test_a_value_given_away_is_written_over():
         y = scale(leaf(runtime, units=SIZE), 2.0)
         offset, peak = y.storage.block.offset, peak_units(runtime)
         z = relu(give(y))
-        assert y.storage is None  # the handle is dead
+        assert y.storage is GONE  # the handle is dead
         assert z.storage.block.offset == offset
         assert peak_units(runtime) == peak == 2 * SIZE  # the leaf, and the value
         assert values(z) == {2.0}

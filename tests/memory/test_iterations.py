@@ -3,6 +3,8 @@
 Sizes are in units of 256 bytes: tensors of 64 float32.
 """
 
+from collections import deque
+
 import numpy as np
 import pytest
 from networks import UNIT, Training, drop, leaf, small_runtime, used_units
@@ -11,7 +13,7 @@ from minidl.errors import UserError
 from minidl.memory.storage import IN, OUT, RECOMPUTE
 from minidl.memory.tracker import SURVIVOR_STEP
 from minidl.meta import aligned
-from minidl.ops.elementwise import scale, shift
+from minidl.ops.elementwise import scale, shift, sigmoid
 from minidl.ops.update import fill_
 from minidl.optim import SGD
 from minidl.runtime import parameter
@@ -89,7 +91,7 @@ def test_ids_and_access_counts_restart_with_every_iteration():
                 seen.append((w.tensor_id, x.tensor_id, y.tensor_id, loss.tensor_id, w.grad.tensor_id))
                 del x, y
             if survivor is not None:
-                assert survivor.tensor_id == seen[0][3] + len(seen) * SURVIVOR_STEP  # its own id belongs to another now
+                assert survivor.tensor_id == seen[0][3] + SURVIVOR_STEP  # its own id belongs to another now
             survivor = loss if survivor is None else survivor
             assert w.access_count == 0 == loss.access_count
         assert seen[0] == seen[1] == seen[2] and len(set(seen[0])) == 5
@@ -177,3 +179,42 @@ def test_what_the_end_of_an_iteration_lets_go_of_still_leads_to_what_was_compute
             drop(runtime, held)
             del middle
         assert set(held.numpy()) == {20.0} and set(product.numpy()) == {8.0}
+
+
+def test_what_only_its_own_gradient_kept_still_leads_to_what_was_computed_from_it():
+    with small_runtime() as runtime:
+        x = leaf(runtime, 0.0, requires_grad=True)
+        with runtime.iteration():
+            middle = sigmoid(x)  # its gradient is a function of it
+            held = shift(middle, 5.0)
+            drop(runtime, held)
+            del middle
+        assert set(held.numpy()) == {5.5}
+
+
+def _holding(kind, **options):
+    """Twenty iterations of a program that reads a mask, a state that it then makes anew, or the oldest of three that it
+    replaces; what it holds at last, its guide, and whether plans were followed."""
+    with small_runtime(**options) as runtime:
+        w = parameter((64 * 4,))
+        fill_(w, 1.0)
+        held = deque([leaf(runtime, 2.0, units=4)], maxlen=3 if kind == "buffer" else 1)
+        for _ in range(20):
+            with runtime.iteration():
+                parts = [w * leaf(runtime, 1.0, units=4)]
+                for _ in range(4):
+                    parts.append(scale(parts[-1], 1.0) * held[0])
+                if kind != "mask":
+                    held.append(scale(sum(parts[1:], parts[0]), 0.2))
+                del parts
+        guide = runtime.guide
+        followed = guide is not None and guide.active.last is not None and guide.diverged <= 8
+        return [tensor.numpy().tobytes() for tensor in held], guide, followed
+
+
+@pytest.mark.parametrize("kind", ["mask", "state", "buffer"])
+def test_programs_with_tensors_that_they_hold_are_planned(kind):
+    values, guide, followed = _holding(kind, units=24, policy="auto")
+    assert values == _holding(kind, policy="none")[0]
+    assert len(guide.entries) <= {"mask": 1, "state": 3, "buffer": 6}[kind]
+    assert followed

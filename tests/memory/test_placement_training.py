@@ -40,7 +40,7 @@ def budget_of(network: str, percent: int) -> int:
     return max(demand.largest_op_bytes, demand.unmanaged_peak_bytes * percent // 100)
 
 
-@pytest.mark.default(policy=["auto"])
+@pytest.mark.default(policy=["auto"], network=["branching"])
 @pytest.mark.parametrize("name", OTHERS)
 @pytest.mark.parametrize(("network", "policy"), TRAINED)
 def test_a_placement_changes_no_bit_or_says_that_free_memory_is_fragmented(network, name, policy):

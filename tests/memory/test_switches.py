@@ -65,7 +65,7 @@ def test_without_collective_recomputation_each_value_has_a_replay_of_its_own(swi
         counts = []
         for value in (values[4], values[3], values[2]):
             with launches(runtime) as names:
-                assert value.numpy()[0] == 1.5 * 2 ** values.index(value)
+                assert value.numpy()[0] == 1.5 * 2 ** next(i for i, v in enumerate(values) if v is value)
             counts.append(len(names))
             runtime.check()
         assert tuple(counts) == replayed

@@ -166,6 +166,26 @@ def test_a_chunk_is_at_most_8_mebibytes_of_parameters():
     assert optim.CHUNK_BYTES == 8 * 1024 * 1024
 
 
+@pytest.mark.parametrize("make", [lambda ps: optim.SGD(ps, 0.1), lambda ps: optim.SGD(ps, 0.1, 0.9),
+                                  lambda ps: optim.Adam(ps)], ids=["sgd", "momentum", "adam"])
+def test_many_parameters_are_updated_in_the_memory_that_the_largest_needs(make):
+    """Twenty parameters of 256 bytes and one of 1,024, with states and gradients, in four times the latter's."""
+    def train(budget, policy):
+        with Runtime("cpu", policy=policy, memory_budget=budget, host_memory=1 << 20) as runtime:
+            tensors = [make_parameter([float(i)] * n) for i, n in enumerate([64] * 10 + [256] + [64] * 10)]
+            optimizer = make(tensors)
+            for _ in range(2):
+                with runtime.iteration():
+                    for tensor in tensors:
+                        tensor.grad = full(tensor.shape, 0.5)
+                    optimizer.step()
+            needs = runtime.dry_run(optimizer.step).largest_op_bytes
+            return needs, [tensor.numpy().tobytes() for tensor in tensors]
+    needs, whole = train(1 << 20, "none")
+    assert needs in (2048, 3072, 4096)
+    assert train(needs, "passive") == (needs, whole)
+
+
 def test_the_result_does_not_depend_on_the_chunks(monkeypatch):
     def train():
         tensors = [make_parameter([float(i)] * n) for i, n in enumerate((8, 3, 20))]

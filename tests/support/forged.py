@@ -24,9 +24,14 @@ class Kept:
 
 def forge(path: Path, document: str, change: Callable[[Any], object]) -> Path:
     """Change one document of a checkpoint in place, and sign all of it again."""
+    value = json.loads((path / document).read_bytes())
+    change(value)
+    return sign(path, {document: json.dumps(value)})
+
+
+def sign(path: Path, documents: dict[str, str]) -> Path:
+    """Put other documents into a checkpoint, with checksums that agree."""
     old = read_checkpoint(path)
     texts = {name: data.decode() for name, data in old.documents.items()}
-    value = json.loads(texts[document])
-    change(value)
     arrays = {name: Kept(old.array(name)) for name in old.tensors}
-    return Store(path.parent, keep=1).save(old.step, arrays, texts | {document: json.dumps(value)})
+    return Store(path.parent, keep=1).save(old.step, arrays, texts | documents)

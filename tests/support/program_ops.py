@@ -1,4 +1,4 @@
-"""The operations that random whole programs are made of: what each may be applied to, and what it is, here and in PyTorch.
+"""The operations of random whole programs: what each may be applied to, and what it is, here and in PyTorch.
 
 A shape is a tuple of numbers and of "B", the batch, which differs from iteration to iteration; so a shape is known
 before the program runs, whatever its batch. A rule is shown the draft of a program, picks operands of it, and says

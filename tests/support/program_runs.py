@@ -12,6 +12,7 @@ from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
+from unittest.mock import patch
 
 import numpy as np
 from program_ops import KINDS, concrete
@@ -22,12 +23,15 @@ from minidl.errors import OutOfMemory, UserError
 from minidl.memory.ledger import working_set
 from minidl.optim import SGD, Adam
 from minidl.optim.clip import clip_global_norm
+from minidl.policies.auto import policy as auto
 from minidl.runtime import parameter
 
 UNLIMITED = 1 << 24  # bytes: more than any of these programs needs
+AUTO_WORK = 1e5  # calls that a search may simulate: enough for a plan, not for a good one
 STEP = 256  # bytes between two budgets
 MANAGED = tuple(name for name in policies.names() if name not in ("none", "exact"))
 HOSTS = ("plenty", "plenty", "a little", "none")
+TRIES = 400  # of a program that is being shrunk
 TOLERANCE = 1e-7  # of PyTorch's numbers, in float64, relative to the largest of a tensor and to 1
 
 
@@ -165,7 +169,7 @@ class Ours(Machine):
         rng = np.random.default_rng(self.of.seed)
         dtype = meta.DTYPES[self.dtype]
         self.persistent = {n: parameter(concrete(s, 1), dtype=dtype) for n, s in self.of.parameters}
-        for n, tensor in self.persistent.items():
+        for tensor in self.persistent.values():
             ops.upload_(tensor, rng.uniform(-1, 1, tensor.shape).astype(self.dtype))
         for n, s in self.of.buffers:
             self.persistent[n] = parameter(concrete(s, 1), dtype=dtype, requires_grad=False)
@@ -234,7 +238,7 @@ def reference(of: Program, dtype: str = "float32") -> Reference:
         with _largest(runtime) as needs:
             for _ in machine.iterations():
                 pass
-            result = Reference(machine.state(), max(needs), runtime.stats().peak_bytes)
+            result = Reference(machine.state(), max(needs), max(*needs, runtime.stats().peak_bytes))
         machine.close()
     return result
 
@@ -283,16 +287,18 @@ def settings(of: Program, need: Reference, draw: random.Random, count: int) -> I
 def managed(of: Program, need: Reference, how: Setting) -> None:
     """A managed run. Raises Wrong if it differs, is refused though it fits, or leaves something."""
     host = {"plenty": UNLIMITED, "a little": max(STEP, need.peak // 4), "none": 0}[how.host]
-    runtime = Runtime("cpu", policy=how.policy, memory_budget=how.budget, host_memory=host, poisoned=how.poisoned)
+    policy = auto.Auto(rounds=3) if how.policy == "auto" else how.policy
+    runtime = Runtime("cpu", policy=policy, memory_budget=how.budget, host_memory=host, poisoned=how.poisoned)
     machine = Ours(of, runtime)
     twin = None
     if how.twin:
         other = program(how.twin)
         twin = Ours(other, Runtime("cpu", policy=how.policy, memory_budget=UNLIMITED, host_memory=0)).iterations()
     try:
-        for _ in machine.iterations():
-            if twin is not None:
-                next(twin, None)
+        with patch.object(auto, "FIRST_WORK", AUTO_WORK):
+            for _ in machine.iterations():
+                if twin is not None:
+                    next(twin, None)
     except OutOfMemory as error:
         if not error.host_full or how.host == "plenty":
             raise Wrong(f"refused: {error}") from error
@@ -373,11 +379,15 @@ def _differs(of: Program, *, peer: Any) -> bool:
 
 
 def shrink(of: Program, fails: Callable[[Program], bool]) -> Program:
-    """The smallest program that is found, one piece less at a time, and that still fails; itself if it does not."""
-    again = True
+    """The smallest program that is found in ``TRIES``, one piece less at a time, and that still fails; itself if none
+    does."""
+    tries, again = 0, True
     while again:
         again = False
         for less in smaller(of):
+            tries += 1
+            if tries > TRIES:
+                break
             if fails(less):
                 of, again = less, True
                 break

@@ -40,7 +40,7 @@ class Step:
 
 @dataclass(frozen=True)
 class Program:
-    """Parameters and buffers by number, the optimizers with what each trains, the batch of each iteration, the steps."""
+    """Parameters and buffers by number, optimizers with what each trains, the batch of each iteration, the steps."""
 
     seed: int
     parameters: tuple[tuple[int, Shape], ...]

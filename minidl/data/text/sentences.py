@@ -14,9 +14,11 @@ from minidl.data.source import BadFile, BadFiles
 from minidl.data.text.corpus import documents
 from minidl.data.text.pairs import EXTRA, IGNORED, Pair, Span, example_of, make_pairs
 from minidl.data.text.token_file import UNKNOWN, Tokens, fingerprint, is_made_of, read_tokens, write_tokens
-from minidl.data.text.vocabulary import Vocabulary, read_vocabulary, train_vocabulary
+from minidl.data.text.token_file import is_own as token_file_is_own
+from minidl.data.text.vocabulary import SPECIAL, Vocabulary, read_vocabulary, train_vocabulary
 from minidl.errors import UserError
 from minidl.reading import is_there
+from minidl.writing import begins_with, require_place, write_whole
 
 LEAST_LENGTH = EXTRA + 2
 FEW = 10  # documents; of fewer, the end of each is held out
@@ -107,20 +109,23 @@ class Sentences:
 
 
 def open_sentences(paths: Sequence[Path], *, vocab: Path | None, vocab_size: int, token_file: Path, length: int,
-                   predictions: int, bad: BadFiles, feed: Feed) -> Sentences:
+                   predictions: int, bad: BadFiles, feed: Feed, force: bool = False) -> Sentences:
     """Read a vocabulary, or train one (kept beside the token file), and make the token file unless it is there.
 
-    Raises BadFile, with its name, for a file that is no text; UserError for one that cannot be written, and for a
-    corpus without a pair to train on.
+    force: write over files that minidl did not write, too. Raises BadFile, with its name, for a file that is no text;
+    UserError for one that cannot be written, and for a corpus without a pair to train on.
     """
+    require_place(token_file, token_file_is_own, force=force)
     vocabulary, made_of = _kept(paths, vocab, vocab_size, token_file)
     if vocabulary is None:
         vocabulary = train_vocabulary(lambda: chain.from_iterable(_documents(paths, bad)), vocab_size)
         made_of = fingerprint(paths, vocabulary, trained_for=vocab_size)
-        _write(_beside(token_file), vocabulary)
+        write_whole(_beside(token_file), vocabulary.text().encode(), begins_with("".join(
+            piece + "\n" for piece in SPECIAL).encode()), force=force)
     if not is_made_of(token_file, made_of):
         # Without some of its files the corpus is another one; the next start has to find (and to tell) that again.
-        write_tokens(token_file, _documents(paths, bad), vocabulary, lambda: UNKNOWN if len(bad) else made_of)
+        write_tokens(token_file, _documents(paths, bad), vocabulary, lambda: UNKNOWN if len(bad) else made_of,
+                     force=force)
     tokens = read_tokens(token_file)
     data = Sentences(tokens, vocabulary, length=length, predictions=predictions, feed=feed)
     if not data.train_size:
@@ -144,13 +149,6 @@ def _kept(paths: Sequence[Path], vocab: Path | None, vocab_size: int,
 
 def _beside(token_file: Path) -> Path:
     return token_file.with_name(token_file.name + ".vocab.txt")
-
-
-def _write(path: Path, vocabulary: Vocabulary) -> None:
-    try:
-        path.write_text(vocabulary.text(), encoding="utf-8", newline="\n")
-    except OSError as error:
-        raise UserError(f"cannot write {path}: {error.strerror or error}; --token-file names another place") from None
 
 
 def _documents(paths: Sequence[Path], bad: BadFiles) -> Iterator[list[str]]:

@@ -23,8 +23,8 @@ import numpy as np
 from minidl.data.source import BadFile, as_bad_file
 from minidl.data.text.corpus import Document
 from minidl.data.text.vocabulary import Vocabulary
-from minidl.errors import UserError
-from minidl.reading import Unreadable, open_file, reason
+from minidl.reading import open_file, reading
+from minidl.writing import begins_with, open_whole
 
 MAGIC = b"minidl tokens 1\n"
 HEADER_BYTES = len(MAGIC) + 6 * 8 + 32
@@ -54,51 +54,42 @@ def fingerprint(paths: Sequence[Path], vocabulary: Vocabulary, *, trained_for: i
     """
     whole = hashlib.sha256(f"{trained_for} {vocabulary.text()}".encode())
     for path in paths:
-        try:
-            with open_file(path) as file:
-                whole.update(hashlib.file_digest(file, "sha256").digest())
-        except OSError as error:
-            raise Unreadable(path, reason(error)) from None
+        with reading(path), open_file(path) as file:
+            whole.update(hashlib.file_digest(file, "sha256").digest())
     return whole.digest()
 
 
-def write_tokens(path: Path, documents: Iterable[Document], vocabulary: Vocabulary,
-                 made_of: Callable[[], bytes]) -> None:
-    """Encode a corpus, a few documents at a time. The file is there when it is complete. Raises UserError.
+is_own = begins_with(MAGIC)
+
+
+def write_tokens(path: Path, documents: Iterable[Document], vocabulary: Vocabulary, made_of: Callable[[], bytes], *,
+                 force: bool = False) -> None:
+    """Encode a corpus, a few documents at a time, as ``minidl.writing`` has it. Raises UserError.
 
     made_of is asked for at the end, when it is known whether all of the corpus was read.
     """
     kind = np.dtype("<u2" if len(vocabulary) <= 1 << 16 else "<u4")
     sentence_ends, document_ends = array("q"), array("q")
     total = 0
-    unfinished = path.with_name(f".{path.name}.{os.getpid()}")
-    try:
-        with open(unfinished, "wb") as file:
-            file.write(bytes(HEADER_BYTES))
-            rest = iter(documents)
-            while group := list(islice(rest, _GROUP)):
-                encoded = iter(vocabulary.encode([sentence for document in group for sentence in document]))
-                for document in group:
-                    found = [ids for ids in islice(encoded, len(document)) if ids]
-                    for ids in found:
-                        file.write(np.array(ids, kind).tobytes())
-                        total += len(ids)
-                        sentence_ends.append(total)
-                    if found:
-                        document_ends.append(len(sentence_ends))
-            file.write(bytes(-file.tell() % 8))
-            for ends in (sentence_ends, document_ends):
-                file.write(np.array(ends, "<i8").tobytes())
-            file.seek(0)
-            counts = len(document_ends), len(sentence_ends), total, kind.itemsize, len(vocabulary), 0
-            file.write(MAGIC + np.array(counts, "<u8").tobytes() + made_of())
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(unfinished, path)
-    except OSError as error:
-        raise UserError(f"cannot write {path}: {error.strerror or error}; --token-file names another place") from None
-    finally:
-        unfinished.unlink(missing_ok=True)
+    with open_whole(path, is_own, force=force) as file:
+        file.write(bytes(HEADER_BYTES))
+        rest = iter(documents)
+        while group := list(islice(rest, _GROUP)):
+            encoded = iter(vocabulary.encode([sentence for document in group for sentence in document]))
+            for document in group:
+                found = [ids for ids in islice(encoded, len(document)) if ids]
+                for ids in found:
+                    file.write(np.array(ids, kind).tobytes())
+                    total += len(ids)
+                    sentence_ends.append(total)
+                if found:
+                    document_ends.append(len(sentence_ends))
+        file.write(bytes(-file.tell() % 8))
+        for ends in (sentence_ends, document_ends):
+            file.write(np.array(ends, "<i8").tobytes())
+        file.seek(0)
+        counts = len(document_ends), len(sentence_ends), total, kind.itemsize, len(vocabulary), 0
+        file.write(MAGIC + np.array(counts, "<u8").tobytes() + made_of())
 
 
 def is_made_of(path: Path, made_of: bytes) -> bool:

@@ -17,6 +17,8 @@ from minidl.meta import Algorithm, Cost, Meta
 def cpu_algorithms(profile: Profile, op_name: str, inputs: Sequence[Meta], outputs: Sequence[Meta],
                    attrs: dict[str, Any], cost: Cost) -> tuple[Algorithm, ...]:
     """The ways to run a call on the CPU. What was not measured is scaled from what was, or taken from the roofline."""
+    if not all(m.size for m in (*inputs, *outputs)):
+        return (Algorithm("", 0.0),)  # there is nothing to choose between
     variants = ALGORITHMS.get(op_name)
     if variants is None:
         seconds = call_seconds(profile, op_name, "", inputs, outputs, attrs, cost)

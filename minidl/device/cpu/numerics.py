@@ -16,6 +16,7 @@ from minidl.device.clock import Extents
 from minidl.device.contract import Failure, Place
 from minidl.device.cpu.lost import Lost
 from minidl.kernels.cpu import ALGORITHMS, KERNELS
+from minidl.kernels.empty import SUMS
 from minidl.meta import ALIGNMENT, Algorithm
 
 POISON = 0xFF  # every float of these bytes is NaN, every integer absurd
@@ -66,6 +67,8 @@ class Numerics:
             return
         try:
             arrays = [self.array(at) for at in places]
+            if made and not all(array.size for array in arrays) and self._is_trivial(op_name, arrays, made):
+                return
             with _one_kernel:
                 if algorithm.name:
                     scratch = self._arena[workspace:workspace + algorithm.workspace]
@@ -80,6 +83,14 @@ class Numerics:
             return
         if lost is not None:
             lost.written(op_name, places[:made], places[made:])
+
+    def _is_trivial(self, op_name: str, arrays: Sequence[np.ndarray], made: int) -> bool:
+        """Whether a call on something empty needs no kernel: there is nothing to compute, or sums of nothing."""
+        if op_name in SUMS:
+            for y in arrays[:made]:
+                y.fill(0)
+            return True
+        return not any(y.size for y in arrays[:made])
 
     def move(self, to: int, origin: int, nbytes: int) -> None:
         """Copy within the arena; the ranges may overlap."""
@@ -114,7 +125,7 @@ class Numerics:
         start, meta = at
         itemsize = meta.dtype.itemsize
         first = start + meta.offset * itemsize
-        if meta.contiguous:
+        if meta.contiguous:  # as all are that have no elements
             return self._arena[first:first + meta.nbytes].view(meta.dtype.name).reshape(meta.shape)
         extent = 1 + sum((d - 1) * s for d, s in zip(meta.shape, meta.strides, strict=True))
         flat = self._arena[first:first + extent * itemsize].view(meta.dtype.name)

@@ -30,6 +30,7 @@ from minidl.device.cuda.timed_plans import PlanTable
 from minidl.device.profiles import Profile
 from minidl.errors import UserError
 from minidl.kernels.cuda.launch import Kernel
+from minidl.kernels.empty import SUMS
 from minidl.meta import Algorithm, Cost, Meta, aligned, row_major
 from minidl.units import format_bytes
 
@@ -104,6 +105,11 @@ class CudaDevice(Device):
                    cost: Cost) -> tuple[Algorithm, ...]:
         """Plans of cuDNN for a convolution, else one algorithm; the program of each is kept for ``launch``."""
         seconds = call_seconds(self.profile, outputs, cost)
+        trivial = outputs and not all(m.size for m in (*inputs, *outputs)) and self._of_nothing(op_name, outputs)
+        if trivial:
+            algorithm = Algorithm("", seconds)
+            self._keep(algorithm, trivial)
+            return (algorithm,)
         if op_name in convolution.KINDS:
             steps = convolution.steps(op_name, inputs, outputs[0], attrs, tf32=self.programs.tf32)
             choices = convolution.algorithms(steps, self.plans.of(steps.convolution), seconds)
@@ -130,6 +136,19 @@ class CudaDevice(Device):
             return _nothing, 0
         metas = (*outputs, *inputs)
         return (self.programs.kernel(op_name, metas, attrs), self.programs.kernel_workspace(op_name, metas, attrs))
+
+    def _of_nothing(self, op_name: str, outputs: Sequence[Meta]) -> Program | None:
+        """How to run a call on something empty, where that needs no kernel of its own: by filling with zeros."""
+        if not any(m.size for m in outputs):
+            return _nothing
+        if op_name not in SUMS:
+            return None
+        fills = [self.programs.kernel("full", (m,), {"value": 0.0}) if m.size else _nothing for m in outputs]
+
+        def program(blocks: Sequence[int], attrs: dict[str, Any], workspace: int) -> None:
+            for fill, block in zip(fills, blocks, strict=False):  # outputs come first
+                fill((block,), {"value": 0.0}, workspace)
+        return program
 
     def _keep(self, algorithm: Algorithm, program: Program) -> None:
         self._programs[id(algorithm)] = algorithm, program

@@ -16,9 +16,12 @@ from math import inf, prod
 from pathlib import Path
 from statistics import median
 
+from msgspec import ValidationError, convert
+
 from minidl.device.cuda.seam import Convolution, Handle, Vendor
 from minidl.errors import DeviceError
 from minidl.meta import DTYPES, aligned
+from minidl.numbers import is_real, is_whole
 from minidl.reading import Unreadable, read_json
 
 LAYOUT = "nhwc"
@@ -119,10 +122,12 @@ class PlanTable:
     def _load(self, path: Path) -> None:
         """Read the file; one that cannot be read, or is of another form, counts as none."""
         try:
-            data = read_json(path)
-            self._table = {key: tuple([TimedPlan(**plan) for plan in plans]) for key, plans in data.items()}
-        except (Unreadable, TypeError, AttributeError):
-            self._table = {}
+            table = convert(read_json(path), dict[str, tuple[TimedPlan, ...]])
+        except (Unreadable, ValidationError):
+            return
+        if all(is_whole(plan.workspace) and (plan.seconds is None or is_real(plan.seconds))
+               for plans in table.values() for plan in plans):
+            self._table = table
 
     def _save(self) -> None:
         """Write the file anew, whole or not at all; two processes may both do so."""

@@ -8,7 +8,7 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import cache, partial
+from functools import lru_cache, partial
 from typing import Any
 
 import numba
@@ -45,7 +45,7 @@ class CpuAlgorithm:
     run: Callable[..., None]
 
 
-@cache
+@lru_cache(maxsize=1 << 12)
 def _plan(op: str, x: Shape, w: Shape, y: Shape, stride: Pair, padding: Pair, itemsize: int,
           limits: Shape) -> Plan:
     return Plan(op, x, w, y, stride, padding, max(itemsize, 4), itemsize == 2, limits)

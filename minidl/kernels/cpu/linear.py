@@ -1,6 +1,7 @@
 """Matrix products and linear layers: what is multiplied with what."""
 
-from functools import cache
+from functools import lru_cache
+from math import prod
 from typing import Any
 
 import numba
@@ -17,7 +18,7 @@ SERIAL = 1 << 15  # below this number of multiplications one core is faster than
 PANELS, ROWS, TASKS = 5, 256, 8  # of a task, at most; tasks, at least, where the shape allows it
 
 
-@cache
+@lru_cache(maxsize=1 << 12)
 def _starts(batch: Shape, strides: Shape) -> Array:
     """Where the matrices of a batch start: elements, in C order."""
     starts = np.zeros(batch, np.int64)
@@ -34,7 +35,7 @@ def _operand(array: Array, batch: Shape) -> tuple[Array, Array, int, int]:
     return data, _starts(batch, spread), strides[-2], strides[-1]
 
 
-@cache
+@lru_cache(maxsize=1 << 12)
 def _cuts(count: int, m: int, n: int, panel: int) -> tuple[int, int]:
     """Rows and columns of a task: a few panels, whose packing is worth it, and enough tasks for some cores."""
     width = even(pieces(n, panel), PANELS) * panel
@@ -44,6 +45,9 @@ def _cuts(count: int, m: int, n: int, panel: int) -> tuple[int, int]:
 
 def _multiply(y: Array, a: Array, b: Array, bias: Array | None = None, *, summed: bool = False) -> None:
     """y = a b (+ bias) over the last two dimensions, broadcast over the others, or summed over them; y is dense."""
+    if not (a.size and b.size):  # sums of nothing
+        y[...] = 0 if bias is None else bias
+        return
     from minidl.kernels.cpu import matrices  # compiled with Numba: not loaded by devices that only count
     batch, (m, n), k = a.shape[:-2] if summed else y.shape[:-2], y.shape[-2:], a.shape[-1]
     a_flat, b_flat = _operand(a, batch), _operand(b, batch)
@@ -56,7 +60,7 @@ def _multiply(y: Array, a: Array, b: Array, bias: Array | None = None, *, summed
 
 def _rows(array: Array) -> Array:
     """[..., n] as a matrix of all rows: a view where the layout allows it."""
-    return array.reshape(-1, array.shape[-1])
+    return array.reshape(prod(array.shape[:-1]), array.shape[-1])
 
 
 def matmul(y: Array, a: Array, b: Array, *, transpose_a: bool, transpose_b: bool) -> None:

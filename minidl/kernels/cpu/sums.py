@@ -123,12 +123,12 @@ def _grouped(shape: Shape, axes: tuple[int, ...]) -> list[tuple[bool, int]]:
     return [(kind, prod(n for _, n in members)) for kind, members in groupby(kinds, key=lambda entry: entry[0])]
 
 
-def sum_to(y: Array, x: Array, *, shape: Shape) -> None:
-    """Sum over the dimensions in which ``shape`` is shorter or 1; accumulated in float64 if floating."""
+def sum_to(y: Array, x: Array, *, shape: Shape, **_: Any) -> None:
+    """Sum over the dimensions in which ``shape`` is shorter or 1; accumulated in float64 if floating, else in int64."""
     wide = y.reshape((1,) * (x.ndim - len(shape)) + tuple(shape))
     axes = tuple(i for i, (w, n) in enumerate(zip(wide.shape, x.shape, strict=True)) if w != n)
     if not axes:
-        np.copyto(wide, x)
+        np.copyto(wide, x, casting="unsafe")  # to what the sum has
         return
     floating = y.dtype.kind == "f" or is_half(y.dtype)
     groups = _grouped(x.shape, axes)
@@ -138,7 +138,7 @@ def sum_to(y: Array, x: Array, *, shape: Shape) -> None:
     # Pieces of the output: its float64 copy is the only temporary.
     for index in index_blocks(wide.shape, 8):
         terms = x[tuple(slice(None) if i in axes else part for i, part in enumerate(index))]
-        wide[index] = np.add.reduce(terms, axis=axes, dtype=np.float64 if floating else None, keepdims=True)
+        wide[index] = np.add.reduce(terms, axis=axes, dtype=np.float64 if floating else np.int64, keepdims=True)
 
 
 def _sum_plain(y: Array, x: Array, groups: list[tuple[bool, int]]) -> None:

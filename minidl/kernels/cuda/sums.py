@@ -205,7 +205,7 @@ def _in_order(x: View, axes: tuple[int, ...]) -> list[Dimension]:
     return result
 
 
-def _sum_to(planner: Planner, y: View, x: View, *, shape: Shape) -> None:
+def _sum_to(planner: Planner, y: View, x: View, *, shape: Shape, **_: Any) -> None:
     """Sum over the dimensions in which ``shape`` is shorter or 1."""
     wide = (1,) * (len(x.shape) - len(shape)) + tuple(shape)
     axes = tuple(i for i, (w, n) in enumerate(zip(wide, x.shape, strict=True)) if w != n)

@@ -1,0 +1,17 @@
+"""Whose code a run would execute. A run folder names its model: a folder from somebody else may name any function."""
+
+from minidl.errors import UserError
+
+OURS = ("models",)  # packages whose functions are networks and nothing else
+
+
+def is_foreign(model: str) -> bool:
+    """Whether ``--model`` names a function outside of minidl."""
+    package = model.partition(":")[0]
+    return ":" in model and package.split(".")[0] not in OURS
+
+
+def require_trust(folder: object, model: str, *, trusted: bool) -> None:
+    """Raises UserError if a run folder, and not the command line, names a function of somebody's own."""
+    if is_foreign(model) and not trusted:
+        raise UserError(f"--resume {folder}: its model is {model}, code that is not minidl's: --trust runs it")

@@ -1,0 +1,44 @@
+"""What functions on tensors take beside tensors: axes and numbers, checked before anything runs. Knows no operation."""
+
+from __future__ import annotations
+
+import math
+
+from minidl.errors import ShapeError
+from minidl.meta import Meta, Shape
+
+EXACT = 1 << 53  # integers up to here are floats, too, which is what numbers are handed on as
+
+
+def axis_of(what: str, shape: Shape, axis: int) -> int:
+    """An axis from 0; a negative one counts from the end. Raises ShapeError outside of the shape."""
+    if not -len(shape) <= axis < len(shape):
+        raise ShapeError(f"{what}: there is no axis {axis} of {list(shape)}")
+    return axis % len(shape)
+
+
+def axes_of(what: str, shape: Shape, axes: int | Shape | None) -> Shape:
+    """Several axes from 0, in the given order; all for None. Raises ShapeError, also if one comes twice."""
+    if axes is None:
+        return tuple(range(len(shape)))
+    named = (axes,) if isinstance(axes, int) else tuple(axes)
+    found = tuple(axis_of(what, shape, a) for a in named)
+    if len(set(found)) < len(found):
+        raise ShapeError(f"{what}: an axis of {list(shape)} comes twice in {list(named)}")
+    return found
+
+
+def number_for(what: str, x: Meta, value: float) -> float:
+    """A number that is to be added to each element, or multiplied with it.
+
+    Raises ShapeError for integers where it is a fraction, or larger than their type holds.
+    """
+    if not x.dtype.floating and (not math.isfinite(value) or value != int(value) or abs(value) > EXACT
+                                 or abs(value) >= 1 << (8 * x.dtype.itemsize - (x.dtype.name != "uint8"))):
+        raise ShapeError(f"{what}: {x} with {value} is no {x.dtype.name}: upload it with a floating dtype")
+    return float(value)
+
+
+def reciprocal(value: float) -> float:
+    """1 / value as on any device: infinite for 0."""
+    return 1.0 / value if value else math.copysign(math.inf, value)

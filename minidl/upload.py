@@ -1,0 +1,53 @@
+"""Values from outside: an array of any library as one of NumPy's, and whether a tensor can hold what is in it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from minidl import device as devices
+from minidl.device import dlpack
+from minidl.errors import ShapeError, UserError
+from minidl.meta import DTYPES, DType, Shape
+
+
+def host_array(data: Any, device: devices.Device) -> np.ndarray:
+    """An array's values on the host: a copy only if they are elsewhere, or of a dtype that NumPy cannot take."""
+    exports = hasattr(data, "__dlpack_device__")
+    if exports and data.__dlpack_device__()[0] != dlpack.HOST:
+        try:
+            return np.from_dlpack(data, device="cpu")
+        except (BufferError, RuntimeError, TypeError):  # its library does not copy this to the host
+            return device.fetch(data)
+    if not exports and hasattr(data, "__cuda_array_interface__"):
+        return device.fetch(data)
+    try:
+        return np.asarray(data)
+    except TypeError:
+        values = dlpack.to_host(data) if exports else None
+        if values is None:
+            raise
+        return values
+
+
+def checked(array: np.ndarray, shape: Shape | None, dtype: DType | None) -> tuple[np.ndarray, DType]:
+    """The array, and the dtype of the tensor that is to have its values: the array's own, unless one is asked for.
+
+    What is asked for may round fractions, and take booleans as 0 and 1; else every value must be the same in it.
+    Raises ShapeError, UserError.
+    """
+    if shape is not None and tuple(shape) != array.shape:
+        raise ShapeError(f"data of shape {list(array.shape)} for a tensor of shape {list(shape)}")
+    name = array.dtype.name
+    wanted = dtype or DTYPES.get(name)
+    if wanted is None:
+        raise UserError(f"there are no tensors of {name}: convert the data, or say dtype= ({', '.join(DTYPES)})")
+    if name not in DTYPES and array.dtype.kind not in "biuf":
+        raise UserError(f"values of {name} are no {wanted.name}: convert the data first")
+    if name != wanted.name and not wanted.floating and array.dtype.kind != "b" and array.size:
+        limits = np.iinfo(wanted.name)
+        low, high = array.min(), array.max()
+        if not (limits.min <= low and high <= limits.max):  # NaN is not either
+            raise UserError(f"values from {low} to {high} do not fit {wanted.name}")
+    return array, wanted

@@ -1,0 +1,220 @@
+"""A training that is ended by signals at random moments, by a full disk at every write, and that has two writers.
+
+    python -m tests.campaigns.kills signals [--count N] [--seed S]
+    python -m tests.campaigns.kills disk [--first N] [--stride N]
+    python -m tests.campaigns.kills writers [--count N] [--seed S]
+
+Each attempt is a fork of this process. It must end with 0, 2, 130 or 143 (or be killed by what was sent to it) and at
+most one line on stderr beside the bar; nothing hidden may be left behind but by SIGKILL; and the run goes on from there
+to the bytes of one that was never disturbed.
+"""
+
+import argparse
+import json
+import os
+import random
+import shutil
+import signal
+import sys
+import tempfile
+import threading
+import time
+from collections import Counter
+from pathlib import Path
+
+import killed
+from killed import STEPS, TRAINING
+
+import train
+from minidl import writing
+from minidl.app import run_folder
+from minidl.checkpoint import durable
+from minidl.data import Digits
+
+SIGNALS = {"KILL": signal.SIGKILL, "TERM": signal.SIGTERM, "INT": signal.SIGINT}
+CHANGES = ("write", "fsync", "rename", "replace", "unlink", "rmdir", "mkdir", "makedirs")
+
+
+class FullOs:
+    """The os module on a disk that is full at the n-th change of a file, and from there on."""
+
+    def __init__(self, count):
+        self.count = count
+
+    def __getattr__(self, name):
+        function = getattr(os, name)
+        if name not in CHANGES:
+            return function
+
+        def call(*arguments, **options):
+            if name in ("unlink", "rmdir"):  # these give room
+                return function(*arguments, **options)
+            self.count[0] -= 1
+            if self.count[0] < 0:
+                raise OSError(28, "No space left on device")
+            return function(*arguments, **options)
+        return call
+
+
+def fork(arguments, err, *, full_at=None):
+    """Run train.py in a fork of this process, as a program that has just started; returns its process."""
+    child = os.fork()
+    if child:
+        return child
+    code = killed.CRASHED
+    try:
+        for number in (signal.SIGINT, signal.SIGTERM):
+            signal.signal(number, signal.SIG_DFL)
+        nowhere = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(nowhere, 1)
+        os.dup2(os.open(err, os.O_WRONLY | os.O_CREAT | os.O_TRUNC), 2)
+        sys.stdout, sys.stderr = os.fdopen(1, "w", closefd=False), os.fdopen(2, "w", closefd=False)
+        if full_at is not None:
+            count = [full_at]
+            durable.os = writing.os = FullOs(count)
+
+            def opened(*arguments, **options):  # the rows of the run folder
+                count[0] -= 1
+                if count[0] < 0:
+                    raise OSError(28, "No space left on device")
+                return open(*arguments, **options)
+            run_folder.open = opened
+        code = train.main([*map(str, arguments)])
+    finally:
+        os._exit(code)  # whatever happens, this is not the process that goes on below
+
+
+def ended(child):
+    """The exit code, as a shell reports it."""
+    _, status = os.waitpid(child, 0)
+    return 128 + os.WTERMSIG(status) if os.WIFSIGNALED(status) else os.WEXITSTATUS(status)
+
+
+def told(err):
+    """The lines on stderr, without the bar."""
+    lines = [line.rpartition("\r")[2] for line in err.read_text(errors="replace").split("\n")]
+    return [line for line in lines if line.strip() and "|" not in line]
+
+
+def hidden(folder):
+    """What begins with a dot, anywhere below."""
+    return [str(path.relative_to(folder)) for path in folder.rglob(".*")]
+
+
+class Place:
+    """A folder with the parameters of a run that was never disturbed, and how to go on with one that was."""
+
+    def __init__(self, folder):
+        self.folder = folder
+        self.err = folder / "err"
+        began = time.perf_counter()
+        assert ended(fork([*TRAINING, "--save", folder / "reference"], self.err)) == 0, self.err.read_text()
+        self.seconds = time.perf_counter() - began
+        self.arguments = [*TRAINING, "--run", folder / "run", "--checkpoint-every", "4", "--keep", "1"]
+
+    def wrong_after(self):
+        """Go on to the end; what is wrong with it. The run folder is gone afterwards."""
+        folder, resumed = self.folder, self.folder / "resumed"
+        code = ended(fork([*self.arguments, "--resume", "auto", "--trust", "--save", resumed], self.err))
+        found = [] if code == 0 else [f"going on ended with {code}: {told(self.err)}"]
+        if not code:
+            if resumed.read_bytes() != (folder / "reference").read_bytes():
+                found.append("other parameters")
+            rows = [json.loads(line)["step"] for line in (folder / "run" / "metrics.jsonl").read_text().splitlines()]
+            if rows != list(range(1, STEPS + 1)):
+                found.append(f"the rows are those of steps {rows}")
+            found += [f"{name} was left behind" for name in hidden(folder)]
+        resumed.unlink(missing_ok=True)
+        shutil.rmtree(folder / "run", ignore_errors=True)
+        return found
+
+
+def signals(place, count, seed):
+    """Each of SIGNALS in turn, at random moments; (exit codes, what was wrong)"""
+    rng, codes, wrong = random.Random(seed), Counter(), []
+    for number in range(count):
+        name, sent = list(SIGNALS.items())[number % len(SIGNALS)]
+        child = fork(place.arguments, place.err)
+        timer = threading.Timer(rng.uniform(0, place.seconds), os.kill, (child, sent))
+        timer.start()
+        code = ended(child)
+        timer.cancel()
+        codes[f"{name} {code}"] += 1
+        found = [] if code in (0, 128 + sent) else [f"exit code {code}"]
+        lines = told(place.err)
+        if len(lines) > 1 or any("unforeseen" in line for line in lines):
+            found.append(f"stderr {lines}")
+        if sent != signal.SIGKILL:
+            found += [f"{left} was left behind" for left in hidden(place.folder)]
+        wrong += [f"{number} {name}: {problem}" for problem in found + place.wrong_after()]
+    return codes, wrong
+
+
+def disk(place, first, stride):
+    """A disk that is full from change ``first``, ``first + stride``, ... on, until none is; as ``signals``."""
+    codes, wrong, at = Counter(), [], first
+    while True:
+        code = ended(fork([*place.arguments, "--save", place.folder / "saved"], place.err, full_at=at))
+        codes[str(code)] += 1
+        lines = told(place.err)
+        found = [] if code in (0, 2) else [f"exit code {code}"]
+        if len(lines) != (code == 2) or any("No space left" not in line for line in lines):
+            found.append(f"stderr {lines}")
+        saved = (place.folder / "saved").read_bytes() if (place.folder / "saved").exists() else None
+        if saved != (place.folder / "reference").read_bytes() and (saved is not None or code == 0):
+            found.append("the parameters are not there, or not whole")
+        (place.folder / "saved").unlink(missing_ok=True)
+        found += [f"{left} was left behind" for left in hidden(place.folder)]
+        wrong += [f"full at {at}: {problem}" for problem in found + place.wrong_after()]
+        if code == 0:
+            return codes, wrong
+        at += stride
+
+
+def writers(place, count, seed):
+    """Two that begin at nearly the same moment in the same new folder; as ``signals``."""
+    rng, codes, wrong = random.Random(seed), Counter(), []
+    for number in range(count):
+        errs = [place.folder / name for name in ("err", "err2")]
+        children = []
+        for err in errs:
+            children.append(fork(place.arguments, err))
+            time.sleep(rng.choice([0, 0, rng.uniform(0, place.seconds)]))
+        found = sorted(map(ended, children))
+        codes[str(found)] += 1
+        lines = [line for err in errs for line in told(err)]
+        if found != [0, 2] or len(lines) != 1 or not any(
+                text in lines[0] for text in ("another run is writing in it", "there is a run in it already")):
+            wrong.append(f"{number}: {found} {lines}")
+        errs[1].unlink()
+        wrong += [f"{number}: {problem}" for problem in place.wrong_after()]
+    return codes, wrong
+
+
+def campaign(kind, first, second):
+    """One of the three in a folder of its own; returns the exit codes, and a line for each that ended wrongly."""
+    sys.modules["killed"] = killed
+    Digits(8)  # loads what reads them, which takes longer than the training
+    import minidl.kernels.cpu  # noqa: F401 - likewise; computed is nothing before the forks
+    with tempfile.TemporaryDirectory() as name:
+        return {"signals": signals, "disk": disk, "writers": writers}[kind](Place(Path(name)), first, second)
+
+
+def main():
+    """The command line."""
+    parser = argparse.ArgumentParser(prog="python -m tests.campaigns.kills")
+    parser.add_argument("kind", choices=("signals", "disk", "writers"))
+    parser.add_argument("--count", type=int, default=200)
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--first", type=int, default=0)
+    parser.add_argument("--stride", type=int, default=1)
+    options = parser.parse_args()
+    codes, wrong = campaign(options.kind, *((options.first, options.stride) if options.kind == "disk" else
+                                            (options.count, options.seed)))
+    print("\n".join(wrong))
+    print(json.dumps({"attempts": sum(codes.values()), "codes": codes, "wrong": len(wrong)}))
+    return 1 if wrong else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

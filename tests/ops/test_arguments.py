@@ -1,0 +1,196 @@
+"""What arguments mean: as in NumPy and PyTorch, or an error of one line; nothing is changed or lost in silence."""
+
+import re
+
+import numpy as np
+import pytest
+
+from minidl import Runtime, ShapeError, UserError, nn, ops, parameter
+from minidl.device.cpu.lost import OVERWRITE
+from minidl.meta import DTYPES, bfloat16, float16, float32, int32, int64, uint8
+from minidl.op import Op
+from minidl.ops import update
+from minidl.optim import SGD, Adam
+
+
+@pytest.fixture(autouse=True)
+def runtime():
+    with Runtime("cpu:virtual", memory_budget="4MiB", poisoned=True) as made:
+        yield made
+        made.check()
+
+
+def leaf(runtime, *shape, value=1.0, dtype=float32):
+    x = runtime.tensor(np.full(shape, value), dtype=dtype)
+    x.requires_grad = dtype.floating
+    return x
+
+
+# Axes and windows -----------------------------------------------------------------------------------------------------
+def test_a_negative_axis_counts_from_the_end(runtime):
+    a = np.arange(24, dtype="f4").reshape(2, 3, 4)
+    x = runtime.tensor(a)
+    assert (ops.concat([x, x], -1).numpy() == np.concatenate([a, a], -1)).all()
+    assert (x.sum(-2).numpy() == a.sum(-2)).all() and (x.mean((-1, 0)).numpy() == a.mean((-1, 0))).all()
+    assert (x.permute((-1, 0, 1)).numpy() == a.transpose(-1, 0, 1)).all()
+    assert (x.narrow(-1, 1, 3).numpy() == a[..., 1:3]).all() and x.flatten(-2).shape == (2, 12)
+
+
+@pytest.mark.parametrize("use, message", [
+    (lambda x: ops.concat([x, x], 2), "concat: there is no axis 2 of [2, 3]"),
+    (lambda x: x.sum(5), "sum: there is no axis 5 of [2, 3]"),
+    (lambda x: x.sum((0, -2)), "sum: an axis of [2, 3] comes twice in [0, -2]"),
+    (lambda x: x.mean(-3), "mean: there is no axis -3 of [2, 3]"),
+    (lambda x: x.permute((2, 3)), "permute: there is no axis 2 of [2, 3]"),
+    (lambda x: x.permute((0,)), "axes [0] do not permute the 2 dimensions of [2, 3]"),
+    (lambda x: x.narrow(2, 0, 1), "narrow: there is no axis 2 of [2, 3]"),
+    (lambda x: x.flatten(5), "flatten: there is no axis 5 of [2, 3]"),
+    (lambda x: x.reshape((-2, -3)), "cannot reshape [2, 3] to [-2, -3]: one dimension may be -1, none below"),
+    (lambda x: ops.adaptive_avg_pool2d(x.reshape((1, 1, 2, 3)), 0), "[1, 1, 2, 3] has no 0x0 windows"),
+    (lambda x: ops.max_pool2d(x.reshape((1, 1, 2, 3)), 0), "there is no 0x0 window of stride (0, 0)"),
+    (lambda x: ops.avg_pool2d(x.reshape((1, 1, 2, 3)), 2, stride=0), "there is no 2x2 window of stride (0, 0)"),
+    (lambda x: ops.conv2d(x.reshape((1, 1, 2, 3)), x.reshape((1, 1, 2, 3)), padding=-1), "and padding (-1, -1)"),
+    (lambda x: ops.conv_transpose2d(x.reshape((1, 1, 2, 3)), x.reshape((1, 1, 2, 3)), stride=0), "stride (0, 0)")])
+def test_an_axis_or_a_window_that_does_not_exist_is_an_error_and_ends_the_call_alone(runtime, use, message):
+    x = leaf(runtime, 2, 3)
+    with pytest.raises(ShapeError, match=re.escape(message)):
+        use(x)
+    assert x.sum().item() == 6.0
+
+
+def test_what_is_no_tensor_is_an_error_that_says_what_it_is(runtime):
+    x = leaf(runtime, 2, 2)
+    for use in (lambda: x @ np.ones((2, 2)), lambda: ops.relu(np.ones(2)), lambda: ops.concat([x, None], 0)):
+        with pytest.raises(UserError, match=r"a (ndarray|NoneType) is no tensor: runtime.tensor\(x\) makes one of it"):
+            use()
+
+
+# Integers and dtypes --------------------------------------------------------------------------------------------------
+@pytest.mark.parametrize("use", [
+    lambda x: x / 2, lambda x: x / x, lambda x: x * 2.5, lambda x: x + 0.5, lambda x: x * float("nan"),
+    lambda x: x + 2**60, lambda x: x.mean(), lambda x: x.exp(), lambda x: x.log(), lambda x: x.sqrt(),
+    lambda x: x.tanh(), lambda x: x.sigmoid(), ops.softmax, ops.gelu, lambda x: ops.dropout(x, 0.5, 1), lambda x: x @ x,
+    lambda x: ops.linear_(x, x), lambda x: ops.conv2d(x.reshape((1, 1, 2, 2)), x.reshape((1, 1, 2, 2)))],
+    ids=lambda use: "")
+@pytest.mark.parametrize("dtype", [int64, int32, uint8], ids=lambda dtype: dtype.name)
+def test_arithmetic_that_integers_would_lose_values_in_is_an_error(runtime, use, dtype):
+    x = leaf(runtime, 2, 2, value=3, dtype=dtype)
+    with pytest.raises(ShapeError, match=r"floating"):
+        use(x)
+    assert x.numpy().tolist() == [[3, 3], [3, 3]]
+
+
+def test_what_is_exact_is_allowed_and_sums_of_integers_are_int64(runtime):
+    x = runtime.tensor(np.array([200, 255, 7], np.uint8))
+    assert (x * 1 + 0).dtype is uint8 and x.sum().dtype is int64 and x.sum().item() == 462
+    assert runtime.tensor(np.full(4, 2**30, np.int32)).sum().item() == 2**32
+    big = runtime.tensor([2**53 + 1, 5])
+    assert (big + big - big).numpy().tolist() == [2**53 + 1, 5] and big.sum(0, keepdims=True).numpy()[0] == 2**53 + 6
+    with pytest.raises(ShapeError, match="cross_entropy needs integers for labels"):
+        ops.cross_entropy(leaf(runtime, 2, 3), leaf(runtime, 2))
+
+
+@pytest.mark.parametrize("dtype", [float16, bfloat16], ids=lambda dtype: dtype.name)
+def test_a_mean_of_halves_is_summed_up_in_float32(runtime, dtype):
+    x = leaf(runtime, 300, 300, value=1024.0, dtype=dtype)  # the sum is 9e7: no float16
+    mean = x.mean()
+    mean.backward()
+    assert mean.dtype is dtype and mean.item() == 1024.0 and x.mean(0).numpy().tolist() == [1024.0] * 300
+    assert x.grad.dtype is dtype
+    assert x.grad.numpy().astype("f4") == pytest.approx(1 / 90000, rel=0.03)  # subnormal in float16: 2^-24 / 2 of it
+
+
+@pytest.mark.parametrize("data, message", [
+    (np.array([True]), "there are no tensors of bool"), (np.ones(1, "i2"), "there are no tensors of int16"),
+    (np.ones(1, "u4"), "there are no tensors of uint32"), (np.ones(1, "c8"), "there are no tensors of complex64"),
+    (np.array(["a"]), "there are no tensors of str"), ([None, 1], "there are no tensors of object")], ids=str)
+def test_data_of_a_dtype_that_tensors_do_not_have_is_an_error(runtime, data, message):
+    with pytest.raises(UserError, match=message):
+        runtime.tensor(data)
+
+
+def test_a_dtype_that_is_asked_for_must_be_able_to_hold_the_values(runtime):
+    assert runtime.tensor(np.array([True, False]), dtype=uint8).numpy().tolist() == [1, 0]
+    assert runtime.tensor(np.ones(1, "i2"), dtype=float32).dtype is float32
+    for data, dtype, message in (([300], uint8, "values from 300 to 300 do not fit uint8"),
+                                 ([-1], uint8, "values from -1 to -1 do not fit uint8"),
+                                 ([2.0**40], int32, "do not fit int32"), ([np.nan], int64, "do not fit int64"),
+                                 ([1j], float32, "values of complex128 are no float32")):
+        with pytest.raises(UserError, match=message):
+            runtime.tensor(data, dtype=dtype)
+    with pytest.raises(ShapeError, match=re.escape("data of shape [4] for a tensor of shape [2, 2]")):
+        runtime.tensor(np.ones(4), shape=(2, 2))
+    assert runtime.tensor(np.ones((2, 2)), shape=(2, 2)).shape == (2, 2)
+    for name, dtype in DTYPES.items():
+        assert runtime.tensor(np.ones(2, name)).dtype is dtype
+
+
+# Nothing --------------------------------------------------------------------------------------------------------------
+NOTHING = {
+    "linear": (lambda x, w, b: ops.linear_(x, w, b), (0, 3), (5, 3), (5,)),
+    "linear of no features": (lambda x, w, b: ops.linear_(x, w, b), (2, 0), (5, 0), (5,)),
+    "linear to none": (lambda x, w, b: ops.linear_(x, w, b), (2, 3), (0, 3), (0,)),
+    "linear of no words": (lambda x, w, b: ops.linear_(x, w, b), (2, 0, 3), (5, 3), (5,)),
+    "matmul": (lambda a, b: a @ b, (0, 3), (3, 2)),
+    "matmul over nothing": (lambda a, b: a @ b, (2, 0), (0, 3)),
+    "batches": (lambda a, b: a @ b, (0, 2, 2), (2, 2)),
+    "add": (lambda a, b: a + b, (0, 3), (3,)),
+    "mul": (lambda a, b: a * b, (0, 3), (1, 3)),
+    "relu": (ops.relu, (0, 3)),
+    "softmax": (ops.softmax, (0, 3)),
+    "sum": (lambda x: x.sum(0), (0, 3)),
+    "concat": (lambda a, b: ops.concat([a, b], 0), (0, 3), (2, 3)),
+    "narrow": (lambda x: x.narrow(1, 1, 1), (2, 3)),
+    "conv2d": (lambda x, w, b: ops.conv2d(x, w, b), (0, 2, 4, 4), (3, 2, 3, 3), (3,)),
+    "max_pool2d": (lambda x: ops.max_pool2d(x, 2), (0, 1, 4, 4)),
+    "layer_norm": (lambda x, w, b: ops.layer_norm(x, w, b), (0, 3), (3,), (3,)),
+    "attention": (lambda q, k, v: ops.scaled_dot_product_attention(q, k, v, heads=2), (1, 0, 4), (1, 2, 4), (1, 2, 4)),
+    "embedding": (lambda w: ops.embedding_(w, _ids((0,))), (3, 2)),
+    "gather_rows": (lambda x: ops.gather_rows(x, _ids((2, 0))), (2, 3, 2)),
+}
+
+
+def _ids(shape):
+    from minidl import current_runtime
+    return current_runtime().tensor(np.zeros(shape, np.int64))
+
+
+@pytest.mark.parametrize("name", NOTHING)
+def test_an_operand_without_elements_works_as_in_numpy_and_gives_gradients_of_zero(runtime, name):
+    function, *shapes = NOTHING[name]
+    leaves = [leaf(runtime, *shape) for shape in shapes]
+    y = function(*leaves)
+    expected = {"linear of no features": np.ones((2, 5)), "matmul over nothing": np.zeros((2, 3)),
+                "sum": np.zeros(3), "concat": np.ones((2, 3))}.get(name)
+    assert y.size == 0 if expected is None else y.numpy().tolist() == expected.tolist()
+    y.sum().backward()
+    for x in leaves:
+        whole = name == "concat" or name == "linear of no features"  # where something does come out
+        assert x.grad.shape == x.shape and (whole or not x.grad.numpy().any())
+
+
+def test_an_expert_without_tokens_trains_with_the_others(runtime):
+    experts = [nn.Linear(3, 3) for _ in range(2)]
+    optimizer = Adam([p for expert in experts for p in expert.parameters()], lr=0.1)
+    before = experts[0].weight.numpy()
+    x = runtime.tensor(np.ones((4, 3), "f4"))
+    y = ops.concat([experts[0](x.narrow(0, 0, 0)), experts[1](x)], 0)
+    y.mean().backward()
+    optimizer.step()
+    assert (experts[0].weight.numpy() == before).all()  # a gradient of zero
+    assert y.numpy().shape == (4, 3)
+
+
+def test_parameters_without_elements_are_updated_and_a_mean_of_nothing_is_not_a_number(runtime):
+    empty, other = parameter((0, 2)), parameter((2,))
+    for p in (empty, other):
+        p.fill_(1.0)
+    (empty.sum(0) + other).sum().backward()
+    SGD([empty, other], lr=0.5, momentum=0.9).step()
+    assert other.numpy().tolist() == [0.5, 0.5] and empty.numpy().shape == (0, 2)
+    assert np.isnan(empty.mean().item()) and np.isinf((other / 0.0).numpy()).all()
+
+
+def test_the_operations_that_overwrite_their_target_are_those_that_lost_bytes_know_of():
+    written = {op.name for op in vars(update).values() if isinstance(op, Op) and op.mutates and not op.update}
+    assert written - {"add_"} == OVERWRITE
