@@ -27,7 +27,7 @@ from minidl.units import format_bytes
 
 STATED_BANDWIDTH = 12e9  # bytes a second: what the paper plans with (section 4.4)
 MEASURED_OUT, MEASURED_IN = 12.7e9, 9.6e9  # what its 25 GB in 1.97 s and 2.60 s come to (section 6.2)
-STEPS, LAST = 20, 5  # feedback ends by itself before
+STEPS, LAST = 60, 5  # feedback is said to settle within 50
 RECOMPUTE_STEPS = 12  # no swap-in is triggered, so there is nothing to correct
 
 
