@@ -241,6 +241,11 @@ class Executor:
         storage.call = storage.severed = None
 
     # Iterations ----------------------------------------------------------------------------------------------
+    def begin_iteration(self) -> None:
+        """What the program did since the last iteration (waiting for data, say) is not of this one's time."""
+        if self.device.wall_clock:
+            self._iteration_began = self.device.now()
+
     def end_iteration(self, *, failed: bool = False) -> None:
         """The boundary: survivors are made real (unless the iteration failed), lineage is cut, counts restart.
 
@@ -256,9 +261,13 @@ class Executor:
         self._end_iteration(failed=failed)
 
     def _end_iteration(self, *, failed: bool) -> None:
-        if self.guide is not None:
-            self._advise(self.guide, failed=failed)
+        guide = self.guide
+        addresses = guide.offsets if guide is not None else None
+        if guide is not None:
+            self._advise(guide, failed=failed)
         self.memory.end_iteration(failed=failed)
+        if guide is not None and guide.offsets is not addresses:
+            self._iteration_began = self.device.now()  # moving to where another plan begins is no iteration's time
         self.device.end_iteration()
         self.tracker.end_iteration()
         self.device.measure(self.guide is not None and self.guide.measuring)
@@ -274,7 +283,7 @@ class Executor:
             guide.end_iteration(self.trace, seconds=now - self._iteration_began,
                                 stall_seconds=stalled - self._stalled_before, returns=self.memory.returns(),
                                 link=self.device.link_seconds_per_byte())
-        self._iteration_began, self._stalled_before = now, stalled
+        self._iteration_began, self._stalled_before = self.device.now(), stalled  # without the time of planning
 
     def trace(self) -> Trace:
         """The iteration so far, with durations that are all known."""

@@ -25,7 +25,8 @@ from minidl.context import activate, current
 from minidl.device.precision import DEFAULT, precision_of
 from minidl.errors import UserError
 from minidl.executor import Executor
-from minidl.memory.guide import Followed, Guide
+from minidl.memory.entry import Followed
+from minidl.memory.guide import Guide
 from minidl.memory.ledger import Demand, Ledger
 from minidl.memory.manager import Manager
 from minidl.memory.storage import Storage
@@ -167,6 +168,7 @@ class Runtime:
         if executor.tracker.sequence >= executor.tracker.iteration_start:
             executor.end_iteration()
         executor.explicit_iterations = True
+        executor.begin_iteration()
         if self.keeps_trace:
             self.device.measure(True)
         try:

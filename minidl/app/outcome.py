@@ -19,6 +19,7 @@ def result_of(options: Options, sizes: Sizes, meter: Meter, score: Score | None,
     simulated = not device.has_values
     timed = simulated or device.wall_clock
     seconds = meter.median(lambda step: step.seconds)
+    allowance = runtime.guide.allowance if runtime.guide is not None else None
     return Result(
         model=options.model, batch=sizes.batch, device=device.name, policy=runtime.policy.name,
         precision=runtime.precision.name, budget_bytes=stats.budget_bytes, peak_bytes=stats.peak_bytes,
@@ -35,4 +36,6 @@ def result_of(options: Options, sizes: Sizes, meter: Meter, score: Score | None,
         masked_lm_loss=scores.get("masked_lm_loss"), masked_lm_accuracy=scores.get("masked_lm_accuracy"),
         next_sentence_accuracy=scores.get("next_sentence_accuracy"),
         data_seconds=meter.median(lambda step: step.data_seconds),
-        examples_per_second=data.feed.per_second if data.feed is not None else None, skipped_files=len(bad))
+        examples_per_second=data.feed.per_second if data.feed is not None else None, skipped_files=len(bad),
+        planning_seconds=allowance.seconds if allowance is not None and allowance.limited else None,
+        planning_share=allowance.share if allowance is not None else None)

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from minidl.app.files import Leaving
 from minidl.app.options import Options
 from minidl.errors import UserError
-from minidl.memory.guide import Followed
+from minidl.memory.entry import Followed
 from minidl.nn import Module
 from minidl.plan.formats import SavedPlan, is_plan, is_trace, plan_to_json, trace_to_json
 from minidl.plan.trace import Trace

@@ -1,5 +1,7 @@
 """Who waits for whom, when things happen and what copies took: what follows from a device's clock alone."""
 
+from time import perf_counter
+
 from minidl.device.clock import COMPUTE, COPY_IN, COPY_OUT, Clock, Marks, Timed
 from minidl.device.profiles import Profile
 
@@ -57,6 +59,10 @@ class Timekeeper:
         """Seconds since the start. On the virtual clock, when all that was launched so far has finished; on the wall
         clock it is the time now, so synchronize before to have it all."""
         return self.clock.now()
+
+    def host_now(self) -> float:
+        """Seconds on this machine's clock, also where the device's time is modelled."""
+        return perf_counter()
 
     def stall_seconds(self) -> float:
         """How long the compute stream has stood still for copies, since the start."""

@@ -11,21 +11,21 @@ Decides nothing itself, and moves nothing.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from statistics import median
+from dataclasses import replace
+from math import inf
 
+from minidl.memory.allowance import Allowance
+from minidl.memory.drift import Drift, noise, predicted_seconds
+from minidl.memory.entry import Actions, Entry, Followed, Returns, Step
 from minidl.memory.storage import Storage, TensorId
 from minidl.memory.switches import Switches
 from minidl.memory.tracker import LONGEST
 from minidl.op import Signature
 from minidl.plan.costs import Costs, Limits
-from minidl.plan.plan import NO_PLAN, AccessKey, Action, Plan, Proposal, ResidencyKey
+from minidl.plan.plan import NO_PLAN, Action, Proposal, ResidencyKey
 from minidl.plan.policy import Observation, Policy
 from minidl.plan.static import with_static_times
 from minidl.plan.trace import Trace, typical
-
-DRIFT = 1.1  # how far a copy's time may be from what plans were made for
-DRIFT_ITERATIONS = 3  # in a row, before they are made anew: a single one may have been disturbed
 
 MOST_KNOWN = 256  # sequences that are remembered, ...
 MOST_SEEN = 1024  # and that were seen and not yet planned
@@ -33,75 +33,12 @@ MOST_CALLS = 1 << 18  # that either have in all, if they are several: some 650 b
 
 NOWHERE: Mapping[ResidencyKey, int] = {}
 
-Step = tuple[Signature, tuple[TensorId, ...], tuple[TensorId, ...]]
-Actions = tuple[dict[TensorId, Action], tuple[TensorId, ...]]  # evictions and prefetches after one call
-
-
-@dataclass(frozen=True, slots=True)
-class Returns:
-    """How tensors came back in one iteration, by the access after which they had left the device. In seconds.
-
-    late        the compute stream waited for a swap-in that was started ahead (0: it did not have to).
-    paged_in    the copy of one that was brought back on demand.
-    recomputed  the replay of one that was dropped. Those that came by in another's replay are not here.
-    paged_in_bytes  of all that was brought back on demand, in bytes.
-    """
-
-    late: Mapping[AccessKey, float] = field(default_factory=dict)
-    paged_in: Mapping[AccessKey, float] = field(default_factory=dict)
-    recomputed: Mapping[AccessKey, float] = field(default_factory=dict)
-    paged_in_bytes: int = 0
-
-
-@dataclass(frozen=True, slots=True)
-class Followed:
-    """An iteration that was followed to its end: the plan it ran under, and how it went."""
-
-    plan: Plan
-    seconds: float
-    stall_seconds: float
-    returns: Returns
-
-
-class Entry:
-    """One known sequence of calls with its plan. ``prefixes[i]`` is a hash of the first i calls."""
-
-    def __init__(self, steps: list[Step], trace: Trace) -> None:
-        self.steps = steps
-        self.trace = trace
-        self.proposal = NO_PLAN  # the policy's own notes go with the plan; nobody here reads them
-        self.plan = NO_PLAN.plan
-        self.last: Followed | None = None
-        self.actions: dict[int, Actions] = {}
-        self.followed = 0  # the iteration that was like it latest
-        self.prefixes = [0]
-        for step in steps:
-            self.prefixes.append(hash((self.prefixes[-1], step)))
-
-    def adopt(self, proposal: Proposal) -> None:
-        """Follow a plan from the next iteration on."""
-        self.proposal = proposal
-        self.plan = plan = proposal.plan
-        if not plan.evictions and not plan.prefetches:
-            self.actions = {}
-            return
-        actions: dict[int, Actions] = {}
-        for access in self.trace.accesses:
-            key = (access.tensor_id, access.access_count)
-            action, prefetch = plan.evictions.get(key), plan.prefetches.get(key, ())
-            if action is not None or prefetch:
-                evictions, prefetches = actions.get(access.call, ({}, ()))
-                if action is not None:
-                    evictions[access.tensor_id] = action
-                actions[access.call] = evictions, prefetches + prefetch
-        self.actions = actions
-
 
 class Guide:
     """Which known sequence this iteration follows, and how far it has come."""
 
     def __init__(self, policy: Policy, costs: Costs, limits: Limits, switches: Switches, *, peak_flops: float,
-                 measured_iterations: int = 1) -> None:
+                 allowance: Allowance, measured_iterations: int = 1) -> None:
         """peak_flops: what the device computes a second, for static times; measured_iterations: that a trace takes."""
         self.policy = policy
         self.costs = costs
@@ -116,7 +53,9 @@ class Guide:
         self.forgotten = 0  # sequences, known or seen, that had to make room for others
         self._iterations = 0
         self._steps: list[Step] = []
-        self._drifts: list[Costs] = []  # what the link has cost in the latest iterations, while that is not as planned
+        self.allowance = allowance
+        self._drift = Drift(costs)
+        self._struck: Entry | None = None  # its plan failed in this iteration
         self._recalled: list[tuple[Trace, Proposal]] = []
         self._measured: dict[int, list[Trace]] = {}  # of sequences that were seen, but not often enough, by their hash
 
@@ -147,6 +86,11 @@ class Guide:
         """Where the plan that is followed wants bytes to go; empty if it does not say, or none is followed."""
         return self.active.plan.offsets if self.active is not None else NOWHERE
 
+    @property
+    def plans_ahead(self) -> bool:
+        """Whether the plan that is followed wants anything done."""
+        return self.active is not None and bool(self.active.actions)
+
     def upcoming(self) -> dict[TensorId, Action]:
         """What is to be evicted after the next call, if it is the one that is expected."""
         actions = self.active.actions.get(len(self._steps)) if self.active is not None else None
@@ -167,12 +111,24 @@ class Guide:
     @property
     def observes(self) -> bool:
         """Whether the policy will be told how this iteration went."""
-        return self.active is not None and bool(self.active.actions)
+        entry = self.active
+        return self.measuring or self.plans_ahead or (entry is not None and entry.proposal.notes is not None)
+
+    def strike(self) -> bool:
+        """An allocation has failed. If a plan was followed that is its end: the iteration goes on without, and it is
+        not followed again. Whether it was."""
+        entry = self.active
+        if entry is None or not entry.actions:
+            return False
+        self._struck, self.active = entry, None
+        return True
 
     def abandon_iteration(self) -> None:
         """The iteration failed, or was too long to be noted: what was seen of it says nothing, and the next one starts
         from the beginning."""
         self._steps = []
+        if self._struck is not None:
+            self._judge(self._struck, inf, 0.0, Returns())
         if self.active is None and self.entries:
             self.active = self.entries[-1]
 
@@ -186,56 +142,66 @@ class Guide:
         steps, self._steps = self._steps, []
         self._iterations += 1
         self.measuring = False
-        if self.switches.feedback and self._drifted(link):
-            for each in self.entries:
-                each.adopt(self.policy.plan(each.trace, self.costs, self.limits))
-            self.active = self._find(steps) or (self.entries[-1] if self.entries else None)
+        self.allowance.run_seconds += seconds
+        costs = self._drift.lasting(link)
+        if self._struck is not None:
+            self.active = self._struck
+            self._judge(self._struck, inf, stall_seconds, returns)
             return
         entry = self.active
         if entry is not None and len(steps) == len(entry.steps):
             entry.last = Followed(entry.plan, seconds, stall_seconds, returns)
+            entry.seconds.append(seconds)
             entry.followed = self._iterations
-            if self.switches.feedback:
-                late: dict[TensorId, float] = {}
-                for (tensor_id, _), waited in returns.late.items():
-                    late[tensor_id] = late.get(tensor_id, 0.0) + waited
-                observed = Observation(entry.trace, self.costs, self.limits, seconds, stall_seconds, late,
-                                       returns.paged_in_bytes)
-                proposal = self.policy.feedback(entry.proposal, observed)
-                if proposal is not entry.proposal:
-                    entry.adopt(proposal)
+            if self.switches.feedback and not (costs is not None and self._plan_anew(costs)):
+                self._judge(entry, seconds, stall_seconds, returns)
             return
         known = self._find(steps)
         if known is None:
-            known = self._measure(steps, measure)
+            known = self._measure(steps, measure, seconds)
             self.measuring = known is None
         if known is not None:
             known.followed = self._iterations
         # The latest sequence is tried first in the next iteration.
         self.active = known if known is not None else (self.entries[-1] if self.entries else None)
 
-    def _drifted(self, link: tuple[float | None, float | None]) -> bool:
-        """Whether copies take so much longer, or shorter, than plans were made for that these are to be made anew."""
-        costs = self.costs
-        seen = replace(costs, out_seconds_per_byte=link[0] or costs.out_seconds_per_byte,
-                       in_seconds_per_byte=link[1] or costs.in_seconds_per_byte)
-        ratios = (seen.out_seconds_per_byte / costs.out_seconds_per_byte,
-                  seen.in_seconds_per_byte / costs.in_seconds_per_byte)
-        if all(1.0 / DRIFT <= ratio <= DRIFT for ratio in ratios):
-            self._drifts.clear()
-            return False
-        self._drifts.append(seen)
-        if len(self._drifts) < DRIFT_ITERATIONS:
-            return False
-        self.costs = replace(costs, out_seconds_per_byte=median(c.out_seconds_per_byte for c in self._drifts),
-                             in_seconds_per_byte=median(c.in_seconds_per_byte for c in self._drifts))
-        self._drifts.clear()
-        return True
+    def _judge(self, entry: Entry, seconds: float, stall_seconds: float, returns: Returns) -> None:
+        """Let the policy see how its plan did: infinite seconds say that it failed, and it is not followed again."""
+        late: dict[TensorId, float] = {}
+        for (tensor_id, _), waited in returns.late.items():
+            late[tensor_id] = late.get(tensor_id, 0.0) + waited
+        observed = Observation(entry.trace, self.costs, self.limits, seconds, stall_seconds, late,
+                               returns.paged_in_bytes, self.allowance.open)
+        proposal, self._struck = NO_PLAN, None
+        if self.switches.feedback:
+            with self.allowance.planning():
+                proposal = self.policy.feedback(entry.proposal, observed)
+        if seconds == inf and proposal.plan is entry.plan:
+            proposal = NO_PLAN
+        if proposal is not entry.proposal:
+            entry.adopt(proposal)
+
+    def _plan_anew(self, costs: Costs) -> bool:
+        """The link has changed: whether that makes plans differ so much that they were asked for again."""
+        before, self.costs = self.costs, costs
+        asked = False
+        for entry in self.entries:
+            if not entry.plan.evictions or not self.allowance.open:
+                continue
+            with self.allowance.planning():
+                band = noise(entry.seconds)
+                was, now = (predicted_seconds(entry.plan, entry.trace, each, self.limits) for each in (before, costs))
+                if abs(now - was) > band * was:
+                    proposal, asked = self.policy.plan(entry.trace, costs, self.limits), True
+                    expected = proposal.plan.predicted_seconds
+                    if expected is None or expected < now * (1.0 - band):
+                        entry.adopt(proposal)
+        return asked
 
     def _find(self, steps: list[Step]) -> Entry | None:
         return next((e for e in self.entries if e.steps == steps), None)
 
-    def _measure(self, steps: list[Step], measure: Callable[[], Trace]) -> Entry | None:
+    def _measure(self, steps: list[Step], measure: Callable[[], Trace], seconds: float) -> Entry | None:
         key = hash(tuple(steps))
         traces = self._measured.pop(key, None)  # and back at the end: the first was seen longest ago
         if traces is None and self._recalled and (entry := self._recollect(steps, measure())) is not None:
@@ -243,7 +209,7 @@ class Guide:
         if traces is None:
             self._seen(key, [])
             return None
-        traces.append(measure())
+        traces.append(replace(measure(), observed_seconds=seconds))
         if len(traces) < self.measured_iterations:
             self._seen(key, traces)
             return None
@@ -251,7 +217,8 @@ class Guide:
         if not self.switches.measured_times:
             trace = with_static_times(trace, [signature.flops for signature, _, _ in steps], peak_flops=self.peak_flops)
         entry = Entry(steps, trace)
-        entry.adopt(self.policy.plan(entry.trace, self.costs, self.limits))
+        with self.allowance.planning(exempt=True):
+            entry.adopt(self.policy.plan(entry.trace, self.costs, self.limits))
         self._know(entry)
         return entry
 

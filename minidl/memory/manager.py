@@ -20,9 +20,10 @@ from typing import Protocol
 from minidl.device import Device
 from minidl.device.contract import Failure
 from minidl.memory.boundary import Boundary
+from minidl.memory.entry import Actions, Returns
 from minidl.memory.evicting import Evicting
 from minidl.memory.freeing import Freeing
-from minidl.memory.guide import Actions, Guide, Returns
+from minidl.memory.guide import Guide
 from minidl.memory.placing import Placing
 from minidl.memory.replay import Replay
 from minidl.memory.residency import Residency

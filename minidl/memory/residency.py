@@ -11,8 +11,8 @@ from collections.abc import Iterable, Sequence
 
 from minidl.device.clock import COMPUTE
 from minidl.memory.block import Block
+from minidl.memory.entry import Actions, Returns
 from minidl.memory.evicting import Evicting
-from minidl.memory.guide import Actions, Returns
 from minidl.memory.room import Room
 from minidl.memory.state import State
 from minidl.memory.storage import IN, OUT, SWAPPING_IN, SWAPPING_OUT, Storage, TensorId

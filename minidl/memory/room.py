@@ -77,7 +77,16 @@ class Room:
                 return block
 
     def make(self, nbytes: int, pinned: set[Storage], op_name: str) -> None:
-        """Have so many bytes free in one piece. Raises OutOfMemory."""
+        """Have so many bytes free in one piece; a plan under which they cannot be had ends. Raises OutOfMemory."""
+        try:
+            self._make(nbytes, pinned, op_name)
+        except OutOfMemory:
+            guide = self.state.guide
+            if guide is None or not guide.strike():
+                raise
+            self._make(nbytes, pinned, op_name)
+
+    def _make(self, nbytes: int, pinned: set[Storage], op_name: str) -> None:
         state, need = self.state, self.state.arena.rounded(nbytes)
         arena = state.arena
         if need + state.bytes_in_use(pinned) > arena.capacity:
@@ -151,7 +160,7 @@ class Room:
         state = self.state
         device = state.device
         # A plan counts on what is here, and may be about to evict what a replay would start from.
-        planned = state.guide is not None and state.guide.active is not None
+        planned = state.guide is not None and state.guide.plans_ahead
 
         def seconds_to_evict(block: Block) -> float | None:
             storage = storage_of(block)

@@ -13,6 +13,7 @@ from threading import get_ident
 
 from minidl.device import Device
 from minidl.memory.access_list import AccessList
+from minidl.memory.allowance import Allowance
 from minidl.memory.copies import Allocator
 from minidl.memory.guide import Guide
 from minidl.memory.storage import IN, OUT, RECOMPUTE, Storage
@@ -72,7 +73,8 @@ class State:
         self.guide: Guide | None = None
         if policy.plans:
             self.guide = Guide(policy, self.link_costs, Limits(self.arena.capacity, host_bytes), switches,
-                               peak_flops=device.profile.peak_flops, measured_iterations=device.measured_iterations)
+                               peak_flops=device.profile.peak_flops, measured_iterations=device.measured_iterations,
+                               allowance=Allowance(device.host_now, limited=device.wall_clock))
         self.residents: dict[weakref.ref[Storage], None] = {}
         self.access_list = AccessList(tracker, self.residents) if policy.reads_from_front else None
         self.dropped: dict[weakref.ref[Storage], None] = {}

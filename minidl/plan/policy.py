@@ -49,6 +49,8 @@ class Observation:
     trace, costs, limits   what the plan was made from; the trace is that of the iteration that was measured.
     late      tensor -> seconds that the compute stream waited for its swap-in at the back-access.
     paged_in  bytes that had to be brought back on demand: the plan had evicted them without a prefetch that worked.
+    seconds   of the iteration; infinite if an allocation failed under the plan.
+    may_plan  whether there is time for a search: planning may take a small share of a run on the wall clock.
     """
 
     trace: Trace
@@ -58,6 +60,7 @@ class Observation:
     stall_seconds: float
     late: Mapping[TensorId, float]
     paged_in_bytes: int
+    may_plan: bool = True
 
 
 class Policy(Protocol):

@@ -5,7 +5,7 @@ it is what the program asked for, the same under every policy and on every devic
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from statistics import median
 
@@ -57,10 +57,15 @@ class Access:
 
 @dataclass(frozen=True)
 class Trace:
-    """One iteration: its calls in program order, and the tensors they name."""
+    """One iteration: its calls in program order, and the tensors they name.
+
+    observed_seconds  of the measured iterations, waits and replays included, their median; None: not known. It says how
+                      the iteration was carried out, and is no part of what it is.
+    """
 
     calls: tuple[TraceCall, ...]
     tensors: dict[TensorId, TraceTensor]
+    observed_seconds: float | None = field(default=None, compare=False)
 
     @cached_property
     def accesses(self) -> tuple[Access, ...]:
@@ -108,4 +113,5 @@ def typical(traces: Sequence[Trace]) -> Trace:
         now = last.algorithms[0].seconds
         factor = median(call.algorithms[0].seconds for call in same) / now if now else 1.0
         calls.append(replace(last, seconds=last.seconds * factor, algorithms=scaled(last.algorithms, factor)))
-    return Trace(tuple(calls), traces[-1].tensors)
+    observed = [trace.observed_seconds for trace in traces if trace.observed_seconds is not None]
+    return Trace(tuple(calls), traces[-1].tensors, median(observed) if observed else None)

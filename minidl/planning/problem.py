@@ -18,7 +18,8 @@ Array: TypeAlias = np.ndarray
 
 
 class Problem(NamedTuple):
-    """A trace as arrays: calls 0..K-1, tensors 0..T-1 (``ids`` names them), gaps 0..G-1 in order of ``gap_call``.
+    """A trace as arrays: calls 0..K-1, tensors 0..T-1 (``ids`` names them), gaps 0..G-1 in order of ``gap_call``
+    and, after that, of its operands.
 
     Lists of variable length are a pointer array of K + 1 entries and a flat array: inputs, outputs, frees, donations
     that a call may make, its algorithms (fastest first; the last needs least workspace), and the gaps that begin with
@@ -78,19 +79,21 @@ def problem(trace: Trace, costs: Costs) -> Problem:
     calls = trace.calls
     size = np.array([aligned(trace.tensors[i].nbytes) for i in ids], np.int64)
     produced = np.full(len(ids), -1, np.int64)
-    uses: list[list[int]] = [[] for _ in ids]
+    uses: list[list[tuple[int, int]]] = [[] for _ in ids]  # call, and place among its operands
     last_write = np.full(len(ids), -1, np.int64)
     for k, call in enumerate(calls):
-        for tensor_id in dict.fromkeys((*call.inputs, *call.outputs)):
-            uses[number[tensor_id]].append(k)
+        for position, tensor_id in enumerate(dict.fromkeys((*call.inputs, *call.outputs))):
+            uses[number[tensor_id]].append((k, position))
         for tensor_id in call.outputs:
             produced[number[tensor_id]] = k
         for tensor_id in call.writes:
             last_write[number[tensor_id]] = k
     latest = _latest_replay(trace, number, produced, last_write)
     least = WORTH_MOVING * size.sum()
-    gaps = sorted((a, b, n) for n, at in enumerate(uses) if produced[n] >= 0 and size[n] >= least
-                  for a, b in zip(at, at[1:], strict=False) if b > a + 1)
+    # After a call its operands leave in their order, as the engine has it: their copies queue on the link.
+    gaps = [(a, b, n) for a, _, b, n in sorted(
+        (a, position, b, n) for n, at in enumerate(uses) if produced[n] >= 0 and size[n] >= least
+        for (a, position), (b, _) in zip(at, at[1:], strict=False) if b > a + 1)]
     gap_lists: list[list[int]] = [[] for _ in calls]
     for a, _, n in gaps:
         gap_lists[a].append(n)

@@ -18,7 +18,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
-from minidl.memory.guide import Followed, Returns
+from minidl.memory.entry import Followed, Returns
 from minidl.plan.costs import Costs
 from minidl.plan.plan import AccessKey, Action, Plan
 from minidl.plan.trace import TensorId, Trace

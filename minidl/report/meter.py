@@ -58,9 +58,10 @@ class Meter:
         return self._feed.waited_seconds if self._feed is not None else 0.0
 
     def median(self, value: Callable[[Step], float]) -> float:
-        """Over the steps after the first, which also warms up; over the first if it is the only one. Of more than
-        ``REMEMBERED`` only the latest count."""
-        skipped = 0 if self.warm or len(self.steps) == 1 else 1
+        """Over the later half of the steps, when plans have settled; the first, which warms up, only if it is alone. Of
+        more than ``REMEMBERED`` only the latest count."""
+        count = len(self.steps)
+        skipped = max(count // 2, 0 if self.warm or count == 1 else 1)
         return median(map(value, islice(self.steps, skipped, None)))
 
     def bar_fields(self) -> str:

@@ -35,6 +35,8 @@ KEYS: dict[str, str] = {
     "data_seconds": "how long a step waited for its batch (seconds)",
     "examples_per_second": "how many images, or pairs of sentences, a second the threads can make of the data",
     "skipped_files": "how many broken files were left out",
+    "planning_seconds": "all that planning took of the run's own time (seconds)",
+    "planning_share": "of the run that this was",
 }
 
 
@@ -48,7 +50,7 @@ class LargestOp:
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """One run; the fields are KEYS. Numbers "in a step" are medians over the steps after the first. None: not there."""
+    """One run; the fields are KEYS. Numbers "in a step" are medians over the later half. None: not there."""
 
     model: str
     batch: int
@@ -77,6 +79,8 @@ class Result:
     data_seconds: float = 0.0
     examples_per_second: float | None = None
     skipped_files: int = 0
+    planning_seconds: float | None = None
+    planning_share: float | None = None
 
     def to_json(self) -> str:
         """As one JSON object; a number that is not finite becomes null."""

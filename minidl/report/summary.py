@@ -19,6 +19,8 @@ def summary(result: Result, unmanaged_seconds: float | None, hints: list[str], *
     if result.stall_seconds is not None and result.recompute_seconds is not None:
         lines.append(("time lost a step", f"{_cost(result.stall_seconds, result)} waiting for copies, "
                                           f"{_cost(result.recompute_seconds, result)} recomputing"))
+    if result.planning_seconds and result.planning_share is not None:
+        lines.append(("planning", f"{result.planning_seconds:.3g} s, {result.planning_share:.1%} of the run"))
     learnt = [f"{name} {value:{form}}" for name, value, form in (
         ("loss", result.loss, ".6g"), ("test accuracy", result.accuracy, ".2%"),
         ("among the top five", result.accuracy_top5, ".2%"), ("test Dice", result.dice, ".4f"),

@@ -16,7 +16,7 @@ LENGTHS = (96, 128, 64)
 
 
 def test_three_lengths_in_turn_are_guided_from_the_third_time_that_each_is_seen():
-    with Runtime(device="sim:p100", policy=Auto(rounds=0), memory_budget="3GiB") as runtime:
+    with Runtime(device="sim:p100", policy=Auto(rounds=0), memory_budget="2GiB") as runtime:
         model = models.create("bert-small")
         optimizer = optim.AdamW(model.parameters(), lr=1e-4)
         guide = runtime.executor.guide

@@ -14,7 +14,7 @@ from minidl.planning.modes import modes_of, to_plan
 from minidl.planning.problem import DROP, KEEP, SWAP, problem
 from minidl.planning.schedule import NO_NOTES, simulate
 from minidl.planning.timing import Room
-from minidl.policies.auto.choices import first_choice, movable
+from minidl.policies.auto.choices import movable, simple_choices
 from minidl.policies.auto.policy import SLACK, Auto
 from minidl.testing.steps import run, training_step, unmanaged
 
@@ -69,7 +69,7 @@ def test_compiled_and_interpreted_the_simulation_is_the_same(trace):
 
 def test_a_plan_gives_back_the_modes_it_was_made_from(trace):
     facts = problem(trace[0], COSTS)
-    mode = first_choice(facts, trace[1] // 2, lambda mode: -len(set(mode.tolist())))  # one with all three
+    mode = max(simple_choices(facts, trace[1] // 2), key=lambda mode: len(set(mode.tolist())))  # one with all three
     assert {KEEP, SWAP, DROP} == set(mode.tolist())
     plan = to_plan(trace[0], facts, mode, np.full(len(mode), 5, np.int64))
     assert modes_of(plan, facts, trace[0]).tolist() == mode.tolist()

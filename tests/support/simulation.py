@@ -25,7 +25,7 @@ from worlds import AMPLE, Chance, Iteration, Program, World, world
 
 from minidl import policies
 from minidl.errors import OutOfMemory, UserError
-from minidl.memory.guide import Actions
+from minidl.memory.entry import Actions
 from minidl.memory.ledger import Demand
 from minidl.memory.storage import Storage
 from minidl.op import Op

@@ -12,7 +12,8 @@ from minidl.plan.trace import Trace
 from minidl.planning.modes import modes_of
 from minidl.planning.problem import Array, Problem
 from minidl.planning.timing import Room
-from minidl.policies.auto.search import SLACK, Found
+from minidl.policies.auto.progress import Found
+from minidl.policies.auto.search import SLACK
 
 NOTES = 12  # residencies noted a call, at most
 

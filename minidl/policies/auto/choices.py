@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Iterator
 
 import numpy as np
 
@@ -28,19 +28,15 @@ def movable(facts: Problem) -> tuple[Array, Array]:
     return np.nonzero(there)[0], np.nonzero(long & ~there)[0]
 
 
-def first_choice(facts: Problem, budget: int, value: Callable[[Array], float]) -> Array:
-    """The best of a few simple choices: of what is there at the fullest moment, what was made last stays, up to some
-    share of the budget; of the rest, what is cheapest to make again for its bytes is dropped, and the others swapped.
-
-    value: of a choice, the less the better.
-    """
+def simple_choices(facts: Problem, budget: int) -> Iterator[Array]:
+    """Choices to begin with: of what is there at the fullest moment, what was made last stays, up to some share of the
+    budget; of the rest, what is cheapest to make again for its bytes is dropped, and the others swapped."""
     gaps, _ = movable(facts)
     tensors, droppable = facts.gap_tensor[gaps], facts.can_drop[gaps]
     price = facts.algorithm_seconds[facts.algorithm_ptr[facts.produced[tensors]]] / facts.size[tensors]
     price[~droppable] = np.inf
     latest = np.argsort(-facts.gap_call[gaps], kind="stable")
     held = np.cumsum(facts.size[tensors[latest]])
-    best, least = np.zeros(len(facts.gap_call), np.int64), np.inf
     by_price = np.argsort(price, kind="stable")
     for kept in KEPT:
         stays = np.zeros(len(gaps), np.bool_)
@@ -52,7 +48,4 @@ def first_choice(facts: Problem, budget: int, value: Callable[[Array], float]) -
             mode = np.zeros(len(facts.gap_call), np.int64)
             mode[gaps[leaves]] = SWAP
             mode[gaps[cheap[droppable[cheap]]]] = DROP
-            found = value(mode)
-            if found < least:
-                best, least = mode, found
-    return best
+            yield mode

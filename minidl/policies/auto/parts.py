@@ -1,0 +1,90 @@
+"""What other planners would choose, as modes, for ``auto`` to judge beside its own: it is never beaten by its parts.
+
+Belady's choice swaps, whenever memory is short, what is wanted again last (Belady 1966, "A study of replacement
+algorithms"). Chen's keeps every k-th value, or one whenever so many bytes have been passed, and makes the others again
+(Chen et al. 2016, "Training Deep Nets with Sublinear Memory Cost"). Capuchin's are the plans of ``policies/capuchin``.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Iterator
+
+import numpy as np
+
+from minidl.plan.costs import Costs, Limits
+from minidl.plan.trace import Trace
+from minidl.planning.modes import modes_of
+from minidl.planning.problem import DROP, SWAP, Array, Problem
+from minidl.policies.auto.choices import movable
+from minidl.policies.capuchin.policy import Capuchin, CapuchinRecompute
+
+EVERY = (2, 3, 4, 6, 8, 12)             # Chen's k
+SEGMENTS = (2, 3, 4, 6, 8, 12, 16, 24)  # parts of equal bytes, at whose ends Chen's greedy choice keeps a value
+
+
+def parts(trace: Trace, facts: Problem, costs: Costs, limits: Limits) -> Iterator[Array]:
+    """A choice of modes for each planner; some may need more memory than there is."""
+    yield belady(facts, limits.device_bytes)
+    yield from every_kth(facts)
+    yield from by_bytes(facts)
+    for policy in (Capuchin(), CapuchinRecompute()):
+        mode = modes_of(policy.plan(trace, costs, limits).plan, facts, trace)
+        mode[(mode == DROP) & ~facts.can_drop] = SWAP
+        yield mode
+
+
+def belady(facts: Problem, budget: int) -> Array:
+    """Swap, at each call for which memory is short, what is there and wanted again last."""
+    live = _live_bytes(facts)
+    mode = np.zeros(len(facts.gap_call), np.int64)
+    there: list[tuple[int, int]] = []  # (-next use, gap)
+    gap = 0
+    for call in range(len(live)):
+        while gap < len(mode) and facts.gap_call[gap] < call:
+            heapq.heappush(there, (-int(facts.gap_next[gap]), gap))
+            gap += 1
+        while live[call] > budget and there and -there[0][0] > call:
+            _, chosen = heapq.heappop(there)
+            mode[chosen] = SWAP
+            live[facts.gap_call[chosen] + 1:facts.gap_next[chosen]] -= facts.size[facts.gap_tensor[chosen]]
+    return mode
+
+
+def every_kth(facts: Problem) -> Iterator[Array]:
+    """Of what can be made again and is there at the fullest moment, keep every k-th."""
+    gaps = _droppable(facts)
+    for k in EVERY:
+        mode = np.zeros(len(facts.gap_call), np.int64)
+        mode[gaps] = DROP
+        mode[gaps[k - 1::k]] = 0
+        yield mode
+
+
+def by_bytes(facts: Problem) -> Iterator[Array]:
+    """The same, but keep a value whenever an equal part of all these bytes has been passed."""
+    gaps = _droppable(facts)
+    passed = np.cumsum(facts.size[facts.gap_tensor[gaps]])
+    for count in SEGMENTS:
+        mode = np.zeros(len(facts.gap_call), np.int64)
+        mode[gaps] = DROP
+        ends = np.searchsorted(passed, np.arange(1, count) / count * passed[-1]) if len(gaps) else gaps
+        mode[gaps[ends]] = 0
+        yield mode
+
+
+def _droppable(facts: Problem) -> Array:
+    there, _ = movable(facts)
+    droppable: Array = there[facts.can_drop[there]]
+    return droppable
+
+
+def _live_bytes(facts: Problem) -> Array:
+    """Per call: bytes on the device while it runs, were nothing evicted and nothing written over."""
+    calls = len(facts.gap_ptr) - 1
+    change = np.zeros(calls + 1, np.int64)
+    np.add.at(change, np.maximum(facts.produced, 0), facts.size)
+    freed_by = np.repeat(np.arange(calls), np.diff(facts.free_ptr))
+    np.subtract.at(change, freed_by + 1, facts.size[facts.free_idx])
+    live: Array = np.cumsum(change)[:calls]
+    return live

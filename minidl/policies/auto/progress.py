@@ -1,0 +1,125 @@
+"""How far the search for one sequence has come: what was tried and how it went, and what is to be followed next.
+
+An iteration under a plan that is slower is time lost, and iterations on a real machine differ by themselves. So the
+program runs under what has been fastest, as the median of several iterations. Another plan is tried now and then, and
+only if its prediction beats what has been observed by more than the noise: by more than iterations that were alike have
+differed.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from math import inf
+from statistics import median
+
+from minidl.plan.plan import EMPTY_PLAN, Plan, Proposal
+
+LEAST_GAIN = 0.001    # of an iteration: what is predicted to gain less is not worth a trial
+TRIAL_EVERY = 4       # iterations: of so many at most one is a trial
+TIMES = 7             # iterations whose seconds are remembered of a plan
+ENOUGH_TIMES = 3      # of these tell how much iterations differ by themselves
+MOST_BIAS = 1.02      # times as long as predicted
+REMEMBERED = 4        # plans, the fastest ones, beside none at all
+
+
+@dataclass(frozen=True)
+class Found:
+    """What a search has found: a plan, and the share of the device's budget that it was made for."""
+
+    plan: Plan
+    share: float
+
+    @property
+    def predicted(self) -> float:
+        """Seconds that the plan's iteration is to take; for no plan nothing is predicted."""
+        return self.plan.predicted_seconds if self.plan.predicted_seconds is not None else inf
+
+
+ON_DEMAND = Found(EMPTY_PLAN, 1.0)
+
+
+@dataclass(frozen=True)
+class Tried:
+    """A plan, or none at all, and what its latest iterations took."""
+
+    found: Found
+    times: tuple[float, ...] = ()
+
+    @property
+    def seconds(self) -> float:
+        """The median; of what has not run yet, and of what failed, infinite."""
+        return median(self.times) if self.times else inf
+
+    @property
+    def spread(self) -> float:
+        """How far from the median half of the iterations were, as a share of it."""
+        if len(self.times) < ENOUGH_TIMES or self.seconds == inf:
+            return 0.0
+        middle = self.seconds
+        return median(abs(seconds - middle) for seconds in self.times) / middle
+
+
+@dataclass(frozen=True)
+class Progress:
+    """What ``auto`` notes beside a plan.
+
+    round     how many searches there were, and fruitless those of them in a row that found nothing better.
+    tried     what has run, on demand first.
+    waiting   the most promising plan that has not run yet.
+    rested    iterations since the latest trial, itself included.
+    """
+
+    round: int = 0
+    tried: tuple[Tried, ...] = ()
+    waiting: Found | None = None
+    rested: int = 0
+    fruitless: int = 0
+
+    @property
+    def leader(self) -> Tried:
+        """What has been fastest."""
+        return min(self.tried, key=lambda each: each.seconds)
+
+    @property
+    def noise(self) -> float:
+        """The share of an iteration by which two plans must differ for one to be called faster."""
+        return max(LEAST_GAIN, *(each.spread for each in self.tried))
+
+    @property
+    def bias(self) -> float:
+        """How much longer iterations take than predicted: the median of the plans that were tried. Of a plan that took
+        far longer nothing is concluded for others: something was in its way that the prediction does not know."""
+        ratios = [each.seconds / each.found.predicted for each in self.tried
+                  if each.seconds < inf and 0.0 < each.found.predicted < inf]
+        return min(median(ratios), MOST_BIAS) if ratios else 1.0
+
+    def beats(self, predicted_seconds: float) -> bool:
+        """Whether an iteration that is predicted to take this would be faster than any that was seen."""
+        return predicted_seconds * self.bias < self.leader.seconds * (1.0 - self.noise)
+
+    def after(self, plan: Plan, seconds: float) -> Progress:
+        """An iteration has run under a plan; only the fastest ones are remembered."""
+        tried = [replace(each, times=(*each.times, seconds)[-TIMES:]) if each.found.plan is plan else each
+                 for each in self.tried]
+        others = sorted(tried[1:], key=lambda each: each.seconds)
+        return replace(self, tried=(tried[0], *others[:REMEMBERED]), rested=self.rested + 1)
+
+    def searched(self, found: Found | None) -> Progress:
+        """One more search is over."""
+        if found is None:
+            return replace(self, round=self.round + 1, fruitless=self.fruitless + 1)
+        return replace(self, round=self.round + 1, fruitless=0, waiting=found)
+
+    def next(self) -> Proposal:
+        """What to follow in the next iteration: the fastest that is known, or once in a while what may be faster."""
+        waiting = self.waiting
+        if waiting is not None and not self.beats(waiting.predicted):
+            return replace(self, waiting=None).next()
+        if waiting is not None and self.rested >= TRIAL_EVERY:
+            return Proposal(waiting.plan, replace(self, waiting=None, rested=0, tried=(*self.tried, Tried(waiting))))
+        return Proposal(self.leader.found.plan, self)
+
+    def nothing_new(self, plan: Plan) -> bool:
+        """Whether a plan is followed for good: it is the fastest, for several iterations, and no other one waits."""
+        leader = self.leader
+        return self.waiting is None and leader.found.plan is plan and len(leader.times) >= TIMES

@@ -1,0 +1,63 @@
+"""Which plan `auto` follows next: the fastest that is known, and only now and then one that may be faster."""
+
+from dataclasses import replace
+from math import inf
+
+import pytest
+
+from minidl.plan.plan import Action, Plan
+from minidl.policies.auto.progress import ON_DEMAND, TRIAL_EVERY, Found, Progress, Tried
+
+
+def plan(predicted):
+    return Found(Plan({(0, 1): Action.DROP}, predicted_seconds=predicted), 1.0)
+
+
+def on_demand(*times):
+    return Progress(tried=(Tried(ON_DEMAND, times),), rested=TRIAL_EVERY)
+
+
+def test_a_plan_that_promises_less_than_going_on_without_is_never_tried():
+    assert replace(on_demand(1.0), waiting=plan(1.1)).next().plan is ON_DEMAND.plan
+    better = plan(0.9)
+    assert replace(on_demand(1.0), waiting=better).next().plan is better.plan
+
+
+def test_of_four_iterations_at_most_one_is_a_trial_and_the_others_follow_the_fastest():
+    progress, followed = on_demand(1.0), []
+    for predicted in (0.9, 0.8, 0.7, 0.6, 0.5, 0.4, 0.3, 0.2, 0.1):
+        proposal = replace(progress, waiting=plan(predicted)).next()
+        progress = proposal.notes
+        followed.append(proposal.plan.predicted_seconds)
+        slower = proposal.plan is not ON_DEMAND.plan  # each plan is, far slower than predicted
+        progress = progress.after(proposal.plan, 2.0 if slower else 1.0)
+    assert followed == [0.9, None, None, None, 0.5, None, None, None, 0.1]
+
+
+def test_a_plan_must_gain_more_than_iterations_that_are_alike_differ_by():
+    noisy = on_demand(1.0, 1.2, 0.8, 1.1, 0.9)  # half of them are within 0.1 of the median
+    assert noisy.noise == pytest.approx(0.1)
+    assert not noisy.beats(0.95) and noisy.beats(0.85)
+    assert on_demand(1.0, 1.0, 1.0).beats(0.95)
+
+
+def test_a_lucky_iteration_does_not_lead_for_long():
+    lucky = plan(0.9)
+    progress = replace(on_demand(1.0, 1.0, 1.0), waiting=lucky).next().notes.after(lucky.plan, 0.8)
+    assert progress.next().plan is lucky.plan
+    for _ in range(2):
+        progress = progress.after(lucky.plan, 1.3)
+    assert progress.next().plan is ON_DEMAND.plan
+
+
+def test_a_plan_that_failed_is_not_followed_again():
+    failed = plan(0.5)
+    progress = replace(on_demand(1.0), waiting=failed).next().notes.after(failed.plan, inf)
+    assert progress.leader.found is ON_DEMAND and progress.next().plan is ON_DEMAND.plan
+    assert progress.bias == 1.0  # and says nothing of others
+
+
+def test_one_plan_that_took_far_longer_than_predicted_does_not_end_the_search():
+    slow = plan(0.5)
+    progress = replace(on_demand(1.0), waiting=slow).next().notes.after(slow.plan, 1.5)
+    assert progress.beats(0.9)
