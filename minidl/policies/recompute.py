@@ -1,4 +1,8 @@
-"""On-demand paging that drops what lineage can make again, and swaps the rest."""
+"""On-demand paging that drops what lineage can make again, and swaps the rest.
+
+What is dropped makes what hangs together with it dearer to make again (``memory.neighbourhood``), without end where
+calls are many and small. So a tensor is swapped, too, when its replay would take much longer than its copies.
+"""
 
 from collections.abc import Sequence
 
@@ -6,15 +10,24 @@ from minidl.plan.plan import Action, Eviction
 from minidl.plan.policy import OnDemand, Pressure, Residency
 from minidl.policies.passive import front_of_access_list
 
+BOUND = 8.0  # how much longer than its copies out and in a tensor's replay may take
+
 
 class Recompute(OnDemand):
-    """Drop from the front of the access list; swap only what cannot be recomputed, and last."""
+    """Drop from the front of the access list; swap only what cannot be recomputed in bounded time, and last."""
 
     name = "recompute"
     weighs_recomputation = True
 
     def victims(self, resident: Sequence[Residency], pressure: Pressure) -> Sequence[Eviction]:
         """Drop what can be made again, from the front of the access list; then swap the rest."""
+        costs = pressure.costs
+        seconds_per_byte = costs.out_seconds_per_byte + costs.in_seconds_per_byte
+
+        def droppable(r: Residency) -> bool:
+            return r.recompute_seconds is not None and (
+                r.recompute_seconds <= BOUND * (2 * costs.latency_seconds + r.nbytes * seconds_per_byte))
+
         ordered = front_of_access_list(resident, pressure.nbytes)
-        dropped = [Eviction(r.tensor_id, Action.DROP) for r in ordered if r.recompute_seconds is not None]
-        return dropped + [Eviction(r.tensor_id, Action.SWAP_OUT) for r in ordered if r.recompute_seconds is None]
+        dropped = [Eviction(r.tensor_id, Action.DROP) for r in ordered if droppable(r)]
+        return dropped + [Eviction(r.tensor_id, Action.SWAP_OUT) for r in ordered if not droppable(r)]
