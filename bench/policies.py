@@ -17,7 +17,7 @@ CASES = [  # model, batch, share that the paper reports for Capuchin, share that
     ("vgg16", 276, "97% at +20%", "99.5%"), ("resnet50", 1014, "runs", "90%"), ("resnet152", 798, "runs", "89%"),
     ("vgg16", 350, "runs", "99%"), ("resnet50", 1440, "-", "72%"), ("resnet50", 1840, "-", "58%"),
 ]
-STEPS = {"passive": 3, "recompute": 2, "capuchin": 30, "auto": 60}
+STEPS = {"passive": 3, "recompute": 2, "capuchin": 12, "auto": 60}
 
 
 def main() -> None:

@@ -211,8 +211,7 @@ class Executor:
         if signature is None:
             signature = self._signatures[key] = self._sign(READ, (storage.meta,), {})
         self.first_read = min(self.first_read, self.issued)
-        if storage.status is not IN:
-            self.memory.make_resident((storage,), READ.name)
+        self.memory.make_resident((storage,), READ.name)
         self.tracker.begin()
         read, made = self.tracker.record_tensor_access(signature, signature.algorithms[0], (storage,), ())
         if self.guide is not None:

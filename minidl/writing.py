@@ -3,7 +3,7 @@
 A file is written beside its place, under a hidden name, and takes its place by one rename when the disk has all of it.
 What is there already is written over only if it is a regular file that is empty or, by its beginning, one of ours;
 anything else only by force, and what is no regular file (a folder, a link, a device) never. ``require_place`` says all
-this before the work is done, ``write_whole`` does it. Raises UserError with the path.
+this before the work is done, ``write_whole`` does it. Raises Unwritable with the path.
 """
 
 from __future__ import annotations
@@ -17,6 +17,11 @@ from typing import BinaryIO
 
 from minidl.errors import UserError
 
+
+class Unwritable(UserError):
+    """A file that cannot be written."""
+
+
 Own = Callable[[bytes], bool]  # whether a file that begins like this is one that minidl wrote
 HEAD_BYTES = 4096  # that are looked at
 _LONGEST_NAME = 200  # bytes, of the 255 that most file systems allow: a number follows
@@ -28,7 +33,7 @@ def begins_with(mark: bytes) -> Own:
 
 
 def require_place(path: str | Path, own: Own, *, force: bool = False) -> None:
-    """Raises UserError if a file of ours could not be written there; leaves what is there as it is."""
+    """Raises Unwritable if a file of ours could not be written there; leaves what is there as it is."""
     with _refusing(path):
         _require_ours(Path(path), own, force=force)
         file = _beside(Path(path))
@@ -67,22 +72,22 @@ def open_whole(path: str | Path, own: Own, *, force: bool = False) -> Iterator[B
 
 def _require_ours(path: Path, own: Own, *, force: bool) -> None:
     if "\0" in str(path):
-        raise UserError(f"cannot write {path}: no name of a file has a NUL")
+        raise Unwritable(f"cannot write {path}: no name of a file has a NUL")
     try:
         found = os.lstat(path)
     except FileNotFoundError:
         return
     if stat.S_ISDIR(found.st_mode):
-        raise UserError(f"cannot write {path}: Is a directory")
+        raise Unwritable(f"cannot write {path}: Is a directory")
     if not stat.S_ISREG(found.st_mode):
-        raise UserError(f"cannot write {path}: it is a {_kind(found.st_mode)}, and only a file is written over")
+        raise Unwritable(f"cannot write {path}: it is a {_kind(found.st_mode)}, and only a file is written over")
     if force or not found.st_size:
         return
     with open(path, "rb") as file:
         if not own(file.read(HEAD_BYTES)):
-            raise UserError(f"cannot write {path}: minidl did not write what is there; --force writes over it")
+            raise Unwritable(f"cannot write {path}: minidl did not write what is there; --force writes over it")
     if not os.access(path, os.W_OK):
-        raise UserError(f"cannot write {path}: Permission denied")
+        raise Unwritable(f"cannot write {path}: Permission denied")
 
 
 def _kind(mode: int) -> str:
@@ -100,4 +105,4 @@ def _refusing(path: str | Path) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        raise UserError(f"cannot write {path}: {error.strerror or error}") from None
+        raise Unwritable(f"cannot write {path}: {error.strerror or error}") from None

@@ -146,7 +146,7 @@ def sittings() -> list[tuple[list[str], int]]:
     """The rows of the table in docs/reading.md: the files of each sitting, and the lines that it says they have."""
     rows = [line.split("|") for line in (ROOT / "docs" / "reading.md").read_text(encoding="utf-8").splitlines()
             if re.match(r"\| \d ", line)]
-    return [(FILE.findall(row[3]), int(row[4])) for row in rows]
+    return [(FILE.findall(row[3]), int(row[4].replace(",", ""))) for row in rows]
 
 
 def test_the_sittings_of_the_reading_guide_are_as_long_as_it_says():

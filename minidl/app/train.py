@@ -7,7 +7,7 @@ refused with the numbers that would do. See docs/train.md.
 import sys
 import time
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import closing, nullcontext, redirect_stdout
+from contextlib import closing, contextmanager, nullcontext, redirect_stdout
 from itertools import islice
 from typing import TextIO
 
@@ -97,7 +97,7 @@ def train(options: Options, zoo: Zoo, lock: RunLock, out: TextIO) -> int:
         with (closing(endless), stop_after_the_step() as stop, session.saving_what_is_sound(trainer),
               detect_anomaly() if options.detect_anomaly else nullcontext(),
               watch(options, runtime, trainer.model) as watched,
-              _bar(islice(endless, length.steps - done), done, length.steps) as bar):
+              _bar(islice(endless, length.steps - done), done, length.steps) as bar, _telling_of_compilation(bar)):
             watched.require_enough(length.steps - done)
             session.begin(trainer)
             for examples in bar:
@@ -146,6 +146,15 @@ def train(options: Options, zoo: Zoo, lock: RunLock, out: TextIO) -> int:
 def _bar(examples: Iterable[AnyBatch], done: int, steps: int) -> tqdm:
     """The bar on stderr, which counts steps."""
     return tqdm(examples, initial=done, total=steps, bar_format="{n_fmt}/{total_fmt} |{bar:20}| {desc}")
+
+
+@contextmanager
+def _telling_of_compilation(bar: tqdm) -> Iterator[None]:
+    """Say at the bar why the first steps on a machine take so long."""
+    from minidl.compiling import counted  # loads Numba, which --help does not wait for
+
+    with counted(lambda functions: bar.set_description_str(f"compiling kernels, once on this machine: {functions}")):
+        yield
 
 
 def _one_by_one(batches: Iterable[AnyBatch], bar: tqdm, stop: Stop) -> Iterator[AnyBatch]:

@@ -28,6 +28,7 @@ from minidl.data.source import BadFiles, Source
 from minidl.data.text.sentences import Sentences, open_sentences
 from minidl.errors import UserError
 from minidl.reading import is_folder, is_there, names_in
+from minidl.writing import Unwritable
 
 BY_NAME = ("synthetic", "digits", "shapes")  # data sets without a path
 TAR, PARQUET, TEXT = ".tar", ".parquet", ".txt"
@@ -90,8 +91,12 @@ def open_text(path: Path, wanted: WantedText, *, bad: BadFiles, feed: Feed) -> S
     if not paths:
         raise UserError(f"{path}: this network reads text, and there is no file *{TEXT} in it")
     token_file = wanted.token_file or path.with_name(f"{path.name}.{wanted.vocab_size}.tokens")
-    return open_sentences(paths, vocab=wanted.vocab, vocab_size=wanted.vocab_size, token_file=token_file,
-                          length=wanted.length, predictions=wanted.predictions, bad=bad, feed=feed, force=wanted.force)
+    try:
+        return open_sentences(paths, vocab=wanted.vocab, vocab_size=wanted.vocab_size, token_file=token_file,
+                              length=wanted.length, predictions=wanted.predictions, bad=bad, feed=feed,
+                              force=wanted.force)
+    except Unwritable as error:
+        raise UserError(f"{error}; --token-file names another place") from None
 
 
 def _require(path: Path) -> None:

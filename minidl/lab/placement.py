@@ -4,6 +4,7 @@ How much memory does an allocator waste? Record when each buffer was born, when 
 each strategy place the buffers again and compare the highest address it needs with a bound that no strategy can beat,
 the largest sum of bytes live at once. The problem is two-dimensional packing with one dimension given (dynamic storage
 allocation): an online strategy, one of the engine's placements, sees the log in time order; an offline one all of it.
+``planned`` is what plans with addresses are made with: heuristics, then an exact search with limited work.
 
     python -m minidl.lab.placement LOG.csv [--strategy all|NAME] [--capacity 16GiB] [--save OFFSETS.csv]
 """
@@ -19,6 +20,8 @@ from dataclasses import dataclass
 from difflib import get_close_matches
 from itertools import pairwise
 
+import numpy as np
+
 from minidl import placements
 from minidl.command import Parser, finish
 from minidl.device.clock import NO_MARKS
@@ -30,6 +33,8 @@ from minidl.units import format_bytes, parse_bytes
 from minidl.writing import require_place
 
 ENDLESS = 1 << 60  # bytes: without a capacity the untouched end is always larger than any hole
+# Work of ``planned``: units for each buffer, and in all.
+ORDERS, MOST_ORDERS, SEARCHES = 100_000, 40_000_000, 1_000_000_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,6 +104,24 @@ def _greedy(lifetimes: Sequence[Lifetime], capacity: int | None, *,
     return _placed(lifetimes, offsets)
 
 
+def planned(lifetimes: Sequence[Lifetime], capacity: int | None = None) -> Placed:
+    """Offline: the packing that a plan's addresses come from (``planning.packing``), for as little memory as it finds
+    within a limit of work, seconds for some hundred buffers. Raises OutOfMemory if that is more than ``capacity``."""
+    # Loaded when asked for: it is compiled.
+    from minidl.planning.packing.solve import pack_low
+    from minidl.planning.packing.strip import strip
+
+    times = np.unique([time for e in lifetimes for time in (e.lower, e.upper)])
+    first, last = (np.searchsorted(times, [getattr(e, end) for e in lifetimes]) for end in ("lower", "upper"))
+    offset = pack_low(strip(first, last - 1, np.array([e.size for e in lifetimes], np.int64), 0),
+                      orders=min(MOST_ORDERS, ORDERS * len(lifetimes)), searches=SEARCHES)
+    placed = _placed(lifetimes, {e.id: at for e, at in zip(lifetimes, offset.tolist(), strict=True)})
+    if capacity is not None and placed.peak_bytes > capacity:
+        highest = max(lifetimes, key=lambda e: placed.offsets[e.id] + e.size)
+        raise _does_not_fit(highest, capacity)
+    return placed
+
+
 def _placed(lifetimes: Sequence[Lifetime], offsets: dict[str, int]) -> Placed:
     # In the order of the log, whatever order a strategy placed them in.
     return Placed({e.id: offsets[e.id] for e in lifetimes},
@@ -108,6 +131,7 @@ def _placed(lifetimes: Sequence[Lifetime], offsets: dict[str, int]) -> Placed:
 OFFLINE: dict[str, Strategy] = {
     "greedy-by-size": greedy_by_size,
     "greedy-by-duration": greedy_by_duration,
+    "planned": planned,
 }
 
 

@@ -69,6 +69,8 @@ class Boundary:
             if state.guide is not None:
                 self._tidy(live)
         state.kept.clear()
+        if state.access_list is not None:
+            state.access_list.forget()
         self.residency.end_iteration()
 
     def _tidy(self, survivors: Collection[Storage]) -> None:

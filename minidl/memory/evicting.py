@@ -6,6 +6,7 @@ without a lineage it is swapped instead of dropped, with a full host it is dropp
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from itertools import islice
 
 from minidl.memory import neighbourhood
@@ -16,6 +17,7 @@ from minidl.plan.plan import Action
 from minidl.plan.policy import Pressure, Residency
 
 MOST_WEIGHED = 400  # tensors that are priced for one allocation, unless all must go
+FRONT = 4  # tensors of the access list that a policy is asked about first
 SMALL_SHIFT = 10  # tensors of less than a 2^10th of the bytes that are wanted are not weighed, unless all must go
 
 
@@ -26,6 +28,17 @@ class Evicting:
         self.state = state
 
     # What the policy is told, and what it answers ------------------------------------------------------------
+    def in_order(self, need: int, pinned: set[Storage]) -> Iterator[tuple[Storage, Action]]:
+        """As ``victims``, of a policy that reads the access list from its front: asked about no more than is taken."""
+        access_list = self.state.access_list
+        assert access_list is not None
+        offered: set[Storage] = set(pinned)
+        count = FRONT
+        while front := {s.tensor_id: s for s in access_list.front(need, offered, count)}:
+            offered.update(front.values())
+            yield from self._ranked(front, need).items()
+            count *= 4
+
     def victims(self, need: int, pinned: set[Storage], *, every: bool = False) -> dict[Storage, Action]:
         """What the policy would evict for an allocation, most expendable first.
 
@@ -33,7 +46,10 @@ class Evicting:
         """
         state = self.state
         selects = state.policy.weighs_recomputation and not every
-        evictable = self._worth_weighing(pinned, need) if selects else self.evictable(pinned)
+        return self._ranked(self._worth_weighing(pinned, need) if selects else self.evictable(pinned), need)
+
+    def _ranked(self, evictable: dict[int, Storage], need: int) -> dict[Storage, Action]:
+        state = self.state
         host = state.allocator.host
         pressure = Pressure(need, host.capacity, host.capacity - host.used_bytes, state.link_costs)
         ranking = state.policy.victims([self._residency(storage) for storage in evictable.values()], pressure)

@@ -47,6 +47,8 @@ class Placing:
         state.device.wait_marks(COMPUTE, storage.block.marks)
         storage.status = IN
         state.residents[storage.me] = None
+        if state.access_list is not None:
+            state.access_list.touch((storage,))
 
     def carry_out(self, signature: Signature, attrs: Attrs, inputs: Sequence[Storage], outputs: Sequence[Storage],
                   given: int, saved: Sequence[int], timed: Callable[[float], None]) -> Algorithm:
@@ -83,6 +85,8 @@ class Placing:
                 at_work.on = False
             if self._written_over:
                 self._launched()
+        if state.access_list is not None:
+            state.access_list.touch((*inputs, *outputs))
         return algorithm
 
     def _place(self, signature: Signature, inputs: Sequence[Storage], outputs: Sequence[Storage],

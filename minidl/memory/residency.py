@@ -49,6 +49,8 @@ class Residency:
         for base in bases:
             if base.status is OUT:
                 self._swap_in(base, pinned, op_name)
+        if self.state.access_list is not None:
+            self.state.access_list.touch(bases)
 
     def _swap_in(self, storage: Storage, pinned: set[Storage], op_name: str) -> None:
         """Bring a storage back on demand, while computation waits."""

@@ -10,6 +10,8 @@ Blocks in use may be slid, never evicted.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from minidl.errors import OutOfMemory
 from minidl.memory import neighbourhood
 from minidl.memory.block import Block, between
@@ -91,22 +93,28 @@ class Room:
             raise self._out_of_memory(need, pinned, op_name, alone=True)  # nothing is evicted in vain
         while arena.free_bytes < need and self._reclaim_one():
             pass
-        if state.policy.moves_tensors and arena.free_bytes < need:
+        if state.guide is not None and arena.free_bytes < need:
             for storage in state.live():  # what the plan has brought in too early for this
                 if storage.status is SWAPPING_IN:
                     state.allocator.finish_swap_in(storage)
         self.evicting.drop_kept(need, pinned)
         willing: dict[Storage, Action] = {}
-        if state.policy.moves_tensors:
+        offered: Iterable[tuple[Storage, Action]] = ()
+        if state.access_list is not None:
+            offered = self.evicting.in_order(need, pinned)
+        elif state.policy.moves_tensors:
             willing = self.evicting.victims(need, pinned)
-            for storage, action in list(willing.items()):
-                if arena.free_bytes >= need:
-                    break
-                if self.evicting.evict(storage, action):
-                    del willing[storage]
+            offered = list(willing.items())
+        for storage, action in offered:
+            if arena.free_bytes >= need:
+                break
+            if self.evicting.evict(storage, action):
+                willing.pop(storage, None)
         if arena.free_bytes < need:
             raise self._out_of_memory(need, pinned, op_name)
         if not arena.fits(need):
+            if state.access_list is not None:
+                willing = self.evicting.victims(need, pinned)
             self._make_one_piece(need, willing)
         if not arena.fits(need) and state.policy.moves_tensors:  # nothing may be slid: all that is in the way goes
             while self._reclaim_one():

@@ -12,6 +12,7 @@ from collections import deque
 from threading import get_ident
 
 from minidl.device import Device
+from minidl.memory.access_list import AccessList
 from minidl.memory.allowance import Allowance
 from minidl.memory.copies import Allocator
 from minidl.memory.guide import Guide
@@ -56,6 +57,7 @@ class State:
     orphans     freed while the arena was at work, with whether the record is gone; buried before the next call
     thread      the thread that calls now; a runtime may be made in one and used in another
     guide       follows the plan, where the policy plans
+    access_list who leaves first, for a policy that reads it from its front
     link_costs  seconds that copies take, by the device's profile
     """
 
@@ -74,6 +76,7 @@ class State:
                                peak_flops=device.profile.peak_flops, measured_iterations=device.measured_iterations,
                                allowance=Allowance(device.host_now, limited=device.wall_clock))
         self.residents: dict[weakref.ref[Storage], None] = {}
+        self.access_list = AccessList(tracker, self.residents) if policy.reads_from_front else None
         self.dropped: dict[weakref.ref[Storage], None] = {}
         self.kept: dict[weakref.ref[Storage], int] = {}
         self.leaving: deque[weakref.ref[Storage]] = deque()

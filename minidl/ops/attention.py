@@ -12,7 +12,7 @@ from minidl.errors import ShapeError, UserError
 from minidl.meta import Cost, Meta, Shape, meta, wide
 from minidl.op import Attrs, Op
 from minidl.ops.elementwise import EITHER, FIRST, broadcast, sum_to
-from minidl.ops.shape import permute, reshape
+from minidl.ops.shape import contiguous, permute, reshape
 from minidl.tensor import Gradients, Needs, Tensor
 
 
@@ -80,6 +80,7 @@ def _attention_cost(q: Meta, k: Meta, operands: tuple[Meta, ...], products: int,
 def _attention_vjp(needs: Needs, dy: Tensor, q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, y: Tensor,
                    lse: Tensor, *, heads: int, causal: bool, p: float, seed: int) -> Gradients:
     seen = () if mask is None else (mask,)
+    dy = contiguous(dy)  # the kernel would copy an expanded one, in memory that nobody has counted
     gradients = apply_all(ATTENTION_GRAD, give(dy), give(q), give(k), give(v), give(y), give(lse), *seen, heads=heads,
                           causal=causal, p=p, seed=seed)
     return (*(g if need else None for g, need in zip(gradients, needs, strict=False)), None)[:len(needs)]

@@ -24,6 +24,7 @@ from minidl.meta import Cost, Meta, meta, wide
 from minidl.op import Attrs, Op
 from minidl.ops.elementwise import RELU_GRAD, add
 from minidl.ops.elementwise import relu as relu_
+from minidl.ops.shape import contiguous
 from minidl.tensor import Gradients, Needs, Tensor
 
 
@@ -89,6 +90,7 @@ def _relu_grad_infer(dy: Meta, x: Meta, gamma: Meta, beta: Meta, mean: Meta, var
 def _apply_vjp(needs: Needs, dy: Tensor, x: Tensor, gamma: Tensor, mean: Tensor, var: Tensor, *, eps: float,
                training: bool) -> Gradients:
     """With batch statistics, mean and var are functions of x: this is the whole gradient of both calls."""
+    dy = contiguous(dy)  # an expanded one would be copied by both kernels, in memory that nobody has counted
     dgamma, dbeta = apply_all(BATCH_NORM_GRAD_REDUCE, dy, x, mean, var, eps=eps)
     dx = None
     if needs[0]:
@@ -99,6 +101,7 @@ def _apply_vjp(needs: Needs, dy: Tensor, x: Tensor, gamma: Tensor, mean: Tensor,
 
 def _relu_vjp(needs: Needs, dy: Tensor, x: Tensor, gamma: Tensor, beta: Tensor, mean: Tensor, var: Tensor, *,
               eps: float, training: bool) -> Gradients:
+    dy = contiguous(dy)
     dgamma, dbeta = apply_all(BATCH_NORM_RELU_GRAD_REDUCE, dy, x, gamma, beta, mean, var, eps=eps)
     dx = None
     if needs[0]:

@@ -68,12 +68,15 @@ class Policy(Protocol):
 
     ``moves_tensors`` False means that nothing may be evicted at all: an allocation that fails is the end.
     ``weighs_recomputation`` False spares the engine from finding out each Residency's recompute_seconds.
+    ``reads_from_front`` True says that ``victims`` ranks as the tensor access list does (``memory.access_list``): it
+    is asked about the front of that, and about more only where that is not enough.
     ``plans`` False means that every plan is the empty one: nothing is measured, and ``plan`` is never called.
     """
 
     name: str
     moves_tensors: bool
     weighs_recomputation: bool
+    reads_from_front: bool
     plans: bool
 
     def plan(self, trace: Trace, costs: Costs, limits: Limits) -> Proposal:
@@ -111,6 +114,7 @@ class OnDemand:
     name = ""
     moves_tensors = True
     weighs_recomputation = False
+    reads_from_front = False
     plans = False
 
     def __init_subclass__(cls) -> None:

@@ -4,7 +4,7 @@ from collections.abc import Callable
 
 from minidl.plan.policy import Policy
 from minidl.policies.auto.policy import Auto
-from minidl.policies.capuchin.policy import Capuchin, CapuchinRecompute, CapuchinSwap
+from minidl.policies.capuchin.policy import Capuchin, CapuchinListing, CapuchinRecompute, CapuchinSwap
 from minidl.policies.dtr import Weighing
 from minidl.policies.exact.policy import Exact
 from minidl.policies.lru import LeastRecentlyUsed
@@ -18,6 +18,7 @@ POLICIES: dict[str, Callable[[], Policy]] = {
     "capuchin": Capuchin,
     "capuchin-swap": CapuchinSwap,
     "capuchin-recompute": CapuchinRecompute,
+    "capuchin-listing": CapuchinListing,
     "dtr": Weighing,
     "exact": Exact,
     "lru": LeastRecentlyUsed,

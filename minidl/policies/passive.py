@@ -25,6 +25,7 @@ class Passive(OnDemand):
     """Swap from the front of the access list."""
 
     name = "passive"
+    reads_from_front = True
 
     def victims(self, resident: Sequence[Residency], pressure: Pressure) -> Sequence[Eviction]:
         """Swap all of them, from the front of the access list."""

@@ -269,9 +269,9 @@ def test_a_simulator_needs_no_numerics_to_be_installed():
     (["--optimizer", "sgd"], 0), (["--opt", "sgd", "--momentum", "0.5"], 1), ([], 1), (["--opt", "adam"], 2),
 ])
 def test_the_optimizer_and_its_state_are_those_asked_for(tmp_path, flags, states):
-    # At batch 1 the update is lenet's largest operation: parameter, gradient and each state.
+    # At batch 1 the update is lenet's largest operation: a parameter, its gradient and each state.
     result = result_of(tmp_path, "--model", "lenet", "--batch", "1", "--steps", "1", *flags)
-    blocks = (2 + states) * 248_320  # its 61,706 floats, each of the ten tensors aligned to 256 bytes
+    blocks = (2 + states) * 192_000  # the weight of its largest layer, [120, 400]: at the least one is updated alone
     assert result["largest_op"]["bytes"] == blocks
 
 

@@ -79,5 +79,5 @@ def test_what_is_compiled_is_counted_and_what_is_found_on_disk_is_not(load):
         hits(load())
         assert seen == [1]
         hits(load())
-    load().total(np.zeros(3, np.float32))  # outside nobody is told
+    load()(np.zeros(3, np.float32))  # outside nobody is told
     assert seen == [1]

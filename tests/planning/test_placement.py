@@ -49,6 +49,8 @@ def test_the_lower_bound_is_the_largest_sum_of_live_bytes():
     ("greedy-by-size", {"e": 0, "a": 0, "d": 5, "b": 4, "c": 8}, 9),
     # d 0..3 and c 3..4 live three steps, then e 4..9, a 4..8 (they never meet), and b meets a only: 0..2.
     ("greedy-by-duration", {"d": 0, "c": 3, "e": 4, "a": 4, "b": 0}, 9),
+    # By bytes x steps: d 9, e 10, a 8, c 3, b 2. e 0..5, d 5..8, a 0..4, c 8..9, b 4..6.
+    ("planned", {"e": 0, "d": 5, "a": 0, "c": 8, "b": 4}, 9),
 ])
 def test_each_strategy_on_a_log_worked_out_by_hand(name, offsets, peak):
     result = STRATEGIES[name](LOG, None)
@@ -78,7 +80,7 @@ def test_first_fit_places_as_the_host_pool_does_which_takes_the_lowest_range_too
 
 
 def test_every_placement_of_the_engine_is_a_strategy():
-    assert set(STRATEGIES) == {*PLACEMENTS, "greedy-by-size", "greedy-by-duration"}
+    assert set(STRATEGIES) == {*PLACEMENTS, "greedy-by-size", "greedy-by-duration", "planned"}
 
 
 def test_without_a_capacity_best_fit_fills_holes_before_the_untouched_end():
@@ -205,7 +207,7 @@ def test_files_that_cannot_be_read_or_written_are_one_line(tmp_path, capsys):
 
 @pytest.mark.parametrize(("arguments", "message"), [
     (["--strategy", "bestfit"], "no strategy 'bestfit' among all, best-fit, first-fit, bfc, caching, greedy-by-size, "
-                                "greedy-by-duration; did you mean best-fit or first-fit?"),
+                                "greedy-by-duration, planned; did you mean best-fit or first-fit?"),
     (["--capacity", "16G"], "'16G' is no size in bytes"),
     (["--capacity", "8"], "log.csv does not fit 8 B: up to 9 B are live at once"),
     (["--capacity", "12", "--strategy", "best-fit"], "does not fit with best-fit: no room for 'e' of 5 B at time 2"),
@@ -224,7 +226,8 @@ def test_the_table_shows_every_strategy_and_saves_the_best(tmp_path, capsys):
     rows = {line.split()[0]: line.split()[1:] for line in lines[2:-1]}
     assert list(rows) == list(STRATEGIES)
     # 13 / 9 and 1027 / 9, less 1
-    assert [rows[name][1] for name in STRATEGIES] == ["44.44", "44.44", "44.44", "11311.11", "0.00", "0.00"]
+    assert [rows[name][1] for name in STRATEGIES] == ["44.44", "44.44", "44.44", "11311.11", "0.00", "0.00",
+                                                         "0.00"]
     assert lines[-1] == f"offsets of greedy-by-size saved to {saved}"
     assert saved.read_text().splitlines()[:3] == ["id,lower,upper,size,offset", "a,0,2,4,0", "b,0,1,2,4"]
     assert read_log(str(saved)) == LOG  # what was saved is a log again
@@ -233,7 +236,7 @@ def test_the_table_shows_every_strategy_and_saves_the_best(tmp_path, capsys):
 def test_a_strategy_that_does_not_fit_is_a_row_when_another_does(tmp_path, capsys):
     assert main([written(tmp_path, log_text()), "--capacity", "12"]) == 0
     rows = capsys.readouterr().out.splitlines()[2:]
-    assert [row.endswith("does not fit") for row in rows] == [True, True, True, True, False, False]
+    assert [row.endswith("does not fit") for row in rows] == [True, True, True, True, False, False, False]
 
 
 def test_the_module_runs_as_a_program(tmp_path):

@@ -3,45 +3,83 @@
     candidates    tensors whose gap between two consecutive accesses meets the peak: the calls during which live bytes,
                   less what the plan saves already, exceed the budget. Of several gaps the one of most free time,
                   FT = (back-access - SwapTime in) - (evicted-access + SwapTime out).
-    swap          by FT, longest first, what both directions of the link can hide, until the peak is gone.
+    swap          what both directions of the link can hide, in order of FT, longest first, until the peak is gone. A
+                  copy out is hidden if it has landed when the peak wants its memory, a copy in if it fits between the
+                  peak and the back-access.
     hybrid        then, again and again, the swap with the least exposed time against the recomputation with the most
                   memory saved a second; the cheaper one is taken, the other goes back.
     as listed     instead of both: each candidate, by FT, in the cheaper way.
 
-Persistent tensors stay. Times are whole nanoseconds, so that a sum does not depend on its order. Knows no in-triggers.
+Other ways to read the paper are in ``readings``; the two algorithms as printed are ``listing``. Persistent tensors
+stay. Times are whole nanoseconds, so that a sum does not depend on its order.
 """
 
 from __future__ import annotations
 
-import heapq
+from typing import NamedTuple
+
+import numpy as np
 
 from minidl.plan.costs import Costs
 from minidl.plan.trace import TensorId
 from minidl.planning.lifetimes import Lifetimes
+from minidl.planning.problem import Array
 from minidl.policies.capuchin.link_time import LinkTime
-from minidl.policies.capuchin.live_bytes import LiveBytes
+from minidl.policies.capuchin.mem_saving import passive_bytes
 from minidl.policies.capuchin.msps import Candidate, Recomputation, lineage
+from minidl.policies.capuchin.readings import DEFAULT, Readings
 
 NANO = 1_000_000_000  # nanoseconds a second
 
 
-class Choice:
-    """What is evicted, chosen step by step. ``candidates`` is in order of FT, longest first."""
+class Swaps(NamedTuple):
+    """What swapping each of some candidates would come to, were it the next decision. Arrays, times in nanoseconds.
 
-    def __init__(self, facts: Lifetimes, costs: Costs, budget_bytes: int) -> None:
+    overhead  the parts of both transfers that nothing hides.
+    landed    when the copy out has landed, or computation waits for it.
+    start     when the copy in starts; due: the first call that misses the memory.
+    """
+
+    overhead: Array
+    landed: Array
+    start: Array
+    due: Array
+
+
+class Choice:
+    """What is evicted, chosen step by step. ``candidates`` is in order of FT, longest first.
+
+    live   per call: bytes on the device that the plan leaves, a swapped tensor's until its copy out has landed and from
+           the start of its copy in on.
+    apart  the same with nothing brought back before its back-access.
+    """
+
+    def __init__(self, facts: Lifetimes, costs: Costs, budget_bytes: int, readings: Readings = DEFAULT) -> None:
         self.facts = facts
         self.budget_bytes = budget_bytes
-        self.starts = [round(start * NANO) for start in facts.start_s]
-        self.live_bytes = LiveBytes(facts.live_bytes)
+        self.readings = readings
+        self.starts = np.array([round(start * NANO) for start in facts.start_s], np.int64)
+        self.live = np.array(facts.live_bytes, np.int64)
+        self.apart = self.live.copy()
+        self.mem_saving = passive_bytes(facts, budget_bytes) if readings.one_sum else 0  # what is left of it
         self.link_out, self.link_in = LinkTime(self.starts), LinkTime(self.starts)
         self.swapped: dict[TensorId, Candidate] = {}
         self.dropped: dict[TensorId, Candidate] = {}
+        self.triggers: dict[TensorId, tuple[int, int]] = {}  # SwapInStart, and the first call that may be in-trigger
         self.overhead = 0  # nanoseconds that all of it is expected to cost
         self.recomputation: Recomputation | None = None
-        self.candidates = {c.tensor_id: c for c in self._candidates(costs)}
+        self._find_peak()
+        order = self._candidates(costs)
+        self.candidates = {c.tensor_id: c for c in order}
+        self._order: list[Candidate] = order
+        self._position = {c.tensor_id: n for n, c in enumerate(order)}
+        self._undecided = np.ones(len(order), np.bool_)
+        self._evict, self._back, self._out, self._in, self._nbytes = (
+            np.array([[c.evict, c.back, c.swap_out, c.swap_in, c.nbytes] for c in order], np.int64).reshape(-1, 5).T)
 
     def _candidates(self, costs: Costs) -> list[Candidate]:
         found = []
+        starts = self.starts.tolist()
         for tensor_id, calls in self.facts.uses.items():
             if len(calls) < 2 or self.facts.trace.tensors[tensor_id].persistent:
                 continue
@@ -50,75 +88,94 @@ class Choice:
             back_in = round((costs.latency_seconds + nbytes * costs.in_seconds_per_byte) * NANO)
             best: Candidate | None = None
             for count, (evict, back) in enumerate(zip(calls, calls[1:], strict=False), 1):
-                free_time = self.starts[back] - back_in - self.starts[evict] - out
-                if (best is None or free_time > best.free_time) and self._saves(evict, back):
+                free_time = starts[back] - back_in - starts[evict] - out
+                if (best is None or free_time > best.free_time) and self._next[evict + 1] < back:
                     best = Candidate(tensor_id, nbytes, evict, back, count, free_time, back_in, out)
             if best is not None:
                 found.append(best)
         return sorted(found, key=lambda c: (-c.free_time, c.tensor_id))
 
+    # The peak ------------------------------------------------------------------------------------------------
+    def _find_peak(self) -> None:
+        """For each call the next one over the budget, itself included, and the one before it that is."""
+        calls = len(self.live)
+        over = self.live > self.budget_bytes
+        numbers = np.arange(calls)
+        self._next = np.append(np.minimum.accumulate(np.where(over, numbers, calls)[::-1])[::-1], [calls, calls])
+        self._last = np.append(-1, np.maximum.accumulate(np.where(over, numbers, -1)))
+
     @property
     def over_budget(self) -> bool:
-        """Whether there still is a peak."""
-        return self.live_bytes.peak() > self.budget_bytes
-
-    def _saves(self, evict: int, back: int) -> bool:
-        return self.live_bytes.exceeds(evict + 1, back - 1, self.budget_bytes)
+        """Whether there still is a peak, or a sum to be saved."""
+        return self.mem_saving > 0 if self.readings.one_sum else bool(self._next[0] < len(self.live))
 
     def helps(self, candidate: Candidate) -> bool:
         """Whether evicting it would lower what is left of the peak."""
-        return self._saves(candidate.evict, candidate.back)
+        return bool(self._next[candidate.evict + 1] < candidate.back)
+
+    def swaps(self, which: Array) -> Swaps:
+        """What swapping each of these candidates, by their numbers in order of FT, would come to now."""
+        evict, back, out, back_in = self._evict[which], self._back[which], self._out[which], self._in[which]
+        begin = evict + int(self.readings.after_call)
+        landed = self.link_out.out_end(begin, out)
+        due = np.minimum(self._next[evict + 1], back)
+        exposed, earliest = np.zeros_like(out), landed
+        if self.readings.landed:
+            exposed = np.maximum(0, out - self.link_out.left_between(begin, due))
+            landed = np.minimum(landed, self.starts[due])
+            earliest = np.maximum(landed, self.starts[np.minimum(due + 1, back)])
+        if self.readings.triggers_first:
+            earliest = np.maximum(earliest, self.starts[self._last[back] + 1])
+        exposed = exposed + np.maximum(0, back_in - self.link_in.left_in(earliest, back))
+        return Swaps(exposed, landed, self.link_in.in_start(earliest, back, back_in), due)
 
     def swap_overhead(self, candidate: Candidate) -> int:
-        """Nanoseconds of its swap-in that neither computation nor a gap between transfers hides."""
-        landed = self.link_out.out_end(candidate.evict, candidate.swap_out)
-        return max(0, candidate.swap_in - self.link_in.left_in(landed, candidate.back))
+        """Nanoseconds of its two transfers that neither computation nor a gap between others hides."""
+        return int(self.swaps(np.array([self._position[candidate.tensor_id]])).overhead[0])
 
     def is_away(self, tensor_id: TensorId, call: int) -> bool:
         """Whether a tensor that was chosen is off the device, and not yet on its way back, when a call starts."""
         if tensor_id in self.dropped:
             return self.dropped[tensor_id].evict < call < self.dropped[tensor_id].back
         swapped = self.swapped.get(tensor_id)
-        return (swapped is not None and swapped.evict < call
-                and self.starts[call] < self.starts[swapped.back] - swapped.swap_in)
+        return (swapped is not None and swapped.evict < call and not self.readings.sources_stay
+                and bool(self.starts[call] < self.starts[swapped.back] - swapped.swap_in))
 
     # Steps ---------------------------------------------------------------------------------------------------
     def swap_what_can_be_hidden(self) -> None:
-        """Candidates by FT, as long as there is a peak: those whose transfers find the link free in time."""
-        for candidate in list(self.candidates.values()):
-            if not self.over_budget:
+        """Candidates by FT, as long as there is a peak: those whose transfers nobody has to wait for."""
+        while self.over_budget:
+            cheapest = self._least_exposed()
+            if cheapest is None or self.swap_overhead(cheapest):
                 return
-            if candidate.free_time >= 0 and self.helps(candidate) and not self.swap_overhead(candidate):
-                self.take_swap(candidate)
+            self.take_swap(cheapest)
 
     def take_cheapest_first(self, *, swap: bool, recompute: bool) -> None:
         """The text of section 4.5: best swap against best recomputation, the cheaper one first."""
         if recompute and self.over_budget:
             self._weigh_recomputation()
-        by_overhead = [(self.swap_overhead(c), n, c) for n, c in enumerate(self.candidates.values())] if swap else []
-        heapq.heapify(by_overhead)
         while self.over_budget:
-            cheapest = self._least_exposed(by_overhead)
+            cheapest = self._least_exposed() if swap else None
             drop = self.recomputation.best(self.helps) if self.recomputation is not None else None
-            if drop is not None and (cheapest is None or self.swap_overhead(cheapest) >= (drop.overhead or 0)):
+            if drop is not None and (cheapest is None or self._is_cheaper(drop, cheapest)):
                 self.take_drop(drop)
             elif cheapest is not None:
                 self.take_swap(cheapest)
             else:
                 return
 
-    def _least_exposed(self, by_overhead: list[tuple[int, int, Candidate]]) -> Candidate | None:
-        # The link only fills up, so an overhead never falls: the front of the heap is right after a fresh look at it.
-        while by_overhead:
-            before, n, candidate = by_overhead[0]
-            now = self.swap_overhead(candidate)
-            if candidate.tensor_id not in self.candidates or not self.helps(candidate):
-                heapq.heappop(by_overhead)
-            elif now != before:
-                heapq.heapreplace(by_overhead, (now, n, candidate))
-            else:
-                return candidate
-        return None
+    def _is_cheaper(self, drop: Candidate, swap: Candidate) -> bool:
+        recompute, exposed = drop.overhead or 0, self.swap_overhead(swap)
+        return recompute * swap.nbytes <= exposed * drop.nbytes if self.readings.per_byte else recompute <= exposed
+
+    def _least_exposed(self) -> Candidate | None:
+        """The swap with the least overhead, of equals that of most FT, among those that lower the peak."""
+        which = np.flatnonzero(self._undecided & (self._next[self._evict + 1] < self._back))
+        if not len(which):
+            return None
+        overhead = self.swaps(which).overhead
+        least = np.argmin(overhead / self._nbytes[which] if self.readings.per_byte else overhead)
+        return self._order[int(which[least])]
 
     def take_in_order(self, *, swap: bool, recompute: bool) -> None:
         """Algorithm 1 as listed: candidates by FT, each in the way that costs less."""
@@ -136,19 +193,34 @@ class Choice:
                 self.take_drop(candidate)
 
     def _weigh_recomputation(self) -> None:
-        self.recomputation = Recomputation(self.facts, lambda k: self.starts[k + 1] - self.starts[k],
-                                           self.candidates.values(), self.is_away)
+        seconds = np.diff(self.starts).tolist()
+        self.recomputation = Recomputation(self.facts, lambda k: seconds[k], self.candidates.values(), self.is_away,
+                                           overwritten=self.readings.overwritten)
 
     def take_swap(self, candidate: Candidate) -> None:
         """Swap this candidate out after its evicted-access."""
-        landed = self.link_out.out_end(candidate.evict, candidate.swap_out)
-        self.overhead += self.swap_overhead(candidate)
-        self.link_out.take_out(candidate.evict, candidate.swap_out)
-        self.link_in.take_in(landed, candidate.back, candidate.swap_in)
+        overhead, landed, start, due = (int(of[0]) for of in self.swaps(
+            np.array([self._position[candidate.tensor_id]])))
+        self.overhead += overhead
+        if self.readings.triggers_first:
+            self.triggers[candidate.tensor_id] = self._in_trigger(candidate)
+        if self.readings.queueing:
+            self.link_out.take_out(candidate.evict + int(self.readings.after_call), landed)
+            self.link_in.take_in(start, candidate.back)
         self.swapped[candidate.tensor_id] = candidate
         if self.recomputation is not None:
             self.recomputation.swap(candidate, lambda call: self.is_away(candidate.tensor_id, call))
-        self._taken(candidate)
+        first, last = candidate.evict + 1, candidate.back - 1
+        if self.readings.landed:
+            first = max(first, int(np.searchsorted(self.starts, landed)))
+            last = min(last, max(due, int(np.searchsorted(self.starts, start)) - 2))
+        self._taken(candidate, first, last)
+
+    def _in_trigger(self, candidate: Candidate) -> tuple[int, int]:
+        """SwapInStart as the link is now, and the first call after the evicted-access and after the peak, as it is."""
+        back = np.array([candidate.back])
+        start = self.link_in.in_start(self.starts[[candidate.evict + 1]], back, np.array([candidate.swap_in]))
+        return int(start[0]), max(candidate.evict, int(self._last[candidate.back])) + 1
 
     def take_drop(self, candidate: Candidate) -> None:
         """Drop this candidate after its evicted-access, to be recomputed."""
@@ -156,11 +228,17 @@ class Choice:
         self.overhead += candidate.overhead or 0
         self.dropped[candidate.tensor_id] = candidate
         self.recomputation.recompute(candidate)
-        self._taken(candidate)
+        self._taken(candidate, candidate.evict + 1, candidate.back - 1)
 
-    def _taken(self, candidate: Candidate) -> None:
+    def _taken(self, candidate: Candidate, first: int, last: int) -> None:
+        """Its bytes are away from the call ``first`` to the call ``last``."""
         del self.candidates[candidate.tensor_id]
-        self.live_bytes.add(candidate.evict + 1, candidate.back - 1, -candidate.nbytes)
+        self._undecided[self._position[candidate.tensor_id]] = False
+        self.apart[first:candidate.back] -= candidate.nbytes
+        self.mem_saving -= candidate.nbytes
+        if not self.readings.one_sum:
+            self.live[first:last + 1] -= candidate.nbytes
+            self._find_peak()
 
     # Afterwards ----------------------------------------------------------------------------------------------
     def wanted_by_replays(self) -> dict[TensorId, int]:

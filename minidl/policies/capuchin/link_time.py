@@ -1,9 +1,10 @@
-"""Time left on one direction of the link, which transfers use up. Indexed, so that a plan is made in n log n."""
+"""One direction of the link: how much of each call's time transfers have taken, and where another would lie."""
 
 from __future__ import annotations
 
-from bisect import bisect_right
-from collections.abc import Sequence
+import numpy as np
+
+from minidl.planning.problem import Array
 
 
 class LinkTime:
@@ -11,87 +12,52 @@ class LinkTime:
     call takes. Integers, so that sums do not depend on their order.
 
     Copies out fill calls from their beginning and go forwards, copies in fill them from their end and go backwards; so
-    what is left of a call is one piece.
+    what is left of a call is one piece. Questions are asked of many transfers at once, as arrays.
     """
 
-    def __init__(self, starts: Sequence[int]) -> None:
+    def __init__(self, starts: Array) -> None:
         """starts: of each call, and the end of the last."""
         self.starts = starts
-        self.calls = len(starts) - 1
-        self.left = [starts[k + 1] - starts[k] for k in range(self.calls)]
-        self._sums = [0] * (self.calls + 1)  # a Fenwick tree over ``left``
-        for k in range(1, self.calls + 1):
-            self._sums[k] += self.left[k - 1]
-            parent = k + (k & -k)
-            if parent <= self.calls:
-                self._sums[parent] += self._sums[k]
-        self._earlier = list(range(self.calls + 1))  # [k + 1]: where to look for the last call <= k with time left
-        self._later = list(range(self.calls + 1))
+        self.left = np.diff(starts)
+        self.before = starts - starts[0]  # what is left of the calls before each
 
-    def _use(self, call: int, time: int) -> None:
-        self.left[call] -= time
-        k = call + 1
-        while k <= self.calls:
-            self._sums[k] -= time
-            k += k & -k
-        if not self.left[call]:
-            self._earlier[call + 1] = call
-            self._later[call] = call + 1
+    def out_end(self, call: Array, time: Array) -> Array:
+        """When a copy out lands that may start with ``call``. Past the last call the link is free."""
+        wanted = self.before[call] + time
+        k = np.searchsorted(self.before, wanted) - 1  # the call in which it lands
+        last = len(self.left)
+        piece = np.where(k < last, self.starts[np.minimum(k + 1, last)] - self.left[np.minimum(k, last - 1)],
+                         self.starts[last])
+        return np.asarray(piece + wanted - self.before[k])
 
-    def left_before(self, call: int) -> int:
-        """Time left in the calls before one."""
-        total = 0
-        while call:
-            total += self._sums[call]
-            call &= call - 1
-        return total
+    def left_between(self, call: Array, other: Array) -> Array:
+        """Time left from the start of a call to that of a later one."""
+        return np.asarray(self.before[other] - self.before[call])
 
-    def out_end(self, call: int, time: int) -> int:
-        """When a copy out of this length lands that may start with ``call``. Past the last call the link is free."""
-        wanted = self.left_before(call) + time
-        k, step, rest = 0, 1 << self.calls.bit_length(), wanted
-        while step:
-            if k + step <= self.calls and self._sums[k + step] < rest:
-                k += step
-                rest -= self._sums[k]
-            step >>= 1
-        if k >= self.calls:
-            return self.starts[-1] + rest
-        return self.starts[k + 1] - self.left[k] + rest
-
-    def take_out(self, call: int, time: int) -> None:
-        """Reserve a copy out: the first time that is left from ``call`` on."""
-        call = _follow(self._later, call)
-        while time and call < self.calls:
-            used = min(time, self.left[call])
-            self._use(call, used)
-            time -= used
-            call = _follow(self._later, call)
-
-    def left_in(self, earliest: int, call: int) -> int:
+    def left_in(self, earliest: Array, call: Array) -> Array:
         """Time left from an instant to the start of ``call``; negative if the instant is later than that."""
-        if earliest >= self.starts[call]:
-            return self.starts[call] - earliest
-        first = bisect_right(self.starts, earliest) - 1
-        part = max(0, self.starts[first] + self.left[first] - earliest)
-        return part + self.left_before(call) - self.left_before(first + 1)
+        first = np.minimum(np.searchsorted(self.starts, earliest, side="right") - 1, len(self.left) - 1)
+        part = np.maximum(0, self.starts[first] + self.left[first] - earliest)
+        return np.asarray(np.where(earliest >= self.starts[call], self.starts[call] - earliest,
+                                   part + self.before[call] - self.before[first + 1]))
 
-    def take_in(self, earliest: int, call: int, time: int) -> None:
-        """Reserve a copy in: the last time that is left before ``call``, as far as there is any since ``earliest``."""
-        call = _follow(self._earlier, call) - 1
-        while time and call >= 0 and self.starts[call + 1] > earliest:
-            used = min(time, self.left[call], max(0, self.starts[call] + self.left[call] - earliest))
-            if used:
-                self._use(call, used)
-                time -= used
-            call = _follow(self._earlier, call) - 1
+    def in_start(self, earliest: Array, call: Array, time: Array) -> Array:
+        """When a copy in starts that uses the last time left before ``call``, though not before ``earliest``."""
+        wanted = self.before[call] - time
+        k = np.searchsorted(self.before, np.maximum(wanted, 0), side="right") - 1
+        k = np.minimum(k, len(self.left) - 1)
+        begin = np.where(wanted < 0, self.starts[0] - 1, self.starts[k] + np.maximum(wanted, 0) - self.before[k])
+        return np.asarray(np.maximum(begin, earliest))
 
+    def take_out(self, call: int, end: int) -> None:
+        """Reserve a copy out that may start with ``call`` and lands at ``end``: all that was left until then."""
+        self.left[call:] = np.minimum(self.left[call:], np.maximum(0, self.starts[call + 1:] - end))
+        self._sum()
 
-def _follow(links: list[int], at: int) -> int:
-    """The end of a chain of links, which is made short on the way."""
-    end = at
-    while links[end] != end:
-        end = links[end]
-    while links[at] != end:
-        links[at], at = end, links[at]
-    return end
+    def take_in(self, start: int, call: int) -> None:
+        """Reserve a copy in from ``start`` to the beginning of ``call``: all that was left from then on."""
+        self.left[:call] = np.minimum(self.left[:call], np.maximum(0, start - self.starts[:call]))
+        self._sum()
+
+    def _sum(self) -> None:
+        self.before = np.concatenate([[0], np.cumsum(self.left)])

@@ -29,7 +29,7 @@ class Candidate:
     """A tensor that may be evicted after call ``evict`` and is wanted again by call ``back``.
 
     rp_time is None where it cannot be recomputed; ``sources`` are the other candidates that its replay starts from;
-    ``started`` has bit n set if the n-th choice starts its replay from this tensor.
+    ``started`` has bit n set if the n-th choice starts its replay from this tensor; ext_time is ext_ct times rp_time.
     """
 
     tensor_id: TensorId
@@ -43,11 +43,12 @@ class Candidate:
     rp_time: int | None = None
     sources: set[TensorId] = field(default_factory=set)
     started: int = 0
+    ext_ct: int = 0
 
     @property
     def overhead(self) -> int | None:
         """Nanoseconds that recomputing it costs, ext_time included; None if it cannot be."""
-        return None if self.rp_time is None else self.rp_time * (1 + self.started.bit_count())
+        return None if self.rp_time is None else self.rp_time * (1 + self.ext_ct)
 
     @property
     def msps(self) -> float:
@@ -85,8 +86,9 @@ class Recomputation:
     """Algorithm 2 over a set of candidates, one choice at a time."""
 
     def __init__(self, facts: Lifetimes, seconds: Callable[[int], int], candidates: Iterable[Candidate],
-                 is_away: Callable[[TensorId, int], bool]) -> None:
-        """seconds: a call's duration in nanoseconds."""
+                 is_away: Callable[[TensorId, int], bool], *, overwritten: bool = False) -> None:
+        """seconds: a call's duration in nanoseconds; overwritten: ext_time as line 31 of the listing sets it."""
+        self.overwritten = overwritten
         self.candidates = {c.tensor_id: c for c in candidates}
         self._chosen = 0
         self._users: dict[TensorId, set[TensorId]] = {}  # candidates by source
@@ -130,6 +132,7 @@ class Recomputation:
             self._users[source].discard(chosen.tensor_id)
             candidate = self.candidates[source]
             candidate.started |= started
+            candidate.ext_ct = (started if self.overwritten else candidate.started).bit_count()
             self._push(candidate)
 
     def swap(self, chosen: Candidate, is_away: Callable[[int], bool]) -> None:
@@ -150,6 +153,7 @@ class Recomputation:
                 user.rp_time = None  # its source is neither there nor to be made again
                 continue
             user.rp_time += chosen.rp_time
+            user.ext_ct = user.started.bit_count()
             for source in chosen.sources:
                 user.sources.add(source)
                 self._users[source].add(user.tensor_id)

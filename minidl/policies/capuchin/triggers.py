@@ -12,21 +12,27 @@ from bisect import bisect_left
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+import numpy as np
+
 from minidl.plan.plan import AccessKey
 from minidl.plan.trace import TensorId
 from minidl.policies.capuchin.hybrid import Choice
-from minidl.policies.capuchin.live_bytes import NOWHERE, LiveBytes
 
 
 @dataclass(frozen=True)
 class SwapIn:
-    """One swap-in to be triggered: tensor, bytes, the call it is evicted after, the call that wants it, nanoseconds."""
+    """One swap-in to be triggered: tensor, bytes, the call it is evicted after, the call that wants it, nanoseconds.
+
+    start  SwapInStart, where it was chosen with the swap; earliest: the call that may be its in-trigger then.
+    """
 
     tensor_id: TensorId
     nbytes: int
     evict: int
     back: int
     time: int
+    start: int | None = None
+    earliest: int = 0
 
 
 @dataclass(frozen=True)
@@ -56,39 +62,43 @@ class Timetable:
 
     @classmethod
     def of(cls, choice: Choice) -> Timetable:
-        """That of a choice. What replays read early counts as live from then on in ``choice.live_bytes`` too."""
+        """That of a choice. What replays read early counts as live from then on."""
         calls = len(choice.facts.trace.calls)
-        wanted = choice.wanted_by_replays()
+        wanted = {} if choice.readings.sources_stay else choice.wanted_by_replays()
+        occupied = choice.apart.copy()
         swap_ins = []
         for swap in choice.swapped.values():
             back = wanted.get(swap.tensor_id, swap.back)
-            choice.live_bytes.add(back, swap.back - 1, swap.nbytes)
-            swap_ins.append(SwapIn(swap.tensor_id, swap.nbytes, swap.evict, back, swap.swap_in))
+            occupied[back:swap.back] += swap.nbytes
+            start, earliest = choice.triggers.get(swap.tensor_id, (None, 0))
+            swap_ins.append(SwapIn(swap.tensor_id, swap.nbytes, swap.evict, back, swap.swap_in, start, earliest))
         triggers: list[AccessKey | None] = [None] * calls
         for access in choice.facts.trace.accesses:
             triggers[access.call] = (access.tensor_id, access.access_count)
-        return cls(tuple(sorted(swap_ins, key=lambda s: (s.back, s.tensor_id))), tuple(choice.starts),
-                   tuple(triggers), tuple(choice.live_bytes.values(calls)), choice.budget_bytes)
+        return cls(tuple(sorted(swap_ins, key=lambda s: (s.back, s.tensor_id))), tuple(choice.starts.tolist()),
+                   tuple(triggers), tuple(occupied.tolist()), choice.budget_bytes)
 
     def placed(self, moved: Mapping[TensorId, int]) -> Placed:
         """The in-triggers, each SwapInStart ``moved`` earlier by so many nanoseconds."""
         wanted_starts = {}
         link_free = self.starts[-1]
         for swap in reversed(self.swap_ins):
-            link_free = min(link_free, self.starts[swap.back]) - swap.time - moved.get(swap.tensor_id, 0)
-            wanted_starts[swap.tensor_id] = link_free
-        occupied = LiveBytes(self.occupied)
+            begin = min(link_free, self.starts[swap.back]) - swap.time if swap.start is None else swap.start
+            wanted_starts[swap.tensor_id] = link_free = begin - moved.get(swap.tensor_id, 0)
+        occupied = np.array(self.occupied, np.int64)
         prefetches: dict[AccessKey, list[TensorId]] = {}
         stuck = set()
         for swap in self.swap_ins:
             wanted = bisect_left(self.starts, wanted_starts[swap.tensor_id]) - 1
-            full = occupied.last_above(swap.evict + 1, swap.back - 1, self.budget_bytes - swap.nbytes)
-            earliest = swap.evict + 1 if full == NOWHERE else full + 1
+            earliest = swap.earliest
+            if swap.start is None:  # the first call from which there is room until the back-access
+                full = np.flatnonzero(occupied[swap.evict + 1:swap.back] > self.budget_bytes - swap.nbytes)
+                earliest = swap.evict + 1 + (int(full[-1]) + 1 if len(full) else 0)
             if wanted <= earliest:
                 stuck.add(swap.tensor_id)
             call = max(wanted, earliest)
             key = self.triggers[call] if call < swap.back else None
             if key is not None:
                 prefetches.setdefault(key, []).append(swap.tensor_id)
-                occupied.add(call, swap.back - 1, swap.nbytes)
+                occupied[call:swap.back] += swap.nbytes
         return Placed({key: tuple(ids) for key, ids in prefetches.items()}, frozenset(stuck))

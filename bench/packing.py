@@ -1,0 +1,81 @@
+"""How well the packer does on strips that are known to be full (``minidl.testing.strips``), and in what time.
+
+    python -m bench.packing > bench/results/packing.md        # two minutes on one core
+
+Seconds are the processor's, on one core; the limits are in units of work, so what is packed is the same anywhere.
+"""
+
+import argparse
+from time import process_time
+
+import numpy as np
+
+from minidl.planning.packing.residencies import addresses
+from minidl.planning.packing.solve import pack
+from minidl.planning.packing.strip import Strip, check
+from minidl.testing.strips import KINDS, cut
+
+# Share that is full, whether each piece is smaller by a share of its own, and for how long is looked: in units of work,
+# of which some five hundred million are done in a second.
+CASES = [(1.0, False, 2_000_000_000), (0.99, False, 1_000_000_000), (0.99, True, 1_000_000_000),
+         (0.97, True, 1_000_000_000)]
+PIECES = (150, 450)
+ORDERS = 2_000_000
+RESIDENCIES = (400, 800, 1600, 3200, 6400)
+
+
+def packed(that: Strip, work: int) -> tuple[bool, float]:
+    """Whether all lie in the strip, and the seconds. What was found is checked."""
+    start = process_time()
+    offset, over = pack(that, orders=ORDERS, searches=work)
+    seconds = process_time() - start
+    if not over:
+        check(that, offset)
+    return not over, seconds
+
+
+def tables(strips: int) -> None:
+    """Print what share of the strips is packed, and in what time."""
+    for fill, shrink, work in CASES:
+        how = "each piece smaller by a share of its own" if shrink else "the rest is free above"
+        print(f"\n{fill:.0%} full{'' if fill == 1 else ', ' + how}; at most {work / 1e9:g} thousand million units of "
+              "work:\n\n| kind | pieces | packed | median seconds | slowest |\n|---|--:|--:|--:|--:|")
+        for kind in KINDS:
+            many = max(1, strips // 5) if kind == "mosaic" else strips
+            for pieces in PIECES if kind != "mosaic" else PIECES[:1]:
+                results = [packed(cut(seed, pieces, kind, fill=fill, shrink=shrink), work)
+                           for seed in range(100, 100 + many)]
+                times = [seconds for _, seconds in results]
+                print(f"| {kind} | {pieces} | {sum(found for found, _ in results)} of {many} "
+                      f"| {np.median(times):.2f} | {max(times):.1f} |", flush=True)
+
+
+def growth() -> None:
+    """Print how long addresses take for residencies that find no packing, which is when all work is used up."""
+    print("\nAddresses for a mosaic's residencies, for which none are found, so that all work is used up (beyond 2,000 "
+          "there is\nno search, only orders):\n\n| residencies | seconds |\n|--:|--:|")
+    for count in RESIDENCIES:
+        that = cut(0, count, "mosaic", steps=2 * count, height=2 * count)
+        notes = np.stack([np.arange(len(that.size)), that.first, that.last, np.full(len(that.size), -1)], axis=1)
+        nobody = np.zeros(len(that.size), np.bool_)
+        start = process_time()
+        addresses(notes, 2 * count, np.maximum(that.size, that.room // 9999), born_before=nobody, outlives=nobody,
+                  room=that.room)
+        print(f"| {len(that.size):,} | {process_time() - start:.2f} |", flush=True)
+
+
+def main() -> None:
+    """The command line."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--strips", type=int, default=5, help="of each kind and size; mosaics a fifth, of 150")
+    strips = parser.parse_args().strips
+    print("# Packing\n\nMade by `python -m bench.packing`: strips of 1,024 steps and 1,024 units of memory, cut into "
+          "pieces that are\nto be packed again. What counts as packed was checked by a sweep over the steps.\n"
+          "Seconds are the processor's, on one core.")
+    pack(cut(0, 40, "mosaic", fill=0.97), orders=10**6, searches=10**8)  # compiles
+    tables(strips)
+    growth()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,209 @@
+"""Rectangles that look like parts of one block are joined, so that the search has fewer and larger ones to place.
+
+Where hardly anything of a strip is free, what ends with a section leaves just the room in which the next section's
+begin. From the sections alone, and roughly the heights, one sees what belongs together:
+
+  in line   one ends where the other begins, and they are of one height;
+  stacked   they begin together and end together;
+  pinwheel  four around a fifth.
+
+Again and again, until nothing looks like it: of a strip cut by straight cuts one block is left. This is a guess, but
+whatever is found for the blocks is a packing of their parts.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Iterable, Sequence
+from itertools import combinations
+from typing import NamedTuple
+
+import numpy as np
+
+from minidl.planning.packing.strip import Strip, live, sections
+from minidl.planning.problem import Array
+
+MOST = 7  # with more than these on one side of a border nothing is guessed there
+Group = tuple[tuple[int, ...], tuple[int, ...]]  # what ends and what begins at a border, in the same room
+
+
+class Guess(NamedTuple):
+    """How boldly is joined.
+
+    tolerance  heights that differ by less than this many times what is free, as a share, count as equal.
+    overlook   share of the groups that are left out, by chance: some are wrong.
+    alike      whether any that begin and end together are stacked, not only those of one group at both ends.
+    single     whether a border's group counts only if it has no other.
+    """
+
+    tolerance: float = 2.0
+    overlook: float = 0.0
+    alike: bool = False
+    single: bool = False
+
+
+class Blocks:
+    """The blocks of one strip, under one guess."""
+
+    def __init__(self, strip: Strip, guess: Guess, seed: int) -> None:
+        first, last = sections(strip)
+        self.strip, self.guess, self.random = strip, guess, np.random.default_rng(seed)
+        self.first, self.last, self.size = first.tolist(), last.tolist(), strip.size.tolist()
+        self.count = int(last.max()) + 1
+        self.spare = strip.room - live(first, last, strip.size, self.count)
+        self.tolerance = guess.tolerance * float(np.median(self.spare)) / strip.room
+        self.parts: list[Sequence[tuple[int, int]]] = [()] * len(first)  # of each block: rectangle, offset in it
+        self.begin: list[set[int]] = [set() for _ in range(self.count + 1)]
+        self.end: list[set[int]] = [set() for _ in range(self.count + 1)]
+        for p in np.nonzero(~strip.lowest)[0].tolist():
+            self.begin[self.first[p]].add(p)
+            self.end[self.last[p] + 1].add(p)
+        self.known: dict[int, tuple[Group, list[Group]]] = {}
+        while self._join_stacks() or self._join_pinwheels() or self._join_lines():
+            pass
+
+    def left(self) -> tuple[Strip, list[int]]:
+        """The strip with what is left to place, blocks and those that nothing was joined with; their numbers."""
+        left = np.nonzero(self.strip.lowest)[0].tolist() + sorted(p for there in self.begin for p in there)
+        first, last, size = (np.array([of[p] for p in left], np.int64) for of in (self.first, self.last, self.size))
+        return Strip(first, last, size, self.strip.room, np.arange(len(left)) < self.strip.lowest.sum()), left
+
+    def offsets(self, left: Iterable[int], offset: Array) -> Array:
+        """The offset of each rectangle, from those of what was left."""
+        result = np.zeros(len(self.strip.size), np.int64)
+        stack = list(zip(left, offset.tolist(), strict=True))
+        while stack:
+            p, at = stack.pop()
+            if p < len(result):
+                result[p] = at
+            stack += [(part, at + low) for part, low in self.parts[p]]
+        return result
+
+    def _join(self, parts: Sequence[tuple[int, int]]) -> bool:
+        """Make one of these, each at an offset; False, and nothing is done, if more room is lost than there is."""
+        first, last = min(self.first[p] for p, _ in parts), max(self.last[p] for p, _ in parts)
+        size = max(low + self.size[p] for p, low in parts)
+        lost = np.full(last - first + 1, size, np.int64)
+        for p, _ in parts:
+            lost[self.first[p] - first:self.last[p] - first + 1] -= self.size[p]
+        if (lost > self.spare[first:last + 1]).any():
+            return False
+        self.spare[first:last + 1] -= lost
+        for p, _ in parts:
+            self.begin[self.first[p]].discard(p)
+            self.end[self.last[p] + 1].discard(p)
+        self.begin[first].add(len(self.size))
+        self.end[last + 1].add(len(self.size))
+        self.first.append(first)
+        self.last.append(last)
+        self.size.append(size)
+        self.parts.append(parts)
+        return True
+
+    def _join_lines(self) -> bool:
+        joined = False
+        for border in range(1, self.count):
+            for gone, come in self._groups(border):
+                if len(gone) == len(come) == 1:
+                    joined |= self._join([(gone[0], 0), (come[0], 0)])
+        return joined
+
+    def _join_stacks(self) -> bool:
+        group_at = [{p: n for n, group in enumerate(self._groups(border)) for p in (*group[0], *group[1])}
+                    for border in range(self.count + 1)]
+        stacks: dict[tuple[int, ...], list[int]] = {}
+        for there in self.begin:
+            for p in sorted(there):
+                first, last = self.first[p], self.last[p]
+                at_first, at_last = group_at[first].get(p), group_at[last + 1].get(p)
+                if self.guess.alike:
+                    stacks.setdefault((first, last), []).append(p)
+                elif at_first is not None and at_last is not None:
+                    stacks.setdefault((first, last, at_first, at_last), []).append(p)
+        joined = False
+        for stack in stacks.values():
+            if len(stack) > 1:
+                height = np.cumsum([0] + [self.size[p] for p in stack]).tolist()
+                joined |= self._join(list(zip(stack, height[:-1], strict=True)))
+        return joined
+
+    def _join_pinwheels(self) -> bool:
+        joined = False
+        for there in self.begin:
+            for p in sorted(there):
+                joined |= p in there and self._join_pinwheel(p)
+        return joined
+
+    def _join_pinwheel(self, middle: int) -> bool:
+        """Join these five, or their mirror image, if they are there:
+
+            left   top    top
+            left   middle right
+            bottom bottom right
+        """
+        size, first, last = self.size, self.first, self.last
+        most, best = 1 << 62, None
+        for left in self.end[first[middle]]:
+            for top in self.begin[first[middle]]:
+                off = abs(size[top] + size[middle] - size[left])
+                if top == middle or off > self.tolerance * size[left]:
+                    continue
+                for bottom in self.end[last[middle] + 1]:
+                    if first[bottom] != first[left] or bottom == middle:
+                        continue
+                    for right in self.begin[last[middle] + 1]:
+                        wrong = abs(size[bottom] + size[middle] - size[right])
+                        if last[right] == last[top] and wrong <= self.tolerance * size[right] and off + wrong < most:
+                            most, best = off + wrong, (left, top, bottom, right)
+        if best is None:
+            return False
+        left, top, bottom, right = best
+        above = max(size[bottom] + size[middle], size[right])
+        return self._join([(bottom, 0), (right, 0), (left, size[bottom]), (middle, size[bottom]), (top, above)])
+
+    def _groups(self, border: int) -> list[Group]:
+        """What ends and what begins at a border, in groups that are as high on both sides."""
+        gone, come = tuple(sorted(self.end[border])), tuple(sorted(self.begin[border]))
+        if border in (0, self.count):
+            return [(gone, come)]
+        known = self.known.get(border)
+        if known is None or known[0] != (gone, come):
+            groups = self._split(list(gone), list(come))
+            if self.guess.single and len(groups) > 1:
+                groups = []
+            groups = [group for group in groups if self.random.random() >= self.guess.overlook]
+            known = self.known[border] = (gone, come), groups
+        return known[1]
+
+    def _split(self, gone: list[int], come: list[int]) -> list[Group]:
+        groups: list[Group] = []
+        before, after = sum(self.size[p] for p in gone), sum(self.size[p] for p in come)
+        if max(len(gone), len(come)) > MOST or abs(before - after) > self.tolerance * max(before, after):
+            return groups
+        while gone and come:
+            group = self._least_group(gone, come)
+            if group is None:
+                return []
+            groups.append(group)
+            gone, come = [p for p in gone if p not in group[0]], [p for p in come if p not in group[1]]
+        return [] if gone or come else groups
+
+    def _least_group(self, gone: list[int], come: list[int]) -> Group | None:
+        """Of all that are as high on both sides that of fewest rectangles, of these the one that is so most exactly."""
+        size = self.size
+        others = sorted((sum(size[p] for p in some), some)
+                        for k in range(len(come)) for some in combinations(come, k + 1))
+        sums = [height for height, _ in others]
+        most, best = (1 << 62, 0), None
+        for k in range(1, len(gone) + 1):
+            if best is not None and most[0] <= k + 1:
+                break
+            for some in combinations(gone, k):
+                height = sum(size[p] for p in some)
+                n = bisect_left(sums, height * (1 - self.tolerance))
+                while n < len(sums) and sums[n] <= height * (1 + self.tolerance):
+                    rank = k + len(others[n][1]), abs(sums[n] - height)
+                    if rank < most:
+                        most, best = rank, (some, others[n][1])
+                    n += 1
+        return best

@@ -1,0 +1,103 @@
+"""Addresses for a planned iteration: every residency is a rectangle, steps wide and bytes high, in one strip of memory.
+
+What is written over something else lies where that lay: such residencies are one rectangle. A plan's residencies nest,
+nearly as a stack's do, so what is packed (``solve``) ends within a percent or two of what is live at once. What still
+does not fit gets no address. Knows steps and sizes only.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from minidl.planning.packing.solve import pack
+from minidl.planning.packing.strip import Strip, most_live, strip
+from minidl.planning.problem import Array
+
+NO_ADDRESS = -1
+# The most work for n rectangles: so many units for each n log2 n, and never more than about a second's.
+ORDERS, MOST_ORDERS = 100_000, 250_000_000
+SEARCHES, MOST_SEARCHES = 100_000, 250_000_000
+FOR_WORKSPACES = 0.2  # of this, for all attempts together, when all tensors have a place already
+SMALL = 1e-4  # of the room: smaller residencies are too many for what they hold, and get no address
+
+
+def addresses(notes: Array, steps: int, size: Array, *, born_before: Array, outlives: Array,
+              room: int, effort: float = 1.0) -> tuple[Array, int]:
+    """(offset of each residency in the strip, or NO_ADDRESS; bytes that found no place).
+
+    notes: [residencies, 4] of ``schedule.simulate``; size: of each tensor and, after them, each workspace, in bytes;
+    room: bytes of the strip. born_before: tensors that are there when the iteration starts: they lie at the strip's low
+    end, but for those that outlive it and lie elsewhere, and those that go at once. Small tensors get the room that is
+    left above the strip. Workspaces get no address either: where there is no hole for one, a way to place the tensors
+    is looked for that leaves it; without its workspace a call is only slower. effort: share of the usual work.
+    """
+    tensors = len(born_before)
+    none = np.zeros(len(size) - tensors, np.bool_)
+    flags = np.append(born_before, none), np.append(outlives, none)
+    wanted = notes[:, 0] < tensors
+    offsets = np.full(len(notes), NO_ADDRESS, np.int64)
+    offsets[wanted], over = _addresses(notes[wanted], steps, size, *flags, room, effort)
+    if not over:
+        wanted |= _homeless(notes, tensors, offsets, size, room)
+        effort *= FOR_WORKSPACES
+        # Workspaces come last in the notes, so leaving some out changes no number that the others refer to.
+        while notes[wanted, 0].max(initial=-1) >= tensors:
+            effort /= 2
+            found, left_out = _addresses(notes[wanted], steps, size, *flags, room, effort)
+            if not left_out:
+                offsets[wanted] = found
+                break
+            placed = notes[:, 0] < tensors
+            placed[np.nonzero(wanted)[0][found >= 0]] = True
+            if placed.sum() == wanted.sum():
+                break
+            wanted = placed
+    offsets[notes[:, 0] >= tensors] = NO_ADDRESS
+    return offsets, over
+
+
+def _homeless(notes: Array, tensors: int, offsets: Array, size: Array, room: int) -> Array:
+    """Which workspaces find no hole between the tensors that lie somewhere while their call runs."""
+    result = np.zeros(len(notes), np.bool_)
+    lies = np.nonzero((notes[:, 0] < tensors) & (offsets >= 0))[0]
+    begins = offsets[lies]
+    ends = begins + size[np.where(notes[lies, 0] < 0, -1 - notes[lies, 0], notes[lies, 0])]
+    for n in np.nonzero(notes[:, 0] >= tensors)[0]:
+        step = notes[n, 1]
+        there = (notes[lies, 1] <= step) & ((notes[lies, 2] >= step) | (notes[lies, 2] < 0))
+        order = np.argsort(begins[there])
+        tops = np.maximum.accumulate(np.append(0, ends[there][order]))
+        result[n] = (np.append(begins[there][order], room) - tops).max() < size[notes[n, 0]]
+    return result
+
+
+def _addresses(notes: Array, steps: int, size: Array, born_before: Array, outlives: Array,
+               room: int, effort: float) -> tuple[Array, int]:
+    count = len(notes)
+    tensor = np.where(notes[:, 0] < 0, -1 - notes[:, 0], notes[:, 0])
+    first, last = notes[:, 1], np.where(notes[:, 2] < 0, steps - 1, notes[:, 2])
+    head = np.arange(count)
+    for n in range(count):
+        if notes[n, 3] >= 0:
+            head[n] = head[notes[n, 3]]
+    end = last.copy()
+    np.maximum.at(end, head, last)
+    elsewhere = born_before[tensor] & (first == 0) & (outlives[tensor] | (last == 0))
+    whole = np.nonzero((head == np.arange(count)) & ~elsewhere)[0]
+    small = size[tensor[whole]] < SMALL * room
+    # A quarter more than they need: they are placed as they come, and are to leave the strip alone.
+    little = whole[small]
+    left = room - most_live(strip(first[little], end[little], size[tensor[little]], room)) * 5 // 4
+    placed = whole[~small]
+    lowest = born_before[tensor[placed]] & (notes[placed, 1] == 0)
+    best, over = _packed(Strip(first[placed], end[placed], size[tensor[placed]], left, lowest), effort)
+    offsets = np.full(count, NO_ADDRESS, np.int64)
+    fits = best + size[tensor[placed]] <= left
+    offsets[placed[fits]] = best[fits]
+    return offsets[head], over
+
+
+def _packed(that: Strip, effort: float) -> tuple[Array, int]:
+    many = effort * len(that.size) * np.log2(len(that.size) + 1)
+    return pack(that, orders=int(min(effort * MOST_ORDERS, ORDERS * many)),
+                searches=int(min(effort * MOST_SEARCHES, SEARCHES * many)))

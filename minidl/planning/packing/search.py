@@ -1,0 +1,224 @@
+"""Exact search: a strip is filled from below, valley by valley, until all lie in it or no way is left.
+
+At an end of a valley (``valleys``) lies one of the rectangles that fit there, or nothing. In some packing, if there is
+any, everything lies on the floor or on something else, so one of these answers is right.
+
+  look-ahead  the end with the fewest answers is next; one without any, or a valley that cannot be filled to its walls
+              with what fits into it, ends the branch.
+  contention  among equals, that end is next where most has failed.
+  conflicts   each failure has decisions that are to blame: those that made the floor and the walls. The search returns
+              to the latest of these at once, and what has been learned is blamed on the others (conflict-directed
+              backjumping: Prosser 1993, "Hybrid Algorithms for the Constraint Satisfaction Problem").
+  restarts    work is limited. The next search begins with what has been learned about contention, and with the places
+              that rectangles had last.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numba.extending import register_jitable
+
+from minidl.compiling import njit
+from minidl.planning.compiled import forget_older
+from minidl.planning.packing import valleys
+from minidl.planning.packing.strip import Strip, live, sections
+from minidl.planning.packing.valleys import Rectangles, State, blame, fitting, may_rise, rise, survey
+from minidl.planning.problem import Array
+
+FOUND, NONE, UNKNOWN = 1, 0, -1
+NOTHING = -1
+# Columns of the decisions: the end of the valley that each is about; its answer, the sections that this fills, what is
+# lost in each, its first entry; its first and its next option, and the end of these.
+LEFT, RIGHT, END, ANSWER, BEGIN, UPTO, LOST, ENTRY, FIRST, NEXT, STOP = range(11)
+
+
+class Search:
+    """The search for one strip, which can be continued: ``attempt`` is one of its restarts."""
+
+    def __init__(self, strip: Strip) -> None:
+        first, last = sections(strip)
+        count = int(last.max()) + 1
+        fixed, free = np.nonzero(strip.lowest)[0], np.nonzero(~strip.lowest)[0]
+        # The longest lowest, so they lie one on the other and nothing is lost between them.
+        fixed = fixed[np.argsort(-last[fixed], kind="stable")]
+        self.free = free
+        self.offsets = np.zeros(len(first), np.int64)
+        self.offsets[fixed] = np.cumsum(strip.size[fixed]) - strip.size[fixed]
+        self.floor = live(first[fixed], last[fixed], strip.size[fixed], count)
+        first, last, size = first[free], last[free], strip.size[free]
+        self.spare = strip.room - self.floor - live(first, last, size, count)
+        self.open = live(first, last, np.ones_like(first), count)
+        self.that = Rectangles(first, last, size, *_listed(first, last, size, count),
+                               *_listed(last, first, size, count))
+        self.weight = np.ones(count)
+        self.places = np.full(len(free), -1, np.int64)
+        self.attempts = 0
+
+    def attempt(self, work: int) -> tuple[int, int]:
+        """(FOUND, NONE if there is no packing or UNKNOWN, work done: sections looked at)."""
+        if self.spare.min() < 0:
+            return NONE, 0
+        found, done = _search(self.that, self.floor, self.spare, self.open, work, self.attempts, self.places,
+                              self.weight)
+        self.attempts += 1
+        self.offsets[self.free] = self.places
+        return found, done
+
+
+def _listed(key: Array, other: Array, size: Array, count: int) -> tuple[Array, Array]:
+    pointers = np.zeros(count + 1, np.int64)
+    np.add.at(pointers, key + 1, 1)
+    return np.cumsum(pointers), np.lexsort((size, other, key)).astype(np.int64)
+
+
+@register_jitable(_nrt=False)
+def _choose(state: State, weight: Array, decision: Array) -> int:
+    """The end of a valley that is to be decided next: how many answers it has."""
+    least, fewest = 1e300, 0
+    for left in range(len(state.right)):
+        right = state.right[left]
+        if right < 0:
+            continue
+        for end in range(2):
+            count = state.answers[left, end]
+            worth = count / weight[left if end == 0 else right] if count > 1 else count - 1.0
+            if worth < least:
+                least, fewest = worth, count
+                decision[LEFT], decision[RIGHT], decision[END] = left, right, end
+    return fewest
+
+
+@register_jitable(_nrt=False)
+def _list(that: Rectangles, state: State, decision: Array, options: Array, found: Array, rank: Array, places: Array
+          ) -> None:
+    """The options of a decision: what lay there last, then the most by rank, nothing last."""
+    left, right, at_left = decision[LEFT], decision[RIGHT], decision[END] == 0
+    floor = state.floor[left]
+    count = fitting(that, state, left, right, at_left, found)
+    stop = decision[FIRST]
+    for n in range(count):
+        p = found[n]
+        k = stop
+        while k > decision[FIRST]:
+            q = options[k - 1]
+            p_again, q_again = places[p] == floor, places[q] == floor
+            if (q_again and not p_again) or (q_again == p_again and rank[q] >= rank[p]):
+                break
+            options[k] = q
+            k -= 1
+        options[k] = p
+        stop += 1
+    if may_rise(that, state, left, right, at_left, found, count):
+        options[stop] = NOTHING
+        stop += 1
+    decision[STOP] = stop
+
+
+@register_jitable(_nrt=False)
+def _do(that: Rectangles, state: State, decision: Array, level: int, p: int, places: Array, used: int) -> int:
+    """Carry out an answer; how many entries there are now."""
+    edge = decision[LEFT] if decision[END] == 0 else decision[RIGHT]
+    floor = state.floor[edge]
+    if p == NOTHING:
+        end, height = rise(that, state, decision[LEFT], decision[RIGHT], decision[END] == 0)
+        begin, end, lost = min(edge, end), max(edge, end), height - floor
+    else:
+        begin, end, height, lost = that.first[p], that.last[p], floor + that.size[p], 0
+        state.level[p] = level
+        places[p] = floor
+    decision[ANSWER], decision[BEGIN], decision[UPTO], decision[LOST], decision[ENTRY] = p, begin, end, lost, used
+    for s in range(begin, end + 1):
+        state.floor[s] = height
+        state.spare[s] -= lost
+        state.open[s] -= p != NOTHING
+        state.entries[used, 0], state.entries[used, 1], state.entries[used, 2] = level, floor, state.latest[s]
+        state.latest[s] = used
+        used += 1
+    return used
+
+
+@register_jitable(_nrt=False)
+def _undo(state: State, decision: Array) -> None:
+    p = decision[ANSWER]
+    for s in range(decision[BEGIN], decision[UPTO] + 1):
+        e = state.latest[s]
+        state.floor[s] = state.entries[e, 1]
+        state.latest[s] = state.entries[e, 2]
+        state.spare[s] += decision[LOST]
+        state.open[s] += p != NOTHING
+    if p != NOTHING:
+        state.level[p] = -1
+
+
+@register_jitable(_nrt=False)
+def _latest(bits: Array, level: int) -> int:
+    while level >= 0 and not (bits[level >> 6] >> np.uint64(level & 63)) & np.uint64(1):
+        level -= 1
+    return level
+
+
+@njit(cache=True)
+def _search(that: Rectangles, floor: Array, spare: Array, still: Array, most_work: int, seed: int, places: Array,
+            weight: Array) -> tuple[int, int]:
+    """(FOUND, NONE or UNKNOWN, work done) of one search; ``places`` and ``weight`` are what is learned."""
+    np.random.seed(seed)
+    count, sections = len(that.first), len(floor)
+    most = 2 * (count + sections) + 64
+    pool = 64 * sections + np.sum(that.last - that.first + 1)
+    state = State(floor.copy(), spare.copy(), still.copy(), np.full(count, -1, np.int64),
+                  np.full(sections, -1, np.int64), np.zeros((pool, 3), np.int64), np.full(sections, -1, np.int64),
+                  np.zeros((sections, 2), np.int64), np.zeros(sections + 1, np.int64))
+    why = np.empty((most, most // 64 + 1), np.uint64)
+    decisions = np.zeros((most, 11), np.int64)
+    options = np.zeros(16 * most, np.int64)
+    found = np.zeros(count + 1, np.int64)
+    rank = np.random.random(count) + 1
+    if seed % 3 < 2:
+        rank *= that.size
+    if seed % 3 != 1:
+        rank *= that.last - that.first + 1
+    placed = level = used = work = 0
+    begin, end = 0, sections - 1  # what has changed since the last survey
+    while placed < count:
+        work += survey(that, state, begin, end, found) + sections // 8 + 4
+        decision = decisions[level]
+        decision[FIRST] = decisions[level - 1, STOP] if level else 0
+        if work > most_work or level >= most - 1 or used + sections >= pool or (
+                decision[FIRST] + count >= len(options)):
+            return UNKNOWN, work
+        if _choose(state, weight, decision):
+            _list(that, state, decision, options, found, rank, places)
+        else:
+            decision[STOP] = decision[FIRST]
+        decision[NEXT] = decision[FIRST]
+        why[level] = 0
+        begin, end = sections, -1
+        while decisions[level, NEXT] == decisions[level, STOP]:
+            # Nothing is left to try: back to the latest decision that is to blame.
+            decision, reason = decisions[level], why[level]
+            blame(that, state, reason, decision[LEFT], decision[RIGHT], decision[END] == 0)
+            weight[decision[LEFT] if decision[END] == 0 else decision[RIGHT]] += 1.0
+            to = _latest(reason, level - 1)
+            if to < 0:
+                return NONE, work
+            for k in range(level - 1, to - 1, -1):
+                _undo(state, decisions[k])
+                placed -= decisions[k, ANSWER] != NOTHING
+                begin, end = min(begin, decisions[k, BEGIN]), max(end, decisions[k, UPTO])
+            work += level - to
+            used = decisions[to, ENTRY]
+            reason[to >> 6] &= ~(np.uint64(1) << np.uint64(to & 63))
+            for n in range((to >> 6) + 1):
+                why[to, n] |= reason[n]
+            level = to
+        decision = decisions[level]
+        p = options[decision[NEXT]]
+        decision[NEXT] += 1
+        used = _do(that, state, decision, level, p, places, used)
+        placed += p != NOTHING
+        begin, end = min(begin, decision[BEGIN]), max(end, decision[UPTO])
+        level += 1
+    return FOUND, work
+
+
+forget_older(_search, (valleys,))

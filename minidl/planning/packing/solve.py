@@ -1,0 +1,104 @@
+"""A strip packed: by heuristic orders first, then by exact search, part by part.
+
+  1. Parts of the strip that nothing crosses are packed apart.
+  2. Orders of placing (``orders``).
+  3. If some still lie above the strip and all could lie in it: exact search (``search``), in turns of the rectangles as
+     they are and of blocks that they seem to make (``blocks``), with more work the longer nothing has been found.
+
+Work is limited, and counted: the same strip has the same packing on any machine. A unit is about two nanoseconds.
+"""
+
+from __future__ import annotations
+
+from itertools import count
+
+import numpy as np
+
+from minidl.planning.packing.blocks import Blocks, Guess
+from minidl.planning.packing.orders import by_orders
+from minidl.planning.packing.search import FOUND, NONE, Search
+from minidl.planning.packing.strip import Strip, apart, most_live
+from minidl.planning.problem import Array
+
+A_SECTION = 16  # units of work for one section that a search has looked at
+A_GUESS = 50_000  # units of work to find the blocks, for each rectangle
+FIRST_SEARCH = 500_000  # sections
+MOST_SEARCHED = 2_000  # rectangles
+HALVINGS = 6
+GUESSES = (None, Guess(alike=True), Guess(tolerance=2.5, alike=True), Guess(overlook=0.2, alike=True), None,
+           Guess(tolerance=0.5, alike=True), Guess(tolerance=2.5, overlook=0.1, alike=True), Guess(single=True),
+           Guess(overlook=0.4, alike=True))  # None: as they are
+
+
+def pack(strip: Strip, *, orders: int, searches: int) -> tuple[Array, int]:
+    """(offsets, bytes of what lies above the room).
+
+    orders, searches: the most work that each takes.
+    """
+    offset = np.zeros(len(strip.size), np.int64)
+    over = 0
+    parts = list(apart(strip)) if len(strip.size) else []
+    for part in parts:
+        share = len(part) / len(strip.size)
+        offset[part], above = _pack_part(strip.of(part), int(orders * share), int(searches * share))
+        over += above
+    return offset, over
+
+
+def pack_low(strip: Strip, *, orders: int, searches: int) -> Array:
+    """Offsets for as little room as is found: for what is live at once if there are any, otherwise halfway to what has
+    been found, and so on. The work is for each of these; ``strip.room`` does not count."""
+    low = most_live(strip)
+    best, _ = pack(strip._replace(room=low), orders=orders, searches=searches)
+    high = int((best + strip.size).max(initial=0))
+    for _ in range(HALVINGS):
+        if high - low < 2:
+            break
+        room = (low + high) // 2
+        offset, over = pack(strip._replace(room=room), orders=orders, searches=searches)
+        if (offset + strip.size).max() < high:
+            best, high = offset, int((offset + strip.size).max())
+        if over:
+            low = room  # or so it seems
+    return best
+
+
+def _pack_part(part: Strip, orders: int, searches: int) -> tuple[Array, int]:
+    offset, over = by_orders(part, orders)
+    if over and most_live(part) <= part.room and len(part.size) <= MOST_SEARCHED:
+        found = _search(part, searches)
+        if found is not None:
+            return found, 0
+    return offset, over
+
+
+def _search(part: Strip, most_work: int) -> Array | None:
+    """Offsets that all lie in the strip, or None if none were found."""
+    plain = Search(part)
+    done = 0
+    for turn in count():
+        guess = GUESSES[turn % len(GUESSES)]
+        limit = FIRST_SEARCH * _luby(turn // len(GUESSES) + 1)
+        search, blocks = plain, None
+        if guess is not None:
+            done += A_GUESS * len(part.size)
+            blocks = Blocks(part, guess, turn)
+            left, numbers = blocks.left()
+            search = Search(left)
+            search.attempts = turn
+        if done >= most_work:
+            return None
+        found, work = search.attempt(min(limit, (most_work - done) // A_SECTION))
+        done += A_SECTION * work
+        if found == FOUND:
+            return search.offsets if blocks is None else blocks.offsets(numbers, search.offsets)
+        if found == NONE and blocks is None:
+            return None
+    return None
+
+
+def _luby(n: int) -> int:
+    """The n-th term, from 1, of 1 1 2 1 1 2 4 ...: restarts after so much work are never much worse than the best
+    choice (Luby, Sinclair, Zuckerman 1993, "Optimal Speedup of Las Vegas Algorithms")."""
+    power = n.bit_length()
+    return 1 << (power - 1) if n == (1 << power) - 1 else _luby(n - (1 << (power - 1)) + 1)

@@ -1,0 +1,240 @@
+"""Valleys of a half-filled strip: what can lie on their floors, and which decisions are to blame that nothing else can.
+
+A valley is a run of sections filled to one height between higher ones. What lies next at an end of it, on the floor? A
+rectangle that begins there and ends in the valley, or nothing: then the floor rises to the lower wall, or to where the
+least rectangle inside leads. Compiled: state is in arrays, and no references to them are counted, since each function
+is handed a dozen.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+from numba.extending import register_jitable
+
+from minidl.planning.problem import Array
+
+HIGH = 1 << 62  # of a wall that nothing crosses
+
+
+class Rectangles(NamedTuple):
+    """What is to be placed. ``from_idx[from_ptr[s]:from_ptr[s + 1]]`` begin with section s, ``to_idx[to_ptr[s]:...]``
+    end with it; those that are alike are neighbours there."""
+
+    first: Array
+    last: Array
+    size: Array
+    from_ptr: Array
+    from_idx: Array
+    to_ptr: Array
+    to_idx: Array
+
+
+class State(NamedTuple):
+    """How far the strip is filled.
+
+    floor    of each section: bytes that are filled or given up.
+    spare    of each section: bytes that may still be given up.
+    open     of each section: how many rectangles are still to be placed.
+    level    of each rectangle: the decision that placed it, or -1.
+    latest   of each section: the last entry in the chain of what raised its floor.
+    entries  [any, 3] the decision, the floor before, the entry before.
+    right    of each section: if a valley begins here, its last section, otherwise -1.
+    answers  [sections, 2] how many answers that valley has at its first and at its last section.
+    inside   scratch.
+    """
+
+    floor: Array
+    spare: Array
+    open: Array
+    level: Array
+    latest: Array
+    entries: Array
+    right: Array
+    answers: Array
+    inside: Array
+
+
+@register_jitable(_nrt=False)
+def wall(state: State, s: int) -> int:
+    """The height below which nothing can cross section s."""
+    if s < 0 or s >= len(state.open) or state.open[s] == 0:
+        return HIGH
+    return int(state.floor[s])
+
+
+@register_jitable(_nrt=False)
+def fitting(that: Rectangles, state: State, left: int, right: int, at_left: bool, found: Array) -> int:
+    """How many different rectangles fit at this end of a valley; ``found`` has their numbers."""
+    count = 0
+    before = -1
+    pointer, numbers, edge = (that.from_ptr, that.from_idx, left) if at_left else (that.to_ptr, that.to_idx, right)
+    for n in range(pointer[edge], pointer[edge + 1]):
+        p = numbers[n]
+        if state.level[p] < 0 and that.first[p] >= left and that.last[p] <= right:
+            if before < 0 or that.size[p] != that.size[before] or (
+                    that.first[p] != that.first[before] or that.last[p] != that.last[before]):
+                found[count] = p
+                count += 1
+            before = p
+    return count
+
+
+@register_jitable(_nrt=False)
+def rise(that: Rectangles, state: State, left: int, right: int, at_left: bool) -> tuple[int, int]:
+    """(last section, height) to which the floor rises if nothing lies at this end of a valley."""
+    floor = state.floor[left]
+    height = min(wall(state, left - 1), wall(state, right + 1))
+    if at_left:
+        end = right
+        for n in range(that.from_ptr[left + 1], that.from_ptr[right + 1]):
+            p = that.from_idx[n]
+            if state.level[p] < 0 and that.last[p] <= right:
+                end = min(end, that.first[p] - 1)
+                height = min(height, floor + that.size[p])
+    else:
+        end = left
+        for n in range(that.to_ptr[left], that.to_ptr[right]):
+            p = that.to_idx[n]
+            if state.level[p] < 0 and that.first[p] >= left:
+                end = max(end, that.last[p] + 1)
+                height = min(height, floor + that.size[p])
+    return end, height
+
+
+@register_jitable(_nrt=False)
+def may_rise(that: Rectangles, state: State, left: int, right: int, at_left: bool, found: Array, count: int) -> bool:
+    """Whether nothing may lie at this end of a valley: no section loses more than it can spare, and none of the
+    ``count`` rectangles that were found to fit here could as well lie in what is lost."""
+    edge = left if at_left else right
+    if state.spare[edge] == 0:
+        return False
+    end, height = rise(that, state, left, right, at_left)
+    lost = height - state.floor[edge]
+    for s in range(min(edge, end), max(edge, end) + 1):
+        if lost > state.spare[s]:
+            return False
+    for n in range(count):
+        p = found[n]
+        if that.size[p] <= lost and min(edge, end) <= that.first[p] and that.last[p] <= max(edge, end):
+            return False
+    return True
+
+
+@register_jitable(_nrt=False)
+def _starved(that: Rectangles, state: State, left: int, right: int) -> tuple[int, int]:
+    """(a section that what fits into the valley does not fill to the lower wall, the bytes of that), or (-1, 0)."""
+    depth = min(wall(state, left - 1), wall(state, right + 1)) - state.floor[left]
+    if depth > HIGH // 2:
+        return -1, 0
+    state.inside[left:right + 2] = 0
+    for n in range(that.from_ptr[left], that.from_ptr[right + 1]):
+        p = that.from_idx[n]
+        if state.level[p] < 0 and that.last[p] <= right:
+            state.inside[that.first[p]] += that.size[p]
+            state.inside[that.last[p] + 1] -= that.size[p]
+    total = 0
+    for s in range(left, right + 1):
+        total += state.inside[s]
+        if depth - total > state.spare[s]:
+            return s, total
+    return -1, 0
+
+
+@register_jitable(_nrt=False)
+def _look(that: Rectangles, state: State, left: int, right: int, found: Array) -> None:
+    """Count the answers at both ends of the valley left..right."""
+    state.right[left] = right
+    starved, _ = _starved(that, state, left, right)
+    for end in range(2):
+        count = 0
+        if starved < 0:
+            count = fitting(that, state, left, right, end == 0, found)
+            if may_rise(that, state, left, right, end == 0, found, count):
+                count += 1
+        state.answers[left, end] = count
+
+
+@register_jitable(_nrt=False)
+def survey(that: Rectangles, state: State, begin: int, end: int, found: Array) -> int:
+    """Look at every valley that is another one since begin..end has changed; the sections looked at."""
+    sections = len(state.open)
+    s, stop = max(begin - 1, 0), min(end + 1, sections - 1)
+    while s > 0 and state.open[s] and state.open[s - 1] and state.floor[s - 1] == state.floor[s]:
+        s -= 1
+    start = s
+    while s <= stop:
+        left = s
+        state.right[s] = -1
+        s += 1
+        if state.open[left] == 0:
+            continue
+        floor = state.floor[left]
+        while s < sections and state.open[s] and state.floor[s] == floor:
+            state.right[s] = -1
+            s += 1
+        if wall(state, left - 1) > floor and wall(state, s) > floor:
+            _look(that, state, left, s - 1, found)
+    return s - start
+
+
+@register_jitable(_nrt=False)
+def _mark(bits: Array, level: int) -> None:
+    bits[level >> 6] |= np.uint64(1) << np.uint64(level & 63)
+
+
+@register_jitable(_nrt=False)
+def _blame_section(state: State, bits: Array, s: int) -> None:
+    e = state.latest[s]
+    while e >= 0:
+        _mark(bits, state.entries[e, 0])
+        e = state.entries[e, 2]
+
+
+@register_jitable(_nrt=False)
+def _blame_wall(state: State, bits: Array, s: int, low: int, high: int) -> None:
+    """Why nothing that crosses section s can begin at low..high."""
+    if s < 0 or s >= len(state.open):
+        return
+    if state.open[s] == 0 and state.floor[s] <= high:
+        _blame_section(state, bits, s)  # all that cross it have their places
+        return
+    e = state.latest[s]
+    while e >= 0:
+        if state.entries[e, 1] <= high:
+            _mark(bits, state.entries[e, 0])
+        if state.entries[e, 1] <= low:
+            break
+        e = state.entries[e, 2]
+
+
+@register_jitable(_nrt=False)
+def blame(that: Rectangles, state: State, bits: Array, left: int, right: int, at_left: bool) -> None:
+    """Mark the decisions for which this end of a valley has the answers that it has, and no others."""
+    edge = left if at_left else right
+    floor = state.floor[edge]
+    starved, total = _starved(that, state, left, right)
+    if starved >= 0:
+        _blame_section(state, bits, starved)
+        _blame_wall(state, bits, left - 1, floor, floor + total + state.spare[starved])
+        _blame_wall(state, bits, right + 1, floor, floor + total + state.spare[starved])
+        return
+    _blame_section(state, bits, edge)
+    end, height = rise(that, state, left, right, at_left)
+    lost = height - floor
+    if state.spare[edge] < lost:
+        lost = state.spare[edge] + 1  # so little would have been too much
+    else:
+        for s in range(min(edge, end), max(edge, end) + 1):
+            if state.spare[s] < lost:
+                lost = state.spare[s] + 1
+                _blame_section(state, bits, s)
+                break
+    _blame_wall(state, bits, left - 1, floor, floor + lost - 1)
+    _blame_wall(state, bits, right + 1, floor, floor + lost - 1)
+    if lost > 1:  # with one of those inside that have a place by now the floor might rise less, or fewer sections
+        for n in range(that.from_ptr[left], that.from_ptr[right + 1]):
+            p = that.from_idx[n]
+            if state.level[p] >= 0 and that.last[p] <= right:
+                _mark(bits, state.level[p])
