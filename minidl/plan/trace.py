@@ -103,7 +103,8 @@ def typical(traces: Sequence[Trace]) -> Trace:
     """The last of several traces of the same calls, with each call's median duration.
 
     What other work on the machine adds to a call now and then is not in it. A call may have been carried out by
-    different algorithms in different iterations: what is compared is its speed against the modelled one.
+    different algorithms in different iterations: what is compared is its speed against the modelled one. Calls that add
+    up to more than the iterations took are scaled down to that.
     """
     if len(traces) == 1:
         return traces[0]
@@ -114,4 +115,9 @@ def typical(traces: Sequence[Trace]) -> Trace:
         factor = median(call.algorithms[0].seconds for call in same) / now if now else 1.0
         calls.append(replace(last, seconds=last.seconds * factor, algorithms=scaled(last.algorithms, factor)))
     observed = [trace.observed_seconds for trace in traces if trace.observed_seconds is not None]
-    return Trace(tuple(calls), traces[-1].tensors, median(observed) if observed else None)
+    took, computed = median(observed) if observed else None, sum(call.seconds for call in calls)
+    if took is not None and computed > took:  # each call was disturbed now and then, and all of them never together
+        share = took / computed
+        calls = [replace(call, seconds=call.seconds * share, algorithms=scaled(call.algorithms, share))
+                 for call in calls]
+    return Trace(tuple(calls), traces[-1].tensors, took)

@@ -171,6 +171,7 @@ class Noting:
     """A policy that keeps the traces it was asked to plan for."""
 
     name, moves_tensors, weighs_recomputation, plans = "noting", True, False, True
+    reads_from_front = False
 
     def __init__(self):
         self.planned = []

@@ -5,7 +5,9 @@ from math import inf
 
 import pytest
 
+from minidl.meta import Algorithm
 from minidl.plan.plan import Action, Plan
+from minidl.plan.trace import Trace, TraceCall, typical
 from minidl.policies.auto.progress import ON_DEMAND, TRIAL_EVERY, Found, Progress, Tried
 
 
@@ -61,3 +63,11 @@ def test_one_plan_that_took_far_longer_than_predicted_does_not_end_the_search():
     slow = plan(0.5)
     progress = replace(on_demand(1.0), waiting=slow).next().notes.after(slow.plan, 1.5)
     assert progress.beats(0.9)
+
+
+def test_calls_that_add_up_to_more_than_their_iteration_took_are_scaled_down():
+    call = TraceCall(op="f", inputs=(), outputs=(), seconds=3.0, algorithms=(Algorithm("", 3.0),), frees=(), donated=(),
+                     may_donate=(), writes=(), replayable=True)
+    for took, expected in ((4.0, 2.0), (8.0, 3.0)):  # two calls of 3 s each
+        trace = typical([Trace((call, call), {}, took)] * 3)
+        assert [(c.seconds, c.algorithms[0].seconds) for c in trace.calls] == [(expected, expected)] * 2
