@@ -157,13 +157,13 @@ class Replay:
             state.impure = True
         if latest < self._lineage_start:
             return  # running statistics, as a rule: nothing that may be replayed has read them
-        pending = True
-        while pending:  # a replay may drop what was resident, for the same reason
-            pending = False
+        found = True
+        while found:  # a replay may drop what was resident, for the same reason
+            found = False
             for other in state.missing():
                 if other.status is RECOMPUTE and other.refs and reads(missing_calls(other) or [], state.writing):
                     self.replay(other)
-                    pending = True
+                    found |= other.status is not RECOMPUTE
                     if other not in state.protected:
                         state.protected.add(other)
                         self._secured.append(other)

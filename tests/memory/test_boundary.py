@@ -53,7 +53,7 @@ def test_packing_keeps_every_value(poisoned):
             memory.state.at_work.on = False
         assert not is_packed(order(runtime))
         memory.state.at_work.on = True
-        pack_survivors(memory.allocator, [tensor.storage for tensor, _ in made])
+        pack_survivors(memory.state, [tensor.storage for tensor, _ in made], away=[])
         memory.state.at_work.on = False
         runtime.check()
         blocks = order(runtime)

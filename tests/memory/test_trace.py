@@ -16,6 +16,7 @@ from minidl import Runtime, ops, parameter
 from minidl.ops.update import fill_
 from minidl.plan.trace import Trace, TraceCall
 from minidl.policies import POLICIES
+from minidl.testing.kernel_cases import OPS
 
 NETS = ("vgg", "resnet", "branching")
 # The first makes the model and has no old gradients to free; the second is seen for the first time, the third again;
@@ -53,6 +54,11 @@ def without_pressure(call: TraceCall) -> TraceCall:
     return replace(without_times(call), donated=())
 
 
+def others(trace: Trace) -> list[TraceCall]:
+    """The calls that are no updates of parameters."""
+    return [call for call in trace.calls if not OPS[call.op].update]
+
+
 def accesses(trace: Trace) -> list[tuple[int, int, int]]:
     return [(a.tensor_id, a.access_count, a.call) for a in trace.accesses]
 
@@ -83,8 +89,9 @@ def test_budget_and_policy_do_not_show_in_the_trace(network, device, policy, per
     budget = max(demand.largest_op_bytes, demand.unmanaged_peak_bytes * percent // 100)
     short = traces(network, device=device, policy=policy, memory_budget=budget)
     for pressed, free in zip(short, traces(network, device=device), strict=True):
-        assert [without_pressure(c) for c in pressed.calls] == [without_pressure(c) for c in free.calls]
-        assert accesses(pressed) == accesses(free)
+        # How many tensors one update takes follows from the budget; what is updated, and all else, does not.
+        assert [without_pressure(c) for c in others(pressed)] == [without_pressure(c) for c in others(free)]
+        assert sorted(a[:2] for a in accesses(pressed)) == sorted(a[:2] for a in accesses(free))
         assert {i: t for i, t in pressed.tensors.items() if i in free.tensors} == free.tensors
 
 
