@@ -97,7 +97,8 @@ def train(options: Options, zoo: Zoo, lock: RunLock, out: TextIO) -> int:
         with (closing(endless), stop_after_the_step() as stop, session.saving_what_is_sound(trainer),
               detect_anomaly() if options.detect_anomaly else nullcontext(),
               watch(options, runtime, trainer.model) as watched,
-              _bar(islice(endless, length.steps - done), done, length.steps) as bar, _telling_of_compilation(bar)):
+              _bar(islice(endless, length.steps - done), done, length.steps) as bar,
+              _telling_of_compilation(bar) if device.has_values else nullcontext()):
             watched.require_enough(length.steps - done)
             session.begin(trainer)
             for examples in bar:

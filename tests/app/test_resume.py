@@ -363,7 +363,7 @@ def planned(tmp_path_factory):
     settings = {"memory_budget": "300KiB", "host_memory": "8MiB", "policy": "auto"}
     with Runtime("cpu:virtual", **settings) as runtime:
         trainer = small_training(runtime)
-        for _ in range(4):
+        for _ in range(8):  # enough for a plan to have been tried
             trainer.step(None)
         return save(runtime, trainer, tmp_path_factory.mktemp("planned")), settings
 
@@ -377,7 +377,7 @@ def rows(key, name, value, at=0):
     ("state.json", lambda state: state["plans"][0].update(share=0.0), "state.json.*plans: a plan for 0 of the budget"),
     ("state.json", lambda state: state["plans"][0].update(share=10**400), r"plans\[0\]: expected numbers"),
     ("state.json", lambda state: state["plans"][0].update(share=float("nan")), r"plans\[0\]: expected numbers"),
-    ("state.json", lambda state: state["counters"].update(steps=3), "after 3 steps, in the folder of step 4"),
+    ("state.json", lambda state: state["counters"].update(steps=3), "after 3 steps, in the folder of step 8"),
     ("state.json", lambda state: state["counters"].update(steps=10**400), "expected counters"),
     ("state.json", lambda state: state["plans"].append({}), "trace-1.json: at byte 0: there is no such file"),
     ("state.json", lambda state: state.update(counters=[]), "expected counters, plans and fixed arguments"),

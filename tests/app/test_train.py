@@ -166,7 +166,8 @@ def test_a_result_has_exactly_the_documented_keys():
 def test_the_main_job_on_a_simulator_gives_every_number_and_no_loss(capsys, tmp_path):
     result = result_of(tmp_path, "--model", "resnet50", "--batch", "1014", "--steps", "3")
     assert list(result) == list(KEYS)
-    assert {key for key, value in result.items() if value is None} == {"loss", *SCORES, "examples_per_second"}
+    assert {key for key, value in result.items() if value is None} == {
+        "loss", *SCORES, "examples_per_second", "planning_seconds", "planning_share"}
     assert result["peak_bytes"] <= result["budget_bytes"] == 15_127 * 2**20
     # 85.1 MB an image, less the output of the first ReLU, which a fused batch norm does not keep
     assert result["unmanaged_peak_bytes"] == pytest.approx(1014 * (85.1e6 - 3.2e6) + 0.31e9, rel=0.02)
@@ -196,7 +197,7 @@ def test_real_data_goes_to_the_cpu_and_the_hints_are_flags(capsys, tmp_path):
 def test_modelled_times_of_a_device_that_computes_are_not_told(tmp_path):
     result = result_of(tmp_path, *ON_DIGITS, "--steps", "3", "--device", "cpu:virtual")
     assert {key for key, value in result.items() if value is None} == {
-        "recompute_seconds", "stall_seconds"} | NOT_OF_DIGITS
+        "recompute_seconds", "stall_seconds", "planning_seconds", "planning_share"} | NOT_OF_DIGITS
 
 
 def test_lenet_learns_the_digits(tmp_path):

@@ -268,7 +268,7 @@ def test_the_command_writes_a_profile_that_devices_read(monkeypatch, tmp_path, c
         asked.append(quick)
         note("copies: fast")
         return made
-    monkeypatch.setattr(command, "calibrate", found)
+    monkeypatch.setattr(measure, "calibrate", found)
     path = tmp_path / "mine.json"
     assert run(monkeypatch, "--quick", "--out", str(path)) == 0
     assert asked == [True] and profiles.load(path) == made
@@ -277,10 +277,9 @@ def test_the_command_writes_a_profile_that_devices_read(monkeypatch, tmp_path, c
 
 
 def test_the_command_refuses_a_name_that_devices_would_not_read_and_a_place_it_cannot_write(monkeypatch, capsys):
-    monkeypatch.setattr(command, "calibrate", lambda **_: NOMINAL)
-    with pytest.raises(SystemExit) as end:
-        run(monkeypatch, "--out", "mine")
-    assert end.value.code == 2 and "must end in .json" in capsys.readouterr().err
+    monkeypatch.setattr(measure, "calibrate", lambda **_: NOMINAL)
+    assert run(monkeypatch, "--out", "mine") == 2
+    assert "must end in .json" in capsys.readouterr().err
     assert run(monkeypatch, "--out", "/nowhere/mine.json") == 2
     assert "cannot write /nowhere/mine.json: No such file" in capsys.readouterr().err
 

@@ -243,8 +243,10 @@ def test_replays_are_timed_exactly_and_are_not_in_the_trace(slow_host):
     run = Trained("recompute", iterations=2, budget=int(0.7 * free.stats.peak_bytes))
     assert run.replays > 0 and run.grown.recomputed_bytes > 0
     assert run.replays * KERNEL_S <= run.grown.recompute_seconds * 1.001 < 3 * run.replays * KERNEL_S
-    assert [call.op for call in run.trace.calls] == [call.op for call in free.trace.calls]
-    assert [call.seconds for call in run.trace.calls] == pytest.approx([call.seconds for call in free.trace.calls])
+    # How many parameters one update takes follows from the budget.
+    ours, theirs = ([call for call in each.trace.calls if not call.op.endswith("_")] for each in (run, free))
+    assert [call.op for call in ours] == [call.op for call in theirs]
+    assert [call.seconds for call in ours] == pytest.approx([call.seconds for call in theirs])
 
 
 def test_without_the_switch_nothing_is_ever_noted():

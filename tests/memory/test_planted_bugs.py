@@ -106,7 +106,7 @@ BUGS: dict[str, tuple[str, str, str]] = {
     "what must be computed from the old bytes is not computed before they are written": (
         REPLAY + "before_write", "self.replay(other)", "pass"),
     "what a dropped value starts from is freed while its leaves are written": (
-        FREEING + "deallocate", "calls is None or reads(calls, state.writing)", "calls is None"),
+        FREEING + "starts_a_replay", "calls is None or reads(calls, state.writing)", "calls is None"),
     "a replay reads what was written in place since": (
         "memory.lineage:missing_calls", "base.mutated_at > call.sequence", "False"),
     "a replay writes over a resident sibling": (

@@ -22,6 +22,7 @@ NETS = ("vgg", "resnet", "branching")
 # The first makes the model and has no old gradients to free; the second is seen for the first time, the third again;
 # what is planned from these happens in the fourth.
 ITERATIONS = 4
+UPDATES = {name for name, op in OPS.items() if op.update}
 
 
 def runtime(**options) -> Runtime:
@@ -56,7 +57,7 @@ def without_pressure(call: TraceCall) -> TraceCall:
 
 def others(trace: Trace) -> list[TraceCall]:
     """The calls that are no updates of parameters."""
-    return [call for call in trace.calls if not OPS[call.op].update]
+    return [call for call in trace.calls if call.op not in UPDATES]
 
 
 def accesses(trace: Trace) -> list[tuple[int, int, int]]:
