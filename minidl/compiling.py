@@ -10,6 +10,7 @@ wanted.
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from hashlib import sha256
@@ -76,8 +77,9 @@ def njit(*, cache: bool = True, **options: Any) -> Callable[[Callable[..., Any]]
 class _Counter(event.Listener):
     """Counts the functions that Numba compiles; those that are compiled for another one count with it."""
 
-    def __init__(self, tell: Callable[[int], None]) -> None:
+    def __init__(self, tell: Callable[[int], None], then: Callable[[], object] = lambda: None) -> None:
         self._tell = tell
+        self._then = then  # is called after each
         self._depth = self._count = 0
 
     def on_start(self, event: Any) -> None:
@@ -88,6 +90,13 @@ class _Counter(event.Listener):
 
     def on_end(self, event: Any) -> None:
         self._depth -= 1
+        if not self._depth:
+            self._then()
+
+
+# The compiler leaves cycles behind, whose frames hold on to those of its callers, and so to the tensors of an operation
+# whose kernel is compiled when it is first called. Their memory may be wanted before Python looks for cycles by itself.
+event.register("numba:compile", _Counter(lambda count: None, then=gc.collect))
 
 
 @contextmanager

@@ -1,8 +1,12 @@
 """Searches for what fits: their answers work, the neighbours do not, and the device itself is left alone."""
 
+import os
 import re
+import subprocess
+import sys
 from dataclasses import replace
 from functools import partial
+from pathlib import Path
 
 import pytest
 from fake_cuda import JudgedCuda
@@ -21,6 +25,7 @@ from minidl.ops import cross_entropy
 from minidl.optim import SGD
 from minidl.policies.passive import Passive
 
+ROOT = Path(__file__).parents[2]
 P100_BYTES = 15_127 * 2**20
 KIB = 2**10
 
@@ -225,6 +230,17 @@ ON_CPU = ["--data", "digits", "--device", "cpu:virtual", "--host-memory", "64MiB
 def test_the_largest_batch_trains_as_the_flags_say(flags, capsys):
     assert train.main([*flags, "--batch", "max"]) == 0
     assert "the largest batch is" in capsys.readouterr().out
+
+
+@pytest.mark.slow
+def test_what_the_compiler_leaves_behind_holds_no_memory_of_a_run_that_just_fits(tmp_path):
+    """In a process that compiles all kernels, and in which Python looks for no cycles."""
+    program = ("import gc, train; gc.collect(); gc.disable()\n"
+               f"raise SystemExit(train.main({['--model', 'mlp', *ON_CPU, '--policy', 'none', '--epochs', '1']!r}\n"
+               "                            + ['--memory-budget', '7MiB', '--batch', 'max']))")
+    ended = subprocess.run([sys.executable, "-c", program], env=os.environ | {"NUMBA_CACHE_DIR": str(tmp_path)},
+                           cwd=ROOT, capture_output=True, text=True)
+    assert ended.returncode == 0, ended.stderr[-300:]
 
 
 def test_unfused_operations_need_more_and_that_is_known(capsys):
