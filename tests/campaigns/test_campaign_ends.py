@@ -30,7 +30,7 @@ def test_random_command_lines_end_well():
 def test_signals_a_full_disk_and_two_writers_cost_no_bit():
     assert kills("signals", "--count", 3) == 3
     assert kills("disk", "--first", 30, "--stride", 1000) == 2
-    assert kills("writers", "--count", 1) == 2
+    assert kills("writers", "--count", 1) == 1
 
 
 @pytest.mark.full
@@ -50,4 +50,4 @@ def test_a_disk_that_is_full_at_any_write_costs_no_bit():
 
 @pytest.mark.full
 def test_50_pairs_of_writers_cost_no_bit():
-    assert kills("writers", "--count", 50) == 100
+    assert kills("writers", "--count", 50) == 50
