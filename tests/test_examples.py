@@ -44,6 +44,7 @@ def test_an_example_says_first_what_it_shows_and_how_it_is_run(path):
     assert f"python examples/{path.name}" in says
 
 
+@pytest.mark.slow
 def test_the_training_loop_is_short_and_learns_in_half_of_the_memory_by_swapping():
     path = ROOT / "examples" / "training_loop.py"
     assert len(path.read_text(encoding="utf-8").splitlines()) <= 60

@@ -111,6 +111,7 @@ def _train(device, policy, budget):
         return state, followed, moved
 
 
+@pytest.mark.default(share=[0.75])
 @pytest.mark.parametrize("share", [0.5, 0.75])
 def test_training_with_states_away_between_iterations_changes_no_bit(share):
     expected, _, unmanaged = _train("cpu:virtual", "none", 1 << 26)
