@@ -148,7 +148,6 @@ class Guide:
         self._iterations += 1
         self.measuring = False
         self.allowance.run_seconds += seconds
-        costs = self._drift.lasting(link)
         if self._struck is not None:
             self.active = self._struck
             self._judge(self._struck, inf, stall_seconds, returns)
@@ -156,11 +155,12 @@ class Guide:
         entry = self.active
         if entry is not None and len(steps) == len(entry.steps):
             entry.last = Followed(entry.plan, seconds, stall_seconds, returns)
+            entry.followed = self._iterations
             if entry.settling:
                 entry.settling -= 1
                 return
             entry.seconds.append(seconds)
-            entry.followed = self._iterations
+            costs = self._drift.lasting(link)
             if self.switches.feedback and not (costs is not None and self._plan_anew(costs)):
                 self._judge(entry, seconds, stall_seconds, returns)
             return

@@ -8,9 +8,14 @@ from minidl import Runtime
 from minidl.errors import OutOfMemory
 from minidl.memory.allowance import SHARE, Allowance
 from minidl.memory.drift import DRIFT_ITERATIONS
+from minidl.memory.entry import Returns
+from minidl.memory.guide import Guide
+from minidl.memory.switches import ALL_ON
 from minidl.ops.elementwise import exp, neg
+from minidl.plan.costs import Costs, Limits
 from minidl.plan.plan import Action, Plan, Proposal
 from minidl.plan.policy import OnDemand
+from minidl.plan.trace import Trace
 from minidl.policies.passive import Passive
 
 MIB = 1 << 20
@@ -85,6 +90,16 @@ def test_a_slower_link_makes_plans_anew_only_if_it_makes_the_plan_slower(calls, 
     with Runtime("sim:p100", policy=policy, memory_budget="64MiB") as runtime:
         swapping(runtime, calls=calls, iterations=SLOW)
     assert policy.asked == asked and policy.told > DRIFT_ITERATIONS
+
+
+def test_a_link_that_was_slower_before_there_was_a_plan_is_noticed_under_it():
+    costs, empty = Costs(1e-9, 1e-9, 0.0), Trace((), {})
+    guide = Guide(Passive(), costs, Limits(MIB, MIB), ALL_ON, peak_flops=1e12, measured_iterations=2,
+                  allowance=Allowance(lambda: 0.0, limited=False))
+    for _ in range(3 + DRIFT_ITERATIONS):  # seen, measured twice; followed from the fourth on
+        assert guide.costs == costs
+        guide.end_iteration(lambda: empty, seconds=1.0, stall_seconds=0.0, returns=Returns(), link=(2e-9, 2e-9))
+    assert guide.costs == Costs(2e-9, 2e-9, 0.0)
 
 
 def test_a_plan_that_is_made_anew_is_followed_only_if_it_is_better():
