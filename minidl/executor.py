@@ -1,9 +1,10 @@
 """The one choke point: every operation, forward, backward and optimizer, runs here.
 
 A call is carried out in this order: its signature (shapes, algorithms) is looked up; what a plan wants back before it
-is prefetched; its inputs are made resident; what it is about to write over is computed first where it is still needed;
-its outputs are placed and it is launched; its accesses are recorded; its record becomes its outputs' lineage; what a
-plan wants after it is done. Names no device, no policy, and of the operations only the one that reads a value.
+is prefetched; what is still to be computed from bytes that it will write over is computed; its inputs are made
+resident; its outputs are placed and it is launched; its accesses are recorded; its record becomes its outputs'
+lineage; what a plan wants after it is done. Names no device, no policy, and of the operations only the one that reads
+a value.
 """
 
 from __future__ import annotations

@@ -123,16 +123,18 @@ def _renumber(survivors: Collection[Storage]) -> None:
 def pack_survivors(state: State, survivors: Collection[Storage], away: Collection[Storage]) -> None:
     """Put everything that has survived, but for what is away, where plans expect it, as far as there is room."""
     allocator, arena = state.allocator, state.arena
-    for storage in survivors:
-        if storage.persistent and storage.status is OUT and storage not in away:
+    here = dict.fromkeys(survivors)
+    for storage in away:
+        here.pop(storage, None)
+    for storage in here:
+        if storage.persistent and storage.status is OUT:
             block = arena.allocate(storage.nbytes, storage.me)
             if block is not None:
                 allocator.swap_in(storage, block)
                 storage.residency = 1
-    here = sorted(((s.block.offset, s) for s in survivors if s.block is not None and s not in away),
-                  key=lambda entry: entry[0])
-    lasting = [s for _, s in here if s.persistent]
-    others = [s for _, s in here if not s.persistent]
+    placed = sorted(((s.block.offset, s) for s in here if s.block is not None), key=lambda entry: entry[0])
+    lasting = [s for _, s in placed if s.persistent]
+    others = [s for _, s in placed if not s.persistent]
     end = _packed_end(lasting)
     if end is None:
         for storage in away:

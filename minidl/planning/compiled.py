@@ -11,11 +11,11 @@ from typing import Any
 from numba.extending import register_jitable
 
 from minidl.compiling import njit
-from minidl.planning import expansion, problem, schedule, timing
+from minidl.planning import expansion, problem, schedule, timing, walk
 
 Function = Callable[..., Any]
 Simulate = Callable[[problem.Problem, timing.Room, problem.Array, problem.Array, problem.Array], schedule.Outcome]
-MODULES = (problem, expansion, timing, schedule)  # what the compiled function is made of
+MODULES = (problem, walk, expansion, timing, schedule)  # what the compiled function is made of
 PARTS: tuple[Function, ...] = (expansion.expand, expansion._trimmed, timing.place, timing._pass, timing.run)
 # What is done at every step of the simulation. No references are counted there, for each of these is handed groups of
 # forty arrays: counting takes fifty times as long as the rest.

@@ -35,10 +35,11 @@ def addresses(facts: Problem, mode: Array, notes: Array, limits: Limits) -> dict
     notes: [residencies, 4], as ``schedule.simulate`` leaves them.
     """
     slots = gradient_slots(facts)
-    found, over = _packed(facts, mode, notes, limits, slots)
-    if over and slots:
-        found, _ = _packed(facts, mode, notes, limits, {})
-    return found
+    if slots:
+        found, over = _packed(facts, mode, notes, limits, slots)
+        if not over:
+            return found
+    return _packed(facts, mode, notes, limits, {})[0]
 
 
 def gradient_slots(facts: Problem) -> dict[int, int]:
