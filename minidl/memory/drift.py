@@ -14,6 +14,7 @@ from statistics import median
 
 from minidl.plan.costs import Costs, Limits
 from minidl.plan.plan import Plan
+from minidl.plan.spread import spread
 from minidl.plan.trace import Trace
 
 DRIFT = 1.1  # how far a copy's time may be from what was judged last
@@ -66,5 +67,4 @@ def predicted_seconds(plan: Plan, trace: Trace, costs: Costs, limits: Limits) ->
 
 def noise(seconds: deque[float]) -> float:
     """How far from their median half of some iterations were, as a share of it."""
-    middle = median(seconds) if seconds else 0.0
-    return max(LEAST_NOISE, median(abs(each - middle) for each in seconds) / middle) if middle else LEAST_NOISE
+    return max(LEAST_NOISE, spread(seconds))

@@ -5,33 +5,19 @@ import os
 import subprocess
 import sys
 import threading
+from functools import partial
 from pathlib import Path
 
 import numpy as np
 import pytest
+from cells import PATIENCE_S
+from other_threads import all_at_once, in_a_thread, switch_interval
 
 from minidl import Runtime, UserError, current_runtime, nn, parameter
 from minidl.ops.loss import cross_entropy
 from minidl.optim import Adam
 
 ROOT = Path(__file__).resolve().parents[2]
-PATIENCE_S = 60
-
-
-def in_a_thread(function, context=None):
-    """What a function returns, or the error it raises, in a thread of its own."""
-    found = []
-
-    def call():
-        try:
-            found.append(function())
-        except BaseException as error:
-            found.append(error)
-    thread = threading.Thread(target=call if context is None else lambda: context.run(call))
-    thread.start()
-    thread.join(PATIENCE_S)
-    assert not thread.is_alive(), "it hangs"
-    return found[0]
 
 
 def test_a_tensor_of_another_runtime_is_refused_by_every_operation_write_and_read():
@@ -93,16 +79,8 @@ def test_twelve_trainings_in_twelve_threads_end_with_the_weights_of_trainings_in
     def run(seed):
         start.wait(PATIENCE_S)
         found[seed] = train(seed, ("cpu:virtual", "cpu")[seed % 2])
-    interval = sys.getswitchinterval()
-    sys.setswitchinterval(1e-5)
-    try:
-        threads = [threading.Thread(target=run, args=(seed,)) for seed in range(12)]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join(PATIENCE_S)
-    finally:
-        sys.setswitchinterval(interval)
+    with switch_interval(1e-5):
+        all_at_once([partial(run, seed) for seed in range(12)])
     assert found == expected
 
 
@@ -126,17 +104,8 @@ def test_a_runtime_that_a_thread_is_inside_of_is_refused_to_others_and_free_when
 def test_a_description_is_one_object_even_if_two_threads_ask_for_it_at_once():
     from minidl.meta import meta
     found = [[], []]
-    interval = sys.getswitchinterval()
-    sys.setswitchinterval(1e-6)
-    try:
-        threads = [threading.Thread(target=lambda out=out: out.extend(meta((7, n, 3)) for n in range(3000)))
-                   for out in found]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join(PATIENCE_S)
-    finally:
-        sys.setswitchinterval(interval)
+    with switch_interval(1e-6):
+        all_at_once([lambda out=out: out.extend(meta((7, n, 3)) for n in range(3000)) for out in found])
     assert all(a is b for a, b in zip(*found, strict=True))
 
 

@@ -14,7 +14,6 @@ import sys
 import threading
 import time
 import weakref
-from contextlib import contextmanager
 from functools import partial
 from types import SimpleNamespace
 
@@ -22,6 +21,7 @@ import numpy as np
 import pytest
 from cells import NBYTES, PATIENCE_S, PLAIN, SIZE, cell, fill, threaded, until
 from networks import Training, differences, train
+from other_threads import in_a_thread, switch_interval
 
 import minidl
 from minidl import device as devices
@@ -48,32 +48,6 @@ def random_delays(seed, share=0.1, most_s=5e-4):
 def slow(stream, seconds=3e-3):
     """A delay of each piece of work of one stream."""
     return lambda at: time.sleep(seconds) if at == stream else None
-
-
-def returns(function):
-    """Call a function in a thread of its own and assert that it comes back; returns what it returned or raised."""
-    results = []
-
-    def call():
-        try:
-            results.append(function())
-        except BaseException as error:
-            results.append(error)
-    thread = threading.Thread(target=call, daemon=True)
-    thread.start()
-    thread.join(PATIENCE_S)
-    assert not thread.is_alive(), "it hangs"
-    return results[0]
-
-
-@contextmanager
-def switch_interval(seconds):
-    before = sys.getswitchinterval()
-    sys.setswitchinterval(seconds)
-    try:
-        yield
-    finally:
-        sys.setswitchinterval(before)
 
 
 def add(device, to, *operands):
@@ -313,7 +287,7 @@ def test_after_an_error_of_a_stream_everything_is_refused_with_the_same_error_an
     threads.wait(COPY_OUT, COMPUTE, threads.positions[COMPUTE])
     copy = threads.copy_out(HOST, 0, NBYTES)  # waits for what will never happen
     opened.set()
-    errors = [returns(use) for use in (
+    errors = [in_a_thread(use) for use in (
         lambda: threads.synchronize(COPY_OUT, copy), lambda: threads.synchronize(COMPUTE, position),
         lambda: fill(threads, 0, 1.0), lambda: threads.copy_in(0, HOST, NBYTES), lambda: threads.read(cell(0)),
         lambda: threads.move(0, NBYTES, NBYTES), threads.end_iteration)]
@@ -330,7 +304,7 @@ def test_a_host_that_is_too_far_ahead_is_woken_by_an_error():
     device.attach(CELLS * NBYTES, 0)
     device.delay = slow(COMPUTE)
     break_down(device)
-    assert isinstance(returns(lambda: [fill(device, 0, 1.0) for _ in range(100)]), OSError)
+    assert isinstance(in_a_thread(lambda: [fill(device, 0, 1.0) for _ in range(100)]), OSError)
     device.close()
 
 

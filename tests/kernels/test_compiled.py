@@ -201,9 +201,14 @@ def test_the_cache_sees_a_change_of_the_files_that_kernels_take_formulas_from(mo
                 assert value.py_func.__module__ in {module.__name__, *shared_modules}, value
 
 
-@pytest.mark.parametrize(("given", "policy"), [({}, "PASSIVE"), ({"OMP_WAIT_POLICY": "active"}, "ACTIVE")])
-def test_threads_that_wait_sleep_unless_the_environment_says_otherwise(given: dict[str, str], policy: str) -> None:
-    """OpenMP itself tells how its threads wait, in a process that makes one parallel call."""
+@pytest.mark.parametrize(("given", "policy", "sleeps"), [({}, "PASSIVE", True),
+                                                         ({"OMP_WAIT_POLICY": "active"}, "ACTIVE", False)])
+def test_threads_that_wait_sleep_unless_the_environment_says_otherwise(given: dict[str, str], policy: str,
+                                                                       sleeps: bool) -> None:
+    """OpenMP itself tells how its threads wait, in a process that makes one parallel call.
+
+    Where nothing is asked for it says PASSIVE, too, but spins 300,000 times first.
+    """
     program = ("import numba, numpy as np\n"
                "from minidl.kernels.cpu import compiled\n"
                "@numba.njit(parallel=True)\n"
@@ -211,8 +216,11 @@ def test_threads_that_wait_sleep_unless_the_environment_says_otherwise(given: di
                "    for i in numba.prange(len(x)):\n"
                "        x[i] *= 2\n"
                "double(np.ones(100)); print(numba.threading_layer())")
-    environment = {name: value for name, value in os.environ.items() if name != "OMP_WAIT_POLICY"}
-    ended = subprocess.run([sys.executable, "-c", program], env=environment | {"OMP_DISPLAY_ENV": "true"} | given,
-                           cwd=ROOT, capture_output=True, text=True, check=True)
+    asked = ("OMP_WAIT_POLICY", "GOMP_SPINCOUNT")
+    environment = {name: value for name, value in os.environ.items() if name not in asked}
+    environment |= {"OMP_DISPLAY_ENV": "verbose"} | given
+    ended = subprocess.run([sys.executable, "-c", program], env=environment, cwd=ROOT, capture_output=True, text=True,
+                           check=True)
     if ended.stdout.strip() == "omp":  # other layers sleep by themselves
         assert f"OMP_WAIT_POLICY = '{policy}'" in ended.stderr
+        assert ("GOMP_SPINCOUNT = '0'" in ended.stderr) == sleeps

@@ -1,39 +1,21 @@
 """Compiled code that is kept on disk: found again, and compiled anew where its files were damaged."""
 
-import importlib.util
 import pickle
-from itertools import count
 
 import numpy as np
 import pytest
+import summing
 
 from minidl.compiling import counted
-
-NUMBERS = count()
-SOURCE = """
-import numpy as np
-from minidl.compiling import njit
-
-@njit()
-def total(values):
-    found = 0.0
-    for value in values:
-        found += value * 2
-    return found
-"""
 
 
 @pytest.fixture
 def load(tmp_path):
     """Load the same file again and again, as a new process would."""
-    path = tmp_path / "summing.py"
-    path.write_text(SOURCE)
+    summing.write(tmp_path)
 
     def loaded():
-        spec = importlib.util.spec_from_file_location(f"summing_{next(NUMBERS)}", path)
-        module = importlib.util.module_from_spec(spec)
-        spec.loader.exec_module(module)
-        return module.total
+        return summing.load(tmp_path)
 
     loaded.folder = tmp_path / "__pycache__"
     return loaded

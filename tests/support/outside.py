@@ -1,16 +1,16 @@
 """Every reader of files that others have written: what it reads, made whole, and how it is used."""
 
-import importlib.util
 from collections.abc import Callable
 from contextlib import closing
 from dataclasses import dataclass
-from itertools import count, islice
+from itertools import islice
 from pathlib import Path
 from random import Random
 
 import killed
 import made_data
 import numpy as np
+import summing
 from damage import as_json
 from forged import sign
 from PIL import Image
@@ -260,30 +260,14 @@ def log(folder: Path) -> None:
     (folder / "log.csv").write_text("\n".join(["id,lower,upper,size", *lines]) + "\n")
 
 
-NUMBERS = count()
-SUMMING = """from minidl.compiling import njit
-
-@njit()
-def total(values):
-    found = 0.0
-    for value in values:
-        found += value * 2
-    return found
-"""
+def run_compiled(folder: Path) -> None:
+    """Compiled code gives the right sum, wherever it comes from."""
+    assert summing.load(folder)(np.arange(5.0)) == 20
 
 
 def compiled(folder: Path) -> None:
-    (folder / "summing.py").write_text(SUMMING)
+    summing.write(folder)
     run_compiled(folder)
-
-
-def run_compiled(folder: Path) -> None:
-    """Compiled code gives the right sum, wherever it comes from."""
-    spec = importlib.util.spec_from_file_location(f"summing_{next(NUMBERS)}", folder / "summing.py")
-    assert spec is not None and spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    assert module.total(np.arange(5.0)) == 20
 
 
 _TEXT = ("*.tokens", "*.vocab.txt")

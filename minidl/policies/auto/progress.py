@@ -13,6 +13,7 @@ from math import inf
 from statistics import median
 
 from minidl.plan.plan import EMPTY_PLAN, Plan, Proposal
+from minidl.plan.spread import spread
 
 LEAST_GAIN = 0.001    # of an iteration: what is predicted to gain less is not worth a trial
 TRIAL_EVERY = 4       # iterations: of so many at most one is a trial
@@ -55,8 +56,7 @@ class Tried:
         """How far from the median half of the iterations were, as a share of it."""
         if len(self.times) < ENOUGH_TIMES or self.seconds == inf:
             return 0.0
-        middle = self.seconds
-        return median(abs(seconds - middle) for seconds in self.times) / middle
+        return spread(self.times)
 
 
 @dataclass(frozen=True)
