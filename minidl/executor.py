@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from minidl.memory.manager import Memory
     from minidl.memory.tracker import Tracker
     from minidl.plan.trace import Trace
+    from minidl.slicing.seam import Slicing
 
 SIGNATURES = 1 << 14  # that are remembered, at least: some 2 KiB each
 
@@ -49,6 +50,7 @@ class Executor:
         self.guide: Guide | None = memory.guide
         self.grad_enabled = True
         self.fuses = fuses  # operations that have a fused form use it
+        self.slicer: Slicing | None = None  # runs operations on tensors that are in slices
         # Is shown every result when it is made: the operation's name, its inputs, what it wrote.
         self.inspect: Callable[[str, tuple[Storage, ...], tuple[Storage, ...]], None] | None = None
         self.explicit_iterations = False  # the program marks its iterations itself
@@ -191,6 +193,8 @@ class Executor:
     # Values --------------------------------------------------------------------------------------------------
     def read(self, storage: Storage) -> np.ndarray:
         """A host copy of a value; waits for the device. Raises OutOfMemory, Unrecoverable."""
+        if self.slicer is not None and storage.memory is self.slicer:
+            return self.slicer.read(storage)
         value: np.ndarray = self._look(storage, self.device.read)
         return value
 
@@ -205,6 +209,12 @@ class Executor:
 
     def _look(self, storage: Storage, how: Callable[[Storage], Any]) -> Any:
         """One access from outside, after all calls so far."""
+        if self.slicer is not None and storage.memory is self.slicer:
+            storage = self.slicer.real(storage)
+            try:
+                return self._look(storage, how)
+            finally:
+                storage.release()
         if storage.memory not in self.memories:
             raise self.stranger(READ.name, storage)
         key = (READ, storage.meta)
@@ -237,6 +247,9 @@ class Executor:
 
     def make_leaf(self, storage: Storage) -> None:
         """Cut a storage's lineage: from now on it keeps its bytes, and pins nothing that it was computed from."""
+        if self.slicer is not None and storage.memory is self.slicer:
+            self.slicer.make_leaf(storage)
+            return
         if storage.status is RECOMPUTE:
             self.memory.replay(storage)
         storage.call = storage.severed = None
@@ -252,6 +265,8 @@ class Executor:
 
         Raises a kernel's error that nobody has seen yet: then the iteration has failed, and ends as such.
         """
+        if self.slicer is not None:
+            self.slicer.end_iteration(failed=failed)
         error = self.failures[0].error if self.failures else None
         if error is not None:
             self.lose()
