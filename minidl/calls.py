@@ -7,6 +7,7 @@ from typing import Any
 
 from minidl.context import current
 from minidl.errors import UserError
+from minidl.graph import stranger
 from minidl.memory.storage import Storage
 from minidl.op import Attrs, Op
 from minidl.tensor import GONE, Tensor
@@ -58,7 +59,7 @@ def _run(op: Op, tensors: tuple[Tensor, ...], attrs: Attrs) -> tuple[Storage, ..
         storage = tensor.storage
         if storage.memory not in memories:
             if slicer is None or storage.memory is not slicer:
-                raise executor.stranger(op.name, storage)
+                raise stranger(op.name, storage, executor.device.name)
             sliced = True
         inputs.append(storage)
     try:

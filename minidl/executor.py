@@ -14,8 +14,7 @@ from math import inf
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from minidl.context import NOBODY
-from minidl.errors import UserError
-from minidl.graph import keep, needs_of, refuse_to_lose_gradients
+from minidl.graph import keep, needs_of, refuse_to_lose_gradients, stranger
 from minidl.memory.storage import IN, RECOMPUTE, Call, Storage, View
 from minidl.meta import Meta
 from minidl.op import READ, Attrs, Op, Signature
@@ -185,16 +184,9 @@ class Executor:
         self.memory.lose(tuple(self.failures))
         device.forgive()
 
-    def stranger(self, op_name: str, storage: Storage) -> UserError:
-        """What to raise for an operand that another runtime's memory keeps."""
-        return UserError(f"{op_name}: {storage.named()} is of another runtime than the current one on "
-                         f"{self.device.name}: bring it here with runtime.tensor(x.numpy())")
-
     # Values --------------------------------------------------------------------------------------------------
     def read(self, storage: Storage) -> np.ndarray:
         """A host copy of a value; waits for the device. Raises OutOfMemory, Unrecoverable."""
-        if self.slicer is not None and storage.memory is self.slicer:
-            return self.slicer.read(storage)
         value: np.ndarray = self._look(storage, self.device.read)
         return value
 
@@ -210,13 +202,9 @@ class Executor:
     def _look(self, storage: Storage, how: Callable[[Storage], Any]) -> Any:
         """One access from outside, after all calls so far."""
         if self.slicer is not None and storage.memory is self.slicer:
-            storage = self.slicer.real(storage)
-            try:
-                return self._look(storage, how)
-            finally:
-                storage.release()
+            return self.slicer.look(storage, lambda part: self._look(part, how), joined=how != self.device.read)
         if storage.memory not in self.memories:
-            raise self.stranger(READ.name, storage)
+            raise stranger(READ.name, storage, self.device.name)
         key = (READ, storage.meta)
         signature = self._signatures.get(key)
         if signature is None:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import weakref
 from typing import TYPE_CHECKING
 
+from minidl.errors import UserError
 from minidl.memory.storage import Call, Status, Storage
 from minidl.meta import Meta
 
@@ -82,6 +83,13 @@ class Logical(Storage):
     def release_saved(self) -> None:
         self.base.saved -= 1
         self.release()
+
+    def part(self, index: int) -> Storage:
+        """One of the parts. Raises UserError where it is not to be had any more."""
+        part = self.parts[index]
+        if part is None:
+            raise UserError(f"{self.named()} has no value: {self.failed or 'it was given away'}")
+        return part
 
     def drop(self) -> None:
         """Nobody asks for it any more: give up the parts."""

@@ -52,19 +52,27 @@ class Rule:
 Slices = Callable[[Sequence[Meta], dict[str, Any], Sequence[bool]], Rule | None]
 
 
-def along(*indices: int, **details: Any) -> Slices:
-    """These inputs slice by slice, all others whole, whatever the call; ``details`` as in Rule."""
+def along(*indices: int, dims: int = 1, **details: Any) -> Slices:
+    """These inputs slice by slice, all others whole, where the first of them has ``dims`` dimensions or more;
+    ``details`` as in Rule."""
     def rule(inputs: Sequence[Meta], attrs: dict[str, Any], sliced: Sequence[bool]) -> Rule | None:
+        if len(inputs[indices[0]].shape) < dims:
+            return None
         return Rule(tuple([i in indices for i in range(len(inputs))]), **details)
     return rule
+
+
+def _with_batch(inputs: Sequence[Meta], ndim: int) -> tuple[bool, ...]:
+    """Which operands have the batch of a result of ``ndim`` dimensions."""
+    batch = max(m.shape[0] for m in inputs if len(m.shape) == ndim)
+    return tuple([len(m.shape) == ndim and m.shape[0] == batch for m in inputs])
 
 
 def elementwise(start: str = "") -> Slices:
     """Operands that broadcast to the shape of the result: those that have its batch slice by slice."""
     def rule(inputs: Sequence[Meta], attrs: dict[str, Any], sliced: Sequence[bool]) -> Rule | None:
         ndim = max(len(m.shape) for m in inputs)
-        batch = max(m.shape[0] for m in inputs if len(m.shape) == ndim)
-        return Rule(tuple([len(m.shape) == ndim and m.shape[0] == batch for m in inputs]), start=start)
+        return Rule(_with_batch(inputs, ndim), start=start) if ndim else None
     return rule
 
 
@@ -113,6 +121,5 @@ def multiplying(inputs: Sequence[Meta], attrs: dict[str, Any], sliced: Sequence[
     a, b = inputs
     ndim = max(len(a.shape), len(b.shape))
     if ndim > 2:
-        batch = max(m.shape[0] for m in inputs if len(m.shape) == ndim)
-        return Rule(tuple([len(m.shape) == ndim and m.shape[0] == batch for m in inputs]))
+        return Rule(_with_batch(inputs, ndim))
     return Rule((True, False)) if sliced[0] and not sliced[1] and not attrs["transpose_a"] else None

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Protocol
 
+from minidl.memory.storage import Keeper
+
 if TYPE_CHECKING:
     import numpy as np
 
@@ -13,7 +15,7 @@ if TYPE_CHECKING:
     from minidl.op import Attrs, Op
 
 
-class Slicing(Protocol):
+class Slicing(Keeper, Protocol):
     """Runs operations on tensors in slices. It is the ``memory`` of their records."""
 
     @property
@@ -38,8 +40,8 @@ class Slicing(Protocol):
     def real(self, x: Storage) -> Storage:
         """One storage with all of a value, with one use for the caller."""
 
-    def read(self, x: Any) -> np.ndarray:
-        """A host copy of a value."""
+    def look(self, x: Any, how: Callable[[Storage], Any], *, joined: bool) -> Any:
+        """What ``how`` makes of a value: of all of it in one storage, or host copies of its parts, put together."""
 
     def make_leaf(self, x: Any) -> None:
         """Cut the lineage of a value's parts."""

@@ -225,7 +225,8 @@ def _parts(mask: Array | None, keys: int, arrays: tuple[Array, ...], heads: int,
         first, stop, _ = sequences.indices(q.shape[0])
         workers = 1 if (stop - first) * heads * length * keys < SERIAL else numba.get_num_threads()
         yield sequences, (*_mask(mask, sequences, keys, computed(q.dtype)), stop - first, length, keys, heads,
-                          width // heads, causal, fold_seed(seed), int(p * 2.0**32), 1.0 / (1.0 - p), before + first, workers)
+                          width // heads, causal, fold_seed(seed), int(p * 2.0**32), 1.0 / (1.0 - p), before + first,
+                          workers)
 
 
 def scaled_dot_product_attention(y: Array, lse: Array, q: Array, k: Array, v: Array, mask: Array | None = None, *,

@@ -109,9 +109,10 @@ def dropout_elements(tools: Tools, *, dtype: str, narrow: bool, threads: int) ->
     locate, advance = tools.walk(narrow)
     bits_of = tools.random_bits
 
-    def kernel(y: Any, x: Any, key: Any, threshold: Any, scale: Any, start: Any, first_position: Any, n: Any, n1: Any, n2: Any,
-               n3: Any, t0: Any, t1: Any, t2: Any, t3: Any, y0: Any, y1: Any, y2: Any, y3: Any,
-               x0: Any, x1: Any, x2: Any, x3: Any, p0: Any, p1: Any, p2: Any, p3: Any) -> None:
+    def kernel(y: Any, x: Any, key: Any, threshold: Any, scale: Any, start: Any, first_position: Any,
+               n: Any, n1: Any, n2: Any, n3: Any, t0: Any, t1: Any, t2: Any, t3: Any,
+               y0: Any, y1: Any, y2: Any, y3: Any, x0: Any, x1: Any, x2: Any, x3: Any,
+               p0: Any, p1: Any, p2: Any, p3: Any) -> None:
         i = np.int64(cuda.blockIdx.x) * (threads * ITEMS) + cuda.threadIdx.x
         c0, c1, c2, c3 = locate(i, n1, n2, n3)
         for _ in range(ITEMS):
