@@ -42,15 +42,13 @@ class Executor:
         self.memory = memory
         self.memories = (memory, *stands_for)
         self.failures = device.failures  # of kernels, which may have run long after their call
-        self.thread = NOBODY  # that is inside, and how many times it has entered (``context``)
-        self.entered = 0
+        self.thread, self.entered = NOBODY, 0  # that is inside, and how many times (``context``)
         self.tracker = tracker
         self.deterministic = deterministic
         self.guide: Guide | None = memory.guide
-        self.grad_enabled = True
-        self.fuses = fuses  # operations that have a fused form use it
+        self.grad_enabled, self.fuses = True, fuses  # operations that have a fused form use it
         self.slicer: Slicing | None = None  # runs operations on tensors that are in slices
-        # Is shown every result when it is made: the operation's name, its inputs, what it wrote.
+        # Is shown every result when it is made: name of the operation, inputs, what it wrote.
         self.inspect: Callable[[str, tuple[Storage, ...], tuple[Storage, ...]], None] | None = None
         self.explicit_iterations = False  # the program marks its iterations itself
         self._iteration_began = self._stalled_before = 0.0
@@ -67,7 +65,6 @@ class Executor:
         """
         if self.failures:
             self.fail()
-        # What follows from op, metas and fixed attributes is found once for all calls alike.
         fixed = attrs.items() if not op.volatile else [item for item in attrs.items() if item[0] not in op.volatile]
         key = (op, *fixed, *[s.meta for s in inputs])
         signature = self._signatures.get(key)
@@ -148,7 +145,7 @@ class Executor:
                          cost.flops)
 
     def _forget_signatures(self) -> None:
-        """Keep those alone that known sequences name: of a program whose shapes never come again there is no end."""
+        """Keep those alone that known sequences name: a program's shapes may never come again."""
         known = self.guide.signatures() if self.guide is not None else set()
         self._signatures = {key: signature for key, signature in self._signatures.items() if signature in known}
         self._saved = {key: saved for key, saved in self._saved.items() if key[0] in known}

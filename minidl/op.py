@@ -50,7 +50,7 @@ class Op:
     replayable  the same inputs and attributes give the same outputs again.
     integers  names of the inputs that are integers: labels, row numbers.
     exact     the others may be integers, too: nothing is computed that these could not hold.
-    slices    how a call runs on slices of its batch (``slicing.rules``); None where it needs whole tensors.
+    slices    how a call runs on slices of its batch (``slicing.rules``); None: on whole tensors.
     """
 
     name: str

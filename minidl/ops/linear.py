@@ -80,7 +80,7 @@ def _reduce_cost(inputs: Sequence[Meta], outputs: Sequence[Meta], attrs: Attrs) 
 
 
 MATMUL = Op("matmul", _matmul_infer, matmul_cost, vjp=_matmul_vjp,
-            saves=lambda attrs, needs: ("b",) * needs[0] + ("a",) * needs[1], slices=multiplying)
+            saves=lambda attrs, needs: ("b",) * needs[0] + ("a",) * needs[1], slices=multiplying(ADD))
 LINEAR = Op("linear", _linear_infer, matmul_cost, vjp=_linear_vjp,
             saves=lambda attrs, needs: ("w",) * needs[0] + ("x",) * needs[1], slices=along(0))
 LINEAR_DGRAD = Op("linear_dgrad", lambda dy, w: meta((*dy.shape[:-1], w.shape[1]), dy.dtype), matmul_cost,

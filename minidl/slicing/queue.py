@@ -24,7 +24,9 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Queued:
-    """One operation that waits: its operands (slices, and storages that every slice shares), and what it will make."""
+    """One operation that waits: its operands (slices, and storages that every slice shares), and what it will make.
+
+    ``sizes`` are those of the slices; () of a call on values of the whole batch, which follows all slices."""
 
     op: Op
     inputs: tuple[Storage, ...]
@@ -75,6 +77,13 @@ class Queue:
                 x.retain()
         self._waiting.append(queued)
 
+    def view(self, queued: Queued) -> None:
+        """Carry out a view at once."""
+        with ungraded(self.executor):
+            for index in range(len(queued.sizes)):
+                for y, part in zip(queued.outputs, self.run_part(queued, index), strict=True):
+                    y.parts[index] = part
+
     def afterwards(self, action: Callable[[], None]) -> None:
         """Do something once all that waits now has been carried out."""
         self._after.append(action)
@@ -102,10 +111,11 @@ class Queue:
         self._give_up(waiting, why)
 
     def _carry_out(self, waiting: list[Queued]) -> None:
-        so_far: list[dict[int, Storage]] = [{} for _ in waiting]  # whole outputs of the slices up to now
-        for index in range(len(waiting[0].sizes)):
-            left = Counter(x for queued in waiting for x in queued.tensors)
-            for number, queued in enumerate(waiting):
+        cut = [queued for queued in waiting if queued.sizes]
+        so_far: list[dict[int, Storage]] = [{} for _ in cut]  # whole outputs of the slices up to now
+        for index in range(len(cut[0].sizes) if cut else 0):
+            left = Counter(x for queued in cut for x in queued.tensors)
+            for number, queued in enumerate(cut):
                 tensors = queued.tensors
                 left.subtract(tensors)
                 last = 0
@@ -117,6 +127,11 @@ class Queue:
                 for x in tensors:
                     if isinstance(x, Logical) and x.sizes and not left[x] and not x.refs:
                         x.drop_part(index)
+        for queued in waiting:
+            if not queued.sizes:
+                parts = tuple([x.part(0) if isinstance(x, Logical) else x for x in queued.inputs])
+                for y, part in zip(queued.outputs, self.executor.run(queued.op, parts, queued.attrs), strict=True):
+                    y.parts[0] = part
         for queued in waiting:
             self._finish(queued)
 

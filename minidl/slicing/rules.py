@@ -116,10 +116,14 @@ def summing(fold: Op) -> Slices:
     return rule
 
 
-def multiplying(inputs: Sequence[Meta], attrs: dict[str, Any], sliced: Sequence[bool]) -> Rule | None:
-    """A product of matrices: slice by slice along a leading dimension, or along the rows of the first operand."""
-    a, b = inputs
-    ndim = max(len(a.shape), len(b.shape))
-    if ndim > 2:
-        return Rule(_with_batch(inputs, ndim))
-    return Rule((True, False)) if sliced[0] and not sliced[1] and not attrs["transpose_a"] else None
+def multiplying(fold: Op) -> Slices:
+    """A product of matrices: slice by slice along a leading dimension, or along the rows of the first operand; added up
+    where the rows of both are what is summed over, as in the gradient of a weight."""
+    def rule(inputs: Sequence[Meta], attrs: dict[str, Any], sliced: Sequence[bool]) -> Rule | None:
+        ndim = max(len(m.shape) for m in inputs)
+        if ndim > 2:
+            return Rule(_with_batch(inputs, ndim))
+        if attrs["transpose_a"]:
+            return None if attrs["transpose_b"] else Rule((True, True), whole=(0,), fold=fold)
+        return Rule((True, False)) if sliced[0] and not sliced[1] else None
+    return rule

@@ -92,6 +92,8 @@ class Slicer:
         if written:
             return self._write(op, inputs, attrs, written)
         if any(isinstance(x, Logical) and not x.sizes and x.pending for x in inputs):
+            if not any(isinstance(x, Logical) and x.sizes for x in inputs):
+                return self._run_afterwards(op, inputs, attrs)
             self.flush()
         rule, sizes = self._rule_of(op, inputs, attrs)
         if rule is None:
@@ -100,7 +102,11 @@ class Slicer:
         operands = tuple([x if isinstance(x, Logical) and x.sizes and along else self._whole(x)
                           for x, along in zip(inputs, rule.along, strict=True)])
         labels = self._labels(inputs[rule.labels]) if rule.labels >= 0 else None
-        self._queue.add(Queued(op, operands, attrs, rule, sizes, outputs, labels))
+        queued = Queued(op, operands, attrs, rule, sizes, outputs, labels)
+        if op.view and not any(isinstance(x, Logical) and x.pending for x in inputs):
+            self._queue.view(queued)  # of what is there: nothing to wait for
+        else:
+            self._queue.add(queued)
         self._record(op, inputs, attrs, outputs)
         return outputs
 
@@ -137,6 +143,14 @@ class Slicer:
         cuts = [() if i in rule.whole else tuple([m.shape[0] * size // total for size in sizes])
                 for i, m in enumerate(made)]
         return tuple([Logical(m, self, cut, _base(op, inputs)) for m, cut in zip(made, cuts, strict=True)])
+
+    def _run_afterwards(self, op: Op, inputs: tuple[Storage, ...], attrs: Attrs) -> tuple[Storage, ...]:
+        """Have a call on values of the whole batch wait for these: backward() need not know the sum of two losses."""
+        every = Rule((False,) * len(inputs), whole=tuple(range(len(op.outputs))))
+        outputs = self._outputs(op, inputs, attrs, every, ())
+        self._queue.add(Queued(op, inputs, attrs, every, (), outputs))
+        self._record(op, inputs, attrs, outputs)
+        return outputs
 
     def _record(self, op: Op, inputs: tuple[Storage, ...], attrs: Attrs, outputs: tuple[Logical, ...]) -> None:
         """What the call keeps for its gradient."""
@@ -197,7 +211,7 @@ class Slicer:
         return bool(self._queue)
 
     def flush(self) -> None:
-        """Carry out all that waits; see ``Queue.flush``."""
+        """As ``Queue.flush``."""
         self._queue.flush()
 
     def afterwards(self, action: Callable[[], None]) -> None:
@@ -245,10 +259,7 @@ class Slicer:
         return whole
 
     def look(self, x: Logical, how: Callable[[Storage], Any], *, joined: bool) -> Any:
-        """What ``how`` makes of a value: of all of it in one storage, or host copies of its parts, put together.
-
-        Raises UserError where it has none, OutOfMemory.
-        """
+        """As in ``Slicing``. Raises UserError where there is no value, OutOfMemory."""
         if joined:
             whole = self.real(x)
             try:
