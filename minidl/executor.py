@@ -36,8 +36,9 @@ class Executor:
     """Runs calls on one device under one memory manager (or a ledger, which only counts)."""
 
     def __init__(self, device: Device, memory: Memory, tracker: Tracker, *, deterministic: bool = True,
-                 fuses: bool = True, stands_for: tuple[Memory, ...] = ()) -> None:
-        """``stands_for``: whose tensors are operands here, too: those of the runtime that a dry run is of."""
+                 fuses: bool = True, keeps_outputs: bool = False, stands_for: tuple[Memory, ...] = ()) -> None:
+        """keeps_outputs: calls keep all they read and make for their gradients. ``stands_for``: whose tensors are
+        operands here, too: those of the runtime that a dry run is of."""
         self.device = device
         self.memory = memory
         self.memories = (memory, *stands_for)
@@ -48,6 +49,7 @@ class Executor:
         self.deterministic = deterministic
         self.guide: Guide | None = memory.guide
         self.grad_enabled = True
+        self.keeps_outputs = keeps_outputs
         self.fuses = fuses  # operations that have a fused form use it
         # Is shown every result when it is made: the operation's name, its inputs, what it wrote.
         self.inspect: Callable[[str, tuple[Storage, ...], tuple[Storage, ...]], None] | None = None
@@ -157,7 +159,9 @@ class Executor:
         """Which of inputs + outputs the call keeps for its gradient."""
         saved = self._saved.get((signature, needs))
         if saved is None:
-            saved = self._saved[signature, needs] = signature.op.saved_indices(attrs, needs, len(signature.inputs))
+            saved = self._saved[signature, needs] = (
+                tuple(range(len(signature.inputs) + len(signature.outputs))) if self.keeps_outputs else
+                signature.op.saved_indices(attrs, needs, len(signature.inputs)))
         return saved
 
     def _view(self, signature: Signature, inputs: tuple[Storage, ...], attrs: Attrs) -> tuple[Storage, ...]:

@@ -107,7 +107,7 @@ class Runtime:
         self.tracker = Tracker()
         self.memory = Manager(self.device, self.policy, self.tracker, budget, host, switches, self.placement)
         self.executor = Executor(self.device, self.memory, self.tracker, deterministic=deterministic,
-                                 fuses=switches.fused)
+                                 fuses=switches.fused, keeps_outputs=self.policy.regime.keeps_outputs)
         self.keeps_trace = False  # whether ``iteration`` leaves what it did in ``last_trace``
         self.last_trace: Trace | None = None
         self.seed = seed
@@ -225,7 +225,8 @@ class Runtime:
             if storage.grad is not None:
                 storage.grad = Tensor(ledger.stand_in(storage.grad.storage))
         executor = Executor(self.device.dry_twin(), ledger, tracker, deterministic=self.executor.deterministic,
-                            fuses=self.executor.fuses, stands_for=(self.memory,))
+                            fuses=self.executor.fuses, keeps_outputs=self.executor.keeps_outputs,
+                            stands_for=(self.memory,))
         executor.issued = self.executor.issued  # what was written in place before the dry run lies before its calls
         try:
             with activate(executor):

@@ -105,8 +105,9 @@ class Room:
         elif state.policy.moves_tensors:
             willing = self.evicting.victims(need, pinned)
             offered = list(willing.items())
+        one_piece = state.policy.regime.one_piece
         for storage, action in offered:
-            if arena.free_bytes >= need:
+            if arena.fits(need) if one_piece else arena.free_bytes >= need:
                 break
             if self.evicting.evict(storage, action):
                 willing.pop(storage, None)
@@ -117,8 +118,7 @@ class Room:
                 willing = self.evicting.victims(need, pinned)
             self._make_one_piece(need, willing)
         if not arena.fits(need) and state.policy.moves_tensors:  # nothing may be slid: all that is in the way goes
-            while self._reclaim_one():
-                pass
+            self.reclaim_all()
             self._make_one_piece(need, self.evicting.victims(need, pinned, every=True))
         if not arena.fits(need):
             raise self._out_of_memory(need, pinned, op_name)
@@ -144,6 +144,11 @@ class Room:
                     return
                 state.allocator.finish_swap_out(storage)
             leaving.popleft()
+
+    def reclaim_all(self) -> None:
+        """Give away all blocks that are being copied out: computation has waited for these copies."""
+        while self._reclaim_one():
+            pass
 
     def _reclaim_one(self) -> bool:
         """Give away the block whose copy out began first, though it may not have landed (Capuchin, section 5.3)."""
@@ -203,7 +208,7 @@ class Room:
         wasted = sum(s.block.size - arena.rounded(s.nbytes) for s in pinned if s.block is not None)
         scattered = not arena.compacts and not alone and arena.free_bytes + wasted >= need
         moves = state.policy.moves_tensors
-        host_full = moves and not scattered and (
+        host_full = moves and state.policy.regime.swaps and not scattered and (
             bool(resident and not alone) and host.used_bytes + smallest > host.capacity
             or host.used_bytes + need > host.capacity)
         if scattered:
@@ -218,7 +223,7 @@ class Room:
 
     def with_full_host(self, error: OutOfMemory) -> OutOfMemory:
         """The same refusal, where more host memory might have helped."""
-        if error.host_full:
+        if error.host_full or not self.state.policy.regime.swaps:
             return error
         host = self.state.allocator.host
         text = f"{error}; host memory is full ({format_bytes(host.used_bytes)} of {format_bytes(host.capacity)})"

@@ -11,6 +11,7 @@ from minidl.policies.lru import LeastRecentlyUsed
 from minidl.policies.none import NoPolicy
 from minidl.policies.passive import Passive
 from minidl.policies.recompute import Recompute
+from minidl.policies.systems import SYSTEMS
 from minidl.registry import Registry
 
 POLICIES: dict[str, Callable[[], Policy]] = {
@@ -25,6 +26,7 @@ POLICIES: dict[str, Callable[[], Policy]] = {
     "none": NoPolicy,
     "passive": Passive,
     "recompute": Recompute,
+    **SYSTEMS,
 }
 
 REGISTRY: Registry[Policy] = Registry("policy", "minidl.policies", POLICIES)

@@ -1,0 +1,119 @@
+"""vDNN: the inputs of layers leave for the host, coupled with computation (Rhu et al., MICRO 2016); and vDNN++.
+
+    forward    the input X of a layer is copied out while the layer computes, if no later layer reads it; both are
+               waited for at the layer's end, and X is freed.
+    backward   beside a layer's gradient the X of the nearest earlier layer that is not back yet is copied in; the
+               search ends at the first convolution. Both are waited for at the layer's end.
+
+Of a layer whose X other layers read, too, the copy starts when the last of them has run. The X of the last layer stays.
+Convolutions take the fastest algorithm whose workspace is free, so vDNN's choice of algorithms has nothing left to do:
+``vdnn-dyn`` takes the first of "none", "conv" and "all" that fits. vDNN++ (Shriram et al., "Dynamic Memory Management
+for GPU-based training of Deep Neural Networks", IPDPS 2019) waits for no copy at a layer's end; its compression on the
+host is left out.
+"""
+
+from __future__ import annotations
+
+from minidl.errors import Unsuitable
+from minidl.plan.costs import Costs, Limits
+from minidl.plan.plan import EMPTY_PLAN, AccessKey, Action, Plan
+from minidl.plan.trace import TensorId
+from minidl.policies.systems.network import ACTIVATIONS, CONVOLUTIONS, LOSSES, PRODUCTS, FeatureMap, Network
+from minidl.policies.systems.static import Static, outcome_of
+
+
+class VdnnAll(Static):
+    """Offload the inputs of all layers but activations, fully connected ones and the loss."""
+
+    name = "vdnn-all"
+    waits = True
+
+    def offloads(self, op: str) -> bool:
+        """Whether the input of a layer is offloaded."""
+        return op not in (*ACTIVATIONS, *PRODUCTS, *LOSSES)
+
+    def choose(self, network: Network, costs: Costs, limits: Limits) -> Plan:
+        """Raises Unsuitable where there is no convolution: vDNN was made for convolutional networks."""
+        if not any(network.convolutions):
+            raise Unsuitable(f"policy {self.name!r} offloads the feature maps of convolutional networks; none of this "
+                             f"one's {len(network.trace.calls)} calls is a convolution")
+        chosen = [m for m in network.maps[:-1] if any(self.offloads(network.op(k)) for k in m.readers)]
+        evictions, waits = _offloading(network, chosen)
+        prefetches, joins = _prefetching(network, chosen)
+        return Plan(evictions, prefetches, waits=frozenset((*waits, *joins)) if self.waits else frozenset())
+
+
+class VdnnConv(VdnnAll):
+    """Offload the inputs of convolutions."""
+
+    name = "vdnn-conv"
+
+    def offloads(self, op: str) -> bool:
+        """Whether it is a convolution."""
+        return op in CONVOLUTIONS
+
+
+class VdnnDyn(VdnnAll):
+    """Offload nothing if all fits, else the inputs of convolutions if that is enough, else all."""
+
+    name = "vdnn-dyn"
+
+    def choose(self, network: Network, costs: Costs, limits: Limits) -> Plan:
+        """The first that fits. Raises Unsuitable as ``vdnn-all`` does."""
+        every = super().choose(network, costs, limits)
+        for plan in (EMPTY_PLAN, VdnnConv().choose(network, costs, limits)):
+            if outcome_of(network, plan, limits).excess <= 0:
+                return plan
+        return every
+
+
+class VdnnPlusPlus(VdnnAll):
+    """As ``vdnn-all``, and no layer waits for copies: memory is free when its copy has landed."""
+
+    name = "vdnn++"
+    waits = False
+
+
+def _offloading(network: Network, chosen: list[FeatureMap]) -> tuple[dict[AccessKey, Action], list[AccessKey]]:
+    """Evictions after each map's last use forward, and the waits at the ends of these layers.
+
+    A copy that overlaps its own layer is one that starts before it: the map is given back by the layer's call, which
+    finds it still there, and leaves for good afterwards.
+    """
+    evictions: dict[AccessKey, Action] = {}
+    waits = []
+    for m in chosen:
+        at = network.trace.uses[m.tensor_id]
+        before = at[at.index(m.last) - 1] if m.last != m.made else m.last
+        if not any(network.trace.calls[k].outputs for k in range(before + 1, m.last)):
+            evictions[network.key(m.tensor_id, before)] = Action.SWAP_OUT
+            waits.append(network.key(m.tensor_id, m.last))
+        evictions[network.key(m.tensor_id, m.last)] = Action.SWAP_OUT
+    return evictions, waits
+
+
+def _prefetching(network: Network, chosen: list[FeatureMap]
+                 ) -> tuple[dict[AccessKey, tuple[TensorId, ...]], list[AccessKey]]:
+    """The swap-in that is started beside each layer's gradient, and the waits at the ends of these."""
+    layer_of = {m.tensor_id: m.last for m in network.maps}
+    away = {m.last: m.tensor_id for m in chosen}
+    convolutions = set(network.convolutions)
+    prefetches: dict[AccessKey, tuple[TensorId, ...]] = {}
+    joins: list[AccessKey] = []
+    layer, started = network.turn, False
+    for k in range(network.turn, len(network.trace.calls)):
+        read = [layer_of[t] for t in network.trace.calls[k].inputs if t in layer_of]
+        if not read:
+            continue
+        if started:  # the gradient of another layer begins
+            joins.append(network.access_of(k - 1))
+        layer, started = min(layer, *read), False
+        for n in read:
+            away.pop(n, None)
+        for earlier in range(layer - 1, -1, -1):
+            if earlier in away:
+                prefetches[network.access_of(k - 1)] = (away.pop(earlier),)
+                started = True
+            if started or earlier in convolutions:
+                break
+    return prefetches, joins
