@@ -80,8 +80,8 @@ class Entry:
             return
         self.plan = plan = proposal.plan
         self.seconds.clear()
-        before, self._leaves_away = self._leaves_away, _leaves_away(plan, self.trace)
-        self.settling = SETTLING if before or self._leaves_away else 0
+        left_away, self._leaves_away = self._leaves_away, _leaves_away(plan, self.trace)
+        self.settling = SETTLING if left_away or self._leaves_away else 0
         if not plan.evictions and not plan.prefetches:
             self.actions = {}
             return

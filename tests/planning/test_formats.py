@@ -30,7 +30,8 @@ TRACE = Trace(
      TraceCall("update_", (-1, 1), (), 0.0, ALGORITHMS[1:], (1, 1 << 40), writes=(-1,), replayable=False)),
     {t: TraceTensor(t, nbytes, t < 0) for t, nbytes in ((-1, 4), (0, 0), (1, 1 << 40), (2, 7), (1 << 40, 9))})
 PLAN = Plan(evictions={(5, 1): Action.SWAP_OUT, (-2, 3): Action.DROP}, prefetches={(6, 2): (5, 9), (6, 3): (1 << 40,)},
-            offsets={(5, 0): 256, (5, 1): 0, (1 << 40, 0): 512}, waits=frozenset({(6, 2), (5, 1)}), predicted_seconds=0.1 + 0.2)
+            offsets={(5, 0): 256, (5, 1): 0, (1 << 40, 0): 512},
+            waits=frozenset({(6, 2), (5, 1)}), predicted_seconds=0.1 + 0.2)
 SAVED = SavedPlan(PLAN, 1107, {5: ("conv", 4), -2: ("", 1 << 40)})
 
 

@@ -1,4 +1,4 @@
-"""Systems of the literature as policies, by name: one file each. ``docs/policies.md`` has a row for every one of them."""
+"""Systems of the literature as policies, by name: one file each; ``docs/policies.md`` has a row for every one."""
 
 from collections.abc import Callable
 

@@ -11,14 +11,11 @@ from __future__ import annotations
 from math import isqrt, sqrt
 from typing import NamedTuple
 
-import numpy as np
-
 from minidl.plan.costs import Costs, Limits
 from minidl.plan.plan import Plan
 from minidl.plan.trace import TensorId
-from minidl.planning.modes import modes_of
 from minidl.policies.systems.network import SOURCES, Network
-from minidl.policies.systems.static import Static, recomputing
+from minidl.policies.systems.static import Static, peak_bytes, recomputing
 
 TRIALS = 6  # thresholds of the grid
 
@@ -80,12 +77,3 @@ def segments(network: Network, threshold: int) -> Segments:
                 kept_bytes += sizes[tensor_id].nbytes
                 largest, local = max(largest, local), 0
     return Segments(frozenset(kept), kept_bytes, largest)
-
-
-def peak_bytes(network: Network, plan: Plan) -> int:
-    """The most bytes in use at once under a plan that swaps nothing, in the model."""
-    from minidl.planning.schedule import NO_NOTES, expand
-
-    mode = modes_of(plan, network.facts, network.trace)
-    steps, _, _, _ = expand(network.facts, mode, np.full(len(mode), -1, np.int64), NO_NOTES)
-    return int(steps.during.max())

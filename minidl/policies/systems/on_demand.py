@@ -7,9 +7,9 @@
     random      by lot
     keep-all    nothing leaves, and each call's inputs and outputs stay until its gradient is taken
 
-The first two are the on-demand baseline of SwapAdvisor (Huang et al., ASPLOS 2020), without its thread that prefetches.
-``msps`` is the ranking of Capuchin's equation 2 as the simulator of DTR has it (Kirisame et al., ICLR 2021), ``keep-all``
-the eager mode of Capuchin's Table 3.
+The first two are the on-demand baseline of SwapAdvisor (Huang et al., ASPLOS 2020), without its thread that
+prefetches. ``msps`` is the ranking of Capuchin's equation 2 as the simulator of DTR has it (Kirisame et al., ICLR
+2021), ``keep-all`` the eager mode of Capuchin's Table 3.
 """
 
 from __future__ import annotations

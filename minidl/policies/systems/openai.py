@@ -6,7 +6,7 @@
              how many values backward reads and B how many cut it.
 
 Values of up to 1,024 elements, of normalisations, of dropout and of the loss do not count. A segment is computed again
-when backward first needs something of it, by its replay, which keeps all that it makes; there it is a copy of the graph.
+when backward first needs something of it: by a replay, which keeps all that it makes; there, as a copy of the graph.
 """
 
 from __future__ import annotations

@@ -14,12 +14,16 @@ from minidl.errors import Unsuitable
 from minidl.plan.costs import Costs, Limits
 from minidl.plan.plan import NO_PLAN, Action, Plan, Proposal
 from minidl.plan.trace import TensorId, Trace
+from minidl.planning.expansion import expand
 from minidl.planning.modes import modes_of, waiting
 from minidl.planning.schedule import NO_NOTES, Outcome
 from minidl.planning.timing import Room
+from minidl.planning.walk import FAILED
 from minidl.policies.passive import Passive
 from minidl.policies.systems.network import Network
 from minidl.units import format_bytes
+
+NEVER = 1 << 60  # bytes that a plan needs which cannot be carried out
 
 
 class Static(Passive):
@@ -42,9 +46,10 @@ class Static(Passive):
         plan = self.choose(network, costs, limits)
         outcome = outcome_of(network, plan, limits)
         if outcome.excess > 0:
-            raise Unsuitable(f"policy {self.name!r} cannot run this in {format_bytes(limits.device_bytes)} (and "
-                             f"{format_bytes(limits.host_bytes)} of host memory): its plan misses about "
-                             f"{format_bytes(outcome.excess)}")
+            needed = peak_bytes(network, plan)
+            where = (f"{format_bytes(limits.device_bytes)}: under its plan an iteration needs {format_bytes(needed)}"
+                     if needed > limits.device_bytes else f"{format_bytes(limits.host_bytes)} of host memory")
+            raise Unsuitable(f"policy {self.name!r} cannot run this in {where}")
         return Proposal(replace(plan, predicted_seconds=outcome.seconds))
 
 
@@ -62,3 +67,10 @@ def recomputing(network: Network, kept: frozenset[TensorId] | set[TensorId]) -> 
     """Every feature map that can be made again is dropped after its last use forward, but for those that are kept."""
     return Plan({network.key(m.tensor_id, m.last): Action.DROP
                  for m in network.maps if m.can_drop and m.tensor_id not in kept})
+
+
+def peak_bytes(network: Network, plan: Plan) -> int:
+    """The most bytes in use at once under a plan, in the model, if nothing is brought back before it is wanted."""
+    mode = modes_of(plan, network.facts, network.trace)
+    steps, _, _, total = expand(network.facts, mode, np.full(len(mode), -1, np.int64), NO_NOTES)
+    return int(steps.during.max()) if total.noted != FAILED else NEVER
