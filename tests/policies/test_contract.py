@@ -170,7 +170,7 @@ def test_a_budget_below_the_largest_operation_is_refused(policy):
 @pytest.mark.parametrize("policy", ["vdnn-all", "vdnn-conv", "vdnn-dyn", "vdnn++"])
 def test_vdnn_says_that_it_cannot_run_a_network_without_convolutions(policy):
     trace = _products()
-    with pytest.raises(Unsuitable, match="offloads the feature maps of convolutional networks; none of this one's 26 calls"):
+    with pytest.raises(Unsuitable, match="offloads the feature maps of convolutional networks; none of"):
         policies.create(policy).plan(trace, Costs(1e-9, 1e-9, 1e-5), Limits(1 << 30, 1 << 30))
 
 

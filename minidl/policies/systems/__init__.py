@@ -3,9 +3,14 @@
 from collections.abc import Callable
 
 from minidl.plan.policy import Policy
+from minidl.policies.systems.autoswap import AutoSwap, AutoSwapAoa, AutoSwapDoa, AutoSwapWdoa
 from minidl.policies.systems.chen import ChenGreedy, ChenSqrt
+from minidl.policies.systems.flashneuron import FlashNeuron
+from minidl.policies.systems.g10 import G10
 from minidl.policies.systems.on_demand import ByLot, KeepAll, OnDemandBelady, OnDemandSize, OnlineMsps
 from minidl.policies.systems.openai import OpenAiMemory, OpenAiSpeed
+from minidl.policies.systems.superneurons import SuperNeurons
+from minidl.policies.systems.tflms import Tflms, TflmsChain
 from minidl.policies.systems.vdnn import VdnnAll, VdnnConv, VdnnDyn, VdnnPlusPlus
 
 SYSTEMS: dict[str, Callable[[], Policy]] = {
@@ -22,5 +27,14 @@ SYSTEMS: dict[str, Callable[[], Policy]] = {
     "openai-memory": OpenAiMemory,
     "chen-sqrt": ChenSqrt,
     "chen-greedy": ChenGreedy,
+    "superneurons": SuperNeurons,
+    "tflms": Tflms,
+    "tflms-chain": TflmsChain,
+    "autoswap": AutoSwap,
+    "autoswap-doa": AutoSwapDoa,
+    "autoswap-aoa": AutoSwapAoa,
+    "autoswap-wdoa": AutoSwapWdoa,
+    "flashneuron": FlashNeuron,
+    "g10": G10,
 }
 """Everything here is offered beside minidl's own policies (``minidl.policies``)."""

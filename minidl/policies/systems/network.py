@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import accumulate
 from typing import NamedTuple
 
 from minidl.plan.costs import Costs
@@ -21,6 +22,7 @@ PRODUCTS = ("linear", "matmul")
 ACTIVATIONS = ("relu", "gelu", "gelu_tanh", "sigmoid", "tanh")
 NORMS = ("batch_norm", "batch_norm_stats", "layer_norm")
 LOSSES = ("cross_entropy", "softmax")
+JOINS = ("add", "concat", "batch_norm_add_relu")
 SOURCES = ("upload", "full")
 
 
@@ -63,6 +65,11 @@ class Network:
         gradients = (k for k, call in enumerate(self.trace.calls)
                      if call.op.endswith(("_grad", "_grad_reduce", "_wgrad")))
         return next(gradients, len(self.trace.calls))
+
+    @cached_property
+    def starts(self) -> list[float]:
+        """Per call: its start in seconds, were nothing to wait; and the end of the last."""
+        return list(accumulate((call.seconds for call in self.trace.calls), initial=0.0))
 
     @cached_property
     def made(self) -> dict[TensorId, int]:

@@ -17,9 +17,9 @@ from __future__ import annotations
 from minidl.errors import Unsuitable
 from minidl.plan.costs import Costs, Limits
 from minidl.plan.plan import EMPTY_PLAN, AccessKey, Action, Plan
-from minidl.plan.trace import TensorId
 from minidl.policies.systems.network import ACTIVATIONS, CONVOLUTIONS, LOSSES, PRODUCTS, FeatureMap, Network
 from minidl.policies.systems.static import Static, outcome_of
+from minidl.policies.systems.swapping import beside_gradients
 
 
 class VdnnAll(Static):
@@ -39,7 +39,7 @@ class VdnnAll(Static):
                              f"one's {len(network.trace.calls)} calls is a convolution")
         chosen = [m for m in network.maps[:-1] if any(self.offloads(network.op(k)) for k in m.readers)]
         evictions, waits = _offloading(network, chosen)
-        prefetches, joins = _prefetching(network, chosen)
+        prefetches, joins = beside_gradients(network, chosen)
         return Plan(evictions, prefetches, waits=frozenset((*waits, *joins)) if self.waits else frozenset())
 
 
@@ -90,30 +90,3 @@ def _offloading(network: Network, chosen: list[FeatureMap]) -> tuple[dict[Access
             waits.append(network.key(m.tensor_id, m.last))
         evictions[network.key(m.tensor_id, m.last)] = Action.SWAP_OUT
     return evictions, waits
-
-
-def _prefetching(network: Network, chosen: list[FeatureMap]
-                 ) -> tuple[dict[AccessKey, tuple[TensorId, ...]], list[AccessKey]]:
-    """The swap-in that is started beside each layer's gradient, and the waits at the ends of these."""
-    layer_of = {m.tensor_id: m.last for m in network.maps}
-    away = {m.last: m.tensor_id for m in chosen}
-    convolutions = set(network.convolutions)
-    prefetches: dict[AccessKey, tuple[TensorId, ...]] = {}
-    joins: list[AccessKey] = []
-    layer, started = network.turn, False
-    for k in range(network.turn, len(network.trace.calls)):
-        read = [layer_of[t] for t in network.trace.calls[k].inputs if t in layer_of]
-        if not read:
-            continue
-        if started:  # the gradient of another layer begins
-            joins.append(network.access_of(k - 1))
-        layer, started = min(layer, *read), False
-        for n in read:
-            away.pop(n, None)
-        for earlier in range(layer - 1, -1, -1):
-            if earlier in away:
-                prefetches[network.access_of(k - 1)] = (away.pop(earlier),)
-                started = True
-            if started or earlier in convolutions:
-                break
-    return prefetches, joins
