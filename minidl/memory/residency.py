@@ -127,6 +127,8 @@ class Residency:
             if storage is None or storage.status is not OUT:
                 if storage is not None and storage.status is SWAPPING_OUT:
                     storage.become(IN)
+                    if state.access_list is not None:
+                        state.access_list.touch((storage,))
                 queue.popleft()
                 continue
             state.at_work.on = True  # kept flat, as above

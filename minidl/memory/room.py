@@ -97,6 +97,8 @@ class Room:
             for storage in state.live():  # what the plan has brought in too early for this
                 if storage.status is SWAPPING_IN:
                     state.allocator.finish_swap_in(storage)
+                    if state.access_list is not None:
+                        state.access_list.touch((storage,))
         self.evicting.drop_kept(need, pinned)
         willing: dict[Storage, Action] = {}
         offered: Iterable[tuple[Storage, Action]] = ()
