@@ -45,7 +45,7 @@ class Evicting:
         need: bytes; pinned: operands of the call under way, which stay; every: ask about small tensors, too.
         """
         state = self.state
-        selects = state.policy.weighs_recomputation and not every
+        selects = state.policy.weighs_recomputation and not state.policy.regime.one_piece and not every
         return self._ranked(self._worth_weighing(pinned, need) if selects else self.evictable(pinned), need)
 
     def _ranked(self, evictable: dict[int, Storage], need: int) -> dict[Storage, Action]:

@@ -107,7 +107,9 @@ class Room:
         elif state.policy.moves_tensors:
             willing = self.evicting.victims(need, pinned)
             offered = list(willing.items())
-        one_piece = state.policy.regime.one_piece
+        # Where what stays splits all that may leave, no number of victims makes one piece: then blocks are slid.
+        one_piece = state.policy.regime.one_piece and arena.cheapest_window(
+            need, lambda block: 0.0 if storage_of(block) in willing else None) is not None
         for storage, action in offered:
             if arena.fits(need) if one_piece else arena.free_bytes >= need:
                 break

@@ -90,12 +90,14 @@ class Regime:
     """How the engine is to behave for a system that was built on another one.
 
     keeps_outputs  a call keeps all that it reads and makes until its gradient is taken, as a tape of tensors does.
+    keeps_freed    bytes that nobody can ask for any more stay until they are evicted.
     swaps          False: nothing is ever copied to the host.
     one_piece      victims leave until what is wanted is free in one piece, rather than in total.
     price          what recompute_seconds counts.
     """
 
     keeps_outputs: bool = False
+    keeps_freed: bool = False
     swaps: bool = True
     one_piece: bool = False
     price: Price = Price.REGIONS

@@ -5,7 +5,7 @@ from collections.abc import Callable
 from minidl.plan.policy import Policy
 from minidl.policies.auto.policy import Auto
 from minidl.policies.capuchin.policy import Capuchin, CapuchinListing, CapuchinRecompute, CapuchinSwap
-from minidl.policies.dtr import Weighing
+from minidl.policies.dtr_swap import Weighing
 from minidl.policies.exact.policy import Exact
 from minidl.policies.lru import LeastRecentlyUsed
 from minidl.policies.none import NoPolicy
@@ -20,7 +20,7 @@ POLICIES: dict[str, Callable[[], Policy]] = {
     "capuchin-swap": CapuchinSwap,
     "capuchin-recompute": CapuchinRecompute,
     "capuchin-listing": CapuchinListing,
-    "dtr": Weighing,
+    "dtr-swap": Weighing,
     "exact": Exact,
     "lru": LeastRecentlyUsed,
     "none": NoPolicy,

@@ -19,14 +19,17 @@ from minidl.optim import SGD
 from minidl.plan.costs import Costs, Limits
 from minidl.plan.trace import Trace
 from minidl.policies.auto import policy as auto
+from minidl.policies.systems.autoswap import AutoSwap
 from minidl.runtime import Demand
 from minidl.testing.gpu_check.steps import state_of
 
 EVERY = [name for name in policies.POLICIES if name != "exact"]  # which takes traces of a dozen tensors
 STEPS = 4  # one to warm up, one without gradients before, one to measure, and then by plan
-BUDGETS = (75, 50, 30)  # percent of the unmanaged peak
-FLOOR = {"none": 101, "keep-all": 200, "msps": 75, "vdnn-conv": 75, "openai-speed": 100, "openai-memory": 75,
-         "chen-sqrt": 75, "chen-greedy": 75, "vdnn-all": 50, "vdnn-dyn": 50, "vdnn++": 50}
+BUDGETS = (90, 60, 30)  # percent of the unmanaged peak
+FLOOR = {"none": 101, "keep-all": 200, "openai-speed": 100,
+         **dict.fromkeys(("vdnn-all", "vdnn-dyn", "vdnn++"), 60),
+         **dict.fromkeys(("msps", "vdnn-conv", "openai-memory", "chen-sqrt", "chen-greedy", "tflms", "tflms-chain",
+                          "flashneuron", "dtr", "dtr-eqclass", "dtr-local", "dtr-ignore", "megengine", "coop"), 90)}
 UNLIMITED = 1 << 26
 
 
@@ -97,9 +100,10 @@ def run(device: str, policy: str, percent: int) -> Outcome | None:
 def short_searches(monkeypatch):
     monkeypatch.setattr(auto, "FIRST_WORK", 1e5)
     monkeypatch.setattr(auto, "WORK", 1e5)
+    monkeypatch.setattr(AutoSwap, "least_bytes", 0)  # everything here is small
 
 
-@pytest.mark.default(percent=[75])
+@pytest.mark.default(percent=[90])
 @pytest.mark.parametrize("percent", BUDGETS)
 @pytest.mark.parametrize("policy", EVERY)
 def test_no_bit_changes_and_the_budget_holds_or_the_policy_says_that_it_cannot(policy, percent, one_thread):
@@ -107,14 +111,14 @@ def test_no_bit_changes_and_the_budget_holds_or_the_policy_says_that_it_cannot(p
     if found is not None:
         assert found.state == unlimited().state
         assert found.stats.peak_bytes <= found.budget
-        assert percent > 75 or found.stats.swapped_out_bytes + found.stats.recomputed_bytes > 0
+        assert percent > 60 or found.stats.swapped_out_bytes + found.stats.recomputed_bytes > 0
 
 
 @pytest.mark.default(policy=["vdnn-all", "random", "openai-memory", "dtr"])
 @pytest.mark.parametrize("policy", EVERY)
 def test_the_same_question_has_the_same_answer(policy):
     """Two runs on modelled time agree in every counter, and the same trace is planned alike twice."""
-    one, other = (run("sim:p100", policy, 75) for _ in range(2))
+    one, other = (run("sim:p100", policy, 90) for _ in range(2))
     assert (one is None) == (other is None)
     if one is None or other is None:
         return
@@ -129,7 +133,7 @@ def test_the_same_question_has_the_same_answer(policy):
 PLANNING = [name for name in EVERY if policies.POLICIES[name].plans]
 
 
-@pytest.mark.default(percent=[75])
+@pytest.mark.default(percent=[90])
 @pytest.mark.parametrize("percent", BUDGETS)
 @pytest.mark.parametrize("policy", PLANNING)
 def test_a_plan_evicts_what_is_wanted_again_and_triggers_inside_the_gaps(policy, percent):

@@ -30,8 +30,8 @@ CLASSES = 8
 BATCH = 8
 
 KINDS = ("usual", "usual", "usual", "half a batch", "two gradients", "evaluation", "no update")
-POLICIES = ("passive", "recompute", "dtr", "dtr", "capuchin", "capuchin-swap", "capuchin-recompute", "auto", "auto",
-            "chance", "chance")
+POLICIES = ("passive", "recompute", "dtr-swap", "dtr-swap", "capuchin", "capuchin-swap", "capuchin-recompute", "auto",
+            "auto", "chance", "chance")
 AMPLE = 4.0  # a share of the budget with which all fits
 OFF = 0.15  # how often each of the engine's features is switched off
 

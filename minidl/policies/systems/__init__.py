@@ -5,8 +5,11 @@ from collections.abc import Callable
 from minidl.plan.policy import Policy
 from minidl.policies.systems.autoswap import AutoSwap, AutoSwapAoa, AutoSwapDoa, AutoSwapWdoa
 from minidl.policies.systems.chen import ChenGreedy, ChenSqrt
+from minidl.policies.systems.coop import Coop
+from minidl.policies.systems.dtr import Dtr, DtrEqClass, DtrIgnore, DtrLocal
 from minidl.policies.systems.flashneuron import FlashNeuron
 from minidl.policies.systems.g10 import G10
+from minidl.policies.systems.megengine import MegEngine
 from minidl.policies.systems.on_demand import ByLot, KeepAll, OnDemandBelady, OnDemandSize, OnlineMsps
 from minidl.policies.systems.openai import OpenAiMemory, OpenAiSpeed
 from minidl.policies.systems.superneurons import SuperNeurons
@@ -36,5 +39,11 @@ SYSTEMS: dict[str, Callable[[], Policy]] = {
     "autoswap-wdoa": AutoSwapWdoa,
     "flashneuron": FlashNeuron,
     "g10": G10,
+    "dtr": Dtr,
+    "dtr-eqclass": DtrEqClass,
+    "dtr-local": DtrLocal,
+    "dtr-ignore": DtrIgnore,
+    "megengine": MegEngine,
+    "coop": Coop,
 }
 """Everything here is offered beside minidl's own policies (``minidl.policies``)."""
