@@ -4,6 +4,7 @@
                waited for at the layer's end, and X is freed.
     backward   beside a layer's gradient the X of the nearest earlier layer that is not back yet is copied in; the
                search ends at the first convolution. Both are waited for at the layer's end.
+    memory     a layer's X, Y and their gradients have bytes of their own, where minidl would write one over another.
 
 Of a layer whose X other layers read, too, the copy starts when the last of them has run. The X of the last layer stays.
 Convolutions take the fastest algorithm whose workspace is free, so vDNN's choice of algorithms has nothing left to do:
@@ -15,11 +16,13 @@ host is left out.
 from __future__ import annotations
 
 from minidl.errors import Unsuitable
+from minidl.meta import aligned
 from minidl.plan.costs import Costs, Limits
 from minidl.plan.plan import EMPTY_PLAN, AccessKey, Action, Plan
 from minidl.policies.systems.network import ACTIVATIONS, CONVOLUTIONS, LOSSES, PRODUCTS, FeatureMap, Network
 from minidl.policies.systems.static import Static, outcome_of
 from minidl.policies.systems.swapping import beside_gradients
+from minidl.units import format_bytes
 
 
 class VdnnAll(Static):
@@ -37,6 +40,11 @@ class VdnnAll(Static):
         if not any(network.convolutions):
             raise Unsuitable(f"policy {self.name!r} offloads the feature maps of convolutional networks; none of this "
                              f"one's {len(network.trace.calls)} calls is a convolution")
+        layer_bytes = largest_layer(network)
+        if layer_bytes > limits.device_bytes:
+            raise Unsuitable(f"policy {self.name!r} cannot run this in {format_bytes(limits.device_bytes)}: its "
+                             f"largest layer needs {format_bytes(layer_bytes)} for X, Y and their gradients, beside "
+                             "parameters")
         chosen = [m for m in network.maps[:-1] if any(self.offloads(network.op(k)) for k in m.readers)]
         evictions, waits = _offloading(network, chosen)
         prefetches, joins = beside_gradients(network, chosen)
@@ -72,6 +80,16 @@ class VdnnPlusPlus(VdnnAll):
 
     name = "vdnn++"
     waits = False
+
+
+def largest_layer(network: Network) -> int:
+    """Bytes of what outlives the iteration, and of the largest layer's X and Y with a gradient of the size of each:
+    vDNN gives all four bytes of their own. Activations are computed in place."""
+    sizes = {t: aligned(tensor.nbytes) for t, tensor in network.trace.tensors.items()}
+    lasting = {t for t, tensor in network.trace.tensors.items() if tensor.persistent}
+    layers = (sum(sizes[t] for t in {*call.inputs, *call.outputs} - lasting)
+              for call in network.trace.calls[:network.turn] if call.op not in ACTIVATIONS)
+    return sum(sizes[t] for t in lasting) + 2 * max(layers)
 
 
 def _offloading(network: Network, chosen: list[FeatureMap]) -> tuple[dict[AccessKey, Action], list[AccessKey]]:
