@@ -17,8 +17,9 @@ from minidl.policies.systems.autoswap import AutoSwap, AutoSwapAoa, AutoSwapDoa,
 from minidl.policies.systems.chen import Segments, segments
 from minidl.policies.systems.g10 import Migration
 from minidl.policies.systems.openai import checkpoints
-from minidl.policies.systems.static import peak_bytes
+from minidl.policies.systems.static import outcome_of, peak_bytes
 from minidl.policies.systems.superneurons import SuperNeurons
+from minidl.policies.systems.swapadvisor import Gene, Search, SwapAdvisor
 from minidl.policies.systems.swapping import Swap
 from minidl.policies.systems.tflms import Tflms, chain_rule, direct_order, levels
 
@@ -152,3 +153,36 @@ def test_g10_takes_the_period_that_relieves_most_and_brings_it_back_at_the_last_
 def test_a_pass_without_gradients_has_no_plan(policy):
     trace = layers(*SIX)
     assert create(policy).plan(Trace(trace.calls[:7], trace.tensors), LINK, units(8)) == NO_PLAN
+
+
+# SwapAdvisor ---------------------------------------------------------------------------------------------------------
+def test_swapadvisor_swaps_from_the_pool_that_is_empty_what_is_used_again_last():
+    """x0 and x1 have 2 units, all else has 1. Pools of 3 blocks of 2 units and of 6 of 1: 12 units. x0 and x1 find
+    blocks; x2 to x6 and the loss's gradient take the 6 small ones, and x6 is freed by call 7. Call 8 wants one for the
+    next gradient and finds that of x6; so nothing leaves. With 4 small blocks the fifth, x6 by call 6, takes that of x2
+    (used again by call 11), the gradient by call 7 that of x3; call 8 finds x6's, and x3, back for call 10, that of
+    x5."""
+    made = network(*SIX, sizes=(2, 2))
+    search = Search(made, units(12))
+    assert [size >> 20 for size in search.sizes] == [1, 2]
+
+    def swapped(small, large):
+        chromosome = (Gene(True, small), Gene(True, large * 2.0))
+        search._pool_bytes = (small + 2 * large) << 20
+        assert search.pools(chromosome) == {1 << 20: (1 << 20, small), 2 << 20: (2 << 20, large)}
+        mode = search.planned(chromosome)
+        return {m.tensor_id for m in made.maps if mode[m.gap]}
+    assert swapped(6, 3) == set()
+    assert swapped(4, 3) == {2, 3}
+    one_pool = (Gene(False, 1.0), Gene(True, 1.0))
+    search._pool_bytes = 12 << 20
+    assert search.pools(one_pool) == dict.fromkeys((1 << 20, 2 << 20), (2 << 20, 6))  # blocks of the larger size
+    assert search.planned((Gene(True, 1.0), Gene(True, 11.0))) is None  # one small block is too few for a call
+
+
+def test_swapadvisor_finds_pools_that_fit_and_the_same_ones_again():
+    trace = layers(*SIX)
+    plan = SwapAdvisor().plan(trace, LINK, units(6)).plan
+    assert plan.evictions and plan == SwapAdvisor().plan(trace, LINK, units(6)).plan
+    assert outcome_of(network(*SIX), plan, units(6)).excess <= 0
+    assert SwapAdvisor().plan(trace, LINK, units(9)) == NO_PLAN

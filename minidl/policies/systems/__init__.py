@@ -13,6 +13,7 @@ from minidl.policies.systems.megengine import MegEngine
 from minidl.policies.systems.on_demand import ByLot, KeepAll, OnDemandBelady, OnDemandSize, OnlineMsps
 from minidl.policies.systems.openai import OpenAiMemory, OpenAiSpeed
 from minidl.policies.systems.superneurons import SuperNeurons
+from minidl.policies.systems.swapadvisor import SwapAdvisor
 from minidl.policies.systems.tflms import Tflms, TflmsChain
 from minidl.policies.systems.vdnn import VdnnAll, VdnnConv, VdnnDyn, VdnnPlusPlus
 
@@ -31,6 +32,7 @@ SYSTEMS: dict[str, Callable[[], Policy]] = {
     "chen-sqrt": ChenSqrt,
     "chen-greedy": ChenGreedy,
     "superneurons": SuperNeurons,
+    "swapadvisor": SwapAdvisor,
     "tflms": Tflms,
     "tflms-chain": TflmsChain,
     "autoswap": AutoSwap,
