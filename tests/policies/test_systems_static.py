@@ -9,7 +9,7 @@ import pytest
 from made_networks import AMPLE, LINK, layers, network, units
 
 from minidl.errors import Unsuitable
-from minidl.plan.plan import NO_PLAN, Action
+from minidl.plan.plan import NO_PLAN, Action, Plan
 from minidl.plan.trace import Trace
 from minidl.policies import create
 from minidl.policies.capuchin.hybrid import NANO
@@ -186,3 +186,14 @@ def test_swapadvisor_finds_pools_that_fit_and_the_same_ones_again():
     assert plan.evictions and plan == SwapAdvisor().plan(trace, LINK, units(6)).plan
     assert outcome_of(network(*SIX), plan, units(6)).excess <= 0
     assert SwapAdvisor().plan(trace, LINK, units(9)) == NO_PLAN
+
+
+# Waits in the model --------------------------------------------------------------------------------------------------
+@pytest.mark.parametrize(("waits", "seconds"), [(set(), 140), ({(0, 2)}, 170), ({(1, 2)}, 160), ({(1, 1)}, 170),
+                                                ({(5, 1)}, 140)])
+def test_the_model_of_an_iteration_waits_where_a_plan_does(waits, seconds):
+    """14 calls of 10 s; x0 takes 30 s each way, out after call 1 and back beside others. Waiting after call 1 costs all
+    30 s, after call 2 (which reads x1) what is left of them, after call 5, when the copy has ended, nothing."""
+    made = network(*SIX, sizes=(30,))
+    plan = Plan({(0, 2): OUT}, waits=frozenset(waits))
+    assert outcome_of(made, plan, AMPLE).seconds == seconds

@@ -50,7 +50,8 @@ class Static(Passive):
             where = (f"{format_bytes(limits.device_bytes)}: under its plan an iteration needs {format_bytes(needed)}"
                      if needed > limits.device_bytes else f"{format_bytes(limits.host_bytes)} of host memory")
             raise Unsuitable(f"policy {self.name!r} cannot run this in {where}")
-        return Proposal(replace(plan, predicted_seconds=outcome.seconds))
+        # The model lays swap-ins itself, as late as hides them: it knows what a plan takes that leaves that open.
+        return Proposal(replace(plan, predicted_seconds=None if plan.prefetches else outcome.seconds))
 
 
 def outcome_of(network: Network, plan: Plan, limits: Limits) -> Outcome:
