@@ -16,6 +16,7 @@ from minidl.policies.capuchin.hybrid import NANO
 from minidl.policies.systems.autoswap import AutoSwap, AutoSwapAoa, AutoSwapDoa, AutoSwapWdoa, Candidate
 from minidl.policies.systems.chen import Segments, segments
 from minidl.policies.systems.g10 import Migration
+from minidl.policies.systems.griewank import snapshots
 from minidl.policies.systems.openai import checkpoints
 from minidl.policies.systems.static import outcome_of, peak_bytes
 from minidl.policies.systems.superneurons import SuperNeurons
@@ -87,6 +88,15 @@ def test_chen_keeps_every_fourth_of_fifteen_values_and_greedily_one_of_three():
     assert kept == {4, 8, 12}
     assert segments(made, 5 << 19) == Segments(frozenset({2, 5, 8, 11, 14}), 5 << 20, 3 << 20)
     assert segments(made, 0).kept == frozenset(range(1, 16))  # every one exceeds nothing at all
+
+
+def test_treeverse_sets_its_first_snapshots_at_binomial_distances():
+    """16 steps: 4 snapshots, and 3 sweeps, as C(6, 4) = 15 < 16 <= C(7, 4) = 35. The first is at ceil(3 x 16 / 7) = 7,
+    then ceil((3 x 7 + 3 x 16) / 6) = 12, ceil((2 x 12 + 3 x 16) / 5) = 15, and ceil((15 + 3 x 16) / 4) = 16 is the
+    end. 15 values cut a chain of 16 layers."""
+    assert snapshots(16) == [7, 12, 15] and snapshots(1) == []
+    plan = create("griewank").choose(network(*["relu"] * 16), LINK, AMPLE)
+    assert set(range(1, 16)) - {t for t, _ in plan.evictions} == {7, 12, 15}
 
 
 # SuperNeurons --------------------------------------------------------------------------------------------------------

@@ -9,6 +9,7 @@ from minidl.policies.systems.coop import Coop
 from minidl.policies.systems.dtr import Dtr, DtrEqClass, DtrIgnore, DtrLocal
 from minidl.policies.systems.flashneuron import FlashNeuron
 from minidl.policies.systems.g10 import G10
+from minidl.policies.systems.griewank import Griewank
 from minidl.policies.systems.megengine import MegEngine
 from minidl.policies.systems.on_demand import ByLot, KeepAll, OnDemandBelady, OnDemandSize, OnlineMsps
 from minidl.policies.systems.openai import OpenAiMemory, OpenAiSpeed
@@ -31,6 +32,7 @@ SYSTEMS: dict[str, Callable[[], Policy]] = {
     "openai-memory": OpenAiMemory,
     "chen-sqrt": ChenSqrt,
     "chen-greedy": ChenGreedy,
+    "griewank": Griewank,
     "superneurons": SuperNeurons,
     "swapadvisor": SwapAdvisor,
     "tflms": Tflms,
