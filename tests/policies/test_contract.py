@@ -30,7 +30,8 @@ BUDGETS = (90, 60, 30)  # percent of the unmanaged peak
 FLOOR = {"none": 101, "keep-all": 200, "openai-speed": 100,
          **dict.fromkeys(("vdnn-all", "vdnn-dyn", "vdnn++"), 60),
          **dict.fromkeys(("msps", "vdnn-conv", "openai-memory", "chen-sqrt", "chen-greedy", "griewank", "tflms",
-                          "tflms-chain", "flashneuron", "dtr", "dtr-eqclass", "dtr-local", "dtr-ignore", "megengine", "coop"), 90)}
+                          "tflms-chain", "flashneuron", "dtr", "dtr-eqclass", "dtr-local", "dtr-ignore",
+                          "megengine", "coop"), 90)}
 UNLIMITED = 1 << 26
 
 
