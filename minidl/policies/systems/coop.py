@@ -20,7 +20,7 @@ class Coop(OnDemand):
 
     name = "coop"
     weighs_recomputation = True
-    regime = Regime(swaps=False, one_piece=True, price=Price.REGIONS)
+    regime = Regime(swaps=False, one_piece=True, price=Price.NEIGHBOURHOOD)
 
     def victims(self, resident: Sequence[Residency], pressure: Pressure) -> Sequence[Eviction]:
         """The cheapest window, and then all others."""

@@ -4,7 +4,7 @@
 
 The holes fight fragmentation, the power breaks loops of recomputation. Victims leave until what is wanted is free in
 one piece; of less than 1 MB none does while larger ones can. Source: the engine's own code (MegEngine, 2021), whose
-option of looking at a sample is left out. Cost is in seconds and by classes of equivalence, staleness in calls.
+option of looking at a sample is left out. Cost is in seconds, staleness in calls.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ class MegEngine(OnDemand):
 
     name = "megengine"
     weighs_recomputation = True
-    regime = Regime(swaps=False, one_piece=True, price=Price.REGIONS)
+    regime = Regime(swaps=False, one_piece=True, price=Price.NEIGHBOURHOOD)
 
     def victims(self, resident: Sequence[Residency], pressure: Pressure) -> Sequence[Eviction]:
         """What can be made again: of at least 1 MB, the least h first, and then what is smaller."""
