@@ -1,10 +1,14 @@
 """Systems that decide when memory is short: for each one decision of the original, worked out by hand; and what the
 engine does for them that it does for no other."""
 
+import re
+
 import pytest
 from made_networks import layers
-from networks import drop, leaf, small_runtime, train, used_units
+from networks import drop, leaf, small_runtime, used_units
+from networks import train as trained
 
+import train
 from minidl.errors import OutOfMemory
 from minidl.memory import neighbourhood
 from minidl.memory.storage import IN, OUT, SWAPPING_OUT
@@ -79,7 +83,7 @@ def test_keep_all_keeps_what_no_gradient_needs_until_the_gradient_is_taken():
 
 
 def test_keep_all_changes_no_bit_and_needs_more():
-    plain, kept = train("mlp"), train("mlp", policy="keep-all")
+    plain, kept = trained("mlp"), trained("mlp", policy="keep-all")
     assert plain.state == kept.state and kept.stats.peak_bytes > plain.stats.peak_bytes
 
 
@@ -212,3 +216,12 @@ def test_a_plan_that_waits_lets_nothing_run_before_its_copies_have_ended(waits):
                 assert not last or (runtime.device.stall_seconds() > stalled) is waits
                 (y + y).numpy()
                 del y
+
+
+def test_the_largest_batch_under_keep_all_is_refused_by_what_it_keeps(capsys):
+    """At 988, where only the gradients' operands are kept, 44.5 MiB would do."""
+    assert train.main(["--device", "sim:p100", "--model", "lenet", "--batch", "max", "--steps", "1", "--policy",
+                       "keep-all", "--memory-budget", "64MiB"]) == 0
+    [line] = [line for line in capsys.readouterr().out.splitlines() if "largest batch" in line]
+    needs, budget = re.findall(r"([\d.]+) MiB", line)
+    assert float(needs) >= float(budget) == 64.0, line
