@@ -124,7 +124,8 @@ def test_where_nothing_is_swapped_what_cannot_be_made_again_is_an_error_that_bla
 
 
 def test_where_deallocation_is_ignored_bytes_stay_until_they_are_evicted():
-    """6 units: x, a, b and, after their handles have gone, still a; 4 more need it to leave."""
+    """x, a and b are 3 units, of which a's handle has gone. 4 of 6 are wanted then: without a they are free; with it,
+    something leaves, and what is dropped is made again when it is read."""
     for policy, used in (("dtr", 2), ("dtr-ignore", 3)):
         with small_runtime(units=6, policy=policy) as runtime:
             x = leaf(runtime, 0.5)
@@ -133,8 +134,7 @@ def test_where_deallocation_is_ignored_bytes_stay_until_they_are_evicted():
             del a
             assert used_units(runtime) == used
             rest = leaf(runtime, units=4)
-            assert (b.status, used_units(runtime)) == (IN if policy == "dtr" else b.status, 6 if policy == "dtr" else
-                                                       used_units(runtime))
+            assert used_units(runtime) <= 6 and (b.status is IN or policy == "dtr-ignore")
             del rest
             assert b.numpy()[0] == pytest.approx(5.2003, abs=1e-3)  # e to the e to the 0.5
             runtime.check()
