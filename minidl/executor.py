@@ -36,17 +36,17 @@ class Executor:
     """Runs calls on one device under one memory manager (or a ledger, which only counts)."""
 
     def __init__(self, device: Device, memory: Memory, tracker: Tracker, *, deterministic: bool = True,
-                 fuses: bool = True, stands_for: tuple[Memory, ...] = ()) -> None:
-        """``stands_for``: whose tensors are operands here, too: those of the runtime that a dry run is of."""
-        self.device = device
-        self.memory = memory
+                 fuses: bool = True, keeps_outputs: bool = False, stands_for: tuple[Memory, ...] = ()) -> None:
+        """keeps_outputs: calls keep all they read and make for their gradients. ``stands_for``: whose tensors are
+        operands here, too: those of the runtime that a dry run is of."""
+        self.device, self.memory = device, memory
         self.memories = (memory, *stands_for)
         self.failures = device.failures  # of kernels, which may have run long after their call
         self.thread, self.entered = NOBODY, 0  # that is inside, and how many times (``context``)
-        self.tracker = tracker
-        self.deterministic = deterministic
+        self.tracker, self.deterministic = tracker, deterministic
         self.guide: Guide | None = memory.guide
-        self.grad_enabled, self.fuses = True, fuses  # operations that have a fused form use it
+        self.grad_enabled, self.keeps_outputs = True, keeps_outputs
+        self.fuses = fuses  # operations that have a fused form use it
         self.slicer: Slicing | None = None  # runs operations on tensors that are in slices
         # Is shown every result when it is made: name of the operation, inputs, what it wrote.
         self.inspect: Callable[[str, tuple[Storage, ...], tuple[Storage, ...]], None] | None = None
@@ -155,7 +155,9 @@ class Executor:
         """Which of inputs + outputs the call keeps for its gradient."""
         saved = self._saved.get((signature, needs))
         if saved is None:
-            saved = self._saved[signature, needs] = signature.op.saved_indices(attrs, needs, len(signature.inputs))
+            saved = self._saved[signature, needs] = (
+                tuple(range(len(signature.inputs) + len(signature.outputs))) if self.keeps_outputs else
+                signature.op.saved_indices(attrs, needs, len(signature.inputs)))
         return saved
 
     def _view(self, signature: Signature, inputs: tuple[Storage, ...], attrs: Attrs) -> tuple[Storage, ...]:
@@ -181,7 +183,6 @@ class Executor:
         self.memory.lose(tuple(self.failures))
         device.forgive()
 
-    # Values --------------------------------------------------------------------------------------------------
     def read(self, storage: Storage) -> np.ndarray:
         """A host copy of a value; waits for the device. Raises OutOfMemory, Unrecoverable."""
         value: np.ndarray = self._look(storage, self.device.read)
@@ -239,7 +240,6 @@ class Executor:
             self.memory.replay(storage)
         storage.call = storage.severed = None
 
-    # Iterations ----------------------------------------------------------------------------------------------
     def begin_iteration(self) -> None:
         """What the program did since the last iteration (waiting for data, say) is not of this one's time."""
         if self.device.wall_clock:

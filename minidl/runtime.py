@@ -12,7 +12,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
-from dataclasses import dataclass, replace
 from typing import Any
 
 import ml_dtypes  # noqa: F401 - NumPy knows bfloat16 by name from here on
@@ -39,36 +38,9 @@ from minidl.plan.plan import Plan
 from minidl.plan.policy import Policy
 from minidl.plan.trace import Trace
 from minidl.slicing.slicer import Slicer
+from minidl.stats import Stats
 from minidl.tensor import Tensor
 from minidl.units import parse_bytes
-
-
-@dataclass(frozen=True, slots=True)
-class Stats:
-    """Counters since the runtime was made (bytes, and seconds on the device's clock); peaks since ``reset_peak``.
-
-    ``stall_seconds`` is how long the compute stream stood still for copies.
-    """
-
-    seconds: float
-    stall_seconds: float
-    recompute_seconds: float
-    swapped_out_bytes: int
-    swapped_in_bytes: int
-    recomputed_bytes: int
-    moved_bytes: int
-    used_bytes: int
-    peak_bytes: int
-    budget_bytes: int
-    host_used_bytes: int
-    host_peak_bytes: int
-    calls: int
-
-    def since(self, before: Stats) -> Stats:
-        """The counters' growth since an earlier reading; gauges and peaks as they are now."""
-        counters = ("seconds", "stall_seconds", "recompute_seconds", "swapped_out_bytes", "swapped_in_bytes",
-                    "recomputed_bytes", "moved_bytes", "calls")
-        return replace(self, **{name: getattr(self, name) - getattr(before, name) for name in counters})
 
 
 class Runtime:
@@ -110,7 +82,7 @@ class Runtime:
         self.tracker = Tracker()
         self.memory = Manager(self.device, self.policy, self.tracker, budget, host, switches, self.placement)
         self.executor = Executor(self.device, self.memory, self.tracker, deterministic=deterministic,
-                                 fuses=switches.fused)
+                                 fuses=switches.fused, keeps_outputs=self.policy.regime.keeps_outputs)
         if slices < 1:
             raise UserError(f"a batch is cut in 1 slice or more, not {slices}")
         self.slices = slices
@@ -239,7 +211,8 @@ class Runtime:
             if storage.grad is not None:
                 storage.grad = Tensor(ledger.stand_in(storage.grad.storage))
         executor = Executor(self.device.dry_twin(), ledger, tracker, deterministic=self.executor.deterministic,
-                            fuses=self.executor.fuses, stands_for=(self.memory,))
+                            fuses=self.executor.fuses, keeps_outputs=self.executor.keeps_outputs,
+                            stands_for=(self.memory,))
         if self.slices > 1:
             executor.slicer = Slicer(executor, self.slices)
         executor.issued = self.executor.issued  # what was written in place before the dry run lies before its calls

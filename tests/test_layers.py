@@ -37,7 +37,7 @@ LAYERS: list[tuple[str, ...]] = [
     ("minidl.tensor", "minidl.calls"),
     ("minidl.ops",),
     ("minidl.autograd", "minidl.slicing"),
-    ("minidl.runtime", "minidl.upload", "minidl.protocols", "minidl"),
+    ("minidl.runtime", "minidl.stats", "minidl.upload", "minidl.protocols", "minidl"),
     ("minidl.nn", "minidl.optim", "minidl.data", "minidl.checkpoint", "minidl.training", "minidl.report", "minidl.lab"),
     ("minidl.app", "minidl.calibrate"),
     ("models",),

@@ -94,8 +94,9 @@ class Setup:
 
     def demand(self, batch: int) -> Demand:
         """What an unmanaged step needs, and its largest operation."""
-        with Runtime(self.device.dry_twin(), memory_budget=UNLIMITED, policy="none", precision=self.precision,
-                     seed=self.seed, switches=self.switches, slices=self.slices) as twin:
+        keeps = policies.create(self.policy).regime.keeps_outputs  # then it needs more
+        with Runtime(self.device.dry_twin(), memory_budget=UNLIMITED, policy=self.policy if keeps else "none",
+                     precision=self.precision, seed=self.seed, switches=self.switches, slices=self.slices) as twin:
             return twin.dry_run(self.program(batch).all)
 
     @property

@@ -11,7 +11,7 @@ from minidl.ops.loss import cross_entropy
 from minidl.optim import SGD
 from minidl.plan.costs import Costs
 from minidl.plan.trace import Trace
-from minidl.runtime import Stats
+from minidl.stats import Stats
 
 UNLIMITED = 1 << 50  # bytes
 SEPARATE = Switches(fused=False)  # as in the frameworks whose speeds were published
