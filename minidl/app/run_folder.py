@@ -25,16 +25,16 @@ from typing import Any
 
 from minidl.app.run_lock import RunLock
 from minidl.checkpoint import Checkpoint, CorruptFile, Store, read_checkpoint
-from minidl.checkpoint.durable import replace_file
 from minidl.errors import UserError
 from minidl.numbers import is_whole
 from minidl.reading import NotJson, is_file, is_folder, is_there, parse_json, read_bytes, read_json
+from minidl.writing import append_to_file, make_folder, replace_file
 
 COLUMNS = ("step", "epoch", "loss", "lr", "seconds", "items_per_second", "peak_bytes", "swapped_out_bytes",
            "swapped_in_bytes", "recomputed_bytes", "data_seconds", "top1", "top5", "dice", "masked_lm_loss",
            "masked_lm_accuracy", "next_sentence_accuracy")
 MOST_METRICS_BYTES = 1 << 32
-ARGUMENTS, METRICS, CHECKPOINTS = "arguments.json", "metrics.jsonl", "checkpoints"
+ARGUMENTS, METRICS, TABLE, CHECKPOINTS = "arguments.json", "metrics.jsonl", "metrics.csv", "checkpoints"
 AUTO = "auto"
 
 
@@ -77,19 +77,15 @@ class RunFolder:
         anew: there must be no run in it, not even one that came and went since this one started.
         """
         try:
-            self.path.mkdir(parents=True, exist_ok=True)
+            make_folder(self.path)
             lock.take()
             if anew:
                 self.require_free()
             noted = {"arguments": list(arguments), "resolved": asdict(resolved)}
             self._replace(ARGUMENTS, json.dumps(noted, indent=1) + "\n")
             rows = [row for row in self._rows() if row["step"] <= after]
-            table = io.StringIO()
-            writer = csv.DictWriter(table, COLUMNS, lineterminator="\n")
-            writer.writeheader()
-            writer.writerows(rows)
             self._replace(METRICS, "".join(json.dumps(row) + "\n" for row in rows))
-            self._replace("metrics.csv", table.getvalue())
+            self._replace(TABLE, _csv(dict(zip(COLUMNS, COLUMNS, strict=True)), *rows))
         except OSError as error:
             raise self._refused(error) from None
 
@@ -97,10 +93,8 @@ class RunFolder:
         """One step's numbers, under COLUMNS; what is not there or not finite becomes null, and empty in the table."""
         full = {name: _finite(row.get(name)) for name in COLUMNS}
         try:
-            with open(self.path / METRICS, "a", encoding="utf-8") as lines:
-                lines.write(json.dumps(full) + "\n")
-            with open(self.path / "metrics.csv", "a", encoding="utf-8", newline="") as table:
-                csv.DictWriter(table, COLUMNS, lineterminator="\n").writerow(full)
+            append_to_file(self.path / METRICS, f"{json.dumps(full)}\n".encode())
+            append_to_file(self.path / TABLE, _csv(full).encode())
         except OSError as error:
             raise self._refused(error) from None
 
@@ -169,6 +163,13 @@ def read_arguments(folder: Path) -> tuple[list[str], Resolved | None]:
         raise UserError(f"{folder / ARGUMENTS}: expected an object with a list of strings, arguments, and the numbers "
                         "that were resolved") from None
     return arguments, resolved
+
+
+def _csv(*rows: Mapping[str, Any]) -> str:
+    """Rows of the table."""
+    text = io.StringIO()
+    csv.DictWriter(text, COLUMNS, lineterminator="\n").writerows(rows)
+    return text.getvalue()
 
 
 def _finite(value: Any) -> Any:

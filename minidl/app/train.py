@@ -99,7 +99,7 @@ def train(options: Options, zoo: Zoo, lock: RunLock, out: TextIO) -> int:
               watch(options, runtime, trainer.model) as watched,
               _bar(islice(endless, length.steps - done), done, length.steps) as bar,
               _telling_of_compilation(bar) if device.has_values else nullcontext()):
-            watched.require_enough(length.steps - done)
+            watched.require_enough(length.steps - done, going_on=done > 0)
             session.begin(trainer)
             for examples in bar:
                 meter.add(trainer.step(examples))

@@ -22,20 +22,13 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from minidl.checkpoint.durable import (
-    HIDDEN,
-    Piece,
-    first_difference,
-    publish_folder,
-    remove_folder,
-    sync_folder,
-    write_file,
-)
+from minidl.checkpoint.durable import Piece, first_difference, publish_folder, remove_folder, write_file
 from minidl.checkpoint.safetensors import CorruptFile, Entry, aligned, chunks, parse_object, read_array, read_table
 from minidl.errors import UserError
 from minidl.meta import DType, Shape
 from minidl.numbers import is_whole
 from minidl.reading import Unreadable, is_folder, names_in, open_file, read_bytes, reading
+from minidl.writing import HIDDEN, make_folder
 
 FORMAT, VERSION = "minidl-checkpoint", 1
 TENSORS, MANIFEST = "tensors.safetensors", "manifest.json"
@@ -107,9 +100,7 @@ class Store:
         """
         path = self.path(step)
         try:
-            if not self.folder.is_dir():
-                os.makedirs(self.folder)
-                sync_folder(self.folder.parent)
+            make_folder(self.folder)
             self._clean()
             publish_folder(path, lambda folder: _fill(folder, tensors, documents))
             for old in self.steps()[:-self.keep]:

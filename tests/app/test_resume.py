@@ -61,35 +61,6 @@ def whole(tmp_path_factory):
     return folder / "run", (folder / "parameters").read_bytes()
 
 
-# Killed --------------------------------------------------------------------------------------------------------------
-def campaign(folder, *arguments):
-    done = subprocess.run([sys.executable, killed.__file__, str(folder), *map(str, arguments)],
-                          stdout=subprocess.PIPE, text=True, check=True, env=os.environ | {"PYTHONPATH": str(ROOT)})
-    found = json.loads(done.stdout.splitlines()[-1])
-    assert found["wrong"] == []
-    return found["kills"]
-
-
-@pytest.mark.slow
-def test_a_run_that_was_killed_while_it_wrote_goes_on_with_the_same_bytes(tmp_path):
-    assert campaign(tmp_path, "points", 70, 1000) == 1  # one of 120 changes of files
-
-
-@pytest.mark.slow
-def test_a_run_that_was_killed_at_a_random_moment_goes_on_with_the_same_bytes(tmp_path):
-    assert campaign(tmp_path, "times", 1, 7) == 1
-
-
-@pytest.mark.full
-def test_a_run_that_was_killed_at_any_write_sync_or_rename_goes_on_with_the_same_bytes(tmp_path):
-    assert campaign(tmp_path, "points", 1, 1) > 100
-
-
-@pytest.mark.full
-def test_a_run_that_was_killed_at_50_random_moments_goes_on_with_the_same_bytes(tmp_path):
-    assert campaign(tmp_path, "times", 50, 1) == 50
-
-
 # From each checkpoint ------------------------------------------------------------------------------------------------
 @pytest.mark.default(step=[10])
 @pytest.mark.parametrize("step", [5, 10, STEPS])

@@ -9,6 +9,7 @@ import killed
 import numpy as np
 import pytest
 from killed import TRAINING
+from watched_os import watch
 
 import train
 from minidl import writing
@@ -16,7 +17,7 @@ from minidl.app import machine
 from minidl.app.flags import _without, parse
 from minidl.app.run_folder import RunFolder, read_arguments
 from minidl.app.run_lock import RunLock
-from minidl.checkpoint import Store, durable
+from minidl.checkpoint import Store
 from minidl.checkpoint.safetensors import is_own, read_arrays, write_arrays
 from minidl.device import profiles
 from minidl.errors import UserError
@@ -136,28 +137,13 @@ def test_one_name_for_two_files_is_refused(capsys, tmp_path):
                                                f"{tmp_path}/./a")
 
 
-class FullOs:
-    """The os module on a disk that is full from the n-th change on: what changes files raises."""
-
-    def __init__(self, at):
-        self.left = at
-
-    def __getattr__(self, name):
-        function = getattr(os, name)
-        if name not in ("write", "fsync", "replace", "rename", "mkdir", "makedirs"):
-            return function
-
-        def call(*arguments, **options):
-            self.left -= 1
-            if self.left < 0:
-                raise OSError(28, "No space left on device")
-            return function(*arguments, **options)
-        return call
-
-
 @pytest.mark.parametrize("run", [True, False])
 def test_a_disk_that_is_full_at_the_end_costs_the_file_and_says_where_the_state_is(capsys, tmp_path, monkeypatch, run):
-    monkeypatch.setattr(writing, "os", FullOs(0))  # the checks before training make no change that counts
+    def refuse(change):  # neither in the run folder nor where places are checked before training
+        if change.name == "fsync" and Path(change.paths[0]).name.startswith((".w.", ".j.")):
+            raise OSError(28, "No space left on device")
+
+    watch(refuse, monkeypatch.setattr)
     flags = ["--run", tmp_path / "run"] if run else []
     line = refusal(capsys, train.main, *MLP, *flags, "--save", tmp_path / "w", "--json", tmp_path / "j")
     assert f"cannot write {tmp_path / 'w'}: No space left on device; cannot write {tmp_path / 'j'}: No space" in line
@@ -328,4 +314,3 @@ def test_the_limit_of_a_container_counts_and_so_do_those_around_it(tmp_path):
     group(groups / "outer" / "inner", 80, 70, 5)
     assert machine.free_in_groups(groups, membership) == 15
     assert machine.free_in_groups(groups, tmp_path / "nothing") is None
-    assert durable.HIDDEN == "."

@@ -27,8 +27,9 @@ def test_random_command_lines_end_well():
 
 
 @pytest.mark.slow
-def test_signals_a_full_disk_and_two_writers_cost_no_bit():
+def test_signals_kills_a_full_disk_and_two_writers_cost_no_bit():
     assert kills("signals", "--count", 3) == 3
+    assert kills("points", "--first", 100, "--stride", 1000) == 2  # one of some 200
     assert kills("disk", "--first", 30, "--stride", 1000) == 2
     assert kills("writers", "--count", 1) == 1
 
@@ -44,8 +45,9 @@ def test_200_signals_cost_no_bit():
 
 
 @pytest.mark.full
-def test_a_disk_that_is_full_at_any_write_costs_no_bit():
-    assert kills("disk") > 100
+@pytest.mark.parametrize("kind", ["points", "disk"])
+def test_what_happens_at_any_change_of_a_file_costs_no_bit(kind):
+    assert kills(kind) > 100
 
 
 @pytest.mark.full
