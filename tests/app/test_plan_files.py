@@ -136,7 +136,8 @@ def test_a_run_too_short_to_follow_the_plan_of_a_file_says_so(tmp_path, capsys, 
 @pytest.mark.parametrize(("flag", "code"), [("--save-plan", 2), ("--plan", 0)])
 def test_a_run_that_goes_on_comes_to_its_end_though_too_few_steps_are_left_for_a_plan(tmp_path, capsys, flag, code):
     plan, run = str(tmp_path / "plan"), str(tmp_path / "run")
-    flags = ["--model", "mlp", "--data", "digits", "--device", "cpu:virtual", "--memory-budget", "80%", "-b", "400"]
+    flags = ["--model", "mlp", "--data", "digits", "--device", "cpu:virtual", "--memory-budget", "80%", "-b", "400",
+             "--policy", "capuchin"]
     assert train.main([*flags, "--steps", "9", "--save-plan", plan]) == 0
     Path(plan).rename(other := tmp_path / "other")
     assert train.main([*flags, "--steps", "8", "--run", run]) == 0

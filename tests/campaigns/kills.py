@@ -5,13 +5,15 @@
     python -m tests.campaigns.kills disk [--first N] [--stride N]
     python -m tests.campaigns.kills writers [--count N] [--seed S]
 
-Each attempt is a fork of this process, which has loaded everything and computed nothing. It must end with 0, 2, 130 or
+Each attempt is a fork of this process, which has loaded everything and, but for the signals, has trained once, so that
+the kernels are loaded, too. It must end with 0, 2, 130 or
 143 (or be killed by what was sent to it) and at most one line on stderr beside the bar; nothing hidden may be left
 behind but by SIGKILL, and no checkpoint that is not whole; and the run goes on from there to the bytes of one that was
 never disturbed.
 """
 
 import argparse
+import io
 import json
 import os
 import random
@@ -22,6 +24,7 @@ import tempfile
 import threading
 import time
 from collections import Counter
+from contextlib import redirect_stderr, redirect_stdout
 from pathlib import Path
 
 import killed
@@ -34,6 +37,7 @@ from minidl.checkpoint import read_checkpoint
 from minidl.data import Digits
 from minidl.errors import UserError
 
+os.environ["NUMBA_THREADING_LAYER"] = "workqueue"  # whose threads a fork makes anew; Numba has not been loaded yet
 SIGNALS = {"KILL": signal.SIGKILL, "TERM": signal.SIGTERM, "INT": signal.SIGINT}
 KILLED = 128 + signal.SIGKILL
 CRASHED = 3
@@ -203,7 +207,10 @@ def campaign(options):
     """One of KINDS in a folder of its own; returns the exit codes, and a line for each that ended wrongly."""
     sys.modules["killed"] = killed
     Digits(8)  # loads what reads them, which takes longer than the training
-    import minidl.kernels.cpu  # noqa: F401 - likewise; computed is nothing before the forks
+    import minidl.kernels.cpu  # noqa: F401 - likewise
+    if options.kind != "signals":  # which are to come while kernels are loaded, too
+        with redirect_stdout(io.StringIO()), redirect_stderr(io.StringIO()):
+            assert train.main(TRAINING) == 0
     with tempfile.TemporaryDirectory() as name:
         return KINDS[options.kind](Place(Path(name)), options)
 
