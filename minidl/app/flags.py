@@ -36,7 +36,9 @@ from minidl.optim import SHAPES
 from minidl.reading import is_there
 from minidl.report.result import KEYS
 
-TRUST = "--trust"
+TRUST, FORCE = "--trust", "--force"
+# What only the command line itself grants, and no run folder: it may be a stranger's.
+GRANTS = (TRUST, FORCE)
 # What takes the place of another flag, which a run folder may have: the name of its value, and that flag.
 INSTEAD = (("steps", "--epochs"), ("epochs", "--steps"), ("plan", "--policy"), ("policy", "--plan"))
 
@@ -53,7 +55,8 @@ def parse(arguments: Sequence[str] | None) -> Options:
     known, resolved = given, None
     folder = _resumed_folder(given.run, given.resume)
     if folder is not None and not unknown:
-        earlier, resolved = read_arguments(folder)
+        noted, resolved = read_arguments(folder)
+        earlier = [word for word in noted if word not in GRANTS]
         for flag, other in INSTEAD:
             if vars(given)[flag] is not None:
                 earlier = _without(earlier, other)
@@ -75,7 +78,7 @@ def parse(arguments: Sequence[str] | None) -> Options:
         for name in ("memory_budget", "host_memory", "batch"):
             if values[name] is None:
                 values[name] = getattr(resolved, name)
-    options = Options(**values, arguments=tuple(word for word in words if word != TRUST))
+    options = Options(**values, arguments=tuple(word for word in words if word not in GRANTS))
     _refuse_what_does_not_go_together(options)
     return options
 
@@ -251,7 +254,7 @@ def _output(parser: argparse.ArgumentParser) -> None:
     group.add_argument("--json", metavar="FILE|-", help="write the result there; keys below. With - it goes to stdout, "
                                                         "and what is told beside it to stderr")
     group.add_argument("--save", metavar="FILE.safetensors", help="write parameters and buffers there")
-    group.add_argument("--force", action="store_true", help="write over files that minidl did not write, too")
+    group.add_argument(FORCE, action="store_true", help="write over files that minidl did not write, too")
     group.add_argument("--run", metavar="DIR",
                        help="keep arguments, the numbers of every step, the summary and checkpoints in this folder")
     group.add_argument("--resume", metavar="auto|DIR",

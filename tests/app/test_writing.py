@@ -242,6 +242,17 @@ def test_a_folders_own_code_runs_only_for_who_trusts_it(capsys, tmp_path, monkey
     assert parse(["--model", "killed:network", "--resume", str(tmp_path)]).model == "killed:network"
 
 
+def test_a_folder_does_not_say_that_a_strangers_file_may_be_written_over(capsys, tmp_path):
+    (tmp_path / "theirs").write_text("important")
+    words = [*MLP, "--force", "--save", str(tmp_path / "theirs")]
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run" / "arguments.json").write_text(json.dumps({"arguments": words}))
+    assert "--force writes over it" in refusal(capsys, train.main, "--resume", tmp_path / "run")
+    assert (tmp_path / "theirs").read_text() == "important"
+    assert train.main(["--resume", str(tmp_path / "run"), "--force"]) == 0
+    assert "--force" not in read_arguments(tmp_path / "run")[0]
+
+
 # Whatever ends a run, what was done is written first ------------------------------------------------------------------
 @pytest.mark.parametrize(("error", "saved"), [(UserError("no"), True), (KeyboardInterrupt, False)])
 def test_a_run_that_ends_in_its_evaluation_has_its_row_and_its_checkpoint(tmp_path, monkeypatch, capsys, error, saved):
