@@ -20,6 +20,7 @@ from minidl.checkpoint import Checkpoint, Fixed, documents_of, read_checkpoint, 
 from minidl.device.contract import ATTENTION
 from minidl.device.precision import DEFAULT
 from minidl.errors import UserError
+from minidl.numbers import MOST_WHOLE, is_whole
 from minidl.optim import ENDING_SHAPES
 from minidl.report.meter import Meter
 from minidl.report.result import Result
@@ -37,9 +38,15 @@ class Length:
 
     @classmethod
     def of(cls, options: Options, train_size: int | None, examples: int) -> Length:
-        """What was asked for, over so many examples to train on (None: without end), at so many a step."""
+        """What was asked for, over so many examples to train on (None: without end), at so many a step.
+
+        Raises UserError for more steps than are counted.
+        """
         epoch = train_size and train_size // examples
-        return cls(options.steps or ((options.epochs or EPOCHS) * epoch if epoch else SYNTHETIC_STEPS), epoch)
+        steps = options.steps or ((options.epochs or EPOCHS) * epoch if epoch else SYNTHETIC_STEPS)
+        if not is_whole(steps):
+            raise UserError(f"--epochs {options.epochs}: {steps} steps, and at most {MOST_WHOLE} are counted")
+        return cls(steps, epoch)
 
     def ends_epoch(self, step: int) -> bool:
         """Whether an epoch ends with this step, counted from 1."""

@@ -229,6 +229,11 @@ def test_a_search_tells_a_terminal_what_it_tries(monkeypatch):
     (["--model", "builtins:dict"], "cannot make the model builtins:dict: what it takes cannot be known"),
     (["--model", "minidl.nn:Linear"], "cannot make the model minidl.nn:Linear: TypeError: "),
     (["--model", "this.is.nothing:x"], "cannot load the model this.is.nothing:x: ModuleNotFoundError"),
+    (["--model", "sys:exit"], "cannot make the model sys:exit: SystemExit"),
+    (["--model", "train:main"], "train.py is a command, and runs within no other"),
+    (["--model", "mlp", "--data", "digits", "--epochs", str(1 << 53)], "--epochs 9007199254740992: 53"),
+    (["--model", "bert-tiny", "--data", "tests/support/text/stories.txt", "--vocab-size", str(1 << 53)],
+     "--vocab-size must be at most 1"),
     ([*LENET, "--schedule", "step", "--decay-steps", "1", "--decay-rate", "1e30", "--steps", "13"],
      "the learning rate of step 11 is beyond all numbers: 0.05 x 1e+30 to the power of 11"),
 ])
