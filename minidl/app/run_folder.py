@@ -28,13 +28,14 @@ from minidl.checkpoint import Checkpoint, CorruptFile, Store, read_checkpoint
 from minidl.errors import UserError
 from minidl.numbers import is_whole
 from minidl.reading import NotJson, is_file, is_folder, is_there, parse_json, read_bytes, read_json
-from minidl.writing import append_to_file, make_folder, replace_file
+from minidl.writing import HIDDEN, append_to_file, make_folder, replace_file
 
 COLUMNS = ("step", "epoch", "loss", "lr", "seconds", "items_per_second", "peak_bytes", "swapped_out_bytes",
            "swapped_in_bytes", "recomputed_bytes", "data_seconds", "top1", "top5", "dice", "masked_lm_loss",
            "masked_lm_accuracy", "next_sentence_accuracy")
 MOST_METRICS_BYTES = 1 << 32
 ARGUMENTS, METRICS, TABLE, CHECKPOINTS = "arguments.json", "metrics.jsonl", "metrics.csv", "checkpoints"
+RESULT, SUMMARY = "result.json", "summary.txt"
 AUTO = "auto"
 
 
@@ -81,6 +82,7 @@ class RunFolder:
             lock.take()
             if anew:
                 self.require_free()
+            self._clean()
             noted = {"arguments": list(arguments), "resolved": asdict(resolved)}
             self._replace(ARGUMENTS, json.dumps(noted, indent=1) + "\n")
             rows = [row for row in self._rows() if row["step"] <= after]
@@ -104,6 +106,12 @@ class RunFolder:
             self._replace(name, text)
         except OSError as error:
             raise self._refused(error) from None
+
+    def _clean(self) -> None:
+        """Remove what a program that was killed has left."""
+        self.store.clean()
+        for name in (ARGUMENTS, METRICS, TABLE, RESULT, SUMMARY):
+            (self.path / f"{HIDDEN}{name}").unlink(missing_ok=True)
 
     def _replace(self, name: str, text: str) -> None:
         replace_file(self.path / name, text.encode())

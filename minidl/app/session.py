@@ -13,7 +13,7 @@ from math import isfinite
 from pathlib import Path
 
 from minidl.app.options import EPOCHS, SYNTHETIC_STEPS, Options
-from minidl.app.run_folder import AUTO, Resolved, RunFolder, folder_of
+from minidl.app.run_folder import AUTO, RESULT, SUMMARY, Resolved, RunFolder, folder_of
 from minidl.app.run_lock import RunLock
 from minidl.app.trust import is_foreign
 from minidl.checkpoint import Checkpoint, Fixed, documents_of, read_checkpoint, restore, tensors_of
@@ -130,7 +130,8 @@ class Session:
     @contextmanager
     def noting(self, trainer: Trainer, meter: Meter) -> Iterator[Noted]:
         """What belongs to the step that has just ended happens inside; whatever becomes of it, the step's row is
-        written, and then the checkpoint that is due."""
+        written, and then the checkpoint that is due. That of the last step is written with the other files of the end.
+        """
         noted = Noted()
         try:
             yield noted
@@ -138,7 +139,7 @@ class Session:
             self._add_row(trainer, meter, noted.score)
         done = trainer.steps_done
         every = self._options.checkpoint_every
-        if done == self._length.steps or (self._length.ends_epoch(done) if every is None else done % every == 0):
+        if done < self._length.steps and (self._length.ends_epoch(done) if every is None else done % every == 0):
             self.save(trainer)
 
     def _add_row(self, trainer: Trainer, meter: Meter, score: Score | None) -> None:
@@ -185,12 +186,12 @@ class Session:
     def keep_result(self, result: Result) -> None:
         """The numbers of the run."""
         if self._folder is not None:
-            self._folder.keep("result.json", result.to_json())
+            self._folder.keep(RESULT, result.to_json())
 
     def keep_summary(self, text: str) -> None:
         """The same for people."""
         if self._folder is not None:
-            self._folder.keep("summary.txt", text + "\n")
+            self._folder.keep(SUMMARY, text + "\n")
 
 
 def fixed_arguments(options: Options, batch: int, steps: int) -> Fixed:

@@ -8,6 +8,7 @@ import sys
 import time
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import closing, contextmanager, nullcontext, redirect_stdout
+from functools import partial
 from itertools import islice
 from typing import TextIO
 
@@ -120,6 +121,7 @@ def train(options: Options, zoo: Zoo, lock: RunLock, out: TextIO) -> int:
             print(session.how_to_go_on(trainer.steps_done))
             return stop.exit_code
         leaving = Leaving(options, out)
+        leaving.attempt(partial(session.save, trainer))
         leaving.parameters(trainer.model)
         if not meter.steps:
             leaving.require_all(session.where_the_state_is())

@@ -101,7 +101,7 @@ class Store:
         path = self.path(step)
         try:
             make_folder(self.folder)
-            self._clean()
+            self.clean()
             publish_folder(path, lambda folder: _fill(folder, tensors, documents))
             for old in self.steps()[:-self.keep]:
                 remove_folder(self.path(old))
@@ -109,9 +109,9 @@ class Store:
             raise UserError(f"cannot write the checkpoint {path}: {error.strerror or error}") from None
         return path
 
-    def _clean(self) -> None:
-        """Remove what a program that was killed has left of a checkpoint: those without a name."""
-        for name in os.listdir(self.folder):
+    def clean(self) -> None:
+        """Remove what a program that was killed has left of a checkpoint: those without a name. Raises OSError."""
+        for name in os.listdir(self.folder) if self.folder.is_dir() else ():
             if name.startswith(HIDDEN) and _NAME.match(name[1:]):
                 remove_folder(self.folder / name)
 

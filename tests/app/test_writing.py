@@ -159,6 +159,18 @@ def test_a_disk_that_is_full_at_the_end_costs_the_file_and_says_where_the_state_
     assert (tmp_path / "w").exists()
 
 
+def test_a_last_checkpoint_that_cannot_be_written_keeps_no_other_file_from_being_written(capsys, tmp_path, monkeypatch):
+    def refuse(change):
+        if ".step-00000003" in change.paths[0]:
+            raise OSError(28, "No space left on device")
+
+    watch(refuse, monkeypatch.setattr)
+    line = refusal(capsys, train.main, *MLP, "--run", tmp_path / "run", "--checkpoint-every", "2", "--save",
+                   tmp_path / "w", "--json", tmp_path / "j")
+    assert "cannot write the checkpoint " in line and "the state of the run is in " in line and "step-00000002" in line
+    assert {"w", "j"} < set(os.listdir(tmp_path)) and (tmp_path / "run" / "summary.txt").exists()
+
+
 def test_other_commands_write_over_nothing_of_a_strangers(capsys, tmp_path):
     np.savez(tmp_path / "a.npz", x=np.zeros(2))
     (tmp_path / "log.csv").write_text("id,lower,upper,size\na,0,2,5\n")
@@ -204,6 +216,15 @@ def test_a_start_that_failed_does_not_occupy_its_folder(capsys, tmp_path):
     (tmp_path / "run" / "metrics.jsonl").write_text("")
     assert train.main([*MLP, "--run", str(tmp_path / "run")]) == 0
     assert "there is a run in it already" in refusal(capsys, train.main, *MLP, "--run", tmp_path / "run")
+
+
+def test_what_a_killed_run_has_left_goes_when_it_goes_on_though_nothing_is_left_to_do(tmp_path):
+    assert train.main([*MLP, "--run", str(tmp_path)]) == 0
+    before = kept(tmp_path)
+    (tmp_path / ".summary.txt").write_text("half of")
+    (tmp_path / "checkpoints" / ".step-00000002.old").mkdir()
+    assert train.main(["--resume", str(tmp_path)]) == 0
+    assert kept(tmp_path).keys() == before.keys() and len(os.listdir(tmp_path / "checkpoints")) == 1
 
 
 def test_a_run_that_goes_on_has_the_memory_that_was_resolved(tmp_path, monkeypatch):
