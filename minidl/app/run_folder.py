@@ -18,7 +18,7 @@ import io
 import json
 import shlex
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, astuple, dataclass
+from dataclasses import asdict, dataclass
 from math import isfinite
 from pathlib import Path
 from typing import Any
@@ -165,7 +165,9 @@ def read_arguments(folder: Path) -> tuple[list[str], Resolved | None]:
             raise ValueError
         if resolved is not None:
             resolved = Resolved(**resolved)
-            if type(resolved.device) is not str or not all(map(is_whole, astuple(resolved)[1:])):
+            least = {"memory_budget": 1, "host_memory": 0, "batch": 1}
+            if type(resolved.device) is not str or not all(
+                    is_whole(getattr(resolved, name), least=bound) for name, bound in least.items()):
                 raise ValueError
     except (ValueError, KeyError, TypeError, AttributeError):
         raise UserError(f"{folder / ARGUMENTS}: expected an object with a list of strings, arguments, and the numbers "

@@ -97,6 +97,8 @@ class Session:
                                 f"{self._length.steps}")
             self._saved = trainer.steps_done
             print(f"going on after step {trainer.steps_done}, from {checkpoint.path}", flush=True)
+        elif self._folder is not None and self._folder.occupied and self._keeps:
+            print(f"there is no checkpoint in {self._folder.path}: beginning again", flush=True)
         return trainer.steps_done
 
     def begin(self, trainer: Trainer) -> None:
@@ -175,7 +177,7 @@ class Session:
     def where_the_state_is(self) -> str:
         """For people, when a file could not be written at the end."""
         if self._folder is None or not self._keeps or self._saved < 0:
-            return "nothing else keeps the state of this run: --run DIR does"
+            return "nothing else keeps the state of this run" + (": --run DIR does" if self._folder is None else "")
         return (f"the state of the run is in {self._folder.store.path(self._saved)}: {self._resuming(self._folder)} "
                 "with another name for the file writes it")
 

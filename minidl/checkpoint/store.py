@@ -27,7 +27,7 @@ from minidl.checkpoint.safetensors import CorruptFile, Entry, aligned, chunks, p
 from minidl.errors import UserError
 from minidl.meta import DType, Shape
 from minidl.numbers import is_whole
-from minidl.reading import Unreadable, is_folder, names_in, open_file, read_bytes, reading
+from minidl.reading import Unreadable, is_folder, is_there, names_in, open_file, read_bytes, reading
 from minidl.writing import HIDDEN, make_folder
 
 FORMAT, VERSION = "minidl-checkpoint", 1
@@ -145,11 +145,11 @@ def read_checkpoint(path: Path) -> Checkpoint:
 
 
 def _read(path: Path, step: int) -> Checkpoint:
-    pieces = _manifest(path / MANIFEST)
+    pieces = _manifest(_there(path / MANIFEST))
     documents: dict[str, bytes] = {}
     entries: dict[str, Entry] = {}
     for name, listed in pieces.items():
-        with open_file(path / name) as file:
+        with open_file(_there(path / name)) as file:
             size, end = os.fstat(file.fileno()).st_size, 0
             for tensor, piece in listed:
                 if piece.offset != end:
@@ -171,6 +171,13 @@ def _read(path: Path, step: int) -> Checkpoint:
     if TENSORS not in pieces:
         raise CorruptFile(path / MANIFEST, 0, f"{TENSORS} is not listed")
     return Checkpoint(path, step, entries, documents)
+
+
+def _there(path: Path) -> Path:
+    """The same path. Raises CorruptFile if nothing has it: what is gone is damage, what may not be read is none."""
+    if not is_there(path):
+        raise CorruptFile(path, 0, "there is no such file")
+    return path
 
 
 def _manifest(path: Path) -> dict[str, list[tuple[str, Piece]]]:
