@@ -75,8 +75,6 @@ def restore(checkpoint: Checkpoint, runtime: Runtime, model: Module, optimizer: 
     counters, plans, was = state.get("counters"), state.get("plans"), state.get("fixed")
     if type(was) is not dict or type(plans) is not list or type(counters) is not dict or not _are_counts(counters):
         raise CorruptFile(where, 0, "expected counters, plans and fixed arguments")
-    for name in sorted(runtime.counters.keys() - counters.keys()):
-        raise CorruptFile(where, 0, f"no counter {name}, which this training has")
     if counters.get(STEPS, checkpoint.step) != checkpoint.step:
         raise CorruptFile(where, 0, f"after {counters[STEPS]} steps, in the folder of step {checkpoint.step}")
     for name in sorted({*was, *fixed}):
@@ -85,6 +83,8 @@ def restore(checkpoint: Checkpoint, runtime: Runtime, model: Module, optimizer: 
                             f"{_argument(name, fixed.get(name))}: to go on with it, leave that as it was")
     targets = tensors_of(model, optimizer)
     _require_that_they_fit(checkpoint, targets)
+    for name in sorted(runtime.counters.keys() - counters.keys()):
+        raise CorruptFile(where, 0, f"no counter {name}, which this training has")
     measured = [_plan(checkpoint, number, row) for number, row in enumerate(plans)]
     recalled: list[tuple[Trace, Proposal]] = []
     if runtime.guide is not None and state.get("setting") == _setting(runtime):
