@@ -242,6 +242,21 @@ def test_what_cannot_work_is_refused_by_name(capsys, flags, message):
     assert lines(capsys)[-1].startswith(f"train.py: error: {message}")
 
 
+@pytest.mark.parametrize("flag", ["--run", "--resume", "--save", "--json", "--plan", "--save-plan", "--save-trace",
+                                  "--weights", "--data", "--vocab", "--token-file"])
+def test_an_empty_name_is_none(capsys, flag):
+    """What a shell makes of a variable that is not set."""
+    assert train.main([*LENET, flag, ""]) == 2
+    assert lines(capsys) == [f"train.py: error: argument {flag}: must name a file or a folder, and is empty"]
+
+
+def test_what_is_no_archive_is_said_to_be_none(capsys, tmp_path):
+    (tmp_path / "a.npz").write_bytes(b"neither a zip archive nor an array")
+    assert convert([str(tmp_path / "a.npz"), str(tmp_path / "b.safetensors")]) == 2
+    line, = lines(capsys)
+    assert line.endswith("a.npz: no .npz that can be read: not an archive")
+
+
 @pytest.mark.parametrize(("name", "value", "message"), [
     ("NUMBA_DISABLE_JIT", "1", "NUMBA_DISABLE_JIT=1: kernels and plans are compiled code"),
     ("NUMBA_NUM_THREADS", "0", "NUMBA_NUM_THREADS=0 must be from 1 to 1024"),

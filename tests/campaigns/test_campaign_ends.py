@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from minidl.app.flags import _parser
 from tests.campaigns import flag_vectors
 
 ROOT = Path(__file__).parents[2]
@@ -20,6 +21,11 @@ def kills(*arguments):
                           stdout=subprocess.PIPE, env=os.environ | {"PYTHONPATH": paths})
     assert done.returncode == 0, done.stdout
     return json.loads(done.stdout.splitlines()[-1])["attempts"]
+
+
+def test_every_flag_of_train_py_is_tried():
+    flags = {action.option_strings[-1 if action.dest == "help" else 0] for action in _parser()._actions}
+    assert flags == flag_vectors.FLAGS.keys() - {"--nonsense"}
 
 
 def test_random_command_lines_end_well():
