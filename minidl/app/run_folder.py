@@ -85,7 +85,7 @@ class RunFolder:
             self._clean()
             noted = {"arguments": list(arguments), "resolved": asdict(resolved)}
             self._replace(ARGUMENTS, json.dumps(noted, indent=1) + "\n")
-            rows = [row for row in self._rows() if row["step"] <= after]
+            rows = [row for row in self.rows() if row["step"] <= after]
             self._replace(METRICS, "".join(json.dumps(row) + "\n" for row in rows))
             self._replace(TABLE, _csv(dict(zip(COLUMNS, COLUMNS, strict=True)), *rows))
         except OSError as error:
@@ -116,8 +116,9 @@ class RunFolder:
     def _replace(self, name: str, text: str) -> None:
         replace_file(self.path / name, text.encode())
 
-    def _rows(self) -> list[dict[str, Any]]:
-        """The rows written so far. The last line may be half of one, if the program was killed while it wrote it."""
+    def rows(self) -> list[dict[str, Any]]:
+        """The rows written so far. The last line may be half of one, if the program was killed while it wrote it.
+        Raises Unreadable."""
         path = self.path / METRICS
         rows = []
         for line in read_bytes(path, most=MOST_METRICS_BYTES).splitlines() if is_there(path) else ():
