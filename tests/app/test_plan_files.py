@@ -127,7 +127,7 @@ def test_a_run_too_short_for_a_plan_says_so_before_its_first_step(tmp_path, caps
 
 def test_a_run_too_short_to_follow_the_plan_of_a_file_says_so(tmp_path, capsys, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    assert train.main([*NET, "--steps", "4", "--save-plan", "a.plan"]) == 0
+    assert train.main([*NET, "--steps", "4", "--policy", "capuchin", "--save-plan", "a.plan"]) == 0
     assert "--plan: a plan is followed when" in (line := refusal(capsys, "--plan", "a.plan", "--steps", "1"))
     assert "it takes 4 steps, and there are 1" in line
     assert train.main([*NET, "--plan", "a.plan", "--steps", "4"]) == 0
@@ -153,7 +153,7 @@ def test_what_is_planned_between_the_steps_is_not_taken_for_one(tmp_path, capsys
     flags = ["--model", "mlp", "--data", "digits", "--device", "cpu:virtual", "--memory-budget", "80%", "--batch",
              "700", "--grad-accum-steps", "2"]
     kept = [tmp_path / "a", tmp_path / "b"]
-    assert train.main([*flags, "--steps", "5", "--save-plan", str(kept[0])]) == 0
+    assert train.main([*flags, "--steps", "5", "--policy", "capuchin", "--save-plan", str(kept[0])]) == 0
     assert plan_from_json(kept[0].read_text()).calls > 50  # forward and backward, twice
     assert train.main([*flags, "--steps", "5", "--plan", str(kept[0]), "--save-plan", str(kept[1])]) == 0
     assert kept[0].read_text() == kept[1].read_text()
