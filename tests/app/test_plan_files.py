@@ -149,13 +149,13 @@ def test_a_run_that_goes_on_comes_to_its_end_though_too_few_steps_are_left_for_a
 
 
 def test_what_is_planned_between_the_steps_is_not_taken_for_one(tmp_path, capsys):
-    """An epoch of one step: the look at test data, with its many batches, is planned before the step is."""
+    """An epoch of one step: the look at test data, with its two equal batches, is planned before the step is."""
     flags = ["--model", "mlp", "--data", "digits", "--device", "cpu:virtual", "--memory-budget", "80%", "--batch",
-             "700", "--grad-accum-steps", "2"]
+             "150", "--grad-accum-steps", "9", "--steps", "4"]
     kept = [tmp_path / "a", tmp_path / "b"]
-    assert train.main([*flags, "--steps", "5", "--policy", "capuchin", "--save-plan", str(kept[0])]) == 0
-    assert plan_from_json(kept[0].read_text()).calls > 50  # forward and backward, twice
-    assert train.main([*flags, "--steps", "5", "--plan", str(kept[0]), "--save-plan", str(kept[1])]) == 0
+    assert train.main([*flags, "--policy", "capuchin", "--save-plan", str(kept[0])]) == 0
+    assert plan_from_json(kept[0].read_text()).calls > 200  # forward and backward, nine times
+    assert train.main([*flags, "--plan", str(kept[0]), "--save-plan", str(kept[1])]) == 0
     assert kept[0].read_text() == kept[1].read_text()
 
 
