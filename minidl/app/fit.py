@@ -71,6 +71,7 @@ class Setup:
     device       is asked for its profile and its algorithms only; nothing is launched on it
     host_memory  bytes for swapped tensors, and for batches that are made ahead of the step
     ahead        how many bytes the latter take, for a batch
+    steps        that will be trained at most: no trial goes through more
     switches     the engine's features that are on
     slices       into which a batch is cut
     note         is told the batch and the budget of each trial before it runs
@@ -87,6 +88,7 @@ class Setup:
     switches: Switches = ALL_ON
     note: Callable[[int, int], None] = lambda batch, budget_bytes: None
     slices: int = 1
+    steps: int = MOST_ITERATIONS
 
     def for_tensors(self, batch: int) -> int:
         """Host memory for swapped tensors, at a batch."""
@@ -127,7 +129,7 @@ class Setup:
                     steps.test()
                     steps.step()
                 if thorough:
-                    _run_until_alike(twin, steps)
+                    _run_until_alike(twin, steps, most=min(self.steps, MOST_ITERATIONS))
         except OutOfMemory as error:
             shortage = Shortage(error.op, error.host_full)
         stats = twin.stats()
@@ -160,10 +162,10 @@ class Setup:
         return roomy.recomputed_bytes < recomputed_bytes
 
 
-def _run_until_alike(twin: Runtime, steps: Steps) -> None:
+def _run_until_alike(twin: Runtime, steps: Steps, *, most: int) -> None:
     """Run steps until they leave memory as they found it, under the same plan. Raises OutOfMemory."""
     alike, before = 0, None
-    for _ in range(MOST_ITERATIONS):
+    for _ in range(most):
         steps.all()
         left = [(block.offset, block.size) for block in twin.memory.arena.blocks()], id(twin.plan)
         alike = alike + 1 if left == before else 0
