@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from minidl.memory.drift import REMEMBERED
 from minidl.memory.storage import TensorId
@@ -15,7 +16,14 @@ from minidl.plan.trace import Trace
 SETTLING = 2  # iterations: what is to be away leaves in the first, and what stays is packed; the second moves the rest
 
 Step = tuple[Signature, tuple[TensorId, ...], tuple[TensorId, ...]]
-Actions = tuple[dict[TensorId, Action], tuple[TensorId, ...]]  # evictions and prefetches after one call
+
+class Actions(NamedTuple):
+    """What a plan wants done after one call, in this order; see ``Plan``."""
+
+    evictions: Mapping[TensorId, Action] = {}
+    releases: tuple[TensorId, ...] = ()
+    prefetches: tuple[TensorId, ...] = ()
+    replays: tuple[TensorId, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,19 +82,24 @@ class Entry:
         self.seconds.clear()
         before, self._leaves_away = self._leaves_away, _leaves_away(plan, self.trace)
         self.settling = SETTLING if before or self._leaves_away else 0
-        if not plan.evictions and not plan.prefetches:
-            self.actions = {}
-            return
-        actions: dict[int, Actions] = {}
-        for access in self.trace.accesses:
-            key = (access.tensor_id, access.access_count)
-            action, prefetch = plan.evictions.get(key), plan.prefetches.get(key, ())
-            if action is not None or prefetch:
-                evictions, prefetches = actions.get(access.call, ({}, ()))
-                if action is not None:
-                    evictions[access.tensor_id] = action
-                actions[access.call] = evictions, prefetches + prefetch
-        self.actions = actions
+        self.actions = _actions(plan, self.trace)
+
+
+def _actions(plan: Plan, trace: Trace) -> dict[int, Actions]:
+    """Call -> what is to be done after it."""
+    found: dict[int, Actions] = {}
+    if not (plan.evictions or plan.prefetches or plan.releases or plan.replays):
+        return found
+    for access in trace.accesses:
+        key = (access.tensor_id, access.access_count)
+        action = plan.evictions.get(key)
+        new = Actions({} if action is None else {access.tensor_id: action}, plan.releases.get(key, ()),
+                      plan.prefetches.get(key, ()), plan.replays.get(key, ()))
+        if any(new):
+            old = found.get(access.call, Actions())
+            found[access.call] = Actions({**old.evictions, **new.evictions}, old.releases + new.releases,
+                                         old.prefetches + new.prefetches, old.replays + new.replays)
+    return found
 
 
 def _leaves_away(plan: Plan, trace: Trace) -> bool:

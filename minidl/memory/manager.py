@@ -48,7 +48,7 @@ class Memory(Protocol):
 
     @property
     def prefetches(self) -> Sized:
-        """Swap-ins that are due; usually none."""
+        """What is to come back and is due; usually nothing."""
         ...
 
     @property
@@ -62,7 +62,7 @@ class Memory(Protocol):
         ...
 
     def prefetch(self) -> None:
-        """Start the swap-ins that are due, as far as there is room."""
+        """Start the swap-ins that are due, as far as there is room, and the replays."""
         ...
 
     def make_resident(self, inputs: Sequence[Storage], op_name: str) -> None:
@@ -139,7 +139,7 @@ class Manager:
         self.allocator, self.arena = state.allocator, state.arena
         self.update_bytes = self.arena.capacity // UPDATE_SHARE
         # Before a call, the call itself, and after it.
-        self.prefetches, self.prefetch = residency.prefetches, residency.prefetch
+        self.prefetches, self.prefetch = residency.prefetches, replaying.ahead
         self.make_resident = replaying.make_resident
         self.before_write, self.after_write = replaying.before_write, replaying.after_write
         self.call_off = replaying.call_off

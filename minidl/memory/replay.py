@@ -11,9 +11,10 @@ is computed and may then be swapped but not dropped; afterwards lineage does not
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from functools import partial
 
-from minidl.errors import Unrecoverable
+from minidl.errors import OutOfMemory, Unrecoverable
 from minidl.memory import neighbourhood
 from minidl.memory.evicting import Evicting
 from minidl.memory.lineage import missing_calls, reads, reason
@@ -120,6 +121,15 @@ class Replay:
         for storage in outputs:
             self.recomputed_bytes += storage.nbytes
             self._regenerated(storage)
+
+    def ahead(self) -> None:
+        """Start what a plan wants before the next call: swap-ins, then replays. What cannot be computed again by now is
+        when it is wanted."""
+        self.residency.prefetch()
+        for tensor_id in self.residency.take_replays():
+            if (storage := self.residency.dropped(tensor_id)) is not None:
+                with suppress(OutOfMemory, Unrecoverable):
+                    self.replay(storage)
 
     def _took(self, durations: list[float], seconds: float) -> None:
         durations.append(seconds)

@@ -15,7 +15,7 @@ from minidl.memory.entry import Actions, Returns
 from minidl.memory.evicting import Evicting
 from minidl.memory.room import Room
 from minidl.memory.state import State
-from minidl.memory.storage import IN, OUT, SWAPPING_IN, SWAPPING_OUT, Storage, TensorId
+from minidl.memory.storage import IN, OUT, RECOMPUTE, SWAPPING_IN, SWAPPING_OUT, Storage, TensorId
 from minidl.plan.plan import AccessKey, Action
 
 
@@ -32,6 +32,7 @@ class Residency:
         self.evicting = evicting
         self.prefetches: deque[weakref.ref[Storage]] = deque()  # to be swapped in as soon as there is room
         self._evicted: dict[TensorId, weakref.ref[Storage]] = {}  # by the plan, in this iteration
+        self._replays: list[TensorId] = []  # to be computed again before the next call
         self._arrivals: list[tuple[AccessKey, int, int]] = []
         self._paged_in: dict[AccessKey, float] = {}
         self._recomputed: dict[AccessKey, Sequence[float]] = {}
@@ -79,9 +80,9 @@ class Residency:
 
     # As planned ----------------------------------------------------------------------------------------------
     def act(self, actions: Actions, operands: Iterable[Storage]) -> None:
-        """Do what the plan says after a call: evictions of its operands, then swap-ins of what was evicted before."""
-        evictions, prefetches = actions
-        if evictions:
+        """Do what the plan says after a call: evictions of its operands, releases of what others brought back, then
+        swap-ins of what was evicted before."""
+        if evictions := actions.evictions:
             at_work = self.state.at_work
             at_work.on = True  # kept flat, as in a guided iteration this comes after every other call
             try:
@@ -91,10 +92,36 @@ class Residency:
                         self._evict_ahead(base, action)
             finally:
                 at_work.on = False
-        for tensor_id in prefetches:
+        if actions.releases:
+            self._release(actions.releases)
+        for tensor_id in actions.prefetches:
             ref = self._evicted.get(tensor_id)
             if ref is not None:
                 self.prefetches.append(ref)
+        for tensor_id in actions.replays:  # not now: the program is still to free what this call has read
+            if (storage := self.dropped(tensor_id)) is not None:
+                self._replays.append(tensor_id)
+                self.prefetches.append(storage.me)
+
+    def _release(self, tensor_ids: Sequence[TensorId]) -> None:
+        """Let go of these if they are here: none of them was an operand."""
+        here = {s.tensor_id: s for ref in self.state.residents
+                if (s := ref()) is not None and s.status is IN and s.refs and s not in self.state.protected}
+        with self.state.at_work:
+            for tensor_id in tensor_ids:
+                if (storage := here.get(tensor_id)) is not None:
+                    self._evict_ahead(storage, Action.SWAP_OUT if storage.host is not None else Action.DROP)
+
+    def take_replays(self) -> Sequence[TensorId]:
+        """What is to be computed again before the next call."""
+        due, self._replays = self._replays, []
+        return due
+
+    def dropped(self, tensor_id: TensorId) -> Storage | None:
+        """What the plan has dropped under this id in this iteration, if it is wanted and still not there."""
+        ref = self._evicted.get(tensor_id)
+        storage = ref() if ref is not None else None
+        return storage if storage is not None and storage.status is RECOMPUTE and storage.refs else None
 
     def _evict_ahead(self, storage: Storage, action: Action) -> None:
         """Evict as planned: computation goes on, and the block is due when its memory is wanted."""
@@ -159,6 +186,7 @@ class Residency:
     def end_iteration(self) -> None:
         """Nothing of a plan is left to be done but to bring back what is away, and the notes begin anew."""
         self.prefetches.clear()
+        self._replays.clear()
         self._evicted = {storage.tensor_id: storage.me for storage in self.away()}
         self._arrivals.clear()
         self._paged_in.clear()

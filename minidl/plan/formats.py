@@ -25,7 +25,7 @@ from minidl.plan.trace import TensorId, Trace, TraceCall, TraceTensor
 from minidl.reading import read_bytes
 
 TRACE_FORMAT, PLAN_FORMAT = "minidl-trace", "minidl-plan"
-VERSIONS = {TRACE_FORMAT: 1, PLAN_FORMAT: 2}
+VERSIONS = {TRACE_FORMAT: 1, PLAN_FORMAT: 3}
 MOST_BYTES = 256 << 20  # of a file: a trace has about 400 a call
 MOST_SHOWN = 200  # characters of a message: what a file calls its keys may be of any length
 MOST_ID = (1 << 63) - 1
@@ -57,9 +57,7 @@ class SavedPlan:
     def of(cls, plan: Plan, trace: Trace) -> SavedPlan:
         """A plan for an iteration like this one. Raises KeyError for a tensor that the trace does not have."""
         made_by = {tensor_id: call.op for call in trace.calls for tensor_id in call.outputs}
-        obeyed = Plan(evictions=plan.evictions, prefetches=plan.prefetches, offsets=plan.offsets,
-                      predicted_seconds=plan.predicted_seconds)
-        return cls(obeyed, len(trace.calls),
+        return cls(plan, len(trace.calls),
                    {t: (made_by.get(t, ""), trace.tensors[t].nbytes) for t, _ in plan.evictions})
 
 
@@ -79,7 +77,10 @@ def plan_to_json(saved: SavedPlan) -> str:
         "evictions": [{"tensor": t, "access": n, "action": action.value, "op": saved.evicted[t][0],
                        "bytes": saved.evicted[t][1]} for (t, n), action in plan.evictions.items()],
         "prefetches": [{"tensor": t, "access": n, "swap_in": ids} for (t, n), ids in plan.prefetches.items()],
-        "offsets": [{"tensor": t, "arrival": n, "offset": offset} for (t, n), offset in plan.offsets.items()]})
+        "offsets": [{"tensor": t, "arrival": n, "offset": offset} for (t, n), offset in plan.offsets.items()],
+        "releases": [{"tensor": t, "access": n, "release": ids} for (t, n), ids in plan.releases.items()],
+        "replays": [{"tensor": t, "access": n, "replay": ids} for (t, n), ids in plan.replays.items()],
+        "algorithms": [{"call": call, "algorithm": name} for call, name in plan.algorithms.items()]})
 
 
 def is_trace(head: bytes) -> bool:
@@ -173,6 +174,19 @@ class _Prefetch(_Access):
     swap_in: Ids
 
 
+class _Release(_Access):
+    release: Ids
+
+
+class _Replay(_Access):
+    replay: Ids
+
+
+class _Choice(_Row):
+    call: Count
+    algorithm: str
+
+
 class _Offset(_Row):
     tensor: Id
     arrival: Count
@@ -185,6 +199,9 @@ class _Plan(_Head, forbid_unknown_fields=True):
     evictions: list[_Eviction]
     prefetches: list[_Prefetch]
     offsets: list[_Offset]
+    releases: list[_Release]
+    replays: list[_Replay]
+    algorithms: list[_Choice]
 
 
 Document = TypeVar("Document", _Trace, _Plan)
@@ -251,6 +268,9 @@ def _plan(file: _Plan) -> SavedPlan:
         evictions=_each_once("evictions", ((row.key, row.action) for row in file.evictions)),
         prefetches=_each_once("prefetches", ((row.key, row.swap_in) for row in file.prefetches)),
         offsets=_each_once("offsets", (((row.tensor, row.arrival), row.offset) for row in file.offsets)),
+        releases=_each_once("releases", ((row.key, row.release) for row in file.releases)),
+        replays=_each_once("replays", ((row.key, row.replay) for row in file.replays)),
+        algorithms=_each_once("algorithms", ((row.call, row.algorithm) for row in file.algorithms)),
         predicted_seconds=file.predicted_seconds)
     return SavedPlan(plan, file.calls, evicted)
 

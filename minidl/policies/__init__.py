@@ -11,6 +11,7 @@ from minidl.policies.lru import LeastRecentlyUsed
 from minidl.policies.none import NoPolicy
 from minidl.policies.passive import Passive
 from minidl.policies.recompute import Recompute
+from minidl.policies.stagewise import Checkmate, CheckmateRounded, OperatorSelection, SwapDominated
 from minidl.registry import Registry
 
 POLICIES: dict[str, Callable[[], Policy]] = {
@@ -19,12 +20,16 @@ POLICIES: dict[str, Callable[[], Policy]] = {
     "capuchin-swap": CapuchinSwap,
     "capuchin-recompute": CapuchinRecompute,
     "capuchin-listing": CapuchinListing,
+    "checkmate": Checkmate,
+    "checkmate-lp": CheckmateRounded,
     "dtr": Weighing,
     "exact": Exact,
     "lru": LeastRecentlyUsed,
+    "mo-sos": OperatorSelection,
     "none": NoPolicy,
     "passive": Passive,
     "recompute": Recompute,
+    "str": SwapDominated,
 }
 
 REGISTRY: Registry[Policy] = Registry("policy", "minidl.policies", POLICIES)

@@ -39,13 +39,21 @@ def misfit(saved: SavedPlan, trace: Trace) -> str | None:
         if here[tensor_id] != (op, nbytes):
             return (f"tensor {tensor_id} is {nbytes} bytes of {op or 'a leaf'} there, and {here[tensor_id][1]} bytes "
                     f"of {here[tensor_id][0] or 'a leaf'} here")
-    for tensor_id, count in (*saved.plan.evictions, *saved.plan.prefetches):
+    for tensor_id, count in (*saved.plan.evictions, *saved.plan.prefetches, *saved.plan.releases,
+                             *saved.plan.replays):
         if accesses.get(tensor_id, 0) < count:
             return f"it names access {count} of tensor {tensor_id}, and here are {accesses.get(tensor_id, 0)}"
     for ids in saved.plan.prefetches.values():
         for tensor_id in ids:
             if tensor_id not in saved.evicted:
                 return f"it brings tensor {tensor_id} back, which it does not evict"
+    for ids in (*saved.plan.releases.values(), *saved.plan.replays.values()):
+        for tensor_id in ids:
+            if tensor_id not in trace.tensors:
+                return f"it releases or replays tensor {tensor_id}, which is not used here"
+    for position, name in saved.plan.algorithms.items():
+        if position >= len(trace.calls) or name not in {a.name for a in trace.calls[position].algorithms}:
+            return f"it has call {position} take algorithm {name!r}, which is not to be had here"
     for tensor_id, _ in saved.plan.offsets:
         if tensor_id not in trace.tensors:
             return f"it gives tensor {tensor_id} an address, which is not used here"

@@ -38,7 +38,7 @@ from minidl.runtime import Runtime, Stats
 UNLIMITED = 1 << 21  # bytes: more than any of these networks needs
 AUTO_WORK = 1e5  # calls that the search may simulate for a plan: enough for a plan, not for a good one
 UPDATE_BYTES = 512  # parameters updated by one call: small, so that an update is several calls
-NO_ACTIONS: Actions = ({}, ())
+NO_ACTIONS = Actions()
 
 
 class WrongResult(AssertionError):
@@ -191,8 +191,9 @@ class Following:
         if self._guide is None or self._guide.active is None:
             return
         plan = self._guide.active.plan
-        due = ({key[0]: plan.evictions[key] for key in keys if key in plan.evictions},
-               tuple(tensor_id for key in keys for tensor_id in plan.prefetches.get(key, ())))
+        others = (tuple(tensor_id for key in keys for tensor_id in each.get(key, ()))
+                  for each in (plan.releases, plan.prefetches, plan.replays))
+        due = Actions({key[0]: plan.evictions[key] for key in keys if key in plan.evictions}, *others)
         assert acted == due, f"the plan wants {due} after this call, the engine did {acted}"
         self.actions += due != NO_ACTIONS
 

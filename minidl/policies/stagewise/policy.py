@@ -1,0 +1,173 @@
+"""Exact and relaxed plans by integer programming over stages, as published: ``checkmate``, ``str`` and ``mo-sos``.
+
+    checkmate     what is kept from stage to stage, the rest made again (Jain et al., MLSys 2020)
+    checkmate-lp  its linear relaxation, rounded
+    str           and copies: one out of each value, any number back (Wen et al., IPDPS 2022)
+    mo-sos        and the algorithm of each call, with its workspace (Wei et al., 2024)
+
+The first three leave the algorithm to what is free when a call runs ("Auto"). Each of them knows the plans of those
+above it and follows the fastest, so none is slower by what it may choose beside.
+
+    blocks      a trace that is too long is cut into blocks of calls
+    graph       the trace as nodes and values
+    program     the integer program; transfers: its copies
+    rounding    the relaxation in two phases
+    schedule    what was decided, and what it comes to
+    orders      that as a plan
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from math import inf
+
+from minidl.plan.costs import Costs, Limits
+from minidl.plan.plan import NO_PLAN, Eviction, Proposal
+from minidl.plan.policy import OnDemand, Pressure, Residency
+from minidl.plan.trace import Trace
+from minidl.policies.passive import Passive
+from minidl.policies.recompute import Recompute
+from minidl.policies.stagewise.graph import Graph, graph
+from minidl.policies.stagewise.orders import to_plan
+from minidl.policies.stagewise.schedule import Schedule, judge
+
+SECONDS = 60.0  # that a solver may take for one program
+MOST_NODES = 40  # of a trace; a longer one is cut into so many blocks
+GAP = 1e-6      # relative distance between a solution and the bound at which it counts as proven
+SAME = 1e-6     # relative difference of two durations that means nothing
+
+
+@dataclass(frozen=True)
+class Solved:
+    """How far a solver came: seconds of the plan, as counted in its own program; none takes less than ``bound``. With
+    blocks it is the optimum of the blocks, not of the trace."""
+
+    seconds: float
+    bound: float
+    nodes: int
+    blocks: bool
+
+    @property
+    def gap(self) -> float:
+        """What is left between both, as a share of the plan's seconds."""
+        return max(0.0, 1.0 - self.bound / self.seconds)
+
+    def __str__(self) -> str:
+        cut = f"{self.nodes} blocks of calls" if self.blocks else f"{self.nodes} calls"
+        return f"{self.seconds:.4g} s over {cut}, gap {100 * self.gap:.2g}%"
+
+
+@dataclass(frozen=True)
+class Choice:
+    """A schedule, and how it was come by (None: by no proof)."""
+
+    schedule: Schedule
+    solved: Solved | None
+
+
+class Checkmate(OnDemand):
+    """Rematerialization as a mixed-integer program."""
+
+    name = "checkmate"
+    plans = True
+
+    def __init__(self, *, seconds: float = SECONDS, most_nodes: int = MOST_NODES) -> None:
+        self.seconds = seconds
+        self.most_nodes = most_nodes
+
+    def victims(self, resident: Sequence[Residency], pressure: Pressure) -> Sequence[Eviction]:
+        """What ``recompute`` would evict."""
+        return Recompute().victims(resident, pressure)
+
+    def choices(self, stages: Graph, costs: Costs, budget: int) -> Iterator[Choice]:
+        """What to choose from, each fitting if no algorithm takes more than its least workspace."""
+        from minidl.policies.stagewise.rounding import rounded  # SciPy: loaded when the first plan is made
+
+        if (schedule := rounded(stages, budget, seconds=self.seconds)) is not None:
+            yield Choice(schedule, None)
+        yield from self._solved(stages, costs, budget)
+
+    def _solved(self, stages: Graph, costs: Costs, budget: int, *, copies: bool = False, chooses: bool = False
+                ) -> Iterator[Choice]:
+        """The best of one program, if any was found in time."""
+        from minidl.policies.stagewise.program import Program
+        from minidl.policies.stagewise.transfers import Transfers
+
+        program = Program(stages, budget, chooses=chooses)
+        transfers = Transfers(program, costs) if copies else None
+        program.build()
+        solution = program.program.solve(seconds=self.seconds, gap=GAP)
+        if solution.values is not None:
+            schedule = program.read(solution)
+            if transfers is not None:
+                schedule = transfers.read(solution, schedule)
+            found, bound = (program.surely + share * stages.seconds for share in (solution.objective, solution.bound))
+            yield Choice(schedule, Solved(found, bound, len(stages.nodes), stages.blocks))
+
+    def enough(self, stages: Graph, budget: int) -> bool:
+        """Whether all fits, so that there is nothing to decide."""
+        return not judge(stages, keep_all(stages), budget).wrong
+
+    def plan(self, trace: Trace, costs: Costs, limits: Limits) -> Proposal:
+        """The fastest choice that fits, with a note of how far the solver came; no plan if all fits, or if none does.
+        """
+        stages, budget = graph(trace, most=self.most_nodes), limits.device_bytes
+        if self.enough(stages, budget):
+            return NO_PLAN
+        best, least, solved = NO_PLAN, inf, None
+        for choice in self.choices(stages, costs, budget):
+            verdict = judge(stages, choice.schedule, budget)
+            solved = choice.solved or solved
+            if not verdict.wrong and verdict.seconds < least * (1.0 - SAME):
+                best, least = Proposal(to_plan(stages, choice.schedule, verdict)), verdict.seconds
+        return replace(best, notes=solved)
+
+
+class CheckmateRounded(Checkmate):
+    """The linear relaxation of Checkmate's program, rounded."""
+
+    name = "checkmate-lp"
+
+    def _solved(self, stages: Graph, costs: Costs, budget: int, *, copies: bool = False, chooses: bool = False
+                ) -> Iterator[Choice]:
+        yield from ()
+
+
+class SwapDominated(Checkmate):
+    """STR: keep, swap or make again; one copy out, many back."""
+
+    name = "str"
+
+    def victims(self, resident: Sequence[Residency], pressure: Pressure) -> Sequence[Eviction]:
+        """What ``passive`` would evict."""
+        return Passive().victims(resident, pressure)
+
+    def choices(self, stages: Graph, costs: Costs, budget: int) -> Iterator[Choice]:
+        """Checkmate's, and its own."""
+        yield from super().choices(stages, costs, budget)
+        yield from self._solved(stages, costs, budget, copies=True)
+
+
+class OperatorSelection(SwapDominated):
+    """MO-SOS: which algorithm each call takes is decided with all the rest."""
+
+    name = "mo-sos"
+
+    def enough(self, stages: Graph, budget: int) -> bool:
+        """Whether all fits, and every call may take its fastest algorithm."""
+        verdict = judge(stages, keep_all(stages), budget)
+        return not verdict.wrong and verdict.seconds <= stages.seconds * (1.0 + SAME)
+
+    def choices(self, stages: Graph, costs: Costs, budget: int) -> Iterator[Choice]:
+        """Those of Checkmate and STR, keeping all, and its own."""
+        yield Choice(keep_all(stages), None)
+        yield from super().choices(stages, costs, budget)
+        yield from self._solved(stages, costs, budget, copies=True, chooses=True)
+
+
+def keep_all(stages: Graph) -> Schedule:
+    """Nothing leaves."""
+    there = tuple(frozenset(x for x, value in enumerate(stages.values) if value.decided and value.wanted(stage))
+                  for stage in range(len(stages.nodes)))
+    return Schedule(((),) * len(stages.nodes), there)
