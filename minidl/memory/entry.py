@@ -10,7 +10,7 @@ from typing import NamedTuple
 from minidl.memory.drift import REMEMBERED
 from minidl.memory.storage import TensorId
 from minidl.op import Signature
-from minidl.plan.plan import NO_PLAN, AccessKey, Action, Plan, Proposal
+from minidl.plan.plan import NO_PLAN, AccessKey, Action, Eviction, Plan, Proposal
 from minidl.plan.trace import Trace
 
 SETTLING = 2  # iterations: what is to be away leaves in the first, and what stays is packed; the second moves the rest
@@ -21,7 +21,7 @@ class Actions(NamedTuple):
     """What a plan wants done after one call, in this order; see ``Plan``."""
 
     evictions: Mapping[TensorId, Action] = {}
-    releases: tuple[TensorId, ...] = ()
+    releases: tuple[Eviction, ...] = ()
     prefetches: tuple[TensorId, ...] = ()
     replays: tuple[TensorId, ...] = ()
 

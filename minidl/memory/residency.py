@@ -16,7 +16,7 @@ from minidl.memory.evicting import Evicting
 from minidl.memory.room import Room
 from minidl.memory.state import State
 from minidl.memory.storage import IN, OUT, RECOMPUTE, SWAPPING_IN, SWAPPING_OUT, Storage, TensorId
-from minidl.plan.plan import AccessKey, Action
+from minidl.plan.plan import AccessKey, Action, Eviction
 
 
 class Residency:
@@ -103,19 +103,19 @@ class Residency:
                 self._replays.append(tensor_id)
                 self.prefetches.append(storage.me)
 
-    def _release(self, tensor_ids: Sequence[TensorId]) -> None:
+    def _release(self, evictions: Sequence[Eviction]) -> None:
         """Let go of these if they are here: none of them was an operand."""
         here = {s.tensor_id: s for ref in self.state.residents
                 if (s := ref()) is not None and s.status is IN and s.refs and s not in self.state.protected}
         with self.state.at_work:
-            for tensor_id in tensor_ids:
+            for tensor_id, action in evictions:
                 if (storage := here.get(tensor_id)) is not None:
-                    self._evict_ahead(storage, Action.SWAP_OUT if storage.host is not None else Action.DROP)
+                    self._evict_ahead(storage, action)
 
-    def take_replays(self) -> Sequence[TensorId]:
-        """What is to be computed again before the next call."""
+    def take_replays(self) -> Sequence[Storage]:
+        """What is to be computed again before the next call, and is still not there."""
         due, self._replays = self._replays, []
-        return due
+        return [storage for tensor_id in due if (storage := self.dropped(tensor_id)) is not None]
 
     def dropped(self, tensor_id: TensorId) -> Storage | None:
         """What the plan has dropped under this id in this iteration, if it is wanted and still not there."""

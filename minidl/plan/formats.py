@@ -20,7 +20,7 @@ from msgspec.json import decode
 from minidl.errors import UserError
 from minidl.meta import ALIGNMENT
 from minidl.numbers import MOST_REAL, MOST_WHOLE
-from minidl.plan.plan import AccessKey, Action, Plan
+from minidl.plan.plan import AccessKey, Action, Eviction, Plan
 from minidl.plan.trace import TensorId, Trace, TraceCall, TraceTensor
 from minidl.reading import read_bytes
 
@@ -78,7 +78,8 @@ def plan_to_json(saved: SavedPlan) -> str:
                        "bytes": saved.evicted[t][1]} for (t, n), action in plan.evictions.items()],
         "prefetches": [{"tensor": t, "access": n, "swap_in": ids} for (t, n), ids in plan.prefetches.items()],
         "offsets": [{"tensor": t, "arrival": n, "offset": offset} for (t, n), offset in plan.offsets.items()],
-        "releases": [{"tensor": t, "access": n, "release": ids} for (t, n), ids in plan.releases.items()],
+        "releases": [{"tensor": t, "access": n, "release": [[other, action.value] for other, action in each]}
+                     for (t, n), each in plan.releases.items()],
         "replays": [{"tensor": t, "access": n, "replay": ids} for (t, n), ids in plan.replays.items()],
         "algorithms": [{"call": call, "algorithm": name} for call, name in plan.algorithms.items()]})
 
@@ -175,7 +176,7 @@ class _Prefetch(_Access):
 
 
 class _Release(_Access):
-    release: Ids
+    release: tuple[tuple[Id, Action], ...]
 
 
 class _Replay(_Access):
@@ -268,7 +269,8 @@ def _plan(file: _Plan) -> SavedPlan:
         evictions=_each_once("evictions", ((row.key, row.action) for row in file.evictions)),
         prefetches=_each_once("prefetches", ((row.key, row.swap_in) for row in file.prefetches)),
         offsets=_each_once("offsets", (((row.tensor, row.arrival), row.offset) for row in file.offsets)),
-        releases=_each_once("releases", ((row.key, row.release) for row in file.releases)),
+        releases=_each_once("releases", ((row.key, tuple(Eviction(*each) for each in row.release))
+                                          for row in file.releases)),
         replays=_each_once("replays", ((row.key, row.replay) for row in file.replays)),
         algorithms=_each_once("algorithms", ((row.call, row.algorithm) for row in file.algorithms)),
         predicted_seconds=file.predicted_seconds)

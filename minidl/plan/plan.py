@@ -34,9 +34,10 @@ class Plan:
     prefetches   in-trigger (an access of any tensor) -> the tensors whose swap-in is started after it, in this order.
     offsets      residency -> the address of its bytes. Those that have none, and all when the program or the sizes
                  differ from the plan, are placed as they come.
-    releases     access -> tensors that leave after it though it is none of their own: what a replay has made for
-                 another, or what was kept for one. They go without a copy: dropped, unless the host has a valid one.
-    replays      access -> dropped tensors that are computed again after it, in this order, ahead of their own use.
+    releases     access -> evictions after it of tensors that are not accessed by its call: of what was kept for a
+                 replay, say.
+    replays      access -> dropped tensors that are computed again after it, before the next call: all together, each
+                 call once, and nothing that comes by on the way is kept.
     algorithms   call (its position in the iteration) -> the algorithm that it takes: no faster one is tried, though its
                  workspace may be free; a slower one is, where this one's is not.
     predicted_seconds   length of an iteration under this plan, if the policy knows.
@@ -45,7 +46,7 @@ class Plan:
     evictions: Mapping[AccessKey, Action] = field(default_factory=dict)
     prefetches: Mapping[AccessKey, tuple[TensorId, ...]] = field(default_factory=dict)
     offsets: Mapping[ResidencyKey, int] = field(default_factory=dict)
-    releases: Mapping[AccessKey, tuple[TensorId, ...]] = field(default_factory=dict)
+    releases: Mapping[AccessKey, tuple[Eviction, ...]] = field(default_factory=dict)
     replays: Mapping[AccessKey, tuple[TensorId, ...]] = field(default_factory=dict)
     algorithms: Mapping[int, str] = field(default_factory=dict)
     predicted_seconds: float | None = None

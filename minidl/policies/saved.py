@@ -47,7 +47,7 @@ def misfit(saved: SavedPlan, trace: Trace) -> str | None:
         for tensor_id in ids:
             if tensor_id not in saved.evicted:
                 return f"it brings tensor {tensor_id} back, which it does not evict"
-    for ids in (*saved.plan.releases.values(), *saved.plan.replays.values()):
+    for ids in (*(tuple(t for t, _ in each) for each in saved.plan.releases.values()), *saved.plan.replays.values()):
         for tensor_id in ids:
             if tensor_id not in trace.tensors:
                 return f"it releases or replays tensor {tensor_id}, which is not used here"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from minidl.plan.plan import AccessKey, Action, Plan
+from minidl.plan.plan import AccessKey, Action, Eviction, Plan
 from minidl.plan.trace import TensorId
 from minidl.policies.stagewise.graph import Graph
 from minidl.policies.stagewise.schedule import Schedule, Verdict
@@ -13,13 +13,18 @@ def to_plan(graph: Graph, schedule: Schedule, verdict: Verdict) -> Plan:
     return _Orders(graph, schedule).plan(verdict)
 
 
+def named(verdict: Verdict) -> dict[int, str]:
+    """Call -> the algorithm that it takes, where there is a choice."""
+    return {call: name for (stage, k), way in verdict.ways.items() if stage == k for call, name in way.names}
+
+
 class _Orders:
     """Walks each value through the stages."""
 
     def __init__(self, graph: Graph, schedule: Schedule) -> None:
         self.graph, self.schedule = graph, schedule
         self.evictions: dict[AccessKey, Action] = {}
-        self.releases: dict[AccessKey, tuple[TensorId, ...]] = {}
+        self.releases: dict[AccessKey, tuple[Eviction, ...]] = {}
         self.prefetches: dict[AccessKey, tuple[TensorId, ...]] = {}
         self.replays: dict[AccessKey, tuple[TensorId, ...]] = {}
         self.key_of: dict[tuple[int, TensorId], AccessKey] = {}  # the last access in a node of a tensor
@@ -29,7 +34,6 @@ class _Orders:
             key, n = (access.tensor_id, access.access_count), node_of[access.call]
             self.key_of[n, access.tensor_id] = key
             self.after[n] = key
-        self.made_again = [{x for k in line for x in graph.nodes[k].outputs} for line in schedule.repeats]
         self.lands = {(fetch.lands, fetch.value) for fetch in schedule.fetches}
 
     def plan(self, verdict: Verdict) -> Plan:
@@ -39,10 +43,10 @@ class _Orders:
         for fetch in self.schedule.fetches:
             self._add(self.prefetches, fetch.starts - 1, fetch.value)
         for stage in range(1, len(self.graph.nodes)):
-            self._ahead(stage)
-        algorithms = {call: name for (stage, k), way in verdict.ways.items() if stage == k for call, name in way.names}
+            for x in self._made_again(stage):
+                self._add(self.replays, stage - 1, x)
         return Plan(self.evictions, self.prefetches, releases=self.releases, replays=self.replays,
-                    algorithms=algorithms if self.schedule.ways else {}, predicted_seconds=verdict.seconds)
+                    algorithms=named(verdict) if self.schedule.ways else {}, predicted_seconds=verdict.seconds)
 
     def _add(self, orders: dict[AccessKey, tuple[TensorId, ...]], node: int, x: int) -> None:
         """One more tensor after a node; what makes no accesses (nothing does) would have no place for it."""
@@ -58,13 +62,15 @@ class _Orders:
         there = True  # when the node before a stage has been carried out
         for stage in range(value.made + 1, min(value.last, len(self.graph.nodes) - 1) + 1):
             used = stage - 1 in value.uses
-            there = there or used or x in self.made_again[stage - 1]
+            there = there or used
             stays = x in schedule.resident[stage]
             if there and not stays and not (copy is not None and copy.ended == stage):
                 if used:
                     self.evictions[self.key_of[stage - 1, value.tensor_id]] = self._how(x, stage)
                 else:
-                    self._add(self.releases, stage - 1, x)
+                    key = self.after[stage - 1]
+                    eviction = Eviction(value.tensor_id, self._how(x, stage))
+                    self.releases[key] = (*self.releases.get(key, ()), eviction)
             there = stays
 
     def _how(self, x: int, stage: int) -> Action:
@@ -74,23 +80,13 @@ class _Orders:
             for later in range(stage, len(self.graph.nodes)):
                 if (later, x) in self.lands:
                     return Action.SWAP_OUT
-                if x in self.made_again[later]:
+                if x in self._made_again(later):
                     break
         return Action.DROP
 
-    def _ahead(self, stage: int) -> None:
-        """What is carried out again in a stage though its node does not ask for it: it is wanted later."""
+    def _made_again(self, stage: int) -> list[int]:
+        """What is carried out again in a stage for its own node, or to be kept."""
         graph, here = self.graph, self.schedule.resident[stage]
-        asked: set[int] = set()
-        wanted = [x for x in graph.nodes[stage].inputs if graph.values[x].decided and x not in here]
-        while wanted:
-            k = graph.values[wanted.pop()].made
-            if k not in asked:
-                asked.add(k)
-                wanted += [y for y in graph.nodes[k].sources if graph.values[y].decided and y not in here]
         after = self.schedule.resident[stage + 1] if stage + 1 < len(graph.nodes) else frozenset()
-        for k in self.schedule.repeats[stage]:
-            if k not in asked:
-                for x in graph.nodes[k].outputs:
-                    if x in after and x not in here:
-                        self._add(self.replays, stage - 1, x)
+        return [x for k in self.schedule.repeats[stage] for x in graph.nodes[k].outputs
+                if graph.values[x].wanted(stage) and x not in here and (x in after or x in graph.nodes[stage].inputs)]

@@ -14,13 +14,13 @@ above it and follows the fastest, so none is slower by what it may choose beside
     rounding    the relaxation in two phases
     schedule    what was decided, and what it comes to
     orders      that as a plan
+    residencies and where its tensors lie
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from math import inf
 
 from minidl.plan.costs import Costs, Limits
 from minidl.plan.plan import NO_PLAN, Eviction, Proposal
@@ -29,8 +29,9 @@ from minidl.plan.trace import Trace
 from minidl.policies.passive import Passive
 from minidl.policies.recompute import Recompute
 from minidl.policies.stagewise.graph import Graph, graph
-from minidl.policies.stagewise.orders import to_plan
-from minidl.policies.stagewise.schedule import Schedule, judge
+from minidl.policies.stagewise.orders import named, to_plan
+from minidl.policies.stagewise.residencies import placed
+from minidl.policies.stagewise.schedule import Schedule, Verdict, judge
 
 SECONDS = 60.0  # that a solver may take for one program
 MOST_NODES = 40  # of a trace; a longer one is cut into so many blocks
@@ -60,8 +61,9 @@ class Solved:
 
 @dataclass(frozen=True)
 class Choice:
-    """A schedule, and how it was come by (None: by no proof)."""
+    """A schedule, the policy whose program it is of, and how far its solver came (None: there was none)."""
 
+    source: str
     schedule: Schedule
     solved: Solved | None
 
@@ -85,7 +87,7 @@ class Checkmate(OnDemand):
         from minidl.policies.stagewise.rounding import rounded  # SciPy: loaded when the first plan is made
 
         if (schedule := rounded(stages, budget, seconds=self.seconds)) is not None:
-            yield Choice(schedule, None)
+            yield Choice(CheckmateRounded.name, schedule, None)
         yield from self._solved(stages, costs, budget)
 
     def _solved(self, stages: Graph, costs: Costs, budget: int, *, copies: bool = False, chooses: bool = False
@@ -103,7 +105,8 @@ class Checkmate(OnDemand):
             if transfers is not None:
                 schedule = transfers.read(solution, schedule)
             found, bound = (program.surely + share * stages.seconds for share in (solution.objective, solution.bound))
-            yield Choice(schedule, Solved(found, bound, len(stages.nodes), stages.blocks))
+            source = OperatorSelection.name if chooses else SwapDominated.name if copies else Checkmate.name
+            yield Choice(source, schedule, Solved(found, bound, len(stages.nodes), stages.blocks))
 
     def enough(self, stages: Graph, budget: int) -> bool:
         """Whether all fits, so that there is nothing to decide."""
@@ -115,13 +118,7 @@ class Checkmate(OnDemand):
         stages, budget = graph(trace, most=self.most_nodes), limits.device_bytes
         if self.enough(stages, budget):
             return NO_PLAN
-        best, least, solved = NO_PLAN, inf, None
-        for choice in self.choices(stages, costs, budget):
-            verdict = judge(stages, choice.schedule, budget)
-            solved = choice.solved or solved
-            if not verdict.wrong and verdict.seconds < least * (1.0 - SAME):
-                best, least = Proposal(to_plan(stages, choice.schedule, verdict)), verdict.seconds
-        return replace(best, notes=solved)
+        return fastest(stages, self.choices(stages, costs, budget), costs, limits)
 
 
 class CheckmateRounded(Checkmate):
@@ -161,9 +158,27 @@ class OperatorSelection(SwapDominated):
 
     def choices(self, stages: Graph, costs: Costs, budget: int) -> Iterator[Choice]:
         """Those of Checkmate and STR, keeping all, and its own."""
-        yield Choice(keep_all(stages), None)
+        yield Choice("", keep_all(stages), None)
         yield from super().choices(stages, costs, budget)
         yield from self._solved(stages, costs, budget, copies=True, chooses=True)
+
+
+def fastest(stages: Graph, choices: Iterable[Choice], costs: Costs, limits: Limits) -> Proposal:
+    """The plan of the fastest choice that fits, with addresses, and with a note of how far the last solver came."""
+    best: tuple[Schedule, Verdict] | None = None
+    solved = None
+    for choice in choices:
+        verdict = judge(stages, choice.schedule, limits.device_bytes)
+        solved = choice.solved or solved
+        if not verdict.wrong and (best is None or verdict.seconds < best[1].seconds * (1.0 - SAME)):
+            best = choice.schedule, verdict
+    if best is None:
+        return NO_PLAN
+    schedule, verdict = best
+    plan = to_plan(stages, schedule, verdict)
+    ended = {stages.values[x].tensor_id: stages.nodes[copy.ended].span.first for x, copy in schedule.copies.items()}
+    offsets = placed(stages.trace, plan, ended, named(verdict), costs, limits)
+    return Proposal(replace(plan, offsets=offsets), solved)
 
 
 def keep_all(stages: Graph) -> Schedule:
