@@ -88,8 +88,10 @@ class Residency:
             try:
                 for base in dict.fromkeys([storage.base for storage in operands]):
                     action = evictions.get(base.tensor_id)
-                    if action is not None and base.status is IN and base.refs:
-                        self._evict_ahead(base, action)
+                    if action is not None and base.refs:
+                        self._evicted[base.tensor_id] = base.me  # also if the call has written over it
+                        if base.status is IN:
+                            self._evict_ahead(base, action)
             finally:
                 at_work.on = False
         if actions.releases:
