@@ -98,7 +98,8 @@ def main() -> None:
     parser.add_argument("--ratios", type=float, nargs="+", default=RATIOS)
     args = parser.parse_args()
     print(f"# Exact and relaxed plans\n\nMade by `python -m bench.exact --device {args.device} --seconds "
-          f"{args.seconds:g} --nodes {args.nodes}`. Milliseconds of a step as the engine runs it; in brackets what the "
+          f"{args.seconds:g} --nodes {args.nodes}`. Milliseconds of a step as the engine runs it; in brackets what "
+          "the "
           "plan predicted, and how far its integer program may still be from the optimum of its blocks.\n")
     print("| network | memory | unmanaged | checkmate | str | mo-sos | mo-sos less than str | than checkmate | solved in "
           "|\n|---|--:|--:|--:|--:|--:|--:|--:|--:|")

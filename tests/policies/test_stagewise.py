@@ -77,7 +77,7 @@ def random_trace(seed):
     """7 or 8 calls: each reads one to three earlier tensors of 1 to 4 units; what its last reader has read is freed."""
     rng = np.random.default_rng(seed)
     count = int(rng.integers(7, 9))
-    reads = [sorted({int(t) for t in rng.integers(0, k, int(rng.integers(1, 4)))} if k else set()) for k in range(count)]
+    reads = [sorted({int(t) for t in rng.integers(0, k, int(rng.integers(1, 4)))}) if k else [] for k in range(count)]
     last = {t: max((k for k in range(count) if t in reads[k]), default=t) for t in range(count)}
     calls = [call(reads[k], (k,), float(rng.integers(1, 6)), [t for t in range(k + 1) if last[t] == k],
                   may=[(k, reads[k][0])] if k and rng.random() < 0.3 else (), replayable=bool(k))
@@ -172,7 +172,7 @@ def test_a_value_is_copied_out_once_and_back_as_often_as_it_is_wanted():
     plan = planned(SwapDominated(), trace, 6.1, Costs(0.5 / UNIT, 0.5 / UNIT, 0.0)).plan
     assert plan.predicted_seconds == pytest.approx(1 + 8 + 1 + 8 + 1)
     assert plan.evictions == {(0, 1): Action.SWAP_OUT, (0, 2): Action.SWAP_OUT}
-    assert [ids for ids in plan.prefetches.values()] == [(0,), (0,)]
+    assert list(plan.prefetches.values()) == [(0,), (0,)]
     assert planned(Checkmate(), trace, 6.1) is NO_PLAN
 
 
@@ -231,8 +231,7 @@ def test_each_system_is_as_fast_as_those_that_may_choose_less():
         seconds = [create(name).plan(trace, costs, Limits(program.budget, UNLIMITED)).plan.predicted_seconds
                    for name in ("checkmate", "str", "mo-sos")]
         known = [each for each in seconds if each is not None]
-        assert known == sorted(known, reverse=True) and all(a is None or b is not None
-                                                            for a, b in zip(seconds, seconds[1:], strict=False)), seconds
+        assert known == sorted(known, reverse=True) and seconds[3 - len(known):] == known, seconds
         compared += len(known) == 3
     assert compared >= 2
 

@@ -67,7 +67,8 @@ def work_of(trace: Trace, span: Span, size: Mapping[TensorId, int], decided: Col
     operands = sum(size[t] for t in wanted)
     levels = _levels(calls, size, replay=False)
     ways = _ways(calls, levels, operands, span.first)
-    again, replay_ways = _needed(calls, wanted), ()
+    again = _needed(calls, wanted)
+    replay_ways: tuple[Way, ...] = ()
     if wanted and all(calls[k].replayable for k in again):
         chosen = [calls[k] for k in again]
         kept = {t for call in chosen for t in call.outputs if t in decided and t in outputs}

@@ -61,7 +61,8 @@ class Node:
 
 @dataclass(frozen=True)
 class Graph:
-    """``base``: per stage, bytes of what is there whatever is decided; ``blocks``: whether nodes are more than calls."""
+    """``base``: per stage, bytes of what is there whatever is decided. ``blocks``: whether nodes are more than calls.
+    """
 
     trace: Trace
     nodes: tuple[Node, ...]

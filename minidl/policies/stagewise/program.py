@@ -135,7 +135,10 @@ class Program:
                 sources.append((kept, 1.0))
             if (made := self.repeat.get((stage, self.graph.values[x].made))) is not None:
                 sources.append((made, 1.0))
-            self.program.row([*sources, *([] if done is None else [(done, -1.0)])], low=0.0 if done is not None else 1.0)
+            if done is None:
+                self.program.row(sources, low=1.0)
+            else:
+                self.program.row([*sources, (done, -1.0)], low=0.0)
 
     def _memory(self, stage: int, line: list[int]) -> None:
         """Bytes in use, node by node."""

@@ -72,7 +72,7 @@ def judge(graph: Graph, schedule: Schedule, budget: int) -> Verdict:
         if copy is None or copy.ended > fetch.starts:
             return Verdict(seconds, most, ways, f"value {fetch.value} is fetched before there is a copy")
     there: set[int] = set()
-    for stage, node in enumerate(graph.nodes):
+    for stage in range(len(graph.nodes)):
         here = set(schedule.resident[stage])
         if not here <= there | landed.get(stage, set()):
             return Verdict(seconds, most, ways, f"stage {stage} begins with values that are not there")
