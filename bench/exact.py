@@ -99,10 +99,9 @@ def main() -> None:
     args = parser.parse_args()
     print(f"# Exact and relaxed plans\n\nMade by `python -m bench.exact --device {args.device} --seconds "
           f"{args.seconds:g} --nodes {args.nodes}`. Milliseconds of a step as the engine runs it; in brackets what "
-          "the "
-          "plan predicted, and how far its integer program may still be from the optimum of its blocks.\n")
-    print("| network | memory | unmanaged | checkmate | str | mo-sos | mo-sos less than str | than checkmate | solved in "
-          "|\n|---|--:|--:|--:|--:|--:|--:|--:|--:|")
+          "the plan predicted, and how far its integer program may still be from the optimum of its blocks.\n")
+    print("| network | memory | unmanaged | checkmate | str | mo-sos | less than str | less than checkmate | "
+          "solved in |\n|---|--:|--:|--:|--:|--:|--:|--:|--:|")
     less: dict[str, list[float]] = {"str": [], "checkmate": []}
     for case in CASES:
         trace, costs, most, unmanaged = measured(args.device, *case)

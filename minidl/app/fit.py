@@ -15,6 +15,7 @@ from minidl import placements, policies
 from minidl.app.machine import free_memory
 from minidl.device import Device
 from minidl.device.precision import DEFAULT
+from minidl.device.spill import Spill
 from minidl.errors import OutOfMemory, UserError
 from minidl.memory.ledger import Demand
 from minidl.memory.switches import ALL_ON, Switches
@@ -73,6 +74,7 @@ class Setup:
     ahead        how many bytes the latter take, for a batch
     switches     the engine's features that are on
     note         is told the batch and the budget of each trial before it runs
+    spill        where host memory is continued
     """
 
     program: Program
@@ -85,6 +87,7 @@ class Setup:
     ahead: Callable[[int], int] = lambda batch: 0
     switches: Switches = ALL_ON
     note: Callable[[int, int], None] = lambda batch, budget_bytes: None
+    spill: Spill | None = None
 
     def for_tensors(self, batch: int) -> int:
         """Host memory for swapped tensors, at a batch."""
@@ -95,6 +98,11 @@ class Setup:
         with Runtime(self.device.dry_twin(), memory_budget=UNLIMITED, policy="none", precision=self.precision,
                      seed=self.seed, switches=self.switches) as twin:
             return twin.dry_run(self.program(batch).all)
+
+    @property
+    def elsewhere(self) -> int:
+        """Bytes of host memory and of the file behind it."""
+        return self.host_memory + (self.spill.nbytes if self.spill else 0)
 
     @property
     def drifts(self) -> bool:
@@ -111,7 +119,7 @@ class Setup:
         simulated = self.device.simulated_twin() if thorough else None
         twin = Runtime(simulated or self.device.dry_twin(), memory_budget=budget_bytes,
                        host_memory=self.for_tensors(batch), policy=self.policy, placement=self.placement,
-                       precision=self.precision, seed=self.seed, switches=self.switches)
+                       precision=self.precision, seed=self.seed, switches=self.switches, spill=self.spill)
         shortage = None
         try:
             with twin:
@@ -216,7 +224,7 @@ def largest_batch(setup: Setup, budget_bytes: int, *, most: int = 1 << 30, full_
         if trial.shortage is not None:
             limits[batch] = _limit(setup, batch, budget_bytes, trial.shortage)
         elif not full_host and setup.short_of_host(batch, budget_bytes, trial.recomputed_bytes):
-            limits[batch] = f"a batch of {batch} needs more than the {format_bytes(setup.host_memory)} of host memory"
+            limits[batch] = f"a batch of {batch} needs more than the {format_bytes(setup.elsewhere)} of host memory"
         return batch not in limits
 
     batch = _largest(fits, guess=_promising(setup, budget_bytes, most, full_host), most=most)
@@ -227,7 +235,7 @@ def largest_batch(setup: Setup, budget_bytes: int, *, most: int = 1 << 30, full_
 
 def _limit(setup: Setup, batch: int, budget_bytes: int, shortage: Shortage) -> str:
     if shortage.host_full:
-        return f"a batch of {batch} needs more than the {format_bytes(setup.host_memory)} of host memory"
+        return f"a batch of {batch} needs more than the {format_bytes(setup.elsewhere)} of host memory"
     demand = setup.demand(batch)
     if policies.create(setup.policy).moves_tensors:
         return (f"at {batch} {demand.largest_op} alone needs {format_bytes(demand.largest_op_bytes)} of the "
@@ -244,11 +252,11 @@ def _promising(setup: Setup, budget_bytes: int, most: int, full_host: bool) -> i
     def may_fit(batch: int) -> bool:
         demand = setup.demand(batch)
         return batch <= most and setup.needed_bytes(demand) <= budget_bytes and (
-            not swaps or demand.unmanaged_peak_bytes <= budget_bytes + setup.host_memory)
+            not swaps or demand.unmanaged_peak_bytes <= budget_bytes + setup.elsewhere)
 
     few, more = 64, 128
     growth = (setup.demand(more).unmanaged_peak_bytes - setup.demand(few).unmanaged_peak_bytes) / (more - few)
-    held = budget_bytes + (setup.host_memory if swaps else 0)
+    held = budget_bytes + (setup.elsewhere if swaps else 0)
     return _largest(may_fit, guess=min(most, max(1, int(held / max(growth, 1.0)))), most=most)
 
 

@@ -105,6 +105,8 @@ def _refuse_what_does_not_go_together(options: Options) -> None:
         for flag, value in (("--explain", options.explain), ("--save-plan", options.save_plan)):
             if value is not None:
                 raise UserError(f"{flag}: policy {options.policy} makes no plans; auto and capuchin do")
+    if (options.spill is None) != (options.spill_bytes is None):
+        raise UserError("--spill DIR and --spill-bytes N go together")
     if options.batch is None and isinstance(options.memory_budget, Share):
         raise UserError("--batch max needs a --memory-budget in bytes: a percentage is one of the peak at a batch")
 
@@ -218,6 +220,9 @@ def _device_and_memory(parser: argparse.ArgumentParser) -> None:
                             "(default: the device's; on cpu at most 60%% of the free memory)")
     group.add_argument("--host-memory", type=kinds.size, metavar="64GiB",
                        help="for swapped tensors (default: the device's; on cpu at most 30%% of the free memory)")
+    group.add_argument("--spill", metavar="DIR",
+                       help="continue host memory in a file in this folder, which is gone when the run ends")
+    group.add_argument("--spill-bytes", type=kinds.size, metavar="256GiB", help="the size of that file")
     decides = group.add_mutually_exclusive_group()
     decides.add_argument("--policy", type=kinds.policy, metavar="|".join(policies.names()),
                          help=f"what to do when memory is short (default: {POLICY})")

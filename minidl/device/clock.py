@@ -86,6 +86,9 @@ class EffectClock(Clock, Protocol):
     def when_passed(self, marks: Marks, effect: Effect) -> None:
         """Carry out an effect when the streams have passed ``marks``, before anything that waits for these."""
 
+    def start_of(self, stream: int) -> float:
+        """When what is issued next to a stream starts, as far as is known."""
+
 
 class VirtualClock:
     """Virtual time of three streams and of the host that issues to them; an ``EffectClock``.
@@ -130,6 +133,10 @@ class VirtualClock:
         """Put an effect on the agenda."""
         self._issued += 1
         heappush(self._agenda, (time, self._issued, effect))
+
+    def start_of(self, stream: int) -> float:
+        """When what is issued next to a stream starts."""
+        return max(self.ready[stream], self.host)
 
     def finish_time(self, stream: int, position: int) -> float:
         """When a stream reaches a position."""

@@ -19,6 +19,7 @@ from typing import Protocol
 
 from minidl.device import Device
 from minidl.device.contract import Failure
+from minidl.device.spill import Spill
 from minidl.memory.boundary import Boundary
 from minidl.memory.entry import Actions, Returns
 from minidl.memory.evicting import Evicting
@@ -126,8 +127,8 @@ class Manager:
     """Memory of one device under one policy. Its methods are those of its actors, bound here."""
 
     def __init__(self, device: Device, policy: Policy, tracker: Tracker, budget_bytes: int, host_bytes: int,
-                 switches: Switches, placement: Placement | None = None) -> None:
-        self.state = state = State(device, policy, tracker, budget_bytes, host_bytes, switches, placement)
+                 switches: Switches, placement: Placement | None = None, spill: Spill | None = None) -> None:
+        self.state = state = State(device, policy, tracker, budget_bytes, host_bytes, switches, placement, spill)
         self.freeing = freeing = Freeing(state)
         self.evicting = evicting = Evicting(state)
         self.room = room = Room(state, evicting)

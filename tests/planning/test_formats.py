@@ -101,7 +101,8 @@ def test_files_of_these_versions_stay_as_they_are_to_the_byte():
 def test_each_call_and_each_tensor_is_one_line():
     assert len(trace_to_json(TRACE).splitlines()) == 1 + 1 + 5 + 1 + 2  # head, "tensors", "calls"
     # head, "calls", "predicted_seconds"; then each list
-    assert len(plan_to_json(SAVED).splitlines()) == 1 + 1 + 1 + (1 + 2) + (1 + 2) + (1 + 3) + (1 + 1) + (1 + 1) + (1 + 2)
+    lists = (1 + 2) + (1 + 2) + (1 + 3) + (1 + 1) + (1 + 1) + (1 + 2)
+    assert len(plan_to_json(SAVED).splitlines()) == 1 + 1 + 1 + lists
 
 
 def test_a_measured_trace_gives_the_same_plan_after_a_round_trip():
