@@ -25,7 +25,7 @@ from minidl.plan.plan import NO_PLAN, Proposal
 from minidl.plan.trace import Trace
 from minidl.policies.passive import Passive
 from minidl.policies.stagewise.graph import Graph, graph
-from minidl.policies.stagewise.policy import Choice, OperatorSelection, fastest
+from minidl.policies.stagewise.policy import Choice, OperatorSelection, fastest, to_plan_for
 from minidl.testing.steps import UNLIMITED
 from models.unet import loss as pixel_loss
 
@@ -106,11 +106,10 @@ def main() -> None:
     for case in CASES:
         trace, costs, most, unmanaged = measured(args.device, *case)
         stages = graph(trace, most=args.nodes)
-        for ratio in args.ratios:
-            budget = int(ratio * most)
+        for budget in (int(ratio * most) for ratio in args.ratios):
             began = perf_counter()
             solver = OperatorSelection(seconds=args.seconds, most_nodes=args.nodes)
-            choices = list(solver.choices(stages, costs, budget))
+            choices = list(solver.choices(stages, costs, to_plan_for(stages, Limits(budget, UNLIMITED))))
             took = perf_counter() - began
             cells = {policy: cell(args.device, case, stages, budget, choices, policy, costs) for policy in POLICIES}
             mine = cells["mo-sos"][0]
@@ -118,7 +117,7 @@ def main() -> None:
             for policy, share in saved.items():
                 if share == share:  # not where one of the two has no plan
                     less[policy].append(share)
-            row = (f"| {case[0]} {case[1]} | {ratio:g} ({budget / 2**30:.1f} GiB) | {1e3 * unmanaged:.0f} | "
+            row = (f"| {case[0]} {case[1]} | {budget / most:.1f} ({budget / 2**30:.1f} GiB) | {1e3 * unmanaged:.0f} | "
                    + " | ".join(cells[policy][1] for policy in POLICIES)
                    + f" | {100 * saved['str']:.2f}% | {100 * saved['checkmate']:.2f}% | {took:.0f} s |")
             print(row, flush=True)

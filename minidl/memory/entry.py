@@ -24,6 +24,7 @@ class Actions(NamedTuple):
     releases: tuple[Eviction, ...] = ()
     prefetches: tuple[TensorId, ...] = ()
     replays: tuple[TensorId, ...] = ()
+    spent: tuple[Eviction, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,11 +95,12 @@ def _actions(plan: Plan, trace: Trace) -> dict[int, Actions]:
         key = (access.tensor_id, access.access_count)
         action = plan.evictions.get(key)
         new = Actions({} if action is None else {access.tensor_id: action}, plan.releases.get(key, ()),
-                      plan.prefetches.get(key, ()), plan.replays.get(key, ()))
+                      plan.prefetches.get(key, ()), plan.replays.get(key, ()), plan.spent.get(key, ()))
         if any(new):
             old = found.get(access.call, Actions())
             found[access.call] = Actions({**old.evictions, **new.evictions}, old.releases + new.releases,
-                                         old.prefetches + new.prefetches, old.replays + new.replays)
+                                         old.prefetches + new.prefetches, old.replays + new.replays,
+                                         old.spent + new.spent)
     return found
 
 

@@ -10,7 +10,7 @@ is computed and may then be swapped but not dropped; afterwards lineage does not
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
 
@@ -21,7 +21,10 @@ from minidl.memory.lineage import missing_calls, reads, reason
 from minidl.memory.placing import Placing
 from minidl.memory.residency import Residency
 from minidl.memory.state import State
-from minidl.memory.storage import IN, RECOMPUTE, Call, Storage
+from minidl.memory.storage import IN, RECOMPUTE, Call, Storage, TensorId
+from minidl.plan.plan import Action, Eviction
+
+NOTHING: Mapping[TensorId, Action] = {}
 
 
 class Replay:
@@ -52,11 +55,11 @@ class Replay:
         finally:
             protected.difference_update(added)
 
-    def replay(self, *targets: Storage, alone: bool = False) -> None:
+    def replay(self, *targets: Storage, alone: bool = False, spent: Mapping[TensorId, Action] = NOTHING) -> None:
         """Compute dropped storages again: the missing calls of all in program order, each once.
 
-        alone: nothing that comes by on the way is kept. Only the call being replayed is pinned. Raises Unrecoverable
-        where lineage does not lead to one, OutOfMemory.
+        alone: nothing that comes by on the way is kept. spent: how what they read leaves when they have. Only the call
+        being replayed is pinned. Raises Unrecoverable where lineage does not lead to one, OutOfMemory.
         """
         calls = _missing(targets)
         alone = alone or not self.state.switches.collective
@@ -86,6 +89,8 @@ class Replay:
                             protected.discard(base)
                         del held[base]
                         base.release()
+                        if base.tensor_id in spent:
+                            self.residency.release([Eviction(base.tensor_id, spent[base.tensor_id])])
                 if alone:  # what the rest of the replay does not read goes at once
                     self._drop_again(s for s in made if not uses.get(s) and s not in targets)
         finally:
@@ -122,9 +127,10 @@ class Replay:
         """Start what a plan wants before the next call: swap-ins, then replays. What cannot be computed again by now is
         when it is wanted."""
         self.residency.prefetch()
-        if targets := self.residency.take_replays():
+        targets, spent = self.residency.take_replays()
+        if targets:
             with suppress(OutOfMemory, Unrecoverable):
-                self.replay(*targets, alone=True)
+                self.replay(*targets, alone=True, spent=spent)
 
     def _took(self, durations: list[float], seconds: float) -> None:
         durations.append(seconds)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import weakref
 from collections import deque
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 from minidl.device.clock import COMPUTE
 from minidl.memory.block import Block
@@ -33,6 +33,7 @@ class Residency:
         self.prefetches: deque[weakref.ref[Storage]] = deque()  # to be swapped in as soon as there is room
         self._evicted: dict[TensorId, weakref.ref[Storage]] = {}  # by the plan, in this iteration
         self._replays: list[TensorId] = []  # to be computed again before the next call
+        self._spent: tuple[Eviction, ...] = ()  # goes when they have read it
         self._arrivals: list[tuple[AccessKey, int, int]] = []
         self._paged_in: dict[AccessKey, float] = {}
         self._recomputed: dict[AccessKey, Sequence[float]] = {}
@@ -95,7 +96,7 @@ class Residency:
             finally:
                 at_work.on = False
         if actions.releases:
-            self._release(actions.releases)
+            self.release(actions.releases)
         for tensor_id in actions.prefetches:
             ref = self._evicted.get(tensor_id)
             if ref is not None:
@@ -104,8 +105,9 @@ class Residency:
             if (storage := self.dropped(tensor_id)) is not None:
                 self._replays.append(tensor_id)
                 self.prefetches.append(storage.me)
+        self._spent += actions.spent
 
-    def _release(self, evictions: Sequence[Eviction]) -> None:
+    def release(self, evictions: Sequence[Eviction]) -> None:
         """Let go of these if they are here: none of them was an operand."""
         here = {s.tensor_id: s for ref in self.state.residents
                 if (s := ref()) is not None and s.status is IN and s.refs and s not in self.state.protected}
@@ -114,10 +116,12 @@ class Residency:
                 if (storage := here.get(tensor_id)) is not None:
                     self._evict_ahead(storage, action)
 
-    def take_replays(self) -> Sequence[Storage]:
-        """What is to be computed again before the next call, and is still not there."""
-        due, self._replays = self._replays, []
-        return [storage for tensor_id in due if (storage := self.dropped(tensor_id)) is not None]
+    def take_replays(self) -> tuple[Sequence[Storage], Mapping[TensorId, Action]]:
+        """What is to be computed again before the next call, and is still not there; and what goes when that was read.
+        """
+        due, spent = self._replays, self._spent
+        self._replays, self._spent = [], ()
+        return [storage for tensor_id in due if (storage := self.dropped(tensor_id)) is not None], dict(spent)
 
     def dropped(self, tensor_id: TensorId) -> Storage | None:
         """What the plan has dropped under this id in this iteration, if it is wanted and still not there."""
@@ -188,7 +192,7 @@ class Residency:
     def end_iteration(self) -> None:
         """Nothing of a plan is left to be done but to bring back what is away, and the notes begin anew."""
         self.prefetches.clear()
-        self._replays.clear()
+        self.take_replays()
         self._evicted = {storage.tensor_id: storage.me for storage in self.away()}
         self._arrivals.clear()
         self._paged_in.clear()

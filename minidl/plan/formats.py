@@ -57,8 +57,8 @@ class SavedPlan:
     def of(cls, plan: Plan, trace: Trace) -> SavedPlan:
         """A plan for an iteration like this one. Raises KeyError for a tensor that the trace does not have."""
         made_by = {tensor_id: call.op for call in trace.calls for tensor_id in call.outputs}
-        return cls(plan, len(trace.calls),
-                   {t: (made_by.get(t, ""), trace.tensors[t].nbytes) for t, _ in plan.evictions})
+        evicted = {t: (made_by.get(t, ""), trace.tensors[t].nbytes) for t, _ in plan.evictions}
+        return cls(plan, len(trace.calls), evicted)
 
 
 # Writing -------------------------------------------------------------------------------------------------------------
@@ -72,16 +72,20 @@ def plan_to_json(saved: SavedPlan) -> str:
     """A plan as a document with a line for each eviction and each in-trigger. Raises ValueError like trace_to_json."""
     plan = saved.plan
     return _document(PLAN_FORMAT, {
-        "calls": saved.calls,
-        "predicted_seconds": plan.predicted_seconds,
+        "calls": saved.calls, "predicted_seconds": plan.predicted_seconds,
         "evictions": [{"tensor": t, "access": n, "action": action.value, "op": saved.evicted[t][0],
                        "bytes": saved.evicted[t][1]} for (t, n), action in plan.evictions.items()],
         "prefetches": [{"tensor": t, "access": n, "swap_in": ids} for (t, n), ids in plan.prefetches.items()],
         "offsets": [{"tensor": t, "arrival": n, "offset": offset} for (t, n), offset in plan.offsets.items()],
-        "releases": [{"tensor": t, "access": n, "release": [[other, action.value] for other, action in each]}
-                     for (t, n), each in plan.releases.items()],
+        "releases": _releases(plan.releases),
         "replays": [{"tensor": t, "access": n, "replay": ids} for (t, n), ids in plan.replays.items()],
+        "spent": _releases(plan.spent),
         "algorithms": [{"call": call, "algorithm": name} for call, name in plan.algorithms.items()]})
+
+
+def _releases(releases: Mapping[AccessKey, tuple[Eviction, ...]]) -> list[dict[str, object]]:
+    return [{"tensor": t, "access": n, "release": [[other, action.value] for other, action in each]}
+            for (t, n), each in releases.items()]
 
 
 def is_trace(head: bytes) -> bool:
@@ -178,6 +182,10 @@ class _Prefetch(_Access):
 class _Release(_Access):
     release: tuple[tuple[Id, Action], ...]
 
+    @property
+    def evictions(self) -> tuple[Eviction, ...]:
+        return tuple(Eviction(*each) for each in self.release)
+
 
 class _Replay(_Access):
     replay: Ids
@@ -202,6 +210,7 @@ class _Plan(_Head, forbid_unknown_fields=True):
     offsets: list[_Offset]
     releases: list[_Release]
     replays: list[_Replay]
+    spent: list[_Release]
     algorithms: list[_Choice]
 
 
@@ -269,8 +278,8 @@ def _plan(file: _Plan) -> SavedPlan:
         evictions=_each_once("evictions", ((row.key, row.action) for row in file.evictions)),
         prefetches=_each_once("prefetches", ((row.key, row.swap_in) for row in file.prefetches)),
         offsets=_each_once("offsets", (((row.tensor, row.arrival), row.offset) for row in file.offsets)),
-        releases=_each_once("releases", ((row.key, tuple(Eviction(*each) for each in row.release))
-                                          for row in file.releases)),
+        releases=_each_once("releases", ((row.key, row.evictions) for row in file.releases)),
+        spent=_each_once("spent", ((row.key, row.evictions) for row in file.spent)),
         replays=_each_once("replays", ((row.key, row.replay) for row in file.replays)),
         algorithms=_each_once("algorithms", ((row.call, row.algorithm) for row in file.algorithms)),
         predicted_seconds=file.predicted_seconds)

@@ -38,6 +38,7 @@ class Plan:
                  replay, say.
     replays      access -> dropped tensors that are computed again after it, before the next call: all together, each
                  call once, and nothing that comes by on the way is kept.
+    spent        access -> evictions of what the replays after it are the last to read, as soon as they have.
     algorithms   call (its position in the iteration) -> the algorithm that it takes: no faster one is tried, though its
                  workspace may be free; a slower one is, where this one's is not.
     predicted_seconds   length of an iteration under this plan, if the policy knows.
@@ -48,6 +49,7 @@ class Plan:
     offsets: Mapping[ResidencyKey, int] = field(default_factory=dict)
     releases: Mapping[AccessKey, tuple[Eviction, ...]] = field(default_factory=dict)
     replays: Mapping[AccessKey, tuple[TensorId, ...]] = field(default_factory=dict)
+    spent: Mapping[AccessKey, tuple[Eviction, ...]] = field(default_factory=dict)
     algorithms: Mapping[int, str] = field(default_factory=dict)
     predicted_seconds: float | None = None
 

@@ -354,5 +354,6 @@ def test_a_run_whose_host_memory_is_on_a_disk_ends_as_one_with_enough_of_it_and_
 def test_a_spill_without_a_size_or_a_folder_is_refused(capsys, tmp_path):
     for half in (["--spill", str(tmp_path)], ["--spill-bytes", "1GiB"]):
         assert "--spill DIR and --spill-bytes N go together" in refused(capsys, *LENET, *half)
-    message = refused(capsys, *LENET, "--device", "cpu:virtual", "--spill", str(tmp_path / "gone"), "--spill-bytes", "1MiB")
+    gone = str(tmp_path / "gone")
+    message = refused(capsys, *LENET, "--device", "cpu:virtual", "--spill", gone, "--spill-bytes", "1MiB")
     assert "cannot spill to" in message and "No such file or directory" in message

@@ -32,6 +32,7 @@ TRACE = Trace(
 PLAN = Plan(evictions={(5, 1): Action.SWAP_OUT, (-2, 3): Action.DROP}, prefetches={(6, 2): (5, 9), (6, 3): (1 << 40,)},
             offsets={(5, 0): 256, (5, 1): 0, (1 << 40, 0): 512},
             releases={(6, 2): (Eviction(5, Action.SWAP_OUT), Eviction(9, Action.DROP))}, replays={(6, 3): (-2, 9)},
+            spent={(6, 3): (Eviction(7, Action.DROP),)},
             algorithms={17: "winograd", 1106: ""}, predicted_seconds=0.1 + 0.2)
 SAVED = SavedPlan(PLAN, 1107, {5: ("conv", 4), -2: ("", 1 << 40)})
 
@@ -88,6 +89,7 @@ OLD_PLAN = """{"format": "minidl-plan", "version": 3,
   {"tensor": 6, "access": 2, "release": [[7, "drop"]]}],
  "replays": [
   {"tensor": 6, "access": 3, "replay": [7]}],
+ "spent": [],
  "algorithms": [
   {"call": 2, "algorithm": "winograd"}]}
 """
@@ -101,7 +103,7 @@ def test_files_of_these_versions_stay_as_they_are_to_the_byte():
 def test_each_call_and_each_tensor_is_one_line():
     assert len(trace_to_json(TRACE).splitlines()) == 1 + 1 + 5 + 1 + 2  # head, "tensors", "calls"
     # head, "calls", "predicted_seconds"; then each list
-    lists = (1 + 2) + (1 + 2) + (1 + 3) + (1 + 1) + (1 + 1) + (1 + 2)
+    lists = (1 + 2) + (1 + 2) + (1 + 3) + (1 + 1) + (1 + 1) + (1 + 1) + (1 + 2)
     assert len(plan_to_json(SAVED).splitlines()) == 1 + 1 + 1 + lists
 
 

@@ -192,7 +192,7 @@ class Following:
             return
         plan = self._guide.active.plan
         others = (tuple(tensor_id for key in keys for tensor_id in each.get(key, ()))
-                  for each in (plan.releases, plan.prefetches, plan.replays))
+                  for each in (plan.releases, plan.prefetches, plan.replays, plan.spent))
         due = Actions({key[0]: plan.evictions[key] for key in keys if key in plan.evictions}, *others)
         assert acted == due, f"the plan wants {due} after this call, the engine did {acted}"
         self.actions += due != NO_ACTIONS

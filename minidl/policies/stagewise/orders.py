@@ -25,6 +25,7 @@ class _Orders:
         self.graph, self.schedule = graph, schedule
         self.evictions: dict[AccessKey, Action] = {}
         self.releases: dict[AccessKey, tuple[Eviction, ...]] = {}
+        self.spent: dict[AccessKey, tuple[Eviction, ...]] = {}
         self.prefetches: dict[AccessKey, tuple[TensorId, ...]] = {}
         self.replays: dict[AccessKey, tuple[TensorId, ...]] = {}
         self.key_of: dict[tuple[int, TensorId], AccessKey] = {}  # the last access in a node of a tensor
@@ -45,7 +46,7 @@ class _Orders:
         for stage in range(1, len(self.graph.nodes)):
             for x in self._made_again(stage):
                 self._add(self.replays, stage - 1, x)
-        return Plan(self.evictions, self.prefetches, releases=self.releases, replays=self.replays,
+        return Plan(self.evictions, self.prefetches, releases=self.releases, replays=self.replays, spent=self.spent,
                     algorithms=named(verdict) if self.schedule.ways else {}, predicted_seconds=verdict.seconds)
 
     def _add(self, orders: dict[AccessKey, tuple[TensorId, ...]], node: int, x: int) -> None:
@@ -68,9 +69,10 @@ class _Orders:
                 if used:
                     self.evictions[self.key_of[stage - 1, value.tensor_id]] = self._how(x, stage)
                 else:
-                    key = self.after[stage - 1]
-                    eviction = Eviction(value.tensor_id, self._how(x, stage))
-                    self.releases[key] = (*self.releases.get(key, ()), eviction)
+                    read = any(x in self.graph.nodes[k].sources for k in schedule.repeats[stage - 1])
+                    orders, key = (self.spent, self.after[stage - 2]) if read else (self.releases,
+                                                                                    self.after[stage - 1])
+                    orders[key] = (*orders.get(key, ()), Eviction(value.tensor_id, self._how(x, stage)))
             there = stays
 
     def _how(self, x: int, stage: int) -> Action:

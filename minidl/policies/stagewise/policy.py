@@ -35,6 +35,7 @@ from minidl.policies.stagewise.schedule import Schedule, Verdict, judge
 
 SECONDS = 60.0  # that a solver may take for one program
 MOST_NODES = 40  # of a trace; a longer one is cut into so many blocks
+SHARE = 0.98    # of the budget that is planned for, where a trace is cut
 GAP = 1e-6      # relative distance between a solution and the bound at which it counts as proven
 SAME = 1e-6     # relative difference of two durations that means nothing
 
@@ -115,10 +116,10 @@ class Checkmate(OnDemand):
     def plan(self, trace: Trace, costs: Costs, limits: Limits) -> Proposal:
         """The fastest choice that fits, with a note of how far the solver came; no plan if all fits, or if none does.
         """
-        stages, budget = graph(trace, most=self.most_nodes), limits.device_bytes
-        if self.enough(stages, budget):
+        stages = graph(trace, most=self.most_nodes)
+        if self.enough(stages, limits.device_bytes):
             return NO_PLAN
-        return fastest(stages, self.choices(stages, costs, budget), costs, limits)
+        return fastest(stages, self.choices(stages, costs, to_plan_for(stages, limits)), costs, limits)
 
 
 class CheckmateRounded(Checkmate):
@@ -168,7 +169,7 @@ def fastest(stages: Graph, choices: Iterable[Choice], costs: Costs, limits: Limi
     best: tuple[Schedule, Verdict] | None = None
     solved = None
     for choice in choices:
-        verdict = judge(stages, choice.schedule, limits.device_bytes)
+        verdict = judge(stages, choice.schedule, to_plan_for(stages, limits))
         solved = choice.solved or solved
         if not verdict.wrong and (best is None or verdict.seconds < best[1].seconds * (1.0 - SAME)):
             best = choice.schedule, verdict
@@ -179,6 +180,11 @@ def fastest(stages: Graph, choices: Iterable[Choice], costs: Costs, limits: Limi
     ended = {stages.values[x].tensor_id: stages.nodes[copy.ended].span.first for x, copy in schedule.copies.items()}
     offsets = placed(stages.trace, plan, ended, named(verdict), costs, limits)
     return Proposal(replace(plan, offsets=offsets), solved)
+
+
+def to_plan_for(stages: Graph, limits: Limits) -> int:
+    """The bytes that schedules may take: of a long trace somewhat less than there are, so that all finds an address."""
+    return int(SHARE * limits.device_bytes) if stages.blocks else limits.device_bytes
 
 
 def keep_all(stages: Graph) -> Schedule:

@@ -15,6 +15,7 @@ from minidl.plan.trace import TensorId, Trace, TraceCall
 from minidl.planning.problem import Array, Problem, problem
 from minidl.policies.auto.addresses import addresses
 
+NOTHING: Mapping[TensorId, Action] = {}
 HERE, AWAY, DROPPED, ABSENT = "here", "away", "dropped", "absent"
 
 
@@ -64,6 +65,7 @@ class _Walk:
         self.leaving: dict[int, list[TensorId]] = {}  # call -> what a copy has been made of by then
         self.copied: set[TensorId] = set()
         self.due: tuple[tuple[TensorId, ...], tuple[TensorId, ...]] = ((), ())  # swap-ins and replays before a call
+        self.spent: dict[TensorId, Action] = {}  # what these replays are the last to read
         for t in trace.tensors:
             if t not in self.maker:
                 self._arrive(t)
@@ -100,7 +102,7 @@ class _Walk:
             if self.where[t] == AWAY:
                 self._fetch(t)
         if targets := [t for t in replays if self.where[t] == DROPPED]:
-            self._replay(targets, alone=True)
+            self._replay(targets, alone=True, spent=self.spent)
         for t in call.inputs:
             if self.where[t] in (DROPPED, ABSENT) and t in self.maker:
                 self._replay([t])
@@ -146,7 +148,8 @@ class _Walk:
                 self._leave(t, self.where[t])
                 self.notes[-1][2] = self.step
 
-    def _replay(self, targets: list[TensorId], *, alone: bool = False) -> None:
+    def _replay(self, targets: list[TensorId], *, alone: bool = False, spent: Mapping[TensorId, Action] = NOTHING
+                ) -> None:
         """What is missing for dropped tensors, in program order; what the program still wants of it stays, unless they
         are to come alone."""
         calls: set[int] = set()
@@ -179,6 +182,8 @@ class _Walk:
                 left[t] -= 1
                 if not left[t] and t in temporary:
                     self._leave(t, ABSENT)
+                elif not left[t] and t in spent and self.where[t] == HERE:
+                    self._leave(t, self._where_to(t, spent[t]))
             if alone:
                 for t in (*call.inputs, *call.outputs):
                     if t in made and t not in temporary and not left.get(t) and t not in targets:
@@ -200,6 +205,10 @@ class _Walk:
                     self.leaving.setdefault(self.ended[t], []).append(t)
         for t, action in (each for key in keys for each in plan.releases.get(key, ())):
             if self.where[t] == HERE:
-                self._leave(t, AWAY if action is Action.SWAP_OUT and t in self.copied else DROPPED)
+                self._leave(t, self._where_to(t, action))
         self.due = (tuple(t for key in keys for t in plan.prefetches.get(key, ())),
                     tuple(t for key in keys for t in plan.replays.get(key, ())))
+        self.spent = dict(each for key in keys for each in plan.spent.get(key, ()))
+
+    def _where_to(self, t: TensorId, action: Action) -> str:
+        return AWAY if action is Action.SWAP_OUT and t in self.copied else DROPPED
