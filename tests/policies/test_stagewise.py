@@ -8,12 +8,16 @@ from heapq import heappop, heappush
 import numpy as np
 import pytest
 from made_traces import NO_LINK, UNIT, call, chain, trace_of
+from networks import differences, train
 from random_programs import UNLIMITED, programs
 
+from minidl import Runtime, nn
 from minidl.meta import Algorithm
 from minidl.plan.costs import Costs, Limits
-from minidl.plan.plan import NO_PLAN, Action, Proposal
+from minidl.plan.plan import NO_PLAN, Action, Plan, Proposal
 from minidl.policies import create
+from minidl.policies.passive import Passive
+from minidl.policies.stagewise import policy as stagewise
 from minidl.policies.stagewise.graph import graph
 from minidl.policies.stagewise.policy import Checkmate, CheckmateRounded, OperatorSelection, SwapDominated, keep_all
 from minidl.policies.stagewise.schedule import Copy, Fetch, Schedule, judge
@@ -259,3 +263,56 @@ def test_the_engine_takes_as_long_as_the_plan_says(name, count):
             ratios.append(seconds / proposal.plan.predicted_seconds)
     assert len(ratios) >= count // 2
     assert np.mean(np.isclose(ratios, 1.0, rtol=1e-3)) >= 0.9 and max(ratios) < 1.1, ratios
+
+
+@pytest.fixture(scope="module")
+def unmanaged():
+    return train("resnet", steps=6)
+
+
+@pytest.mark.parametrize(("name", "percent"), [("str", 50), *(
+    pytest.param(name, percent, marks=pytest.mark.slow) for name in NAMES for percent in (80, 50, 30))])
+def test_no_bit_changes_under_plans_that_replay_ahead_and_release(unmanaged, name, percent, monkeypatch):
+    monkeypatch.setattr(stagewise, "SECONDS", 10.0)
+    demand = unmanaged.demand
+    budget = max(demand.largest_op_bytes, demand.unmanaged_peak_bytes * percent // 100)
+    plans = []
+    judged = stagewise.fastest
+    monkeypatch.setattr(stagewise, "fastest", lambda *how: plans.append(judged(*how)) or plans[-1])
+    found = train("resnet", steps=6, policy=name, memory_budget=budget, checked=name != "str" or percent != 50)
+    assert differences(found, unmanaged) == []
+    assert found.stats.peak_bytes <= budget
+    if (name, percent) == ("str", 50):
+        plan = plans[-1].plan
+        assert plan.evictions and plan.prefetches and plan.replays and plan.spent
+
+
+def test_a_call_takes_the_algorithm_that_its_plan_names():
+    def launched(plan):
+        class Following(Passive):
+            plans = True
+
+            def plan(self, trace, costs, limits):
+                self.trace = trace
+                return Proposal(plan(trace))
+
+        names = []
+        with Runtime("sim:a100", policy=Following(), memory_budget="4GiB") as runtime:
+            layer = nn.Conv2d(64, 64, 3, padding=1)
+            launch = runtime.device.launch
+            for n in range(4):
+                if n == 3:
+                    runtime.device.launch = lambda op, algorithm, *rest, **more: (
+                        names.append((op, algorithm.name)), launch(op, algorithm, *rest, **more))[1]
+                with runtime.iteration():
+                    layer(runtime.tensor(None, shape=(8, 64, 28, 28)))
+        return dict(names)["conv2d"], names
+
+    def slowest(trace):
+        k = next(k for k, each in enumerate(trace.calls) if each.op == "conv2d")
+        return Plan(algorithms={k: trace.calls[k].algorithms[-1].name})
+
+    usual, _ = launched(lambda trace: Plan())
+    named, _ = launched(slowest)
+    unknown, _ = launched(lambda trace: Plan(algorithms=dict.fromkeys(range(len(trace.calls)), "gone")))
+    assert usual == unknown != named

@@ -37,6 +37,7 @@ SECONDS = 60.0  # that a solver may take for one program
 MOST_NODES = 40  # of a trace; a longer one is cut into so many blocks
 SHARE = 0.98    # of the budget that is planned for, where a trace is cut
 GAP = 1e-6      # relative distance between a solution and the bound at which it counts as proven
+BLOCKS_GAP = 1e-3  # the same where a trace is cut, which loses more than that
 SAME = 1e-6     # relative difference of two durations that means nothing
 
 
@@ -75,8 +76,8 @@ class Checkmate(OnDemand):
     name = "checkmate"
     plans = True
 
-    def __init__(self, *, seconds: float = SECONDS, most_nodes: int = MOST_NODES) -> None:
-        self.seconds = seconds
+    def __init__(self, *, seconds: float | None = None, most_nodes: int = MOST_NODES) -> None:
+        self.seconds = SECONDS if seconds is None else seconds
         self.most_nodes = most_nodes
 
     def victims(self, resident: Sequence[Residency], pressure: Pressure) -> Sequence[Eviction]:
@@ -100,7 +101,7 @@ class Checkmate(OnDemand):
         program = Program(stages, budget, chooses=chooses)
         transfers = Transfers(program, costs) if copies else None
         program.build()
-        solution = program.program.solve(seconds=self.seconds, gap=GAP)
+        solution = program.program.solve(seconds=self.seconds, gap=BLOCKS_GAP if stages.blocks else GAP)
         if solution.values is not None:
             schedule = program.read(solution)
             if transfers is not None:
