@@ -86,9 +86,6 @@ class EffectClock(Clock, Protocol):
     def when_passed(self, marks: Marks, effect: Effect) -> None:
         """Carry out an effect when the streams have passed ``marks``, before anything that waits for these."""
 
-    def start_of(self, stream: int) -> float:
-        """When what is issued next to a stream starts, as far as is known."""
-
 
 class VirtualClock:
     """Virtual time of three streams and of the host that issues to them; an ``EffectClock``.

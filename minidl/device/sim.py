@@ -63,7 +63,7 @@ class SimDevice(Device):
 
     def spill_to(self, spill: Spill, host_bytes: int) -> None:
         """Take the disk's time: no file exists, either."""
-        self.disk = DiskQueue(self.profile, host_bytes)
+        self.disk = DiskQueue(self.profile, self.clock, host_bytes)
 
     def algorithms(self, op_name: str, inputs: Sequence[Meta], outputs: Sequence[Meta], attrs: dict[str, Any],
                    cost: Cost) -> tuple[Algorithm, ...]:
@@ -83,9 +83,7 @@ class SimDevice(Device):
 
     def copy_out(self, host: Extents, offset: int, nbytes: int) -> int:
         """Take the modelled seconds of a copy over the link, and to the disk."""
-        seconds = self.out_seconds(nbytes)
-        if self.disk is not None:
-            seconds = self.disk.seconds(host, seconds, self.clock.start_of(COPY_OUT), out=True)
+        seconds = self.copy_seconds(COPY_OUT, host, nbytes)
         return self.clock.issue(COPY_OUT, seconds, timed=self._noting(COPY_OUT, nbytes))
 
     def poison(self, offset: int, nbytes: int, marks: Marks) -> None:
@@ -93,9 +91,7 @@ class SimDevice(Device):
 
     def copy_in(self, offset: int, host: Extents, nbytes: int) -> int:
         """Take the modelled seconds of a copy over the link, and from the disk."""
-        seconds = self.in_seconds(nbytes)
-        if self.disk is not None:
-            seconds = self.disk.seconds(host, seconds, self.clock.start_of(COPY_IN), out=False)
+        seconds = self.copy_seconds(COPY_IN, host, nbytes)
         return self.clock.issue(COPY_IN, seconds, timed=self._noting(COPY_IN, nbytes))
 
     def read(self, operand: Operand) -> "np.ndarray":

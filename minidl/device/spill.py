@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 from zlib import crc32
 
-from minidl.device.clock import Extents
+from minidl.device.clock import COPY_OUT, Extents, VirtualClock
 from minidl.device.profiles import Profile
 from minidl.errors import DeviceError, UserError
 from minidl.units import format_bytes
@@ -116,18 +116,19 @@ def _anonymous(folder: str) -> int:
 class DiskQueue:
     """The disk on a modelled clock: one transfer at a time, either way, each as long as link or disk take for it."""
 
-    def __init__(self, profile: Profile, host_bytes: int) -> None:
+    def __init__(self, profile: Profile, clock: VirtualClock, host_bytes: int) -> None:
         self.profile = profile
+        self.clock = clock
         self.host_bytes = host_bytes  # pieces from here on are in the file
         self._ready = 0.0
 
-    def seconds(self, host: Extents, link_seconds: float, start: float, *, out: bool) -> float:
-        """What a copy takes from ``start`` on, if the link alone would take ``link_seconds``."""
+    def seconds(self, stream: int, host: Extents, link_seconds: float) -> float:
+        """What a copy takes that is issued now, if the link alone would take ``link_seconds``."""
         spilled = sum(nbytes for at, nbytes in host if at >= self.host_bytes)
         if not spilled:
             return link_seconds
-        profile = self.profile
-        rate = profile.disk_out_bandwidth if out else profile.disk_in_bandwidth
+        profile, start = self.profile, self.clock.start_of(stream)
+        rate = profile.disk_out_bandwidth if stream == COPY_OUT else profile.disk_in_bandwidth
         begin = max(start, self._ready)
         self._ready = begin + max(link_seconds, profile.disk_latency_s + spilled / rate)
         return self._ready - start

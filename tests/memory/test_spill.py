@@ -13,6 +13,7 @@ import pytest
 from networks import Training
 
 from minidl import Runtime
+from minidl.device.clock import COPY_IN, COPY_OUT, VirtualClock
 from minidl.device.profiles import PROFILES
 from minidl.device.spill import PAGE, DiskQueue, Spill, SpillFile
 from minidl.errors import DeviceError, UserError
@@ -206,11 +207,14 @@ def test_a_killed_training_leaves_no_file(tmp_path):
 # Modelled time --------------------------------------------------------------------------------------------------------
 def test_the_disk_is_a_queue_of_its_own_behind_both_ways_of_the_link():
     # p100: 2 GB/s out, 3 GB/s in, 0.1 ms. 2 GB out from 0 s: 1.0001 s; 3 GB in, asked for at 0.5 s, wait for that.
-    queue = DiskQueue(PROFILES["p100"], host_bytes=100)
-    assert queue.seconds(((0, 100),), 0.25, 0.0, out=True) == 0.25
-    assert queue.seconds(((100, 2 * 10**9),), 0.25, 0.0, out=True) == pytest.approx(1.0001)
-    assert queue.seconds(((100, 3 * 10**9),), 0.25, 0.5, out=False) == pytest.approx(1.0001 + 1.0001 - 0.5)
-    assert queue.seconds(((0, 50), (100, 2 * 10**8)), 0.5, 3.0, out=True) == pytest.approx(0.5)  # the link takes longer
+    clock = VirtualClock()
+    queue = DiskQueue(PROFILES["p100"], clock, host_bytes=100)
+    assert queue.seconds(COPY_OUT, ((0, 100),), 0.25) == 0.25
+    assert queue.seconds(COPY_OUT, ((100, 2 * 10**9),), 0.25) == pytest.approx(1.0001)
+    clock.host = 0.5
+    assert queue.seconds(COPY_IN, ((100, 3 * 10**9),), 0.25) == pytest.approx(1.0001 + 1.0001 - 0.5)
+    clock.host = 3.0
+    assert queue.seconds(COPY_OUT, ((0, 50), (100, 2 * 10**8)), 0.5) == pytest.approx(0.5)  # the link takes longer
 
 
 def test_a_simulated_training_that_spills_takes_longer_and_opens_no_file(tmp_path):

@@ -44,7 +44,6 @@ class CpuDevice(Device):
 
     def spill_to(self, spill: Spill, host_bytes: int) -> None:
         """Open the file."""
-        self.disk = DiskQueue(self.profile, host_bytes)
         self.numerics.spill = SpillFile(spill)
 
     def algorithms(self, op_name: str, inputs: Sequence[Meta], outputs: Sequence[Meta], attrs: dict[str, Any],
@@ -69,19 +68,15 @@ class CpuDevice(Device):
 
     def copy_out(self, host: Extents, offset: int, nbytes: int) -> int:
         """Queue a copy to the host pool."""
-        effect, seconds = partial(self.numerics.copy_out, host, offset), self.out_seconds(nbytes)
-        if self.disk is not None:
-            seconds = self.disk.seconds(host, seconds, self.clock.start_of(COPY_OUT), out=True)
-        return self.clock.issue(COPY_OUT, seconds, effect, at_end=True,
-                                timed=self._noting(COPY_OUT, nbytes))
+        effect = partial(self.numerics.copy_out, host, offset)
+        seconds = self.copy_seconds(COPY_OUT, host, nbytes)
+        return self.clock.issue(COPY_OUT, seconds, effect, at_end=True, timed=self._noting(COPY_OUT, nbytes))
 
     def copy_in(self, offset: int, host: Extents, nbytes: int) -> int:
         """Queue a copy from the host pool."""
-        effect, seconds = partial(self.numerics.copy_in, offset, host), self.in_seconds(nbytes)
-        if self.disk is not None:
-            seconds = self.disk.seconds(host, seconds, self.clock.start_of(COPY_IN), out=False)
-        return self.clock.issue(COPY_IN, seconds, effect, at_end=True,
-                                timed=self._noting(COPY_IN, nbytes))
+        effect = partial(self.numerics.copy_in, offset, host)
+        seconds = self.copy_seconds(COPY_IN, host, nbytes)
+        return self.clock.issue(COPY_IN, seconds, effect, at_end=True, timed=self._noting(COPY_IN, nbytes))
 
     def poison(self, offset: int, nbytes: int, marks: Marks) -> None:
         """Fill freed bytes with NaN, if the device was made so."""
@@ -120,6 +115,11 @@ class VirtualCpu(CpuDevice):
     def __init__(self, name: str, profile: Profile, *, poisoned: bool = False) -> None:
         super().__init__(name, profile, VirtualClock(), poisoned=poisoned)
         self._launch_overhead_s = profile.launch_overhead_s
+
+    def spill_to(self, spill: Spill, host_bytes: int) -> None:
+        """Open the file, whose disk takes modelled time."""
+        super().spill_to(spill, host_bytes)
+        self.disk = DiskQueue(self.profile, self.clock, host_bytes)
 
     def launch(self, op_name: str, algorithm: Algorithm, outputs: Sequence[Operand], inputs: Sequence[Operand],
                attrs: dict[str, Any], workspace: int, timed: Timed = None) -> int:

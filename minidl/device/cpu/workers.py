@@ -136,10 +136,6 @@ class WorkerStreams:
         """Wait for all that the compute stream was given. Raises a worker's error."""
         self.synchronize(COMPUTE, self.positions[COMPUTE])
 
-    def start_of(self, stream: int) -> float:
-        """Now at the earliest."""
-        return self.now()
-
     def now(self) -> float:
         """Seconds since these streams were made, whatever has finished."""
         return perf_counter() - self._started
