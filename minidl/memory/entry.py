@@ -45,12 +45,13 @@ class Returns:
 
 @dataclass(frozen=True, slots=True)
 class Followed:
-    """An iteration that was followed to its end: the plan it ran under, and how it went."""
+    """An iteration that was followed to its end: the plan it ran under, with its remark, and how it went."""
 
     plan: Plan
     seconds: float
     stall_seconds: float
     returns: Returns
+    remark: str = ""
 
 
 class Entry:

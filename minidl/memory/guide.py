@@ -161,7 +161,7 @@ class Guide:
             return
         entry = self.active
         if entry is not None and len(steps) == len(entry.steps):
-            entry.last = Followed(entry.plan, seconds, stall_seconds, returns)
+            entry.last = Followed(entry.plan, seconds, stall_seconds, returns, entry.proposal.remark)
             entry.followed = self._iterations
             if entry.settling:
                 entry.settling -= 1

@@ -62,11 +62,12 @@ class Proposal:
     """A plan to follow, and beside it what its policy wants to know again when it is told how the plan did.
 
     The engine follows the plan and hands the notes back with it; it never looks into them. They are None where there
-    is nothing to correct.
+    is nothing to correct. The remark is for people: how a solver came to it, say.
     """
 
     plan: Plan = EMPTY_PLAN
     notes: Any = None
+    remark: str = ""
 
 
 NO_PLAN = Proposal()

@@ -105,7 +105,7 @@ def agrees(trace):
             assert proposal is NO_PLAN, units
         else:
             assert proposal.plan.predicted_seconds == pytest.approx(least), units
-            assert str(proposal.notes).endswith("gap 0%")
+            assert proposal.remark.endswith("gap 0%")
             compared += least > stages.seconds
     return compared
 
@@ -238,6 +238,18 @@ def test_each_system_is_as_fast_as_those_that_may_choose_less():
         assert known == sorted(known, reverse=True) and seconds[3 - len(known):] == known, seconds
         compared += len(known) == 3
     assert compared >= 2
+
+
+def test_a_trace_that_is_too_long_is_cut_and_a_solver_that_has_no_time_leaves_a_gap_and_the_plan_says_both():
+    trace, limits = chain(7), Limits(round(6.2 * UNIT), UNLIMITED)
+    assert len(trace.calls) == 16
+    cut = Checkmate(most_nodes=9).plan(trace, NO_LINK, limits)
+    assert "over 9 blocks of calls, gap 0%" in cut.remark
+    whole = Checkmate().plan(trace, NO_LINK, limits)
+    assert "over 16 calls, gap 0%" in whole.remark
+    assert whole.plan.predicted_seconds <= cut.plan.predicted_seconds
+    hasty = Checkmate(seconds=1e-3).plan(trace, NO_LINK, limits)
+    assert hasty is NO_PLAN or "no solver" in hasty.remark or "gap" in hasty.remark
 
 
 # On the engine --------------------------------------------------------------------------------------------------------

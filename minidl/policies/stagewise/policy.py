@@ -63,9 +63,8 @@ class Solved:
 
 @dataclass(frozen=True)
 class Choice:
-    """A schedule, the policy whose program it is of, and how far its solver came (None: there was none)."""
+    """A schedule, and how far its solver came (None: there was none)."""
 
-    source: str
     schedule: Schedule
     solved: Solved | None
 
@@ -89,16 +88,16 @@ class Checkmate(OnDemand):
         from minidl.policies.stagewise.rounding import rounded  # SciPy: loaded when the first plan is made
 
         if (schedule := rounded(stages, budget, seconds=self.seconds)) is not None:
-            yield Choice(CheckmateRounded.name, schedule, None)
+            yield Choice(schedule, None)
         yield from self._solved(stages, costs, budget)
 
-    def _solved(self, stages: Graph, costs: Costs, budget: int, *, copies: bool = False, chooses: bool = False
-                ) -> Iterator[Choice]:
+    def _solved(self, stages: Graph, costs: Costs, budget: int, *, copies: bool = False, chooses: bool = False,
+                repeats: bool = True) -> Iterator[Choice]:
         """The best of one program, if any was found in time."""
         from minidl.policies.stagewise.program import Program
         from minidl.policies.stagewise.transfers import Transfers
 
-        program = Program(stages, budget, chooses=chooses)
+        program = Program(stages, budget, chooses=chooses, repeats=repeats)
         transfers = Transfers(program, costs) if copies else None
         program.build()
         solution = program.program.solve(seconds=self.seconds, gap=BLOCKS_GAP if stages.blocks else GAP)
@@ -107,15 +106,14 @@ class Checkmate(OnDemand):
             if transfers is not None:
                 schedule = transfers.read(solution, schedule)
             found, bound = (program.surely + share * stages.seconds for share in (solution.objective, solution.bound))
-            source = OperatorSelection.name if chooses else SwapDominated.name if copies else Checkmate.name
-            yield Choice(source, schedule, Solved(found, bound, len(stages.nodes), stages.blocks))
+            yield Choice(schedule, Solved(found, bound, len(stages.nodes), stages.blocks))
 
     def enough(self, stages: Graph, budget: int) -> bool:
         """Whether all fits, so that there is nothing to decide."""
         return not judge(stages, keep_all(stages), budget).wrong
 
     def plan(self, trace: Trace, costs: Costs, limits: Limits) -> Proposal:
-        """The fastest choice that fits, with a note of how far the solver came; no plan if all fits, or if none does.
+        """The fastest choice that fits, remarking how far the solver came; no plan if all fits, or if none does.
         """
         stages = graph(trace, most=self.most_nodes)
         if self.enough(stages, limits.device_bytes):
@@ -128,8 +126,8 @@ class CheckmateRounded(Checkmate):
 
     name = "checkmate-lp"
 
-    def _solved(self, stages: Graph, costs: Costs, budget: int, *, copies: bool = False, chooses: bool = False
-                ) -> Iterator[Choice]:
+    def _solved(self, stages: Graph, costs: Costs, budget: int, *, copies: bool = False, chooses: bool = False,
+                repeats: bool = True) -> Iterator[Choice]:
         yield from ()
 
 
@@ -143,7 +141,8 @@ class SwapDominated(Checkmate):
         return Passive().victims(resident, pressure)
 
     def choices(self, stages: Graph, costs: Costs, budget: int) -> Iterator[Choice]:
-        """Checkmate's, and its own."""
+        """Its own without anything made again, Checkmate's, and its own."""
+        yield from self._solved(stages, costs, budget, copies=True, repeats=False)
         yield from super().choices(stages, costs, budget)
         yield from self._solved(stages, costs, budget, copies=True)
 
@@ -159,14 +158,15 @@ class OperatorSelection(SwapDominated):
         return not verdict.wrong and verdict.seconds <= stages.seconds * (1.0 + SAME)
 
     def choices(self, stages: Graph, costs: Costs, budget: int) -> Iterator[Choice]:
-        """Those of Checkmate and STR, keeping all, and its own."""
-        yield Choice("", keep_all(stages), None)
+        """Keeping all, its own without anything made again, those of STR and Checkmate, and its own."""
+        yield Choice(keep_all(stages), None)
+        yield from self._solved(stages, costs, budget, copies=True, chooses=True, repeats=False)
         yield from super().choices(stages, costs, budget)
         yield from self._solved(stages, costs, budget, copies=True, chooses=True)
 
 
 def fastest(stages: Graph, choices: Iterable[Choice], costs: Costs, limits: Limits) -> Proposal:
-    """The plan of the fastest choice that fits, with addresses, and with a note of how far the last solver came."""
+    """The plan of the fastest choice that fits, with addresses, and how far the last solver came."""
     best: tuple[Schedule, Verdict] | None = None
     solved = None
     for choice in choices:
@@ -174,13 +174,15 @@ def fastest(stages: Graph, choices: Iterable[Choice], costs: Costs, limits: Limi
         solved = choice.solved or solved
         if not verdict.wrong and (best is None or verdict.seconds < best[1].seconds * (1.0 - SAME)):
             best = choice.schedule, verdict
+            if verdict.seconds <= stages.seconds * (1.0 + SAME):
+                break  # none is faster than all calls once, each in its fastest way
     if best is None:
         return NO_PLAN
     schedule, verdict = best
     plan = to_plan(stages, schedule, verdict)
     ended = {stages.values[x].tensor_id: stages.nodes[copy.ended].span.first for x, copy in schedule.copies.items()}
     offsets = placed(stages.trace, plan, ended, named(verdict), costs, limits)
-    return Proposal(replace(plan, offsets=offsets), solved)
+    return Proposal(replace(plan, offsets=offsets), remark=str(solved or "no solver proved anything in time"))
 
 
 def to_plan_for(stages: Graph, limits: Limits) -> int:

@@ -16,7 +16,8 @@ wherever R and S are, and the relaxation is tighter. A node may make several val
 is given back at once. A value that the program has freed is not kept from stage to stage, as nobody holds it.
 
 ``transfers`` adds copies; ``chooses`` gives R a variable for each way of a node, with its own bytes (MO-SOS), else
-every node is counted in its fastest way and with its least bytes.
+every node is counted in its fastest way and with its least bytes. Without ``repeats`` nothing is carried out again: a
+small program, and where copies are enough its solution is the best of all.
 """
 
 from __future__ import annotations
@@ -44,7 +45,7 @@ class Program:
     surely     seconds of the nodes about which nothing is chosen
     """
 
-    def __init__(self, graph: Graph, budget: int, *, chooses: bool = False) -> None:
+    def __init__(self, graph: Graph, budget: int, *, chooses: bool = False, repeats: bool = True) -> None:
         self.graph, self.budget, self.chooses = graph, budget, chooses
         self.program = LinearProgram()
         self.size = [value.nbytes / budget for value in graph.values]
@@ -62,7 +63,7 @@ class Program:
                     self.keep[stage, x] = self.program.binary()
                     self.held[stage].append((self.keep[stage, x], self.size[x]))
         for stage in self.stages:
-            for k in self._candidates(stage):
+            for k in self._candidates(stage) if repeats else ():
                 self.repeat[stage, k] = self.program.binary()
 
     def build(self) -> None:
