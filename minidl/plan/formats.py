@@ -180,11 +180,7 @@ class _Prefetch(_Access):
 
 
 class _Release(_Access):
-    release: tuple[tuple[Id, Action], ...]
-
-    @property
-    def evictions(self) -> tuple[Eviction, ...]:
-        return tuple(Eviction(*each) for each in self.release)
+    release: tuple[Eviction, ...]
 
 
 class _Replay(_Access):
@@ -278,8 +274,8 @@ def _plan(file: _Plan) -> SavedPlan:
         evictions=_each_once("evictions", ((row.key, row.action) for row in file.evictions)),
         prefetches=_each_once("prefetches", ((row.key, row.swap_in) for row in file.prefetches)),
         offsets=_each_once("offsets", (((row.tensor, row.arrival), row.offset) for row in file.offsets)),
-        releases=_each_once("releases", ((row.key, row.evictions) for row in file.releases)),
-        spent=_each_once("spent", ((row.key, row.evictions) for row in file.spent)),
+        releases=_each_once("releases", ((row.key, row.release) for row in file.releases)),
+        spent=_each_once("spent", ((row.key, row.release) for row in file.spent)),
         replays=_each_once("replays", ((row.key, row.replay) for row in file.replays)),
         algorithms=_each_once("algorithms", ((row.call, row.algorithm) for row in file.algorithms)),
         predicted_seconds=file.predicted_seconds)
