@@ -158,11 +158,15 @@ class OperatorSelection(SwapDominated):
         return not verdict.wrong and verdict.seconds <= stages.seconds * (1.0 + SAME)
 
     def choices(self, stages: Graph, costs: Costs, budget: int) -> Iterator[Choice]:
-        """Keeping all, its own without anything made again, those of STR and Checkmate, and its own."""
+        """Keeping all, its own without anything made again, those of STR and Checkmate, and its own; where no call has
+        a choice of algorithms these are the same programs."""
+        choice = any(len(ways) > 1 for node in stages.nodes for ways in (node.ways, node.replay_ways))
         yield Choice(keep_all(stages), None)
-        yield from self._solved(stages, costs, budget, copies=True, chooses=True, repeats=False)
+        if choice:
+            yield from self._solved(stages, costs, budget, copies=True, chooses=True, repeats=False)
         yield from super().choices(stages, costs, budget)
-        yield from self._solved(stages, costs, budget, copies=True, chooses=True)
+        if choice:
+            yield from self._solved(stages, costs, budget, copies=True, chooses=True)
 
 
 def fastest(stages: Graph, choices: Iterable[Choice], costs: Costs, limits: Limits) -> Proposal:
