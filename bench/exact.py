@@ -1,6 +1,6 @@
 """MO-SOS beside STR and Checkmate with automatic algorithms, as its authors compare them, on a simulated GPU.
 
-    python -m bench.exact [--device sim:p40] [--seconds 60] [--nodes 40] [--ratios 0.8 0.7 ...] > bench/results/exact.md
+    python -m bench.exact [--device sim:p40] [--seconds 60] [--nodes 40] [--ratios 0.8 0.7 ...] [--networks vgg19 unet]
 
 Their setting: VGG19 at 227 x 227 and batch 144, U-Net at 256 x 256 and batch 120, a P40, and 0.8 to 0.4 of the memory
 that the network takes if nothing leaves (Wei et al., 2024). Each integer program is solved once for all three, which
@@ -109,6 +109,7 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=60.0, help="that the solver may take for each program")
     parser.add_argument("--nodes", type=int, default=40, help="blocks of calls that a trace is cut into")
     parser.add_argument("--ratios", type=float, nargs="+", default=RATIOS)
+    parser.add_argument("--networks", nargs="+", default=[name for name, _, _ in CASES])
     args = parser.parse_args()
     print(f"# Exact and relaxed plans\n\nMade by `python -m bench.exact --device {args.device} --seconds "
           f"{args.seconds:g} --nodes {args.nodes}`. Milliseconds of a step as the engine runs it; in brackets what "
@@ -116,7 +117,7 @@ def main() -> None:
     print("| network | memory | unmanaged | checkmate | str | mo-sos | less than str | less than checkmate | "
           "solved in |\n|---|--:|--:|--:|--:|--:|--:|--:|--:|")
     less: dict[str, list[float]] = {"str": [], "checkmate": []}
-    for case in CASES:
+    for case in (case for case in CASES if case[0] in args.networks):
         trace, costs, most, unmanaged = measured(args.device, *case)
         stages = graph(trace, most=args.nodes)
         for budget in (int(ratio * most) for ratio in args.ratios):
