@@ -9,7 +9,7 @@ from pathlib import Path
 
 from minidl import placements, policies
 from minidl.app import kinds
-from minidl.app.kinds import Share
+from minidl.app.kinds import CHOSEN, Share
 from minidl.app.options import (
     BAD_FILES,
     DECAYED,
@@ -223,6 +223,10 @@ def _device_and_memory(parser: argparse.ArgumentParser) -> None:
     group.add_argument("--spill", metavar="DIR",
                        help="continue host memory in a file in this folder, which is gone when the run ends")
     group.add_argument("--spill-bytes", type=kinds.size, metavar="256GiB", help="the size of that file")
+    group.add_argument("--slices", type=kinds.slices, default=CHOSEN, metavar="N|auto",
+                       help="cut each batch in N parts along its first dimension, so that no operation needs all of it "
+                            "at once; gradients are those of the whole batch (default: auto, which is 1 unless one "
+                            "operation takes most of the budget; --batch max is for 1 then)")
     decides = group.add_mutually_exclusive_group()
     decides.add_argument("--policy", type=kinds.policy, metavar="|".join(policies.names()),
                          help=f"what to do when memory is short (default: {POLICY})")

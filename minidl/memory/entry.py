@@ -17,11 +17,13 @@ SETTLING = 2  # iterations: what is to be away leaves in the first, and what sta
 
 Step = tuple[Signature, tuple[TensorId, ...], tuple[TensorId, ...]]
 
+
 class Actions(NamedTuple):
-    """What a plan wants done after one call, in this order; see ``Plan``."""
+    """What a plan wants done after one call, in this order; see ``Plan``. waits: for all copies, before swap-ins."""
 
     evictions: Mapping[TensorId, Action] = {}
     releases: tuple[Eviction, ...] = ()
+    waits: bool = False
     prefetches: tuple[TensorId, ...] = ()
     replays: tuple[TensorId, ...] = ()
     spent: tuple[Eviction, ...] = ()
@@ -82,8 +84,8 @@ class Entry:
             return
         self.plan = plan = proposal.plan
         self.seconds.clear()
-        before, self._leaves_away = self._leaves_away, _leaves_away(plan, self.trace)
-        self.settling = SETTLING if before or self._leaves_away else 0
+        left_away, self._leaves_away = self._leaves_away, _leaves_away(plan, self.trace)
+        self.settling = SETTLING if left_away or self._leaves_away else 0
         self.actions = _actions(plan, self.trace)
 
 
@@ -96,12 +98,13 @@ def _actions(plan: Plan, trace: Trace) -> dict[int, Actions]:
         key = (access.tensor_id, access.access_count)
         action = plan.evictions.get(key)
         new = Actions({} if action is None else {access.tensor_id: action}, plan.releases.get(key, ()),
-                      plan.prefetches.get(key, ()), plan.replays.get(key, ()), plan.spent.get(key, ()))
+                      key in plan.waits, plan.prefetches.get(key, ()), plan.replays.get(key, ()),
+                      plan.spent.get(key, ()))
         if any(new):
             old = found.get(access.call, Actions())
             found[access.call] = Actions({**old.evictions, **new.evictions}, old.releases + new.releases,
-                                         old.prefetches + new.prefetches, old.replays + new.replays,
-                                         old.spent + new.spent)
+                                         old.waits or new.waits, old.prefetches + new.prefetches,
+                                         old.replays + new.replays, old.spent + new.spent)
     return found
 
 

@@ -87,6 +87,11 @@ class Guide:
         return self.active.plan.offsets if self.active is not None else NOWHERE
 
     @property
+    def position(self) -> int:
+        """The number of the next call in its iteration."""
+        return len(self._steps)
+
+    @property
     def plans_ahead(self) -> bool:
         """Whether the plan that is followed wants anything done."""
         return self.active is not None and bool(self.active.actions)

@@ -9,7 +9,7 @@ import weakref
 from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
 
-from minidl.device.clock import COMPUTE
+from minidl.device.clock import COMPUTE, COPY_IN, COPY_OUT
 from minidl.memory.block import Block
 from minidl.memory.entry import Actions, Returns
 from minidl.memory.evicting import Evicting
@@ -81,8 +81,8 @@ class Residency:
 
     # As planned ----------------------------------------------------------------------------------------------
     def act(self, actions: Actions, operands: Iterable[Storage]) -> None:
-        """Do what the plan says after a call: evictions of its operands, releases of what others brought back, then
-        swap-ins of what was evicted before."""
+        """Do what the plan says after a call: evictions of its operands, releases of what others brought back, a wait
+        for all copies so far, then swap-ins of what was evicted before."""
         if evictions := actions.evictions:
             at_work = self.state.at_work
             at_work.on = True  # kept flat, as in a guided iteration this comes after every other call
@@ -97,6 +97,8 @@ class Residency:
                 at_work.on = False
         if actions.releases:
             self.release(actions.releases)
+        if actions.waits:
+            self._wait_for_copies()
         for tensor_id in actions.prefetches:
             ref = self._evicted.get(tensor_id)
             if ref is not None:
@@ -129,6 +131,14 @@ class Residency:
         storage = ref() if ref is not None else None
         return storage if storage is not None and storage.status is RECOMPUTE and storage.refs else None
 
+    def _wait_for_copies(self) -> None:
+        """What comes next on the compute stream starts when all copies so far have ended; what they took is free."""
+        device = self.state.device
+        device.wait(COMPUTE, COPY_OUT, device.positions[COPY_OUT])
+        device.wait(COMPUTE, COPY_IN, device.positions[COPY_IN])
+        with self.state.at_work:
+            self.room.reclaim_all()
+
     def _evict_ahead(self, storage: Storage, action: Action) -> None:
         """Evict as planned: computation goes on, and the block is due when its memory is wanted."""
         state = self.state
@@ -149,6 +159,8 @@ class Residency:
             if storage is None or storage.status is not OUT:
                 if storage is not None and storage.status is SWAPPING_OUT:
                     storage.become(IN)
+                    if state.access_list is not None:
+                        state.access_list.touch((storage,))
                 queue.popleft()
                 continue
             state.at_work.on = True  # kept flat, as above

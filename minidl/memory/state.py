@@ -68,7 +68,8 @@ class State:
         self.policy = policy
         self.tracker = tracker
         self.switches = switches
-        self.allocator = Allocator(device, budget_bytes, host_bytes, placement, spill)
+        host_bytes = host_bytes if policy.regime.swaps else 0
+        self.allocator = Allocator(device, budget_bytes, host_bytes, placement, spill if policy.regime.swaps else None)
         self.arena = self.allocator.arena
         self.link_costs = device.profile.link_costs
         self.guide: Guide | None = None

@@ -77,6 +77,7 @@ def plan_to_json(saved: SavedPlan) -> str:
                        "bytes": saved.evicted[t][1]} for (t, n), action in plan.evictions.items()],
         "prefetches": [{"tensor": t, "access": n, "swap_in": ids} for (t, n), ids in plan.prefetches.items()],
         "offsets": [{"tensor": t, "arrival": n, "offset": offset} for (t, n), offset in plan.offsets.items()],
+        "waits": [{"tensor": t, "access": n} for t, n in sorted(plan.waits)],
         "releases": _releases(plan.releases),
         "replays": [{"tensor": t, "access": n, "replay": ids} for (t, n), ids in plan.replays.items()],
         "spent": _releases(plan.spent),
@@ -204,6 +205,7 @@ class _Plan(_Head, forbid_unknown_fields=True):
     evictions: list[_Eviction]
     prefetches: list[_Prefetch]
     offsets: list[_Offset]
+    waits: list[_Access]
     releases: list[_Release]
     replays: list[_Replay]
     spent: list[_Release]
@@ -274,6 +276,7 @@ def _plan(file: _Plan) -> SavedPlan:
         evictions=_each_once("evictions", ((row.key, row.action) for row in file.evictions)),
         prefetches=_each_once("prefetches", ((row.key, row.swap_in) for row in file.prefetches)),
         offsets=_each_once("offsets", (((row.tensor, row.arrival), row.offset) for row in file.offsets)),
+        waits=frozenset(_each_once("waits", ((row.key, None) for row in file.waits))),
         releases=_each_once("releases", ((row.key, row.release) for row in file.releases)),
         spent=_each_once("spent", ((row.key, row.release) for row in file.spent)),
         replays=_each_once("replays", ((row.key, row.replay) for row in file.replays)),

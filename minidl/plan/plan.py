@@ -34,6 +34,8 @@ class Plan:
     prefetches   in-trigger (an access of any tensor) -> the tensors whose swap-in is started after it, in this order.
     offsets      residency -> the address of its bytes. Those that have none, and all when the program or the sizes
                  differ from the plan, are placed as they come.
+    waits        accesses after which computation goes on only when all copies queued so far, both ways, have ended: for
+                 systems that couple copies with computation.
     releases     access -> evictions after it of tensors that are not accessed by its call: of what was kept for a
                  replay, say.
     replays      access -> dropped tensors that are computed again after it, before the next call: all together, each
@@ -47,6 +49,7 @@ class Plan:
     evictions: Mapping[AccessKey, Action] = field(default_factory=dict)
     prefetches: Mapping[AccessKey, tuple[TensorId, ...]] = field(default_factory=dict)
     offsets: Mapping[ResidencyKey, int] = field(default_factory=dict)
+    waits: frozenset[AccessKey] = frozenset()
     releases: Mapping[AccessKey, tuple[Eviction, ...]] = field(default_factory=dict)
     replays: Mapping[AccessKey, tuple[TensorId, ...]] = field(default_factory=dict)
     spent: Mapping[AccessKey, tuple[Eviction, ...]] = field(default_factory=dict)

@@ -5,13 +5,14 @@ from collections.abc import Callable
 from minidl.plan.policy import Policy
 from minidl.policies.auto.policy import Auto
 from minidl.policies.capuchin.policy import Capuchin, CapuchinListing, CapuchinRecompute, CapuchinSwap
-from minidl.policies.dtr import Weighing
+from minidl.policies.dtr_swap import Weighing
 from minidl.policies.exact.policy import Exact
 from minidl.policies.lru import LeastRecentlyUsed
 from minidl.policies.none import NoPolicy
 from minidl.policies.passive import Passive
 from minidl.policies.recompute import Recompute
 from minidl.policies.stagewise import Checkmate, CheckmateRounded, OperatorSelection, SwapDominated
+from minidl.policies.systems import SYSTEMS
 from minidl.registry import Registry
 
 POLICIES: dict[str, Callable[[], Policy]] = {
@@ -22,7 +23,7 @@ POLICIES: dict[str, Callable[[], Policy]] = {
     "capuchin-listing": CapuchinListing,
     "checkmate": Checkmate,
     "checkmate-lp": CheckmateRounded,
-    "dtr": Weighing,
+    "dtr-swap": Weighing,
     "exact": Exact,
     "lru": LeastRecentlyUsed,
     "mo-sos": OperatorSelection,
@@ -30,6 +31,7 @@ POLICIES: dict[str, Callable[[], Policy]] = {
     "passive": Passive,
     "recompute": Recompute,
     "str": SwapDominated,
+    **SYSTEMS,
 }
 
 REGISTRY: Registry[Policy] = Registry("policy", "minidl.policies", POLICIES)

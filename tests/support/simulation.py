@@ -33,7 +33,8 @@ from minidl.optim import optimizer
 from minidl.plan.plan import AccessKey
 from minidl.plan.trace import TensorId
 from minidl.policies.auto import policy as auto
-from minidl.runtime import Runtime, Stats
+from minidl.runtime import Runtime
+from minidl.stats import Stats
 
 UNLIMITED = 1 << 21  # bytes: more than any of these networks needs
 AUTO_WORK = 1e5  # calls that the search may simulate for a plan: enough for a plan, not for a good one
@@ -191,9 +192,11 @@ class Following:
         if self._guide is None or self._guide.active is None:
             return
         plan = self._guide.active.plan
-        others = (tuple(tensor_id for key in keys for tensor_id in each.get(key, ()))
-                  for each in (plan.releases, plan.prefetches, plan.replays, plan.spent))
-        due = Actions({key[0]: plan.evictions[key] for key in keys if key in plan.evictions}, *others)
+        releases, prefetches, replays, spent = (
+            tuple(each for key in keys for each in orders.get(key, ()))
+            for orders in (plan.releases, plan.prefetches, plan.replays, plan.spent))
+        due = Actions({key[0]: plan.evictions[key] for key in keys if key in plan.evictions}, releases,
+                      any(key in plan.waits for key in keys), prefetches, replays, spent)
         assert acted == due, f"the plan wants {due} after this call, the engine did {acted}"
         self.actions += due != NO_ACTIONS
 
