@@ -61,22 +61,32 @@ class Boundary:
             storage.residency = int(storage.status not in (OUT, SWAPPING_OUT))  # what is away is still to come
             if not failed:
                 storage.missing_readers = None  # nothing is missing now
+        fresh = [storage for storage in live if 0 <= storage.tensor_id < SURVIVOR_STEP]  # made in this iteration
         _renumber(live)
         self.freeing.bury()
         state.impure = False
         if not failed:
             self.replay.end_iteration()
             if state.guide is not None:
-                self._tidy(live)
+                self._tidy(live, fresh)
         state.kept.clear()
         if state.access_list is not None:
             state.access_list.forget()
         self.residency.end_iteration()
 
-    def _tidy(self, survivors: Collection[Storage]) -> None:
-        """Little is left now, and wherever it lies it would split the space that the plan counts on."""
+    def _tidy(self, survivors: dict[Storage, None], fresh: Collection[Storage]) -> None:
+        """Little is left now, and wherever it lies it would split the space that the plan counts on.
+
+        What is fresh and not known to the next iteration goes before its first call (gradients, mostly): it is left
+        where it lies. If it has stayed after all, it is put in its place by the next boundary.
+        """
         state = self.state
         assert state.guide is not None
+        if state.guide.active is not None:
+            known = state.guide.active.trace.tensors
+            for storage in fresh:
+                if storage.tensor_id not in known:
+                    survivors.pop(storage)
         with state.at_work:
             if state.guide.offsets and state.arena.compacts:
                 pack_survivors(state, survivors, self.residency.away())

@@ -16,7 +16,7 @@ from minidl.planning.modes import to_plan
 from minidl.planning.problem import KEEP, SWAP, problem
 from minidl.planning.schedule import NO_NOTES, simulate
 from minidl.planning.timing import Room
-from minidl.policies.auto.addresses import gradient_slots
+from minidl.policies.auto.addresses import crossing, gradient_slots
 
 LAYERS, WIDTH, BATCH, STEPS = 8, 96, 64, 16
 BYTES = 1000  # a second each way, and no latency
@@ -99,9 +99,9 @@ def _gradients_of_two_parameters(made_first):
 def test_gradients_have_slots_if_the_old_ones_are_gone_when_new_ones_are_made():
     facts = _gradients_of_two_parameters(made_first=False)
     of = dict(zip(facts.ids.tolist(), range(4), strict=True))
-    slots = gradient_slots(facts)
-    assert {tensor_id: slots[n] for tensor_id, n in of.items()} == {A: 0, B: 256, 1 << 61: -1, 2 << 61: -1}
-    assert gradient_slots(_gradients_of_two_parameters(made_first=True)) == {}
+    slots = gradient_slots(facts, *crossing(facts))
+    assert {tensor_id: slots[n] for tensor_id, n in of.items()} == {A: 768, B: 0, 1 << 61: -1, 2 << 61: -1}
+    assert not len(crossing(_gradients_of_two_parameters(made_first=True))[0])
 
 
 def test_an_iteration_on_the_way_from_one_plan_to_another_shows_neithers_time():

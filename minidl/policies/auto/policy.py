@@ -42,6 +42,7 @@ SHARES = (0.985, 0.99, 0.98, 1.0, 0.97)
 LEAST_SHARE = 0.5     # of one that is recalled
 ROUNDS = 16           # searches, at most one an iteration,
 FRUITLESS = 5         # and no more when so many in a row have found nothing better
+WITH_PARTS = 5        # the last search that looks at what other planners would choose: they would choose it again
 WARM = 0.3            # of the usual temperature: where a search around a known plan begins
 
 
@@ -75,7 +76,7 @@ class Auto(OnDemand):
         progress: Progress | None = proposal.notes
         if progress is None:
             return proposal
-        over = progress.round >= self.rounds or progress.fruitless >= FRUITLESS
+        over = self.is_over(progress)
         if over and progress.nothing_new(proposal.plan):
             return proposal
         progress = progress.after(proposal.plan, observed.seconds)
@@ -83,6 +84,10 @@ class Auto(OnDemand):
             progress = progress.searched(self._search(progress, progress.round + 1, observed.trace, observed.costs,
                                                       observed.limits))
         return progress.next()
+
+    def is_over(self, progress: Progress) -> bool:
+        """Whether there is no further search."""
+        return progress.round >= self.rounds or progress.fruitless >= FRUITLESS
 
     def _search(self, progress: Progress, number: int, trace: Trace, costs: Costs, limits: Limits,
                 work: float = WORK) -> Found | None:
@@ -94,7 +99,8 @@ class Auto(OnDemand):
         around = progress.waiting or progress.leader.found
         if number % 2 or not around.plan.evictions:
             share = SHARES[number % len(SHARES)]
-            begin = chain(simple_choices(facts, int(share * limits.device_bytes)), parts(trace, facts, costs, limits))
+            others = parts(trace, facts, costs, limits) if number <= WITH_PARTS else ()
+            begin = chain(simple_choices(facts, int(share * limits.device_bytes)), others)
             found = search(trace, facts, costs, limits, begin, share=share, seed=number, work=work)
         else:
             share = min(1.0, around.share + (0.0, 0.005, -0.005)[number // 2 % 3])

@@ -24,6 +24,7 @@ WORK = 7e6            # calls simulated for one plan
 ENOUGH = 4000         # simulations a gap: a small iteration needs no more
 FEWEST = 40           # simulations from one choice, however long the iteration
 STARTS = 8            # choices that a search improves a little,
+A_START = 1           # simulations for each of the gaps that matter most, at least, make such an improvement worth it
 STRIDE = 3            # each so many places behind the other in the order of what they come to
 
 
@@ -55,7 +56,8 @@ def search(trace: Trace, facts: Problem, costs: Costs, limits: Limits, begin: It
 
     ranked = sorted(begin, key=value)
     evaluations = min(work / len(trace.calls), ENOUGH * len(facts.gap_call))
-    first = ranked[seed % STRIDE::STRIDE][:STARTS] or ranked
+    many = int(np.clip(evaluations // (A_START * len(moves.often) + 1), 1, STARTS))
+    first = (ranked[seed % STRIDE::STRIDE] or ranked)[:many] if many > 1 else ranked[:1]
     if len(first) > 1:
         evaluations /= 2
         first = [min((improved(choice, evaluations / len(first)) for choice in first), key=value)]
