@@ -177,3 +177,32 @@ def test_gradients_from_the_step_before_wait_for_no_copy_and_nothing_is_moved_fo
         assert after.swapped_out_bytes > 0
         assert after.seconds == pytest.approx(runtime.plan.predicted_seconds, rel=0.01)
         assert after.moved_bytes < 0.03 * runtime.stats().budget_bytes
+
+
+def test_gradients_that_go_before_the_first_call_of_the_next_step_are_not_moved():
+    with Runtime("sim:p100", memory_budget="800MiB", policy="auto") as runtime:
+        layers = [nn.Linear(2048, 2048) for _ in range(12)]
+        optimizer = Adam([p for layer in layers for p in layer.parameters()])
+        for _ in range(12):
+            before = runtime.stats()
+            with runtime.iteration():
+                optimizer.zero_grad()
+                x = runtime.tensor(None, shape=(2048, 2048))
+                for layer in layers:
+                    x = relu(layer(x))
+                x = x.sum()
+                x.backward()
+                optimizer.step()
+        after = runtime.stats().since(before)
+        assert after.swapped_out_bytes > 0
+        assert after.moved_bytes == 0  # 201 MB of them, were they packed like all that survives
+        assert after.seconds == pytest.approx(runtime.plan.predicted_seconds, rel=0.001)
+
+
+def test_of_several_survivors_of_a_size_the_last_that_is_freed_goes_with_the_last_that_is_made():
+    old, new = [1 << 61, 2 << 61, 3 << 61], [A, B, 2]
+    calls = (_call("first", (), (A,), 1.0, frees=(old[0],)), _call("second", (), (), 1.0, frees=(old[1],)),
+             _call("third", (), (B,), 1.0), _call("fourth", (), (2,), 1.0, frees=(old[2],)))
+    facts = problem(Trace(calls, {t: TraceTensor(t, 512, False) for t in [*old, *new]}), Costs(0.0, 0.0, 0.0))
+    pairs = {(int(facts.ids[o]), int(facts.ids[n])) for o, n in zip(*crossing(facts), strict=True)}
+    assert pairs == {(old[1], 2), (old[0], B)}  # the third is freed only by the call that makes the last one
