@@ -139,19 +139,3 @@ def test_tensors_leave_a_hole_for_a_workspace_where_there_can_be_one():
     # Where it is too much, the tensors have their addresses all the same.
     offsets, left_out = addresses(notes, 3, np.array([40, 30, 20, 70]), born_before=nobody, outlives=nobody, room=120)
     assert left_out == 0 and (offsets[:3] >= 0).all()
-
-
-def test_what_crosses_the_end_lies_where_it_lay_when_it_is_placed_first():
-    # Tensors 0 and 1 are there until step 1; 2 and 3, as large, are made at step 4 and stay; 4 lies between, and is
-    # larger: by itself it would be placed first, at the bottom.
-    notes = np.array([(0, 0, 1, -1), (1, 0, 1, -1), (4, 2, 5, -1), (2, 4, -1, -1), (3, 4, -1, -1)])
-    size = np.array([512, 256, 512, 256, 1024])
-    before = np.array([True, True, False, False, False])
-    where = {}
-    for turn in (None, np.array([1, 2, 1, 2, 0])):
-        offsets, over = addresses(notes, 6, size, born_before=before, outlives=np.zeros(5, bool), room=2048,
-                                  turn=turn)
-        assert not over
-        where[turn is None] = dict(zip(notes[:, 0].tolist(), offsets.tolist(), strict=True))
-    assert where[False] == {0: 0, 1: 512, 2: 0, 3: 512, 4: 768}
-    assert where[True][4] == 0

@@ -16,7 +16,7 @@ from minidl.planning.modes import to_plan
 from minidl.planning.problem import KEEP, SWAP, problem
 from minidl.planning.schedule import NO_NOTES, simulate
 from minidl.planning.timing import Room
-from minidl.policies.auto.addresses import crossing, gradient_slots
+from minidl.policies.auto.addresses import gradient_slots
 
 LAYERS, WIDTH, BATCH, STEPS = 8, 96, 64, 16
 BYTES = 1000  # a second each way, and no latency
@@ -99,9 +99,9 @@ def _gradients_of_two_parameters(made_first):
 def test_gradients_have_slots_if_the_old_ones_are_gone_when_new_ones_are_made():
     facts = _gradients_of_two_parameters(made_first=False)
     of = dict(zip(facts.ids.tolist(), range(4), strict=True))
-    slots = gradient_slots(facts, *crossing(facts))
-    assert {tensor_id: slots[n] for tensor_id, n in of.items()} == {A: 768, B: 0, 1 << 61: -1, 2 << 61: -1}
-    assert not len(crossing(_gradients_of_two_parameters(made_first=True))[0])
+    slots = gradient_slots(facts)
+    assert {tensor_id: slots[n] for tensor_id, n in of.items()} == {A: 0, B: 256, 1 << 61: -1, 2 << 61: -1}
+    assert gradient_slots(_gradients_of_two_parameters(made_first=True)) == {}
 
 
 def test_an_iteration_on_the_way_from_one_plan_to_another_shows_neithers_time():
@@ -197,12 +197,3 @@ def test_gradients_that_go_before_the_first_call_of_the_next_step_are_not_moved(
         assert after.swapped_out_bytes > 0
         assert after.moved_bytes == 0  # 201 MB of them, were they packed like all that survives
         assert after.seconds == pytest.approx(runtime.plan.predicted_seconds, rel=0.001)
-
-
-def test_of_several_survivors_of_a_size_the_last_that_is_freed_goes_with_the_last_that_is_made():
-    old, new = [1 << 61, 2 << 61, 3 << 61], [A, B, 2]
-    calls = (_call("first", (), (A,), 1.0, frees=(old[0],)), _call("second", (), (), 1.0, frees=(old[1],)),
-             _call("third", (), (B,), 1.0), _call("fourth", (), (2,), 1.0, frees=(old[2],)))
-    facts = problem(Trace(calls, {t: TraceTensor(t, 512, False) for t in [*old, *new]}), Costs(0.0, 0.0, 0.0))
-    pairs = {(int(facts.ids[o]), int(facts.ids[n])) for o, n in zip(*crossing(facts), strict=True)}
-    assert pairs == {(old[1], 2), (old[0], B)}  # the third is freed only by the call that makes the last one

@@ -24,12 +24,10 @@ def by_orders(strip: Strip, most_work: int) -> tuple[Array, int]:
     long = strip.first - strip.last
     orders = ((strip.first, -strip.size), (strip.size * (long - 1.0),), (long, -strip.size))  # later keys weigh more
     least, best, work = MUCH, np.zeros(len(strip.size), np.int64), 0
-    turn = np.zeros(len(strip.size), np.int64) if strip.turn is None else strip.turn
-    fixed = int((turn > 0).sum())
     for attempt in range(FIRST_ORDERS):
-        order = np.lexsort((*orders[attempt % len(orders)], ~strip.lowest, np.where(turn > 0, turn, MUCH)))
+        order = np.lexsort((*orders[attempt % len(orders)], ~strip.lowest))
         share = (most_work - work) // (FIRST_ORDERS - attempt)
-        offset, over, done = _improve(strip.first, strip.last, strip.size, order, fixed, strip.room, share, attempt)
+        offset, over, done = _improve(strip.first, strip.last, strip.size, order, strip.room, share, attempt)
         work += done
         if over < least:
             least, best = over, offset
@@ -77,27 +75,26 @@ def _place(first: Array, last: Array, size: Array, order: Array, start: int, off
 
 
 @njit(cache=True)
-def _improve(first: Array, last: Array, size: Array, order: Array, fixed: int, room: int, most_work: int, seed: int
+def _improve(first: Array, last: Array, size: Array, order: Array, room: int, most_work: int, seed: int
              ) -> tuple[Array, int, int]:
-    """(offsets, bytes of what is above the room, work done), the best that was found from one first order, of which so
-    many keep their places."""
+    """(offsets, bytes of what is above the room, work done), the best that was found from one first order."""
     np.random.seed(seed)
     count = len(order)
     offset, by_offset, place = np.zeros(count, np.int64), np.zeros(count, np.int64), np.zeros(count, np.int64)
     over, work = _place(first, last, size, order, 0, offset, by_offset, room, MUCH, most_work)
     best, lowest_first, trial = offset.copy(), by_offset.copy(), order.copy()
-    while over and work < most_work and fixed < count:
+    while over and work < most_work:
         if np.random.random() < 0.6:
             above = 0
-            at = fixed
-            for k in range(fixed, count):  # one of those above the room, each as likely
+            at = 0
+            for k in range(count):  # one of those above the room, each as likely
                 if best[order[k]] + size[order[k]] > room:
                     above += 1
                     if np.random.randint(above) == 0:
                         at = k
-            to = np.random.randint(fixed, at + 1)
+            to = np.random.randint(0, at + 1)
         else:
-            at, to = np.random.randint(fixed, count), np.random.randint(fixed, count)
+            at, to = np.random.randint(count), np.random.randint(count)
         step = 1 if to > at else -1
         for k in range(at, to, step):
             trial[k] = order[k + step]

@@ -22,30 +22,28 @@ SMALL = 1e-4  # of the room: smaller residencies are too many for what they hold
 
 
 def addresses(notes: Array, steps: int, size: Array, *, born_before: Array, outlives: Array,
-              room: int, effort: float = 1.0, turn: Array | None = None) -> tuple[Array, int]:
+              room: int, effort: float = 1.0) -> tuple[Array, int]:
     """(offset of each residency in the strip, or NO_ADDRESS; bytes that found no place).
 
     notes: [residencies, 4] of ``schedule.simulate``; size: of each tensor and, after them, each workspace, in bytes;
     room: bytes of the strip. born_before: tensors that are there when the iteration starts: they lie at the strip's low
     end, but for those that outlive it and lie elsewhere, and those that go at once. Small tensors get the room that is
     left above the strip. Workspaces get no address either: where there is no hole for one, a way to place the tensors
-    is looked for that leaves it; without its workspace a call is only slower. effort: share of the usual work. turn: of
-    each tensor, if some are to be placed before all others (``Strip``).
+    is looked for that leaves it; without its workspace a call is only slower. effort: share of the usual work.
     """
     tensors = len(born_before)
     none = np.zeros(len(size) - tensors, np.bool_)
     flags = np.append(born_before, none), np.append(outlives, none)
     wanted = notes[:, 0] < tensors
     offsets = np.full(len(notes), NO_ADDRESS, np.int64)
-    first = None if turn is None else np.append(turn, np.zeros(len(none), np.int64))
-    offsets[wanted], over = _addresses(notes[wanted], steps, size, *flags, room, effort, first)
+    offsets[wanted], over = _addresses(notes[wanted], steps, size, *flags, room, effort)
     if not over:
         wanted |= _homeless(notes, tensors, offsets, size, room)
         effort *= FOR_WORKSPACES
         # Workspaces come last in the notes, so leaving some out changes no number that the others refer to.
         while notes[wanted, 0].max(initial=-1) >= tensors:
             effort /= 2
-            found, left_out = _addresses(notes[wanted], steps, size, *flags, room, effort, first)
+            found, left_out = _addresses(notes[wanted], steps, size, *flags, room, effort)
             if not left_out:
                 offsets[wanted] = found
                 break
@@ -74,7 +72,7 @@ def _homeless(notes: Array, tensors: int, offsets: Array, size: Array, room: int
 
 
 def _addresses(notes: Array, steps: int, size: Array, born_before: Array, outlives: Array,
-               room: int, effort: float, turn: Array | None) -> tuple[Array, int]:
+               room: int, effort: float) -> tuple[Array, int]:
     count = len(notes)
     tensor = np.where(notes[:, 0] < 0, -1 - notes[:, 0], notes[:, 0])
     first, last = notes[:, 1], np.where(notes[:, 2] < 0, steps - 1, notes[:, 2])
@@ -92,11 +90,7 @@ def _addresses(notes: Array, steps: int, size: Array, born_before: Array, outliv
     left = room - most_live(strip(first[little], end[little], size[tensor[little]], room)) * 5 // 4
     placed = whole[~small]
     lowest = born_before[tensor[placed]] & (notes[placed, 1] == 0)
-    if turn is not None:
-        whose = np.zeros(count, np.int64)
-        np.maximum.at(whose, head, turn[tensor])
-        turn = whose[placed]
-    best, over = _packed(Strip(first[placed], end[placed], size[tensor[placed]], left, lowest, turn), effort)
+    best, over = _packed(Strip(first[placed], end[placed], size[tensor[placed]], left, lowest), effort)
     offsets = np.full(count, NO_ADDRESS, np.int64)
     fits = best + size[tensor[placed]] <= left
     offsets[placed[fits]] = best[fits]

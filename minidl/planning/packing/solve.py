@@ -65,7 +65,7 @@ def pack_low(strip: Strip, *, orders: int, searches: int) -> Array:
 
 def _pack_part(part: Strip, orders: int, searches: int) -> tuple[Array, int]:
     offset, over = by_orders(part, orders)
-    if over and part.turn is None and most_live(part) <= part.room and len(part.size) <= MOST_SEARCHED:
+    if over and most_live(part) <= part.room and len(part.size) <= MOST_SEARCHED:
         found = _search(part, searches)
         if found is not None:
             return found, 0

@@ -13,8 +13,7 @@ from minidl.planning.problem import Array
 class Strip(NamedTuple):
     """What is to be placed: each rectangle's first and last step and its bytes; and the bytes of the strip.
 
-    ``lowest``: which of them lie at the strip's low end. They begin with the first step. ``turn``: those above 0 are
-    placed before all others, in this order; with such there is no exact search. None: there are none.
+    ``lowest``: which of them lie at the strip's low end. They begin with the first step.
     """
 
     first: Array
@@ -22,12 +21,10 @@ class Strip(NamedTuple):
     size: Array
     room: int
     lowest: Array
-    turn: Array | None = None
 
     def of(self, chosen: Array) -> Strip:
         """The same strip with the chosen rectangles alone."""
-        return Strip(self.first[chosen], self.last[chosen], self.size[chosen], self.room, self.lowest[chosen],
-                     None if self.turn is None else self.turn[chosen])
+        return Strip(self.first[chosen], self.last[chosen], self.size[chosen], self.room, self.lowest[chosen])
 
 
 def strip(first: Array, last: Array, size: Array, room: int) -> Strip:

@@ -15,7 +15,6 @@ from minidl.planning.timing import Room
 from minidl.policies.auto.progress import Found
 from minidl.policies.auto.search import SLACK
 
-ATTEMPT = 0.3  # of the usual work, for addresses that are not to be had at any price
 NOTES = 12  # residencies noted a call, at most
 
 
@@ -33,57 +32,38 @@ def with_addresses(found: Found, trace: Trace, facts: Problem, limits: Limits) -
 def addresses(facts: Problem, mode: Array, notes: Array, limits: Limits) -> dict[ResidencyKey, int]:
     """Where each residency's bytes go. What is there all the time lies below, packed together.
 
-    What crosses the iteration's end (gradients that the next one frees) is to lie where it lies then in every
-    iteration, above what is there all the time, so that nothing is moved: for good if memory allows, else from when it
-    is made, else not at all.
-
     notes: [residencies, 4], as ``schedule.simulate`` leaves them.
     """
-    old, new = crossing(facts)
-    if len(old):
-        found, over = _packed(facts, mode, notes, limits, gradient_slots(facts, old, new), effort=ATTEMPT)
-        if not over:
-            return found
-        turn = np.zeros(len(facts.size), np.int64)
-        turn[old] = turn[new] = np.arange(1, len(old) + 1)
-        found, over = _packed(facts, mode, notes, limits, {}, turn, effort=ATTEMPT)
+    slots = gradient_slots(facts)
+    if slots:
+        found, over = _packed(facts, mode, notes, limits, slots)
         if not over:
             return found
     return _packed(facts, mode, notes, limits, {})[0]
 
 
-def crossing(facts: Problem) -> tuple[Array, Array]:
-    """What an iteration finds and frees, and what it leaves in its place: one by one of the same size, and made after
-    the other has been freed. Of several of a size the last that is freed goes with the last that is made."""
+def gradient_slots(facts: Problem) -> dict[int, int]:
+    """Offsets at which gradients could lie in every iteration, from when they are made until the next one frees them:
+    tensor -> offset. Then none has to be moved in between, which is worth it where memory allows.
+
+    Empty unless what an iteration leaves has the sizes of what it finds and frees, and is made after all that is freed.
+    """
     freed_by = np.repeat(np.arange(len(facts.free_ptr) - 1), np.diff(facts.free_ptr))
     freed = np.full(len(facts.size), -1, np.int64)
     freed[facts.free_idx] = freed_by
     old = np.nonzero((facts.produced < 0) & (freed >= 0))[0]
     new = np.nonzero((facts.produced >= 0) & (freed < 0))[0]
-    old = old[np.lexsort((freed[old], facts.size[old]))][::-1]
-    new = new[np.lexsort((facts.produced[new], facts.size[new]))][::-1]
-    pairs: list[tuple[int, int]] = []
-    n = 0
-    for o in old.tolist():
-        while n < len(new) and facts.size[new[n]] > facts.size[o]:
-            n += 1
-        if n < len(new) and facts.size[new[n]] == facts.size[o] and freed[o] < facts.produced[new[n]]:
-            pairs.append((o, int(new[n])))
-            n += 1
-    found = np.array(pairs, np.int64).reshape(-1, 2)
-    return found[:, 0], found[:, 1]
-
-
-def gradient_slots(facts: Problem, old: Array, new: Array) -> dict[int, int]:
-    """Offsets at which what crosses the end could lie all the time: tensor -> offset, or -1 for that of another one."""
+    if (len(old) != len(new) or not len(new) or freed[old].max() >= facts.produced[new].min()
+            or not np.array_equal(np.sort(facts.size[old]), np.sort(facts.size[new]))):
+        return {}
     ends = np.cumsum(facts.size[new])
     return dict(zip(new.tolist(), (ends - facts.size[new]).tolist(), strict=True)) | dict.fromkeys(old.tolist(), -1)
 
 
-def _packed(facts: Problem, mode: Array, notes: Array, limits: Limits, slots: dict[int, int],
-            turn: Array | None = None, *, effort: float = 1.0) -> tuple[dict[ResidencyKey, int], int]:
+def _packed(facts: Problem, mode: Array, notes: Array, limits: Limits, slots: dict[int, int]
+            ) -> tuple[dict[ResidencyKey, int], int]:
     """(The addresses, bytes that found none). slots: tensors that lie above what is there all the time, at these
-    offsets; -1: at that of another one. turn, effort: as ``packing.addresses`` takes them."""
+    offsets; -1: at that of another one."""
     from minidl.planning import packing
 
     before = facts.produced < 0
@@ -97,7 +77,7 @@ def _packed(facts: Problem, mode: Array, notes: Array, limits: Limits, slots: di
     rest[:, 3] = np.append(np.where(packed, np.cumsum(packed) - 1, -1), -1)[rest[:, 3]]  # these are numbers of rows
     steps = int(notes[:, 1:3].max(initial=0)) + 1
     offsets, over = packing.addresses(rest, steps, np.append(facts.size, facts.algorithm_bytes), born_before=before,
-                                      outlives=outlives, room=limits.device_bytes - strip, turn=turn, effort=effort)
+                                      outlives=outlives, room=limits.device_bytes - strip)
     at = np.full(len(notes), -1, np.int64)
     at[packed] = np.where(offsets >= 0, offsets + strip, -1)
     ids = facts.ids.tolist()

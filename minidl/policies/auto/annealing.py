@@ -12,8 +12,7 @@ from minidl.planning.compiled import simulate
 from minidl.planning.problem import DROP, Array, Problem
 from minidl.planning.timing import Room
 
-NEIGHBOURS = 0.15  # share of the moves that change several neighbours,
-MOST_NEIGHBOURS = 8   # so many at most
+MOST_NEIGHBOURS = 8  # whose mode one move changes
 
 
 class Moves(NamedTuple):
@@ -32,11 +31,13 @@ class Prices(NamedTuple):
 
 
 class Effort(NamedTuple):
-    """How long and how boldly to search: choices tried, the first temperature in seconds, the seed of the moves."""
+    """How long and how boldly to search: choices tried, the first temperature in seconds, the seed of the moves, the
+    share of these that change several neighbours."""
 
     evaluations: int
     temperature: float
     seed: int
+    neighbours: float
 
 
 @njit(cache=True)
@@ -56,7 +57,7 @@ def improve(problem: Problem, room: Room, prices: Prices, moves: Moves, effort: 
     best_mode = mode.copy()
     before = np.zeros(MOST_NEIGHBOURS, np.int64)
     for n in range(effort.evaluations):
-        if np.random.random() < NEIGHBOURS:
+        if effort.neighbours and np.random.random() < effort.neighbours:
             count = min(len(moves.often), np.random.randint(2, MOST_NEIGHBOURS + 1))
             at, to = np.random.randint(len(moves.often) - count + 1), np.random.randint(3)
             some = moves.often[at:at + count]

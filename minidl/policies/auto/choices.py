@@ -37,21 +37,21 @@ def _seconds(facts: Problem) -> Array:
     return seconds
 
 
-def simple_choices(facts: Problem, budget: int) -> Iterator[Array]:
-    """Choices to begin with: of what is there at the fullest moment, what is wanted again soonest after it was used
-    stays, up to some share of the budget; of the rest, what is cheapest to make again for its bytes is dropped, and
-    the others swapped."""
+def simple_choices(facts: Problem, budget: int, *, by_length: bool = False) -> Iterator[Array]:
+    """Choices to begin with: of what is there at the fullest moment, what was made last stays, up to some share of the
+    budget; of the rest, what is cheapest to make again for its bytes is dropped, and the others swapped. by_length:
+    instead what is wanted again soonest after its last use stays, which is better for parameters and their state."""
     gaps, _ = movable(facts)
     tensors, droppable = facts.gap_tensor[gaps], facts.can_drop[gaps]
     makers = np.maximum(facts.produced[tensors], 0)
     price = facts.algorithm_seconds[facts.algorithm_ptr[makers]] / facts.size[tensors]
     price[~droppable] = np.inf
-    shortest = np.argsort(_seconds(facts)[gaps], kind="stable")
-    held = np.cumsum(facts.size[tensors[shortest]])
+    first = np.argsort(_seconds(facts)[gaps] if by_length else -facts.gap_call[gaps], kind="stable")
+    held = np.cumsum(facts.size[tensors[first]])
     by_price = np.argsort(price, kind="stable")
     for kept in KEPT:
         stays = np.zeros(len(gaps), np.bool_)
-        stays[shortest[:np.searchsorted(held, kept * budget)]] = True
+        stays[first[:np.searchsorted(held, kept * budget)]] = True
         leaves = by_price[~stays[by_price]]
         held_by = np.cumsum(facts.size[tensors[leaves]])
         for dropped in DROPPED:
