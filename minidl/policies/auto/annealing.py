@@ -12,8 +12,6 @@ from minidl.planning.compiled import simulate
 from minidl.planning.problem import DROP, Array, Problem
 from minidl.planning.timing import Room
 
-MOST_NEIGHBOURS = 8  # whose mode one move changes
-
 
 class Moves(NamedTuple):
     """The gaps whose mode may change: those tried often, and those tried less often."""
@@ -31,13 +29,11 @@ class Prices(NamedTuple):
 
 
 class Effort(NamedTuple):
-    """How long and how boldly to search: choices tried, the first temperature in seconds, the seed of the moves, the
-    share of these that change several neighbours."""
+    """How long and how boldly to search: choices tried, the first temperature in seconds, the seed of the moves."""
 
     evaluations: int
     temperature: float
     seed: int
-    neighbours: float
 
 
 @njit(cache=True)
@@ -45,9 +41,8 @@ def improve(problem: Problem, room: Room, prices: Prices, moves: Moves, effort: 
             ) -> Any:
     """Improve ``mode`` in place; returns the (objective, seconds, bytes over the budget) of the best found.
 
-    The objective is seconds and the prices of bytes over the budget and of bytes copied. A move changes one gap's mode,
-    or that of several neighbours to one, or exchanges two; it is kept if it is better, or worse by less than a
-    temperature that falls to nothing.
+    The objective is seconds and the prices of bytes over the budget and of bytes copied. A move changes one gap's mode
+    or exchanges two; it is kept if it is better, or worse by less than a temperature that falls to nothing.
     """
     np.random.seed(effort.seed)
     nothing = np.zeros((0, 4), np.int64)
@@ -55,26 +50,7 @@ def improve(problem: Problem, room: Room, prices: Prices, moves: Moves, effort: 
     current = found.seconds + prices.excess * found.excess + prices.copy * found.moved
     best, best_time, best_over = current, found.seconds, found.excess
     best_mode = mode.copy()
-    before = np.zeros(MOST_NEIGHBOURS, np.int64)
     for n in range(effort.evaluations):
-        if effort.neighbours and np.random.random() < effort.neighbours:
-            count = min(len(moves.often), np.random.randint(2, MOST_NEIGHBOURS + 1))
-            at, to = np.random.randint(len(moves.often) - count + 1), np.random.randint(3)
-            some = moves.often[at:at + count]
-            before[:count] = mode[some]
-            for gap in some:
-                if to != DROP or problem.can_drop[gap]:
-                    mode[gap] = to
-            found = simulate(problem, room, mode, prefetch_at, nothing)
-            value = found.seconds + prices.excess * found.excess + prices.copy * found.moved
-            if value <= current + effort.temperature * (1.0 - n / effort.evaluations) * np.random.random():
-                current = value
-                if value < best:
-                    best, best_time, best_over = value, found.seconds, found.excess
-                    best_mode[:] = mode
-            else:
-                mode[some] = before[:count]
-            continue
         a = moves.often[np.random.randint(len(moves.often))]
         b = moves.often[np.random.randint(len(moves.often))]
         if len(moves.rare) and np.random.random() < 0.15:

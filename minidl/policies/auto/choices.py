@@ -26,32 +26,26 @@ def movable(facts: Problem) -> tuple[Array, Array]:
     np.add.at(held, facts.gap_head[round_the_end], -sizes[round_the_end])
     fullest = int(np.argmax(np.cumsum(held)))
     there = ((facts.gap_call < fullest) & (facts.gap_next >= fullest)) | (facts.gap_head > fullest)
-    long = _seconds(facts) >= SHORT_GAP * facts.seconds
+    starts = np.concatenate([[0.0], np.cumsum(facts.algorithm_seconds[facts.algorithm_ptr[:-1]])])
+    seconds = starts[facts.gap_next] - starts[facts.gap_call] + starts[np.maximum(facts.gap_head, 0)]
+    long = seconds >= SHORT_GAP * facts.seconds
     return np.nonzero(there)[0], np.nonzero(long & ~there)[0]
 
 
-def _seconds(facts: Problem) -> Array:
-    """How long each gap is."""
-    starts = np.concatenate([[0.0], np.cumsum(facts.algorithm_seconds[facts.algorithm_ptr[:-1]])])
-    seconds: Array = starts[facts.gap_next] - starts[facts.gap_call] + starts[np.maximum(facts.gap_head, 0)]
-    return seconds
-
-
-def simple_choices(facts: Problem, budget: int, *, by_length: bool = False) -> Iterator[Array]:
+def simple_choices(facts: Problem, budget: int) -> Iterator[Array]:
     """Choices to begin with: of what is there at the fullest moment, what was made last stays, up to some share of the
-    budget; of the rest, what is cheapest to make again for its bytes is dropped, and the others swapped. by_length:
-    instead what is wanted again soonest after its last use stays, which is better for parameters and their state."""
+    budget; of the rest, what is cheapest to make again for its bytes is dropped, and the others swapped."""
     gaps, _ = movable(facts)
     tensors, droppable = facts.gap_tensor[gaps], facts.can_drop[gaps]
     makers = np.maximum(facts.produced[tensors], 0)
     price = facts.algorithm_seconds[facts.algorithm_ptr[makers]] / facts.size[tensors]
     price[~droppable] = np.inf
-    first = np.argsort(_seconds(facts)[gaps] if by_length else -facts.gap_call[gaps], kind="stable")
-    held = np.cumsum(facts.size[tensors[first]])
+    latest = np.argsort(-facts.gap_call[gaps], kind="stable")
+    held = np.cumsum(facts.size[tensors[latest]])
     by_price = np.argsort(price, kind="stable")
     for kept in KEPT:
         stays = np.zeros(len(gaps), np.bool_)
-        stays[first[:np.searchsorted(held, kept * budget)]] = True
+        stays[latest[:np.searchsorted(held, kept * budget)]] = True
         leaves = by_price[~stays[by_price]]
         held_by = np.cumsum(facts.size[tensors[leaves]])
         for dropped in DROPPED:

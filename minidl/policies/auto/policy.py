@@ -33,7 +33,7 @@ from minidl.policies.auto.addresses import with_addresses
 from minidl.policies.auto.choices import movable, simple_choices
 from minidl.policies.auto.parts import parts
 from minidl.policies.auto.progress import ON_DEMAND, TRIAL_EVERY, Found, Progress, Tried
-from minidl.policies.auto.search import SLACK, WORK, is_scarce, search
+from minidl.policies.auto.search import SLACK, WORK, search
 from minidl.policies.dtr import Weighing
 
 FIRST_WORK = 3e6      # calls simulated for the first plan, which is wanted at once
@@ -98,9 +98,7 @@ class Auto(OnDemand):
         around = progress.waiting or progress.leader.found
         if number % 2 or not around.plan.evictions:
             share = SHARES[number % len(SHARES)]
-            scarce = is_scarce(trace, facts, work)
-            begin = chain(simple_choices(facts, int(share * limits.device_bytes), by_length=scarce),
-                          parts(trace, facts, costs, limits))
+            begin = chain(simple_choices(facts, int(share * limits.device_bytes)), parts(trace, facts, costs, limits))
             found = search(trace, facts, costs, limits, begin, share=share, seed=number, work=work)
         else:
             share = min(1.0, around.share + (0.0, 0.005, -0.005)[number // 2 % 3])

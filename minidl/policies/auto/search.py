@@ -22,16 +22,9 @@ COPY_WEIGHT = 0.002   # a copied byte costs this share of its time on the link, 
 TEMPERATURE = 0.003   # of the iteration: how much worse a move may be and still be kept, at first
 WORK = 7e6            # calls simulated for one plan
 ENOUGH = 4000         # simulations a gap: a small iteration needs no more
-SCARCE = 4            # simulations a gap, and fewer, are scarce
-NEIGHBOURS = 0.15     # of the moves, where simulations are scarce, change several neighbours
 FEWEST = 40           # simulations from one choice, however long the iteration
 STARTS = 8            # choices that a search improves a little,
 STRIDE = 3            # each so many places behind the other in the order of what they come to
-
-
-def is_scarce(trace: Trace, facts: Problem, work: float) -> bool:
-    """Whether there are hardly more simulations than gaps that matter most: then one choice alone is improved."""
-    return work / len(trace.calls) < SCARCE * len(movable(facts)[0])
 
 
 def search(trace: Trace, facts: Problem, costs: Costs, limits: Limits, begin: Iterable[Array], *, share: float,
@@ -49,7 +42,6 @@ def search(trace: Trace, facts: Problem, costs: Costs, limits: Limits, begin: It
     room = Room(budget, limits.host_bytes, SLACK)
     prices = Prices(EXCESS_WEIGHT * facts.seconds / budget, COPY_WEIGHT * costs.out_seconds_per_byte)
     prefetch_at = np.full(len(facts.gap_call), -1, np.int64)
-    scarce = is_scarce(trace, facts, work)
     moves, heat = Moves(*movable(facts)), temperature * TEMPERATURE * facts.seconds
 
     def value(choice: Array) -> float:
@@ -58,13 +50,12 @@ def search(trace: Trace, facts: Problem, costs: Costs, limits: Limits, begin: It
 
     def improved(choice: Array, evaluations: float) -> Array:
         choice = choice.copy()
-        effort = Effort(max(FEWEST, int(evaluations)), heat, seed, NEIGHBOURS if scarce else 0.0)
-        improve(facts, room, prices, moves, effort, choice, prefetch_at)
+        improve(facts, room, prices, moves, Effort(max(FEWEST, int(evaluations)), heat, seed), choice, prefetch_at)
         return choice
 
     ranked = sorted(begin, key=value)
     evaluations = min(work / len(trace.calls), ENOUGH * len(facts.gap_call))
-    first = ranked[:1] if scarce else ranked[seed % STRIDE::STRIDE][:STARTS] or ranked
+    first = ranked[seed % STRIDE::STRIDE][:STARTS] or ranked
     if len(first) > 1:
         evaluations /= 2
         first = [min((improved(choice, evaluations / len(first)) for choice in first), key=value)]
