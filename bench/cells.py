@@ -18,7 +18,7 @@ from minidl import OutOfMemory, Runtime
 from minidl.policies.auto.progress import ENOUGH_TIMES, Progress
 from minidl.testing.steps import UNLIMITED
 
-STEPS = {"passive": 4, "lru": 4, "recompute": 4, "dtr": 4, "capuchin": 16, "capuchin-swap": 16,
+STEPS = {"passive": 4, "lru": 4, "recompute": 4, "dtr-swap": 4, "capuchin": 16, "capuchin-swap": 16,
          "capuchin-recompute": 6, "auto": 80}  # at most
 
 

@@ -17,7 +17,7 @@ from minidl.units import format_bytes, parse_bytes
 
 CASES = [("sim:p100", "gpt2-xl", 1, "16GiB"), ("sim:h100", "gpt2-xl", 1, "79GiB"),
          ("sim:p100", "gpt2-large", 1, "8GiB"), ("sim:p100", "gpt2", 1, "2GiB")]
-STEPS = {"passive": 4, "dtr": 4, "auto": 48}
+STEPS = {"passive": 4, "dtr-swap": 4, "auto": 48}
 INSTANTS = 24
 
 

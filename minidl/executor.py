@@ -14,8 +14,7 @@ from math import inf
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from minidl.context import NOBODY
-from minidl.errors import UserError
-from minidl.graph import keep, needs_of, refuse_to_lose_gradients
+from minidl.graph import keep, needs_of, refuse_to_lose_gradients, stranger
 from minidl.memory.storage import IN, RECOMPUTE, Call, Storage, View
 from minidl.meta import Meta
 from minidl.op import READ, Attrs, Op, Signature
@@ -28,6 +27,7 @@ if TYPE_CHECKING:
     from minidl.memory.manager import Memory
     from minidl.memory.tracker import Tracker
     from minidl.plan.trace import Trace
+    from minidl.slicing.seam import Slicing
 
 SIGNATURES = 1 << 14  # that are remembered, at least: some 2 KiB each
 
@@ -36,20 +36,19 @@ class Executor:
     """Runs calls on one device under one memory manager (or a ledger, which only counts)."""
 
     def __init__(self, device: Device, memory: Memory, tracker: Tracker, *, deterministic: bool = True,
-                 fuses: bool = True, stands_for: tuple[Memory, ...] = ()) -> None:
-        """``stands_for``: whose tensors are operands here, too: those of the runtime that a dry run is of."""
-        self.device = device
-        self.memory = memory
+                 fuses: bool = True, keeps_outputs: bool = False, stands_for: tuple[Memory, ...] = ()) -> None:
+        """keeps_outputs: calls keep all they read and make for their gradients. ``stands_for``: whose tensors are
+        operands here, too: those of the runtime that a dry run is of."""
+        self.device, self.memory = device, memory
         self.memories = (memory, *stands_for)
         self.failures = device.failures  # of kernels, which may have run long after their call
-        self.thread = NOBODY  # that is inside, and how many times it has entered (``context``)
-        self.entered = 0
-        self.tracker = tracker
-        self.deterministic = deterministic
+        self.thread, self.entered = NOBODY, 0  # that is inside, and how many times (``context``)
+        self.tracker, self.deterministic = tracker, deterministic
         self.guide: Guide | None = memory.guide
-        self.grad_enabled = True
+        self.grad_enabled, self.keeps_outputs = True, keeps_outputs
         self.fuses = fuses  # operations that have a fused form use it
-        # Is shown every result when it is made: the operation's name, its inputs, what it wrote.
+        self.slicer: Slicing | None = None  # runs operations on tensors that are in slices
+        # Is shown every result when it is made: name of the operation, inputs, what it wrote.
         self.inspect: Callable[[str, tuple[Storage, ...], tuple[Storage, ...]], None] | None = None
         self.explicit_iterations = False  # the program marks its iterations itself
         self._iteration_began = self._stalled_before = 0.0
@@ -66,7 +65,6 @@ class Executor:
         """
         if self.failures:
             self.fail()
-        # What follows from op, metas and fixed attributes is found once for all calls alike.
         fixed = attrs.items() if not op.volatile else [item for item in attrs.items() if item[0] not in op.volatile]
         key = (op, *fixed, *[s.meta for s in inputs])
         signature = self._signatures.get(key)
@@ -147,7 +145,7 @@ class Executor:
                          cost.flops)
 
     def _forget_signatures(self) -> None:
-        """Keep those alone that known sequences name: of a program whose shapes never come again there is no end."""
+        """Keep those alone that known sequences name: a program's shapes may never come again."""
         known = self.guide.signatures() if self.guide is not None else set()
         self._signatures = {key: signature for key, signature in self._signatures.items() if signature in known}
         self._saved = {key: saved for key, saved in self._saved.items() if key[0] in known}
@@ -157,7 +155,9 @@ class Executor:
         """Which of inputs + outputs the call keeps for its gradient."""
         saved = self._saved.get((signature, needs))
         if saved is None:
-            saved = self._saved[signature, needs] = signature.op.saved_indices(attrs, needs, len(signature.inputs))
+            saved = self._saved[signature, needs] = (
+                tuple(range(len(signature.inputs) + len(signature.outputs))) if self.keeps_outputs else
+                signature.op.saved_indices(attrs, needs, len(signature.inputs)))
         return saved
 
     def _view(self, signature: Signature, inputs: tuple[Storage, ...], attrs: Attrs) -> tuple[Storage, ...]:
@@ -183,12 +183,6 @@ class Executor:
         self.memory.lose(tuple(self.failures))
         device.forgive()
 
-    def stranger(self, op_name: str, storage: Storage) -> UserError:
-        """What to raise for an operand that another runtime's memory keeps."""
-        return UserError(f"{op_name}: {storage.named()} is of another runtime than the current one on "
-                         f"{self.device.name}: bring it here with runtime.tensor(x.numpy())")
-
-    # Values --------------------------------------------------------------------------------------------------
     def read(self, storage: Storage) -> np.ndarray:
         """A host copy of a value; waits for the device. Raises OutOfMemory, Unrecoverable."""
         value: np.ndarray = self._look(storage, self.device.read)
@@ -205,8 +199,10 @@ class Executor:
 
     def _look(self, storage: Storage, how: Callable[[Storage], Any]) -> Any:
         """One access from outside, after all calls so far."""
+        if self.slicer is not None and storage.memory is self.slicer:
+            return self.slicer.look(storage, lambda part: self._look(part, how), joined=how != self.device.read)
         if storage.memory not in self.memories:
-            raise self.stranger(READ.name, storage)
+            raise stranger(READ.name, storage, self.device.name)
         key = (READ, storage.meta)
         signature = self._signatures.get(key)
         if signature is None:
@@ -237,11 +233,13 @@ class Executor:
 
     def make_leaf(self, storage: Storage) -> None:
         """Cut a storage's lineage: from now on it keeps its bytes, and pins nothing that it was computed from."""
+        if self.slicer is not None and storage.memory is self.slicer:
+            self.slicer.make_leaf(storage)
+            return
         if storage.status is RECOMPUTE:
             self.memory.replay(storage)
         storage.call = storage.severed = None
 
-    # Iterations ----------------------------------------------------------------------------------------------
     def begin_iteration(self) -> None:
         """What the program did since the last iteration (waiting for data, say) is not of this one's time."""
         if self.device.wall_clock:
@@ -252,6 +250,8 @@ class Executor:
 
         Raises a kernel's error that nobody has seen yet: then the iteration has failed, and ends as such.
         """
+        if self.slicer is not None:
+            self.slicer.end_iteration(failed=failed)
         error = self.failures[0].error if self.failures else None
         if error is not None:
             self.lose()

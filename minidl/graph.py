@@ -41,3 +41,9 @@ def refuse_to_lose_gradients(op: Op, inputs: tuple[Storage, ...], written: Seque
         if storage.requires_grad and storage not in written and not op.update:
             raise UserError(f"{op.name} would lose the gradient of {storage.named()}: use the operation that returns a "
                             "new tensor, detach(), or no_grad()")
+
+
+def stranger(op_name: str, storage: Storage, device_name: str) -> UserError:
+    """What to raise for an operand that another runtime's memory keeps than that of the current one."""
+    return UserError(f"{op_name}: {storage.named()} is of another runtime than the current one on {device_name}: bring "
+                     "it here with runtime.tensor(x.numpy())")
