@@ -1,74 +1,125 @@
-"""`auto` against every other policy on sim:p100: shares of the unmanaged speed, by what of the unmanaged peak there is.
+"""`auto` against every other policy on sim:p100: every network of ``--list-models``, in parts of its unmanaged peak.
 
-    python -m bench.auto [--networks resnet50:128,...] [--budgets 90,50,30] > bench/results/auto.md
+    python -m bench.auto --log cells.jsonl [--networks resnet50,...] [--budgets 90,50,30] [--minutes N]
+    python -m bench.auto --log cells.jsonl --print speeds > bench/results/auto.md
+    python -m bench.auto --log cells.jsonl --print predictions > bench/results/predictions.md
+    python -m bench.auto --log cells.jsonl --print planning > bench/results/planning_all.md
 
-A speed is that of the last of so many steps that plans have settled. Planning is in seconds of this machine's
-processor.
+Without ``--print``, cells that the log does not have are run and added to it. A speed is that of a step when plans have
+settled. Other policies are run only where `auto` leaves so much to be gained that one could win.
 """
 
 import argparse
-from time import process_time
+from collections.abc import Callable, Iterator
+from math import inf
+from pathlib import Path
+from statistics import median
+from time import monotonic
 
-from bench.planning import Timed
-from minidl import OutOfMemory, Runtime
-from minidl.plan.policy import Policy
-from minidl.policies import create
-from minidl.testing.on_demand import step_of
-from minidl.testing.steps import UNLIMITED
+from bench.cells import STEPS, Cell, keep, measure, read, unmanaged
+from bench.networks import BATCHES
 
-NETWORKS = "resnet50:128,vgg16:96,densenet121:64,bert-base:64"
 BUDGETS = "95,90,80,70,60,50,40,30,20"
-STEPS = {"passive": 4, "lru": 4, "recompute": 4, "dtr-swap": 4, "capuchin": 20, "capuchin-swap": 20,
-         "capuchin-recompute": 8, "auto": 48}
 LOST = 0.005  # a cell that `auto` loses by more is marked
+EXACT = 0.01  # a prediction that is off by more is marked
+UNMANAGED = "none"
+Cells = dict[tuple[str, int, str], Cell]
 
 
-def last_seconds(network: str, batch: int, policy: str | Policy, budget: int, steps: int) -> tuple[float, int]:
-    """Seconds of the last step, and the most bytes that were in use during it. Raises OutOfMemory."""
-    with Runtime("sim:p100", policy=policy, memory_budget=budget) as runtime:
-        step = step_of(runtime, network, batch)
-        for _ in range(steps):
-            before = runtime.stats()
-            runtime.memory.arena.reset_peak()
-            with runtime.iteration():
-                step()
-        now = runtime.stats()
-        return now.since(before).seconds, now.peak_bytes
+def sweep(log: Path, networks: list[str], budgets: list[int], end: float) -> None:
+    """Run what the log does not have, until it is time to end."""
+    cells = {(cell.network, cell.percent, cell.policy): cell for cell in read(log)}
+    measure("resnet20", 50, "auto", unmanaged("resnet20")[1])  # loads and, on a new machine, compiles
+    for network in networks:
+        if monotonic() > end:
+            return
+        limit, peak = unmanaged(network)
+        if (network, 100, UNMANAGED) not in cells:
+            keep(log, Cell(network, 100, UNMANAGED, limit))
+        for percent in budgets:
+            found = cells.get((network, percent, "auto"))
+            for policy in ("auto", *STEPS):
+                if monotonic() > end or found and (found.seconds < inf) and limit >= found.seconds * (1.0 - LOST):
+                    break
+                if (network, percent, policy) not in cells:
+                    cell = cells[network, percent, policy] = measure(network, percent, policy, peak)
+                    keep(log, cell)
+                found = cells[network, percent, "auto"]
 
 
-def row(network: str, batch: int, budget: int, limit: float) -> tuple[dict[str, float], list[float]]:
-    """Each policy's share of the unmanaged speed (0: does not fit), and the seconds that `auto` took to plan."""
-    shares, timed = {}, Timed(process_time)
-    for name, steps in STEPS.items():
-        policy: Policy = timed if name == "auto" else create(name)
-        try:
-            shares[name] = limit / last_seconds(network, batch, policy, budget, steps)[0]
-        except OutOfMemory:
-            shares[name] = 0.0
-    return shares, timed.seconds
+def speeds(cells: Cells) -> Iterator[str]:
+    """Each policy's percent of the unmanaged speed."""
+    yield ("# `auto` beside every other policy\n\nMade by `python -m bench.auto`. Percent of the unmanaged speed on "
+           "sim:p100, by what of the unmanaged peak there is;\n`-` does not fit; empty: not run, since `auto` is "
+           f"within {LOST:.1%} of the unmanaged speed. A star: another policy is faster by more than {LOST:.1%}.\n")
+    yield "| network | batch | budget | " + " | ".join(STEPS) + " |"
+    yield "|---|--:|--:|" + "--:|" * len(STEPS)
+    for network, percent in _rows(cells):
+        limit = cells[network, 100, UNMANAGED].seconds
+        shares = {policy: limit / cells[network, percent, policy].seconds for policy in STEPS
+                  if (network, percent, policy) in cells}
+        texts = [f"{100 * shares[p]:.1f}" if shares.get(p) else "-" if p in shares else "" for p in STEPS]
+        texts[-1] += "*" * (max(shares.values()) > shares["auto"] * (1.0 + LOST))
+        yield f"| {network} | {BATCHES[network]} | {percent}% | {' | '.join(texts)} |"
+
+
+def predictions(cells: Cells) -> Iterator[str]:
+    """By how much steps took longer than the plan that was followed had predicted."""
+    yield ("# Predicted and observed\n\nMade by `python -m bench.auto`. By how much a step took longer than the plan "
+           f"of `auto` had predicted, in percent, by\nwhat of the unmanaged peak there is, on sim:p100; `-`: no plan "
+           f"is followed. A star: more than {EXACT:.0%}.\n")
+    yield from _by_network(cells, lambda cell: "-" if cell.predicted is None else (
+        f"{100 * (cell.seconds / cell.predicted - 1):+.1f}"
+        + "*" * (abs(cell.seconds / cell.predicted - 1) > EXACT)))
+
+
+def planning(cells: Cells) -> Iterator[str]:
+    """Seconds of the first plan and of all planning."""
+    yield ("# Planning time of `auto`, every network\n\nMade by `python -m bench.auto`: seconds of the first plan / of "
+           "all planning, on this machine's processor, by what of\nthe unmanaged peak there is. `-`: all fits, or "
+           "nothing does.\n")
+    yield from _by_network(cells, lambda cell: f"{cell.planning[0]:.2f} / {sum(cell.planning):.1f}"
+                           if cell.planning else "-")
+    first = [cell.planning[0] for cell in cells.values() if cell.planning]
+    every = [sum(cell.planning) for cell in cells.values() if cell.planning]
+    if first:
+        yield (f"\nFirst plans: median {median(first):.2f} s, the longest {max(first):.2f} s; all planning: median "
+               f"{median(every):.1f} s, the longest {max(every):.1f} s.")
+
+
+def _rows(cells: Cells) -> list[tuple[str, int]]:
+    known = {(network, percent) for network, percent, policy in cells if policy == "auto"}
+    return [(network, percent) for network in BATCHES for percent in range(100, 0, -1) if (network, percent) in known]
+
+
+def _by_network(cells: Cells, text: Callable[[Cell], str]) -> Iterator[str]:
+    rows = _rows(cells)
+    budgets = sorted({percent for _, percent in rows}, reverse=True)
+    yield "| network | batch | " + " | ".join(f"{percent}%" for percent in budgets) + " |"
+    yield "|---|--:|" + "--:|" * len(budgets)
+    for network in dict.fromkeys(network for network, _ in rows):
+        texts = [text(cells[network, p, "auto"]) if (network, p) in rows else "" for p in budgets]
+        yield f"| {network} | {BATCHES[network]} | {' | '.join(texts)} |"
+
+
+TABLES = {"speeds": speeds, "predictions": predictions, "planning": planning}
 
 
 def main() -> None:
+    """The command line."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--networks", default=NETWORKS, help="name:batch, ...")
+    parser.add_argument("--log", type=Path, required=True, help="where cells are kept")
+    parser.add_argument("--networks", default=",".join(BATCHES))
     parser.add_argument("--budgets", default=BUDGETS, help="percent of the unmanaged peak, ...")
+    parser.add_argument("--minutes", type=float, default=inf, help="no cell is begun after so long")
+    parser.add_argument("--print", choices=TABLES, dest="table", help="a table of what is in the log")
     args = parser.parse_args()
-    print(f"# `auto` beside every other policy\n\nMade by `python -m bench.auto --networks {args.networks} --budgets "
-          f"{args.budgets}`. Percent of the unmanaged speed on sim:p100, by what of the unmanaged peak there is; `-` "
-          f"does not fit. A star: another policy is faster by more than {LOST:.1%}.\n")
-    print("| network | batch | budget | " + " | ".join(STEPS) + " | first plan, s | all plans, s |")
-    print("|---|--:|--:|" + "--:|" * (len(STEPS) + 2))
-    for name in args.networks.split(","):
-        network, batch = name.split(":")
-        limit, peak = last_seconds(network, int(batch), "none", UNLIMITED, 2)
-        for percent in map(int, args.budgets.split(",")):
-            shares, seconds = row(network, int(batch), peak * percent // 100, limit)
-            cells = [f"{100 * share:.1f}" if share else "-" for share in shares.values()]
-            if max(shares.values()) > shares["auto"] * (1.0 + LOST):
-                cells[-1] += "*"
-            first = f"{seconds[0]:.2f}" if seconds else "-"
-            print(f"| {network} | {batch} | {percent}% | {' | '.join(cells)} | {first} | {sum(seconds):.1f} |",
-                  flush=True)
+    if args.table:
+        cells = {(cell.network, cell.percent, cell.policy): cell for cell in read(args.log)}
+        print("\n".join(TABLES[args.table](cells)))
+    else:
+        sweep(args.log, args.networks.split(","), [int(percent) for percent in args.budgets.split(",")],
+              monotonic() + 60 * args.minutes)
 
 
 if __name__ == "__main__":

@@ -61,25 +61,28 @@ class Boundary:
             storage.residency = int(storage.status not in (OUT, SWAPPING_OUT))  # what is away is still to come
             if not failed:
                 storage.missing_readers = None  # nothing is missing now
+        fresh = [storage for storage in live if 0 <= storage.tensor_id < SURVIVOR_STEP]  # made in this iteration
         _renumber(live)
         self.freeing.bury()
         state.impure = False
         if not failed:
             self.replay.end_iteration()
             if state.guide is not None:
-                self._tidy(live)
+                self._tidy(live, fresh)
         state.kept.clear()
         if state.access_list is not None:
             state.access_list.forget()
         self.residency.end_iteration()
 
-    def _tidy(self, survivors: Collection[Storage]) -> None:
+    def _tidy(self, survivors: Collection[Storage], fresh: Collection[Storage]) -> None:
         """Little is left now, and wherever it lies it would split the space that the plan counts on."""
         state = self.state
         assert state.guide is not None
+        known = state.guide.active.trace.tensors if state.guide.active is not None else {}
         with state.at_work:
             if state.guide.offsets and state.arena.compacts:
-                pack_survivors(state, survivors, self.residency.away())
+                pack_survivors(state, survivors, self.residency.away(),
+                               passing=[storage for storage in fresh if storage.tensor_id not in known])
             elif state.guide.plans_ahead:  # the persistent end will do
                 slide = state.arena.cheapest_slide(state.arena.free_bytes, in_flight)
                 if slide is not None:
@@ -120,8 +123,13 @@ def _renumber(survivors: Collection[Storage]) -> None:
         storage.tensor_id = tensor_id
 
 
-def pack_survivors(state: State, survivors: Collection[Storage], away: Collection[Storage]) -> None:
-    """Put everything that has survived, but for what is away, where plans expect it, as far as there is room."""
+def pack_survivors(state: State, survivors: Collection[Storage], away: Collection[Storage],
+                   passing: Collection[Storage] = ()) -> None:
+    """Put everything that has survived, but for what is away, where plans expect it, as far as there is room.
+
+    passing: what was made in this iteration and is not known to the next one, which frees it before its first call
+    (gradients, mostly). It is moved only if it lies among what is persistent; if it stays after all, the next time.
+    """
     allocator, arena = state.allocator, state.arena
     here = dict.fromkeys(survivors)
     for storage in away:
@@ -135,6 +143,8 @@ def pack_survivors(state: State, survivors: Collection[Storage], away: Collectio
     placed = sorted(((s.block.offset, s) for s in here if s.block is not None), key=lambda entry: entry[0])
     lasting = [s for _, s in placed if s.persistent]
     others = [s for _, s in placed if not s.persistent]
+    gone = set(passing)
+    staying = [s for s in others if s not in gone]
     end = _packed_end(lasting)
     if end is None:
         for storage in away:
@@ -142,8 +152,8 @@ def pack_survivors(state: State, survivors: Collection[Storage], away: Collectio
                 allocator.finish_swap_out(storage)  # its bytes are written over when the copy has been made
         _pack(state, [*lasting, *others])
     elif any(s.status is SWAPPING_OUT for s in away):
-        _move_down(state, others, end)  # nothing waits for what is still being copied
-    elif _packed_end(others, end) is None:
+        _move_down(state, staying, end)  # nothing waits for what is still being copied
+    elif _packed_end(staying, end) is None:
         _pack(state, [*lasting, *others])
 
 

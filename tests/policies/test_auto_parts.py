@@ -104,3 +104,11 @@ def test_operands_of_one_call_leave_in_their_order_as_on_the_engine(resnet):
         assert here == [t for t in operands if t in here]
         several += len(here) > 1
     assert several > 5
+
+
+def test_where_capuchins_planner_would_take_too_long_its_choices_are_left_out(resnet, monkeypatch):
+    trace, costs, _ = resnet
+    facts, limits = problem(trace, costs), Limits(400 << 20, HOST)
+    count = len(list(parts(trace, facts, costs, limits)))
+    monkeypatch.setattr("minidl.policies.auto.parts.MOST_PAIRS", 0)
+    assert len(list(parts(trace, facts, costs, limits))) == count - 2

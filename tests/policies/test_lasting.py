@@ -177,3 +177,23 @@ def test_gradients_from_the_step_before_wait_for_no_copy_and_nothing_is_moved_fo
         assert after.swapped_out_bytes > 0
         assert after.seconds == pytest.approx(runtime.plan.predicted_seconds, rel=0.01)
         assert after.moved_bytes < 0.03 * runtime.stats().budget_bytes
+
+
+def test_gradients_that_go_before_the_first_call_of_the_next_step_are_not_moved():
+    with Runtime("sim:p100", memory_budget="800MiB", policy="auto") as runtime:
+        layers = [nn.Linear(2048, 2048) for _ in range(12)]
+        optimizer = Adam([p for layer in layers for p in layer.parameters()])
+        for _ in range(12):
+            before = runtime.stats()
+            with runtime.iteration():
+                optimizer.zero_grad()
+                x = runtime.tensor(None, shape=(2048, 2048))
+                for layer in layers:
+                    x = relu(layer(x))
+                x = x.sum()
+                x.backward()
+                optimizer.step()
+        after = runtime.stats().since(before)
+        assert after.swapped_out_bytes > 0
+        assert after.moved_bytes == 0  # 201 MB of them, were they packed like all that survives
+        assert after.seconds == pytest.approx(runtime.plan.predicted_seconds, rel=0.001)

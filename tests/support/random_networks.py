@@ -108,8 +108,10 @@ class Network(nn.Module):
         self.layers = nn.ModuleList(layers)
         self.head = nn.Linear(channels * side * side, classes)
 
-    def forward(self, x: Tensor, after: Callable[[int, Tensor], None] = lambda layer, x: None) -> Tensor:
+    def forward(self, x: Tensor, after: Callable[[int, Tensor], None] = lambda layer, x: None,
+                before: Callable[[int, Tensor], Tensor] = lambda layer, x: x) -> Tensor:
+        """after: is shown what each layer makes; before: makes of a layer's input, that of the head too, another."""
         for number, layer in enumerate(self.layers):
-            x = layer(x)
+            x = layer(before(number, x))
             after(number, x)
-        return self.head(x.flatten())
+        return self.head(before(len(self.layers), x).flatten())

@@ -7,32 +7,38 @@ always do the same; a ``Program`` is what is trained in it. Knows no device and 
 from __future__ import annotations
 
 import random
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields, replace
 
 import numpy as np
 from random_networks import Network
 
 import minidl
+from minidl.calls import apply
 from minidl.device import profiles
 from minidl.device.profiles import Profile
 from minidl.memory.switches import Switches
+from minidl.op import Op
+from minidl.ops.elementwise import SHIFT
 from minidl.ops.loss import cross_entropy
+from minidl.ops.update import add_, fill_
 from minidl.optim import SGD, Adam, Optimizer
 from minidl.plan.costs import Costs, Limits
 from minidl.plan.plan import AccessKey, Action, Eviction, Plan, Proposal
 from minidl.plan.policy import Observation, OnDemand, Pressure, Residency
 from minidl.plan.trace import TensorId, Trace
-from minidl.runtime import Runtime
+from minidl.runtime import Runtime, parameter
 from minidl.tensor import Tensor
 
 CLASSES = 8
 BATCH = 8
+MOST_BANKS = 4
 
 KINDS = ("usual", "usual", "usual", "half a batch", "two gradients", "evaluation", "no update")
 POLICIES = ("passive", "recompute", "dtr-swap", "dtr-swap", "capuchin", "capuchin-swap", "capuchin-recompute", "auto",
             "auto", "chance", "chance")
 AMPLE = 4.0  # a share of the budget with which all fits
+INFEASIBLE = -1.0  # and one with which the largest operation does not
 OFF = 0.15  # how often each of the engine's features is switched off
 
 
@@ -50,7 +56,11 @@ class Iteration:
 @dataclass(frozen=True)
 class World:
     """All that happens in one run follows from this. Shares are of what lies between the smallest feasible budget
-    (0) and the unmanaged peak (1), and of that peak for the host."""
+    (0) and the unmanaged peak (1), and of that peak for the host.
+
+    banks       after which layer each of some lasting tensors, as large as the input, has that added to it.
+    in_passing  each layer is updated, and its gradients are given up, as soon as backward has passed it.
+    """
 
     seed: int
     policy: str
@@ -62,6 +72,13 @@ class World:
     stall_s: float
     iterations: tuple[Iteration, ...]
     switches: Switches
+    banks: tuple[int, ...] = ()
+    in_passing: bool = False
+
+    @property
+    def feasible(self) -> bool:
+        """Whether the budget is enough for the largest operation."""
+        return self.budget_share >= 0.0
 
 
 def world(seed: int) -> World:
@@ -81,8 +98,13 @@ def world(seed: int) -> World:
         litter = tuple(layer for layer in range(6) if draw.random() < 0.4)
         iterations.append(Iteration("usual" if usual else draw.choice(KINDS), read, keep, litter))
     budget_share = draw.choice([0.0, draw.random() ** 2, draw.random()])
-    return World(seed, policy, draw.choice(["sgd", "momentum", "adam"]),
-                 budget_share=AMPLE if draw.random() < 0.1 else budget_share,
+    optimizer = draw.choice(["sgd", "momentum", "adam"])
+    budget_share = AMPLE if draw.random() < 0.1 else budget_share
+    rare = random.Random(~seed)  # drawn apart, so that most worlds are what they were before there was this
+    banks = tuple(rare.randrange(5) for _ in range(rare.randint(1, MOST_BANKS))) if rare.random() < 0.2 else ()
+    in_passing = rare.random() < 0.15
+    return World(seed, policy, optimizer, banks=banks, in_passing=in_passing,
+                 budget_share=INFEASIBLE if rare.random() < 0.05 else budget_share,
                  host_share=draw.choice([4.0, 4.0, 1.0, 0.8, draw.random()]), profile=profile,
                  jitter=draw.choice([0.0, 0.5]), stall_s=draw.choice([0.0, 1e-5, 1e-3]), iterations=tuple(iterations),
                  switches=Switches(**{feature.name: draw.random() >= OFF for feature in fields(Switches)}))
@@ -123,6 +145,17 @@ class Chance(OnDemand):
         return self.draw.choice([Action.SWAP_OUT, Action.DROP])
 
 
+_passed: list[Callable[[], None]] = []  # what is to be done when backward comes by the latest call of PASSED
+
+
+def _pass(needs: tuple[bool, ...], dy: Tensor) -> tuple[Tensor]:
+    _passed.pop()()
+    return (dy,)
+
+
+PASSED: Op = replace(SHIFT, vjp=_pass)  # adds nothing, if that is its value
+
+
 class Program:
     """What is trained: the same calls on any runtime. ``seen`` are all values that it has looked at, as bytes."""
 
@@ -130,14 +163,23 @@ class Program:
         self.runtime = runtime
         self.world = of
         self.network = Network(random.Random(of.seed + 1), CLASSES)
-        parameters = list(self.network.parameters())
-        self.optimizer: Optimizer = {
-            "sgd": lambda: SGD(parameters, lr=0.05), "adam": lambda: Adam(parameters, lr=1e-3),
-            "momentum": lambda: SGD(parameters, lr=0.05, momentum=0.9, weight_decay=1e-3)}[of.optimizer]()
+        layers = [list(layer.parameters()) for layer in (*self.network.layers, self.network.head)]
+        # One for all, or one a layer, where there is anything to train in it.
+        self.optimizers = [self._optimizer(parameters) if parameters else None for parameters in (
+            layers if of.in_passing else [list(self.network.parameters())])]
+        self.banks = [parameter((BATCH, *self.network.shape), requires_grad=False) for _ in of.banks]
+        for bank in self.banks:
+            fill_(bank, 0.0)
         self.seen: list[bytes] = []
         self.kept: list[Tensor] = []
         self.litter: list[Tensor] = []  # whoever clears it plays the cycle collector
         self._data = np.random.default_rng(of.seed)
+
+    def _optimizer(self, parameters: list[Tensor]) -> Optimizer:
+        kind = self.world.optimizer
+        if kind == "adam":
+            return Adam(parameters, lr=1e-3)
+        return SGD(parameters, lr=0.05) if kind == "sgd" else SGD(parameters, lr=0.05, momentum=0.9, weight_decay=1e-3)
 
     def iterate(self, iteration: Iteration) -> None:
         """One iteration, as it is described."""
@@ -146,12 +188,18 @@ class Program:
             with minidl.no_grad():
                 self._see(self._loss(iteration))
         else:
-            self.optimizer.zero_grad()
+            optimizers = [each for each in self.optimizers if each is not None]
+            for optimizer in optimizers:
+                optimizer.zero_grad()
             for _ in range(2 if iteration.kind == "two gradients" else 1):
-                loss = self._loss(iteration)
-                loss.backward()
+                try:
+                    loss = self._loss(iteration)
+                    loss.backward()
+                finally:
+                    _passed.clear()
             if iteration.kind != "no update":
-                self.optimizer.step()
+                for optimizer in optimizers:
+                    optimizer.step()
             self._see(loss)
         for tensor in kept:
             self._see(tensor)
@@ -164,18 +212,39 @@ class Program:
                 self.kept.append(x)
             if layer in iteration.litter:
                 self.litter.append(x)
+            if len(images) == BATCH:
+                for bank, at in zip(self.banks, self.world.banks, strict=True):
+                    if at == layer:
+                        add_(bank, images)
+
+        def before(layer: int, x: Tensor) -> Tensor:
+            if not (self.world.in_passing and iteration.kind == "usual"):
+                return x
+            _passed.append(lambda: self._update(layer))
+            passed: Tensor = apply(PASSED, x, value=0.0)
+            return passed
 
         batch = BATCH // 2 if iteration.kind == "half a batch" else BATCH
-        x = self.runtime.tensor(self._data.standard_normal((batch, *self.network.shape)).astype(np.float32))
+        images = self.runtime.tensor(self._data.standard_normal((batch, *self.network.shape)).astype(np.float32))
         labels = self.runtime.tensor(self._data.integers(0, CLASSES, batch))
-        return cross_entropy(self.network(x, after), labels)
+        return cross_entropy(self.network(images, after, before), labels)
+
+    def _update(self, layer: int) -> None:
+        """Backward has passed a layer: all gradients of its parameters have arrived."""
+        optimizer = self.optimizers[layer]
+        if optimizer is not None:
+            optimizer.step()
+            optimizer.zero_grad()
 
     def _see(self, tensor: Tensor) -> None:
         self.seen.append(tensor.numpy().tobytes())
 
     def state(self) -> dict[str, bytes]:
         """All that training has changed."""
-        arrays = self.network.state_dict() | {f"state {k}": v for k, v in self.optimizer.state_dict().items()}
+        arrays = self.network.state_dict() | {f"bank {n}": bank.numpy() for n, bank in enumerate(self.banks)}
+        for number, optimizer in enumerate(self.optimizers):
+            if optimizer is not None:
+                arrays |= {f"state {number} {k}": v for k, v in optimizer.state_dict().items()}
         arrays |= {f"gradient {name}": p.grad.numpy() for name, p in self.network.named_parameters()
                    if p.grad is not None}
         return {name: array.tobytes() for name, array in arrays.items()}

@@ -20,6 +20,7 @@ from minidl.policies.auto.choices import movable
 from minidl.policies.capuchin.policy import Capuchin, CapuchinRecompute
 
 EVERY = (2, 3, 4, 6, 8, 12)             # Chen's k
+MOST_PAIRS = 100_000                    # of candidates and decisions: about a third of a second of Capuchin's planner
 SEGMENTS = (2, 3, 4, 6, 8, 12, 16, 24)  # parts of equal bytes, at whose ends Chen's greedy choice keeps a value
 
 
@@ -28,10 +29,17 @@ def parts(trace: Trace, facts: Problem, costs: Costs, limits: Limits) -> Iterato
     yield belady(facts, limits.device_bytes)
     yield from every_kth(facts)
     yield from by_bytes(facts)
-    for policy in (Capuchin(), CapuchinRecompute()):
+    for policy in (Capuchin(), CapuchinRecompute()) if _pairs(facts, limits.device_bytes) <= MOST_PAIRS else ():
         mode = modes_of(policy.plan(trace, costs, limits).plan, facts, trace)
         mode[(mode == DROP) & ~facts.can_drop] = SWAP
         yield mode
+
+
+def _pairs(facts: Problem, budget: int) -> float:
+    """How much work Capuchin's choice is: for each decision it looks at all candidates."""
+    sizes = facts.size[np.unique(facts.gap_tensor[facts.gap_round < 0])]
+    over = float(_live_bytes(facts).max(initial=0)) - budget
+    return len(sizes) * min(len(sizes), max(over, 0.0) / max(1.0, sizes.mean())) if len(sizes) else 0.0
 
 
 def belady(facts: Problem, budget: int) -> Array:

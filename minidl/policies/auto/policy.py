@@ -75,7 +75,7 @@ class Auto(OnDemand):
         progress: Progress | None = proposal.notes
         if progress is None:
             return proposal
-        over = progress.round >= self.rounds or progress.fruitless >= FRUITLESS
+        over = self.is_over(progress)
         if over and progress.nothing_new(proposal.plan):
             return proposal
         progress = progress.after(proposal.plan, observed.seconds)
@@ -83,6 +83,10 @@ class Auto(OnDemand):
             progress = progress.searched(self._search(progress, progress.round + 1, observed.trace, observed.costs,
                                                       observed.limits))
         return progress.next()
+
+    def is_over(self, progress: Progress) -> bool:
+        """Whether there is no further search."""
+        return progress.round >= self.rounds or progress.fruitless >= FRUITLESS
 
     def _search(self, progress: Progress, number: int, trace: Trace, costs: Costs, limits: Limits,
                 work: float = WORK) -> Found | None:
