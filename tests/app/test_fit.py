@@ -17,6 +17,7 @@ import models
 import train
 from minidl import OutOfMemory, Runtime, current_runtime, device
 from minidl.app import fit
+from minidl.app.bisection import largest_number
 from minidl.app.fit import Setup, Shortage, Steps, largest_batch, smallest_budget
 from minidl.data import Batch
 from minidl.device import profiles
@@ -66,14 +67,14 @@ def test_the_search_finds_the_threshold_from_any_guess(answer, guess, most):
         asked.append(number)
         return number <= answer
 
-    assert fit._largest(holds, guess=guess, most=most) == min(answer, most)
+    assert largest_number(holds, guess=guess, most=most) == min(answer, most)
     assert len(asked) == len(set(asked))  # a trial may take a second: none twice
 
 
 @pytest.mark.parametrize(("guess", "trials"), [(1000, 2), (1001, 2), (996, 6), (1010, 8)])
 def test_a_good_guess_makes_the_search_short(guess, trials):  # 1000 holds, 1001 does not
     asked = []
-    assert fit._largest(lambda n: bool(asked.append(n)) or n <= 1000, guess=guess, most=10**9) == 1000
+    assert largest_number(lambda n: bool(asked.append(n)) or n <= 1000, guess=guess, most=10**9) == 1000
     assert len(asked) <= trials
 
 
