@@ -7,6 +7,7 @@ from typing import Any
 
 from minidl.context import current
 from minidl.errors import UserError
+from minidl.graph import stranger
 from minidl.memory.storage import Storage
 from minidl.op import Attrs, Op
 from minidl.tensor import GONE, Tensor
@@ -56,7 +57,7 @@ def _run(op: Op, tensors: tuple[Tensor, ...], attrs: Attrs) -> tuple[Storage, ..
             given |= 1 << len(inputs)
         storage = tensor.storage
         if storage.memory not in memories:
-            raise executor.stranger(op.name, storage)
+            raise stranger(op.name, storage, executor.device.name)
         inputs.append(storage)
     try:
         results = executor.run(op, tuple(inputs), attrs, given)

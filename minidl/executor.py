@@ -14,8 +14,7 @@ from math import inf
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from minidl.context import NOBODY
-from minidl.errors import UserError
-from minidl.graph import keep, needs_of, refuse_to_lose_gradients
+from minidl.graph import keep, needs_of, refuse_to_lose_gradients, stranger
 from minidl.memory.storage import IN, RECOMPUTE, Call, Storage, View
 from minidl.meta import Meta
 from minidl.op import READ, Attrs, Op, Signature
@@ -173,7 +172,16 @@ class Executor:
         their results, should have made has no value from now on; everything else is as it was."""
         error = self.failures[0].error
         self.lose()
-        raise error
+        try:
+            raise error
+        finally:
+            del error  # or its traceback would hold this frame, which holds it: tensors would live as long as both
+
+    def finish(self) -> None:
+        """Raise the error of a kernel that nobody has seen, once all of them are over."""
+        self.device.finish()
+        if self.failures:
+            self.fail()
 
     def lose(self) -> None:
         """Take what has failed off the memory, once all that was launched is over."""
@@ -182,11 +190,6 @@ class Executor:
             device.synchronize(stream, position)
         self.memory.lose(tuple(self.failures))
         device.forgive()
-
-    def stranger(self, op_name: str, storage: Storage) -> UserError:
-        """What to raise for an operand that another runtime's memory keeps."""
-        return UserError(f"{op_name}: {storage.named()} is of another runtime than the current one on "
-                         f"{self.device.name}: bring it here with runtime.tensor(x.numpy())")
 
     # Values --------------------------------------------------------------------------------------------------
     def read(self, storage: Storage) -> np.ndarray:
@@ -206,7 +209,7 @@ class Executor:
     def _look(self, storage: Storage, how: Callable[[Storage], Any]) -> Any:
         """One access from outside, after all calls so far."""
         if storage.memory not in self.memories:
-            raise self.stranger(READ.name, storage)
+            raise stranger(READ.name, storage, self.device.name)
         key = (READ, storage.meta)
         signature = self._signatures.get(key)
         if signature is None:
@@ -252,14 +255,17 @@ class Executor:
 
         Raises a kernel's error that nobody has seen yet: then the iteration has failed, and ends as such.
         """
+        if failed:
+            self.device.finish()  # what fails of it later on is no other iteration's
         error = self.failures[0].error if self.failures else None
-        if error is not None:
-            self.lose()
-            self._end_iteration(failed=True)
-            if failed:  # of something else, which is being raised
-                return
-            raise error
-        self._end_iteration(failed=failed)
+        try:
+            if error is not None:
+                self.lose()
+            self._end_iteration(failed=failed or error is not None)
+            if error is not None and not failed:  # of something else, which is being raised
+                raise error
+        finally:
+            del error  # as in ``fail``
 
     def _end_iteration(self, *, failed: bool) -> None:
         guide = self.guide
@@ -290,7 +296,3 @@ class Executor:
         """The iteration so far, with durations that are all known."""
         self.device.settle()
         return self.tracker.trace()
-
-    def check(self) -> None:
-        """Raises AssertionError if an invariant of the memory does not hold."""
-        self.memory.check()

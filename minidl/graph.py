@@ -1,4 +1,5 @@
-"""What a call leaves behind for its gradient, and what no call in place may take away. Knows records; runs nothing."""
+"""What a call leaves behind for its gradient, what no call in place may take away, and what none may have. Knows
+records; runs nothing."""
 
 from __future__ import annotations
 
@@ -41,3 +42,9 @@ def refuse_to_lose_gradients(op: Op, inputs: tuple[Storage, ...], written: Seque
         if storage.requires_grad and storage not in written and not op.update:
             raise UserError(f"{op.name} would lose the gradient of {storage.named()}: use the operation that returns a "
                             "new tensor, detach(), or no_grad()")
+
+
+def stranger(op_name: str, storage: Storage, device_name: str) -> UserError:
+    """What to raise for an operand that the memory of another runtime than the current one keeps."""
+    return UserError(f"{op_name}: {storage.named()} is of another runtime than the current one on {device_name}: "
+                     "bring it here with runtime.tensor(x.numpy())")

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from itertools import islice
 
+from minidl.errors import UserError
 from minidl.memory import neighbourhood
 from minidl.memory.lineage import missing_calls, reads
 from minidl.memory.state import State
@@ -53,7 +54,11 @@ class Evicting:
         host = state.allocator.host
         pressure = Pressure(need, host.capacity, host.capacity - host.used_bytes, state.link_costs)
         ranking = state.policy.victims([self._residency(storage) for storage in evictable.values()], pressure)
-        return {evictable[tensor_id]: action for tensor_id, action in ranking if tensor_id in evictable}
+        try:
+            return {evictable[tensor_id]: action for tensor_id, action in ranking if tensor_id in evictable}
+        except (TypeError, ValueError):
+            raise UserError(f"policy {state.policy.name!r}: victims() must return a sequence of Eviction(tensor_id, "
+                            f"action), not a {type(ranking).__name__} of something else") from None
 
     def evictable(self, pinned: set[Storage], least: int = 0) -> dict[int, Storage]:
         """What may be evicted now, of at least so many bytes, by tensor id."""

@@ -113,3 +113,38 @@ def test_a_parameter_made_before_an_error_is_noticed_is_written(runtime):
         fresh = parameter((2, 2))
         fresh.fill_(3.0)
     assert fresh.numpy().tolist() == [[3.0, 3.0]] * 2
+
+
+@pytest.mark.parametrize("device", ["cpu", "cpu:virtual"])
+def test_an_error_that_nobody_has_met_is_raised_where_the_runtime_is_left(device):
+    with (pytest.raises(UserError, match="row numbers from 0 to 3 for 3 rows"),
+          Runtime(device, memory_budget=1 << 20) as runtime):
+        table = parameter((3, 2))
+        table.fill_(1.0)
+        before = table * 2.0
+        try:
+            rows = embedding_(table, runtime.tensor(np.array([0, 3])))
+        except UserError:
+            pytest.skip("the kernel was so fast that the call itself raised it")
+    with runtime:  # told once
+        assert before.numpy()[0, 0] == 2.0
+        with pytest.raises(Unrecoverable, match="has no value: embedding failed"):
+            rows.numpy()
+
+
+def test_leaving_a_runtime_raises_nothing_over_another_error_and_nothing_twice(one_thread):
+    with pytest.raises(KeyError), Runtime("cpu", memory_budget=1 << 20) as runtime:
+        table = parameter((3, 2))
+        embedding_(table, runtime.tensor(np.array([0, 3])))
+        raise KeyError
+    with pytest.raises(UserError, match="row numbers"), runtime:  # still to be told
+        pass
+    with runtime:
+        assert table.shape == (3, 2)
+        runtime.device.close()
+    with pytest.raises(ZeroDivisionError), Runtime("cpu", memory_budget=1 << 20) as broken:
+        broken.device.clock.issue(0, 0.0, lambda: 1 // 0)  # the device itself
+    with pytest.raises(ZeroDivisionError), broken:  # nothing works from then on ...
+        parameter((3, 2)).fill_(1.0)
+    with broken:  # ... and leaving it is no news
+        pass
