@@ -58,7 +58,7 @@ class Evicting:
             return {evictable[tensor_id]: action for tensor_id, action in ranking if tensor_id in evictable}
         except (TypeError, ValueError):
             raise UserError(f"policy {state.policy.name!r}: victims() must return a sequence of Eviction(tensor_id, "
-                            f"action), not a {type(ranking).__name__} of something else") from None
+                            f"action), not {type(ranking).__name__} of something else") from None
 
     def evictable(self, pinned: set[Storage], least: int = 0) -> dict[int, Storage]:
         """What may be evicted now, of at least so many bytes, by tensor id."""

@@ -110,7 +110,8 @@ def required(policy: Any) -> Policy:
     wanted = [*Policy.__annotations__, *(name for name in vars(Policy) if callable(getattr(OnDemand, name, None)))]
     missing = [name for name in wanted if name[0] != "_" and not hasattr(policy, name)]
     if missing or isinstance(policy, type):
-        what = f"the class {policy.__name__}" if isinstance(policy, type) else f"a {type(policy).__name__}"
+        what = f"the class {policy.__name__}" if isinstance(policy, type) else repr(policy) if policy is None else (
+            f"{type(policy).__name__}")
         why = f", which has no {', '.join(missing)}" if missing and policy is not None else ""
         raise UserError(f"a policy is a name or an object with all that minidl.plan.policy.Policy has, not {what}{why}")
     found: Policy = policy
@@ -120,8 +121,7 @@ def required(policy: Any) -> Policy:
 def required_proposal(policy: Policy, method: str, answer: Any) -> Proposal:
     """What a policy has answered, if it is a proposal; else raises UserError."""
     if not isinstance(answer, Proposal) or not isinstance(answer.plan, Plan):
-        what = f"a Proposal of a {type(answer.plan).__name__}" if isinstance(answer, Proposal) else (
-            f"a {type(answer).__name__}")
+        what = f"a Proposal of {type(answer.plan).__name__}" if isinstance(answer, Proposal) else type(answer).__name__
         raise UserError(f"policy {policy.name!r}: {method}() must return a Proposal with a Plan, not {what}")
     return answer
 

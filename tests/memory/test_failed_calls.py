@@ -1,5 +1,8 @@
 """A call that fails ends alone: whatever else a program has made stays as it is, whatever the budget."""
 
+import gc
+from contextlib import suppress
+
 import numpy as np
 import pytest
 
@@ -148,3 +151,39 @@ def test_leaving_a_runtime_raises_nothing_over_another_error_and_nothing_twice(o
         parameter((3, 2)).fill_(1.0)
     with broken:  # ... and leaving it is no news
         pass
+
+
+@pytest.mark.parametrize("device", ["cpu", "cpu:virtual"])
+def test_an_error_that_was_met_holds_no_tensor(device):
+    """Not even until Python's cycle collector comes by."""
+    def step(leave):
+        table = parameter((3, 2))
+        with runtime.iteration():
+            rows = embedding_(table, runtime.tensor(np.array([0, 3])))
+            if leave:
+                raise KeyError
+            rows.numpy()
+
+    gc.collect()
+    gc.disable()
+    try:
+        with Runtime(device, memory_budget=1 << 20) as runtime:
+            for leave in (False, True):
+                with suppress(UserError, KeyError):
+                    step(leave)
+            runtime.memory.bury()
+            assert runtime.memory.live() == []
+    finally:
+        gc.enable()
+
+
+def test_what_fails_in_an_iteration_that_is_left_by_an_error_is_not_the_next_ones(runtime):
+    for _ in range(20):
+        with suppress(KeyError), runtime.iteration():
+            try:
+                embedding_(parameter((3, 2)), runtime.tensor(np.array([0, 3])))
+            except UserError:
+                raise KeyError from None
+            raise KeyError
+        with runtime.iteration():
+            assert runtime.tensor(np.ones(2, "f4")).sum().item() == 2.0

@@ -10,7 +10,7 @@ from minidl.policies.passive import Passive
 
 
 @pytest.mark.parametrize("policy, words", [
-    (None, "not a NoneType$"), (7, "not a int, which has no name, moves_tensors"),
+    (None, "not None$"), (7, "not int, which has no name, moves_tensors"),
     (Passive, "not the class Passive$"), (object(), "which has no name, moves_tensors, weighs_recomputation"),
 ])
 def test_what_is_no_policy_is_refused(policy, words):
@@ -38,12 +38,12 @@ class Odd(OnDemand):
 
 
 @pytest.mark.parametrize("answer, words", [
-    ({"planned": None}, r"plan\(\) must return a Proposal with a Plan, not a NoneType"),
-    ({"planned": NO_PLAN.plan}, r"plan\(\) must return a Proposal with a Plan, not a Plan"),
-    ({"planned": Proposal({})}, r"plan\(\) must return a Proposal with a Plan, not a Proposal of a dict"),
-    ({"told": None}, r"feedback\(\) must return a Proposal with a Plan, not a NoneType"),
-    ({"ranked": None}, r"victims\(\) must return a sequence of Eviction\(tensor_id, action\), not a NoneType"),
-    ({"ranked": [1, 2]}, r"victims\(\) must return a sequence of Eviction\(tensor_id, action\), not a list"),
+    ({"planned": None}, r"plan\(\) must return a Proposal with a Plan, not NoneType"),
+    ({"planned": NO_PLAN.plan}, r"plan\(\) must return a Proposal with a Plan, not Plan"),
+    ({"planned": Proposal({})}, r"plan\(\) must return a Proposal with a Plan, not a Proposal of dict"),
+    ({"told": None}, r"feedback\(\) must return a Proposal with a Plan, not NoneType"),
+    ({"ranked": None}, r"victims\(\) must return a sequence of Eviction\(tensor_id, action\), not NoneType"),
+    ({"ranked": [1, 2]}, r"victims\(\) must return a sequence of Eviction\(tensor_id, action\), not list"),
 ])
 def test_an_answer_that_is_none_is_an_error_that_names_the_policy_and_the_method(answer, words):
     with (pytest.raises(UserError, match="^policy 'odd': " + words),
