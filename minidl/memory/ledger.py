@@ -139,7 +139,7 @@ def working_set(signature: Signature, inputs: Sequence[Storage], outputs: Sequen
 
     An input may always be written over, if need be after it was copied to the host.
     """
-    total = sum(block_bytes(base.nbytes) for base in {s.base for s in inputs}) + sum(block_bytes(o.nbytes) for o in outputs)
+    total = sum(block_bytes(storage.nbytes) for storage in (*{s.base for s in inputs}, *outputs))
     used_outputs: set[int] = set()
     used_inputs: set[int] = set()
     for output, position in may_be_written_over(signature, inputs):

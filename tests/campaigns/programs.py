@@ -12,16 +12,12 @@ import argparse
 import sys
 import time
 import traceback
+from collections.abc import Callable
 from dataclasses import dataclass
 from math import inf
 from pathlib import Path
 
 SUPPORT = Path(__file__).resolve().parents[1] / "support"
-if str(SUPPORT) not in sys.path:  # a test has it there already
-    sys.path.insert(0, str(SUPPORT))
-
-from whole_programs import program
-
 PROGRESS = 1000  # programs between two lines of progress
 
 
@@ -40,18 +36,17 @@ class Figures:
 
 def run(count: int, *, seed: int = 0, settings: int = 4, peer: bool = False, seconds: float = inf) -> Figures:
     """Check so many programs, from the one of ``seed`` on, or fewer if the time is over before."""
+    if str(SUPPORT) not in sys.path:  # a test has it there already
+        sys.path.insert(0, str(SUPPORT))
+    check = _with_peer() if peer else _managed(settings)
     found, start = Figures(), time.perf_counter()
     for number in range(seed, seed + count):
         if time.perf_counter() - start > seconds:
             break
         found.programs += 1
         try:
-            found.runs, found.whole = found.runs + 1, found.whole + 1
-            if peer:
-                found.whole -= not _compared(number)
-            else:
-                from program_runs import check
-                found.runs += check(program(number), settings) - 1
+            runs, whole = check(number)
+            found.runs, found.whole = found.runs + runs, found.whole + whole
         except Exception:
             found.failed += 1
             traceback.print_exc()
@@ -60,10 +55,20 @@ def run(count: int, *, seed: int = 0, settings: int = 4, peer: bool = False, sec
     return found
 
 
-def _compared(number: int) -> bool:
+def _managed(settings: int) -> Callable[[int], tuple[int, bool]]:
+    """Runs the program of a seed unmanaged and managed; returns how many runs that were, and that all was compared."""
+    from program_runs import check
+    from whole_programs import program
+    return lambda seed: (check(program(seed), settings), True)
+
+
+def _with_peer() -> Callable[[int], tuple[int, bool]]:
+    """Runs the program of a seed here and in PyTorch; returns as ``_managed``."""
     import torch
     from program_peer import check_with_peer
-    return check_with_peer(program(number), torch)
+    from whole_programs import program
+    torch.set_num_threads(1)
+    return lambda seed: (2, check_with_peer(program(seed), torch))
 
 
 def main() -> int:

@@ -34,8 +34,8 @@ MOST_GROWN_BYTES, MOST_SLOWER = 32 << 20, 1.3
 
 @dataclass(frozen=True)
 class Part:
-    """A tenth of the campaign: bytes of the process afterwards, processor seconds of an iteration, and what the runtimes
-    remember."""
+    """A tenth of the campaign: bytes of the process afterwards, processor seconds of an iteration, and what a runtime
+    remembers."""
 
     resident_bytes: int
     seconds: float

@@ -1,7 +1,7 @@
 """Runs whole programs: unmanaged, under any policy in any budget, one in the middle of another; and compares.
 
-Unmanaged and managed runs have every bit in common: what was read, what was refused, parameters, gradients, states, what
-was kept. A managed run may fail only where the host is full.
+Unmanaged and managed runs have every bit in common: what was read, what was refused, parameters, gradients, states,
+what was kept. A managed run may fail only where the host is full.
 """
 
 from __future__ import annotations

@@ -19,8 +19,8 @@ from program_ops import BATCH, KINDS, MOST_ELEMENTS, Choice, Draft, Shape, eleme
 
 WRITES = ("add_", "copy_", "fill_")
 OPTIMIZERS = ("sgd", "momentum", "adam")
-VERBS = ("leaf", "read", "delete", "keep", "branch", "write", "write", "hold gradient", "require", "bad", "other",
-         "again", "seed")
+VERBS = ("leaf", "read", "delete", "keep", "branch", "write", "write", "hold gradient", "hold gradient", "require",
+         "bad", "other", "again", "seed")
 
 
 @dataclass(frozen=True)
@@ -231,7 +231,7 @@ class _Author:
             for value in draw.sample(values, len(values) // 2):
                 self._add("delete", (value,))
                 del draft.shapes[value]
-        if draw.random() < 0.15:
+        if draw.random() < 0.3:
             self._add("clip")
         self._add("step", (), 0, optimizer=draw.choice([0, 1, -1, -1]))
         if draw.random() < 0.5:
