@@ -26,7 +26,7 @@ def keep(call: Call, outputs: tuple[Storage, ...], needs: tuple[bool, ...], save
     inputs = call.inputs
     count = len(inputs)
     for index in saved:
-        (inputs[index] if index < count else outputs[index - count]).retain_saved()
+        (inputs[index] if index < count else outputs[index - count]).retain_saved(call.sequence)
     if len(outputs) > 1:
         # An output that is saved lives as long as the first one, through which gradients come.
         outputs[0].siblings = tuple([s for i, s in enumerate(outputs) if i and count + i in saved])

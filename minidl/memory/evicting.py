@@ -138,7 +138,10 @@ class Evicting:
         return state.allocator.swap_out(storage)
 
     def drop_kept(self, need: int, pinned: set[Storage]) -> None:
-        """Give up what came by in replays, until so many bytes are free: it costs no copy, and nobody counted on it."""
+        """Give up what came by in replays, until so many bytes are free: it costs no copy, and nobody counted on it.
+
+        Not what is dear, or replays that need each other's results would go on and on.
+        """
         state = self.state
         for ref, count in list(state.kept.items()):
             if state.arena.free_bytes >= need:
@@ -146,9 +149,19 @@ class Evicting:
             storage = ref()
             if storage is None or storage.status is not IN or storage.access_count != count:
                 del state.kept[ref]  # somebody else's by now
-            elif storage not in pinned and self.lineage_of(storage) is not None:
+            elif storage not in pinned and not self.dear(storage) and self.lineage_of(storage) is not None:
                 self.drop(storage)
                 del state.kept[ref]
+
+    def dear(self, storage: Storage) -> bool:
+        """Whether it takes longer to make a storage again than to copy it out and in, under a policy that weighs this;
+        a plan knows what it drops."""
+        state = self.state
+        if not state.policy.weighs_recomputation or state.guide is not None and state.guide.plans_ahead:
+            return False
+        seconds = neighbourhood.price(storage)
+        return seconds is None or (
+            seconds > state.device.out_seconds(storage.nbytes) + state.device.in_seconds(storage.nbytes))
 
     def _make_host_room(self, nbytes: int) -> bool:
         """Give up what is on the host alone and can be made again, cheapest for its bytes first, until so many bytes
