@@ -8,9 +8,9 @@ its region with its own seconds; the region is not split. So a price is a sum ov
 where walking its lineage would take as long as the replay has calls.
 
 A tensor that starts from one nobody keeps, neither a leaf nor saved for a gradient, has no price: as soon as that one
-is freed, making this one again could mean to run half of the iteration. Gradients are of this kind. So is a tensor whose
-own gradient is taken after that of all that saved the one it starts from (gradients are taken newest first): a cell's
-tanh, for one, whose cell only later cells have saved.
+is freed, making this one again could mean to run half of the iteration. Gradients are of this kind. So is a tensor
+whose own gradient is taken after that of all that saved the one it starts from (gradients are taken newest first): a
+cell's tanh, for one, whose cell only later cells have saved.
 
 Source: Kirisame et al., Dynamic Tensor Rematerialization, ICLR 2021, section 4.1 and appendix (the e* neighbourhood and
 its approximation by classes of equivalence). Knows records and modelled seconds; drops nothing and replays nothing.

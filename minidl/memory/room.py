@@ -186,8 +186,8 @@ class Room:
             state.allocator.slide(*slide)
 
     def _slide_at_once(self, need: int) -> bool:
-        """Slide blocks together if that takes less time than any copy, so that nobody need be asked who may leave; or if
-        there are so many tensors that to look for better would cost the host more than it saves."""
+        """Slide blocks together if that takes less time than any copy, so that nobody need be asked who may leave; or
+        if there are so many tensors that to look for better would cost the host more than it saves."""
         state = self.state
         slide = state.arena.cheapest_slide(need, in_flight)
         if slide is None or (len(state.residents) <= MOST_SEARCHED

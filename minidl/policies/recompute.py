@@ -11,7 +11,6 @@ from minidl.plan.policy import OnDemand, Pressure, Residency
 from minidl.policies.passive import front_of_access_list
 
 
-
 class Recompute(OnDemand):
     """Drop from the front of the access list; swap only what cannot be recomputed in less time, and last."""
 

@@ -2,8 +2,8 @@
 
 Each trains a small network whose depth, widths and batch are drawn anew, in memory that is too little for most of them;
 the policies take turns in one process, each with a runtime that lives as long as the campaign. What the process has in
-memory and what an iteration takes must stay as they were: of ten parts the last is compared with the third, as before that
-everything that remembers fills up to its bound.
+memory and what an iteration takes must stay as they were: of ten parts the last is compared with the third, as before
+that everything that remembers fills up to its bound.
 """
 
 from __future__ import annotations

@@ -176,9 +176,8 @@ def test_with_a_full_host_inputs_are_moved_rather_than_swapped():
 
 
 def test_a_workspace_is_never_a_reason_to_fail():
-    """A device whose fastest convolution takes a large workspace, on any number of threads: in an arena without room for
-    it, it does with less, with the same bits; with room, the workspace is part of what is used, and of what must fit.
-    """
+    """A device whose fastest convolution takes a large workspace, on any number of threads: in an arena without room
+    for it, it does with less, with the same bits; with room, it is part of what is used, and of what must fit."""
     def run(units: int) -> tuple[bytes, int, int]:
         with small_runtime(units=units, policy="none") as runtime, minidl.no_grad():
             algorithms = runtime.device.algorithms
