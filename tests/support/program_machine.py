@@ -84,7 +84,7 @@ class Machine:
                 self._refuse(step)
                 continue
             try:
-                self._carry_out(step, np.random.default_rng([self.of.seed, number, position]), batch)
+                self._carry_out(step, (self.of.seed, number, position), batch)
             except self.errors as error:
                 if not self.may_refuse(step, error):
                     raise
@@ -97,7 +97,7 @@ class Machine:
             for value in (*self.values.values(), *self.kept.values()):
                 self.forget_gradient(value)
 
-    def _carry_out(self, step: Step, rng: np.random.Generator, batch: int) -> None:
+    def _carry_out(self, step: Step, place: tuple[int, int, int], batch: int) -> None:
         values, attrs = self.values, dict(step.attrs)
         read = [values[n] for n in step.reads if n in values]
         made = None
@@ -108,9 +108,11 @@ class Machine:
                         self.bad("row")
                 raise Failure
             case "leaf":
-                made = self.leaf(rng.uniform(-1.5, 1.5, concrete(attrs["shape"], batch)).astype(self.dtype))
+                shape = concrete(attrs["shape"], batch)
+                made = self.leaf(np.random.default_rng(place).uniform(-1.5, 1.5, shape).astype(self.dtype))
             case "ids":
-                made = self.leaf(rng.integers(0, attrs["rows"], concrete((attrs["count"],), batch)))
+                shape = concrete((attrs["count"],), batch)
+                made = self.leaf(np.random.default_rng(place).integers(0, attrs["rows"], shape))
             case "delete":
                 del values[step.reads[0]]
             case "read":

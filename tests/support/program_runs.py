@@ -28,9 +28,10 @@ from minidl.policies.auto import policy as auto
 from minidl.runtime import parameter
 
 UNLIMITED = 1 << 24  # bytes: more than any of these programs needs
-AUTO_WORK = 1e5  # calls that a search may simulate: enough for a plan, not for a good one
+AUTO_WORK = 2e4  # calls that a search may simulate: enough for a plan, not for a good one
 STEP = 256  # bytes between two budgets
 MANAGED = tuple(name for name in policies.names() if name not in ("none", "exact"))
+DEVICES = ("cpu:virtual", "cpu:virtual", "cpu:virtual", "cpu")  # threads take longer to wake up than to compute this
 HOSTS = ("plenty", "plenty", "a little", "none")
 TRIES = 400  # of a program that is being shrunk
 REFUSALS = dict.fromkeys(BACKWARD, ("whose graph is gone", "was written in place since", "has been taken already")) | (
@@ -138,7 +139,7 @@ class Reference:
 
 def reference(of: Program, dtype: str = "float32") -> Reference:
     """The unmanaged run."""
-    with Runtime("cpu", policy="none", memory_budget=UNLIMITED, host_memory=0) as runtime:
+    with Runtime("cpu:virtual", policy="none", memory_budget=UNLIMITED, host_memory=0) as runtime:
         machine = Ours(of, runtime, dtype)
         with _largest(runtime) as needs:
             for _ in machine.iterations():
@@ -188,7 +189,7 @@ def settings(need: Reference, draw: random.Random, count: int) -> Iterator[Setti
         budget = budgets[0] if not number else budgets[int(len(budgets) * draw.random() ** 2)]
         twin = Setting(draw.choice(MANAGED), draw.choice(budgets), "plenty", draw.random() < 0.5)
         yield Setting(draw.choice(MANAGED), budget, draw.choice(HOSTS), draw.random() < 0.5,
-                      draw.choice(["cpu", "cpu:virtual"]), twin if draw.random() < 0.1 else None)
+                      draw.choice(DEVICES), twin if draw.random() < 0.1 else None)
 
 
 def managed(of: Program, need: Reference, how: Setting) -> None:
