@@ -14,7 +14,7 @@ from math import inf
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from minidl.context import NOBODY
-from minidl.graph import keep, needs_of, refuse_to_lose_gradients, stranger
+from minidl.graph import keep, needs_of, refuse_to_lose_gradients, refuse_to_overlap, stranger
 from minidl.memory.storage import IN, RECOMPUTE, Call, Storage, View
 from minidl.meta import Meta
 from minidl.op import READ, Attrs, Op, Signature
@@ -82,6 +82,7 @@ class Executor:
         written = [inputs[i] for i in op.mutates(len(inputs))] if op.mutates is not None else ()
         try:
             if written:
+                refuse_to_overlap(op, inputs, written)
                 if self.grad_enabled:
                     refuse_to_lose_gradients(op, inputs, written)
                 memory.before_write(written)

@@ -5,8 +5,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from minidl.errors import UserError
+from minidl.errors import ShapeError, UserError
 from minidl.memory.storage import Call, Storage
+from minidl.meta import Meta
 from minidl.op import Op
 
 
@@ -42,6 +43,37 @@ def refuse_to_lose_gradients(op: Op, inputs: tuple[Storage, ...], written: Seque
         if storage.requires_grad and storage not in written and not op.update:
             raise UserError(f"{op.name} would lose the gradient of {storage.named()}: use the operation that returns a "
                             "new tensor, detach(), or no_grad()")
+
+
+def refuse_to_overlap(op: Op, inputs: tuple[Storage, ...], written: Sequence[Storage]) -> None:
+    """Raise ShapeError where an element that is written lies where another one is written or read: what would be there
+    afterwards depends on the order in which a kernel goes through them."""
+    for storage in written:
+        meta = storage.meta
+        if meta.size and any(n > 1 and not stride for n, stride in zip(meta.shape, meta.strides, strict=True)):
+            raise ShapeError(f"{op.name} would write several elements of {storage.named()} to one place, as it was "
+                             "expanded: use contiguous()")
+    if len({storage.base for storage in inputs}) == len(inputs):
+        return
+    for storage in written:
+        for other in inputs:
+            if other.base is storage.base and other.meta is not storage.meta and _share_bytes(storage.meta, other.meta):
+                raise ShapeError(f"{op.name} would write over what it reads: {other.meta} and {storage.named()} are "
+                                 "parts of one tensor that overlap: use contiguous()")
+
+
+def _share_bytes(one: Meta, other: Meta) -> bool:
+    """Whether two descriptions of parts of one tensor have bytes in common."""
+    import numpy as np  # which only counts here
+
+    class At:
+        def __init__(self, meta: Meta) -> None:
+            size = meta.dtype.itemsize
+            self.__array_interface__ = {
+                "version": 3, "typestr": f"|V{size}", "shape": meta.shape,
+                "strides": tuple([stride * size for stride in meta.strides]), "data": (1 + meta.offset * size, True)}
+
+    return np.shares_memory(np.asarray(At(one)), np.asarray(At(other)))
 
 
 def stranger(op_name: str, storage: Storage, device_name: str) -> UserError:

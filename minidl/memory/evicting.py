@@ -56,9 +56,9 @@ class Evicting:
         ranking = state.policy.victims([self._residency(storage) for storage in evictable.values()], pressure)
         try:
             return {evictable[tensor_id]: action for tensor_id, action in ranking if tensor_id in evictable}
-        except (TypeError, ValueError):
+        except (TypeError, ValueError) as error:
             raise UserError(f"policy {state.policy.name!r}: victims() must return a sequence of Eviction(tensor_id, "
-                            f"action), not {type(ranking).__name__} of something else") from None
+                            f"action), not {type(ranking).__name__} of something else") from error
 
     def evictable(self, pinned: set[Storage], least: int = 0) -> dict[int, Storage]:
         """What may be evicted now, of at least so many bytes, by tensor id."""

@@ -35,7 +35,7 @@ DEVICES = ("cpu:virtual", "cpu:virtual", "cpu:virtual", "cpu")  # threads take l
 HOSTS = ("plenty", "plenty", "a little", "none")
 TRIES = 400  # of a program that is being shrunk
 REFUSALS = dict.fromkeys(BACKWARD, ("whose graph is gone", "was written in place since", "has been taken already")) | (
-    dict.fromkeys(WRITES, ("would write over", "would lose the gradient"))) | {
+    dict.fromkeys(WRITES, ("would write over", "would lose the gradient", "would write several"))) | {
     "require": ("can be set on leaves only",), "batch_norm": ("more than one value",), "bad": ("",)}
 
 
