@@ -17,6 +17,7 @@ STRICTER = (  # what PyTorch alone refuses
     "modified by an inplace operation",  # a bias, say, which it keeps though no gradient needs it
     "through the graph a second time",  # also where calls have saved nothing, such as a scaling
     "view was created in no_grad mode",  # and its base was written since
+    "does not have a grad_fn",  # of a view that was made before its base had to have a gradient
     "change requires_grad flags of leaf",  # of what was written under no_grad, which has no graph here any more
 )
 TOLERANCE = 1e-7  # in float64, relative to the largest of a tensor and to 1
