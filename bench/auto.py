@@ -18,7 +18,7 @@ from minidl.testing.steps import UNLIMITED
 
 NETWORKS = "resnet50:128,vgg16:96,densenet121:64,bert-base:64"
 BUDGETS = "95,90,80,70,60,50,40,30,20"
-STEPS = {"passive": 4, "lru": 4, "recompute": 4, "dtr": 4, "capuchin": 20, "capuchin-swap": 20,
+STEPS = {"passive": 4, "lru": 4, "recompute": 4, "dtr-swap": 4, "capuchin": 20, "capuchin-swap": 20,
          "capuchin-recompute": 8, "auto": 48}
 LOST = 0.005  # a cell that `auto` loses by more is marked
 

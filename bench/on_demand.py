@@ -1,4 +1,4 @@
-"""Eviction on demand on sim:p100: swapping from the front of the access list against weighing recomputation (`dtr`).
+"""Eviction on demand on sim:p100: swapping from the front of the access list against `dtr-swap`, which weighs.
 
     python -m bench.on_demand > bench/results/on_demand.md
 

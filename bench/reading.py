@@ -27,7 +27,7 @@ from minidl.ops.loss import cross_entropy
 from minidl.optim import SGD
 
 ROOT = Path(minidl.__file__).parent
-KINDS = {"out": ("passive", "evicts"), "in": ("passive", "swaps in"), "replay": ("dtr", "replays")}
+KINDS = {"out": ("passive", "evicts"), "in": ("passive", "swaps in"), "replay": ("dtr-swap", "replays")}
 BATCH, BUDGET = 64, "0.8GiB"
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from functools import cache
+from functools import cache, partial
 from heapq import heappop, heappush
 from typing import Any
 
@@ -82,6 +82,13 @@ def _take_saved(call: Call, retain_graph: bool) -> dict[int, Tensor]:
 
 
 def _add_to_leaf(leaf: Storage, gradient: Tensor) -> None:
+    slicer = current().slicer
+    if slicer is not None and gradient.storage.memory is slicer:
+        if slicer.pending:  # it is not known yet, and nobody needs it before backward() ends
+            slicer.afterwards(partial(_add_to_leaf, leaf, gradient))
+            return
+        if leaf.memory is not slicer:
+            gradient = Tensor(slicer.real(gradient.storage))
     if leaf.grad is not None:
         add_(leaf.grad, gradient)
         return
@@ -114,6 +121,9 @@ def backward(loss: Tensor, gradient: Tensor | None = None, *, retain_graph: bool
         del seed, gradient
         while queue:
             _differentiate(heappop(queue)[1], gradients, queue, retain_graph)
+        slicer = current().slicer
+        if slicer is not None:
+            slicer.flush()
 
 
 def _deliver(storage: Storage, gradient: Tensor, gradients: dict[Storage, Tensor], queue: Queue) -> None:

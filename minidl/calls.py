@@ -47,8 +47,9 @@ def apply(op: Op, *tensors: Tensor, **attrs: Any) -> Tensor:
 def _run(op: Op, tensors: tuple[Tensor, ...], attrs: Attrs) -> tuple[Storage, ...]:
     """The only way from a formula to the executor."""
     executor = current()
-    memories = executor.memories
+    memories, slicer = executor.memories, executor.slicer
     given = 0
+    sliced = False
     inputs: list[Storage] = []
     for tensor in tensors:
         if not isinstance(tensor, Tensor):
@@ -57,10 +58,19 @@ def _run(op: Op, tensors: tuple[Tensor, ...], attrs: Attrs) -> tuple[Storage, ..
             given |= 1 << len(inputs)
         storage = tensor.storage
         if storage.memory not in memories:
-            raise stranger(op.name, storage, executor.device.name)
+            if slicer is None or storage.memory is not slicer:
+                raise stranger(op.name, storage, executor.device.name)
+            sliced = True
         inputs.append(storage)
     try:
-        results = executor.run(op, tuple(inputs), attrs, given)
+        if slicer is None:
+            results = executor.run(op, tuple(inputs), attrs, given)
+        elif sliced:
+            results = slicer.run(op, tuple(inputs), attrs, given)
+        else:
+            if slicer.pending and op.mutates is not None:  # what waits reads what is written here as it is now
+                slicer.flush()
+            results = executor.run(op, tuple(inputs), attrs, given)
     except BaseException:
         for tensor in tensors:  # the call was not made: what it was given is still the caller's
             tensor.given = False

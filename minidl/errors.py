@@ -30,6 +30,10 @@ class OutOfMemory(UserError, MemoryError):
         self.host_full = host_full
 
 
+class Unsuitable(UserError):
+    """A policy cannot plan this case at all: the network, or the budget, is none that it was made for."""
+
+
 class Unrecoverable(UserError, RuntimeError):
     """A value was asked for whose bytes are gone and which cannot be recomputed."""
 

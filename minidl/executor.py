@@ -3,8 +3,7 @@
 A call is carried out in this order: its signature (shapes, algorithms) is looked up; what a plan wants back before it
 is prefetched; what is still to be computed from bytes that it will write over is computed; its inputs are made
 resident; its outputs are placed and it is launched; its accesses are recorded; its record becomes its outputs'
-lineage; what a plan wants after it is done. Names no device, no policy, and of the operations only the one that reads
-a value.
+lineage; what a plan wants after it is done. Names no device, no policy, and no operation but the one that reads.
 """
 
 from __future__ import annotations
@@ -14,7 +13,7 @@ from math import inf
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from minidl.context import NOBODY
-from minidl.graph import keep, needs_of, refuse_to_lose_gradients, refuse_to_overlap, stranger
+from minidl.graph import keep, needs_of, refuse_to_write, stranger
 from minidl.memory.storage import IN, RECOMPUTE, Call, Storage, View
 from minidl.meta import Meta
 from minidl.op import READ, Attrs, Op, Signature
@@ -27,6 +26,7 @@ if TYPE_CHECKING:
     from minidl.memory.manager import Memory
     from minidl.memory.tracker import Tracker
     from minidl.plan.trace import Trace
+    from minidl.slicing.seam import Slicing
 
 SIGNATURES = 1 << 14  # that are remembered, at least: some 2 KiB each
 
@@ -35,20 +35,19 @@ class Executor:
     """Runs calls on one device under one memory manager (or a ledger, which only counts)."""
 
     def __init__(self, device: Device, memory: Memory, tracker: Tracker, *, deterministic: bool = True,
-                 fuses: bool = True, stands_for: tuple[Memory, ...] = ()) -> None:
-        """``stands_for``: whose tensors are operands here, too: those of the runtime that a dry run is of."""
-        self.device = device
-        self.memory = memory
+                 fuses: bool = True, keeps_outputs: bool = False, stands_for: tuple[Memory, ...] = ()) -> None:
+        """keeps_outputs: calls keep all they read and make for their gradients. ``stands_for``: whose tensors are
+        operands here, too: those of the runtime that a dry run is of."""
+        self.device, self.memory = device, memory
         self.memories = (memory, *stands_for)
         self.failures = device.failures  # of kernels, which may have run long after their call
-        self.thread = NOBODY  # that is inside, and how many times it has entered (``context``)
-        self.entered = 0
-        self.tracker = tracker
-        self.deterministic = deterministic
+        self.thread, self.entered = NOBODY, 0  # that is inside, and how many times (``context``)
+        self.tracker, self.deterministic = tracker, deterministic
         self.guide: Guide | None = memory.guide
-        self.grad_enabled = True
+        self.grad_enabled, self.keeps_outputs = True, keeps_outputs
         self.fuses = fuses  # operations that have a fused form use it
-        # Is shown every result when it is made: the operation's name, its inputs, what it wrote.
+        self.slicer: Slicing | None = None  # runs operations on tensors that are in slices
+        # Is shown every result when it is made: name of the operation, inputs, what it wrote.
         self.inspect: Callable[[str, tuple[Storage, ...], tuple[Storage, ...]], None] | None = None
         self.explicit_iterations = False  # the program marks its iterations itself
         self._iteration_began = self._stalled_before = 0.0
@@ -65,7 +64,6 @@ class Executor:
         """
         if self.failures:
             self.fail()
-        # What follows from op, metas and fixed attributes is found once for all calls alike.
         fixed = attrs.items() if not op.volatile else [item for item in attrs.items() if item[0] not in op.volatile]
         key = (op, *fixed, *[s.meta for s in inputs])
         signature = self._signatures.get(key)
@@ -82,9 +80,7 @@ class Executor:
         written = [inputs[i] for i in op.mutates(len(inputs))] if op.mutates is not None else ()
         try:
             if written:
-                refuse_to_overlap(op, inputs, written)
-                if self.grad_enabled:
-                    refuse_to_lose_gradients(op, inputs, written)
+                refuse_to_write(op, inputs, written, differentiates=self.grad_enabled)
                 memory.before_write(written)
             for storage in inputs:
                 if storage.status is not IN:
@@ -147,7 +143,7 @@ class Executor:
                          cost.flops)
 
     def _forget_signatures(self) -> None:
-        """Keep those alone that known sequences name: of a program whose shapes never come again there is no end."""
+        """Keep those alone that known sequences name: a program's shapes may never come again."""
         known = self.guide.signatures() if self.guide is not None else set()
         self._signatures = {key: signature for key, signature in self._signatures.items() if signature in known}
         self._saved = {key: saved for key, saved in self._saved.items() if key[0] in known}
@@ -157,7 +153,9 @@ class Executor:
         """Which of inputs + outputs the call keeps for its gradient."""
         saved = self._saved.get((signature, needs))
         if saved is None:
-            saved = self._saved[signature, needs] = signature.op.saved_indices(attrs, needs, len(signature.inputs))
+            saved = self._saved[signature, needs] = (
+                tuple(range(len(signature.inputs) + len(signature.outputs))) if self.keeps_outputs else
+                signature.op.saved_indices(attrs, needs, len(signature.inputs)))
         return saved
 
     def _view(self, signature: Signature, inputs: tuple[Storage, ...], attrs: Attrs) -> tuple[Storage, ...]:
@@ -185,14 +183,14 @@ class Executor:
             self.fail()
 
     def lose(self) -> None:
-        """Take what has failed off the memory, once all that was launched is over."""
-        device = self.device
-        for stream, position in enumerate(device.positions):
-            device.synchronize(stream, position)
-        self.memory.lose(tuple(self.failures))
-        device.forgive()
+        """Take what has failed off the memory, if anything has, once all that was launched is over."""
+        if self.failures:
+            device = self.device
+            for stream, position in enumerate(device.positions):
+                device.synchronize(stream, position)
+            self.memory.lose(tuple(self.failures))
+            device.forgive()
 
-    # Values --------------------------------------------------------------------------------------------------
     def read(self, storage: Storage) -> np.ndarray:
         """A host copy of a value; waits for the device. Raises OutOfMemory, Unrecoverable."""
         value: np.ndarray = self._look(storage, self.device.read)
@@ -209,12 +207,13 @@ class Executor:
 
     def _look(self, storage: Storage, how: Callable[[Storage], Any]) -> Any:
         """One access from outside, after all calls so far."""
+        if self.slicer is not None and storage.memory is self.slicer:
+            return self.slicer.look(storage, lambda part: self._look(part, how), joined=how != self.device.read)
         if storage.memory not in self.memories:
             raise stranger(READ.name, storage, self.device.name)
-        key = (READ, storage.meta)
-        signature = self._signatures.get(key)
-        if signature is None:
-            signature = self._signatures[key] = self._sign(READ, (storage.meta,), {})
+        if (key := (READ, storage.meta)) not in self._signatures:
+            self._signatures[key] = self._sign(READ, (storage.meta,), {})
+        signature = self._signatures[key]
         self.first_read = min(self.first_read, self.issued)
         self.memory.make_resident((storage,), READ.name)
         self.tracker.begin()
@@ -241,11 +240,13 @@ class Executor:
 
     def make_leaf(self, storage: Storage) -> None:
         """Cut a storage's lineage: from now on it keeps its bytes, and pins nothing that it was computed from."""
+        if self.slicer is not None and storage.memory is self.slicer:
+            self.slicer.make_leaf(storage)
+            return
         if storage.status is RECOMPUTE:
             self.memory.replay(storage)
         storage.call = storage.severed = None
 
-    # Iterations ----------------------------------------------------------------------------------------------
     def begin_iteration(self) -> None:
         """What the program did since the last iteration (waiting for data, say) is not of this one's time."""
         if self.device.wall_clock:
@@ -256,17 +257,17 @@ class Executor:
 
         Raises a kernel's error that nobody has seen yet: then the iteration has failed, and ends as such.
         """
+        if self.slicer is not None:
+            self.slicer.end_iteration(failed=failed)
         if failed:
             self.device.finish()  # what fails of it later on is no other iteration's
-        error = self.failures[0].error if self.failures else None
+            self.lose()
+        if not self.failures:
+            return self._end_iteration(failed=failed)
         try:
-            if error is not None:
-                self.lose()
-            self._end_iteration(failed=failed or error is not None)
-            if error is not None and not failed:  # of something else, which is being raised
-                raise error
+            self.fail()
         finally:
-            del error  # as in ``fail``
+            self._end_iteration(failed=True)
 
     def _end_iteration(self, *, failed: bool) -> None:
         guide = self.guide

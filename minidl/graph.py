@@ -33,6 +33,13 @@ def keep(call: Call, outputs: tuple[Storage, ...], needs: tuple[bool, ...], save
         outputs[0].siblings = tuple([s for i, s in enumerate(outputs) if i and count + i in saved])
 
 
+def refuse_to_write(op: Op, inputs: tuple[Storage, ...], written: Sequence[Storage], *, differentiates: bool) -> None:
+    """Raise UserError for a write that would lose a gradient, or whose elements overlap."""
+    _refuse_to_overlap(op, inputs, written)
+    if differentiates:
+        refuse_to_lose_gradients(op, inputs, written)
+
+
 def refuse_to_lose_gradients(op: Op, inputs: tuple[Storage, ...], written: Sequence[Storage]) -> None:
     """No operation in place has a gradient: raise UserError where one would flow through what it writes or reads."""
     for storage in written:
@@ -45,7 +52,7 @@ def refuse_to_lose_gradients(op: Op, inputs: tuple[Storage, ...], written: Seque
                             "new tensor, detach(), or no_grad()")
 
 
-def refuse_to_overlap(op: Op, inputs: tuple[Storage, ...], written: Sequence[Storage]) -> None:
+def _refuse_to_overlap(op: Op, inputs: tuple[Storage, ...], written: Sequence[Storage]) -> None:
     """Raise ShapeError where an element that is written lies where another one is written or read: what would be there
     afterwards depends on the order in which a kernel goes through them."""
     for storage in written:

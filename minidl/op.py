@@ -14,6 +14,7 @@ from typing import Any
 
 from minidl.errors import ShapeError
 from minidl.meta import Algorithm, Cost, Meta
+from minidl.slicing.rules import Slices
 
 Attrs = dict[str, Any]
 
@@ -49,6 +50,7 @@ class Op:
     replayable  the same inputs and attributes give the same outputs again.
     integers  names of the inputs that are integers: labels, row numbers.
     exact     the others may be integers, too: nothing is computed that these could not hold.
+    slices    how a call runs on slices of its batch (``slicing.rules``); None: on whole tensors.
     """
 
     name: str
@@ -66,6 +68,7 @@ class Op:
     replayable: bool = True
     integers: tuple[str, ...] = ()
     exact: bool = False
+    slices: Slices | None = None
     inputs: tuple[str, ...] = field(init=False)
     vjp_names: tuple[str, ...] = field(init=False, default=())
 

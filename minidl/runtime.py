@@ -12,7 +12,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
-from dataclasses import dataclass, replace
 from threading import get_ident
 from typing import Any
 
@@ -39,36 +38,10 @@ from minidl.placements import Placement
 from minidl.plan.plan import Plan
 from minidl.plan.policy import Policy, required
 from minidl.plan.trace import Trace
+from minidl.slicing.slicer import Slicer
+from minidl.stats import Stats
 from minidl.tensor import Tensor
 from minidl.units import parse_bytes
-
-
-@dataclass(frozen=True, slots=True)
-class Stats:
-    """Counters since the runtime was made (bytes, and seconds on the device's clock); peaks since ``reset_peak``.
-
-    ``stall_seconds`` is how long the compute stream stood still for copies.
-    """
-
-    seconds: float
-    stall_seconds: float
-    recompute_seconds: float
-    swapped_out_bytes: int
-    swapped_in_bytes: int
-    recomputed_bytes: int
-    moved_bytes: int
-    used_bytes: int
-    peak_bytes: int
-    budget_bytes: int
-    host_used_bytes: int
-    host_peak_bytes: int
-    calls: int
-
-    def since(self, before: Stats) -> Stats:
-        """The counters' growth since an earlier reading; gauges and peaks as they are now."""
-        counters = ("seconds", "stall_seconds", "recompute_seconds", "swapped_out_bytes", "swapped_in_bytes",
-                    "recomputed_bytes", "moved_bytes", "calls")
-        return replace(self, **{name: getattr(self, name) - getattr(before, name) for name in counters})
 
 
 class Runtime:
@@ -87,6 +60,8 @@ class Runtime:
     poisoned       fill the CPU arena, and all that is freed, with NaN
     deterministic  never mix algorithms that give different bits
     switches       features to turn off, to see what they are worth
+    slices         into how many parts along its first dimension a batch is cut that ``tensor`` uploads, so that no
+                   operation needs all of it at once; 1: none
 
     Raises UserError for a name or size that does not exist.
     """
@@ -95,7 +70,7 @@ class Runtime:
                  host_memory: int | str | None = None, policy: str | Policy = "auto",
                  placement: str | Placement = placements.DEFAULT, precision: str = DEFAULT,
                  attention: str | None = None, seed: int = 0, poisoned: bool = False, deterministic: bool = True,
-                 switches: Switches = ALL_ON) -> None:
+                 switches: Switches = ALL_ON, slices: int = 1) -> None:
         self.precision = precision_of(precision)
         self.device = (devices.create(device, poisoned=poisoned, precision=precision) if isinstance(device, str)
                        else device)
@@ -108,7 +83,12 @@ class Runtime:
         self.tracker = Tracker()
         self.memory = Manager(self.device, self.policy, self.tracker, budget, host, switches, self.placement)
         self.executor = Executor(self.device, self.memory, self.tracker, deterministic=deterministic,
-                                 fuses=switches.fused)
+                                 fuses=switches.fused, keeps_outputs=self.policy.regime.keeps_outputs)
+        if slices < 1:
+            raise UserError(f"a batch is cut in 1 slice or more, not {slices}")
+        self.slices = slices
+        if slices > 1:
+            self.executor.slicer = Slicer(self.executor, slices)
         self.keeps_trace = False  # whether ``iteration`` leaves what it did in ``last_trace``
         self.last_trace: Trace | None = None
         self.seed = seed
@@ -207,11 +187,17 @@ class Runtime:
         have and for values that the one asked for cannot hold, ShapeError for data that are not of the ``shape``.
         """
         self._require_current("tensor()")
+        slicer = current().slicer
         if data is None:
-            return apply(UPLOAD, shape=tuple(shape or ()), dtype=dtype or float32, data=None)
+            shape, dtype = tuple(shape or ()), dtype or float32
+            if slicer is not None and slicer.cuts(shape):
+                return Tensor(slicer.upload(shape, dtype, None))
+            return apply(UPLOAD, shape=shape, dtype=dtype, data=None)
         array, wanted = upload.checked(upload.host_array(data, self.device), shape, dtype)
         # The upload happens when the device gets there: by then the caller may have filled its array anew.
         values = array.astype(wanted.name, copy=True) if self.device.has_values else None
+        if slicer is not None and slicer.cuts(array.shape):
+            return Tensor(slicer.upload(array.shape, wanted, values))
         return apply(UPLOAD, shape=array.shape, dtype=wanted, data=values)
 
     def dry_run(self, step: Callable[[], Any]) -> Demand:
@@ -231,14 +217,21 @@ class Runtime:
             if storage.grad is not None:
                 storage.grad = Tensor(ledger.stand_in(storage.grad.storage))
         executor = Executor(self.device.dry_twin(), ledger, tracker, deterministic=self.executor.deterministic,
-                            fuses=self.executor.fuses, stands_for=(self.memory,))
+                            fuses=self.executor.fuses, keeps_outputs=self.executor.keeps_outputs,
+                            stands_for=(self.memory,))
+        if self.slices > 1:
+            executor.slicer = Slicer(executor, self.slices)
         executor.issued = self.executor.issued  # what was written in place before the dry run lies before its calls
         try:
             with activate(executor):
                 step()
+                if executor.slicer is not None:
+                    executor.slicer.flush()
                 reads_values = executor.first_read < executor.issued
                 if any(storage.grad is not None and grad is None for storage, grad, *_ in kept):
                     step()
+                    if executor.slicer is not None:
+                        executor.slicer.flush()
         finally:
             self.counters = counters
             for storage, grad, count, first, last in kept:

@@ -29,15 +29,15 @@ LAYERS: list[tuple[str, ...]] = [
     ("minidl.plan",),
     ("minidl.planning",),
     ("minidl.policies", "minidl.placements"),
-    ("minidl.op",),
+    ("minidl.op", "minidl.slicing.rules"),
     ("minidl.kernels",),
     ("minidl.device",),
     ("minidl.memory",),
-    ("minidl.executor", "minidl.context", "minidl.graph"),
+    ("minidl.executor", "minidl.context", "minidl.graph", "minidl.slicing.seam"),
     ("minidl.tensor", "minidl.calls"),
     ("minidl.ops",),
-    ("minidl.autograd",),
-    ("minidl.runtime", "minidl.upload", "minidl.protocols", "minidl"),
+    ("minidl.autograd", "minidl.slicing"),
+    ("minidl.runtime", "minidl.stats", "minidl.upload", "minidl.protocols", "minidl"),
     ("minidl.nn", "minidl.optim", "minidl.data", "minidl.checkpoint", "minidl.training", "minidl.report", "minidl.lab"),
     ("minidl.app", "minidl.calibrate"),
     ("models",),
@@ -284,7 +284,7 @@ def test_the_executor_names_no_device_no_policy_and_no_operation():
     assert names & strings(ast.parse('if op.name == "relu":\n    pass'))  # it would have been seen
     used = imports(without_types(tree))  # as types it may have them: the contract of a device, its manager
     forbidden = ("minidl.device", "minidl.kernels", "minidl.policies", "minidl.memory.manager", "minidl.ops")
-    assert "minidl.graph" in used and not any(name.startswith(forbidden) for name in used), used
+    assert "minidl.op" in used and not any(name.startswith(forbidden) for name in used), used
 
 
 def test_every_operation_that_is_launched_has_a_kernel_and_no_kernel_is_idle():

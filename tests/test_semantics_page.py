@@ -1,4 +1,5 @@
-"""docs/semantics.md says what programs do: each of its examples runs, and prints what stands beside it."""
+"""docs/semantics.md says what programs do, docs/policies.md what a policy is: each of their examples runs, and prints
+what stands beside it."""
 
 import os
 import re
@@ -9,9 +10,8 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parent.parent
-PAGE = ROOT / "docs" / "semantics.md"
+FEWEST = {"semantics.md": 10, "policies.md": 2}  # examples, beside what they begin with
 PRINTS = re.compile(r"^\s*print\(.*\)\s+# (.+)$", re.MULTILINE)
-FEWEST = 10
 PATIENCE_S = 300
 BETWEEN = "----"
 
@@ -37,9 +37,10 @@ def agrees(line, said):
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="one of the examples forks")
-def test_every_example_prints_what_stands_beside_it():
-    blocks = examples(PAGE.read_text(encoding="utf-8"))
-    assert len(blocks) > FEWEST and not PRINTS.search(blocks[0])
+@pytest.mark.parametrize("page", FEWEST)
+def test_every_example_prints_what_stands_beside_it(page):
+    blocks = examples((ROOT / "docs" / page).read_text(encoding="utf-8"))
+    assert len(blocks) > FEWEST[page] and not PRINTS.search(blocks[0])
     for block, lines in zip(blocks[1:], printed(blocks), strict=True):
         said = PRINTS.findall(block)
         assert len(said) == len(lines) > 0 and all(map(agrees, lines, said)), f"{lines} and not {said}"

@@ -72,6 +72,7 @@ class Setup:
     host_memory  bytes for swapped tensors, and for batches that are made ahead of the step
     ahead        how many bytes the latter take, for a batch
     switches     the engine's features that are on
+    slices       into which a batch is cut
     note         is told the batch and the budget of each trial before it runs
     """
 
@@ -85,6 +86,7 @@ class Setup:
     ahead: Callable[[int], int] = lambda batch: 0
     switches: Switches = ALL_ON
     note: Callable[[int, int], None] = lambda batch, budget_bytes: None
+    slices: int = 1
 
     def for_tensors(self, batch: int) -> int:
         """Host memory for swapped tensors, at a batch."""
@@ -92,8 +94,9 @@ class Setup:
 
     def demand(self, batch: int) -> Demand:
         """What an unmanaged step needs, and its largest operation."""
-        with Runtime(self.device.dry_twin(), memory_budget=UNLIMITED, policy="none", precision=self.precision,
-                     seed=self.seed, switches=self.switches) as twin:
+        keeps = policies.create(self.policy).regime.keeps_outputs  # then it needs more
+        with Runtime(self.device.dry_twin(), memory_budget=UNLIMITED, policy=self.policy if keeps else "none",
+                     precision=self.precision, seed=self.seed, switches=self.switches, slices=self.slices) as twin:
             return twin.dry_run(self.program(batch).all)
 
     @property
@@ -111,7 +114,7 @@ class Setup:
         simulated = self.device.simulated_twin() if thorough else None
         twin = Runtime(simulated or self.device.dry_twin(), memory_budget=budget_bytes,
                        host_memory=self.for_tensors(batch), policy=self.policy, placement=self.placement,
-                       precision=self.precision, seed=self.seed, switches=self.switches)
+                       precision=self.precision, seed=self.seed, switches=self.switches, slices=self.slices)
         shortage = None
         try:
             with twin:

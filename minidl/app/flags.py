@@ -9,7 +9,7 @@ from pathlib import Path
 
 from minidl import placements, policies
 from minidl.app import kinds
-from minidl.app.kinds import Share
+from minidl.app.kinds import CHOSEN, Share
 from minidl.app.options import (
     BAD_FILES,
     DECAYED,
@@ -218,6 +218,10 @@ def _device_and_memory(parser: argparse.ArgumentParser) -> None:
                             "(default: the device's; on cpu at most 60%% of the free memory)")
     group.add_argument("--host-memory", type=kinds.size, metavar="64GiB",
                        help="for swapped tensors (default: the device's; on cpu at most 30%% of the free memory)")
+    group.add_argument("--slices", type=kinds.slices, default=CHOSEN, metavar="N|auto",
+                       help="cut each batch in N parts along its first dimension, so that no operation needs all of it "
+                            "at once; gradients are those of the whole batch (default: auto, which is 1 unless one "
+                            "operation takes most of the budget; --batch max is for 1 then)")
     decides = group.add_mutually_exclusive_group()
     decides.add_argument("--policy", type=kinds.policy, metavar="|".join(policies.names()),
                          help=f"what to do when memory is short (default: {POLICY})")

@@ -15,6 +15,8 @@ from minidl.errors import UserError
 from minidl.registry import Registry
 from minidl.units import parse_bytes
 
+CHOSEN = 0  # slices: as many as are fastest
+
 Value = TypeVar("Value")
 _ABOVE_0 = nextafter(0, 1)
 MOST_PERCENT = 1e6
@@ -109,3 +111,8 @@ def _known(registry: Registry[Any], name: str) -> str:
     except UserError as error:
         raise argparse.ArgumentTypeError(str(error)) from None
     return name
+
+
+def slices(text: str) -> int:
+    """A number of slices, or ``auto``."""
+    return CHOSEN if text == "auto" else whole(text)

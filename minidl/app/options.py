@@ -62,6 +62,7 @@ class Options:
     placement: str
     memory_budget: int | Share | None
     host_memory: int | None
+    slices: int
     plan: str | None
     decoupled_swap: bool
     collective: bool

@@ -1,14 +1,15 @@
 """The batch and the budget of a run, settled before its first step by what fits: ``max``, percentages, refusals."""
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 
 from minidl.app.build import build
 from minidl.app.fit import Setup, Steps, default_memory, largest_batch, smallest_budget
 from minidl.app.inputs import made_ahead
-from minidl.app.kinds import Share
+from minidl.app.kinds import CHOSEN, Share
 from minidl.app.options import Options
+from minidl.app.slices import Cut, choose_slices
 from minidl.app.zoo import Zoo
 from minidl.data import Data
 from minidl.device import Device
@@ -26,12 +27,14 @@ class Sizes:
 
     demand  what an unmanaged step of this batch needs
     most    the largest batch that makes sense: there are no more examples to train on
+    cut     its slices
     """
 
     batch: int
     budget_bytes: int
     demand: Demand
     most: int
+    cut: Cut
 
 
 def setup_of(options: Options, zoo: Zoo, device: Device, data: Data, note: Callable[[int, int], None]) -> Setup:
@@ -49,7 +52,7 @@ def setup_of(options: Options, zoo: Zoo, device: Device, data: Data, note: Calla
         return made_ahead(data, batch * parts, host) * data.shapes(batch * parts).nbytes
 
     return Setup(program, device, options.policy, host, options.precision, options.seed,
-                 options.placement, ahead, options.switches, note)
+                 options.placement, ahead, options.switches, note, max(options.slices, 1))
 
 
 def settle(options: Options, setup: Setup, data: Data) -> Sizes:
@@ -59,9 +62,11 @@ def settle(options: Options, setup: Setup, data: Data) -> Sizes:
     """
     most = (data.train_size or ENDLESS) // options.accumulate
     batch, budget = _asked_for(options, setup, most)
+    cut = choose_slices(setup, batch, budget) if options.slices == CHOSEN else Cut(setup.slices, "as asked for")
+    setup = replace(setup, slices=cut.slices)
     demand = setup.demand(batch)
     _require_that_it_fits(setup, batch, budget, demand, most)
-    return Sizes(batch, budget, demand, most)
+    return Sizes(batch, budget, demand, most, cut)
 
 
 def _asked_for(options: Options, setup: Setup, most: int) -> tuple[int, int]:

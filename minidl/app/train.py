@@ -8,6 +8,7 @@ import sys
 import time
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import closing, contextmanager, nullcontext, redirect_stdout
+from dataclasses import replace
 from itertools import islice
 from typing import TextIO
 
@@ -70,18 +71,21 @@ def train(options: Options, zoo: Zoo, lock: RunLock, out: TextIO) -> int:
     setup = setup_of(options, zoo, device, data, trying.note)
     with trying:
         sizes = settle(options, setup, data)
+    setup = replace(setup, slices=sizes.cut.slices)
     batch, a_step = sizes.batch, sizes.batch * options.accumulate  # a step may take several batches
     items, kind = described(data)
     print(f"{options.model}, batch {batch}, {'x'.join(map(str, data.input_shape))} {kind}, "
           f"{options.precision}, budget {format_bytes(sizes.budget_bytes)}, {options.manager}", flush=True)
+    if sizes.cut.slices > 1:
+        print(f"in {sizes.cut.slices} slices: {sizes.cut.why}", flush=True)
 
     length = Length.of(options, data.train_size, a_step)
     resolved = Resolved(options.device, sizes.budget_bytes, setup.host_memory, batch)
-    session = Session(options, length, fixed_arguments(options, batch, length.steps), resolved, lock,
+    session = Session(options, length, fixed_arguments(options, batch, length.steps, sizes.cut.slices), resolved, lock,
                       has_values=device.has_values)
     with Runtime(device, memory_budget=sizes.budget_bytes, host_memory=setup.for_tensors(batch), policy=policy,
                  placement=options.placement, precision=options.precision, seed=options.seed,
-                 switches=options.switches) as runtime:
+                 switches=options.switches, slices=sizes.cut.slices) as runtime:
         # A new network, or one that a run before this one has trained.
         trainer = build(options, zoo, data, steps=length.steps)
         done = session.restore(trainer)
@@ -133,7 +137,7 @@ def train(options: Options, zoo: Zoo, lock: RunLock, out: TextIO) -> int:
     # What it was like, and what to try next: advice is tried on twins, when the memory of the run has been given back.
     with trying:
         hints = advice(setup, result, most=sizes.most) if not stop else []
-    text = summary(result, setup.unmanaged_seconds(batch), hints, items=items)
+    text = summary(result, replace(setup, slices=1).unmanaged_seconds(batch), hints, items=items)
     print(text)
     for message in bad.messages[:TOLD]:
         print(f"  left out: {message}")

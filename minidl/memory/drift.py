@@ -54,12 +54,12 @@ def predicted_seconds(plan: Plan, trace: Trace, costs: Costs, limits: Limits) ->
     import numpy as np  # a run in which nothing drifts does without these
 
     from minidl.planning.compiled import simulate
-    from minidl.planning.modes import modes_of
+    from minidl.planning.modes import modes_of, waiting
     from minidl.planning.problem import problem
     from minidl.planning.schedule import NO_NOTES
     from minidl.planning.timing import Room
 
-    facts = problem(trace, costs)
+    facts = waiting(problem(trace, costs), plan, trace)
     mode = modes_of(plan, facts, trace)
     room = Room(limits.device_bytes, limits.host_bytes, 0.0)
     return float(simulate(facts, room, mode, np.full(len(mode), -1, np.int64), NO_NOTES).seconds)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from minidl.memory.drift import REMEMBERED
 from minidl.memory.storage import TensorId
@@ -15,7 +16,14 @@ from minidl.plan.trace import Trace
 SETTLING = 2  # iterations: what is to be away leaves in the first, and what stays is packed; the second moves the rest
 
 Step = tuple[Signature, tuple[TensorId, ...], tuple[TensorId, ...]]
-Actions = tuple[dict[TensorId, Action], tuple[TensorId, ...]]  # evictions and prefetches after one call
+
+
+class Actions(NamedTuple):
+    """What a plan wants after one call: evictions, swap-ins to start, and whether all copies are waited for."""
+
+    evictions: dict[TensorId, Action]
+    prefetches: tuple[TensorId, ...] = ()
+    waits: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,20 +80,20 @@ class Entry:
             return
         self.plan = plan = proposal.plan
         self.seconds.clear()
-        before, self._leaves_away = self._leaves_away, _leaves_away(plan, self.trace)
-        self.settling = SETTLING if before or self._leaves_away else 0
+        left_away, self._leaves_away = self._leaves_away, _leaves_away(plan, self.trace)
+        self.settling = SETTLING if left_away or self._leaves_away else 0
         if not plan.evictions and not plan.prefetches:
             self.actions = {}
             return
         actions: dict[int, Actions] = {}
         for access in self.trace.accesses:
             key = (access.tensor_id, access.access_count)
-            action, prefetch = plan.evictions.get(key), plan.prefetches.get(key, ())
-            if action is not None or prefetch:
-                evictions, prefetches = actions.get(access.call, ({}, ()))
+            action, prefetch, waits = plan.evictions.get(key), plan.prefetches.get(key, ()), key in plan.waits
+            if action is not None or prefetch or waits:
+                before = actions.get(access.call, Actions({}))
                 if action is not None:
-                    evictions[access.tensor_id] = action
-                actions[access.call] = evictions, prefetches + prefetch
+                    before.evictions[access.tensor_id] = action
+                actions[access.call] = Actions(before.evictions, before.prefetches + prefetch, before.waits or waits)
         self.actions = actions
 
 

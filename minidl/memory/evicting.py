@@ -46,13 +46,16 @@ class Evicting:
         need: bytes; pinned: operands of the call under way, which stay; every: ask about small tensors, too.
         """
         state = self.state
-        selects = state.policy.weighs_recomputation and not every
+        selects = state.policy.weighs_recomputation and not state.policy.regime.one_piece and not every
         return self._ranked(self._worth_weighing(pinned, need) if selects else self.evictable(pinned), need)
 
     def _ranked(self, evictable: dict[int, Storage], need: int) -> dict[Storage, Action]:
         state = self.state
         host = state.allocator.host
-        pressure = Pressure(need, host.capacity, host.capacity - host.used_bytes, state.link_costs)
+        guide, tracker = state.guide, state.tracker
+        call = guide.position if guide is not None else tracker.sequence - tracker.iteration_start
+        trace = guide.active.trace if guide is not None and guide.active is not None else None
+        pressure = Pressure(need, host.capacity, host.capacity - host.used_bytes, state.link_costs, call, trace)
         ranking = state.policy.victims([self._residency(storage) for storage in evictable.values()], pressure)
         try:
             return {evictable[tensor_id]: action for tensor_id, action in ranking if tensor_id in evictable}
@@ -82,13 +85,15 @@ class Evicting:
         if state.policy.weighs_recomputation and storage not in state.protected:
             call = storage.call
             if not (state.writing and call is not None and reads([call], state.writing)):
-                seconds = neighbourhood.price(storage)
+                seconds = neighbourhood.PRICES[state.policy.regime.price](storage)
         tracker = state.tracker
         seen = storage.last_access >= tracker.iteration_start
         idle = tracker.sequence - max(storage.last_access, storage.replayed_at)
+        before, after = block.previous, block.next
         return Residency(storage.tensor_id, block.size, block.offset, storage.first_access if seen else None,
                          storage.last_access if seen else None, storage.persistent, storage.host is not None, seconds,
-                         idle)
+                         idle, storage.replays, before.size if before is not None and before.owner is None else 0,
+                         after.size if after is not None and after.owner is None else 0)
 
     # Leaving -------------------------------------------------------------------------------------------------
     def evict(self, storage: Storage, action: Action) -> bool:

@@ -23,7 +23,7 @@ class Freeing:
         record_gone: its record dies too, so that nothing can be computed from it again.
         """
         state = self.state
-        if state.impure and not record_gone and self.starts_a_replay(storage):
+        if not record_gone and (state.policy.regime.keeps_freed or state.impure and self.starts_a_replay(storage)):
             state.tracker.freed(storage)  # as far as the program is concerned
             return  # it goes with its record
         at_work = state.at_work

@@ -87,6 +87,11 @@ class Guide:
         return self.active.plan.offsets if self.active is not None else NOWHERE
 
     @property
+    def position(self) -> int:
+        """The number of the next call in its iteration."""
+        return len(self._steps)
+
+    @property
     def plans_ahead(self) -> bool:
         """Whether the plan that is followed wants anything done."""
         return self.active is not None and bool(self.active.actions)
@@ -99,7 +104,7 @@ class Guide:
     def upcoming(self) -> dict[TensorId, Action]:
         """What is to be evicted after the next call, if it is the one that is expected."""
         actions = self.active.actions.get(len(self._steps)) if self.active is not None else None
-        return actions[0] if actions is not None else {}
+        return actions.evictions if actions is not None else {}
 
     def _sibling(self, prefix: int, step: Step) -> Entry | None:
         """Another known sequence that begins like this iteration, this call included."""

@@ -18,9 +18,12 @@ its approximation by classes of equivalence). Knows records and modelled seconds
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from weakref import ref
 
+from minidl.memory.lineage import missing_calls
 from minidl.memory.storage import RECOMPUTE, Call, Storage
+from minidl.plan.policy import Price
 
 
 class Region:
@@ -117,6 +120,42 @@ def price(storage: Storage) -> float | None:
         if region not in around:
             around.append(region)
     return _seconds(call) + sum(region.seconds for region in around)
+
+
+# As published, without regions: exact, and slower ------------------------------------------------------------------
+def exact_price(storage: Storage) -> float | None:
+    """Seconds of a storage's own call, of the missing calls that it needs, and of those that need it."""
+    above = ancestors_price(storage)
+    return None if above is None else above + sum(map(_seconds, _missing_below(storage)))
+
+
+def ancestors_price(storage: Storage) -> float | None:
+    """Seconds of a storage's own call and of the missing calls that it needs; None where lineage leads nowhere."""
+    calls = missing_calls(storage)
+    return None if calls is None else sum(map(_seconds, calls))
+
+
+def own_price(storage: Storage) -> float | None:
+    """Seconds of a storage's own call; None where lineage leads nowhere."""
+    call = storage.call
+    return None if call is None or missing_calls(storage) is None else _seconds(call)
+
+
+def _missing_below(storage: Storage) -> list[Call]:
+    """The missing calls that need a storage, each once."""
+    found: dict[Call, None] = {}
+    wanted = [storage]
+    while wanted:
+        readers = wanted.pop().missing_readers or ()
+        for call in (each() for each in readers):
+            if call is not None and call.region is not None and call not in found:
+                found[call] = None
+                wanted += [made for each in call.outputs if (made := each()) is not None]
+    return list(found)
+
+
+PRICES: dict[Price, Callable[[Storage], float | None]] = {
+    Price.REGIONS: price, Price.NEIGHBOURHOOD: exact_price, Price.ANCESTORS: ancestors_price, Price.OWN: own_price}
 
 
 def _seconds(call: Call) -> float:

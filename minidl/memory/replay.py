@@ -131,6 +131,7 @@ class Replay:
         state.dropped.pop(storage.me, None)
         state.kept[storage.me] = storage.access_count
         neighbourhood.found(storage)
+        storage.replays += 1
         storage.replayed_at = now = state.tracker.sequence
         for read in storage.inputs:
             read.base.replayed_at = now

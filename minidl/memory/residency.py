@@ -9,7 +9,7 @@ import weakref
 from collections import deque
 from collections.abc import Iterable, Sequence
 
-from minidl.device.clock import COMPUTE
+from minidl.device.clock import COMPUTE, COPY_IN, COPY_OUT
 from minidl.memory.block import Block
 from minidl.memory.entry import Actions, Returns
 from minidl.memory.evicting import Evicting
@@ -79,8 +79,9 @@ class Residency:
 
     # As planned ----------------------------------------------------------------------------------------------
     def act(self, actions: Actions, operands: Iterable[Storage]) -> None:
-        """Do what the plan says after a call: evictions of its operands, then swap-ins of what was evicted before."""
-        evictions, prefetches = actions
+        """Do what the plan says after a call: evictions of its operands, a wait for all copies so far, and swap-ins of
+        what was evicted before."""
+        evictions, prefetches, waits = actions
         if evictions:
             at_work = self.state.at_work
             at_work.on = True  # kept flat, as in a guided iteration this comes after every other call
@@ -91,10 +92,20 @@ class Residency:
                         self._evict_ahead(base, action)
             finally:
                 at_work.on = False
+        if waits:
+            self._wait_for_copies()
         for tensor_id in prefetches:
             ref = self._evicted.get(tensor_id)
             if ref is not None:
                 self.prefetches.append(ref)
+
+    def _wait_for_copies(self) -> None:
+        """What comes next on the compute stream starts when all copies so far have ended; what they took is free."""
+        device = self.state.device
+        device.wait(COMPUTE, COPY_OUT, device.positions[COPY_OUT])
+        device.wait(COMPUTE, COPY_IN, device.positions[COPY_IN])
+        with self.state.at_work:
+            self.room.reclaim_all()
 
     def _evict_ahead(self, storage: Storage, action: Action) -> None:
         """Evict as planned: computation goes on, and the block is due when its memory is wanted."""
@@ -116,6 +127,8 @@ class Residency:
             if storage is None or storage.status is not OUT:
                 if storage is not None and storage.status is SWAPPING_OUT:
                     storage.become(IN)
+                    if state.access_list is not None:
+                        state.access_list.touch((storage,))
                 queue.popleft()
                 continue
             state.at_work.on = True  # kept flat, as above

@@ -99,6 +99,8 @@ class Room:
             for storage in state.live():  # what the plan has brought in too early for this
                 if storage.status is SWAPPING_IN:
                     state.allocator.finish_swap_in(storage)
+                    if state.access_list is not None:
+                        state.access_list.touch((storage,))
         self.evicting.drop_kept(need, pinned)
         willing: dict[Storage, Action] = {}
         offered: Iterable[tuple[Storage, Action]] = ()
@@ -107,8 +109,11 @@ class Room:
         elif state.policy.moves_tensors:
             willing = self.evicting.victims(need, pinned)
             offered = list(willing.items())
+        # Where what stays splits all that may leave, no number of victims makes one piece: then blocks are slid.
+        one_piece = state.policy.regime.one_piece and arena.cheapest_window(
+            need, lambda block: 0.0 if storage_of(block) in willing else None) is not None
         for storage, action in offered:
-            if arena.free_bytes >= need:
+            if arena.fits(need) if one_piece else arena.free_bytes >= need:
                 break
             if self.evicting.evict(storage, action):
                 willing.pop(storage, None)
@@ -119,8 +124,7 @@ class Room:
                 willing = self.evicting.victims(need, pinned)
             self._make_one_piece(need, willing)
         if not arena.fits(need) and state.policy.moves_tensors:  # nothing may be slid: all that is in the way goes
-            while self._reclaim_one():
-                pass
+            self.reclaim_all()
             self._make_one_piece(need, self.evicting.victims(need, pinned, every=True))
         if not arena.fits(need):
             raise self._out_of_memory(need, pinned, op_name)
@@ -146,6 +150,11 @@ class Room:
                     return
                 state.allocator.finish_swap_out(storage)
             leaving.popleft()
+
+    def reclaim_all(self) -> None:
+        """Give away all blocks that are being copied out: computation has waited for these copies."""
+        while self._reclaim_one():
+            pass
 
     def _reclaim_one(self) -> bool:
         """Give away the block whose copy out began first, though it may not have landed (Capuchin, section 5.3)."""
@@ -216,7 +225,7 @@ class Room:
         wasted = sum(s.block.size - arena.rounded(s.nbytes) for s in pinned if s.block is not None)
         scattered = not arena.compacts and not alone and arena.free_bytes + wasted >= need
         moves = state.policy.moves_tensors
-        host_full = moves and not scattered and (
+        host_full = moves and state.policy.regime.swaps and not scattered and (
             bool(resident and not alone) and host.used_bytes + smallest > host.capacity
             or host.used_bytes + need > host.capacity)
         if scattered:
@@ -231,7 +240,7 @@ class Room:
 
     def with_full_host(self, error: OutOfMemory) -> OutOfMemory:
         """The same refusal, where more host memory might have helped."""
-        if error.host_full:
+        if error.host_full or not self.state.policy.regime.swaps:
             return error
         host = self.state.allocator.host
         text = f"{error}; host memory is full ({format_bytes(host.used_bytes)} of {format_bytes(host.capacity)})"

@@ -67,7 +67,7 @@ class State:
         self.policy = policy
         self.tracker = tracker
         self.switches = switches
-        self.allocator = Allocator(device, budget_bytes, host_bytes, placement)
+        self.allocator = Allocator(device, budget_bytes, host_bytes if policy.regime.swaps else 0, placement)
         self.arena = self.allocator.arena
         self.link_costs = device.profile.link_costs
         self.guide: Guide | None = None

@@ -81,7 +81,7 @@ class Storage:
 
     __slots__ = ("meta", "memory", "call", "siblings", "requires_grad", "severed", "grad", "nbytes", "tensor_id",
                  "refs", "saved", "saved_by", "status", "block", "host", "persistent", "residency", "access_count",
-                 "first_access", "last_access", "replayed_at", "mutated_at", "missing_readers", "copied_out",
+                 "first_access", "last_access", "replays", "replayed_at", "mutated_at", "missing_readers", "copied_out",
                  "copied_in", "me", "__weakref__")
 
     def __init__(self, meta: Meta, memory: Keeper, tensor_id: TensorId) -> None:
@@ -105,6 +105,7 @@ class Storage:
         self.access_count = 0
         self.first_access = -1  # sequence numbers of calls
         self.last_access = -1
+        self.replays = 0  # how often it has been made again
         self.replayed_at = -1  # the last call before which a replay has made or read it: no access of the program
         self.mutated_at = -1
         self.missing_readers: dict[weakref.ref[Call], None] | None = None  # that read it; once missing

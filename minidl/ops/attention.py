@@ -13,6 +13,7 @@ from minidl.meta import Cost, Meta, Shape, meta, wide
 from minidl.op import Attrs, Op
 from minidl.ops.elementwise import EITHER, FIRST, broadcast, sum_to
 from minidl.ops.shape import contiguous, permute, reshape
+from minidl.slicing.rules import Rule, Slices, elementwise
 from minidl.tensor import Gradients, Needs, Tensor
 
 
@@ -40,7 +41,7 @@ def _softmax_vjp(needs: Needs, dy: Tensor, y: Tensor, *, input_shapes: tuple[Sha
 
 
 def _attention_infer(q: Meta, k: Meta, v: Meta, mask: Meta | None = None, *, heads: int, causal: bool, p: float,
-                     seed: int) -> tuple[Meta, Meta]:
+                     seed: int, first: int = 0) -> tuple[Meta, Meta]:
     if len(q.shape) != 3 or len(k.shape) != 3 or k.shape != v.shape or q.shape[::2] != k.shape[::2]:
         raise ShapeError(f"attention needs q [N, L, width] and k, v [N, S, width], not {list(q.shape)}, "
                          f"{list(k.shape)} and {list(v.shape)}")
@@ -63,7 +64,7 @@ def _attention_infer(q: Meta, k: Meta, v: Meta, mask: Meta | None = None, *, hea
 
 
 def _attention_grad_infer(dy: Meta, q: Meta, k: Meta, v: Meta, y: Meta, lse: Meta, mask: Meta | None = None, *,
-                          heads: int, causal: bool, p: float, seed: int) -> tuple[Meta, Meta, Meta]:
+                          heads: int, causal: bool, p: float, seed: int, first: int = 0) -> tuple[Meta, Meta, Meta]:
     given = tuple((m.shape, m.dtype) for m in (dy, y, lse))
     made, sums = _attention_infer(q, k, v, mask, heads=heads, causal=causal, p=p, seed=seed)
     if given != ((made.shape, made.dtype), (made.shape, made.dtype), (sums.shape, sums.dtype)):
@@ -86,15 +87,29 @@ def _attention_vjp(needs: Needs, dy: Tensor, q: Tensor, k: Tensor, v: Tensor, ma
     return (*(g if need else None for g, need in zip(gradients, needs, strict=False)), None)[:len(needs)]
 
 
+def _rows_in_slices(inputs: Sequence[Meta], attrs: Attrs, sliced: Sequence[bool]) -> Rule | None:
+    return elementwise()(inputs, attrs, sliced) if len(inputs[0].shape) > 1 else None
+
+
+def _in_slices(mask: int) -> Slices:
+    """Sequence by sequence, and the mask, which is input ``mask``, where it has a batch."""
+    def rule(inputs: Sequence[Meta], attrs: Attrs, sliced: Sequence[bool]) -> Rule | None:
+        batch = inputs[0].shape[0]
+        along = tuple([i != mask or len(m.shape) == 4 and m.shape[0] == batch for i, m in enumerate(inputs)])
+        return Rule(along, first="first" if attrs["p"] else "")  # the random numbers of the whole batch
+    return rule
+
+
 # Forward q k' and p v; backward these scores again, dy v', and one product for each of the three gradients.
 ATTENTION = Op("scaled_dot_product_attention", _attention_infer, lambda inputs, outputs, attrs: _attention_cost(
     inputs[0], inputs[1], (*inputs, *outputs), 2, attrs["causal"]), vjp=_attention_vjp, outputs=("y", "lse"),
-               volatile=("seed",))
+               volatile=("seed",), slices=_in_slices(mask=3))
 ATTENTION_GRAD = Op("scaled_dot_product_attention_grad", _attention_grad_infer, lambda inputs, outputs, attrs:
                     _attention_cost(inputs[1], inputs[2], (*inputs, *outputs), 5, attrs["causal"]),
-                    outputs=("dq", "dk", "dv"), volatile=("seed",))
-SOFTMAX_GRAD = Op("softmax_grad", _softmax_grad_infer, _softmax_cost, donates=EITHER)
-SOFTMAX = Op("softmax", _softmax_infer, _softmax_cost, vjp=_softmax_vjp, donates=FIRST)
+                    outputs=("dq", "dk", "dv"), volatile=("seed",), slices=_in_slices(mask=6))
+# A softmax of one row has no batch beside it.
+SOFTMAX_GRAD = Op("softmax_grad", _softmax_grad_infer, _softmax_cost, donates=EITHER, slices=_rows_in_slices)
+SOFTMAX = Op("softmax", _softmax_infer, _softmax_cost, vjp=_softmax_vjp, donates=FIRST, slices=_rows_in_slices)
 
 
 def softmax(x: Tensor, mask: Tensor | None = None) -> Tensor:

@@ -22,9 +22,10 @@ from minidl.context import current
 from minidl.errors import ShapeError
 from minidl.meta import Cost, Meta, meta, wide
 from minidl.op import Attrs, Op
-from minidl.ops.elementwise import RELU_GRAD, add
+from minidl.ops.elementwise import ADD, RELU_GRAD, add
 from minidl.ops.elementwise import relu as relu_
 from minidl.ops.shape import contiguous
+from minidl.slicing.rules import along
 from minidl.tensor import Gradients, Needs, Tensor
 
 
@@ -121,16 +122,31 @@ def _add_relu_vjp(needs: Needs, dy: Tensor, y: Tensor, x: Tensor, gamma: Tensor,
     return dx, dsum if needs[1] else None, dgamma if needs[2] else None, dbeta if needs[3] else None, None, None
 
 
-BATCH_NORM_STATS = Op("batch_norm_stats", _stats_infer, _stats_cost, outputs=("mean", "var"))
-BATCH_NORM = Op("batch_norm", _apply_infer, vjp=_apply_vjp, donates=((0, 0),))
-BATCH_NORM_RELU = Op("batch_norm_relu", _apply_infer, vjp=_relu_vjp, donates=((0, 0),))
-BATCH_NORM_ADD_RELU = Op("batch_norm_add_relu", _add_infer, vjp=_add_relu_vjp, donates=((0, 1), (0, 0)))
+def _merge_infer(mean: Meta, var: Meta, other_mean: Meta, other_var: Meta, *, count: int, other: int
+                 ) -> tuple[Meta, Meta]:
+    return mean, var
+
+
+# Statistics of two parts of a batch, of ``count`` and ``other`` examples, as those of both (Chan, Golub & LeVeque,
+# "Updating formulae and a pairwise algorithm for computing sample variances", 1979).
+BATCH_NORM_MERGE = Op("batch_norm_merge", _merge_infer, outputs=("merged_mean", "merged_var"),
+                      donates=((0, 0), (1, 1)))
+BATCH_NORM_STATS = Op("batch_norm_stats", _stats_infer, _stats_cost, outputs=("mean", "var"),
+                      slices=along(0, whole=(0, 1), fold=BATCH_NORM_MERGE, counted=True))
+BATCH_NORM = Op("batch_norm", _apply_infer, vjp=_apply_vjp, donates=((0, 0),), slices=along(0))
+BATCH_NORM_RELU = Op("batch_norm_relu", _apply_infer, vjp=_relu_vjp, donates=((0, 0),), slices=along(0))
+BATCH_NORM_ADD_RELU = Op("batch_norm_add_relu", _add_infer, vjp=_add_relu_vjp, donates=((0, 1), (0, 0)),
+                         slices=along(0, 1))
+# The sums are over the whole batch; a kernel divides by the examples of its slice, so a slice takes its share of them.
 BATCH_NORM_GRAD_REDUCE = Op("batch_norm_grad_reduce", _grad_reduce_infer, _grad_reduce_cost,
-                            outputs=("dgamma", "dbeta"), long_lived=True)
-BATCH_NORM_GRAD = Op("batch_norm_grad", _grad_infer, donates=((0, 0), (0, 1)))
+                            outputs=("dgamma", "dbeta"), long_lived=True,
+                            slices=along(0, 1, whole=(0, 1), fold=ADD))
+BATCH_NORM_GRAD = Op("batch_norm_grad", _grad_infer, donates=((0, 0), (0, 1)), slices=along(0, 1, shared=(5, 6)))
 BATCH_NORM_RELU_GRAD_REDUCE = Op("batch_norm_relu_grad_reduce", _relu_grad_reduce_infer, _grad_reduce_cost,
-                                 outputs=("dgamma", "dbeta"), long_lived=True)
-BATCH_NORM_RELU_GRAD = Op("batch_norm_relu_grad", _relu_grad_infer, donates=((0, 0), (0, 1)))
+                                 outputs=("dgamma", "dbeta"), long_lived=True,
+                                 slices=along(0, 1, whole=(0, 1), fold=ADD))
+BATCH_NORM_RELU_GRAD = Op("batch_norm_relu_grad", _relu_grad_infer, donates=((0, 0), (0, 1)),
+                          slices=along(0, 1, shared=(6, 7)))
 BATCH_NORM_UPDATE = Op("batch_norm_update_",
                        lambda running_mean, running_var, mean, var, *, momentum, count: (),
                        mutates=lambda n: (0, 1))

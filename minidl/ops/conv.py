@@ -13,10 +13,11 @@ from minidl.context import current
 from minidl.errors import ShapeError
 from minidl.meta import Cost, Meta, Shape, meta
 from minidl.op import Attrs, Op
-from minidl.ops.elementwise import RELU_GRAD
+from minidl.ops.elementwise import ADD, RELU_GRAD
 from minidl.ops.elementwise import relu as relu_
 from minidl.ops.linear import bias_grad, check_dtypes
 from minidl.ops.shape import cast
+from minidl.slicing.rules import along
 from minidl.tensor import Gradients, Needs, Tensor
 
 Pair = tuple[int, int]
@@ -119,12 +120,14 @@ def _wgrad_infer(dy: Meta, x: Meta, *, kernel: Pair, stride: Pair, padding: Pair
 
 
 CONV2D = Op("conv2d", _conv_infer, _fprop_cost, vjp=_conv_vjp,
-            saves=lambda attrs, needs: ("w",) * needs[0] + ("x",) * needs[1])
+            saves=lambda attrs, needs: ("w",) * needs[0] + ("x",) * needs[1], slices=along(0))
 CONV2D_RELU = Op("conv2d_relu", _conv_infer, _fprop_cost, vjp=_relu_vjp,
-                 saves=lambda attrs, needs: ("y",) + ("w",) * needs[0] + ("x",) * needs[1])
+                 saves=lambda attrs, needs: ("y",) + ("w",) * needs[0] + ("x",) * needs[1], slices=along(0))
 CONV2D_DGRAD: Op = Op("conv2d_dgrad", _dgrad_infer, _dgrad_cost, outputs=("dx",), donates=((0, 2),), vjp=_dgrad_vjp,
-                      saves=lambda attrs, needs: ("w",) * needs[0] + ("dy",) * needs[1])
-CONV2D_WGRAD = Op("conv2d_wgrad", _wgrad_infer, _wgrad_cost, long_lived=True)
+                      saves=lambda attrs, needs: ("w",) * needs[0] + ("dy",) * needs[1],
+                      slices=along(0, 2, shapes=("x_shape",)))
+CONV2D_WGRAD = Op("conv2d_wgrad", _wgrad_infer, _wgrad_cost, long_lived=True,
+                  slices=along(0, 1, whole=(0,), fold=ADD))
 
 
 def conv2d(x: Tensor, w: Tensor, b: Tensor | None = None, *, stride: int | Pair = 1, padding: int | Pair = 0,

@@ -7,6 +7,7 @@ from minidl.errors import ShapeError
 from minidl.meta import DType, Meta, Shape, int64, meta, wide
 from minidl.op import Op
 from minidl.ops.arguments import axes_of, loses_gradient, number_for, reciprocal
+from minidl.slicing.rules import elementwise, expanding, summing
 from minidl.tensor import Gradients, Needs, Tensor
 
 
@@ -61,10 +62,6 @@ def _expand_infer(x: Meta, *, shape: Shape) -> Meta:
     return meta(shape, x.dtype, strides, x.offset)
 
 
-SUM_TO = Op("sum_to", _sum_to_infer, vjp=_sum_to_vjp, exact=True)
-EXPAND = Op("expand", _expand_infer, view=True, exact=True, vjp=lambda needs, dy, *, x_shape: (sum_to(dy, x_shape),))
-
-
 def sum_to(x: Tensor, shape: Shape) -> Tensor:
     """Sum over the dimensions along which ``shape`` was broadcast to ``x.shape``: the gradient of a broadcast.
 
@@ -98,42 +95,54 @@ def _div_vjp(needs: Needs, dy: Tensor, b: Tensor, y: Tensor, *, a_shape: Shape, 
 
 
 EITHER = ((0, 0), (0, 1))  # the output may be written over either input
-ADD = Op("add", _binary, vjp=_add_vjp, donates=EITHER, exact=True)
-SUB = Op("sub", _binary, vjp=_sub_vjp, donates=EITHER, exact=True)
-MUL = Op("mul", _binary, vjp=_mul_vjp, donates=EITHER, exact=True,
-         saves=lambda attrs, needs: ("b",) * needs[0] + ("a",) * needs[1])
-DIV = Op("div", _binary, vjp=_div_vjp, donates=EITHER,
-         saves=lambda attrs, needs: ("b",) + ("y",) * needs[1])
 FIRST = ((0, 0),)
-NEG: Op = Op("neg", _same, vjp=lambda needs, dy: (neg(give(dy)),), donates=FIRST, exact=True)
+BROADCAST = elementwise()
+ADD = Op("add", _binary, vjp=_add_vjp, donates=EITHER, exact=True, slices=BROADCAST)
+SUM_TO = Op("sum_to", _sum_to_infer, vjp=_sum_to_vjp, exact=True, slices=summing(ADD))
+EXPAND = Op("expand", _expand_infer, view=True, exact=True, vjp=lambda needs, dy, *, x_shape: (sum_to(dy, x_shape),),
+            slices=expanding)
+SUB = Op("sub", _binary, vjp=_sub_vjp, donates=EITHER, exact=True, slices=BROADCAST)
+MUL = Op("mul", _binary, vjp=_mul_vjp, donates=EITHER, exact=True, slices=BROADCAST,
+         saves=lambda attrs, needs: ("b",) * needs[0] + ("a",) * needs[1])
+DIV = Op("div", _binary, vjp=_div_vjp, donates=EITHER, slices=BROADCAST,
+         saves=lambda attrs, needs: ("b",) + ("y",) * needs[1])
+NEG: Op = Op("neg", _same, vjp=lambda needs, dy: (neg(give(dy)),), donates=FIRST, exact=True, slices=BROADCAST)
 SCALE = Op("scale", _same_scalar, vjp=lambda needs, dy, *, value: (scale(give(dy), value),),
-           donates=FIRST, volatile=("value",), exact=True)
-SHIFT = Op("shift", _same_scalar, vjp=lambda needs, dy: (dy,), donates=FIRST, volatile=("value",), exact=True)
+           donates=FIRST, volatile=("value",), exact=True, slices=BROADCAST)
+SHIFT = Op("shift", _same_scalar, vjp=lambda needs, dy: (dy,),
+           donates=FIRST, volatile=("value",), exact=True, slices=BROADCAST)
 
-EXP = Op("exp", _same, vjp=lambda needs, dy, y: (mul(give(dy), y),), donates=FIRST)
-LOG = Op("log", _same, vjp=lambda needs, dy, x: (div(give(dy), x),), donates=FIRST)
-SQRT_GRAD = Op("sqrt_grad", _like_first, donates=EITHER)
-SQRT = Op("sqrt", _same, vjp=lambda needs, dy, y: (apply(SQRT_GRAD, give(dy), give(y)),), donates=FIRST)
-RELU_GRAD = Op("relu_grad", _like_first, donates=EITHER)
-RELU = Op("relu", _same, vjp=lambda needs, dy, y: (apply(RELU_GRAD, give(dy), give(y)),), donates=FIRST, exact=True)
-TANH_GRAD = Op("tanh_grad", _like_first, donates=EITHER)
-TANH = Op("tanh", _same, vjp=lambda needs, dy, y: (apply(TANH_GRAD, give(dy), give(y)),), donates=FIRST)
-SIGMOID_GRAD = Op("sigmoid_grad", _like_first, donates=EITHER)
-SIGMOID = Op("sigmoid", _same, vjp=lambda needs, dy, y: (apply(SIGMOID_GRAD, give(dy), give(y)),), donates=FIRST)
-GELU_GRAD = Op("gelu_grad", _like_first, donates=EITHER)
-GELU = Op("gelu", _same, vjp=lambda needs, dy, x: (apply(GELU_GRAD, give(dy), give(x)),), donates=FIRST)
-GELU_TANH_GRAD = Op("gelu_tanh_grad", _like_first, donates=EITHER)
-GELU_TANH = Op("gelu_tanh", _same, vjp=lambda needs, dy, x: (apply(GELU_TANH_GRAD, give(dy), give(x)),), donates=FIRST)
+EXP = Op("exp", _same, vjp=lambda needs, dy, y: (mul(give(dy), y),), donates=FIRST, slices=BROADCAST)
+LOG = Op("log", _same, vjp=lambda needs, dy, x: (div(give(dy), x),), donates=FIRST, slices=BROADCAST)
+SQRT_GRAD = Op("sqrt_grad", _like_first, donates=EITHER, slices=BROADCAST)
+SQRT = Op("sqrt", _same, vjp=lambda needs, dy, y: (apply(SQRT_GRAD, give(dy), give(y)),),
+          donates=FIRST, slices=BROADCAST)
+RELU_GRAD = Op("relu_grad", _like_first, donates=EITHER, slices=BROADCAST)
+RELU = Op("relu", _same, vjp=lambda needs, dy, y: (apply(RELU_GRAD, give(dy), give(y)),),
+          donates=FIRST, exact=True, slices=BROADCAST)
+TANH_GRAD = Op("tanh_grad", _like_first, donates=EITHER, slices=BROADCAST)
+TANH = Op("tanh", _same, vjp=lambda needs, dy, y: (apply(TANH_GRAD, give(dy), give(y)),),
+          donates=FIRST, slices=BROADCAST)
+SIGMOID_GRAD = Op("sigmoid_grad", _like_first, donates=EITHER, slices=BROADCAST)
+SIGMOID = Op("sigmoid", _same, vjp=lambda needs, dy, y: (apply(SIGMOID_GRAD, give(dy), give(y)),),
+             donates=FIRST, slices=BROADCAST)
+GELU_GRAD = Op("gelu_grad", _like_first, donates=EITHER, slices=BROADCAST)
+GELU = Op("gelu", _same, vjp=lambda needs, dy, x: (apply(GELU_GRAD, give(dy), give(x)),),
+          donates=FIRST, slices=BROADCAST)
+GELU_TANH_GRAD = Op("gelu_tanh_grad", _like_first, donates=EITHER, slices=BROADCAST)
+GELU_TANH = Op("gelu_tanh", _same, vjp=lambda needs, dy, x: (apply(GELU_TANH_GRAD, give(dy), give(x)),),
+               donates=FIRST, slices=BROADCAST)
 
 
-def _dropout_infer(x: Meta, *, p: float, seed: int) -> Meta:
+def _dropout_infer(x: Meta, *, p: float, seed: int, start: int = 0) -> Meta:
     if not 0.0 <= p < 1.0:
         raise ShapeError(f"dropout's p must be in [0, 1), not {p}")
     return meta(x.shape, x.dtype)
 
 
 # The gradient is the same operation with the same seed: the mask is a function of (seed, element), never stored.
-DROPOUT: Op = Op("dropout", _dropout_infer, donates=FIRST, volatile=("seed",),
+# A slice counts its elements from ``start`` on, so that it has the mask that the whole would have there.
+DROPOUT: Op = Op("dropout", _dropout_infer, donates=FIRST, volatile=("seed",), slices=elementwise(start="start"),
              vjp=lambda needs, dy, *, p, seed: (apply(DROPOUT, give(dy), p=p, seed=seed),))
 
 

@@ -6,7 +6,9 @@ from minidl.calls import apply, give
 from minidl.errors import ShapeError
 from minidl.meta import Cost, DType, Meta, Shape, meta
 from minidl.op import Attrs, Op
+from minidl.ops.elementwise import ADD
 from minidl.ops.shape import copy_cost
+from minidl.slicing.rules import along
 from minidl.tensor import Tensor
 
 
@@ -41,11 +43,13 @@ def _embedding_grad(dy: Tensor, ids: Tensor, rows: int, dtype: DType) -> Tensor:
 
 
 # The gradient of a table is dense, as the optimizer wants it, and outlives the activations.
-EMBEDDING_GRAD = Op("embedding_grad", _embedding_grad_infer, _scatter_cost, long_lived=True, integers=("ids",))
-EMBEDDING = Op("embedding", _embedding_infer, copy_cost, integers=("ids",), exact=True,
+EMBEDDING_GRAD = Op("embedding_grad", _embedding_grad_infer, _scatter_cost, long_lived=True, integers=("ids",),
+                    slices=along(0, 1, whole=(0,), fold=ADD))
+EMBEDDING = Op("embedding", _embedding_infer, copy_cost, integers=("ids",), exact=True, slices=along(1),
                vjp=lambda needs, dy, ids, *, w_shape, w_dtype: (_embedding_grad(dy, ids, w_shape[0], w_dtype), None))
-GATHER_ROWS_GRAD = Op("gather_rows_grad", _gather_grad_infer, _scatter_cost, integers=("positions",))
-GATHER_ROWS = Op("gather_rows", _gather_infer, copy_cost, integers=("positions",), exact=True,
+GATHER_ROWS_GRAD = Op("gather_rows_grad", _gather_grad_infer, _scatter_cost, integers=("positions",),
+                      slices=along(0, 1, shapes=("x_shape",)))
+GATHER_ROWS = Op("gather_rows", _gather_infer, copy_cost, integers=("positions",), exact=True, slices=along(0, 1),
                  vjp=lambda needs, dy, positions, *, x_shape:
                  (apply(GATHER_ROWS_GRAD, give(dy), positions, x_shape=x_shape), None))
 

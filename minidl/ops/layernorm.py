@@ -10,6 +10,8 @@ from minidl.calls import apply, apply_all, give
 from minidl.errors import ShapeError
 from minidl.meta import Cost, Meta, meta, wide
 from minidl.op import Attrs, Op
+from minidl.ops.elementwise import ADD
+from minidl.slicing.rules import along
 from minidl.tensor import Gradients, Needs, Tensor
 
 
@@ -53,10 +55,12 @@ def _layer_vjp(needs: Needs, dy: Tensor, x: Tensor, gamma: Tensor, mean: Tensor,
 
 
 LAYER_NORM_GRAD_REDUCE = Op("layer_norm_grad_reduce", _layer_grad_reduce_infer, _grad_reduce_cost,
-                            outputs=("dgamma", "dbeta"), long_lived=True)
-LAYER_NORM_GRAD = Op("layer_norm_grad", _layer_grad_infer, _layer_cost, donates=((0, 0), (0, 1)))
+                            outputs=("dgamma", "dbeta"), long_lived=True,
+                            slices=along(0, 1, 2, 3, dims=2, whole=(0, 1), fold=ADD))
+LAYER_NORM_GRAD = Op("layer_norm_grad", _layer_grad_infer, _layer_cost, donates=((0, 0), (0, 1)),
+                     slices=along(0, 1, 3, 4, dims=2))
 LAYER_NORM = Op("layer_norm", _layer_infer, _layer_cost, outputs=("y", "mean", "rstd"), vjp=_layer_vjp,
-                donates=((0, 0),))
+                donates=((0, 0),), slices=along(0, dims=2))
 
 
 def layer_norm(x: Tensor, gamma: Tensor, beta: Tensor, *, eps: float = 1e-5) -> Tensor:

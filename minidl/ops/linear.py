@@ -6,7 +6,8 @@ from minidl.calls import apply, give
 from minidl.errors import ShapeError
 from minidl.meta import Cost, Meta, Shape, meta, wide
 from minidl.op import Attrs, Op
-from minidl.ops.elementwise import broadcast, sum_to
+from minidl.ops.elementwise import ADD, broadcast, sum_to
+from minidl.slicing.rules import along, multiplying
 from minidl.tensor import Gradients, Needs, Tensor
 
 
@@ -79,13 +80,14 @@ def _reduce_cost(inputs: Sequence[Meta], outputs: Sequence[Meta], attrs: Attrs) 
 
 
 MATMUL = Op("matmul", _matmul_infer, matmul_cost, vjp=_matmul_vjp,
-            saves=lambda attrs, needs: ("b",) * needs[0] + ("a",) * needs[1])
+            saves=lambda attrs, needs: ("b",) * needs[0] + ("a",) * needs[1], slices=multiplying(ADD))
 LINEAR = Op("linear", _linear_infer, matmul_cost, vjp=_linear_vjp,
-            saves=lambda attrs, needs: ("w",) * needs[0] + ("x",) * needs[1])
-LINEAR_DGRAD = Op("linear_dgrad", lambda dy, w: meta((*dy.shape[:-1], w.shape[1]), dy.dtype), matmul_cost)
+            saves=lambda attrs, needs: ("w",) * needs[0] + ("x",) * needs[1], slices=along(0))
+LINEAR_DGRAD = Op("linear_dgrad", lambda dy, w: meta((*dy.shape[:-1], w.shape[1]), dy.dtype), matmul_cost,
+                  slices=along(0))
 LINEAR_WGRAD = Op("linear_wgrad", lambda dy, x: meta((dy.shape[-1], x.shape[-1]), dy.dtype), _wgrad_cost,
-                  long_lived=True)
-BIAS_GRAD = Op("bias_grad", _bias_grad_infer, _reduce_cost, long_lived=True)
+                  long_lived=True, slices=along(0, 1, whole=(0,), fold=ADD))
+BIAS_GRAD = Op("bias_grad", _bias_grad_infer, _reduce_cost, long_lived=True, slices=along(0, whole=(0,), fold=ADD))
 
 
 def _matmul(a: Tensor, b: Tensor, transpose_a: bool, transpose_b: bool) -> Tensor:

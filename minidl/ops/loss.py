@@ -10,9 +10,10 @@ from minidl.calls import apply, apply_all, give
 from minidl.errors import ShapeError
 from minidl.meta import Cost, Meta, meta, wide
 from minidl.op import Attrs, Op
-from minidl.ops.elementwise import add, mean, scale, sub
+from minidl.ops.elementwise import ADD, add, mean, scale, sub
 from minidl.ops.embedding import gather_rows
 from minidl.ops.shape import cast, reshape
+from minidl.slicing.rules import along
 from minidl.tensor import Tensor
 
 
@@ -30,10 +31,19 @@ def _grad_infer(dloss: Meta, residual: Meta, labels: Meta, *, ignore_index: int 
     return meta(residual.shape, residual.dtype)
 
 
-CROSS_ENTROPY_GRAD = Op("cross_entropy_grad", _grad_infer, donates=((0, 1),), integers=("labels",))
+def _share_infer(value: Meta, part: Meta, labels: Meta, *, ignore_index: int = -100) -> Meta:
+    return value
+
+
+# A mean over the counted rows of a slice becomes its part of the mean over all: value * counted in part / in labels.
+# 0, whatever the value is, of a slice that has none; NaN if there are none at all.
+LABEL_SHARE = Op("label_share", _share_infer, integers=("part", "labels"), donates=((0, 0),))
+CROSS_ENTROPY_GRAD = Op("cross_entropy_grad", _grad_infer, donates=((0, 1),), integers=("labels",),
+                        slices=along(1, 2, shared=(0,), share=LABEL_SHARE, labels=2))
 CROSS_ENTROPY = Op("cross_entropy", _infer, _cost, outputs=("loss", "residual"), donates=((1, 0),),
                    integers=("labels",), vjp=lambda needs, dloss, dresidual, residual, labels, *, ignore_index:
-                   (apply(CROSS_ENTROPY_GRAD, dloss, give(residual), labels, ignore_index=ignore_index), None))
+                   (apply(CROSS_ENTROPY_GRAD, dloss, give(residual), labels, ignore_index=ignore_index), None),
+                   slices=along(0, 1, whole=(0,), fold=ADD, shares=(0,), share=LABEL_SHARE, labels=1))
 
 
 def cross_entropy(logits: Tensor, labels: Tensor, *, ignore_index: int = -100, label_smoothing: float = 0.0) -> Tensor:

@@ -8,6 +8,7 @@ from minidl.meta import Cost, Meta, Shape, meta, uint8
 from minidl.op import Attrs, Op
 from minidl.ops.conv import Pair, check_window, pair, window_output
 from minidl.ops.update import full
+from minidl.slicing.rules import along
 from minidl.tensor import Tensor
 
 
@@ -50,17 +51,19 @@ def _adaptive_grad_infer(dy: Meta, *, x_shape: Shape) -> Meta:
     return meta(x_shape, dy.dtype)
 
 
-MAX_POOL2D_GRAD = Op("max_pool2d_grad", _max_grad_infer, _pool_cost, integers=("index",))
-MAX_POOL2D = Op("max_pool2d", _max_infer, _pool_cost, outputs=("y", "index"),
+MAX_POOL2D_GRAD = Op("max_pool2d_grad", _max_grad_infer, _pool_cost, integers=("index",),
+                     slices=along(0, 1, shapes=("x_shape",)))
+MAX_POOL2D = Op("max_pool2d", _max_infer, _pool_cost, outputs=("y", "index"), slices=along(0),
                 vjp=lambda needs, dy, dindex, index, *, x_shape, kernel, stride, padding:
                 (apply(MAX_POOL2D_GRAD, give(dy), give(index), x_shape=x_shape, kernel=kernel, stride=stride,
                        padding=padding),))
-AVG_POOL2D_GRAD = Op("avg_pool2d_grad", _avg_grad_infer, _pool_cost)
-AVG_POOL2D = Op("avg_pool2d", _avg_infer, _pool_cost,
+AVG_POOL2D_GRAD = Op("avg_pool2d_grad", _avg_grad_infer, _pool_cost, slices=along(0, shapes=("x_shape",)))
+AVG_POOL2D = Op("avg_pool2d", _avg_infer, _pool_cost, slices=along(0),
                 vjp=lambda needs, dy, *, x_shape, kernel, stride, padding:
                 (apply(AVG_POOL2D_GRAD, give(dy), x_shape=x_shape, kernel=kernel, stride=stride, padding=padding),))
-ADAPTIVE_AVG_POOL2D_GRAD = Op("adaptive_avg_pool2d_grad", _adaptive_grad_infer, _pool_cost)
-ADAPTIVE_AVG_POOL2D = Op("adaptive_avg_pool2d", _adaptive_infer, _pool_cost,
+ADAPTIVE_AVG_POOL2D_GRAD = Op("adaptive_avg_pool2d_grad", _adaptive_grad_infer, _pool_cost,
+                              slices=along(0, shapes=("x_shape",)))
+ADAPTIVE_AVG_POOL2D = Op("adaptive_avg_pool2d", _adaptive_infer, _pool_cost, slices=along(0),
                          vjp=lambda needs, dy, *, x_shape:
                          (apply(ADAPTIVE_AVG_POOL2D_GRAD, give(dy), x_shape=x_shape),))
 

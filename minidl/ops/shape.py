@@ -8,6 +8,7 @@ from minidl.errors import ShapeError
 from minidl.meta import Cost, DType, Meta, Shape, meta
 from minidl.op import Attrs, Op
 from minidl.ops.arguments import axes_of, axis_of, loses_gradient
+from minidl.slicing.rules import along, beside_batch, permuting, reshaping
 from minidl.tensor import Gradients, Needs, Tensor
 
 
@@ -75,18 +76,20 @@ def _permute_vjp(needs: Needs, dy: Tensor, *, axes: Shape) -> Gradients:
     return (permute(dy, tuple(sorted(range(len(axes)), key=axes.__getitem__))),)
 
 
-NARROW_GRAD = Op("narrow_grad", _narrow_grad_infer, copy_cost, exact=True)
-RESHAPE = Op("reshape", _reshape_infer, view=True, exact=True,
+NARROW_GRAD = Op("narrow_grad", _narrow_grad_infer, copy_cost, exact=True, slices=beside_batch("shape"))
+RESHAPE = Op("reshape", _reshape_infer, view=True, exact=True, slices=reshaping,
              vjp=lambda needs, dy, *, x_shape: (reshape(dy, x_shape),))
-PERMUTE = Op("permute", _permute_infer, view=True, exact=True, vjp=_permute_vjp)
-NARROW = Op("narrow", _narrow_infer, view=True, exact=True,
+PERMUTE = Op("permute", _permute_infer, view=True, exact=True, vjp=_permute_vjp, slices=permuting)
+NARROW = Op("narrow", _narrow_infer, view=True, exact=True, slices=beside_batch(),
             vjp=lambda needs, dy, *, x_shape, axis, start:
             (apply(NARROW_GRAD, dy, shape=x_shape, axis=axis, start=start),))
 # What is cast is nearly always a parameter, so the gradient outlives the activations.
-CAST_GRAD = Op("cast_grad", _cast_infer, _cast_cost, long_lived=True)
-CAST = Op("cast", _cast_infer, _cast_cost, vjp=lambda needs, dy, *, x_dtype: (apply(CAST_GRAD, dy, dtype=x_dtype),))
-CONTIGUOUS = Op("contiguous", lambda x: meta(x.shape, x.dtype), copy_cost, exact=True, vjp=lambda needs, dy: (dy,))
-CONCAT = Op("concat", _concat_infer, copy_cost, exact=True, vjp=_concat_vjp)
+CAST_GRAD = Op("cast_grad", _cast_infer, _cast_cost, long_lived=True, slices=along(0))
+CAST = Op("cast", _cast_infer, _cast_cost, slices=along(0),
+          vjp=lambda needs, dy, *, x_dtype: (apply(CAST_GRAD, dy, dtype=x_dtype),))
+CONTIGUOUS = Op("contiguous", lambda x: meta(x.shape, x.dtype), copy_cost, exact=True, vjp=lambda needs, dy: (dy,),
+                slices=along(0))
+CONCAT = Op("concat", _concat_infer, copy_cost, exact=True, vjp=_concat_vjp, slices=beside_batch())
 
 
 def contiguous(x: Tensor) -> Tensor:
@@ -141,7 +144,7 @@ def detach(x: Tensor) -> Tensor:
     return apply(DETACH, x)
 
 
-DETACH = Op("detach", lambda x: x, view=True, exact=True)
+DETACH = Op("detach", lambda x: x, view=True, exact=True, slices=along(0))
 
 for _name, _function in {"reshape": reshape, "permute": permute, "contiguous": contiguous, "flatten": flatten,
                          "narrow": narrow, "detach": detach, "cast": cast}.items():

@@ -11,6 +11,7 @@ from minidl.errors import ShapeError
 from minidl.meta import Cost, DType, Meta, Shape, float32, meta
 from minidl.op import Attrs, Op
 from minidl.ops.shape import copy_cost
+from minidl.slicing.rules import along
 from minidl.tensor import Tensor
 
 # What a call costs, as ``Op.cost`` has it.
@@ -60,9 +61,10 @@ SGD_MOMENTUM = Op("sgd_momentum_", _groups(3), _group_cost(3), mutates=_group_mu
                   volatile=("lr", "momentum", "weight_decay"))
 ADAM = Op("adam_", _groups(4), _group_cost(4), mutates=_group_mutates(4), update=True,
           volatile=("lr", "beta1", "beta2", "eps", "weight_decay", "step"))
-ADD_ = Op("add_", _pair_infer, _update_cost(1), exact=True, mutates=lambda n: (0,))
-COPY_ = Op("copy_", _pair_infer, copy_cost, exact=True, mutates=lambda n: (0,))
-FILL_ = Op("fill_", _no_output, _update_cost(1), exact=True, mutates=lambda n: (0,), volatile=("value",))
+ADD_ = Op("add_", _pair_infer, _update_cost(1), exact=True, mutates=lambda n: (0,), slices=along(0, 1))
+COPY_ = Op("copy_", _pair_infer, copy_cost, exact=True, mutates=lambda n: (0,), slices=along(0, 1))
+FILL_ = Op("fill_", _no_output, _update_cost(1), exact=True, mutates=lambda n: (0,), volatile=("value",),
+           slices=along(0))
 NORMAL_ = Op("normal_", _no_output, _update_cost(1), mutates=lambda n: (0,), volatile=("seed", "mean", "std"))
 UNIFORM_ = Op("uniform_", _no_output, _update_cost(1), mutates=lambda n: (0,), volatile=("seed", "low", "high"))
 FULL = Op("full", lambda *, shape, dtype, value: meta(shape, dtype),

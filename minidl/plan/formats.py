@@ -25,7 +25,7 @@ from minidl.plan.trace import TensorId, Trace, TraceCall, TraceTensor
 from minidl.reading import read_bytes
 
 TRACE_FORMAT, PLAN_FORMAT = "minidl-trace", "minidl-plan"
-VERSIONS = {TRACE_FORMAT: 1, PLAN_FORMAT: 2}
+VERSIONS = {TRACE_FORMAT: 1, PLAN_FORMAT: 3}
 MOST_BYTES = 256 << 20  # of a file: a trace has about 400 a call
 MOST_SHOWN = 200  # characters of a message: what a file calls its keys may be of any length
 MOST_ID = (1 << 63) - 1
@@ -57,7 +57,7 @@ class SavedPlan:
     def of(cls, plan: Plan, trace: Trace) -> SavedPlan:
         """A plan for an iteration like this one. Raises KeyError for a tensor that the trace does not have."""
         made_by = {tensor_id: call.op for call in trace.calls for tensor_id in call.outputs}
-        obeyed = Plan(evictions=plan.evictions, prefetches=plan.prefetches, offsets=plan.offsets,
+        obeyed = Plan(evictions=plan.evictions, prefetches=plan.prefetches, offsets=plan.offsets, waits=plan.waits,
                       predicted_seconds=plan.predicted_seconds)
         return cls(obeyed, len(trace.calls),
                    {t: (made_by.get(t, ""), trace.tensors[t].nbytes) for t, _ in plan.evictions})
@@ -79,7 +79,8 @@ def plan_to_json(saved: SavedPlan) -> str:
         "evictions": [{"tensor": t, "access": n, "action": action.value, "op": saved.evicted[t][0],
                        "bytes": saved.evicted[t][1]} for (t, n), action in plan.evictions.items()],
         "prefetches": [{"tensor": t, "access": n, "swap_in": ids} for (t, n), ids in plan.prefetches.items()],
-        "offsets": [{"tensor": t, "arrival": n, "offset": offset} for (t, n), offset in plan.offsets.items()]})
+        "offsets": [{"tensor": t, "arrival": n, "offset": offset} for (t, n), offset in plan.offsets.items()],
+        "waits": [{"tensor": t, "access": n} for t, n in sorted(plan.waits)]})
 
 
 def is_trace(head: bytes) -> bool:
@@ -185,6 +186,7 @@ class _Plan(_Head, forbid_unknown_fields=True):
     evictions: list[_Eviction]
     prefetches: list[_Prefetch]
     offsets: list[_Offset]
+    waits: list[_Access]
 
 
 Document = TypeVar("Document", _Trace, _Plan)
@@ -251,6 +253,7 @@ def _plan(file: _Plan) -> SavedPlan:
         evictions=_each_once("evictions", ((row.key, row.action) for row in file.evictions)),
         prefetches=_each_once("prefetches", ((row.key, row.swap_in) for row in file.prefetches)),
         offsets=_each_once("offsets", (((row.tensor, row.arrival), row.offset) for row in file.offsets)),
+        waits=frozenset(_each_once("waits", ((row.key, None) for row in file.waits))),
         predicted_seconds=file.predicted_seconds)
     return SavedPlan(plan, file.calls, evicted)
 

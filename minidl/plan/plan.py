@@ -34,12 +34,15 @@ class Plan:
     prefetches   in-trigger (an access of any tensor) -> the tensors whose swap-in is started after it, in this order.
     offsets      residency -> the address of its bytes. Those that have none, and all when the program or the sizes
                  differ from the plan, are placed as they come.
+    waits        accesses after which computation goes on only when all copies queued so far, both ways, have ended: for
+                 systems that couple copies with computation.
     predicted_seconds   length of an iteration under this plan, if the policy knows.
     """
 
     evictions: Mapping[AccessKey, Action] = field(default_factory=dict)
     prefetches: Mapping[AccessKey, tuple[TensorId, ...]] = field(default_factory=dict)
     offsets: Mapping[ResidencyKey, int] = field(default_factory=dict)
+    waits: frozenset[AccessKey] = frozenset()
     predicted_seconds: float | None = None
 
 

@@ -5,6 +5,7 @@ The engine carries decisions out and does all the accounting, so every policy is
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from enum import Enum
 from typing import Any, NamedTuple, Protocol
 
 from minidl.errors import UserError
@@ -20,6 +21,8 @@ class Residency(NamedTuple):
     recompute_seconds  to make it again with all that was dropped around it (``memory.neighbourhood``); None where that
                        cannot be done, or the policy does not weigh recomputation.
     idle_calls         calls since its last use, also over iterations; a replay's use counts.
+    replays            how often it has been made again.
+    free_before, free_after   bytes of the holes that its block touches.
     """
 
     tensor_id: TensorId
@@ -31,16 +34,26 @@ class Residency(NamedTuple):
     host_valid: bool
     recompute_seconds: float | None
     idle_calls: int
+    replays: int = 0
+    free_before: int = 0
+    free_after: int = 0
 
 
 @dataclass(frozen=True, slots=True)
 class Pressure:
-    """Why something has to leave: bytes wanted on the device, bytes of the host, how many are free; copies' costs."""
+    """Why something has to leave: bytes wanted on the device, bytes of the host, how many are free; copies' costs.
+
+    call   the number in its iteration of the call that wants them.
+    trace  the measured iteration that this one has been like so far; None where none is known, or the policy plans
+           nothing.
+    """
 
     nbytes: int
     host_bytes: int
     host_free_bytes: int
     costs: Costs
+    call: int = 0
+    trace: Trace | None = None
 
 
 @dataclass(frozen=True)
@@ -64,6 +77,33 @@ class Observation:
     may_plan: bool = True
 
 
+class Price(Enum):
+    """What of a tensor's surroundings counts in its recompute_seconds (``memory.neighbourhood``)."""
+
+    REGIONS = "all missing calls that hang together with it, by classes of equivalence"
+    NEIGHBOURHOOD = "missing calls that it needs, and those that need it, each once"
+    ANCESTORS = "missing calls that it needs"
+    OWN = "its own call"
+
+
+@dataclass(frozen=True, slots=True)
+class Regime:
+    """How the engine is to behave for a system that was built on another one.
+
+    keeps_outputs  a call keeps all that it reads and makes until its gradient is taken, as a tape of tensors does.
+    keeps_freed    bytes that nobody can ask for any more stay until they are evicted.
+    swaps          False: nothing is ever copied to the host.
+    one_piece      victims leave until what is wanted is free in one piece, rather than in total.
+    price          what recompute_seconds counts.
+    """
+
+    keeps_outputs: bool = False
+    keeps_freed: bool = False
+    swaps: bool = True
+    one_piece: bool = False
+    price: Price = Price.REGIONS
+
+
 class Policy(Protocol):
     """Decides what leaves the device. Pure: it sees immutable facts, returns data, and remembers nothing itself.
 
@@ -72,6 +112,7 @@ class Policy(Protocol):
     ``reads_from_front`` True says that ``victims`` ranks as the tensor access list does (``memory.access_list``): it
     is asked about the front of that, and about more only where that is not enough.
     ``plans`` False means that every plan is the empty one: nothing is measured, and ``plan`` is never called.
+    ``regime`` is not the usual one for some systems of the literature.
     """
 
     name: str
@@ -79,9 +120,10 @@ class Policy(Protocol):
     weighs_recomputation: bool
     reads_from_front: bool
     plans: bool
+    regime: Regime
 
     def plan(self, trace: Trace, costs: Costs, limits: Limits) -> Proposal:
-        """A plan for the iterations after the measured one."""
+        """A plan for the iterations after the measured one. Raises Unsuitable where the policy can make none."""
         ...
 
     def victims(self, resident: Sequence[Residency], pressure: Pressure) -> Sequence[Eviction]:
@@ -138,6 +180,7 @@ class OnDemand:
     weighs_recomputation = False
     reads_from_front = False
     plans = False
+    regime = Regime()
 
     def __init_subclass__(cls) -> None:
         """The engine asks for plans where ``plans`` is True: raises TypeError where that does not match ``plan``."""

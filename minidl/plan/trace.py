@@ -80,6 +80,14 @@ class Trace:
             time_s += call.seconds
         return tuple(accesses)
 
+    @cached_property
+    def uses(self) -> dict[TensorId, list[int]]:
+        """Tensor -> the calls that access it, in order: its n-th access is by the n-th of them."""
+        found: dict[TensorId, list[int]] = {}
+        for access in self.accesses:
+            found.setdefault(access.tensor_id, []).append(access.call)
+        return found
+
     def same_calls(self, other: "Trace") -> bool:
         """Whether both are of one program: the same operations on tensors of the same ids and sizes, in this order."""
         def what(trace: Trace) -> list[object]:

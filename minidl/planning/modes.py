@@ -34,6 +34,13 @@ def modes_of(plan: Plan, facts: Problem, trace: Trace) -> Array:
     return mode
 
 
+def waiting(facts: Problem, plan: Plan, trace: Trace) -> Problem:
+    """The same facts with a wait after each call after which a plan has one."""
+    waits = np.zeros(len(trace.calls), np.bool_)
+    waits[[access.call for access in trace.accesses if (access.tensor_id, access.access_count) in plan.waits]] = True
+    return facts._replace(waits=waits)
+
+
 def effective(facts: Problem, mode: Array) -> Array:
     """The same choice without what is not done: a lasting tensor that stays between iterations stays in them, too."""
     stays: Array = np.where((facts.gap_round >= 0) & (mode[facts.gap_round] == KEEP), KEEP, mode)

@@ -33,6 +33,7 @@ class Problem(NamedTuple):
     produced                 per tensor: the call that makes it, or -1 if it was there before the iteration
     out_seconds, in_seconds  per tensor: what a copy takes each way
     can_drop                 per gap: whether its tensor can be made again at its end
+    waits                    per call: whether computation goes on after it only when all copies so far have ended
     seconds                  of the iteration, were every call to take its fastest algorithm and nothing to move
     """
 
@@ -62,6 +63,7 @@ class Problem(NamedTuple):
     gap_head: Array
     gap_round: Array
     can_drop: Array
+    waits: Array
     seconds: float
 
 
@@ -132,7 +134,7 @@ def problem(trace: Trace, costs: Costs, *, lasting: bool = True) -> Problem:
         np.array([head for _, _, _, head in gaps], np.int64),
         np.array([ends.get(n, -1) for _, _, n, _ in gaps], np.int64),
         np.array([produced[n] >= 0 and b <= latest[n] for _, b, n, _ in gaps], np.bool_),
-        float(sum(a[0][0] for a in algorithms)))
+        np.zeros(len(calls), np.bool_), float(sum(a[0][0] for a in algorithms)))
 
 
 def _latest_replay(trace: Trace, number: dict[TensorId, int], produced: Array,

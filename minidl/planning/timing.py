@@ -1,6 +1,7 @@
 """When the transfers of an expanded iteration start, and how long it takes: the second and third part of ``schedule``.
 
-One transfer at a time each way; only the compute stream waits. Plain Python that Numba can compile.
+One transfer at a time each way; only the compute stream waits: for what it uses, for memory, and for all copies so far
+where a plan says so. Plain Python that Numba can compile.
 """
 
 from __future__ import annotations
@@ -131,6 +132,8 @@ def _pass(problem: Problem, room: Room, steps: Steps, out: CopiesOut, back: Swap
             tail_size[last_tail], tail_end[last_tail], landed_at[t] = problem.size[t], out_ready, out_ready
             last_tail += 1
             tails += problem.size[t]
+        if problem.waits[c] and steps.group[s] == c:
+            now = max(now, out_ready, in_ready)
     while first_tail < last_tail and tail_end[first_tail] <= now:
         first_tail += 1
     first_tail = max(first_tail, before)  # what was carried here has landed in any steady state

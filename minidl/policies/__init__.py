@@ -5,12 +5,13 @@ from collections.abc import Callable
 from minidl.plan.policy import Policy
 from minidl.policies.auto.policy import Auto
 from minidl.policies.capuchin.policy import Capuchin, CapuchinListing, CapuchinRecompute, CapuchinSwap
-from minidl.policies.dtr import Weighing
+from minidl.policies.dtr_swap import Weighing
 from minidl.policies.exact.policy import Exact
 from minidl.policies.lru import LeastRecentlyUsed
 from minidl.policies.none import NoPolicy
 from minidl.policies.passive import Passive
 from minidl.policies.recompute import Recompute
+from minidl.policies.systems import SYSTEMS
 from minidl.registry import Registry
 
 POLICIES: dict[str, Callable[[], Policy]] = {
@@ -19,12 +20,13 @@ POLICIES: dict[str, Callable[[], Policy]] = {
     "capuchin-swap": CapuchinSwap,
     "capuchin-recompute": CapuchinRecompute,
     "capuchin-listing": CapuchinListing,
-    "dtr": Weighing,
+    "dtr-swap": Weighing,
     "exact": Exact,
     "lru": LeastRecentlyUsed,
     "none": NoPolicy,
     "passive": Passive,
     "recompute": Recompute,
+    **SYSTEMS,
 }
 
 REGISTRY: Registry[Policy] = Registry("policy", "minidl.policies", POLICIES)

@@ -39,7 +39,7 @@ def misfit(saved: SavedPlan, trace: Trace) -> str | None:
         if here[tensor_id] != (op, nbytes):
             return (f"tensor {tensor_id} is {nbytes} bytes of {op or 'a leaf'} there, and {here[tensor_id][1]} bytes "
                     f"of {here[tensor_id][0] or 'a leaf'} here")
-    for tensor_id, count in (*saved.plan.evictions, *saved.plan.prefetches):
+    for tensor_id, count in (*saved.plan.evictions, *saved.plan.prefetches, *saved.plan.waits):
         if accesses.get(tensor_id, 0) < count:
             return f"it names access {count} of tensor {tensor_id}, and here are {accesses.get(tensor_id, 0)}"
     for ids in saved.plan.prefetches.values():

@@ -8,7 +8,8 @@ from math import isfinite
 from statistics import median
 
 from minidl.data import Feed
-from minidl.runtime import Runtime, Stats
+from minidl.runtime import Runtime
+from minidl.stats import Stats
 from minidl.units import format_bytes
 
 REMEMBERED = 10_000  # steps: more would take memory without end, and change no median by much

@@ -62,6 +62,7 @@ def calls(dtype: DType) -> dict[str, list[tuple[list[Meta], dict[str, Any]]]]:
         "batch_norm_grad": [([x, x, x, c, c, c, c, c], line) for x in maps],
         "batch_norm_relu_grad": [([x, x, x, c, c, c, c, c, c], line) for x in maps],
         "batch_norm_update_": [([c] * 4, {"momentum": 0.1, "count": 100})],
+        "batch_norm_merge": [([c] * 6, {"count": 3, "other": 2})],
         "layer_norm": [([x, r, r, x, d, d], eps) for x, r, d in rows],
         "layer_norm_grad": [([x, x, x, d, r, r], {}) for x, r, d in rows],
         "layer_norm_grad_reduce": [([d, d, x, x, r, r], {}) for x, r, d in rows],
@@ -82,6 +83,7 @@ def calls(dtype: DType) -> dict[str, list[tuple[list[Meta], dict[str, Any]]]]:
                           for x, *_ in rows],
         "cross_entropy_grad": [([x, meta((), beside), x, labels if x.shape[0] == 64 else meta((16,), int64)], {})
                                for x, *_ in rows],
+        "label_share": [([meta((), beside)] * 2 + [meta((16,), int64), labels], {})],
         "contiguous": [([plane, last], {}), ([last, plane], {}), *one],
         "concat": [(of((8, 6), (8, 3), (8, 3)), {"axis": 1})],
         "narrow_grad": [(of((8, 6), (8, 3)), {"shape": (8, 6), "axis": 1, "start": 1})],

@@ -110,6 +110,14 @@ def other_axes(x: Any) -> Any:
     return (0, *range(2, x.ndim))
 
 
+def bn_merge_ref(mean: Any, var: Any, other_mean: Any, other_var: Any, *, count: Any, other: Any) -> Any:
+    """Mean and variance of all values, from those of two parts: by the mean of their squares."""
+    share = other / (count + other)
+    merged = mean * (1 - share) + other_mean * share
+    squares = (var + mean**2) * (1 - share) + (other_var + other_mean**2) * share
+    return merged, squares - merged**2
+
+
 def bn_grad_ref(dy: Any, x: Any, gamma: Any, mean: Any, var: Any, dgamma: Any, dbeta: Any, *, eps: Any,
                 training: Any) -> Any:
     """Batch norm's gradient by its input, from the sums that its reduction has made."""
@@ -234,6 +242,11 @@ def gather_grad_ref(dy: Any, positions: Any, *, x_shape: Any) -> Any:
     return np.einsum("npl,npd->nld", np.eye(x_shape[1])[positions], dy.reshape(n, p, -1))
 
 
+def label_share_ref(value: Any, part: Any, labels: Any) -> Any:
+    """A value times the labels of a part that count, over all that do."""
+    return value * ((part != -100).sum() / (labels != -100).sum())
+
+
 def cross_entropy_ref(logits: Any, labels: Any) -> Any:
     """The mean loss of the labels that count, and softmax less one at the label."""
     p = np.exp(logits) / np.exp(logits).sum(1, keepdims=True)
@@ -249,9 +262,10 @@ def cross_entropy_grad_ref(dloss: Any, residual: Any, labels: Any) -> Any:
     return residual * counted * dloss / counted.sum()
 
 
-def dropout_ref(x: Any, *, p: Any, seed: Any) -> Any:
-    """x where random bits of the seed keep it, scaled up; else zero."""
-    kept = (random_bits(fold_seed(seed), np.arange(x.size, dtype=np.uint32)) >= p * 2**32).reshape(x.shape)
+def dropout_ref(x: Any, *, p: Any, seed: Any, start: Any = 0) -> Any:
+    """x where random bits of the seed keep it, scaled up; else zero. Its first element is number ``start``."""
+    positions = (np.arange(x.size, dtype=np.uint64) + np.uint64(start)).astype(np.uint32)
+    kept = (random_bits(fold_seed(seed), positions) >= p * 2**32).reshape(x.shape)
     return np.where(kept, x / (1 - p), 0)
 
 

@@ -108,6 +108,7 @@ def elementwise_cases(block: int) -> Iterator[Case]:
         yield Case("scale", (shape,), lambda x, value: x * value, {"value": -1.75})
         yield Case("shift", (shape,), lambda x, value: x + value, {"value": 0.3})
         yield Case("dropout", (shape,), ref.dropout_ref, {"p": 0.3, "seed": 5})
+        yield Case("dropout", (shape,), ref.dropout_ref, {"p": 0.3, "seed": 5, "start": (1 << 32) - 3})
         yield Case("contiguous", (shape,), lambda x: x)
         for name in ("cast", "cast_grad"):
             yield Case(name, (shape,), lambda x, dtype: x, {"dtype": metas.float64})
@@ -172,6 +173,9 @@ def batch_norm_cases(block: int) -> Iterator[Case]:
                        {"eps": 1e-3, "training": training})
     yield Case("batch_norm_update_", ((5,), ("+", (5,)), (5,), ("+", (5,))), lambda rm, rv, m, v, momentum, count:
                (0.9 * rm + 0.1 * m, 0.9 * rv + 0.1 * v * count / (count - 1)), {"momentum": 0.1, "count": 6})
+    for width in (5, block + 1):
+        yield Case("batch_norm_merge", ((width,), ("+", (width,)), (width,), ("+", (width,))), ref.bn_merge_ref,
+                   {"count": 3, "other": 2})
 
 
 def pool_cases(block: int) -> Iterator[Case]:
@@ -196,6 +200,8 @@ def row_cases(block: int) -> Iterator[Case]:
     for n, classes, kind in ((1, 1, "i"), (3, 10, "i"), (33, 70, "i"), (2, 3, "g"), (33, 70, "g")):
         yield Case("cross_entropy", ((n, classes), (f"{kind}{classes}", (n,))), ref.cross_entropy_ref)
         yield Case("cross_entropy_grad", ((), (n, classes), (f"{kind}{classes}", (n,))), ref.cross_entropy_grad_ref)
+        yield Case("label_share", ((), (f"{kind}{classes}", (n,)), (f"{kind}{classes}", (2 * n,))), ref.label_share_ref)
+    yield Case("label_share", ((), ("g5", (1,)), ("g5", (block + 1,))), ref.label_share_ref)  # its part counts nothing
     for shape in ((1,), (5,), (1, 2), (block + 1, 1), (3, block - 1), (3, block), (3, block + 1), (2, 3, 7),
                   (2, 3, 2, 2 * block + 1)):
         rows, d = shape[:-1], shape[-1:]

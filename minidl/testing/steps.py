@@ -11,7 +11,7 @@ from minidl.ops.loss import cross_entropy
 from minidl.optim import SGD
 from minidl.plan.costs import Costs
 from minidl.plan.trace import Trace
-from minidl.runtime import Stats
+from minidl.stats import Stats
 
 UNLIMITED = 1 << 50  # bytes
 SEPARATE = Switches(fused=False)  # as in the frameworks whose speeds were published
@@ -49,9 +49,9 @@ def training_step(runtime: Runtime, name: str, batch: int) -> Callable[[], None]
 
 
 def run(name: str, batch: int, policy: str, *, steps: int = 3, device: str = "sim:p100",
-        budget: int | str | None = None, switches: Switches = ALL_ON) -> Run:
+        budget: int | str | None = None, switches: Switches = ALL_ON, slices: int = 1) -> Run:
     """Train a few steps. Raises OutOfMemory."""
-    with Runtime(device=device, policy=policy, memory_budget=budget, switches=switches) as runtime:
+    with Runtime(device=device, policy=policy, memory_budget=budget, switches=switches, slices=slices) as runtime:
         step = training_step(runtime, name, batch)
         before = runtime.stats()
         best = float("inf")

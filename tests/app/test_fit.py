@@ -264,10 +264,11 @@ def test_the_look_at_test_data_fits_what_the_steps_fit(capsys, policy):
 
 
 def test_advice_is_given_in_sizes_that_flags_take(capsys):
-    assert train.main(["--model", "lenet", "--batch", "64", "--memory-budget", "80%", "--steps", "2"]) == 0
+    flags = ["--model", "lenet", "--batch", "64", "--slices", "1", "--steps", "2"]
+    assert train.main([*flags, "--memory-budget", "80%"]) == 0
     advised = re.search(r"--memory-budget (\S+): in that nothing", capsys.readouterr().out)[1]
     assert advised.endswith("MiB")
-    assert train.main(["--model", "lenet", "--batch", "64", "--memory-budget", advised, "--steps", "2"]) == 0
+    assert train.main([*flags, "--memory-budget", advised]) == 0
     assert "0 B out, 0 B in, 0 B recomputed" in capsys.readouterr().out
 
 

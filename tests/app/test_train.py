@@ -103,16 +103,16 @@ def test_a_refused_run_leaves_files_as_they_were(capsys, tmp_path):
     old, new = tmp_path / "old.json", tmp_path / "new.json"
     old.write_text("kept")
     for path in (old, new):
-        refused(capsys, *LENET, "--memory-budget", "1MiB", "--json", str(path))
+        refused(capsys, *LENET, "--slices", "1", "--memory-budget", "1MiB", "--json", str(path))
     assert old.read_text() == "kept" and not new.exists()
 
 
 # What fits ---------------------------------------------------------------------------------------------------------
 @pytest.mark.parametrize("flags", [
-    ["--policy", "passive", "--memory-budget", "3MiB"],
-    ["--policy", "none", "--memory-budget", "3MiB"],
-    ["--policy", "recompute", "--memory-budget", "3MiB"],
-    ["--policy", "passive", "--memory-budget", "3MiB", "--host-memory", "0"],
+    ["--slices", "1", "--policy", "passive", "--memory-budget", "3MiB"],
+    ["--slices", "1", "--policy", "none", "--memory-budget", "3MiB"],
+    ["--slices", "1", "--policy", "recompute", "--memory-budget", "3MiB"],
+    ["--slices", "1", "--policy", "passive", "--memory-budget", "3MiB", "--host-memory", "0"],
 ])
 def test_the_numbers_of_a_refusal_are_exact(capsys, flags):
     message = refused(capsys, *LENET, *flags)
@@ -132,7 +132,9 @@ def test_the_largest_batch_is_run_and_one_more_is_refused(capsys, tmp_path):
     batch = result_of(tmp_path, *flags, "--batch", "max")["batch"]
     out = capsys.readouterr().out
     assert f"the largest batch is {batch}: at {batch + 1} tanh_grad alone needs" in out
-    refused(capsys, *flags, "--batch", str(batch + 1))
+    refused(capsys, *flags, "--slices", "1", "--batch", str(batch + 1))
+    assert train.main([*flags, "--batch", str(batch + 1)]) == 0
+    assert re.search(r"in \d+ slices: tanh_grad alone takes", capsys.readouterr().out)
 
 
 def test_the_largest_batch_says_when_host_memory_is_the_limit(capsys):

@@ -54,7 +54,8 @@ FLAGS = dict.fromkeys(COUNTED, NUMBERS) | dict.fromkeys(NAMED, TARGETS) | dict.f
     "--grad-accum-steps": ["1", "2", "nan", "9" * 400, "0"], "--device": DEVICES,
     "--attention": ["auto", "fused", "composed", "x"], "--precision": ["fp32", "tf32", "bf16", "fp8"],
     "--memory-budget": SIZES, "--host-memory": SIZES,
-    "--policy": ["none", "passive", "lru", "recompute", "dtr", "capuchin", "capuchin-swap", "exact", "x", "\x1b"],
+    "--policy": ["none", "passive", "lru", "recompute", "dtr", "vdnn-conv", "capuchin", "capuchin-swap", "exact", "x",
+                 "\x1b"],
     "--placement": ["best-fit", "first-fit", "bfc", "caching", "x"], "--explain": ["3", "0", "x", "9" * 400],
     "--json": ["-", *TARGETS], "--resume": ["auto", *TARGETS],
 }

@@ -25,6 +25,7 @@ from minidl.device.clock import COMPUTE
 from minidl.device.cpu import link, numerics
 from minidl.meta import Algorithm
 from minidl.ops.elementwise import exp, neg
+from minidl.plan.policy import Regime
 from minidl.plan.trace import Trace, TraceCall, TraceTensor, scaled, typical
 
 NAP_S = 5e-3
@@ -172,6 +173,7 @@ class Noting:
 
     name, moves_tensors, weighs_recomputation, plans = "noting", True, False, True
     reads_from_front = False
+    regime = Regime()
 
     def __init__(self):
         self.planned = []

@@ -1,10 +1,12 @@
 """The access list that is kept while calls come gives passive mode the victims that a ranking of everybody would."""
 
 import pytest
+from networks import UNIT, leaf, small_runtime, swap_out
 from program_runs import UNLIMITED, Ours, reference
 from whole_programs import program
 
 from minidl.memory.evicting import Evicting
+from minidl.memory.storage import OUT
 from minidl.ops.elementwise import scale
 from minidl.policies.passive import Passive
 from minidl.runtime import Runtime
@@ -60,3 +62,18 @@ def test_the_policy_is_asked_about_few_of_many():
         kept = [scale(x, 2.0) for _ in range(2000)]
         runtime.check()
     assert len(asked) > 1000 and max(asked) <= 16 and len(kept) == 2000
+
+
+def test_what_was_brought_in_too_early_is_on_the_list_again_when_memory_is_short():
+    """4 units for a, b and c; a is on its way back when all 4 are wanted."""
+    with small_runtime(units=4, policy="capuchin") as runtime:
+        a, b, c = (leaf(runtime, float(n)) for n in range(3))
+        swap_out(runtime, a)
+        state = runtime.memory.state
+        assert len(state.access_list.front(UNIT, set(), 4)) == 2  # the list is in order now: nobody looks at all again
+        state.allocator.start_swap_in(a.storage, state.arena.allocate(UNIT, a.storage.me))
+        everything = leaf(runtime, units=4)
+        assert {t.status for t in (a, b, c)} == {OUT}
+        del everything
+        assert [float(t.numpy()[0]) for t in (a, b, c)] == [0.0, 1.0, 2.0]
+        runtime.check()

@@ -110,7 +110,7 @@ def test_a_part_of_a_larger_value_is_not_written_over():
 
 
 @pytest.mark.parametrize("op", [add, sub, mul, div])
-@pytest.mark.parametrize("policy", ["passive", "recompute", "dtr", "capuchin", "auto"])
+@pytest.mark.parametrize("policy", ["passive", "recompute", "dtr-swap", "capuchin", "auto"])
 def test_an_operand_of_as_many_bytes_and_another_shape_is_not_written_over(policy, op):
     def result(budget: int, policy: str) -> bytes:
         with Runtime("cpu:virtual", memory_budget=budget, policy=policy, host_memory=1 << 20, poisoned=True) as runtime:

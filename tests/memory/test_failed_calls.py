@@ -13,7 +13,7 @@ from minidl.ops.loss import cross_entropy
 from minidl.optim import SGD
 
 ROOM = (("cpu:virtual", 1 << 20, "none"), ("cpu", 1 << 20, "none"), ("cpu:virtual", 1536, "passive"),
-        ("cpu", 1536, "passive"), ("cpu:virtual", 1536, "recompute"), ("cpu:virtual", 1536, "dtr"))
+        ("cpu", 1536, "passive"), ("cpu:virtual", 1536, "recompute"), ("cpu:virtual", 1536, "dtr-swap"))
 
 
 @pytest.fixture(params=ROOM, ids=lambda room: f"{room[0]}-{room[1]}-{room[2]}")

@@ -93,8 +93,8 @@ def interpret(runtime: Runtime, commands: list[tuple[str, int, int]]) -> None:
     assert not runtime.memory.live() and runtime.stats().host_used_bytes == 0 and used_units(runtime) == 0
 
 
-@pytest.mark.default(policy=["dtr"])
-@pytest.mark.parametrize("policy", ["passive", "recompute", "dtr"])
+@pytest.mark.default(policy=["dtr-swap"])
+@pytest.mark.parametrize("policy", ["passive", "recompute", "dtr-swap"])
 @settings(max_examples=300, deadline=None, derandomize=True, database=None)
 @given(commands=COMMANDS)
 def test_every_random_program_runs_in_the_working_set_of_its_largest_operation(policy, commands):
@@ -103,7 +103,7 @@ def test_every_random_program_runs_in_the_working_set_of_its_largest_operation(p
 
 
 @pytest.mark.default(policy=["recompute"])
-@pytest.mark.parametrize("policy", ["passive", "recompute", "dtr"])
+@pytest.mark.parametrize("policy", ["passive", "recompute", "dtr-swap"])
 @settings(max_examples=200, deadline=None, derandomize=True, database=None)
 @given(commands=COMMANDS, host=st.integers(0, 40))
 def test_with_little_host_memory_a_random_program_computes_the_same_or_fails_once(policy, commands, host):
@@ -278,7 +278,7 @@ def test_a_parameter_that_does_not_fit_is_refused():
 
 
 @pytest.mark.default(policy=["passive", "none"])
-@pytest.mark.parametrize("policy", ["passive", "recompute", "dtr", "none"])
+@pytest.mark.parametrize("policy", ["passive", "recompute", "dtr-swap", "none"])
 def test_after_a_step_that_did_not_fit_a_smaller_batch_trains_as_if_nothing_had_happened(policy):
     """VGG at 16 images needs 10 tensors' room; 64 images do not fit the arena of 16 images' peak."""
     def run(disturbed: bool) -> dict[str, bytes]:

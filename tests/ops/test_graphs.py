@@ -156,7 +156,7 @@ def after_a_failure(budget, policy):
         return seen, gradient, w.grad.numpy().tolist(), [t.numpy().tolist() for t in kept]
 
 
-@pytest.mark.parametrize("policy", ["passive", "recompute", "dtr", "auto"])
+@pytest.mark.parametrize("policy", ["passive", "recompute", "dtr-swap", "auto"])
 def test_after_a_failed_iteration_all_that_was_kept_is_alike_whatever_the_budget(policy):
     expected = after_a_failure(1 << 20, "none")
     assert expected[0] == [(True, "", ())] * 4

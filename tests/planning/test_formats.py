@@ -30,7 +30,8 @@ TRACE = Trace(
      TraceCall("update_", (-1, 1), (), 0.0, ALGORITHMS[1:], (1, 1 << 40), writes=(-1,), replayable=False)),
     {t: TraceTensor(t, nbytes, t < 0) for t, nbytes in ((-1, 4), (0, 0), (1, 1 << 40), (2, 7), (1 << 40, 9))})
 PLAN = Plan(evictions={(5, 1): Action.SWAP_OUT, (-2, 3): Action.DROP}, prefetches={(6, 2): (5, 9), (6, 3): (1 << 40,)},
-            offsets={(5, 0): 256, (5, 1): 0, (1 << 40, 0): 512}, predicted_seconds=0.1 + 0.2)
+            offsets={(5, 0): 256, (5, 1): 0, (1 << 40, 0): 512},
+            waits=frozenset({(6, 2), (5, 1)}), predicted_seconds=0.1 + 0.2)
 SAVED = SavedPlan(PLAN, 1107, {5: ("conv", 4), -2: ("", 1 << 40)})
 
 
@@ -47,7 +48,7 @@ def test_a_trace_is_the_same_after_a_round_trip():
 
 def test_a_plan_is_the_same_after_a_round_trip():
     assert plan_from_json(plan_to_json(SAVED)) == SAVED
-    assert head(plan_to_json(SAVED)) == {"format": "minidl-plan", "version": 2}
+    assert head(plan_to_json(SAVED)) == {"format": "minidl-plan", "version": 3}
     nothing = SavedPlan(Plan(), 0, {})
     assert plan_from_json(plan_to_json(nothing)) == nothing
     assert list(plan_from_json(plan_to_json(SAVED)).plan.prefetches) == list(PLAN.prefetches)  # order is part of a plan
@@ -74,14 +75,16 @@ OLD_TRACE = """{"format": "minidl-trace", "version": 1,
 "workspace": 256, "bits_class": "a"}], "frees": [0], "donated": [], "may_donate": [[0, -1]], "writes": [], \
 "replayable": true}]}
 """
-OLD_PLAN = """{"format": "minidl-plan", "version": 2,
+OLD_PLAN = """{"format": "minidl-plan", "version": 3,
  "calls": 3,
  "predicted_seconds": null,
  "evictions": [
   {"tensor": 5, "access": 1, "action": "swap out", "op": "conv", "bytes": 4}],
  "prefetches": [
   {"tensor": 6, "access": 2, "swap_in": [5]}],
- "offsets": []}
+ "offsets": [],
+ "waits": [
+  {"tensor": 6, "access": 2}]}
 """
 
 
@@ -93,7 +96,7 @@ def test_files_of_these_versions_stay_as_they_are_to_the_byte():
 def test_each_call_and_each_tensor_is_one_line():
     assert len(trace_to_json(TRACE).splitlines()) == 1 + 1 + 5 + 1 + 2  # head, "tensors", "calls"
     # head, "calls", "predicted_seconds"; then each list
-    assert len(plan_to_json(SAVED).splitlines()) == 1 + 1 + 1 + (1 + 2) + (1 + 2) + (1 + 3)
+    assert len(plan_to_json(SAVED).splitlines()) == 1 + 1 + 1 + (1 + 2) + (1 + 2) + (1 + 3) + (1 + 2)
 
 
 def test_a_measured_trace_gives_the_same_plan_after_a_round_trip():
@@ -185,7 +188,8 @@ def test_a_bad_trace_is_refused_with_the_place(path, value, message):
     ("offsets.0.offset", -1, "Expected `int` >= 0 - at `$.offsets[0].offset`"),
     ("offsets.0.offset", 100, "Expected `int` that's a multiple of 256 - at `$.offsets[0].offset`"),
     ("offsets.0.offset", 1 << 70, f"Expected `int` <= {1 << 53} - at `$.offsets[0].offset`"),
-    ("version", 1, "version 1; only version 2 can be read"),
+    ("waits.0", {"tensor": 6, "access": 2}, "(6, 2) is listed twice - at `$.waits[1]`"),
+    ("version", 1, "version 1; only version 3 can be read"),
     ("calls", -1, "Expected `int` >= 0 - at `$.calls`"),
 ])
 def test_a_bad_plan_is_refused_with_the_place(path, value, message):

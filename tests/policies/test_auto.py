@@ -5,6 +5,7 @@ import pytest
 from networks import Training
 
 from minidl import Runtime
+from minidl.memory.entry import Actions
 from minidl.memory.storage import OUT, SWAPPING_OUT
 from minidl.ops import exp
 from minidl.plan.costs import Costs, Limits
@@ -133,7 +134,7 @@ def test_a_block_is_given_away_when_its_copy_has_landed_and_not_before():
         memory = runtime.memory
         x, y = (runtime.tensor(None, shape=(1 << 26,)) for _ in range(2))
         used = memory.arena.used_bytes
-        memory.act(({x.tensor_id: Action.SWAP_OUT}, ()), (x.storage,))
+        memory.act(Actions({x.tensor_id: Action.SWAP_OUT}), (x.storage,))
         memory.room.reclaim_landed()
         assert (x.status, memory.arena.used_bytes) == (SWAPPING_OUT, used)
         for _ in range(40):

@@ -18,7 +18,7 @@ from minidl.plan.plan import Action, Eviction
 from minidl.plan.policy import Pressure, Residency
 from minidl.policies import POLICIES
 from minidl.policies.auto.policy import Auto
-from minidl.policies.dtr import Weighing
+from minidl.policies.dtr_swap import Weighing
 from minidl.testing.on_demand import Front, random_branch, seconds, speeds, three_lengths
 from minidl.testing.steps import run
 
@@ -86,7 +86,7 @@ def test_auto_evicts_like_it_where_there_is_no_plan_and_the_papers_policies_swap
                        draw.choice([None, 1e-3 * draw.random()]), draw.randrange(200)) for n in range(50)]
     pressure = Pressure(2 * MB, 100 * MB, 30 * MB, LINK)
     weighed = Weighing().victims(facts, pressure)
-    assert POLICIES["auto"]().victims(facts, pressure) == POLICIES["dtr"]().victims(facts, pressure) == weighed
+    assert POLICIES["auto"]().victims(facts, pressure) == POLICIES["dtr-swap"]().victims(facts, pressure) == weighed
     swapped = POLICIES["passive"]().victims(facts, pressure)
     assert swapped != weighed and {e.action for e in swapped} == {Action.SWAP_OUT}
     for name in ("capuchin", "capuchin-swap", "capuchin-recompute"):
@@ -112,14 +112,14 @@ def calls_of(price, seconds):
 
 def test_a_tensor_between_dropped_ones_costs_all_of_them():
     """Of 7 in a row: with 1 and 2 (from 0) and 4 dropped, 3 costs 4 calls, 0 costs 3, 5 costs 2 and 6 itself."""
-    with small_runtime(policy="dtr") as runtime:
+    with small_runtime(policy="dtr-swap") as runtime:
         made, seconds = chain(runtime, 7)
         drop(runtime, made[4]), drop(runtime, made[1]), drop(runtime, made[2])
         assert [calls_of(neighbourhood.price(made[n].storage), seconds) for n in (0, 3, 5, 6)] == [3, 4, 2, 1]
 
 
 def test_a_call_that_is_replayed_leaves_its_region():
-    with small_runtime(policy="dtr") as runtime:
+    with small_runtime(policy="dtr-swap") as runtime:
         made, seconds = chain(runtime, 4)
         drop(runtime, made[1]), drop(runtime, made[2])
         made[1].numpy()
@@ -131,7 +131,7 @@ def test_a_call_that_is_replayed_leaves_its_region():
 
 
 def test_what_was_freed_above_a_tensor_is_part_of_its_price():
-    with small_runtime(policy="dtr") as runtime:
+    with small_runtime(policy="dtr-swap") as runtime:
         x = leaf(runtime, 0.5, requires_grad=True)
         total = add(x, x)  # no gradient needs its value
         y = tanh(total)
@@ -142,7 +142,7 @@ def test_what_was_freed_above_a_tensor_is_part_of_its_price():
 
 
 def test_a_leaf_and_what_starts_from_something_that_nobody_keeps_have_no_price():
-    with small_runtime(policy="dtr") as runtime:
+    with small_runtime(policy="dtr-swap") as runtime:
         x = leaf(runtime, 0.5)
         y = exp(x)
         z = exp(y)  # no gradient: when y goes, z could only be made from x
@@ -153,7 +153,7 @@ def test_a_leaf_and_what_starts_from_something_that_nobody_keeps_have_no_price()
 def test_what_was_written_in_place_has_no_readers_with_a_price():
     from minidl.ops.update import fill_
 
-    with small_runtime(policy="dtr") as runtime:
+    with small_runtime(policy="dtr-swap") as runtime:
         x = leaf(runtime, 0.5)
         y = exp(x)
         fill_(x, value=1.0)
@@ -164,7 +164,7 @@ def test_what_was_written_in_place_has_no_readers_with_a_price():
 def test_after_random_drops_a_price_is_that_of_all_missing_calls_that_hang_together(seed):
     """Against a walk over the whole graph, up and down from each tensor that is there."""
     draw = random.Random(seed)
-    with small_runtime(policy="dtr", units=400) as runtime:
+    with small_runtime(policy="dtr-swap", units=400) as runtime:
         x = leaf(runtime, 0.5, requires_grad=True)
         made = [tanh(x), tanh(x)]
         for _ in range(25):
@@ -202,7 +202,7 @@ def _lineage(storage):
 
 
 def test_prices_keep_no_record_alive():
-    with small_runtime(policy="dtr") as runtime:
+    with small_runtime(policy="dtr-swap") as runtime:
         made, _ = chain(runtime, 5)
         drop(runtime, made[1]), drop(runtime, made[3])
         assert neighbourhood.price(made[2].storage) is not None
@@ -290,7 +290,7 @@ def test_of_very_many_tensors_a_part_is_weighed_another_one_each_time():
 
 def test_of_the_windows_between_free_blocks_the_one_that_is_cheapest_to_make_again_is_emptied(monkeypatch):
     """xx..bb..dd: the 4 free units are wanted in one piece; moving is made dear. Copies of b and d cost the same."""
-    with small_runtime(units=10, policy="dtr") as runtime:
+    with small_runtime(units=10, policy="dtr-swap") as runtime:
         x = leaf(runtime, 0.5, units=2)
         first = leaf(runtime, units=2)
         b = exp(x)
@@ -323,7 +323,7 @@ def test_what_a_replay_under_way_needs_has_no_price():
         assert rest
 
 
-@pytest.mark.parametrize("policy", ["dtr", "passive"])
+@pytest.mark.parametrize("policy", ["dtr-swap", "passive"])
 def test_on_a_full_host_what_can_be_made_again_gives_way_to_what_cannot(policy):
     """The only unit of the host holds y, made from the leaf x, which has to leave now."""
     with small_runtime(units=2, policy=policy, host_memory=UNIT) as runtime:
@@ -338,7 +338,7 @@ def test_on_a_full_host_what_can_be_made_again_gives_way_to_what_cannot(policy):
 
 
 def test_of_what_the_host_holds_the_cheapest_to_make_again_is_given_up_first(monkeypatch):
-    with small_runtime(units=8, policy="dtr", host_memory=3 * UNIT) as runtime:
+    with small_runtime(units=8, policy="dtr-swap", host_memory=3 * UNIT) as runtime:
         x = leaf(runtime, 0.0)
         made = [exp(x) for _ in range(3)]
         for tensor in made:
@@ -352,7 +352,7 @@ def test_of_what_the_host_holds_the_cheapest_to_make_again_is_given_up_first(mon
 def test_a_gradient_is_swapped_rather_than_made_again_from_the_whole_iteration():
     """ResNet-152 at 2,300 in 64 GiB of host memory: gradients that wait at a join are dropped if only their own call
     counts, and then come back through hundreds of calls whose inputs are gone."""
-    replays = run("resnet152", 2300, "dtr", steps=1).last.recompute_seconds
+    replays = run("resnet152", 2300, "dtr-swap", steps=1).last.recompute_seconds
     unmanaged = 23.0  # seconds a step takes at this batch with unlimited memory
     assert replays < unmanaged
 
@@ -360,7 +360,7 @@ def test_a_gradient_is_swapped_rather_than_made_again_from_the_whole_iteration()
 @pytest.mark.default(model=["vgg16"])
 @pytest.mark.parametrize(("model", "batch", "times"), [("resnet50", 1014, 2.0), ("vgg16", 350, 1.3)])
 def test_on_demand_it_is_faster_than_swapping_from_the_front(model, batch, times):
-    passive, weighed = (run(model, batch, policy, steps=1).images_per_second for policy in ("passive", "dtr"))
+    passive, weighed = (run(model, batch, policy, steps=1).images_per_second for policy in ("passive", "dtr-swap"))
     assert weighed > times * passive
 
 
@@ -381,7 +381,7 @@ def test_a_program_that_leaves_its_plans_runs_faster_over_it(program):
 
 
 def test_a_host_without_memory_is_no_reason_to_fail_while_lineage_can_make_everything_again():
-    with small_runtime(units=6, policy="dtr", host_memory=0) as runtime:
+    with small_runtime(units=6, policy="dtr-swap", host_memory=0) as runtime:
         made, _ = chain(runtime, 30)
         assert made[17].numpy().tobytes() == made[17].numpy().tobytes()
         runtime.check()
@@ -398,7 +398,7 @@ def test_what_survives_an_iteration_keeps_nothing_of_the_calls_that_were_missing
     lost = neighbourhood.lost
     monkeypatch.setattr(neighbourhood, "lost", lambda storage: (noted.append(storage.tensor_id), lost(storage))[1])
     demand = train("mlp", steps=1).demand
-    with Runtime("cpu:virtual", policy="dtr", host_memory=1 << 20,
+    with Runtime("cpu:virtual", policy="dtr-swap", host_memory=1 << 20,
                  memory_budget=max(demand.unmanaged_peak_bytes // 2, demand.largest_op_bytes)) as runtime:
         training = Training(runtime, "mlp", "momentum")
         for _ in range(4):

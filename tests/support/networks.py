@@ -21,7 +21,7 @@ from minidl.ops.loss import cross_entropy
 from minidl.ops.shape import concat
 from minidl.optim import SGD, Adam, Optimizer
 from minidl.plan.plan import Action
-from minidl.runtime import Stats
+from minidl.stats import Stats
 from minidl.tensor import Tensor
 from minidl.testing.gpu_check.steps import state_of
 

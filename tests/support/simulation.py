@@ -33,12 +33,13 @@ from minidl.optim import optimizer
 from minidl.plan.plan import AccessKey
 from minidl.plan.trace import TensorId
 from minidl.policies.auto import policy as auto
-from minidl.runtime import Runtime, Stats
+from minidl.runtime import Runtime
+from minidl.stats import Stats
 
 UNLIMITED = 1 << 21  # bytes: more than any of these networks needs
 AUTO_WORK = 1e5  # calls that the search may simulate for a plan: enough for a plan, not for a good one
 UPDATE_BYTES = 512  # parameters updated by one call: small, so that an update is several calls
-NO_ACTIONS: Actions = ({}, ())
+NO_ACTIONS = Actions({})
 
 
 class WrongResult(AssertionError):
@@ -191,8 +192,9 @@ class Following:
         if self._guide is None or self._guide.active is None:
             return
         plan = self._guide.active.plan
-        due = ({key[0]: plan.evictions[key] for key in keys if key in plan.evictions},
-               tuple(tensor_id for key in keys for tensor_id in plan.prefetches.get(key, ())))
+        due = Actions({key[0]: plan.evictions[key] for key in keys if key in plan.evictions},
+                      tuple(tensor_id for key in keys for tensor_id in plan.prefetches.get(key, ())),
+                      any(key in plan.waits for key in keys))
         assert acted == due, f"the plan wants {due} after this call, the engine did {acted}"
         self.actions += due != NO_ACTIONS
 

@@ -160,7 +160,8 @@ class Programs:
         runs = [run(copy) for copy in copies]
 
         def program(blocks: Sequence[int], attrs: dict[str, Any], workspace: int) -> None:
-            attention.issue(steps, [b + o for b, o in zip(blocks, offsets, strict=True)], attrs["seed"], workspace,
+            seed = attrs["seed"] + attrs.get("first", 0)  # the vendor's numbers cannot start from any sequence
+            attention.issue(steps, [b + o for b, o in zip(blocks, offsets, strict=True)], seed, workspace,
                             attend=attend, copies=runs, fill=fill)
         return program
 

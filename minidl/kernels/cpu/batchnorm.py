@@ -253,3 +253,13 @@ def batch_norm_update_(running_mean: Array, running_var: Array, mean: Array, var
     """Move the running statistics towards those of the batch; the variance unbiased by count / (count - 1)."""
     for running, batch, factor in ((running_mean, mean, 1.0), (running_var, var, count / (count - 1))):
         running[...] = (1.0 - momentum) * _wide(running) + (momentum * factor) * _wide(batch)
+
+
+def batch_norm_merge(merged_mean: Array, merged_var: Array, mean: Array, var: Array, other_mean: Array,
+                     other_var: Array, *, count: int, other: int) -> None:
+    """Statistics of ``count`` and of ``other`` examples as those of all of them."""
+    share = other / (count + other)
+    delta = _wide(other_mean) - _wide(mean)
+    both = (1.0 - share) * _wide(var) + share * _wide(other_var) + share * (1.0 - share) * delta * delta
+    merged_mean[...] = _wide(mean) + share * delta
+    merged_var[...] = both

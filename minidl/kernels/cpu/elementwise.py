@@ -172,10 +172,11 @@ def log(y: Array, x: Array) -> None:
     over_elements(lambda _, y_part, x_part: np.log(x_part, out=y_part), y, x)
 
 
-def dropout(y: Array, x: Array, *, p: float, seed: int) -> None:
-    """x / (1 - p) where the element's random bits are at least p 2^32, else 0. Positions count in C order, mod 2^32."""
+def dropout(y: Array, x: Array, *, p: float, seed: int, start: int = 0) -> None:
+    """x / (1 - p) where the element's random bits are at least p 2^32, else 0. Positions count in C order from
+    ``start`` on, mod 2^32."""
     key, threshold, keep_scale = fold_seed(seed), int(p * 2.0**32), 1.0 / (1.0 - p)
-    start = 0
+    start %= 1 << 32
 
     def run(work: int, y_part: Array, x_part: Array) -> None:
         nonlocal start

@@ -215,8 +215,9 @@ def _mask(mask: Array | None, sequences: slice, keys: int, dtype: np.dtype[Any])
 
 
 def _parts(mask: Array | None, keys: int, arrays: tuple[Array, ...], heads: int, causal: bool, p: float,
-           seed: int) -> Iterator[tuple[slice, tuple[Any, ...]]]:
-    """Sequences to be computed at once, and the arguments of a kernel that follow its arrays."""
+           seed: int, before: int) -> Iterator[tuple[slice, tuple[Any, ...]]]:
+    """Sequences to be computed at once, and the arguments of a kernel that follow its arrays; ``before`` sequences of
+    the batch are not among these."""
     q = arrays[0]
     length, width = q.shape[1:]
     for index in pieces(q.shape, *arrays, whole=2):
@@ -224,16 +225,17 @@ def _parts(mask: Array | None, keys: int, arrays: tuple[Array, ...], heads: int,
         first, stop, _ = sequences.indices(q.shape[0])
         workers = 1 if (stop - first) * heads * length * keys < SERIAL else numba.get_num_threads()
         yield sequences, (*_mask(mask, sequences, keys, computed(q.dtype)), stop - first, length, keys, heads,
-                          width // heads, causal, fold_seed(seed), int(p * 2.0**32), 1.0 / (1.0 - p), first, workers)
+                          width // heads, causal, fold_seed(seed), int(p * 2.0**32), 1.0 / (1.0 - p), before + first,
+                          workers)
 
 
 def scaled_dot_product_attention(y: Array, lse: Array, q: Array, k: Array, v: Array, mask: Array | None = None, *,
-                                 heads: int, causal: bool, p: float, seed: int) -> None:
+                                 heads: int, causal: bool, p: float, seed: int, first: int = 0) -> None:
     """dropout(softmax(q k' / sqrt(D) + mask)) v for each head.  q: [N, L, heads D], k, v: [N, S, heads D], y as q.
 
     lse: [N, heads, L], the logarithm of each row's sum of exp(score). A row that sees nothing is NaN.
     """
-    for part, arguments in _parts(mask, k.shape[1], (q, k, v, y, lse), heads, causal, p, seed):
+    for part, arguments in _parts(mask, k.shape[1], (q, k, v, y, lse), heads, causal, p, seed, first):
         outputs = y[part], lse[part]
         results = [room(output) for output in outputs]
         _attention(*[a.reshape(-1) for a in (*results, *(source(a[part]) for a in (q, k, v)))], *arguments)
@@ -243,9 +245,9 @@ def scaled_dot_product_attention(y: Array, lse: Array, q: Array, k: Array, v: Ar
 
 def scaled_dot_product_attention_grad(dq: Array, dk: Array, dv: Array, dy: Array, q: Array, k: Array, v: Array,
                                       y: Array, lse: Array, mask: Array | None = None, *, heads: int, causal: bool,
-                                      p: float, seed: int) -> None:
+                                      p: float, seed: int, first: int = 0) -> None:
     """The gradients of ``scaled_dot_product_attention``, whose probabilities are computed again from lse."""
-    for part, arguments in _parts(mask, k.shape[1], (q, k, v, dy, y, lse, dq, dk, dv), heads, causal, p, seed):
+    for part, arguments in _parts(mask, k.shape[1], (q, k, v, dy, y, lse, dq, dk, dv), heads, causal, p, seed, first):
         outputs = dq[part], dk[part], dv[part]
         results = [room(output) for output in outputs]
         inputs = [source(a[part]) for a in (dy, q, k, v, y, lse)]

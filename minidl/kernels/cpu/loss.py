@@ -83,3 +83,12 @@ def cross_entropy_grad(dx: Array, dloss: Array, residual: Array, labels: Array, 
         results = room(part)
         _cross_entropy_grad(part.size, results, source(residual[index]), labels[index[0]], factor, ignore_index)
         settle(part, results)
+
+
+def label_share(y: Array, value: Array, part: Array, labels: Array, *, ignore_index: int = -100) -> None:
+    """value times the counted labels of a part over all counted ones; 0 where the part has none, NaN where none has."""
+    counted, every = (int(np.count_nonzero(a != ignore_index)) for a in (part, labels))
+    if not every:
+        y[...] = math.nan
+    else:
+        y[...] = value * (counted / every) if counted else 0.0

@@ -11,7 +11,7 @@ its first value, and parts are united by the formula of Chan, Golub & LeVeque (1
 import numpy as np
 
 from minidl.kernels.cuda import launch
-from minidl.kernels.cuda.batchnorm_maps import input_gradient, normalise, update_running
+from minidl.kernels.cuda.batchnorm_maps import input_gradient, merge_statistics, normalise, update_running
 from minidl.kernels.cuda.batchnorm_sums import gradient_sums, stats, united_gradients, united_stats
 from minidl.kernels.cuda.launch import Kernel, Number, Planner, View, blocks_of, compute, integers
 from minidl.kernels.cuda.shape import copy
@@ -139,6 +139,13 @@ def _batch_norm_update(planner: Planner, *vectors: View) -> None:
                    Number("unbiased", kind), *integers(n), *_steps(*vectors), dtype=vectors[0].dtype.name)
 
 
+def _batch_norm_merge(planner: Planner, *vectors: View) -> None:
+    """Statistics of ``count`` and of ``other`` examples as those of all of them."""
+    kind, n = compute(vectors[0].dtype), vectors[0].shape[0]
+    planner.launch(merge_statistics, blocks_of(n, launch.THREADS), *vectors, Number("share", kind), *integers(n),
+                   *_steps(*vectors), dtype=vectors[0].dtype.name)
+
+
 KERNELS: dict[str, Kernel] = {
     "batch_norm_stats": Kernel(_batch_norm_stats), "batch_norm": Kernel(_batch_norm),
     "batch_norm_relu": Kernel(_batch_norm_relu), "batch_norm_add_relu": Kernel(_batch_norm_add_relu),
@@ -147,4 +154,5 @@ KERNELS: dict[str, Kernel] = {
     "batch_norm_relu_grad": Kernel(_batch_norm_relu_grad),
     "batch_norm_update_": Kernel(_batch_norm_update, lambda momentum, count: {
         "momentum": momentum, "unbiased": momentum * count / (count - 1)}),
+    "batch_norm_merge": Kernel(_batch_norm_merge, lambda count, other: {"share": other / (count + other)}),
 }

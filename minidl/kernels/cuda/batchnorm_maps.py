@@ -112,3 +112,19 @@ def update_running(tools: Tools, *, dtype: str, threads: int) -> Callable[..., N
             store(running_mean, c * rm_s, kept * load(running_mean, c * rm_s) + momentum * load(mean, c * mean_s))
             store(running_var, c * rv_s, kept * load(running_var, c * rv_s) + unbiased * load(var, c * var_s))
     return kernel
+
+
+def merge_statistics(tools: Tools, *, dtype: str, threads: int) -> Callable[..., None]:
+    """Statistics of two parts as those of both, one channel a thread; ``share`` of the examples are of the second."""
+    cuda, (load, store), number = tools.cuda, tools.memory(dtype), tools.number(dtype)
+
+    def kernel(merged_mean: Any, merged_var: Any, mean: Any, var: Any, other_mean: Any, other_var: Any, share: Any,
+               n: Any, mm_s: Any, mv_s: Any, m_s: Any, v_s: Any, om_s: Any, ov_s: Any) -> None:
+        c = np.int64(cuda.blockIdx.x) * threads + cuda.threadIdx.x
+        if c < n:
+            kept, here = number(1) - share, load(mean, c * m_s)
+            delta = load(other_mean, c * om_s) - here
+            both = kept * load(var, c * v_s) + share * load(other_var, c * ov_s)
+            store(merged_mean, c * mm_s, here + share * delta)
+            store(merged_var, c * mv_s, both + share * kept * delta * delta)
+    return kernel

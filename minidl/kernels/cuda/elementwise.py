@@ -109,14 +109,15 @@ def dropout_elements(tools: Tools, *, dtype: str, narrow: bool, threads: int) ->
     locate, advance = tools.walk(narrow)
     bits_of = tools.random_bits
 
-    def kernel(y: Any, x: Any, key: Any, threshold: Any, scale: Any, first_position: Any, n: Any, n1: Any, n2: Any,
-               n3: Any, t0: Any, t1: Any, t2: Any, t3: Any, y0: Any, y1: Any, y2: Any, y3: Any,
-               x0: Any, x1: Any, x2: Any, x3: Any, p0: Any, p1: Any, p2: Any, p3: Any) -> None:
+    def kernel(y: Any, x: Any, key: Any, threshold: Any, scale: Any, start: Any, first_position: Any,
+               n: Any, n1: Any, n2: Any, n3: Any, t0: Any, t1: Any, t2: Any, t3: Any,
+               y0: Any, y1: Any, y2: Any, y3: Any, x0: Any, x1: Any, x2: Any, x3: Any,
+               p0: Any, p1: Any, p2: Any, p3: Any) -> None:
         i = np.int64(cuda.blockIdx.x) * (threads * ITEMS) + cuda.threadIdx.x
         c0, c1, c2, c3 = locate(i, n1, n2, n3)
         for _ in range(ITEMS):
             if i < n:
-                position = (first_position + c0 * p0 + c1 * p1 + c2 * p2 + c3 * p3) & 0xFFFFFFFF
+                position = (start + first_position + c0 * p0 + c1 * p1 + c2 * p2 + c3 * p3) & 0xFFFFFFFF
                 value = load(x, c0 * x0 + c1 * x1 + c2 * x2 + c3 * x3)
                 store(y, c0 * y0 + c1 * y1 + c2 * y2 + c3 * y3, drop(value, bits_of(key, position), threshold, scale))
                 i += threads
@@ -193,12 +194,12 @@ def _dropout(planner: Planner, y: View, x: View) -> None:
     for y_at, x_at, position in outer(dims) or [(0, 0, 0)]:
         planner.launch(dropout_elements, blocks_of(int(arguments[0]), launch.THREADS * ITEMS), y.moved(y_at),
                        x.moved(x_at), Number("key", "int64"), Number("threshold", "int64"),
-                       Number("keep_scale", compute(x.dtype)), np.int64(position), *arguments,
+                       Number("keep_scale", compute(x.dtype)), Number("start", "int64"), np.int64(position), *arguments,
                        dtype=x.dtype.name, narrow=bool(arguments[0] < 1 << 31))
 
 
-def _dropout_numbers(p: float, seed: int) -> dict[str, Any]:
-    return {"key": fold_seed(seed), "threshold": int(p * 2.0**32), "keep_scale": 1.0 / (1.0 - p)}
+def _dropout_numbers(p: float, seed: int, start: int = 0) -> dict[str, Any]:
+    return {"key": fold_seed(seed), "threshold": int(p * 2.0**32), "keep_scale": 1.0 / (1.0 - p), "start": start}
 
 
 KERNELS: dict[str, Kernel] = {

@@ -100,6 +100,41 @@ def _cross_entropy_grad(planner: Planner, dx: View, dloss: View, residual: View,
                    threads=shape_of_block(width)["threads"])
 
 
+def share_of_labels(tools: Tools, *, dtype: str, threads: int) -> Callable[..., None]:
+    """y = value times the counted labels of a part over all counted ones; 0 where the part has none, NaN where none
+    has. One block."""
+    cuda, (load, store), number = tools.cuda, tools.wide(dtype), tools.number(dtype)
+    block_sum = tools.tile_sum(1, threads)
+
+    def kernel(y: Any, value: Any, part: Any, labels: Any, part_s: Any, label_s: Any, ignored: Any, few: Any,
+               n: Any) -> None:
+        scratch = cuda.shared.array(threads, number)
+        thread, counted, every = cuda.threadIdx.x, number(0), number(0)
+        for r in range(thread, few, threads):
+            if part[r * part_s] != ignored:
+                counted += number(1)
+        for r in range(thread, n, threads):
+            if labels[r * label_s] != ignored:
+                every += number(1)
+        counted = block_sum(counted, scratch)
+        every = block_sum(every, scratch)
+        if thread == 0:
+            share = counted / every  # NaN, not an error, if there is none
+            if every > number(0) and counted == number(0):
+                store(y, 0, number(0))  # whatever the value is
+            else:
+                store(y, 0, load(value, 0) * share)
+    return kernel
+
+
+def _label_share(planner: Planner, y: View, value: View, part: View, labels: View, *,
+                 ignore_index: int = -100) -> None:
+    """value times the counted labels of a part over all counted ones."""
+    planner.launch(share_of_labels, 1, y, value, part, labels, *integers(
+        part.strides[0], labels.strides[0], ignore_index, part.shape[0], labels.shape[0]), dtype=y.dtype.name)
+
+
 KERNELS: dict[str, Kernel] = {
     "cross_entropy": Kernel(_cross_entropy), "cross_entropy_grad": Kernel(_cross_entropy_grad),
+    "label_share": Kernel(_label_share),
 }

@@ -34,7 +34,7 @@ from minidl.policies.auto.choices import movable, simple_choices
 from minidl.policies.auto.parts import parts
 from minidl.policies.auto.progress import ON_DEMAND, TRIAL_EVERY, Found, Progress, Tried
 from minidl.policies.auto.search import SLACK, WORK, search
-from minidl.policies.dtr import Weighing
+from minidl.policies.dtr_swap import Weighing
 
 FIRST_WORK = 3e6      # calls simulated for the first plan, which is wanted at once
 # Shares of the budget that plans are made for: the less of it, the more surely all finds an address, and the slower.
@@ -56,7 +56,7 @@ class Auto(OnDemand):
         self.rounds = rounds
 
     def victims(self, resident: Sequence[Residency], pressure: Pressure) -> Sequence[Eviction]:
-        """What ``dtr`` would evict."""
+        """What ``dtr-swap`` would evict."""
         return Weighing().victims(resident, pressure)
 
     def plan(self, trace: Trace, costs: Costs, limits: Limits) -> Proposal:

@@ -10,7 +10,7 @@ from typing import Any
 from minidl import policies
 from minidl.plan.policy import Policy
 from minidl.policies.auto.policy import Auto
-from minidl.runtime import Stats
+from minidl.stats import Stats
 from minidl.testing.gpu_check.setting import RESERVE_BYTES, Record, Setting, Training, kept_bytes
 from minidl.testing.gpu_check.steps import Network, program
 

@@ -21,7 +21,7 @@ from minidl.plan.policy import OnDemand, Pressure, Residency
 class Weighing(OnDemand):
     """Drop what is cheap to make again, swap what is not, the stalest first."""
 
-    name = "dtr"
+    name = "dtr-swap"
     weighs_recomputation = True
 
     def victims(self, resident: Sequence[Residency], pressure: Pressure) -> Sequence[Eviction]:

@@ -1,0 +1,113 @@
+"""Systems of the literature beside Capuchin on sim:p100: largest batches, and shares of the unmanaged speed.
+
+    python -m bench.systems > bench/results/systems.md
+
+Nothing is fused, as nothing was in the TensorFlow that the paper used. A largest batch is the largest at which a
+system's plan fits in the model, for those that refuse what they cannot plan. A speed is that of the last step, as share
+of the same batch's with unlimited memory; "cannot" is a refusal, "no room" an operation that failed.
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Iterable
+from functools import cache
+
+from minidl import OutOfMemory, Runtime
+from minidl.errors import Unsuitable
+from minidl.plan.costs import Costs, Limits
+from minidl.plan.trace import Trace
+from minidl.policies import create
+from minidl.policies.systems import SYSTEMS
+from minidl.testing.steps import SEPARATE, UNLIMITED, run, training_step, unmanaged
+
+PAPER = {  # model -> the largest batches that Capuchin's authors report for vDNN and for OpenAI's checkpointing
+    "vgg16": (272, 260), "resnet50": (520, 540), "resnet152": (330, 440), "inception_v3": (400, 400),
+    "inception_v4": (220, 220),
+}
+REFUSING = ("vdnn-conv", "vdnn-all", "openai-speed", "openai-memory", "chen-sqrt", "chen-greedy", "tflms",
+            "flashneuron")
+ORDER = ("capuchin", "openai-speed", "openai-memory", "vdnn-conv", "vdnn-all", "vdnn-dyn", "vdnn++")
+CASES = (("vgg16", 250), ("resnet50", 300), ("resnet50", 460), ("resnet50", 520), ("resnet152", 150),
+         ("resnet152", 330), ("inception_v3", 200), ("inception_v3", 380), ("inception_v4", 220))
+FEW = (("vgg16", 250), ("resnet50", 300), ("resnet50", 520))
+STEPS = {"capuchin": 12}  # until feedback has settled
+USUAL_STEPS = 4  # the last one is the first under a plan
+GRAIN = 50  # a largest batch is found to a part of it
+
+
+@cache
+def planned_from(model: str, batch: int) -> tuple[Trace, Costs, Limits]:
+    """A step with unlimited memory, and what a plan for it is weighed with."""
+    with Runtime(device="sim:p100", policy="none", memory_budget=UNLIMITED, switches=SEPARATE) as runtime:
+        step = training_step(runtime, model, batch)
+        for _ in range(2):
+            with runtime.iteration():
+                step()
+                trace = runtime.trace()
+        profile = runtime.device.profile
+        return trace, profile.link_costs, Limits(profile.memory_bytes, profile.host_memory_bytes)
+
+
+def fits(model: str, batch: int, policy: str) -> bool:
+    """Whether a system's plan fits."""
+    try:
+        create(policy).plan(*planned_from(model, batch))
+    except Unsuitable:
+        return False
+    return True
+
+
+def largest(model: str, policy: str, guess: int) -> int:
+    """The largest batch at which a system's plan fits, to a part of ``GRAIN``."""
+    low, high, batch = 0, 0, guess
+    while not high or high - low > max(1, low // GRAIN):
+        if fits(model, batch, policy):
+            low, batch = batch, (batch + high) // 2 if high else 2 * batch
+        else:
+            high, batch = batch, (low + batch) // 2
+    return low
+
+
+def share(model: str, batch: int, limit: float, policy: str) -> str:
+    """Percent of the unmanaged speed, or why there is none."""
+    try:
+        ran = run(model, batch, policy, steps=STEPS.get(policy, USUAL_STEPS), switches=SEPARATE)
+        return f"{100 * ran.images_per_second / limit:.1f}"
+    except Unsuitable:
+        return "cannot"
+    except OutOfMemory:
+        return "no room"
+
+
+def shares_table(policies: Iterable[str], cases: Iterable[tuple[str, int]]) -> None:
+    """One row a policy, one column a case."""
+    columns = [(model, batch, unmanaged(model, batch, switches=SEPARATE).images_per_second) for model, batch in cases]
+    print("| policy | " + " | ".join(f"{model} at {batch}" for model, batch, _ in columns) + " |")
+    print("|---|" + "--:|" * len(columns))
+    for policy in policies:
+        print(f"| `{policy}` | " + " | ".join(share(*of, policy) for of in columns) + " |", flush=True)
+
+
+def largest_table() -> None:
+    """One row a network, one column a system that refuses."""
+    print("| model | paper: vDNN | paper: OpenAI | " + " | ".join(f"`{policy}`" for policy in REFUSING) + " |")
+    print("|---|--:|--:|" + "--:|" * len(REFUSING))
+    for model, paper in PAPER.items():
+        found = [str(largest(model, policy, max(paper))) for policy in REFUSING]
+        print(f"| {model} | {paper[0]} | {paper[1]} | " + " | ".join(found) + " |", flush=True)
+
+
+def main() -> None:
+    argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter).parse_args()
+    print("# Systems of the literature\n\nMade by `python -m bench.systems`. sim:p100 (14.8 GiB, 12.4 GB/s each way), "
+          "nothing fused.\n\n## Largest batches\n")
+    largest_table()
+    print("\n## Percent of the unmanaged speed: the order of the paper's systems\n")
+    shares_table(ORDER, CASES)
+    print("\n## Percent of the unmanaged speed: all of them\n")
+    shares_table((policy for policy in SYSTEMS if policy not in ORDER), FEW)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,39 @@
+"""Into how many slices a batch is cut, where that is left to the program. Runs a step on shapes alone, nothing else."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from minidl.app.fit import Setup
+from minidl.units import format_bytes
+
+LARGE = 0.5  # of the budget, for one operation: from here on hardly anything can be in flight beside it
+SMALL = 0.25  # and up to here enough can
+MOST = 64
+
+
+@dataclass(frozen=True, slots=True)
+class Cut:
+    """The slices of a batch, and why so many, for people."""
+
+    slices: int
+    why: str
+
+
+def choose_slices(setup: Setup, batch: int, budget_bytes: int) -> Cut:
+    """The fewest slices, a power of two, with which no operation takes more than a quarter of the budget, if one takes
+    more than half of it whole. On a device that computes values it must take more than there is: the bits of a result
+    follow from the number of slices, and those of a batch that fits are to be the same in every budget.
+    """
+    demand = setup.demand(batch)
+    budget = budget_bytes - setup.device.reserved_bytes
+    enough = 1.0 if setup.device.has_values else LARGE
+    if demand.unmanaged_peak_bytes <= budget or demand.largest_op_bytes <= enough * budget:
+        return Cut(1, "no operation is large")
+    count = 1
+    while count < min(MOST, batch):
+        count *= 2
+        if replace(setup, slices=count).demand(batch).largest_op_bytes <= SMALL * budget:
+            break
+    return Cut(count, f"{demand.largest_op} alone takes {format_bytes(demand.largest_op_bytes)} of "
+                      f"{format_bytes(budget)}")

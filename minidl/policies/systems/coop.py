@@ -1,0 +1,48 @@
+"""Coop: evict neighbours in memory, so that what leaves makes one piece (Zhang et al., "Coop: Memory is not a
+Commodity", NeurIPS 2023; OneFlow).
+
+A window slides over memory in the order of addresses. Of the windows of free bytes and of tensors that can be made
+again which hold what is wanted, that of the least sum of cost / staleness leaves; what is in use ends a window. What
+else may leave comes behind it, by the same cost. Of its allocator, which places the results of costly operations at one
+end and of cheap ones at the other, nothing is here: where blocks go is the placement's business.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from minidl.plan.plan import Action, Eviction
+from minidl.plan.policy import OnDemand, Pressure, Price, Regime, Residency
+
+
+class Coop(OnDemand):
+    """Drop the cheapest window."""
+
+    name = "coop"
+    weighs_recomputation = True
+    regime = Regime(swaps=False, one_piece=True, price=Price.NEIGHBOURHOOD)
+
+    def victims(self, resident: Sequence[Residency], pressure: Pressure) -> Sequence[Eviction]:
+        """The cheapest window, and then all others."""
+        costs = {r.tensor_id: r.recompute_seconds / (r.idle_calls + 1) for r in resident
+                 if r.recompute_seconds is not None}
+        pieces = sorted((r for r in resident if r.tensor_id in costs), key=lambda r: r.offset)
+        best = min(_windows(pieces, costs, pressure.nbytes), default=(0.0, 0, 0))
+        order = dict.fromkeys(r.tensor_id for r in pieces[best[1]:best[2]])
+        order.update(dict.fromkeys(sorted(costs, key=lambda tensor_id: (costs[tensor_id], tensor_id))))
+        return [Eviction(tensor_id, Action.DROP) for tensor_id in order]
+
+
+def _windows(pieces: list[Residency], costs: dict[int, float], nbytes: int) -> Iterator[tuple[float, int, int]]:
+    """(cost, first, end) of the shortest window from each piece on that holds so many bytes, its holes included."""
+    for first, piece in enumerate(pieces):
+        room, cost, reached = piece.free_before, 0.0, piece.offset
+        for end, each in enumerate(pieces[first:], first + 1):
+            if each.offset != reached:
+                break  # something that stays lies in between
+            room += each.nbytes + each.free_after
+            cost += costs[each.tensor_id]
+            reached = each.offset + each.nbytes + each.free_after
+            if room >= nbytes:
+                yield cost, first, end
+                break

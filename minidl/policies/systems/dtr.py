@@ -1,0 +1,57 @@
+"""Dynamic tensor rematerialization as published (Kirisame et al., ICLR 2021): what is short is dropped, never swapped.
+
+    h = cost / (bytes x staleness), and the least leaves first
+
+    dtr          cost is that of the tensor's own call, and of its evicted neighbourhood: the missing calls that it
+                 needs, and those that need it
+    dtr-eqclass  the neighbourhood is the class of missing calls that hang together (union-find), which calls that are
+                 replayed leave without splitting it
+    dtr-local    its own call alone
+    dtr-ignore   as ``dtr``, and what the program lets go of stays until it is evicted; the others free it at once, to
+                 be made again where a replay needs it (eager eviction)
+
+Staleness is counted in calls, not in seconds, so that a run on shapes alone decides alike. What was there before the
+program began, parameters and data, cannot leave.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from minidl.plan.plan import Action, Eviction
+from minidl.plan.policy import OnDemand, Pressure, Price, Regime, Residency
+
+
+class Dtr(OnDemand):
+    """Drop what costs least for its bytes and staleness, by its exact neighbourhood."""
+
+    name = "dtr"
+    weighs_recomputation = True
+    regime = Regime(swaps=False, price=Price.NEIGHBOURHOOD)
+
+    def victims(self, resident: Sequence[Residency], pressure: Pressure) -> Sequence[Eviction]:
+        """What can be made again, the least h first; equally good ones by id."""
+        ranked = [(r.recompute_seconds / (r.nbytes * (r.idle_calls + 1)), r.tensor_id)
+                  for r in resident if r.recompute_seconds is not None]
+        return [Eviction(tensor_id, Action.DROP) for _, tensor_id in sorted(ranked)]
+
+
+class DtrEqClass(Dtr):
+    """The neighbourhood by classes of equivalence."""
+
+    name = "dtr-eqclass"
+    regime = Regime(swaps=False, price=Price.REGIONS)
+
+
+class DtrLocal(Dtr):
+    """Each tensor's own call alone."""
+
+    name = "dtr-local"
+    regime = Regime(swaps=False, price=Price.OWN)
+
+
+class DtrIgnore(Dtr):
+    """Deallocation is ignored."""
+
+    name = "dtr-ignore"
+    regime = Regime(swaps=False, price=Price.NEIGHBOURHOOD, keeps_freed=True)
