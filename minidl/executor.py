@@ -3,8 +3,7 @@
 A call is carried out in this order: its signature (shapes, algorithms) is looked up; what a plan wants back before it
 is prefetched; what is still to be computed from bytes that it will write over is computed; its inputs are made
 resident; its outputs are placed and it is launched; its accesses are recorded; its record becomes its outputs'
-lineage; what a plan wants after it is done. Names no device, no policy, and of the operations only the one that reads
-a value.
+lineage; what a plan wants after it is done. Names no device, no policy, and no operation but the one that reads.
 """
 
 from __future__ import annotations
@@ -14,7 +13,7 @@ from math import inf
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from minidl.context import NOBODY
-from minidl.graph import keep, needs_of, refuse_to_lose_gradients, stranger
+from minidl.graph import keep, needs_of, refuse_to_write, stranger
 from minidl.memory.storage import IN, RECOMPUTE, Call, Storage, View
 from minidl.meta import Meta
 from minidl.op import READ, Attrs, Op, Signature
@@ -81,8 +80,7 @@ class Executor:
         written = [inputs[i] for i in op.mutates(len(inputs))] if op.mutates is not None else ()
         try:
             if written:
-                if self.grad_enabled:
-                    refuse_to_lose_gradients(op, inputs, written)
+                refuse_to_write(op, inputs, written, differentiates=self.grad_enabled)
                 memory.before_write(written)
             for storage in inputs:
                 if storage.status is not IN:
@@ -173,15 +171,25 @@ class Executor:
         their results, should have made has no value from now on; everything else is as it was."""
         error = self.failures[0].error
         self.lose()
-        raise error
+        try:
+            raise error
+        finally:
+            del error  # or its traceback would hold this frame, which holds it: tensors would live as long as both
+
+    def finish(self) -> None:
+        """Raise the error of a kernel that nobody has seen, once all of them are over."""
+        self.device.finish()
+        if self.failures:
+            self.fail()
 
     def lose(self) -> None:
-        """Take what has failed off the memory, once all that was launched is over."""
-        device = self.device
-        for stream, position in enumerate(device.positions):
-            device.synchronize(stream, position)
-        self.memory.lose(tuple(self.failures))
-        device.forgive()
+        """Take what has failed off the memory, if anything has, once all that was launched is over."""
+        if self.failures:
+            device = self.device
+            for stream, position in enumerate(device.positions):
+                device.synchronize(stream, position)
+            self.memory.lose(tuple(self.failures))
+            device.forgive()
 
     def read(self, storage: Storage) -> np.ndarray:
         """A host copy of a value; waits for the device. Raises OutOfMemory, Unrecoverable."""
@@ -203,10 +211,9 @@ class Executor:
             return self.slicer.look(storage, lambda part: self._look(part, how), joined=how != self.device.read)
         if storage.memory not in self.memories:
             raise stranger(READ.name, storage, self.device.name)
-        key = (READ, storage.meta)
-        signature = self._signatures.get(key)
-        if signature is None:
-            signature = self._signatures[key] = self._sign(READ, (storage.meta,), {})
+        if (key := (READ, storage.meta)) not in self._signatures:
+            self._signatures[key] = self._sign(READ, (storage.meta,), {})
+        signature = self._signatures[key]
         self.first_read = min(self.first_read, self.issued)
         self.memory.make_resident((storage,), READ.name)
         self.tracker.begin()
@@ -252,14 +259,15 @@ class Executor:
         """
         if self.slicer is not None:
             self.slicer.end_iteration(failed=failed)
-        error = self.failures[0].error if self.failures else None
-        if error is not None:
+        if failed:
+            self.device.finish()  # what fails of it later on is no other iteration's
             self.lose()
+        if not self.failures:
+            return self._end_iteration(failed=failed)
+        try:
+            self.fail()
+        finally:
             self._end_iteration(failed=True)
-            if failed:  # of something else, which is being raised
-                return
-            raise error
-        self._end_iteration(failed=failed)
 
     def _end_iteration(self, *, failed: bool) -> None:
         guide = self.guide
@@ -290,7 +298,3 @@ class Executor:
         """The iteration so far, with durations that are all known."""
         self.device.settle()
         return self.tracker.trace()
-
-    def check(self) -> None:
-        """Raises AssertionError if an invariant of the memory does not hold."""
-        self.memory.check()

@@ -1,11 +1,13 @@
-"""What a call leaves behind for its gradient, and what no call in place may take away. Knows records; runs nothing."""
+"""What a call leaves behind for its gradient, what no call in place may take away, and what none may have. Knows
+records; runs nothing."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
-from minidl.errors import UserError
+from minidl.errors import ShapeError, UserError
 from minidl.memory.storage import Call, Storage
+from minidl.meta import Meta
 from minidl.op import Op
 
 
@@ -25,10 +27,17 @@ def keep(call: Call, outputs: tuple[Storage, ...], needs: tuple[bool, ...], save
     inputs = call.inputs
     count = len(inputs)
     for index in saved:
-        (inputs[index] if index < count else outputs[index - count]).retain_saved()
+        (inputs[index] if index < count else outputs[index - count]).retain_saved(call.sequence)
     if len(outputs) > 1:
         # An output that is saved lives as long as the first one, through which gradients come.
         outputs[0].siblings = tuple([s for i, s in enumerate(outputs) if i and count + i in saved])
+
+
+def refuse_to_write(op: Op, inputs: tuple[Storage, ...], written: Sequence[Storage], *, differentiates: bool) -> None:
+    """Raise UserError for a write that would lose a gradient, or whose elements overlap."""
+    _refuse_to_overlap(op, inputs, written)
+    if differentiates:
+        refuse_to_lose_gradients(op, inputs, written)
 
 
 def refuse_to_lose_gradients(op: Op, inputs: tuple[Storage, ...], written: Sequence[Storage]) -> None:
@@ -43,7 +52,38 @@ def refuse_to_lose_gradients(op: Op, inputs: tuple[Storage, ...], written: Seque
                             "new tensor, detach(), or no_grad()")
 
 
+def _refuse_to_overlap(op: Op, inputs: tuple[Storage, ...], written: Sequence[Storage]) -> None:
+    """Raise ShapeError where an element that is written lies where another one is written or read: what would be there
+    afterwards depends on the order in which a kernel goes through them."""
+    for storage in written:
+        meta = storage.meta
+        if meta.size and any(n > 1 and not stride for n, stride in zip(meta.shape, meta.strides, strict=True)):
+            raise ShapeError(f"{op.name} would write several elements of {storage.named()} to one place, as it was "
+                             "expanded: use contiguous()")
+    if len({storage.base for storage in inputs}) == len(inputs):
+        return
+    for storage in written:
+        for other in inputs:
+            if other.base is storage.base and other.meta is not storage.meta and _share_bytes(storage.meta, other.meta):
+                raise ShapeError(f"{op.name} would write over what it reads: {other.meta} and {storage.named()} are "
+                                 "parts of one tensor that overlap: use contiguous()")
+
+
+def _share_bytes(one: Meta, other: Meta) -> bool:
+    """Whether two descriptions of parts of one tensor have bytes in common."""
+    import numpy as np  # which only counts here
+
+    class At:
+        def __init__(self, meta: Meta) -> None:
+            size = meta.dtype.itemsize
+            self.__array_interface__ = {
+                "version": 3, "typestr": f"|V{size}", "shape": meta.shape,
+                "strides": tuple([stride * size for stride in meta.strides]), "data": (1 + meta.offset * size, True)}
+
+    return np.shares_memory(np.asarray(At(one)), np.asarray(At(other)))
+
+
 def stranger(op_name: str, storage: Storage, device_name: str) -> UserError:
-    """What to raise for an operand that another runtime's memory keeps than that of the current one."""
-    return UserError(f"{op_name}: {storage.named()} is of another runtime than the current one on {device_name}: bring "
-                     "it here with runtime.tensor(x.numpy())")
+    """What to raise for an operand that the memory of another runtime than the current one keeps."""
+    return UserError(f"{op_name}: {storage.named()} is of another runtime than the current one on {device_name}: "
+                     "bring it here with runtime.tensor(x.numpy())")

@@ -94,6 +94,11 @@ def aligned(nbytes: int) -> int:
     return -(-nbytes // ALIGNMENT) * ALIGNMENT
 
 
+def block_bytes(nbytes: int) -> int:
+    """Bytes of the block that a tensor of ``nbytes`` has in an arena: also one without elements has one."""
+    return -(-nbytes // ALIGNMENT) * ALIGNMENT or ALIGNMENT
+
+
 @dataclass(frozen=True, slots=True)
 class Cost:
     """Work of one call: floating-point operations, bytes moved to or from device memory, and the kind of work.

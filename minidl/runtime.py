@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from os import PathLike, fspath
+from threading import get_ident
 from typing import Any
 
 import ml_dtypes  # noqa: F401 - NumPy knows bfloat16 by name from here on
@@ -33,11 +34,11 @@ from minidl.memory.manager import Manager
 from minidl.memory.storage import Storage
 from minidl.memory.switches import ALL_ON, Switches
 from minidl.memory.tracker import Tracker
-from minidl.meta import DType, Shape, aligned, float32, meta
+from minidl.meta import DType, Shape, block_bytes, float32, meta
 from minidl.ops.update import UPLOAD
 from minidl.placements import Placement
 from minidl.plan.plan import Plan
-from minidl.plan.policy import Policy
+from minidl.plan.policy import Policy, required
 from minidl.plan.trace import Trace
 from minidl.slicing.slicer import Slicer
 from minidl.stats import Stats
@@ -79,7 +80,7 @@ class Runtime:
                        else device)
         if attention is not None:
             self.device.attention = attention
-        self.policy = policies.create(policy) if isinstance(policy, str) else policy
+        self.policy = policies.create(policy) if isinstance(policy, str) else required(policy)
         budget = _bytes(memory_budget, self.device.profile.memory_bytes, "memory budget")
         host = _bytes(host_memory, self.device.profile.host_memory_bytes, "host memory", least=0)
         if not isinstance(spill, Spill):
@@ -137,12 +138,16 @@ class Runtime:
         _runtimes.set((*_runtimes.get(), self))
         return self
 
-    def __exit__(self, *exc: object) -> None:
-        inside = list(_runtimes.get())
-        if self in inside:
-            del inside[-1 - inside[::-1].index(self)]
-            _runtimes.set(tuple(inside))
-        self._contexts.pop().__exit__(None, None, None)
+    def __exit__(self, error: object, *rest: object) -> None:
+        try:
+            if error is None and self.executor.thread == get_ident():
+                self.executor.finish()
+        finally:
+            inside = list(_runtimes.get())
+            if self in inside:
+                del inside[-1 - inside[::-1].index(self)]
+                _runtimes.set(tuple(inside))
+            self._contexts.pop().__exit__(None, None, None)
 
     @contextmanager
     def iteration(self) -> Iterator[None]:
@@ -207,14 +212,15 @@ class Runtime:
         """Run one step on shapes alone: what an unmanaged run of it needs, and its largest operation.
 
         Nothing is computed and nothing changes: gradients and counters are put back. The step must not keep tensors.
-        Gradients that only later steps begin with are not counted. Every value that is read is NaN: of a step that
-        branches on one this is what one path needs (``Demand.reads_values``).
+        If it leaves gradients where there were none, as the first step of a training does, it is run once more, since
+        later steps begin with these. Every value that is read is NaN: of a step that branches on one this is what one
+        path needs (``Demand.reads_values``).
         """
         live = self.memory.live()
         kept = [(s, s.grad, s.access_count, s.first_access, s.last_access) for s in live]
         counters = dict(self.counters)
         tracker = Tracker()
-        ledger = Ledger(tracker, sum(aligned(s.nbytes) for s in live))
+        ledger = Ledger(tracker, sum(block_bytes(s.nbytes) for s in live))
         for storage in live:
             if storage.grad is not None:
                 storage.grad = Tensor(ledger.stand_in(storage.grad.storage))
@@ -229,12 +235,17 @@ class Runtime:
                 step()
                 if executor.slicer is not None:
                     executor.slicer.flush()
+                reads_values = executor.first_read < executor.issued
+                if any(storage.grad is not None and grad is None for storage, grad, *_ in kept):
+                    step()
+                    if executor.slicer is not None:
+                        executor.slicer.flush()
         finally:
             self.counters = counters
             for storage, grad, count, first, last in kept:
                 storage.grad = grad
                 storage.access_count, storage.first_access, storage.last_access = count, first, last
-        return ledger.demand(reads_values=executor.first_read < executor.issued)
+        return ledger.demand(reads_values=reads_values)
 
     def stats(self) -> Stats:
         """All counters and gauges now."""

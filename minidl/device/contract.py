@@ -196,6 +196,9 @@ class Device(Choices, Timekeeper):
         """
         return False
 
+    def finish(self) -> None:
+        """Return when all kernels are over that may still fail. Here none does."""
+
     def forgive(self) -> None:
         """Whoever had to know of the failures does: what has lost its value will not be asked for any more."""
         self.failures.clear()

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from itertools import islice
 
+from minidl.errors import UserError
 from minidl.memory import neighbourhood
 from minidl.memory.lineage import missing_calls, reads
 from minidl.memory.state import State
@@ -56,7 +57,11 @@ class Evicting:
         trace = guide.active.trace if guide is not None and guide.active is not None else None
         pressure = Pressure(need, host.capacity, host.capacity - host.used_bytes, state.link_costs, call, trace)
         ranking = state.policy.victims([self._residency(storage) for storage in evictable.values()], pressure)
-        return {evictable[tensor_id]: action for tensor_id, action in ranking if tensor_id in evictable}
+        try:
+            return {evictable[tensor_id]: action for tensor_id, action in ranking if tensor_id in evictable}
+        except (TypeError, ValueError) as error:
+            raise UserError(f"policy {state.policy.name!r}: victims() must return a sequence of Eviction(tensor_id, "
+                            f"action), not {type(ranking).__name__} of something else") from error
 
     def evictable(self, pinned: set[Storage], least: int = 0) -> dict[int, Storage]:
         """What may be evicted now, of at least so many bytes, by tensor id."""
@@ -138,7 +143,10 @@ class Evicting:
         return state.allocator.swap_out(storage)
 
     def drop_kept(self, need: int, pinned: set[Storage]) -> None:
-        """Give up what came by in replays, until so many bytes are free: it costs no copy, and nobody counted on it."""
+        """Give up what came by in replays, until so many bytes are free: it costs no copy, and nobody counted on it.
+
+        Not what is dear, or replays that need each other's results would go on and on.
+        """
         state = self.state
         for ref, count in list(state.kept.items()):
             if state.arena.free_bytes >= need:
@@ -146,9 +154,19 @@ class Evicting:
             storage = ref()
             if storage is None or storage.status is not IN or storage.access_count != count:
                 del state.kept[ref]  # somebody else's by now
-            elif storage not in pinned and self.lineage_of(storage) is not None:
+            elif storage not in pinned and not self.dear(storage) and self.lineage_of(storage) is not None:
                 self.drop(storage)
                 del state.kept[ref]
+
+    def dear(self, storage: Storage) -> bool:
+        """Whether it takes longer to make a storage again than to copy it out and in, under a policy that weighs this;
+        a plan knows what it drops."""
+        state = self.state
+        if not state.policy.weighs_recomputation or state.guide is not None and state.guide.plans_ahead:
+            return False
+        seconds = neighbourhood.price(storage)
+        return seconds is None or (
+            seconds > state.device.out_seconds(storage.nbytes) + state.device.in_seconds(storage.nbytes))
 
     def _make_host_room(self, nbytes: int) -> bool:
         """Give up what is on the host alone and can be made again, cheapest for its bytes first, until so many bytes

@@ -23,7 +23,7 @@ from minidl.memory.tracker import LONGEST
 from minidl.op import Signature
 from minidl.plan.costs import Costs, Limits
 from minidl.plan.plan import NO_PLAN, Action, Proposal, ResidencyKey
-from minidl.plan.policy import Observation, Policy
+from minidl.plan.policy import Observation, Policy, required_proposal
 from minidl.plan.static import with_static_times
 from minidl.plan.trace import Trace, typical
 
@@ -200,7 +200,7 @@ class Guide:
         proposal, self._struck = NO_PLAN, None
         if self.switches.feedback:
             with self.allowance.planning():
-                proposal = self.policy.feedback(entry.proposal, observed)
+                proposal = required_proposal(self.policy, "feedback", self.policy.feedback(entry.proposal, observed))
         if seconds == inf and proposal.plan is entry.plan:
             proposal = NO_PLAN
         if proposal is not entry.proposal:
@@ -217,11 +217,14 @@ class Guide:
                 band = noise(entry.seconds)
                 was, now = (predicted_seconds(entry.plan, entry.trace, each, self.limits) for each in (before, costs))
                 if abs(now - was) > band * was:
-                    proposal, asked = self.policy.plan(entry.trace, costs, self.limits), True
+                    proposal, asked = self._planned(entry.trace), True
                     expected = proposal.plan.predicted_seconds
                     if expected is None or expected < now * (1.0 - band):
                         entry.adopt(proposal)
         return asked
+
+    def _planned(self, trace: Trace) -> Proposal:
+        return required_proposal(self.policy, "plan", self.policy.plan(trace, self.costs, self.limits))
 
     def _find(self, steps: list[Step]) -> Entry | None:
         return next((e for e in self.entries if e.steps == steps), None)
@@ -243,7 +246,7 @@ class Guide:
             trace = with_static_times(trace, [signature.flops for signature, _, _ in steps], peak_flops=self.peak_flops)
         entry = Entry(steps, trace)
         with self.allowance.planning(exempt=True):
-            entry.adopt(self.policy.plan(entry.trace, self.costs, self.limits))
+            entry.adopt(self._planned(entry.trace))
         self._know(entry)
         return entry
 

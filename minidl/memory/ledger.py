@@ -14,7 +14,7 @@ from minidl.memory.entry import Actions, Returns
 from minidl.memory.placing import given_away, may_be_written_over
 from minidl.memory.storage import IN, RECOMPUTE, Storage
 from minidl.memory.tracker import Tracker
-from minidl.meta import Algorithm, aligned
+from minidl.meta import Algorithm, aligned, block_bytes
 from minidl.op import Attrs, Signature
 
 
@@ -58,7 +58,7 @@ class Ledger:
     def stand_in(self, storage: Storage) -> Storage:
         """A leaf that counts in place of a resident gradient, which a dry step may let go of; nobody else is taken to
         hold that."""
-        self.live_bytes -= aligned(storage.base.nbytes)
+        self.live_bytes -= block_bytes(storage.base.nbytes)
         leaf = Storage(storage.meta, self, storage.base.tensor_id)
         self.place_leaf(leaf)
         return leaf
@@ -71,11 +71,11 @@ class Ledger:
         for _, position in given_away(signature, inputs, given):
             base = inputs[position].base
             if base.memory is self:
-                self.live_bytes -= aligned(base.nbytes)
+                self.live_bytes -= block_bytes(base.nbytes)
                 base.status = RECOMPUTE
         for output in outputs:
             output.status = IN
-            self.live_bytes += aligned(output.nbytes)
+            self.live_bytes += block_bytes(output.nbytes)
         workspace = aligned(algorithm.workspace) if algorithm.workspace else 0
         if self.live_bytes + workspace > self.peak_bytes:
             self.peak_bytes = self.live_bytes + workspace
@@ -88,14 +88,14 @@ class Ledger:
     def place_leaf(self, storage: Storage) -> None:
         """Count a leaf."""
         storage.status = IN
-        self.live_bytes += aligned(storage.nbytes)
+        self.live_bytes += block_bytes(storage.nbytes)
         self.peak_bytes = max(self.peak_bytes, self.live_bytes)
 
     def deallocate(self, storage: Storage, *, record_gone: bool = False) -> None:
         """Bytes that nobody can ask for any more."""
         if storage.status is IN:
             storage.status = RECOMPUTE
-            self.live_bytes -= aligned(storage.nbytes)
+            self.live_bytes -= block_bytes(storage.nbytes)
             self.tracker.freed(storage)
 
     def lose(self, failures: Sequence[Failure]) -> None:
@@ -139,12 +139,12 @@ def working_set(signature: Signature, inputs: Sequence[Storage], outputs: Sequen
 
     An input may always be written over, if need be after it was copied to the host.
     """
-    total = sum(aligned(base.nbytes) for base in {s.base for s in inputs}) + sum(aligned(o.nbytes) for o in outputs)
+    total = sum(block_bytes(storage.nbytes) for storage in (*{s.base for s in inputs}, *outputs))
     used_outputs: set[int] = set()
     used_inputs: set[int] = set()
     for output, position in may_be_written_over(signature, inputs):
         if output not in used_outputs and position not in used_inputs:
             used_outputs.add(output)
             used_inputs.add(position)
-            total -= aligned(outputs[output].nbytes)
+            total -= block_bytes(outputs[output].nbytes)
     return total

@@ -8,7 +8,9 @@ its region with its own seconds; the region is not split. So a price is a sum ov
 where walking its lineage would take as long as the replay has calls.
 
 A tensor that starts from one nobody keeps, neither a leaf nor saved for a gradient, has no price: as soon as that one
-is freed, making this one again could mean to run half of the iteration. Gradients are of this kind.
+is freed, making this one again could mean to run half of the iteration. Gradients are of this kind. So is a tensor
+whose own gradient is taken after that of all that saved the one it starts from (gradients are taken newest first): a
+cell's tanh, for one, whose cell only later cells have saved.
 
 Source: Kirisame et al., Dynamic Tensor Rematerialization, ICLR 2021, section 4.1 and appendix (the e* neighbourhood and
 its approximation by classes of equivalence). Knows records and modelled seconds; drops nothing and replays nothing.
@@ -104,7 +106,7 @@ def price(storage: Storage) -> float | None:
         if base.call is None:
             continue
         if base.status is not RECOMPUTE:
-            if not base.saved:
+            if not base.saved or storage.saved and base.saved_by > storage.saved_by:
                 return None
             continue
         if base.call.region is None:  # freed after those that start from it had been dropped

@@ -249,7 +249,8 @@ class Placing:
                 continue
             unsaved = position not in saved and not base.saved
             leaves = planned.get(base.tensor_id) is Action.DROP  # right after this call
-            if base.host is not None or ((unsaved or leaves) and self.evicting.lineage_of(base) is not None):
+            cheap = leaves or unsaved and not self.evicting.dear(base)
+            if base.host is not None or cheap and self.evicting.lineage_of(base) is not None:
                 return self._donate(output, base)
         return None
 

@@ -22,6 +22,8 @@ from minidl.memory.storage import IN, SWAPPING_IN, SWAPPING_OUT, Storage
 from minidl.plan.plan import Action
 from minidl.units import format_bytes
 
+MOST_SEARCHED = 1000  # tensors among which the cheapest window is looked for, of a policy that is not asked about all
+
 
 class Room:
     """Finds blocks in the arena, and makes room where there is none."""
@@ -117,7 +119,7 @@ class Room:
                 willing.pop(storage, None)
         if arena.free_bytes < need:
             raise self._out_of_memory(need, pinned, op_name)
-        if not arena.fits(need):
+        if not arena.fits(need) and not (state.access_list is not None and self._slide_at_once(need)):
             if state.access_list is not None:
                 willing = self.evicting.victims(need, pinned)
             self._make_one_piece(need, willing)
@@ -191,6 +193,17 @@ class Room:
             slide = self._slide(need)
         if slide is not None:
             state.allocator.slide(*slide)
+
+    def _slide_at_once(self, need: int) -> bool:
+        """Slide blocks together if that takes less time than any copy, so that nobody need be asked who may leave; or
+        if there are so many tensors that to look for better would cost the host more than it saves."""
+        state = self.state
+        slide = state.arena.cheapest_slide(need, in_flight)
+        if slide is None or (len(state.residents) <= MOST_SEARCHED
+                             and state.device.move_seconds(_owned_bytes(*slide)) > state.device.in_seconds(0)):
+            return False
+        state.allocator.slide(*slide)
+        return True
 
     def _slide(self, need: int) -> tuple[Block, Block] | None:
         """The cheapest range to slide; only if there is no other, one with blocks that are being copied. None only

@@ -80,7 +80,7 @@ class Storage:
     """The record of one tensor. Made by the executor with one use, which the first handle takes over."""
 
     __slots__ = ("meta", "memory", "call", "siblings", "requires_grad", "severed", "grad", "nbytes", "tensor_id",
-                 "refs", "saved", "status", "block", "host", "persistent", "residency", "access_count",
+                 "refs", "saved", "saved_by", "status", "block", "host", "persistent", "residency", "access_count",
                  "first_access", "last_access", "replays", "replayed_at", "mutated_at", "missing_readers", "copied_out",
                  "copied_in", "me", "__weakref__")
 
@@ -96,6 +96,7 @@ class Storage:
         self.tensor_id = tensor_id
         self.refs = 1
         self.saved = 0  # how many of the refs are calls that need it for their gradient
+        self.saved_by = 0  # the first of these, whose gradient is taken last: until then it is there
         self.status = RECOMPUTE
         self.block: Block | None = None
         self.host: Extents | None = None  # a valid copy of the bytes on the host
@@ -133,8 +134,10 @@ class Storage:
         if not self.refs and self.call is not None:
             self.memory.deallocate(self)
 
-    def retain_saved(self) -> None:
-        """Count a call that needs the bytes for its gradient."""
+    def retain_saved(self, sequence: int) -> None:
+        """Count a call, by its number, that needs the bytes for its gradient."""
+        if not self.saved:
+            self.saved_by = sequence
         self.refs += 1
         self.saved += 1
 
@@ -212,8 +215,8 @@ class View(Storage):
     def release(self) -> None:
         self.base.release()
 
-    def retain_saved(self) -> None:
-        self.base.retain_saved()
+    def retain_saved(self, sequence: int) -> None:
+        self.base.retain_saved(sequence)
 
     def release_saved(self) -> None:
         self.base.release_saved()

@@ -1,11 +1,14 @@
-"""What functions on tensors take beside tensors: axes and numbers, checked before anything runs. Knows no operation."""
+"""What functions on tensors take: axes and numbers, checked before anything runs; and whether a tensor may be its own
+view. Knows no operation."""
 
 from __future__ import annotations
 
 import math
 
+from minidl.context import current
 from minidl.errors import ShapeError
 from minidl.meta import Meta, Shape
+from minidl.tensor import Tensor
 
 EXACT = 1 << 53  # integers up to here are floats, too, which is what numbers are handed on as
 
@@ -42,3 +45,8 @@ def number_for(what: str, x: Meta, value: float) -> float:
 def reciprocal(value: float) -> float:
     """1 / value as on any device: infinite for 0."""
     return 1.0 / value if value else math.copysign(math.inf, value)
+
+
+def loses_gradient(x: Tensor) -> bool:
+    """Whether what is made of x now is not differentiated, though x is: then it must not be x itself."""
+    return x.requires_grad and not current().grad_enabled

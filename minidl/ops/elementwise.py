@@ -6,7 +6,7 @@ from minidl.calls import apply, give
 from minidl.errors import ShapeError
 from minidl.meta import DType, Meta, Shape, int64, meta, wide
 from minidl.op import Op
-from minidl.ops.arguments import axes_of, number_for, reciprocal
+from minidl.ops.arguments import axes_of, loses_gradient, number_for, reciprocal
 from minidl.slicing.rules import elementwise, expanding, summing
 from minidl.tensor import Gradients, Needs, Tensor
 
@@ -72,7 +72,7 @@ def sum_to(x: Tensor, shape: Shape) -> Tensor:
 
 def expand(x: Tensor, shape: Shape) -> Tensor:
     """A view of x broadcast to ``shape``, with stride 0 along the new dimensions. Raises ShapeError."""
-    return x if x.shape == shape else apply(EXPAND, x, shape=tuple(shape))
+    return x if x.shape == shape and not loses_gradient(x) else apply(EXPAND, x, shape=tuple(shape))
 
 
 def _add_vjp(needs: Needs, dy: Tensor, *, a_shape: Shape, b_shape: Shape) -> Gradients:
@@ -236,7 +236,8 @@ def _sum(x: Tensor, axes: int | Shape | None, keepdims: bool, dtype: DType) -> T
     from minidl.ops.shape import reshape  # shape.py needs the arithmetic above
     dims = axes_of("sum", x.shape, axes)
     shape = tuple(1 if i in dims else d for i, d in enumerate(x.shape))
-    total = sum_to(x, shape) if dtype is x.dtype else apply(SUM_TO, x, shape=shape, dtype=dtype)
+    # Also where there is nothing to add up: a sum has bytes of its own.
+    total = apply(SUM_TO, x, shape=shape) if dtype is x.dtype else apply(SUM_TO, x, shape=shape, dtype=dtype)
     return total if keepdims else reshape(total, tuple(d for i, d in enumerate(x.shape) if i not in dims))
 
 

@@ -7,7 +7,7 @@ from minidl.calls import apply
 from minidl.errors import ShapeError
 from minidl.meta import Cost, DType, Meta, Shape, meta
 from minidl.op import Attrs, Op
-from minidl.ops.arguments import axes_of, axis_of
+from minidl.ops.arguments import axes_of, axis_of, loses_gradient
 from minidl.slicing.rules import along, beside_batch, permuting, reshaping
 from minidl.tensor import Gradients, Needs, Tensor
 
@@ -112,7 +112,7 @@ def reshape(x: Tensor, shape: Shape) -> Tensor:
         if known == 0 or x.size % known:
             raise ShapeError(f"cannot reshape {list(x.shape)} ({x.size} elements) to {list(shape)}")
         shape = tuple(x.size // known if d == -1 else d for d in shape)
-    return x if shape == x.shape else apply(RESHAPE, contiguous(x), shape=shape)
+    return x if shape == x.shape and not loses_gradient(x) else apply(RESHAPE, contiguous(x), shape=shape)
 
 
 def flatten(x: Tensor, start: int = 1) -> Tensor:

@@ -44,9 +44,11 @@ def clip_global_norm(parameters: Iterable[Tensor], limit: float) -> None:
         current().make_leaf(factor.storage)  # else its record would hold all gradients, and these their bytes
         del squares, norm, largest
         for parameter in clipped:
-            gradient, parameter.grad = parameter.grad, None
+            gradient = parameter.grad
             assert gradient is not None
-            scaled = mul(give(gradient), factor)
-            del gradient
+            ours, parameter.grad = gradient.alias(), None
+            del gradient  # the program may hold this handle, and goes on to see the old values
+            scaled = mul(give(ours), factor)
+            del ours
             current().make_leaf(scaled.storage)  # like any gradient: it keeps its bytes, and pins nothing
             parameter.grad = scaled

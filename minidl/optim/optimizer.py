@@ -10,7 +10,7 @@ import numpy as np
 from minidl.calls import apply_all
 from minidl.context import current
 from minidl.errors import UserError
-from minidl.meta import aligned
+from minidl.meta import block_bytes
 from minidl.op import Attrs, Op
 from minidl.ops.update import fill_, upload_
 from minidl.runtime import parameter
@@ -89,7 +89,7 @@ class Optimizer:
             nbytes = taken = 0  # of the parameters, and of the blocks that they lie in
             for index in indices:
                 tensor = self.parameters[index]
-                block = aligned(tensor.nbytes)
+                block = block_bytes(tensor.nbytes)
                 if chunk and (nbytes + tensor.nbytes > CHUNK_BYTES or taken + block > most):
                     yield chunk
                     chunk, nbytes, taken = [], 0, 0

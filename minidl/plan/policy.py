@@ -6,10 +6,11 @@ The engine carries decisions out and does all the accounting, so every policy is
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
-from typing import NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol
 
+from minidl.errors import UserError
 from minidl.plan.costs import Costs, Limits
-from minidl.plan.plan import NO_PLAN, Eviction, Kept, Proposal
+from minidl.plan.plan import NO_PLAN, Eviction, Kept, Plan, Proposal
 from minidl.plan.trace import TensorId, Trace
 
 
@@ -144,6 +145,27 @@ class Policy(Protocol):
     def recall(self, kept: Kept) -> Proposal:
         """The proposal with which a later run goes on, under the same costs and limits."""
         ...
+
+
+def required(policy: Any) -> Policy:
+    """The policy, if it has all that the engine asks of one; else raises UserError."""
+    wanted = [*Policy.__annotations__, *(name for name in vars(Policy) if callable(getattr(OnDemand, name, None)))]
+    missing = [name for name in wanted if name[0] != "_" and not hasattr(policy, name)]
+    if missing or isinstance(policy, type):
+        what = f"the class {policy.__name__}" if isinstance(policy, type) else repr(policy) if policy is None else (
+            f"{type(policy).__name__}")
+        why = f", which has no {', '.join(missing)}" if missing and policy is not None else ""
+        raise UserError(f"a policy is a name or an object with all that minidl.plan.policy.Policy has, not {what}{why}")
+    found: Policy = policy
+    return found
+
+
+def required_proposal(policy: Policy, method: str, answer: Any) -> Proposal:
+    """What a policy has answered, if it is a proposal; else raises UserError."""
+    if not isinstance(answer, Proposal) or not isinstance(answer.plan, Plan):
+        what = f"a Proposal of {type(answer.plan).__name__}" if isinstance(answer, Proposal) else type(answer).__name__
+        raise UserError(f"policy {policy.name!r}: {method}() must return a Proposal with a Plan, not {what}")
+    return answer
 
 
 class OnDemand:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from bisect import bisect_right
 from dataclasses import dataclass, field
 
-from minidl.meta import aligned
+from minidl.meta import aligned, block_bytes
 from minidl.plan.trace import TensorId, Trace
 
 BEFORE = -1  # "made by" of a tensor that is there when the iteration starts
@@ -41,7 +41,7 @@ class Lifetimes:
     @classmethod
     def of(cls, trace: Trace) -> Lifetimes:
         """In time linear in the trace."""
-        facts = cls(trace, [0.0], {t.tensor_id: aligned(t.nbytes) for t in trace.tensors.values()},
+        facts = cls(trace, [0.0], {t.tensor_id: block_bytes(t.nbytes) for t in trace.tensors.values()},
                     {t: [] for t in trace.tensors}, {}, {}, {})
         facts._collect()
         facts._account()

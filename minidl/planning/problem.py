@@ -6,7 +6,7 @@ from typing import NamedTuple, TypeAlias
 
 import numpy as np
 
-from minidl.meta import aligned
+from minidl.meta import aligned, block_bytes
 from minidl.plan.costs import Costs
 from minidl.plan.trace import TensorId, Trace, TraceCall
 
@@ -87,7 +87,7 @@ def problem(trace: Trace, costs: Costs, *, lasting: bool = True) -> Problem:
     ids = tuple(trace.tensors)
     number = {tensor_id: n for n, tensor_id in enumerate(ids)}
     calls = trace.calls
-    size = np.array([aligned(trace.tensors[i].nbytes) for i in ids], np.int64)
+    size = np.array([block_bytes(trace.tensors[i].nbytes) for i in ids], np.int64)
     produced = np.full(len(ids), -1, np.int64)
     uses: list[list[tuple[int, int]]] = [[] for _ in ids]  # call, and place among its operands
     last_write = np.full(len(ids), -1, np.int64)

@@ -1,7 +1,7 @@
 """On-demand paging that drops what lineage can make again, and swaps the rest.
 
 What is dropped makes what hangs together with it dearer to make again (``memory.neighbourhood``), without end where
-calls are many and small. So a tensor is swapped, too, when its replay would take much longer than its copies.
+calls are many and small. So a tensor is swapped, too, when its replay would take longer than its copies.
 """
 
 from collections.abc import Sequence
@@ -10,11 +10,9 @@ from minidl.plan.plan import Action, Eviction
 from minidl.plan.policy import OnDemand, Pressure, Residency
 from minidl.policies.passive import front_of_access_list
 
-BOUND = 8.0  # how much longer than its copies out and in a tensor's replay may take
-
 
 class Recompute(OnDemand):
-    """Drop from the front of the access list; swap only what cannot be recomputed in bounded time, and last."""
+    """Drop from the front of the access list; swap only what cannot be recomputed in less time, and last."""
 
     name = "recompute"
     weighs_recomputation = True
@@ -26,7 +24,7 @@ class Recompute(OnDemand):
 
         def droppable(r: Residency) -> bool:
             return r.recompute_seconds is not None and (
-                r.recompute_seconds <= BOUND * (2 * costs.latency_seconds + r.nbytes * seconds_per_byte))
+                r.recompute_seconds <= 2 * costs.latency_seconds + r.nbytes * seconds_per_byte)
 
         ordered = front_of_access_list(resident, pressure.nbytes)
         dropped = [Eviction(r.tensor_id, Action.DROP) for r in ordered if droppable(r)]

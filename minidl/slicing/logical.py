@@ -76,7 +76,7 @@ class Logical(Storage):
         if not self.refs and not self.waiting:
             self.drop()
 
-    def retain_saved(self) -> None:
+    def retain_saved(self, sequence: int) -> None:
         self.refs += 1
         self.base.saved += 1
 

@@ -5,6 +5,7 @@ import pytest
 
 from minidl import Runtime, nn
 from minidl.ops.elementwise import tanh
+from minidl.ops.linear import linear as linear_
 from minidl.ops.loss import cross_entropy
 from minidl.optim import SGD, Adam
 
@@ -30,16 +31,20 @@ def _classifier(runtime, make, early):
 
 @pytest.mark.parametrize("early", [True, False])
 @pytest.mark.parametrize("make", [lambda ps: SGD(ps, lr=0.1), lambda ps: Adam(ps)], ids=["sgd", "adam"])
-def test_a_dry_run_and_the_iteration_after_it_have_one_peak(make, early):
-    """Also when gradients of the step before are there, which the step lets go of."""
+def test_a_dry_run_and_the_iterations_after_it_have_one_peak(make, early):
+    """Also when gradients of the step before are there, which the step lets go of: before the first step, too, which
+    alone has none if they are let go of late."""
     with Runtime("cpu", policy="none", memory_budget=1 << 22) as runtime:
         step = _classifier(runtime, make, early)
-        for _ in range(3):
+        first = runtime.dry_run(step)
+        for number in range(3):
             demand = runtime.dry_run(step)
+            assert demand == first
             runtime.memory.arena.reset_peak()
             with runtime.iteration():
                 step()
-            assert demand.unmanaged_peak_bytes == runtime.stats().peak_bytes
+            peak = runtime.stats().peak_bytes
+            assert demand.unmanaged_peak_bytes == peak if number or early else demand.unmanaged_peak_bytes > peak
             assert not demand.reads_values
 
 
@@ -86,3 +91,19 @@ def test_a_mixture_of_experts_trains_in_the_memory_of_its_largest_call(policy):
     floor, peak, bits = _mixture(1 << 22, "none")
     assert floor == 4 * WIDTH * WIDTH * 4 and peak > 7 * floor
     assert _mixture(floor, policy)[2] == bits
+
+
+def test_what_has_no_elements_has_a_block_and_counts_as_one():
+    """An expert without tokens: the floor that is stated is enough."""
+    def step():
+        rows = runtime.tensor(np.ones((4, 0), np.float32)).sum(0, keepdims=True)
+        linear_(runtime.tensor(np.ones((0, 3), np.float32)), runtime.tensor(np.ones((2, 3), np.float32)))
+        return rows
+
+    with Runtime("cpu", policy="none", memory_budget=1 << 20) as runtime:
+        demand = runtime.dry_run(step)
+        step()
+        assert demand.unmanaged_peak_bytes == runtime.stats().peak_bytes
+        assert demand.largest_op_bytes == 3 * 256
+    with Runtime("cpu", policy="passive", memory_budget=demand.largest_op_bytes, host_memory=1 << 20) as runtime:
+        assert step().shape == (1, 0)

@@ -1,5 +1,8 @@
 """A call that fails ends alone: whatever else a program has made stays as it is, whatever the budget."""
 
+import gc
+from contextlib import suppress
+
 import numpy as np
 import pytest
 
@@ -113,3 +116,74 @@ def test_a_parameter_made_before_an_error_is_noticed_is_written(runtime):
         fresh = parameter((2, 2))
         fresh.fill_(3.0)
     assert fresh.numpy().tolist() == [[3.0, 3.0]] * 2
+
+
+@pytest.mark.parametrize("device", ["cpu", "cpu:virtual"])
+def test_an_error_that_nobody_has_met_is_raised_where_the_runtime_is_left(device):
+    with (pytest.raises(UserError, match="row numbers from 0 to 3 for 3 rows"),
+          Runtime(device, memory_budget=1 << 20) as runtime):
+        table = parameter((3, 2))
+        table.fill_(1.0)
+        before = table * 2.0
+        try:
+            rows = embedding_(table, runtime.tensor(np.array([0, 3])))
+        except UserError:
+            pytest.skip("the kernel was so fast that the call itself raised it")
+    with runtime:  # told once
+        assert before.numpy()[0, 0] == 2.0
+        with pytest.raises(Unrecoverable, match="has no value: embedding failed"):
+            rows.numpy()
+
+
+def test_leaving_a_runtime_raises_nothing_over_another_error_and_nothing_twice(one_thread):
+    with pytest.raises(KeyError), Runtime("cpu", memory_budget=1 << 20) as runtime:
+        table = parameter((3, 2))
+        embedding_(table, runtime.tensor(np.array([0, 3])))
+        raise KeyError
+    with pytest.raises(UserError, match="row numbers"), runtime:  # still to be told
+        pass
+    with runtime:
+        assert table.shape == (3, 2)
+        runtime.device.close()
+    with pytest.raises(ZeroDivisionError), Runtime("cpu", memory_budget=1 << 20) as broken:
+        broken.device.clock.issue(0, 0.0, lambda: 1 // 0)  # the device itself
+    with pytest.raises(ZeroDivisionError), broken:  # nothing works from then on ...
+        parameter((3, 2)).fill_(1.0)
+    with broken:  # ... and leaving it is no news
+        pass
+
+
+@pytest.mark.parametrize("device", ["cpu", "cpu:virtual"])
+def test_an_error_that_was_met_holds_no_tensor(device):
+    """Not even until Python's cycle collector comes by."""
+    def step(leave):
+        table = parameter((3, 2))
+        with runtime.iteration():
+            rows = embedding_(table, runtime.tensor(np.array([0, 3])))
+            if leave:
+                raise KeyError
+            rows.numpy()
+
+    gc.collect()
+    gc.disable()
+    try:
+        with Runtime(device, memory_budget=1 << 20) as runtime:
+            for leave in (False, True):
+                with suppress(UserError, KeyError):
+                    step(leave)
+            runtime.memory.bury()
+            assert runtime.memory.live() == []
+    finally:
+        gc.enable()
+
+
+def test_what_fails_in_an_iteration_that_is_left_by_an_error_is_not_the_next_ones(runtime):
+    for _ in range(20):
+        with suppress(KeyError), runtime.iteration():
+            try:
+                embedding_(parameter((3, 2)), runtime.tensor(np.array([0, 3])))
+            except UserError:
+                raise KeyError from None
+            raise KeyError
+        with runtime.iteration():
+            assert runtime.tensor(np.ones(2, "f4")).sum().item() == 2.0

@@ -4,7 +4,8 @@ import numpy as np
 import pytest
 
 from minidl import Runtime, UserError, nn, no_grad, parameter
-from minidl.ops import concat, relu
+from minidl.errors import ShapeError
+from minidl.ops import concat, expand, relu
 from minidl.optim import SGD
 
 
@@ -202,3 +203,40 @@ def test_a_tensor_that_is_gone_says_so_and_one_that_a_failed_call_was_given_is_n
         with pytest.raises(UserError, match="this tensor is gone: it was released, or given away"):
             use()
     assert repr(x) == "Tensor(gone)" and y.numpy().tolist() == [2.0, 2.0]
+
+
+def test_under_no_grad_nothing_is_its_own_view(runtime):
+    """A reshape or an expansion that changes nothing may not let a gradient through either."""
+    w = weight()
+    with no_grad():
+        parts = [w.reshape((2,)), expand(w, (2,)), w.flatten(0), w.permute((0,)), w.narrow(0, 0, 2)]
+    assert not any(part.requires_grad for part in parts)
+    y = w * 3.0
+    for part in parts:
+        y = y * part
+    y.sum().backward()
+    assert w.grad.numpy().tolist() == [3.0 * 2.0**5] * 2
+
+
+def test_a_sum_has_bytes_of_its_own_also_where_there_is_nothing_to_add(runtime):
+    x = runtime.tensor(np.ones((2, 1), "f4"))
+    for y in (x.sum(1, keepdims=True), x.sum(1), x.sum(())):
+        y.fill_(5.0)
+        assert x.numpy().tolist() == [[1.0], [1.0]]
+    assert runtime.tensor(np.ones((2, 1), "i4")).sum(1).dtype.name == "int64"
+
+
+def test_a_write_whose_elements_overlap_is_refused(runtime):
+    x = runtime.tensor(np.arange(6, dtype="f4").reshape(2, 3))
+    wide = expand(runtime.tensor(np.ones((2, 1), "f4")), (2, 3))
+    for write in (lambda: wide.add_(x), lambda: wide.fill_(2.0)):
+        with pytest.raises(ShapeError, match="would write several elements of tensor .* to one place, as it"):
+            write()
+    square = runtime.tensor(np.arange(9, dtype="f4").reshape(3, 3))
+    for target, source in ((square, square.permute((1, 0))), (x.narrow(1, 0, 2), x.narrow(1, 1, 3))):
+        with pytest.raises(ShapeError, match="would write over what it reads: .* parts of one tensor that overlap"):
+            target.copy_(source)
+    assert square.numpy()[0].tolist() == [0.0, 1.0, 2.0] and x.numpy()[0].tolist() == [0.0, 1.0, 2.0]
+    x.narrow(1, 0, 1).copy_(x.narrow(1, 2, 3))  # side by side, one within the other, or the very same: well
+    x.add_(x)
+    assert x.numpy().tolist() == [[4.0, 2.0, 4.0], [10.0, 8.0, 10.0]]

@@ -11,6 +11,7 @@ from minidl.nn import parameter
 from minidl.ops import full
 from minidl.ops.update import upload_
 from minidl.optim import optimizer as optimizer_module
+from minidl.optim.clip import clip_global_norm
 from minidl.runtime import current_runtime
 
 START = (1.0, -2.0, 3.0)
@@ -314,3 +315,14 @@ def test_what_an_optimizer_cannot_use_is_an_error():
             optim.SGD(params, **{"lr": 0.1, **rates})
     with pytest.raises(UserError, match=re.escape("betas must be in [0, 1), and are (0.9, 1.0)")):
         optim.Adam([p], betas=(0.9, 1.0))
+
+
+def test_clipping_leaves_a_gradient_that_the_program_holds_as_it_was():
+    with Runtime("cpu", memory_budget=1 << 20):
+        w = parameter((2,))
+        w.fill_(2.0)
+        (w * w).sum().backward()
+        held = w.grad
+        clip_global_norm([w], 1.0)
+        assert held.numpy().tolist() == [4.0, 4.0]
+        np.testing.assert_allclose(w.grad.numpy(), [0.5**0.5] * 2, rtol=1e-6)

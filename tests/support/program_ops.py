@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from minidl import ops
+from minidl.meta import bfloat16
 
 Dim = int | str
 Shape = tuple[Dim, ...]
@@ -48,11 +49,14 @@ def broadcast(a: Shape, b: Shape) -> Shape | None:
 
 @dataclass
 class Draft:
-    """A program that is being drawn: the shape of each value that is alive; which of them are parameters; buffers."""
+    """A program that is being drawn: the shape of each value that is alive; which of them are parameters, or leaves and
+    views of parameters that every iteration has; buffers."""
 
     draw: random.Random
     shapes: dict[int, Shape] = field(default_factory=dict)
     parameters: dict[int, Shape] = field(default_factory=dict)
+    constants: dict[int, Shape] = field(default_factory=dict)
+    views: dict[int, int] = field(default_factory=dict)
     buffers: dict[int, Shape] = field(default_factory=dict)
     made: int = 0
 
@@ -106,6 +110,11 @@ def _number(draft: Draft) -> Choice | None:
     return None if x is None else ((x,), {"value": draft.draw.choice([-1.5, 0.5, 2.0, 1.0])}, draft.shapes[x])
 
 
+def _seeded(draft: Draft) -> Choice | None:
+    x = draft.pick()
+    return None if x is None else ((x,), {"p": 0.5, "seed": draft.draw.randrange(1000)}, draft.shapes[x])
+
+
 def _binary(draft: Draft) -> Choice | None:
     a = draft.pick()
     if a is None:
@@ -149,7 +158,8 @@ def _linear(draft: Draft) -> Choice | None:
 
 
 def _image(shape: Shape) -> bool:
-    return len(shape) == 4 and BATCH not in shape[1:]
+    """Whether windows fit: only the batch may be nothing."""
+    return len(shape) == 4 and BATCH not in shape[1:] and 0 not in shape[1:]
 
 
 def _convolution(draft: Draft) -> Choice | None:
@@ -196,7 +206,8 @@ def _layer_norm(draft: Draft) -> Choice | None:
 
 
 def _attention(draft: Draft) -> Choice | None:
-    x = draft.pick(lambda shape: len(shape) == 3 and BATCH not in shape[1:] and int(shape[2]) % 2 == 0)
+    x = draft.pick(lambda shape: len(shape) == 3 and BATCH not in shape[1:] and 0 not in shape[1:]
+                   and int(shape[2]) % 2 == 0)
     if x is None:
         return None
     shape = draft.shapes[x]
@@ -232,13 +243,14 @@ def _permute(draft: Draft) -> Choice | None:
 
 
 def _narrow(draft: Draft) -> Choice | None:
+    """A part along one axis, now and then nothing of it."""
     x = draft.pick(lambda shape: any(isinstance(dim, int) and dim > 1 for dim in shape))
     if x is None:
         return None
     shape = draft.shapes[x]
     axis = draft.draw.choice([a for a, dim in enumerate(shape) if isinstance(dim, int) and dim > 1])
     start = draft.draw.randrange(int(shape[axis]))
-    stop = draft.draw.randint(start + 1, int(shape[axis]))
+    stop = start if draft.draw.random() < 0.1 else draft.draw.randint(start + 1, int(shape[axis]))
     return (x,), {"axis": axis, "start": start, "stop": stop}, (*shape[:axis], stop - start, *shape[axis + 1:])
 
 
@@ -285,6 +297,37 @@ def _concat(draft: Draft) -> Choice | None:
     return (reads, {"axis": axis}, result) if elements(result) <= MOST_ELEMENTS else None
 
 
+def _labelled(draft: Draft) -> Choice | None:
+    x = draft.pick(lambda shape: len(shape) == 2 and shape[1] not in (0, BATCH))
+    if x is None:
+        return None
+    count, classes = draft.shapes[x]
+    return (x,), {"count": count, "rows": classes}, ()
+
+
+def _routed(draft: Draft) -> Choice | None:
+    """A mixture of experts: each takes some of the rows, now and then none."""
+    x = draft.pick(lambda shape: len(shape) == 2 and shape[1] != BATCH)
+    if x is None:
+        return None
+    rows, width = draft.shapes[x]
+    out, experts = draft.draw.choice([2, 8]), draft.draw.choice([2, 3])
+    shares = sorted(draft.draw.choice([0.0, 0.5, 0.5, 1.0]) for _ in range(experts - 1))
+    weights = tuple(draft.parameter((out, width)) for _ in range(experts))
+    return (x, *weights), {"shares": tuple(shares)}, (rows, out)
+
+
+def _route(x: Any, weights: Sequence[Any], shares: Sequence[float], linear: Any, narrow: Any, concat: Any) -> Any:
+    """Each expert's rows through its weight."""
+    cuts = [0, *(int(share * x.shape[0]) for share in shares), x.shape[0]]
+    return concat([linear(narrow(x, a, b), w) for a, b, w in zip(cuts[:-1], cuts[1:], weights, strict=True)])
+
+
+def _rounded(x: Any) -> Any:
+    """To bfloat16 and back; PyTorch is asked in float64, where nothing is rounded."""
+    return x * 1.0 if x.dtype.name == "float64" else ops.cast(ops.cast(x, bfloat16), x.dtype)
+
+
 def _unary_kind(name: str, peer: Callable[..., Any]) -> Kind:
     return Kind(_unary, getattr(ops, name), peer)
 
@@ -315,6 +358,13 @@ KINDS: dict[str, Kind] = {
     "avg_pool2d": Kind(_pool, ops.avg_pool2d, lambda t, x, kernel: t.nn.functional.avg_pool2d(x, kernel)),
     "batch_norm": Kind(_batch_norm, lambda *xs: ops.batch_norm(*xs, training=True),
                        lambda t, x, g, b, m, v: t.nn.functional.batch_norm(x, m, v, g, b, training=True)),
+    "cross_entropy": Kind(_labelled, ops.cross_entropy, lambda t, x, labels: t.nn.functional.cross_entropy(x, labels)),
+    "experts": Kind(_routed, lambda x, *ws, shares: _route(
+        x, ws, shares, ops.linear_, lambda x, a, b: x.narrow(0, a, b), lambda parts: ops.concat(parts, 0)),
+        lambda t, x, *ws, shares: _route(x, ws, shares, t.nn.functional.linear,
+                                         lambda x, a, b: x.narrow(0, a, b - a), t.cat)),
+    "dropout": Kind(_seeded, ops.dropout, None),
+    "cast": Kind(_unary, _rounded, lambda t, x: x * 1.0),
     "softmax": Kind(_rows, ops.softmax, lambda t, x: t.softmax(x, -1)),
     "layer_norm": Kind(_layer_norm, ops.layer_norm,
                        lambda t, x, g, b: t.nn.functional.layer_norm(x, x.shape[-1:], g, b)),
@@ -341,7 +391,8 @@ def _attention_peer(t: Any, q: Any, k: Any, v: Any, causal: bool) -> Any:
     return y.permute(0, 2, 1, 3).reshape(n, length, width)
 
 
-def weights(names: Sequence[str]) -> list[int]:
+def weights(names: Sequence[str]) -> list[float]:
     """How often each operation is drawn: those that many programs are made of, more often."""
-    often = {"add": 4, "sub": 2, "mul": 4, "linear": 4, "tanh": 2, "concat": 2, "narrow": 2, "sum": 2, "conv2d": 2}
-    return [often.get(name, 1) for name in names]
+    often = {"add": 4.0, "sub": 2.0, "mul": 4.0, "linear": 4.0, "tanh": 2.0, "concat": 2.0, "narrow": 2.0, "sum": 2.0,
+             "conv2d": 2.0, "dropout": 0.3}
+    return [often.get(name, 1.0) for name in names]

@@ -84,6 +84,10 @@ class CpuDevice(Device):
             # Stream order, not host order: kernels that were issued before the free still read these bytes.
             self.clock.when_passed(marks, partial(self.numerics.poison, offset, nbytes))
 
+    def finish(self) -> None:
+        """Wait for the kernels, whose failures are known then."""
+        self.synchronize(COMPUTE, self.positions[COMPUTE])
+
     def lost(self, block_offset: int | None, host: Extents | None, nbytes: int) -> bool:
         """What the numerics noted of these bytes."""
         lost = self.numerics.lost

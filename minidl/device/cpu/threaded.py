@@ -31,9 +31,15 @@ class ThreadedCpu(CpuDevice):
     def delay(self, delay: Callable[[int], None] | None) -> None:
         self.streams.delay = delay
 
+    def finish(self) -> None:
+        """Wait for the kernels, unless the workers have stopped and the host knows why."""
+        if not self.streams.told:
+            super().finish()
+
     def close(self) -> None:
         """End the workers and give the memory back. What was launched last may not have happened."""
         self.streams.close()
+        self.streams.told = True
         if self.numerics.spill is not None:
             self.numerics.spill.close()
         self.numerics = Numerics(0, 0)

@@ -67,6 +67,7 @@ class WorkerStreams:
         self._error: BaseException | None = None
         self._traceback: TracebackType | None = None
         self._stopped = False
+        self.told = False  # the host has met the error, or that these streams have been stopped
         # Reentrant, because a finalizer may stop the streams in a thread that holds it.
         self._lock = threading.RLock()
         self._threads: list[threading.Thread | None] = [None, None, None]
@@ -188,6 +189,7 @@ class WorkerStreams:
             self._error = UserError("this device was made before a fork: the child process must make one of its own")
 
     def _refuse(self) -> NoReturn:
+        self.told = True
         if self._error is not None:
             raise self._error.with_traceback(self._traceback)
         raise UserError("this device was closed")

@@ -1,5 +1,7 @@
 """Softmax over the last dimension, and its gradient, a row at a time."""
 
+from math import prod
+
 import numpy as np
 from numba import prange
 
@@ -59,7 +61,7 @@ def _softmax_grad(dx: Array, dy: Array, y: Array) -> None:
 
 def rows_of(a: Array) -> Array:
     """A contiguous array as a matrix: its last dimension and all others."""
-    return a.reshape(-1, a.shape[-1])
+    return a.reshape(prod(a.shape[:-1]), a.shape[-1])
 
 
 def _repeat(mask: Shape, shape: Shape) -> int | None:

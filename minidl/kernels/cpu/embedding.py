@@ -76,7 +76,7 @@ def _scattered(table: Array, numbers: Array, rows: Array) -> None:
     order = np.argsort(flat, kind="stable")
     if is_plain(table) and is_plain(rows):
         _clear(table.size, table)
-        _scatter(rows.size, table, rows.reshape(-1, table.shape[1]), order, *_groups(flat[order]))
+        _scatter(rows.size, table, rows.reshape(flat.size, table.shape[1]), order, *_groups(flat[order]))
         return
     table.fill(0)
     for index in index_blocks((flat.size, table.shape[1]), 4, whole=1):
@@ -91,7 +91,7 @@ def _scattered(table: Array, numbers: Array, rows: Array) -> None:
 def embedding(y: Array, w: Array, ids: Array, **_: Any) -> None:
     """w[ids], rounded to y's type. Raises UserError for a number that is no row."""
     numbers = _numbers(ids, w.shape[0], what="embedding")
-    _take(y.reshape(-1, w.shape[1]), w, numbers.reshape(-1))
+    _take(y.reshape(numbers.size, w.shape[1]), w, numbers.reshape(-1))
 
 
 def embedding_grad(dw: Array, dy: Array, ids: Array, *, rows: int, **_: Any) -> None:
@@ -102,11 +102,11 @@ def embedding_grad(dw: Array, dy: Array, ids: Array, *, rows: int, **_: Any) -> 
 def gather_rows(y: Array, x: Array, positions: Array) -> None:
     """x[n, positions[n, p]] as row n P + p. Raises UserError for a number that is no row."""
     numbers = _numbers(positions, x.shape[1], what="gather_rows")
-    for rows, table, chosen in zip(y.reshape(*positions.shape, -1), x, numbers, strict=True):
+    for rows, table, chosen in zip(y.reshape(*positions.shape, x.shape[2]), x, numbers, strict=True):
         _take(rows, table, chosen)
 
 
 def gather_rows_grad(dx: Array, dy: Array, positions: Array, *, x_shape: Shape) -> None:
     """dy at the rows it came from, added up where a row came twice, zero elsewhere."""
     numbers = positions + np.arange(x_shape[0])[:, None] * x_shape[1]
-    _scattered(dx.reshape(-1, x_shape[2]), numbers.reshape(-1), dy)
+    _scattered(dx.reshape(x_shape[0] * x_shape[1], x_shape[2]), numbers.reshape(-1), dy)
