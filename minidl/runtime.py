@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
+from os import PathLike, fspath
 from typing import Any
 
 import ml_dtypes  # noqa: F401 - NumPy knows bfloat16 by name from here on
@@ -22,6 +23,7 @@ from minidl import placements, policies, upload
 from minidl.calls import apply
 from minidl.context import activate, current
 from minidl.device.precision import DEFAULT, precision_of
+from minidl.device.spill import Spill
 from minidl.errors import UserError
 from minidl.executor import Executor
 from minidl.memory.entry import Followed
@@ -49,6 +51,7 @@ class Runtime:
     device         "cpu", "cpu:<file.json>", "cpu:virtual", "sim:<profile>", "sim:<file.json>" or a Device
     memory_budget  bytes of device memory, as a number or "16GiB"; the device's capacity by default
     host_memory    bytes of host memory for swapped tensors; the device profile's by default
+    spill          a folder: what finds no room in host memory lies in a file there, of ``spill_bytes``; or a Spill
     policy         a name of ``minidl.policies.names()`` or a Policy
     placement      where blocks go in device memory: a name of ``minidl.placements.names()``, or a Placement that
                    serves no other runtime
@@ -66,7 +69,8 @@ class Runtime:
     """
 
     def __init__(self, device: str | devices.Device = "cpu", *, memory_budget: int | str | None = None,
-                 host_memory: int | str | None = None, policy: str | Policy = "auto",
+                 host_memory: int | str | None = None, spill: str | PathLike[str] | Spill | None = None,
+                 spill_bytes: int | str | None = None, policy: str | Policy = "auto",
                  placement: str | Placement = placements.DEFAULT, precision: str = DEFAULT,
                  attention: str | None = None, seed: int = 0, poisoned: bool = False, deterministic: bool = True,
                  switches: Switches = ALL_ON, slices: int = 1) -> None:
@@ -78,9 +82,13 @@ class Runtime:
         self.policy = policies.create(policy) if isinstance(policy, str) else policy
         budget = _bytes(memory_budget, self.device.profile.memory_bytes, "memory budget")
         host = _bytes(host_memory, self.device.profile.host_memory_bytes, "host memory", least=0)
+        if not isinstance(spill, Spill):
+            if (spill is None) != (spill_bytes is None):
+                raise UserError("spill and spill_bytes go together: a folder, and the size of a file in it")
+            spill = None if spill is None else Spill(fspath(spill), _bytes(spill_bytes, 0, "spill_bytes"))
         self.placement = placements.create(placement) if isinstance(placement, str) else placement
         self.tracker = Tracker()
-        self.memory = Manager(self.device, self.policy, self.tracker, budget, host, switches, self.placement)
+        self.memory = Manager(self.device, self.policy, self.tracker, budget, host, switches, self.placement, spill)
         self.executor = Executor(self.device, self.memory, self.tracker, deterministic=deterministic,
                                  fuses=switches.fused, keeps_outputs=self.policy.regime.keeps_outputs)
         if slices < 1:

@@ -12,9 +12,11 @@ from functools import partial
 from typing import Any, NamedTuple
 
 from minidl import placements, policies
+from minidl.app.bisection import largest_number
 from minidl.app.machine import free_memory
 from minidl.device import Device
 from minidl.device.precision import DEFAULT
+from minidl.device.spill import Spill
 from minidl.errors import OutOfMemory, UserError
 from minidl.memory.ledger import Demand
 from minidl.memory.switches import ALL_ON, Switches
@@ -75,6 +77,7 @@ class Setup:
     switches     the engine's features that are on
     slices       into which a batch is cut
     note         is told the batch and the budget of each trial before it runs
+    spill        where host memory is continued
     """
 
     program: Program
@@ -89,6 +92,7 @@ class Setup:
     note: Callable[[int, int], None] = lambda batch, budget_bytes: None
     slices: int = 1
     steps: int = MOST_ITERATIONS
+    spill: Spill | None = None
 
     def for_tensors(self, batch: int) -> int:
         """Host memory for swapped tensors, at a batch."""
@@ -100,6 +104,11 @@ class Setup:
         with Runtime(self.device.dry_twin(), memory_budget=UNLIMITED, policy=self.policy if keeps else "none",
                      precision=self.precision, seed=self.seed, switches=self.switches, slices=self.slices) as twin:
             return twin.dry_run(self.program(batch).all)
+
+    @property
+    def elsewhere(self) -> int:
+        """Bytes of host memory and of the file behind it."""
+        return self.host_memory + (self.spill.nbytes if self.spill else 0)
 
     @property
     def drifts(self) -> bool:
@@ -116,7 +125,8 @@ class Setup:
         simulated = self.device.simulated_twin() if thorough else None
         twin = Runtime(simulated or self.device.dry_twin(), memory_budget=budget_bytes,
                        host_memory=self.for_tensors(batch), policy=self.policy, placement=self.placement,
-                       precision=self.precision, seed=self.seed, switches=self.switches, slices=self.slices)
+                       precision=self.precision, seed=self.seed, switches=self.switches, slices=self.slices,
+                       spill=self.spill)
         shortage = None
         try:
             with twin:
@@ -221,18 +231,18 @@ def largest_batch(setup: Setup, budget_bytes: int, *, most: int = 1 << 30, full_
         if trial.shortage is not None:
             limits[batch] = _limit(setup, batch, budget_bytes, trial.shortage)
         elif not full_host and setup.short_of_host(batch, budget_bytes, trial.recomputed_bytes):
-            limits[batch] = f"a batch of {batch} needs more than the {format_bytes(setup.host_memory)} of host memory"
+            limits[batch] = f"a batch of {batch} needs more than the {format_bytes(setup.elsewhere)} of host memory"
         return batch not in limits
 
-    batch = _largest(fits, guess=_promising(setup, budget_bytes, most, full_host), most=most)
+    batch = largest_number(fits, guess=_promising(setup, budget_bytes, most, full_host), most=most)
     if batch and setup.drifts:
-        batch = _largest(partial(fits, thorough=True), guess=batch, most=batch)
+        batch = largest_number(partial(fits, thorough=True), guess=batch, most=batch)
     return LargestBatch(batch, limits[batch + 1])
 
 
 def _limit(setup: Setup, batch: int, budget_bytes: int, shortage: Shortage) -> str:
     if shortage.host_full:
-        return f"a batch of {batch} needs more than the {format_bytes(setup.host_memory)} of host memory"
+        return f"a batch of {batch} needs more than the {format_bytes(setup.elsewhere)} of host memory"
     demand = setup.demand(batch)
     if policies.create(setup.policy).moves_tensors:
         return (f"at {batch} {demand.largest_op} alone needs {format_bytes(demand.largest_op_bytes)} of the "
@@ -249,38 +259,12 @@ def _promising(setup: Setup, budget_bytes: int, most: int, full_host: bool) -> i
     def may_fit(batch: int) -> bool:
         demand = setup.demand(batch)
         return batch <= most and setup.needed_bytes(demand) <= budget_bytes and (
-            not swaps or demand.unmanaged_peak_bytes <= budget_bytes + setup.host_memory)
+            not swaps or demand.unmanaged_peak_bytes <= budget_bytes + setup.elsewhere)
 
     few, more = 64, 128
     growth = (setup.demand(more).unmanaged_peak_bytes - setup.demand(few).unmanaged_peak_bytes) / (more - few)
-    held = budget_bytes + (setup.host_memory if swaps else 0)
-    return _largest(may_fit, guess=min(most, max(1, int(held / max(growth, 1.0)))), most=most)
-
-
-def _largest(holds: Callable[[int], bool], *, guess: int, most: int) -> int:
-    """The largest n <= ``most`` with holds(n), 0 if there is none: by growing steps from the guess, then bisection."""
-    low, high, step = 0, most + 1, 1  # holds(low), not holds(high)
-    number = min(max(guess, 1), most)
-    if holds(number):
-        low = number
-        while low < most:
-            number = min(low + step, most)
-            if not holds(number):
-                high = number
-                break
-            low, step = number, 2 * step
-    else:
-        high = number
-        while high > 1:
-            number = max(high - step, 1)
-            if holds(number):
-                low = number
-                break
-            high, step = number, 2 * step
-    while high - low > 1:
-        number = (low + high) // 2
-        low, high = (number, high) if holds(number) else (low, number)
-    return low
+    held = budget_bytes + (setup.elsewhere if swaps else 0)
+    return largest_number(may_fit, guess=min(most, max(1, int(held / max(growth, 1.0)))), most=most)
 
 
 def default_memory(device: Device) -> tuple[int, int]:

@@ -108,6 +108,8 @@ def _refuse_what_does_not_go_together(options: Options) -> None:
         for flag, value in (("--explain", options.explain), ("--save-plan", options.save_plan)):
             if value is not None:
                 raise UserError(f"{flag}: policy {options.policy} makes no plans; auto and capuchin do")
+    if (options.spill is None) != (options.spill_bytes is None):
+        raise UserError("--spill DIR and --spill-bytes N go together")
     if options.batch is None and isinstance(options.memory_budget, Share):
         raise UserError("--batch max needs a --memory-budget in bytes: a percentage is one of the peak at a batch")
 
@@ -222,6 +224,9 @@ def _device_and_memory(parser: argparse.ArgumentParser) -> None:
                             "(default: the device's; on cpu at most 60%% of the free memory)")
     group.add_argument("--host-memory", type=kinds.size, metavar="64GiB",
                        help="for swapped tensors (default: the device's; on cpu at most 30%% of the free memory)")
+    group.add_argument("--spill", metavar="DIR",
+                       help="continue host memory in a file in this folder, which is gone when the run ends")
+    group.add_argument("--spill-bytes", type=kinds.size, metavar="256GiB", help="the size of that file")
     group.add_argument("--slices", type=kinds.slices, default=CHOSEN, metavar="N|auto",
                        help="cut each batch in N parts along its first dimension, so that no operation needs all of it "
                             "at once; gradients are those of the whole batch (default: auto, which is 1 unless one "

@@ -62,6 +62,8 @@ class Options:
     placement: str
     memory_budget: int | Share | None
     host_memory: int | None
+    spill: str | None
+    spill_bytes: int | None
     slices: int
     plan: str | None
     decoupled_swap: bool

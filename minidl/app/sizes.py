@@ -13,6 +13,7 @@ from minidl.app.slices import Cut, choose_slices
 from minidl.app.zoo import Zoo
 from minidl.data import Data
 from minidl.device import Device
+from minidl.device.spill import Spill
 from minidl.errors import UserError
 from minidl.memory.ledger import Demand
 from minidl.meta import ALIGNMENT
@@ -43,6 +44,8 @@ def setup_of(options: Options, zoo: Zoo, device: Device, data: Data, note: Calla
     parts = options.accumulate
     host = options.host_memory if options.host_memory is not None else default_memory(device)[1]
 
+    spill = Spill(options.spill, options.spill_bytes) if options.spill and options.spill_bytes else None
+
     def program(batch: int) -> Steps:
         trainer = build(options, zoo, data)
         looks = partial(trainer.predict, data.shapes(batch)) if device.has_values and data.real else None
@@ -53,7 +56,7 @@ def setup_of(options: Options, zoo: Zoo, device: Device, data: Data, note: Calla
 
     steps = options.steps or (MOST_ITERATIONS if data.train_size else SYNTHETIC_STEPS)
     return Setup(program, device, options.policy, host, options.precision, options.seed,
-                 options.placement, ahead, options.switches, note, max(options.slices, 1), steps)
+                 options.placement, ahead, options.switches, note, max(options.slices, 1), steps, spill)
 
 
 def settle(options: Options, setup: Setup, data: Data) -> Sizes:
@@ -99,7 +102,7 @@ def _require_that_it_fits(setup: Setup, batch: int, budget: int, demand: Demand,
         return
     least = smallest_budget(setup, batch)
     found = largest_batch(setup, budget, most=most, full_host=True).batch
-    host = f" and {format_bytes(setup.host_memory)} of host memory" if shortage.host_full else ""
+    host = f" and {format_bytes(setup.elsewhere)} of host memory" if shortage.host_full else ""
     batches = f"the largest batch that would do in this budget is {found}" if found else "no batch would do in this one"
     raise UserError(
         f"batch {batch} does not fit {format_bytes(budget)}{host} under policy {setup.policy}. The operation with the "

@@ -18,8 +18,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
-from minidl.device.clock import Clock, Extents, Marks, Timed
+from minidl.device.clock import COPY_OUT, Clock, Extents, Marks, Timed
 from minidl.device.profiles import Profile
+from minidl.device.spill import DiskQueue, Spill
 from minidl.device.timekeeper import Timekeeper
 from minidl.errors import UserError
 from minidl.meta import Algorithm, Cost, Meta
@@ -131,6 +132,7 @@ class Device(Choices, Timekeeper):
         Choices.__init__(self, profile)
         Timekeeper.__init__(self, profile, clock)
         self.name = name
+        self.disk: DiskQueue | None = None  # how long copies to a file take, where time is modelled
         self.failures: list[Failure] = []  # of kernels, until ``forgive``; always the same list
 
     def dry_twin(self) -> "Device":
@@ -148,6 +150,16 @@ class Device(Choices, Timekeeper):
     @abstractmethod
     def attach(self, budget_bytes: int, host_bytes: int) -> None:
         """Make the arena and the host pool real. Sizes in bytes."""
+
+    def spill_to(self, spill: Spill, host_bytes: int) -> None:
+        """Continue the host pool's ``host_bytes`` in a file: pieces of host memory from there on are in it. Raises
+        UserError where there is no room for it, or no way to it."""
+        raise UserError(f"{self.name} has no way to a disk yet: leave spill away")
+
+    def copy_seconds(self, stream: int, host: Extents, nbytes: int) -> float:
+        """Modelled seconds of a copy of ``nbytes`` to or from these pieces, if it is issued to its stream now."""
+        seconds = self.out_seconds(nbytes) if stream == COPY_OUT else self.in_seconds(nbytes)
+        return seconds if self.disk is None else self.disk.seconds(stream, host, seconds)
 
     # Work on the compute stream ------------------------------------------------------------------------------
     @abstractmethod

@@ -12,6 +12,7 @@ from minidl.device.clock import COMPUTE, COPY_IN, COPY_OUT, Extents, Marks, Time
 from minidl.device.contract import Device, Operand
 from minidl.device.cost_model import algorithms as modelled_algorithms
 from minidl.device.profiles import Profile
+from minidl.device.spill import DiskQueue, Spill
 from minidl.meta import Algorithm, Cost, Meta
 
 if TYPE_CHECKING:
@@ -60,6 +61,10 @@ class SimDevice(Device):
     def attach(self, budget_bytes: int, host_bytes: int) -> None:
         """Nothing to do: no bytes exist."""
 
+    def spill_to(self, spill: Spill, host_bytes: int) -> None:
+        """Take the disk's time: no file exists, either."""
+        self.disk = DiskQueue(self.profile, self.clock, host_bytes)
+
     def algorithms(self, op_name: str, inputs: Sequence[Meta], outputs: Sequence[Meta], attrs: dict[str, Any],
                    cost: Cost) -> tuple[Algorithm, ...]:
         """What ``ways`` says."""
@@ -77,15 +82,17 @@ class SimDevice(Device):
         return self.clock.issue(COMPUTE, self.move_seconds(nbytes))
 
     def copy_out(self, host: Extents, offset: int, nbytes: int) -> int:
-        """Take the modelled seconds of a copy over the link."""
-        return self.clock.issue(COPY_OUT, self.out_seconds(nbytes), timed=self._noting(COPY_OUT, nbytes))
+        """Take the modelled seconds of a copy over the link, and to the disk."""
+        seconds = self.copy_seconds(COPY_OUT, host, nbytes)
+        return self.clock.issue(COPY_OUT, seconds, timed=self._noting(COPY_OUT, nbytes))
 
     def poison(self, offset: int, nbytes: int, marks: Marks) -> None:
         """There are no bytes to overwrite."""
 
     def copy_in(self, offset: int, host: Extents, nbytes: int) -> int:
-        """Take the modelled seconds of a copy over the link."""
-        return self.clock.issue(COPY_IN, self.in_seconds(nbytes), timed=self._noting(COPY_IN, nbytes))
+        """Take the modelled seconds of a copy over the link, and from the disk."""
+        seconds = self.copy_seconds(COPY_IN, host, nbytes)
+        return self.clock.issue(COPY_IN, seconds, timed=self._noting(COPY_IN, nbytes))
 
     def read(self, operand: Operand) -> "np.ndarray":
         """NaN (or zero, for integers) in the tensor's shape, when the compute stream has finished."""

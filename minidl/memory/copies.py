@@ -11,10 +11,12 @@ import weakref
 
 from minidl.device.clock import COMPUTE, COPY_IN, COPY_OUT, NO_MARKS, unite_marks
 from minidl.device.contract import Device
+from minidl.device.spill import Spill
 from minidl.memory.arena import Arena
 from minidl.memory.block import Block, between
 from minidl.memory.host_pool import HostPool
 from minidl.memory.storage import IN, OUT, SWAPPING_IN, SWAPPING_OUT, Storage
+from minidl.memory.tiered_pool import TieredPool
 from minidl.meta import aligned
 from minidl.placements.placement import Placement
 
@@ -27,11 +29,14 @@ def storage_of(block: Block) -> Storage | None:
 class Allocator:
     """Blocks, host copies, and the counters of what was moved (bytes, since the start)."""
 
-    def __init__(self, device: Device, budget_bytes: int, host_bytes: int, placement: Placement | None = None) -> None:
+    def __init__(self, device: Device, budget_bytes: int, host_bytes: int, placement: Placement | None = None,
+                 spill: Spill | None = None) -> None:
         self.device = device
         self.arena = Arena(device.usable_bytes(budget_bytes), placement=placement)
-        self.host = HostPool(host_bytes)
+        self.host = HostPool(host_bytes) if spill is None else TieredPool(host_bytes, spill.nbytes)
         device.attach(self.arena.capacity, host_bytes)
+        if spill is not None:
+            device.spill_to(spill, host_bytes)
         self._positions = device.positions
         self._host_read = 0  # position of the last copy in whose host bytes have been given back
         self.swapped_out_bytes = 0

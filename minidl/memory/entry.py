@@ -10,7 +10,7 @@ from typing import NamedTuple
 from minidl.memory.drift import REMEMBERED
 from minidl.memory.storage import TensorId
 from minidl.op import Signature
-from minidl.plan.plan import NO_PLAN, AccessKey, Action, Plan, Proposal
+from minidl.plan.plan import NO_PLAN, AccessKey, Action, Eviction, Plan, Proposal
 from minidl.plan.trace import Trace
 
 SETTLING = 2  # iterations: what is to be away leaves in the first, and what stays is packed; the second moves the rest
@@ -19,11 +19,14 @@ Step = tuple[Signature, tuple[TensorId, ...], tuple[TensorId, ...]]
 
 
 class Actions(NamedTuple):
-    """What a plan wants after one call: evictions, swap-ins to start, and whether all copies are waited for."""
+    """What a plan wants done after one call, in this order; see ``Plan``. waits: for all copies, before swap-ins."""
 
-    evictions: dict[TensorId, Action]
-    prefetches: tuple[TensorId, ...] = ()
+    evictions: Mapping[TensorId, Action] = {}
+    releases: tuple[Eviction, ...] = ()
     waits: bool = False
+    prefetches: tuple[TensorId, ...] = ()
+    replays: tuple[TensorId, ...] = ()
+    spent: tuple[Eviction, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,12 +47,13 @@ class Returns:
 
 @dataclass(frozen=True, slots=True)
 class Followed:
-    """An iteration that was followed to its end: the plan it ran under, and how it went."""
+    """An iteration that was followed to its end: the plan it ran under, with its remark, and how it went."""
 
     plan: Plan
     seconds: float
     stall_seconds: float
     returns: Returns
+    remark: str = ""
 
 
 class Entry:
@@ -82,19 +86,26 @@ class Entry:
         self.seconds.clear()
         left_away, self._leaves_away = self._leaves_away, _leaves_away(plan, self.trace)
         self.settling = SETTLING if left_away or self._leaves_away else 0
-        if not plan.evictions and not plan.prefetches:
-            self.actions = {}
-            return
-        actions: dict[int, Actions] = {}
-        for access in self.trace.accesses:
-            key = (access.tensor_id, access.access_count)
-            action, prefetch, waits = plan.evictions.get(key), plan.prefetches.get(key, ()), key in plan.waits
-            if action is not None or prefetch or waits:
-                before = actions.get(access.call, Actions({}))
-                if action is not None:
-                    before.evictions[access.tensor_id] = action
-                actions[access.call] = Actions(before.evictions, before.prefetches + prefetch, before.waits or waits)
-        self.actions = actions
+        self.actions = _actions(plan, self.trace)
+
+
+def _actions(plan: Plan, trace: Trace) -> dict[int, Actions]:
+    """Call -> what is to be done after it."""
+    found: dict[int, Actions] = {}
+    if not (plan.evictions or plan.prefetches or plan.releases or plan.replays):
+        return found
+    for access in trace.accesses:
+        key = (access.tensor_id, access.access_count)
+        action = plan.evictions.get(key)
+        new = Actions({} if action is None else {access.tensor_id: action}, plan.releases.get(key, ()),
+                      key in plan.waits, plan.prefetches.get(key, ()), plan.replays.get(key, ()),
+                      plan.spent.get(key, ()))
+        if any(new):
+            old = found.get(access.call, Actions())
+            found[access.call] = Actions({**old.evictions, **new.evictions}, old.releases + new.releases,
+                                         old.waits or new.waits, old.prefetches + new.prefetches,
+                                         old.replays + new.replays, old.spent + new.spent)
+    return found
 
 
 def _leaves_away(plan: Plan, trace: Trace) -> bool:

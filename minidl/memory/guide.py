@@ -106,7 +106,14 @@ class Guide:
         """Whether this iteration leads from one plan to another, which takes time of its own."""
         return self.active is not None and self.active.settling > 0
 
-    def upcoming(self) -> dict[TensorId, Action]:
+    def algorithm(self, signature: Signature) -> str | None:
+        """The algorithm that the plan has for the next call, if it is one like this."""
+        entry, position = self.active, len(self._steps)
+        if entry is None or position >= len(entry.steps) or entry.steps[position][0] is not signature:
+            return None
+        return entry.plan.algorithms.get(position)
+
+    def upcoming(self) -> Mapping[TensorId, Action]:
         """What is to be evicted after the next call, if it is the one that is expected."""
         actions = self.active.actions.get(len(self._steps)) if self.active is not None else None
         return actions.evictions if actions is not None else {}
@@ -164,7 +171,7 @@ class Guide:
             return
         entry = self.active
         if entry is not None and len(steps) == len(entry.steps):
-            entry.last = Followed(entry.plan, seconds, stall_seconds, returns)
+            entry.last = Followed(entry.plan, seconds, stall_seconds, returns, entry.proposal.remark)
             entry.followed = self._iterations
             if entry.settling:
                 entry.settling -= 1

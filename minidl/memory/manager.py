@@ -19,6 +19,7 @@ from typing import Protocol
 
 from minidl.device import Device
 from minidl.device.contract import Failure
+from minidl.device.spill import Spill
 from minidl.memory.boundary import Boundary
 from minidl.memory.entry import Actions, Returns
 from minidl.memory.evicting import Evicting
@@ -48,7 +49,7 @@ class Memory(Protocol):
 
     @property
     def prefetches(self) -> Sized:
-        """Swap-ins that are due; usually none."""
+        """What is to come back and is due; usually nothing."""
         ...
 
     @property
@@ -62,7 +63,7 @@ class Memory(Protocol):
         ...
 
     def prefetch(self) -> None:
-        """Start the swap-ins that are due, as far as there is room."""
+        """Start the swap-ins that are due, as far as there is room, and the replays."""
         ...
 
     def make_resident(self, inputs: Sequence[Storage], op_name: str) -> None:
@@ -126,8 +127,8 @@ class Manager:
     """Memory of one device under one policy. Its methods are those of its actors, bound here."""
 
     def __init__(self, device: Device, policy: Policy, tracker: Tracker, budget_bytes: int, host_bytes: int,
-                 switches: Switches, placement: Placement | None = None) -> None:
-        self.state = state = State(device, policy, tracker, budget_bytes, host_bytes, switches, placement)
+                 switches: Switches, placement: Placement | None = None, spill: Spill | None = None) -> None:
+        self.state = state = State(device, policy, tracker, budget_bytes, host_bytes, switches, placement, spill)
         self.freeing = freeing = Freeing(state)
         self.evicting = evicting = Evicting(state)
         self.room = room = Room(state, evicting)
@@ -139,7 +140,7 @@ class Manager:
         self.allocator, self.arena = state.allocator, state.arena
         self.update_bytes = self.arena.capacity // UPDATE_SHARE
         # Before a call, the call itself, and after it.
-        self.prefetches, self.prefetch = residency.prefetches, residency.prefetch
+        self.prefetches, self.prefetch = residency.prefetches, replaying.ahead
         self.make_resident = replaying.make_resident
         self.before_write, self.after_write = replaying.before_write, replaying.after_write
         self.call_off = replaying.call_off

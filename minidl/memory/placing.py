@@ -181,7 +181,10 @@ class Placing:
         arena = state.arena
         if state.leaving:
             self.room.reclaim_landed()
-        for position, algorithm in enumerate(signature.algorithms):
+        named = state.guide.algorithm(signature) if state.guide is not None else None
+        names = [algorithm.name for algorithm in signature.algorithms] if named is not None else []
+        first = names.index(named) if named in names else 0
+        for position, algorithm in enumerate(signature.algorithms[first:], first):
             if not algorithm.workspace:
                 return algorithm, None
             block = arena.lend(algorithm.workspace)

@@ -10,17 +10,21 @@ is computed and may then be swapped but not dropped; afterwards lineage does not
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from functools import partial
 
-from minidl.errors import Unrecoverable
+from minidl.errors import OutOfMemory, Unrecoverable
 from minidl.memory import neighbourhood
 from minidl.memory.evicting import Evicting
 from minidl.memory.lineage import missing_calls, reads, reason
 from minidl.memory.placing import Placing
 from minidl.memory.residency import Residency
 from minidl.memory.state import State
-from minidl.memory.storage import IN, RECOMPUTE, Call, Storage
+from minidl.memory.storage import IN, RECOMPUTE, Call, Storage, TensorId
+from minidl.plan.plan import Action, Eviction
+
+NOTHING: Mapping[TensorId, Action] = {}
 
 
 class Replay:
@@ -51,18 +55,14 @@ class Replay:
         finally:
             protected.difference_update(added)
 
-    def replay(self, target: Storage) -> None:
-        """Compute a dropped storage again: the missing calls in program order, each once.
+    def replay(self, *targets: Storage, alone: bool = False, spent: Mapping[TensorId, Action] = NOTHING) -> None:
+        """Compute dropped storages again: the missing calls of all in program order, each once.
 
-        Only the call being replayed is pinned. Raises Unrecoverable where lineage does not lead to it, OutOfMemory.
+        alone: nothing that comes by on the way is kept. spent: how what they read leaves when they have. Only the call
+        being replayed is pinned. Raises Unrecoverable where lineage does not lead to one, OutOfMemory.
         """
-        calls = missing_calls(target)
-        if calls is None:
-            why = reason(target)
-            if why:
-                raise Unrecoverable(f"tensor {target.tensor_id} ({target.meta}) has no value: {why}")
-            raise Unrecoverable(f"tensor {target.tensor_id} ({target.operation_name or 'a leaf'}, {target.meta}) was "
-                                "freed, and what it was computed from is gone")
+        calls = _missing(targets)
+        alone = alone or not self.state.switches.collective
         state = self.state
         tracker, protected = state.tracker, state.protected
         durations: list[float] = []  # of the replayed calls, once the device knows them
@@ -76,7 +76,7 @@ class Replay:
         held = dict.fromkeys([*uses, *(s for s in made if s.refs)])
         for base in held:
             base.refs += 1  # someone asks for it: this replay. Others' handles may go to the cycle collector meanwhile.
-        fresh = (uses.keys() | {target}) - protected
+        fresh = (uses.keys() | set(targets)) - protected
         protected |= fresh
         keep_log, tracker.keep_log = tracker.keep_log, False
         try:
@@ -85,18 +85,20 @@ class Replay:
                 for base in dict.fromkeys(s.base for s in call.inputs):
                     uses[base] -= 1
                     if not uses[base]:
-                        if base in fresh and base is not target:
+                        if base in fresh and base not in targets:
                             protected.discard(base)
                         del held[base]
                         base.release()
-                if not state.switches.collective:  # what the rest of the replay does not read goes at once
-                    self._drop_again(s for s in made if not uses.get(s) and s.call is not calls[-1])
+                        if base.tensor_id in spent:
+                            self.residency.release([Eviction(base.tensor_id, spent[base.tensor_id])])
+                if alone:  # what the rest of the replay does not read goes at once
+                    self._drop_again(s for s in made if not uses.get(s) and s not in targets)
         finally:
             for base in held:
                 base.release()
             protected -= fresh
             tracker.keep_log = keep_log
-        self.residency.replayed(target, durations)
+        self.residency.replayed(targets[-1], durations)  # the others came by
 
     def replay_call(self, call: Call, made: dict[Storage, None], uses: dict[Storage, int],
                     durations: list[float]) -> None:
@@ -120,6 +122,15 @@ class Replay:
         for storage in outputs:
             self.recomputed_bytes += storage.nbytes
             self._regenerated(storage)
+
+    def ahead(self) -> None:
+        """Start what a plan wants before the next call: swap-ins, then replays. What cannot be computed again by now is
+        when it is wanted."""
+        self.residency.prefetch()
+        targets, spent = self.residency.take_replays()
+        if targets:
+            with suppress(OutOfMemory, Unrecoverable):
+                self.replay(*targets, alone=True, spent=spent)
 
     def _took(self, durations: list[float], seconds: float) -> None:
         durations.append(seconds)
@@ -193,3 +204,17 @@ class Replay:
     def end_iteration(self) -> None:
         """Lineage was cut: from here on nothing leads to the calls so far."""
         self._lineage_start = self.state.tracker.sequence + 1
+
+
+def _missing(targets: Sequence[Storage]) -> list[Call]:
+    """The calls that make storages again, in program order. Raises Unrecoverable."""
+    found: dict[int, Call] = {}
+    for target in targets:
+        calls = missing_calls(target)
+        if calls is None:
+            if why := reason(target):
+                raise Unrecoverable(f"tensor {target.tensor_id} ({target.meta}) has no value: {why}")
+            raise Unrecoverable(f"tensor {target.tensor_id} ({target.operation_name or 'a leaf'}, {target.meta}) was "
+                                "freed, and what it was computed from is gone")
+        found.update((call.sequence, call) for call in calls)
+    return [found[sequence] for sequence in sorted(found)]

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import weakref
 from collections import deque
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 from minidl.device.clock import COMPUTE, COPY_IN, COPY_OUT
 from minidl.memory.block import Block
@@ -15,8 +15,8 @@ from minidl.memory.entry import Actions, Returns
 from minidl.memory.evicting import Evicting
 from minidl.memory.room import Room
 from minidl.memory.state import State
-from minidl.memory.storage import IN, OUT, SWAPPING_IN, SWAPPING_OUT, Storage, TensorId
-from minidl.plan.plan import AccessKey, Action
+from minidl.memory.storage import IN, OUT, RECOMPUTE, SWAPPING_IN, SWAPPING_OUT, Storage, TensorId
+from minidl.plan.plan import AccessKey, Action, Eviction
 
 
 class Residency:
@@ -32,6 +32,8 @@ class Residency:
         self.evicting = evicting
         self.prefetches: deque[weakref.ref[Storage]] = deque()  # to be swapped in as soon as there is room
         self._evicted: dict[TensorId, weakref.ref[Storage]] = {}  # by the plan, in this iteration
+        self._replays: list[TensorId] = []  # to be computed again before the next call
+        self._spent: tuple[Eviction, ...] = ()  # goes when they have read it
         self._arrivals: list[tuple[AccessKey, int, int]] = []
         self._paged_in: dict[AccessKey, float] = {}
         self._recomputed: dict[AccessKey, Sequence[float]] = {}
@@ -79,25 +81,55 @@ class Residency:
 
     # As planned ----------------------------------------------------------------------------------------------
     def act(self, actions: Actions, operands: Iterable[Storage]) -> None:
-        """Do what the plan says after a call: evictions of its operands, a wait for all copies so far, and swap-ins of
-        what was evicted before."""
-        evictions, prefetches, waits = actions
-        if evictions:
+        """Do what the plan says after a call: evictions of its operands, releases of what others brought back, a wait
+        for all copies so far, then swap-ins of what was evicted before."""
+        if evictions := actions.evictions:
             at_work = self.state.at_work
             at_work.on = True  # kept flat, as in a guided iteration this comes after every other call
             try:
                 for base in dict.fromkeys([storage.base for storage in operands]):
                     action = evictions.get(base.tensor_id)
-                    if action is not None and base.status is IN and base.refs:
-                        self._evict_ahead(base, action)
+                    if action is not None and base.refs:
+                        self._evicted[base.tensor_id] = base.me  # also if the call has written over it
+                        if base.status is IN:
+                            self._evict_ahead(base, action)
             finally:
                 at_work.on = False
-        if waits:
+        if actions.releases:
+            self.release(actions.releases)
+        if actions.waits:
             self._wait_for_copies()
-        for tensor_id in prefetches:
+        for tensor_id in actions.prefetches:
             ref = self._evicted.get(tensor_id)
             if ref is not None:
                 self.prefetches.append(ref)
+        for tensor_id in actions.replays:  # not now: the program is still to free what this call has read
+            if (storage := self.dropped(tensor_id)) is not None:
+                self._replays.append(tensor_id)
+                self.prefetches.append(storage.me)
+        self._spent += actions.spent
+
+    def release(self, evictions: Sequence[Eviction]) -> None:
+        """Let go of these if they are here: none of them was an operand."""
+        here = {s.tensor_id: s for ref in self.state.residents
+                if (s := ref()) is not None and s.status is IN and s.refs and s not in self.state.protected}
+        with self.state.at_work:
+            for tensor_id, action in evictions:
+                if (storage := here.get(tensor_id)) is not None:
+                    self._evict_ahead(storage, action)
+
+    def take_replays(self) -> tuple[Sequence[Storage], Mapping[TensorId, Action]]:
+        """What is to be computed again before the next call, and is still not there; and what goes when that was read.
+        """
+        due, spent = self._replays, self._spent
+        self._replays, self._spent = [], ()
+        return [storage for tensor_id in due if (storage := self.dropped(tensor_id)) is not None], dict(spent)
+
+    def dropped(self, tensor_id: TensorId) -> Storage | None:
+        """What the plan has dropped under this id in this iteration, if it is wanted and still not there."""
+        ref = self._evicted.get(tensor_id)
+        storage = ref() if ref is not None else None
+        return storage if storage is not None and storage.status is RECOMPUTE and storage.refs else None
 
     def _wait_for_copies(self) -> None:
         """What comes next on the compute stream starts when all copies so far have ended; what they took is free."""
@@ -172,6 +204,7 @@ class Residency:
     def end_iteration(self) -> None:
         """Nothing of a plan is left to be done but to bring back what is away, and the notes begin anew."""
         self.prefetches.clear()
+        self.take_replays()
         self._evicted = {storage.tensor_id: storage.me for storage in self.away()}
         self._arrivals.clear()
         self._paged_in.clear()

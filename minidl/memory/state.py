@@ -12,6 +12,7 @@ from collections import deque
 from threading import get_ident
 
 from minidl.device import Device
+from minidl.device.spill import Spill
 from minidl.memory.access_list import AccessList
 from minidl.memory.allowance import Allowance
 from minidl.memory.copies import Allocator
@@ -62,18 +63,20 @@ class State:
     """
 
     def __init__(self, device: Device, policy: Policy, tracker: Tracker, budget_bytes: int, host_bytes: int,
-                 switches: Switches, placement: Placement | None = None) -> None:
+                 switches: Switches, placement: Placement | None = None, spill: Spill | None = None) -> None:
         self.device = device
         self.policy = policy
         self.tracker = tracker
         self.switches = switches
-        self.allocator = Allocator(device, budget_bytes, host_bytes if policy.regime.swaps else 0, placement)
+        host_bytes = host_bytes if policy.regime.swaps else 0
+        self.allocator = Allocator(device, budget_bytes, host_bytes, placement, spill if policy.regime.swaps else None)
         self.arena = self.allocator.arena
         self.link_costs = device.profile.link_costs
         self.guide: Guide | None = None
         if policy.plans:
-            self.guide = Guide(policy, self.link_costs, Limits(self.arena.capacity, host_bytes), switches,
-                               peak_flops=device.profile.peak_flops, measured_iterations=device.measured_iterations,
+            limits = Limits(self.arena.capacity, self.allocator.host.capacity)
+            self.guide = Guide(policy, self.link_costs, limits, switches, peak_flops=device.profile.peak_flops,
+                               measured_iterations=device.measured_iterations,
                                allowance=Allowance(device.host_now, limited=device.wall_clock))
         self.residents: dict[weakref.ref[Storage], None] = {}
         self.access_list = AccessList(tracker, self.residents) if policy.reads_from_front else None

@@ -20,7 +20,7 @@ from msgspec.json import decode
 from minidl.errors import UserError
 from minidl.meta import ALIGNMENT
 from minidl.numbers import MOST_REAL, MOST_WHOLE
-from minidl.plan.plan import AccessKey, Action, Plan
+from minidl.plan.plan import AccessKey, Action, Eviction, Plan
 from minidl.plan.trace import TensorId, Trace, TraceCall, TraceTensor
 from minidl.reading import read_bytes
 
@@ -57,10 +57,8 @@ class SavedPlan:
     def of(cls, plan: Plan, trace: Trace) -> SavedPlan:
         """A plan for an iteration like this one. Raises KeyError for a tensor that the trace does not have."""
         made_by = {tensor_id: call.op for call in trace.calls for tensor_id in call.outputs}
-        obeyed = Plan(evictions=plan.evictions, prefetches=plan.prefetches, offsets=plan.offsets, waits=plan.waits,
-                      predicted_seconds=plan.predicted_seconds)
-        return cls(obeyed, len(trace.calls),
-                   {t: (made_by.get(t, ""), trace.tensors[t].nbytes) for t, _ in plan.evictions})
+        evicted = {t: (made_by.get(t, ""), trace.tensors[t].nbytes) for t, _ in plan.evictions}
+        return cls(plan, len(trace.calls), evicted)
 
 
 # Writing -------------------------------------------------------------------------------------------------------------
@@ -74,13 +72,21 @@ def plan_to_json(saved: SavedPlan) -> str:
     """A plan as a document with a line for each eviction and each in-trigger. Raises ValueError like trace_to_json."""
     plan = saved.plan
     return _document(PLAN_FORMAT, {
-        "calls": saved.calls,
-        "predicted_seconds": plan.predicted_seconds,
+        "calls": saved.calls, "predicted_seconds": plan.predicted_seconds,
         "evictions": [{"tensor": t, "access": n, "action": action.value, "op": saved.evicted[t][0],
                        "bytes": saved.evicted[t][1]} for (t, n), action in plan.evictions.items()],
         "prefetches": [{"tensor": t, "access": n, "swap_in": ids} for (t, n), ids in plan.prefetches.items()],
         "offsets": [{"tensor": t, "arrival": n, "offset": offset} for (t, n), offset in plan.offsets.items()],
-        "waits": [{"tensor": t, "access": n} for t, n in sorted(plan.waits)]})
+        "waits": [{"tensor": t, "access": n} for t, n in sorted(plan.waits)],
+        "releases": _releases(plan.releases),
+        "replays": [{"tensor": t, "access": n, "replay": ids} for (t, n), ids in plan.replays.items()],
+        "spent": _releases(plan.spent),
+        "algorithms": [{"call": call, "algorithm": name} for call, name in plan.algorithms.items()]})
+
+
+def _releases(releases: Mapping[AccessKey, tuple[Eviction, ...]]) -> list[dict[str, object]]:
+    return [{"tensor": t, "access": n, "release": [[other, action.value] for other, action in each]}
+            for (t, n), each in releases.items()]
 
 
 def is_trace(head: bytes) -> bool:
@@ -174,6 +180,19 @@ class _Prefetch(_Access):
     swap_in: Ids
 
 
+class _Release(_Access):
+    release: tuple[Eviction, ...]
+
+
+class _Replay(_Access):
+    replay: Ids
+
+
+class _Choice(_Row):
+    call: Count
+    algorithm: str
+
+
 class _Offset(_Row):
     tensor: Id
     arrival: Count
@@ -187,6 +206,10 @@ class _Plan(_Head, forbid_unknown_fields=True):
     prefetches: list[_Prefetch]
     offsets: list[_Offset]
     waits: list[_Access]
+    releases: list[_Release]
+    replays: list[_Replay]
+    spent: list[_Release]
+    algorithms: list[_Choice]
 
 
 Document = TypeVar("Document", _Trace, _Plan)
@@ -254,6 +277,10 @@ def _plan(file: _Plan) -> SavedPlan:
         prefetches=_each_once("prefetches", ((row.key, row.swap_in) for row in file.prefetches)),
         offsets=_each_once("offsets", (((row.tensor, row.arrival), row.offset) for row in file.offsets)),
         waits=frozenset(_each_once("waits", ((row.key, None) for row in file.waits))),
+        releases=_each_once("releases", ((row.key, row.release) for row in file.releases)),
+        spent=_each_once("spent", ((row.key, row.release) for row in file.spent)),
+        replays=_each_once("replays", ((row.key, row.replay) for row in file.replays)),
+        algorithms=_each_once("algorithms", ((row.call, row.algorithm) for row in file.algorithms)),
         predicted_seconds=file.predicted_seconds)
     return SavedPlan(plan, file.calls, evicted)
 

@@ -36,6 +36,13 @@ class Plan:
                  differ from the plan, are placed as they come.
     waits        accesses after which computation goes on only when all copies queued so far, both ways, have ended: for
                  systems that couple copies with computation.
+    releases     access -> evictions after it of tensors that are not accessed by its call: of what was kept for a
+                 replay, say.
+    replays      access -> dropped tensors that are computed again after it, before the next call: all together, each
+                 call once, and nothing that comes by on the way is kept.
+    spent        access -> evictions of what the replays after it are the last to read, as soon as they have.
+    algorithms   call (its position in the iteration) -> the algorithm that it takes: no faster one is tried, though its
+                 workspace may be free; a slower one is, where this one's is not.
     predicted_seconds   length of an iteration under this plan, if the policy knows.
     """
 
@@ -43,6 +50,10 @@ class Plan:
     prefetches: Mapping[AccessKey, tuple[TensorId, ...]] = field(default_factory=dict)
     offsets: Mapping[ResidencyKey, int] = field(default_factory=dict)
     waits: frozenset[AccessKey] = frozenset()
+    releases: Mapping[AccessKey, tuple[Eviction, ...]] = field(default_factory=dict)
+    replays: Mapping[AccessKey, tuple[TensorId, ...]] = field(default_factory=dict)
+    spent: Mapping[AccessKey, tuple[Eviction, ...]] = field(default_factory=dict)
+    algorithms: Mapping[int, str] = field(default_factory=dict)
     predicted_seconds: float | None = None
 
 
@@ -54,11 +65,12 @@ class Proposal:
     """A plan to follow, and beside it what its policy wants to know again when it is told how the plan did.
 
     The engine follows the plan and hands the notes back with it; it never looks into them. They are None where there
-    is nothing to correct.
+    is nothing to correct. The remark is for people: how a solver came to it, say.
     """
 
     plan: Plan = EMPTY_PLAN
     notes: Any = None
+    remark: str = ""
 
 
 NO_PLAN = Proposal()

@@ -58,6 +58,10 @@ class LinearProgram:
         """A variable that is 0 or 1."""
         return self.variable(high=high, integer=True)
 
+    def price(self, variable: int, cost: float) -> None:
+        """Set what a variable costs."""
+        self._cost[variable] = cost
+
     def row(self, terms: Iterable[Term], *, low: float = -inf, high: float = inf) -> None:
         """One constraint; a variable may occur in several terms, which add up."""
         for column, value in terms:
@@ -72,19 +76,23 @@ class LinearProgram:
         """(rows, variables)."""
         return len(self._row_low), len(self._cost)
 
-    def solve(self, *, seconds: float = inf, gap: float = 0.0) -> Solution:
-        """The best solution found within a time limit; ``gap`` is the relative distance to the bound that will do."""
+    def solve(self, *, seconds: float = inf, gap: float = 0.0, relaxed: bool = False) -> Solution:
+        """The best solution found within a time limit; ``gap`` is the relative distance to the bound that will do.
+
+        relaxed: binary variables may be fractions.
+        """
+        integer = [0] * len(self._integer) if relaxed else self._integer
         matrix = csr_array((self._values, self._columns, self._ends), shape=self.shape)
         matrix.sum_duplicates()
         limit = {} if seconds == inf else {"time_limit": seconds}
         for presolve in (True, False):  # once in some hundreds of programs HiGHS ends in an error of its presolve
-            result = milp(self._cost, integrality=self._integer, bounds=Bounds(self._low, self._high),
+            result = milp(self._cost, integrality=integer, bounds=Bounds(self._low, self._high),
                           constraints=LinearConstraint(matrix, self._row_low, self._row_high),
                           options={"mip_rel_gap": gap, "presolve": presolve, **limit})
             if result.status != FAILED:
                 break
         found = result.x is not None
         objective = float(result.fun) if found else inf
-        bound = result.mip_dual_bound if any(self._integer) and found else objective
+        bound = result.mip_dual_bound if any(integer) and found else objective
         return Solution(result.x, objective, float(-inf if bound is None else bound), result.status == INFEASIBLE,
                         result.status == OPTIMAL)

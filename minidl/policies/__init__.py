@@ -11,6 +11,7 @@ from minidl.policies.lru import LeastRecentlyUsed
 from minidl.policies.none import NoPolicy
 from minidl.policies.passive import Passive
 from minidl.policies.recompute import Recompute
+from minidl.policies.stagewise import Checkmate, CheckmateRounded, OperatorSelection, SwapDominated
 from minidl.policies.systems import SYSTEMS
 from minidl.registry import Registry
 
@@ -20,12 +21,16 @@ POLICIES: dict[str, Callable[[], Policy]] = {
     "capuchin-swap": CapuchinSwap,
     "capuchin-recompute": CapuchinRecompute,
     "capuchin-listing": CapuchinListing,
+    "checkmate": Checkmate,
+    "checkmate-lp": CheckmateRounded,
     "dtr-swap": Weighing,
     "exact": Exact,
     "lru": LeastRecentlyUsed,
+    "mo-sos": OperatorSelection,
     "none": NoPolicy,
     "passive": Passive,
     "recompute": Recompute,
+    "str": SwapDominated,
     **SYSTEMS,
 }
 

@@ -230,7 +230,7 @@ def _totals(trace: Trace, found: list[Decision], last: Followed) -> list[str]:
                  f"these {_ms(waited)} for swap-ins that were late (the rest on demand, or for copies out)")
     predicted = "" if last.plan.predicted_seconds is None else f"{_ms(last.plan.predicted_seconds)} predicted, "
     lines.append(f"  step: {_ms(trace.seconds)} ms without memory management, {predicted}{_ms(last.seconds)} observed")
-    return lines
+    return lines + ([f"  remark: {last.remark}"] if last.remark else [])
 
 
 def _ms(seconds: float) -> str:

@@ -336,3 +336,26 @@ def test_a_network_for_text_trains_on_sequences(tmp_path):
 def test_what_is_for_images_is_refused_for_text(capsys, flags):
     assert train.main(["--model", "bert-tiny", *flags]) == 2
     assert "bert-tiny reads text" in capsys.readouterr().err
+
+
+# Host memory on a disk ----------------------------------------------------------------------------------------------
+def test_a_run_whose_host_memory_is_on_a_disk_ends_as_one_with_enough_of_it_and_leaves_no_file(capsys, tmp_path):
+    flags = [*LENET, "--policy", "passive", "--memory-budget", "4MiB", "--steps", "3", "--json"]
+    on_disk = ["--host-memory", "0", "--spill", str(tmp_path), "--spill-bytes", "64MiB"]
+    results = []
+    for n, more in enumerate(([], on_disk)):
+        path = tmp_path / f"{n}.json"
+        assert train.main([*flags, str(path), *more]) == 0
+        results.append(json.loads(path.read_text()))
+        path.unlink()
+    capsys.readouterr()
+    assert results[0]["loss"] == results[1]["loss"] and results[1]["swapped_out_bytes"] > 0
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_spill_without_a_size_or_a_folder_is_refused(capsys, tmp_path):
+    for half in (["--spill", str(tmp_path)], ["--spill-bytes", "1GiB"]):
+        assert "--spill DIR and --spill-bytes N go together" in refused(capsys, *LENET, *half)
+    gone = str(tmp_path / "gone")
+    message = refused(capsys, *LENET, "--device", "cpu:virtual", "--spill", gone, "--spill-bytes", "1MiB")
+    assert "cannot spill to" in message and "No such file or directory" in message

@@ -19,7 +19,7 @@ from minidl.plan.formats import (
     trace_from_json,
     trace_to_json,
 )
-from minidl.plan.plan import NO_PLAN, Action, Plan, Proposal
+from minidl.plan.plan import NO_PLAN, Action, Eviction, Plan, Proposal
 from minidl.plan.trace import Trace, TraceCall, TraceTensor
 from minidl.policies.capuchin.policy import Capuchin
 from minidl.policies.passive import Passive
@@ -31,7 +31,10 @@ TRACE = Trace(
     {t: TraceTensor(t, nbytes, t < 0) for t, nbytes in ((-1, 4), (0, 0), (1, 1 << 40), (2, 7), (1 << 40, 9))})
 PLAN = Plan(evictions={(5, 1): Action.SWAP_OUT, (-2, 3): Action.DROP}, prefetches={(6, 2): (5, 9), (6, 3): (1 << 40,)},
             offsets={(5, 0): 256, (5, 1): 0, (1 << 40, 0): 512},
-            waits=frozenset({(6, 2), (5, 1)}), predicted_seconds=0.1 + 0.2)
+            waits=frozenset({(6, 2), (5, 1)}),
+            releases={(6, 2): (Eviction(5, Action.SWAP_OUT), Eviction(9, Action.DROP))}, replays={(6, 3): (-2, 9)},
+            spent={(6, 3): (Eviction(7, Action.DROP),)},
+            algorithms={17: "winograd", 1106: ""}, predicted_seconds=0.1 + 0.2)
 SAVED = SavedPlan(PLAN, 1107, {5: ("conv", 4), -2: ("", 1 << 40)})
 
 
@@ -84,7 +87,14 @@ OLD_PLAN = """{"format": "minidl-plan", "version": 3,
   {"tensor": 6, "access": 2, "swap_in": [5]}],
  "offsets": [],
  "waits": [
-  {"tensor": 6, "access": 2}]}
+  {"tensor": 6, "access": 2}],
+ "releases": [
+  {"tensor": 6, "access": 2, "release": [[7, "drop"]]}],
+ "replays": [
+  {"tensor": 6, "access": 3, "replay": [7]}],
+ "spent": [],
+ "algorithms": [
+  {"call": 2, "algorithm": "winograd"}]}
 """
 
 
@@ -96,7 +106,8 @@ def test_files_of_these_versions_stay_as_they_are_to_the_byte():
 def test_each_call_and_each_tensor_is_one_line():
     assert len(trace_to_json(TRACE).splitlines()) == 1 + 1 + 5 + 1 + 2  # head, "tensors", "calls"
     # head, "calls", "predicted_seconds"; then each list
-    assert len(plan_to_json(SAVED).splitlines()) == 1 + 1 + 1 + (1 + 2) + (1 + 2) + (1 + 3) + (1 + 2)
+    lists = (1 + 2) + (1 + 2) + (1 + 3) + (1 + 2) + (1 + 1) + (1 + 1) + (1 + 1) + (1 + 2)
+    assert len(plan_to_json(SAVED).splitlines()) == 1 + 1 + 1 + lists
 
 
 def test_a_measured_trace_gives_the_same_plan_after_a_round_trip():
@@ -189,7 +200,7 @@ def test_a_bad_trace_is_refused_with_the_place(path, value, message):
     ("offsets.0.offset", 100, "Expected `int` that's a multiple of 256 - at `$.offsets[0].offset`"),
     ("offsets.0.offset", 1 << 70, f"Expected `int` <= {1 << 53} - at `$.offsets[0].offset`"),
     ("waits.0", {"tensor": 6, "access": 2}, "(6, 2) is listed twice - at `$.waits[1]`"),
-    ("version", 1, "version 1; only version 3 can be read"),
+    ("version", 2, "version 2; only version 3 can be read"),
     ("calls", -1, "Expected `int` >= 0 - at `$.calls`"),
 ])
 def test_a_bad_plan_is_refused_with_the_place(path, value, message):

@@ -39,7 +39,7 @@ from minidl.stats import Stats
 UNLIMITED = 1 << 21  # bytes: more than any of these networks needs
 AUTO_WORK = 1e5  # calls that the search may simulate for a plan: enough for a plan, not for a good one
 UPDATE_BYTES = 512  # parameters updated by one call: small, so that an update is several calls
-NO_ACTIONS = Actions({})
+NO_ACTIONS = Actions()
 
 
 class WrongResult(AssertionError):
@@ -192,9 +192,11 @@ class Following:
         if self._guide is None or self._guide.active is None:
             return
         plan = self._guide.active.plan
-        due = Actions({key[0]: plan.evictions[key] for key in keys if key in plan.evictions},
-                      tuple(tensor_id for key in keys for tensor_id in plan.prefetches.get(key, ())),
-                      any(key in plan.waits for key in keys))
+        releases, prefetches, replays, spent = (
+            tuple(each for key in keys for each in orders.get(key, ()))
+            for orders in (plan.releases, plan.prefetches, plan.replays, plan.spent))
+        due = Actions({key[0]: plan.evictions[key] for key in keys if key in plan.evictions}, releases,
+                      any(key in plan.waits for key in keys), prefetches, replays, spent)
         assert acted == due, f"the plan wants {due} after this call, the engine did {acted}"
         self.actions += due != NO_ACTIONS
 

@@ -20,6 +20,7 @@ from minidl.device.contract import Device, Operand, place
 from minidl.device.cpu.algorithms import cpu_algorithms
 from minidl.device.cpu.numerics import Numerics
 from minidl.device.profiles import Profile
+from minidl.device.spill import DiskQueue, Spill, SpillFile
 from minidl.meta import Algorithm, Cost, Meta
 
 
@@ -40,6 +41,10 @@ class CpuDevice(Device):
         self.numerics = Numerics(budget_bytes, host_bytes, self.failures)
         if self.poisoned:
             self.numerics.poison(0, budget_bytes)
+
+    def spill_to(self, spill: Spill, host_bytes: int) -> None:
+        """Open the file."""
+        self.numerics.spill = SpillFile(spill)
 
     def algorithms(self, op_name: str, inputs: Sequence[Meta], outputs: Sequence[Meta], attrs: dict[str, Any],
                    cost: Cost) -> tuple[Algorithm, ...]:
@@ -64,14 +69,14 @@ class CpuDevice(Device):
     def copy_out(self, host: Extents, offset: int, nbytes: int) -> int:
         """Queue a copy to the host pool."""
         effect = partial(self.numerics.copy_out, host, offset)
-        return self.clock.issue(COPY_OUT, self.out_seconds(nbytes), effect, at_end=True,
-                                timed=self._noting(COPY_OUT, nbytes))
+        seconds = self.copy_seconds(COPY_OUT, host, nbytes)
+        return self.clock.issue(COPY_OUT, seconds, effect, at_end=True, timed=self._noting(COPY_OUT, nbytes))
 
     def copy_in(self, offset: int, host: Extents, nbytes: int) -> int:
         """Queue a copy from the host pool."""
         effect = partial(self.numerics.copy_in, offset, host)
-        return self.clock.issue(COPY_IN, self.in_seconds(nbytes), effect, at_end=True,
-                                timed=self._noting(COPY_IN, nbytes))
+        seconds = self.copy_seconds(COPY_IN, host, nbytes)
+        return self.clock.issue(COPY_IN, seconds, effect, at_end=True, timed=self._noting(COPY_IN, nbytes))
 
     def poison(self, offset: int, nbytes: int, marks: Marks) -> None:
         """Fill freed bytes with NaN, if the device was made so."""
@@ -110,6 +115,11 @@ class VirtualCpu(CpuDevice):
     def __init__(self, name: str, profile: Profile, *, poisoned: bool = False) -> None:
         super().__init__(name, profile, VirtualClock(), poisoned=poisoned)
         self._launch_overhead_s = profile.launch_overhead_s
+
+    def spill_to(self, spill: Spill, host_bytes: int) -> None:
+        """Open the file, whose disk takes modelled time."""
+        super().spill_to(spill, host_bytes)
+        self.disk = DiskQueue(self.profile, self.clock, host_bytes)
 
     def launch(self, op_name: str, algorithm: Algorithm, outputs: Sequence[Operand], inputs: Sequence[Operand],
                attrs: dict[str, Any], workspace: int, timed: Timed = None) -> int:

@@ -15,6 +15,7 @@ from numpy.lib.stride_tricks import as_strided
 from minidl.device.clock import Extents
 from minidl.device.contract import Failure, Place
 from minidl.device.cpu.lost import Lost
+from minidl.device.spill import SpillFile
 from minidl.kernels.cpu import ALGORITHMS, KERNELS
 from minidl.kernels.empty import SUMS
 from minidl.meta import ALIGNMENT, Algorithm
@@ -56,6 +57,7 @@ class Numerics:
         self.lost: Lost | None = None  # what has no value; None while no kernel has failed
         self._arena = aligned_bytes(budget_bytes)
         self._host = np.empty(host_bytes, np.uint8)  # pages are taken by the system only when they are written
+        self.spill: SpillFile | None = None  # what comes behind these
 
     def run(self, op_name: str, algorithm: Algorithm, places: Sequence[Place], attrs: dict[str, Any],
             workspace: int, made: int) -> None:
@@ -101,19 +103,25 @@ class Numerics:
             self.lost.moved(to, origin, nbytes)
 
     def copy_out(self, host: Extents, offset: int) -> None:
-        """Copy from the arena to pieces of the host pool."""
+        """Copy from the arena to pieces of the host pool. Raises DeviceError where a disk fails."""
         if self.lost is not None:
             self.lost.copied(host, offset, out=True)
         for at, size in host:
-            self._host[at:at + size] = self._arena[offset:offset + size]  # without the interpreter's lock
+            if at >= self._host.size and self.spill is not None:
+                self.spill.write(at - self._host.size, self._arena[offset:offset + size])
+            else:
+                self._host[at:at + size] = self._arena[offset:offset + size]  # without the interpreter's lock
             offset += size
 
     def copy_in(self, offset: int, host: Extents) -> None:
-        """Copy from pieces of the host pool to the arena."""
+        """Copy from pieces of the host pool to the arena. Raises DeviceError where a disk fails."""
         if self.lost is not None:
             self.lost.copied(host, offset, out=False)
         for at, size in host:
-            self._arena[offset:offset + size] = self._host[at:at + size]
+            if at >= self._host.size and self.spill is not None:
+                self.spill.read(at - self._host.size, self._arena[offset:offset + size])
+            else:
+                self._arena[offset:offset + size] = self._host[at:at + size]
             offset += size
 
     def poison(self, offset: int, nbytes: int) -> None:

@@ -34,4 +34,6 @@ class ThreadedCpu(CpuDevice):
     def close(self) -> None:
         """End the workers and give the memory back. What was launched last may not have happened."""
         self.streams.close()
+        if self.numerics.spill is not None:
+            self.numerics.spill.close()
         self.numerics = Numerics(0, 0)

@@ -1,0 +1,134 @@
+"""A file behind host memory: what finds no room there lies on a disk. Knows offsets and bytes; no tensor and no stream.
+
+The file has no name, so it goes with the process, however that ends; its space is taken when it is made, so a disk that
+is too short is refused before anything is computed. Every piece begins on a page. A checksum of each is kept in memory,
+and what comes back is held against it: a disk may be slow, it may fail, but it cannot change a bit unnoticed.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import tempfile
+import weakref
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+from zlib import crc32
+
+from minidl.device.clock import COPY_OUT, Extents, VirtualClock
+from minidl.device.profiles import Profile
+from minidl.errors import DeviceError, UserError
+from minidl.units import format_bytes
+
+if TYPE_CHECKING:
+    import numpy as np
+
+PAGE = 4096  # bytes
+MOST_AT_ONCE = 1 << 30  # bytes of one call of the system, which takes no more than 2 GiB
+
+
+@dataclass(frozen=True, slots=True)
+class Spill:
+    """Where host memory is continued: a folder, and bytes of a file in it (whole pages)."""
+
+    folder: str
+    nbytes: int
+
+
+class SpillFile:
+    """A file of a fixed size without a name. Raises UserError where there is no room for it.
+
+    Pieces are read as they were written: a piece is named by where it begins.
+    """
+
+    def __init__(self, spill: Spill) -> None:
+        self.folder = spill.folder
+        self._sums: dict[int, tuple[int, int]] = {}  # where a piece begins -> its bytes, its checksum
+        try:
+            self._file = _anonymous(spill.folder)
+        except OSError as error:
+            raise UserError(f"cannot spill to {spill.folder}: {error.strerror}") from None
+        self._close = weakref.finalize(self, os.close, self._file)
+        try:
+            os.posix_fallocate(self._file, 0, max(spill.nbytes, 1))
+        except OSError as error:
+            self.close()
+            free = ""
+            with suppress(OSError):
+                state = os.statvfs(spill.folder)
+                free = f": {format_bytes(state.f_bavail * state.f_frsize)} free"
+            why = free if error.errno == errno.ENOSPC else f": {error.strerror}"
+            raise UserError(f"cannot spill {format_bytes(spill.nbytes)} to {spill.folder}{why}") from None
+
+    def write(self, at: int, piece: np.ndarray) -> None:
+        """Write a piece, all of it. Raises DeviceError."""
+        view = piece.data
+        self._sums[at] = len(view), crc32(view)
+        done = 0
+        while done < len(view):
+            try:
+                written = os.pwrite(self._file, view[done:done + MOST_AT_ONCE], at + done)
+            except OSError as error:
+                raise self._failed("write", len(view) - done, at + done, error.strerror) from error
+            if not written:
+                raise self._failed("write", len(view) - done, at + done, "the disk took none of them")
+            done += written
+
+    def read(self, at: int, piece: np.ndarray) -> None:
+        """Read the piece that was written there. Raises DeviceError, also where it is not what was written."""
+        view = piece.data
+        nbytes, wanted = self._sums[at]
+        assert nbytes == len(view), f"a piece of {nbytes} bytes is read as {len(view)}"
+        done = 0
+        while done < len(view):
+            try:
+                read = os.preadv(self._file, [view[done:done + MOST_AT_ONCE]], at + done)
+            except OSError as error:
+                raise self._failed("read", len(view) - done, at + done, error.strerror) from error
+            if not read:
+                raise self._failed("read", len(view) - done, at + done, "the file ends before them")
+            done += read
+        found = crc32(view)
+        if found != wanted:
+            raise self._failed("read", nbytes, at, f"these are not the bytes that were written (checksum {found:08x}, "
+                                                   f"not {wanted:08x})")
+
+    def close(self) -> None:
+        """Give the file's space back."""
+        self._close()
+
+    def _failed(self, verb: str, nbytes: int, at: int, why: Any) -> DeviceError:
+        return DeviceError(f"cannot {verb} {nbytes} spilled bytes at {at} of the file in {self.folder}: {why}")
+
+
+def _anonymous(folder: str) -> int:
+    """A file without a name. Raises OSError."""
+    flag = getattr(os, "O_TMPFILE", 0)
+    if flag:
+        with suppress(OSError):  # not every file system has them
+            return os.open(folder, os.O_RDWR | flag | os.O_CLOEXEC, 0o600)
+    file, path = tempfile.mkstemp(prefix="minidl-spill-", dir=folder)
+    os.unlink(path)
+    return file
+
+
+class DiskQueue:
+    """The disk on a modelled clock: one transfer at a time, either way, each as long as link or disk take for it."""
+
+    def __init__(self, profile: Profile, clock: VirtualClock, host_bytes: int) -> None:
+        self.profile = profile
+        self.clock = clock
+        self.host_bytes = host_bytes  # pieces from here on are in the file
+        self._ready = 0.0
+
+    def seconds(self, stream: int, host: Extents, link_seconds: float) -> float:
+        """What a copy takes that is issued now, if the link alone would take ``link_seconds``."""
+        spilled = sum(nbytes for at, nbytes in host if at >= self.host_bytes)
+        if not spilled:
+            return link_seconds
+        profile, start = self.profile, self.clock.start_of(stream)
+        rate = profile.disk_out_bandwidth if stream == COPY_OUT else profile.disk_in_bandwidth
+        begin = max(start, self._ready)
+        self._ready = begin + max(link_seconds, profile.disk_latency_s + spilled / rate)
+        return self._ready - start
