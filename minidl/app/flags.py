@@ -224,7 +224,7 @@ def _device_and_memory(parser: argparse.ArgumentParser) -> None:
                             "(default: the device's; on cpu at most 60%% of the free memory)")
     group.add_argument("--host-memory", type=kinds.size, metavar="64GiB",
                        help="for swapped tensors (default: the device's; on cpu at most 30%% of the free memory)")
-    group.add_argument("--spill", metavar="DIR",
+    group.add_argument("--spill", type=kinds.path, metavar="DIR",
                        help="continue host memory in a file in this folder, which is gone when the run ends")
     group.add_argument("--spill-bytes", type=kinds.size, metavar="256GiB", help="the size of that file")
     group.add_argument("--slices", type=kinds.slices, default=CHOSEN, metavar="N|auto",

@@ -53,9 +53,10 @@ FLAGS = dict.fromkeys(COUNTED, NUMBERS) | dict.fromkeys(NAMED, TARGETS) | dict.f
     "--schedule": ["step", "linear", "cosine", "constant", "x"],
     "--grad-accum-steps": ["1", "2", "nan", "9" * 400, "0"], "--device": DEVICES,
     "--attention": ["auto", "fused", "composed", "x"], "--precision": ["fp32", "tf32", "bf16", "fp8"],
-    "--memory-budget": SIZES, "--host-memory": SIZES,
+    "--memory-budget": SIZES, "--host-memory": SIZES, "--spill": TARGETS, "--spill-bytes": SIZES,
     "--policy": ["none", "passive", "lru", "recompute", "dtr", "vdnn-conv", "capuchin", "capuchin-swap", "exact", "x",
                  "\x1b"],
+    "--slices": ["1", "2", "5", "auto", "0", "x", "9" * 400],
     "--placement": ["best-fit", "first-fit", "bfc", "caching", "x"], "--explain": ["3", "0", "x", "9" * 400],
     "--json": ["-", *TARGETS], "--resume": ["auto", *TARGETS],
 }
