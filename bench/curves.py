@@ -2,30 +2,18 @@
 
     python -m bench.curves RUN [RUN ...] --out curves.png
 
-Needs matplotlib (the extra viz). Knows the columns of metrics.jsonl, and nothing else of a run.
+Needs matplotlib (the extra viz). Knows the columns of a run's rows, and nothing else of it.
 """
 
-import json
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
+from minidl.app.run_folder import RunFolder
 from minidl.command import Parser, finish
 from minidl.errors import UserError
 
 SCORES = {"top1": "test accuracy", "dice": "test Dice", "masked_lm_loss": "held-out masked-LM loss"}
-
-
-def rows_of(run: Path) -> list[dict[str, Any]]:
-    """A row a step; the last line may be half of one."""
-    rows = []
-    for line in (run / "metrics.jsonl").read_text(encoding="utf-8").splitlines():
-        try:
-            rows.append(json.loads(line))
-        except ValueError:
-            continue
-    return rows
 
 
 def draw(runs: list[Path], out: Path) -> None:
@@ -37,7 +25,7 @@ def draw(runs: list[Path], out: Path) -> None:
 
     figure, panels = pyplot.subplots(1, len(runs), figsize=(3.2 * len(runs), 2.6), squeeze=False)
     for panel, run in zip(panels[0], runs, strict=True):
-        rows = rows_of(run)
+        rows = RunFolder(run, keep=1).rows()
         known = [row for row in rows if row["loss"] is not None]
         if not known:
             raise UserError(f"{run}: a run without losses: a simulated device computes none")

@@ -19,6 +19,7 @@ import threading
 import traceback
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from contextvars import ContextVar
 from errno import EPIPE
 from types import FrameType
 from typing import NoReturn
@@ -51,8 +52,13 @@ class Ended:
 
 
 def finish(name: str, story: Callable[[], int]) -> int:
-    """Carry out a command and return its exit code, which the story returns when it comes to its end."""
-    with printing() as (out, err), _heeding_signals() as ended:
+    """Carry out a command and return its exit code, which the story returns when it comes to its end.
+
+    Raises UserError within another command, which a model that is any function may be: both would end here.
+    """
+    if _inside.get():
+        raise UserError(f"{name} is a command, and runs within no other")
+    with _within(), printing() as (out, err), _heeding_signals() as ended:
         message = ""
         try:
             code = story()
@@ -68,6 +74,18 @@ def finish(name: str, story: Callable[[], int]) -> int:
         if message:
             err.write(message + "\n")
     return code
+
+
+_inside: ContextVar[bool] = ContextVar("inside", default=False)
+
+
+@contextmanager
+def _within() -> Iterator[None]:
+    token = _inside.set(True)
+    try:
+        yield
+    finally:
+        _inside.reset(token)
 
 
 def _told(name: str, error: BaseException, ended: Ended) -> tuple[int, str]:

@@ -156,9 +156,9 @@ def _built(name: str, build: Callable[[], Module]) -> Module:
     """What a function makes, which may be anybody's and fail in any way. Raises UserError."""
     try:
         return build()
-    except (UserError, MemoryError):
+    except (UserError, MemoryError, KeyboardInterrupt):
         raise
-    except Exception as error:
+    except BaseException as error:  # sys.exit, too: it does not end the program that called it
         if ":" not in name:
             raise
         where = traceback.extract_tb(error.__traceback__)[-1]
@@ -170,7 +170,9 @@ def _import(name: str) -> Callable[..., Module]:
     module_name, _, function_name = name.partition(":")
     try:
         function = getattr(import_module(module_name), function_name)
-    except Exception as error:  # whatever a foreign module does while it is imported
+    except (MemoryError, KeyboardInterrupt):
+        raise
+    except BaseException as error:  # whatever a foreign module does while it is imported
         raise UserError(f"cannot load the model {name}: {type(error).__name__}: {error}") from error
     if not callable(function):
         raise UserError(f"cannot load the model {name}: {function_name} cannot be called")

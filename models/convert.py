@@ -10,6 +10,7 @@ import warnings
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
+from zipfile import is_zipfile
 
 import numpy as np
 
@@ -21,6 +22,7 @@ from minidl.reading import open_file
 from minidl.writing import require_place
 
 PYTORCH = (".pth", ".pt", ".bin", ".ckpt")
+ARRAY = b"\x93NUMPY"  # with which a single array begins
 MOST_SHOWN = 160  # characters of what another library says
 WRAPPERS = ("state_dict", "model", "model_state_dict")
 
@@ -51,6 +53,9 @@ def _numpy(source: str) -> dict[str, np.ndarray]:
     with open_file(source) as file:
         try:
             with warnings.catch_warnings(action="ignore"):  # of old headers, for one
+                if file.read(len(ARRAY)) != ARRAY and not is_zipfile(file):
+                    raise ValueError("not an archive")  # what NumPy would take for a pickle
+                file.seek(0)
                 content: Any = np.load(file, allow_pickle=False)
                 if isinstance(content, np.ndarray):
                     raise ValueError("a single array, and .npz has them by name")

@@ -12,6 +12,7 @@ from functools import partial
 from typing import Any, NamedTuple
 
 from minidl import placements, policies
+from minidl.app.bisection import largest_number
 from minidl.app.machine import free_memory
 from minidl.device import Device
 from minidl.device.precision import DEFAULT
@@ -72,6 +73,7 @@ class Setup:
     device       is asked for its profile and its algorithms only; nothing is launched on it
     host_memory  bytes for swapped tensors, and for batches that are made ahead of the step
     ahead        how many bytes the latter take, for a batch
+    steps        that will be trained at most: no trial goes through more
     switches     the engine's features that are on
     slices       into which a batch is cut
     note         is told the batch and the budget of each trial before it runs
@@ -89,6 +91,7 @@ class Setup:
     switches: Switches = ALL_ON
     note: Callable[[int, int], None] = lambda batch, budget_bytes: None
     slices: int = 1
+    steps: int = MOST_ITERATIONS
     spill: Spill | None = None
 
     def for_tensors(self, batch: int) -> int:
@@ -136,7 +139,7 @@ class Setup:
                     steps.test()
                     steps.step()
                 if thorough:
-                    _run_until_alike(twin, steps)
+                    _run_until_alike(twin, steps, most=min(self.steps, MOST_ITERATIONS))
         except OutOfMemory as error:
             shortage = Shortage(error.op, error.host_full)
         stats = twin.stats()
@@ -169,10 +172,10 @@ class Setup:
         return roomy.recomputed_bytes < recomputed_bytes
 
 
-def _run_until_alike(twin: Runtime, steps: Steps) -> None:
+def _run_until_alike(twin: Runtime, steps: Steps, *, most: int) -> None:
     """Run steps until they leave memory as they found it, under the same plan. Raises OutOfMemory."""
     alike, before = 0, None
-    for _ in range(MOST_ITERATIONS):
+    for _ in range(most):
         steps.all()
         left = [(block.offset, block.size) for block in twin.memory.arena.blocks()], id(twin.plan)
         alike = alike + 1 if left == before else 0
@@ -231,9 +234,9 @@ def largest_batch(setup: Setup, budget_bytes: int, *, most: int = 1 << 30, full_
             limits[batch] = f"a batch of {batch} needs more than the {format_bytes(setup.elsewhere)} of host memory"
         return batch not in limits
 
-    batch = _largest(fits, guess=_promising(setup, budget_bytes, most, full_host), most=most)
+    batch = largest_number(fits, guess=_promising(setup, budget_bytes, most, full_host), most=most)
     if batch and setup.drifts:
-        batch = _largest(partial(fits, thorough=True), guess=batch, most=batch)
+        batch = largest_number(partial(fits, thorough=True), guess=batch, most=batch)
     return LargestBatch(batch, limits[batch + 1])
 
 
@@ -261,33 +264,7 @@ def _promising(setup: Setup, budget_bytes: int, most: int, full_host: bool) -> i
     few, more = 64, 128
     growth = (setup.demand(more).unmanaged_peak_bytes - setup.demand(few).unmanaged_peak_bytes) / (more - few)
     held = budget_bytes + (setup.elsewhere if swaps else 0)
-    return _largest(may_fit, guess=min(most, max(1, int(held / max(growth, 1.0)))), most=most)
-
-
-def _largest(holds: Callable[[int], bool], *, guess: int, most: int) -> int:
-    """The largest n <= ``most`` with holds(n), 0 if there is none: by growing steps from the guess, then bisection."""
-    low, high, step = 0, most + 1, 1  # holds(low), not holds(high)
-    number = min(max(guess, 1), most)
-    if holds(number):
-        low = number
-        while low < most:
-            number = min(low + step, most)
-            if not holds(number):
-                high = number
-                break
-            low, step = number, 2 * step
-    else:
-        high = number
-        while high > 1:
-            number = max(high - step, 1)
-            if holds(number):
-                low = number
-                break
-            high, step = number, 2 * step
-    while high - low > 1:
-        number = (low + high) // 2
-        low, high = (number, high) if holds(number) else (low, number)
-    return low
+    return largest_number(may_fit, guess=min(most, max(1, int(held / max(growth, 1.0)))), most=most)
 
 
 def default_memory(device: Device) -> tuple[int, int]:

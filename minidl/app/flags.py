@@ -36,7 +36,9 @@ from minidl.optim import SHAPES
 from minidl.reading import is_there
 from minidl.report.result import KEYS
 
-TRUST = "--trust"
+TRUST, FORCE = "--trust", "--force"
+# What only the command line itself grants, and no run folder: it may be a stranger's.
+GRANTS = (TRUST, FORCE)
 # What takes the place of another flag, which a run folder may have: the name of its value, and that flag.
 INSTEAD = (("steps", "--epochs"), ("epochs", "--steps"), ("plan", "--policy"), ("policy", "--plan"))
 
@@ -53,7 +55,8 @@ def parse(arguments: Sequence[str] | None) -> Options:
     known, resolved = given, None
     folder = _resumed_folder(given.run, given.resume)
     if folder is not None and not unknown:
-        earlier, resolved = read_arguments(folder)
+        noted, resolved = read_arguments(folder)
+        earlier = [word for word in noted if word not in GRANTS]
         for flag, other in INSTEAD:
             if vars(given)[flag] is not None:
                 earlier = _without(earlier, other)
@@ -75,7 +78,7 @@ def parse(arguments: Sequence[str] | None) -> Options:
         for name in ("memory_budget", "host_memory", "batch"):
             if values[name] is None:
                 values[name] = getattr(resolved, name)
-    options = Options(**values, arguments=tuple(word for word in words if word != TRUST))
+    options = Options(**values, arguments=tuple(word for word in words if word not in GRANTS))
     _refuse_what_does_not_go_together(options)
     return options
 
@@ -140,7 +143,7 @@ def _model(parser: argparse.ArgumentParser) -> None:
                        help="one of --list-models, or package.module:function for one of your own "
                             f"(default: {MODEL})")
     group.add_argument("--list-models", action="store_true", help="print the names of all models, and leave")
-    group.add_argument("--weights", metavar="FILE.safetensors",
+    group.add_argument("--weights", type=kinds.path, metavar="FILE.safetensors",
                        help="start from these parameters, by the names of torchvision, timm or Hugging Face")
     group.add_argument("--image-size", "--img-size", type=kinds.whole, metavar="PIXELS",
                        help="a side (default: the model's; with digits at most 32, with shapes 64)")
@@ -149,7 +152,7 @@ def _model(parser: argparse.ArgumentParser) -> None:
 
 def _data_and_length(parser: argparse.ArgumentParser) -> None:
     group = parser.add_argument_group("data and length")
-    group.add_argument("--data", default="synthetic", metavar="PATH|digits|shapes|synthetic",
+    group.add_argument("--data", type=kinds.path, default="synthetic", metavar="PATH|digits|shapes|synthetic",
                        help="a folder or file of images or text (docs/data.md), scikit-learn's digits, generated "
                             "shapes with masks, or noise, to study memory and time (default: synthetic)")
     group.add_argument("--workers", "-j", type=kinds.whole, default=min(WORKERS, os.cpu_count() or 1), metavar="N",
@@ -158,10 +161,11 @@ def _data_and_length(parser: argparse.ArgumentParser) -> None:
     group.add_argument("--on-bad-file", choices=BAD_FILES, default="error",
                        help="stop at a broken file, or leave it out and count it (default: error)")
     group.add_argument("--sequence-length", type=kinds.whole, metavar="N", help="tokens (default: the model's)")
-    group.add_argument("--vocab", metavar="FILE", help="word pieces, one a line (default: trained on the text)")
+    group.add_argument("--vocab", type=kinds.path, metavar="FILE",
+                       help="word pieces, one a line (default: trained on the text)")
     group.add_argument("--vocab-size", type=kinds.whole, metavar="N",
                        help=f"how many to train, at most (default: {VOCAB_SIZE})")
-    group.add_argument("--token-file", metavar="FILE",
+    group.add_argument("--token-file", type=kinds.path, metavar="FILE",
                        help="where the text is kept as numbers (default: beside it, *.tokens)")
     group.add_argument("--batch", "--batch-size", "-b", type=kinds.batch, default=argparse.SUPPRESS,
                        metavar="N|max", help="images, or sequences, a step; max: the largest that budget and policy "
@@ -230,7 +234,8 @@ def _device_and_memory(parser: argparse.ArgumentParser) -> None:
     decides = group.add_mutually_exclusive_group()
     decides.add_argument("--policy", type=kinds.policy, metavar="|".join(policies.names()),
                          help=f"what to do when memory is short (default: {POLICY})")
-    decides.add_argument("--plan", metavar="FILE", help="follow this plan, made earlier for the same step, as it is")
+    decides.add_argument("--plan", type=kinds.path, metavar="FILE",
+                         help="follow this plan, made earlier for the same step, as it is")
     group.add_argument("--placement", type=kinds.placement, default=placements.DEFAULT,
                        metavar="|".join(placements.names()),
                        help=f"where blocks go in device memory (default: {placements.DEFAULT}); bfc and caching place "
@@ -255,15 +260,18 @@ def _output(parser: argparse.ArgumentParser) -> None:
     group.add_argument("--explain", type=kinds.whole, nargs="?", const=EXPLAINED, metavar="N",
                        help="tell the plan at the end: why each tensor leaves the device, what that should cost and "
                             f"did (the N largest; default {EXPLAINED})")
-    group.add_argument("--save-plan", metavar="FILE", help="write the plan at the end there, for --plan")
-    group.add_argument("--save-trace", metavar="FILE", help="write what the last step did there: calls and tensors")
-    group.add_argument("--json", metavar="FILE|-", help="write the result there; keys below. With - it goes to stdout, "
-                                                        "and what is told beside it to stderr")
-    group.add_argument("--save", metavar="FILE.safetensors", help="write parameters and buffers there")
-    group.add_argument("--force", action="store_true", help="write over files that minidl did not write, too")
-    group.add_argument("--run", metavar="DIR",
+    group.add_argument("--save-plan", type=kinds.path, metavar="FILE",
+                       help="write the plan at the end there, for --plan")
+    group.add_argument("--save-trace", type=kinds.path, metavar="FILE",
+                       help="write what the last step did there: calls and tensors")
+    group.add_argument("--json", type=kinds.path, metavar="FILE|-",
+                       help="write the result there; keys below. With - it goes to stdout, and what is told beside it "
+                            "to stderr")
+    group.add_argument("--save", type=kinds.path, metavar="FILE.safetensors", help="write parameters and buffers there")
+    group.add_argument(FORCE, action="store_true", help="write over files that minidl did not write, too")
+    group.add_argument("--run", type=kinds.path, metavar="DIR",
                        help="keep arguments, the numbers of every step, the summary and checkpoints in this folder")
-    group.add_argument("--resume", metavar="auto|DIR",
+    group.add_argument("--resume", type=kinds.path, metavar="auto|DIR",
                        help="go on from the newest checkpoint of a run folder, with its arguments, or from one of its "
                             "checkpoints; auto: that of --run, or a new run if there is none")
     group.add_argument(TRUST, action="store_true",

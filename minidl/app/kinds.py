@@ -63,6 +63,13 @@ def batch(text: str) -> int | None:
     return None if text == "max" else _read(numbers.whole, text, least=1, wanted="max or a whole number of at least 1")
 
 
+def path(text: str) -> str:
+    """The name of a file or a folder, of at least one character: a variable of a shell may be empty."""
+    if not text:
+        raise argparse.ArgumentTypeError("must name a file or a folder, and is empty")
+    return text
+
+
 def size(text: str) -> int:
     """Bytes: ``16GiB``, ``512MB``, or a number of them."""
     return _read(parse_bytes, text)

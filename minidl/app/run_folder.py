@@ -18,23 +18,24 @@ import io
 import json
 import shlex
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, astuple, dataclass
+from dataclasses import asdict, dataclass
 from math import isfinite
 from pathlib import Path
 from typing import Any
 
 from minidl.app.run_lock import RunLock
 from minidl.checkpoint import Checkpoint, CorruptFile, Store, read_checkpoint
-from minidl.checkpoint.durable import replace_file
 from minidl.errors import UserError
 from minidl.numbers import is_whole
 from minidl.reading import NotJson, is_file, is_folder, is_there, parse_json, read_bytes, read_json
+from minidl.writing import HIDDEN, append_to_file, make_folder, replace_file
 
 COLUMNS = ("step", "epoch", "loss", "lr", "seconds", "items_per_second", "peak_bytes", "swapped_out_bytes",
            "swapped_in_bytes", "recomputed_bytes", "data_seconds", "top1", "top5", "dice", "masked_lm_loss",
            "masked_lm_accuracy", "next_sentence_accuracy")
 MOST_METRICS_BYTES = 1 << 32
-ARGUMENTS, METRICS, CHECKPOINTS = "arguments.json", "metrics.jsonl", "checkpoints"
+ARGUMENTS, METRICS, TABLE, CHECKPOINTS = "arguments.json", "metrics.jsonl", "metrics.csv", "checkpoints"
+RESULT, SUMMARY = "result.json", "summary.txt"
 AUTO = "auto"
 
 
@@ -77,19 +78,16 @@ class RunFolder:
         anew: there must be no run in it, not even one that came and went since this one started.
         """
         try:
-            self.path.mkdir(parents=True, exist_ok=True)
+            make_folder(self.path)
             lock.take()
             if anew:
                 self.require_free()
+            self._clean()
             noted = {"arguments": list(arguments), "resolved": asdict(resolved)}
             self._replace(ARGUMENTS, json.dumps(noted, indent=1) + "\n")
-            rows = [row for row in self._rows() if row["step"] <= after]
-            table = io.StringIO()
-            writer = csv.DictWriter(table, COLUMNS, lineterminator="\n")
-            writer.writeheader()
-            writer.writerows(rows)
+            rows = [row for row in self.rows() if row["step"] <= after]
             self._replace(METRICS, "".join(json.dumps(row) + "\n" for row in rows))
-            self._replace("metrics.csv", table.getvalue())
+            self._replace(TABLE, _csv(dict(zip(COLUMNS, COLUMNS, strict=True)), *rows))
         except OSError as error:
             raise self._refused(error) from None
 
@@ -97,10 +95,8 @@ class RunFolder:
         """One step's numbers, under COLUMNS; what is not there or not finite becomes null, and empty in the table."""
         full = {name: _finite(row.get(name)) for name in COLUMNS}
         try:
-            with open(self.path / METRICS, "a", encoding="utf-8") as lines:
-                lines.write(json.dumps(full) + "\n")
-            with open(self.path / "metrics.csv", "a", encoding="utf-8", newline="") as table:
-                csv.DictWriter(table, COLUMNS, lineterminator="\n").writerow(full)
+            append_to_file(self.path / METRICS, f"{json.dumps(full)}\n".encode())
+            append_to_file(self.path / TABLE, _csv(full).encode())
         except OSError as error:
             raise self._refused(error) from None
 
@@ -111,11 +107,18 @@ class RunFolder:
         except OSError as error:
             raise self._refused(error) from None
 
+    def _clean(self) -> None:
+        """Remove what a program that was killed has left."""
+        self.store.clean()
+        for name in (ARGUMENTS, METRICS, TABLE, RESULT, SUMMARY):
+            (self.path / f"{HIDDEN}{name}").unlink(missing_ok=True)
+
     def _replace(self, name: str, text: str) -> None:
         replace_file(self.path / name, text.encode())
 
-    def _rows(self) -> list[dict[str, Any]]:
-        """The rows written so far. The last line may be half of one, if the program was killed while it wrote it."""
+    def rows(self) -> list[dict[str, Any]]:
+        """The rows written so far. The last line may be half of one, if the program was killed while it wrote it.
+        Raises Unreadable."""
         path = self.path / METRICS
         rows = []
         for line in read_bytes(path, most=MOST_METRICS_BYTES).splitlines() if is_there(path) else ():
@@ -163,12 +166,21 @@ def read_arguments(folder: Path) -> tuple[list[str], Resolved | None]:
             raise ValueError
         if resolved is not None:
             resolved = Resolved(**resolved)
-            if type(resolved.device) is not str or not all(map(is_whole, astuple(resolved)[1:])):
+            least = {"memory_budget": 1, "host_memory": 0, "batch": 1}
+            if type(resolved.device) is not str or not all(
+                    is_whole(getattr(resolved, name), least=bound) for name, bound in least.items()):
                 raise ValueError
     except (ValueError, KeyError, TypeError, AttributeError):
         raise UserError(f"{folder / ARGUMENTS}: expected an object with a list of strings, arguments, and the numbers "
                         "that were resolved") from None
     return arguments, resolved
+
+
+def _csv(*rows: Mapping[str, Any]) -> str:
+    """Rows of the table."""
+    text = io.StringIO()
+    csv.DictWriter(text, COLUMNS, lineterminator="\n").writerows(rows)
+    return text.getvalue()
 
 
 def _finite(value: Any) -> Any:

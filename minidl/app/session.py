@@ -13,13 +13,14 @@ from math import isfinite
 from pathlib import Path
 
 from minidl.app.options import EPOCHS, SYNTHETIC_STEPS, Options
-from minidl.app.run_folder import AUTO, Resolved, RunFolder, folder_of
+from minidl.app.run_folder import AUTO, RESULT, SUMMARY, Resolved, RunFolder, folder_of
 from minidl.app.run_lock import RunLock
 from minidl.app.trust import is_foreign
 from minidl.checkpoint import Checkpoint, Fixed, documents_of, read_checkpoint, restore, tensors_of
 from minidl.device.contract import ATTENTION
 from minidl.device.precision import DEFAULT
 from minidl.errors import UserError
+from minidl.numbers import MOST_WHOLE, is_whole
 from minidl.optim import ENDING_SHAPES
 from minidl.report.meter import Meter
 from minidl.report.result import Result
@@ -37,9 +38,15 @@ class Length:
 
     @classmethod
     def of(cls, options: Options, train_size: int | None, examples: int) -> Length:
-        """What was asked for, over so many examples to train on (None: without end), at so many a step."""
+        """What was asked for, over so many examples to train on (None: without end), at so many a step.
+
+        Raises UserError for more steps than are counted.
+        """
         epoch = train_size and train_size // examples
-        return cls(options.steps or ((options.epochs or EPOCHS) * epoch if epoch else SYNTHETIC_STEPS), epoch)
+        steps = options.steps or ((options.epochs or EPOCHS) * epoch if epoch else SYNTHETIC_STEPS)
+        if not is_whole(steps):
+            raise UserError(f"--epochs {options.epochs}: {steps} steps, and at most {MOST_WHOLE} are counted")
+        return cls(steps, epoch)
 
     def ends_epoch(self, step: int) -> bool:
         """Whether an epoch ends with this step, counted from 1."""
@@ -90,6 +97,8 @@ class Session:
                                 f"{self._length.steps}")
             self._saved = trainer.steps_done
             print(f"going on after step {trainer.steps_done}, from {checkpoint.path}", flush=True)
+        elif self._folder is not None and self._folder.occupied and self._keeps:
+            print(f"there is no checkpoint in {self._folder.path}: beginning again", flush=True)
         return trainer.steps_done
 
     def begin(self, trainer: Trainer) -> None:
@@ -123,7 +132,8 @@ class Session:
     @contextmanager
     def noting(self, trainer: Trainer, meter: Meter) -> Iterator[Noted]:
         """What belongs to the step that has just ended happens inside; whatever becomes of it, the step's row is
-        written, and then the checkpoint that is due."""
+        written, and then the checkpoint that is due. That of the last step is written with the other files of the end.
+        """
         noted = Noted()
         try:
             yield noted
@@ -131,7 +141,7 @@ class Session:
             self._add_row(trainer, meter, noted.score)
         done = trainer.steps_done
         every = self._options.checkpoint_every
-        if done == self._length.steps or (self._length.ends_epoch(done) if every is None else done % every == 0):
+        if done < self._length.steps and (self._length.ends_epoch(done) if every is None else done % every == 0):
             self.save(trainer)
 
     def _add_row(self, trainer: Trainer, meter: Meter, score: Score | None) -> None:
@@ -167,7 +177,7 @@ class Session:
     def where_the_state_is(self) -> str:
         """For people, when a file could not be written at the end."""
         if self._folder is None or not self._keeps or self._saved < 0:
-            return "nothing else keeps the state of this run: --run DIR does"
+            return "nothing else keeps the state of this run" + (": --run DIR does" if self._folder is None else "")
         return (f"the state of the run is in {self._folder.store.path(self._saved)}: {self._resuming(self._folder)} "
                 "with another name for the file writes it")
 
@@ -178,12 +188,12 @@ class Session:
     def keep_result(self, result: Result) -> None:
         """The numbers of the run."""
         if self._folder is not None:
-            self._folder.keep("result.json", result.to_json())
+            self._folder.keep(RESULT, result.to_json())
 
     def keep_summary(self, text: str) -> None:
         """The same for people."""
         if self._folder is not None:
-            self._folder.keep("summary.txt", text + "\n")
+            self._folder.keep(SUMMARY, text + "\n")
 
 
 def fixed_arguments(options: Options, batch: int, steps: int, slices: int = 1) -> Fixed:

@@ -5,10 +5,10 @@ from dataclasses import dataclass, replace
 from functools import partial
 
 from minidl.app.build import build
-from minidl.app.fit import Setup, Steps, default_memory, largest_batch, smallest_budget
+from minidl.app.fit import MOST_ITERATIONS, Setup, Steps, default_memory, largest_batch, smallest_budget
 from minidl.app.inputs import made_ahead
 from minidl.app.kinds import CHOSEN, Share
-from minidl.app.options import Options
+from minidl.app.options import SYNTHETIC_STEPS, Options
 from minidl.app.slices import Cut, choose_slices
 from minidl.app.zoo import Zoo
 from minidl.data import Data
@@ -54,8 +54,9 @@ def setup_of(options: Options, zoo: Zoo, device: Device, data: Data, note: Calla
     def ahead(batch: int) -> int:
         return made_ahead(data, batch * parts, host) * data.shapes(batch * parts).nbytes
 
+    steps = options.steps or (MOST_ITERATIONS if data.train_size else SYNTHETIC_STEPS)
     return Setup(program, device, options.policy, host, options.precision, options.seed,
-                 options.placement, ahead, options.switches, note, max(options.slices, 1), spill)
+                 options.placement, ahead, options.switches, note, max(options.slices, 1), steps, spill)
 
 
 def settle(options: Options, setup: Setup, data: Data) -> Sizes:

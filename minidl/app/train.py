@@ -9,6 +9,7 @@ import time
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import closing, contextmanager, nullcontext, redirect_stdout
 from dataclasses import replace
+from functools import partial
 from itertools import islice
 from typing import TextIO
 
@@ -103,7 +104,7 @@ def train(options: Options, zoo: Zoo, lock: RunLock, out: TextIO) -> int:
               watch(options, runtime, trainer.model) as watched,
               _bar(islice(endless, length.steps - done), done, length.steps) as bar,
               _telling_of_compilation(bar) if device.has_values else nullcontext()):
-            watched.require_enough(length.steps - done)
+            watched.require_enough(length.steps - done, going_on=done > 0)
             session.begin(trainer)
             for examples in bar:
                 meter.add(trainer.step(examples))
@@ -124,6 +125,7 @@ def train(options: Options, zoo: Zoo, lock: RunLock, out: TextIO) -> int:
             print(session.how_to_go_on(trainer.steps_done))
             return stop.exit_code
         leaving = Leaving(options, out)
+        leaving.attempt(partial(session.save, trainer))
         leaving.parameters(trainer.model)
         if not meter.steps:
             leaving.require_all(session.where_the_state_is())

@@ -30,44 +30,57 @@ class Watch:
         self._names = names
         self._followed: tuple[Trace, Followed] | None = None
         self._trace: Trace | None = None
-        self._plan_fits = False  # that of --plan: the first sequence that was planned is its own
+        self._plan_fits = False  # that of --plan: the first step that was planned is its own
+        self._enough = False  # steps for a plan to be followed
+        self._asks = next((flag for flag, value in (("--plan", options.plan), ("--save-plan", options.save_plan),
+                                                    ("--explain", options.explain)) if value is not None), None)
         runtime.keeps_trace = bool(options.save_trace)
 
     def note(self) -> None:
         """A training step has ended. Raises UserError if --plan names a plan for another iteration."""
-        self._require_its_own_iteration()
-        self._followed = self._runtime.followed() or self._followed
         self._trace = self._runtime.last_trace
-
-    def _require_its_own_iteration(self) -> None:
-        """The first sequence of calls that is planned must be the one that a plan from a file was made for."""
-        guide, policy = self._runtime.guide, self._runtime.policy
-        if self._plan_fits or not isinstance(policy, Saved) or guide is None or not guide.entries:
+        guide = self._runtime.guide
+        entry = guide.latest if guide is not None else None
+        if entry is None:
             return
-        difference = misfit(policy.saved, guide.entries[0].trace)
+        self._require_its_own_iteration(entry.trace)
+        if entry.last is not None:
+            self._followed = entry.trace, entry.last
+
+    def _require_its_own_iteration(self, trace: Trace) -> None:
+        """The first step that is planned must be the one that a plan from a file was made for."""
+        policy = self._runtime.policy
+        if self._plan_fits or not isinstance(policy, Saved):
+            return
+        difference = misfit(policy.saved, trace)
         if difference is not None:
             raise UserError(f"{self._options.plan} holds a plan for another iteration: {difference}")
         self._plan_fits = True
 
-    def require_enough(self, steps: int) -> None:
-        """Raises UserError if a plan is to be told or kept, and so many steps are too few for one to be followed."""
-        options, guide = self._options, self._runtime.guide
-        if guide is not None and (options.save_plan or options.explain) and steps < guide.iterations_to_follow:
-            flag = "--save-plan" if options.save_plan else "--explain"
-            raise UserError(f"{flag}: a plan is made when the same calls have come twice after the first step, whose "
-                            f"gradients are new: it takes {guide.iterations_to_follow} steps, and there are {steps}")
+    def require_enough(self, steps: int, *, going_on: bool) -> None:
+        """Raises UserError if a plan is to be followed, told or kept, and so many steps are too few for one to be
+        followed; of a run that goes on, which has to come to its end, it is told instead."""
+        guide = self._runtime.guide
+        self._enough = guide is None or steps >= guide.iterations_to_follow
+        if guide is None or self._asks is None or self._enough:
+            return
+        why = (f"{self._asks}: a plan is followed when the same calls have come twice after the first step, whose "
+               f"gradients are new: it takes {guide.iterations_to_follow} steps, and there are {steps}")
+        if not going_on:
+            raise UserError(why)
+        print(why, flush=True)
 
     def conclude(self, leaving: Leaving) -> str:
         """Write the files that were asked for; returns the explanation, or nothing."""
         options, guide = self._options, self._runtime.guide
-        leaving.attempt(self._require_its_own_iteration)
         if self._trace is not None:
             trace_of_step = self._trace
             leaving.text(options.save_trace, is_trace, lambda: trace_to_json(trace_of_step))
-        if guide is None or not (options.save_plan or options.explain):
+        if guide is None or self._asks is None:
             return ""
         if self._followed is None:
-            leaving.attempt(self._refuse_without_a_plan)
+            if self._enough or options.save_plan or options.explain:
+                leaving.attempt(self._refuse_without_a_plan)
             return ""
         trace, followed = self._followed
         leaving.text(options.save_plan, is_plan, lambda: plan_to_json(SavedPlan.of(followed.plan, trace)))

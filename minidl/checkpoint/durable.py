@@ -1,4 +1,4 @@
-"""Files that outlast a crash: written under a temporary name, synced, renamed. Knows bytes and names, no format.
+"""Folders that outlast a crash: written under a temporary name, synced, renamed. Knows bytes and names, no format.
 
 A folder is published in this order, and the machine may stop after each step:
 
@@ -20,8 +20,9 @@ from hashlib import sha256
 from pathlib import Path
 from typing import BinaryIO, NamedTuple
 
+from minidl.writing import HIDDEN, create, sync_folder, write_all
+
 READ_BYTES = 1 << 20  # memory that checking a file takes, whatever the file says of itself
-HIDDEN = "."
 
 
 class Piece(NamedTuple):
@@ -33,18 +34,17 @@ class Piece(NamedTuple):
 
 
 def write_file(path: Path, chunks: Iterable[bytes | memoryview]) -> list[Piece]:
-    """Write chunks of bytes, one at a time, and sync; returns a piece for each."""
+    """Write a new file of chunks of bytes, one at a time, and sync; returns a piece for each."""
     pieces: list[Piece] = []
-    file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | getattr(os, "O_BINARY", 0), 0o666)
+    file = create(path)
     try:
         offset = 0
         for chunk in chunks:
-            rest = memoryview(chunk)
-            pieces.append(Piece(offset, rest.nbytes, sha256(rest).hexdigest()))
-            offset += rest.nbytes
-            while rest.nbytes:
-                rest = rest[os.write(file, rest):]
-            del chunk, rest  # before the next one is made
+            nbytes = memoryview(chunk).nbytes
+            pieces.append(Piece(offset, nbytes, sha256(chunk).hexdigest()))
+            offset += nbytes
+            write_all(file, chunk)
+            del chunk  # before the next one is made
         os.fsync(file)
     finally:
         os.close(file)
@@ -62,19 +62,6 @@ def first_difference(file: BinaryIO, piece: Piece) -> str:
         digest.update(chunk)
         rest -= len(chunk)
     return "" if digest.hexdigest() == piece.sha256 else "the checksum does not agree"
-
-
-def replace_file(path: Path, data: bytes) -> None:
-    """Write a file anew: whoever opens it finds the old content or the new, whole."""
-    hidden = path.with_name(HIDDEN + path.name)
-    try:
-        write_file(hidden, [data])
-        os.replace(hidden, path)
-    except BaseException:
-        with suppress(OSError):
-            os.unlink(hidden)
-        raise
-    sync_folder(path.parent)
 
 
 def publish_folder(path: Path, fill: Callable[[Path], None]) -> None:
@@ -106,14 +93,3 @@ def remove_folder(path: Path) -> None:
     for name in os.listdir(path):
         os.unlink(path / name)
     os.rmdir(path)
-
-
-def sync_folder(path: Path) -> None:
-    """Sync a folder, so that the names in it last."""
-    if os.name == "nt":
-        return  # the names of a folder cannot be synced there
-    folder = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(folder)
-    finally:
-        os.close(folder)

@@ -83,6 +83,8 @@ def restore(checkpoint: Checkpoint, runtime: Runtime, model: Module, optimizer: 
                             f"{_argument(name, fixed.get(name))}: to go on with it, leave that as it was")
     targets = tensors_of(model, optimizer)
     _require_that_they_fit(checkpoint, targets)
+    for name in sorted(runtime.counters.keys() - counters.keys()):
+        raise CorruptFile(where, 0, f"no counter {name}, which this training has")
     measured = [_plan(checkpoint, number, row) for number, row in enumerate(plans)]
     recalled: list[tuple[Trace, Proposal]] = []
     if runtime.guide is not None and state.get("setting") == _setting(runtime):

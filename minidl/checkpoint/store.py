@@ -22,20 +22,13 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from minidl.checkpoint.durable import (
-    HIDDEN,
-    Piece,
-    first_difference,
-    publish_folder,
-    remove_folder,
-    sync_folder,
-    write_file,
-)
+from minidl.checkpoint.durable import Piece, first_difference, publish_folder, remove_folder, write_file
 from minidl.checkpoint.safetensors import CorruptFile, Entry, aligned, chunks, parse_object, read_array, read_table
 from minidl.errors import UserError
 from minidl.meta import DType, Shape
 from minidl.numbers import is_whole
-from minidl.reading import Unreadable, is_folder, names_in, open_file, read_bytes, reading
+from minidl.reading import Unreadable, is_folder, is_there, names_in, open_file, read_bytes, reading
+from minidl.writing import HIDDEN, make_folder
 
 FORMAT, VERSION = "minidl-checkpoint", 1
 TENSORS, MANIFEST = "tensors.safetensors", "manifest.json"
@@ -107,10 +100,8 @@ class Store:
         """
         path = self.path(step)
         try:
-            if not self.folder.is_dir():
-                os.makedirs(self.folder)
-                sync_folder(self.folder.parent)
-            self._clean()
+            make_folder(self.folder)
+            self.clean()
             publish_folder(path, lambda folder: _fill(folder, tensors, documents))
             for old in self.steps()[:-self.keep]:
                 remove_folder(self.path(old))
@@ -118,9 +109,9 @@ class Store:
             raise UserError(f"cannot write the checkpoint {path}: {error.strerror or error}") from None
         return path
 
-    def _clean(self) -> None:
-        """Remove what a program that was killed has left of a checkpoint: those without a name."""
-        for name in os.listdir(self.folder):
+    def clean(self) -> None:
+        """Remove what a program that was killed has left of a checkpoint: those without a name. Raises OSError."""
+        for name in os.listdir(self.folder) if self.folder.is_dir() else ():
             if name.startswith(HIDDEN) and _NAME.match(name[1:]):
                 remove_folder(self.folder / name)
 
@@ -154,11 +145,11 @@ def read_checkpoint(path: Path) -> Checkpoint:
 
 
 def _read(path: Path, step: int) -> Checkpoint:
-    pieces = _manifest(path / MANIFEST)
+    pieces = _manifest(_there(path / MANIFEST))
     documents: dict[str, bytes] = {}
     entries: dict[str, Entry] = {}
     for name, listed in pieces.items():
-        with open_file(path / name) as file:
+        with open_file(_there(path / name)) as file:
             size, end = os.fstat(file.fileno()).st_size, 0
             for tensor, piece in listed:
                 if piece.offset != end:
@@ -180,6 +171,13 @@ def _read(path: Path, step: int) -> Checkpoint:
     if TENSORS not in pieces:
         raise CorruptFile(path / MANIFEST, 0, f"{TENSORS} is not listed")
     return Checkpoint(path, step, entries, documents)
+
+
+def _there(path: Path) -> Path:
+    """The same path. Raises CorruptFile if nothing has it: what is gone is damage, what may not be read is none."""
+    if not is_there(path):
+        raise CorruptFile(path, 0, "there is no such file")
+    return path
 
 
 def _manifest(path: Path) -> dict[str, list[tuple[str, Piece]]]:

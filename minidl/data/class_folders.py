@@ -6,7 +6,15 @@ from pathlib import Path
 
 import numpy as np
 
-from minidl.data.source import BadFile, BadFiles, as_bad_file, is_image, read_image
+from minidl.data.source import (
+    BadFile,
+    BadFiles,
+    as_bad_file,
+    is_image,
+    note_images_beside,
+    read_image,
+    refuse_unread,
+)
 from minidl.errors import UserError
 from minidl.reading import is_folder, is_there, names_in
 
@@ -15,13 +23,15 @@ class ClassFolders:
     """``root/<class>/**/<image>``: classes and images in the order of their names; a Source.
 
     class_names  of another folder of the same data (validation images): its classes must be these. An empty class is a
-    bad file. Raises UserError, with its name, for that, for another class, and for a folder without classes.
+    bad file, and so is an image beside the classes. Raises UserError, with its name, for that, for another class, and
+    for a folder without classes.
     """
 
     def __init__(self, root: Path, bad: BadFiles, *, class_names: tuple[str, ...] | None = None) -> None:
         found = tuple(_classes(root, bad))
         if not found:
             raise UserError(f"{root}: there are no folders of images, one a class, in it")
+        note_images_beside(root, "the folders of classes", bad)
         self.class_names = found if class_names is None else class_names
         for name in sorted(set(found) ^ set(self.class_names)):
             raise UserError(f"{root / name}: {'not among what is trained on' if name in found else 'not there'}; both "
@@ -95,6 +105,8 @@ def _images(folder: Path, bad: BadFiles) -> list[Path]:
                         found.append(path)
                     elif entry.is_symlink() and not is_there(path):
                         raise BadFile(str(path), "a link that leads nowhere")
+                    else:
+                        refuse_unread(path)
             except BadFile as error:
                 bad.note(error)
     return sorted(found)

@@ -7,7 +7,7 @@
     *.txt, or a DIR of them             sentences
 
 A DIR with ``train`` and ``val`` (or ``test``) in it has one of these in each; shards may also be called train-* and
-val-*. Otherwise a tenth of the examples is held out for the test.
+val-*. Otherwise, also if there is ``train`` alone, a tenth of the examples is held out for the test.
 """
 
 import fnmatch
@@ -24,7 +24,7 @@ from minidl.data.images import Images
 from minidl.data.mask_folders import IMAGES, MASKS, MaskFolders
 from minidl.data.parquet import read_parquet
 from minidl.data.shards import read_shards
-from minidl.data.source import BadFiles, Source
+from minidl.data.source import BadFiles, Source, note_images_beside
 from minidl.data.text.sentences import Sentences, open_sentences
 from minidl.errors import UserError
 from minidl.reading import is_folder, is_there, names_in
@@ -68,8 +68,12 @@ def open_images(path: Path, wanted: WantedImages, *, bad: BadFiles, feed: Feed) 
         for flag, asked, there in (("--image-size", wanted.size, SIDE), ("--num-classes", wanted.num_classes, CLASSES)):
             if asked not in (None, there):
                 raise UserError(f"{flag} {asked}: CIFAR-10 has {there}")
+        note_images_beside(cifar, "CIFAR-10's files", bad)
         return Cifar10(cifar, bad)
     train, test = _split(path)
+    if train[0] != path:
+        for folder in dict.fromkeys((path, train[0].parent)):
+            note_images_beside(folder, train[0].name, bad)
     learnt = _source(train, bad)
     tested = None if test is None else _source(
         test, bad, class_names=learnt.class_names if isinstance(learnt, ClassFolders) else None)
@@ -115,6 +119,8 @@ def _split(path: Path) -> tuple[list[Path], list[Path] | None]:
     test = next((path / name for name in _TEST if is_folder(path / name)), None)
     if train is not None and test is not None:
         return _shards(train) or [train], _shards(test) or [test]
+    if train is not None and _folders(path) == [train.name]:
+        return _shards(train) or [train], None  # and not a class of that name
     shards = _shards(path)
     if not shards:
         return [path], None
@@ -126,11 +132,17 @@ def _split(path: Path) -> tuple[list[Path], list[Path] | None]:
 
 
 def _shards(folder: Path) -> list[Path]:
-    """All of one kind: tar before Parquet."""
-    for suffix in (TAR, PARQUET):
-        if found := _matching(folder, "*" + suffix):
-            return found
-    return []
+    """All of one kind. Raises UserError if there are both."""
+    tars, tables = _matching(folder, "*" + TAR), _matching(folder, "*" + PARQUET)
+    if tars and tables:
+        raise UserError(f"{folder}: {len(tars)} files *{TAR} and {len(tables)} *{PARQUET}, and only one kind is read: "
+                        "name one file, or a folder with one kind")
+    return tars or tables
+
+
+def _folders(folder: Path) -> list[str]:
+    """The folders in a folder, but for hidden ones."""
+    return [name for name in names_in(folder) if not name.startswith(".") and is_folder(folder / name)]
 
 
 def _matching(folder: Path, pattern: str) -> list[Path]:

@@ -11,9 +11,10 @@ from typing import Protocol
 import numpy as np
 
 from minidl.errors import UserError
-from minidl.reading import Unreadable, descriptor, reading
+from minidl.reading import Unreadable, descriptor, names_in, reading
 
-IMAGE_SUFFIXES = (".jpg", ".jpeg", ".png", ".webp", ".bmp", ".gif", ".ppm", ".pgm")
+IMAGE_SUFFIXES = (".jpg", ".jpeg", ".jpe", ".jfif", ".png", ".webp", ".bmp", ".gif", ".ppm", ".pgm", ".pbm", ".pnm")
+UNREAD_SUFFIXES = (".tif", ".tiff", ".heic", ".heif", ".avif", ".jp2", ".jxl", ".tga", ".pfm")  # images, too
 MOST_FILE_BYTES = 256 << 20  # of one image: what is longer is not read
 MOST_CLASSES = 100_000  # a larger label is a mistake, and no reason to make a network with as many outputs
 
@@ -159,5 +160,22 @@ def read_image(path: Path) -> bytes:
 
 
 def is_image(name: str) -> bool:
-    """Whether a file is an image, by its suffix; hidden files are none."""
-    return name.lower().endswith(IMAGE_SUFFIXES) and not name.startswith(".")
+    """Whether a file is an image that is read, by its suffix; hidden files are none."""
+    return _ends_like(name, IMAGE_SUFFIXES)
+
+
+def refuse_unread(path: Path) -> None:
+    """Raises BadFile for an image of a kind that is not read, by its suffix."""
+    if _ends_like(path.name, UNREAD_SUFFIXES):
+        raise BadFile(str(path), f"an image of a kind that is not read ({', '.join(IMAGE_SUFFIXES)} are)")
+
+
+def note_images_beside(folder: Path, what: str, bad: BadFiles) -> None:
+    """Images that lie in a folder beside that which is read of it are bad files: nobody would miss them."""
+    for name in names_in(folder):
+        if _ends_like(name, IMAGE_SUFFIXES + UNREAD_SUFFIXES):
+            bad.note(BadFile(str(folder / name), f"an image beside {what}, where none is looked for"))
+
+
+def _ends_like(name: str, suffixes: tuple[str, ...]) -> bool:
+    return name.lower().endswith(suffixes) and not name.startswith(".")

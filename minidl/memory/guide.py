@@ -97,6 +97,11 @@ class Guide:
         return self.active is not None and bool(self.active.actions)
 
     @property
+    def latest(self) -> Entry | None:
+        """The known sequence that the last iteration was; None if it was none of them."""
+        return self.active if self.active is not None and self.active.followed == self._iterations else None
+
+    @property
     def settling(self) -> bool:
         """Whether this iteration leads from one plan to another, which takes time of its own."""
         return self.active is not None and self.active.settling > 0

@@ -230,7 +230,8 @@ class Room:
         if error.host_full or not self.state.policy.regime.swaps:
             return error
         host = self.state.allocator.host
-        text = f"{error}; host memory is full ({format_bytes(host.used_bytes)} of {format_bytes(host.capacity)})"
+        text = (f"{error}; host memory is full ({format_bytes(host.used_bytes)} of {format_bytes(host.capacity)} in "
+                "use, and the rest is too small)")
         return OutOfMemory(text, op=error.op, need_bytes=error.need_bytes, budget_bytes=error.budget_bytes,
                             host_full=True)
 

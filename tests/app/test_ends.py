@@ -229,12 +229,32 @@ def test_a_search_tells_a_terminal_what_it_tries(monkeypatch):
     (["--model", "builtins:dict"], "cannot make the model builtins:dict: what it takes cannot be known"),
     (["--model", "minidl.nn:Linear"], "cannot make the model minidl.nn:Linear: TypeError: "),
     (["--model", "this.is.nothing:x"], "cannot load the model this.is.nothing:x: ModuleNotFoundError"),
+    (["--model", "sys:exit"], "cannot make the model sys:exit: SystemExit"),
+    (["--model", "train:main"], "train.py is a command, and runs within no other"),
+    (["--model", "mlp", "--data", "digits", "--epochs", str(1 << 53)], "--epochs 9007199254740992: 53"),
+    (["--model", "bert-tiny", "--data", "tests/support/text/stories.txt", "--vocab-size", str(1 << 53)],
+     "--vocab-size must be at most 1"),
     ([*LENET, "--schedule", "step", "--decay-steps", "1", "--decay-rate", "1e30", "--steps", "13"],
      "the learning rate of step 11 is beyond all numbers: 0.05 x 1e+30 to the power of 11"),
 ])
 def test_what_cannot_work_is_refused_by_name(capsys, flags, message):
     assert train.main(flags) == 2
     assert lines(capsys)[-1].startswith(f"train.py: error: {message}")
+
+
+@pytest.mark.parametrize("flag", ["--run", "--resume", "--save", "--json", "--plan", "--save-plan", "--save-trace",
+                                  "--weights", "--data", "--vocab", "--token-file"])
+def test_an_empty_name_is_none(capsys, flag):
+    """What a shell makes of a variable that is not set."""
+    assert train.main([*LENET, flag, ""]) == 2
+    assert lines(capsys) == [f"train.py: error: argument {flag}: must name a file or a folder, and is empty"]
+
+
+def test_what_is_no_archive_is_said_to_be_none(capsys, tmp_path):
+    (tmp_path / "a.npz").write_bytes(b"neither a zip archive nor an array")
+    assert convert([str(tmp_path / "a.npz"), str(tmp_path / "b.safetensors")]) == 2
+    line, = lines(capsys)
+    assert line.endswith("a.npz: no .npz that can be read: not an archive")
 
 
 @pytest.mark.parametrize(("name", "value", "message"), [

@@ -232,6 +232,24 @@ def test_the_largest_batch_trains_as_the_flags_say(flags, capsys):
     assert "the largest batch is" in capsys.readouterr().out
 
 
+@pytest.mark.parametrize("steps", [2, 7])
+def test_where_memory_drifts_no_more_steps_are_tried_than_will_be_trained(steps):
+    made = []
+
+    def program(batch):
+        """Each step makes another tensor that stays, so that no two leave the same holes."""
+        runtime, kept = current_runtime(), []
+
+        def one():
+            with runtime.iteration():
+                kept.append(runtime.tensor(None, shape=(64,)))
+            made.append(len(kept))
+        return Steps(one)
+
+    what = Setup(program, device.create("sim:p100"), "none", 0, placement="caching", steps=steps)
+    assert fits(what, 1, 1 << 20) and max(made) == 2 + steps  # two without drift come first
+
+
 @pytest.mark.slow
 def test_what_the_compiler_leaves_behind_holds_no_memory_of_a_run_that_just_fits(tmp_path):
     """In a process that compiles all kernels, and in which Python looks for no cycles."""

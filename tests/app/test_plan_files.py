@@ -120,9 +120,43 @@ def test_a_run_too_short_for_a_plan_says_so_before_its_first_step(tmp_path, caps
     small = ["--model", "lenet", "--batch", "64", "--memory-budget", "80%"]
     assert train.main([*small, "--steps", "3", *flags]) == 2  # a first one, one like it, one that is measured
     told = capsys.readouterr()
-    assert f"{flags[0]}: a plan is made" in told.err and "it takes 4 steps, and there are 3" in told.err
+    assert f"{flags[0]}: a plan is followed when" in told.err and "it takes 4 steps, and there are 3" in told.err
     assert "images/s" not in told.out and not list(tmp_path.iterdir())
     assert train.main([*small, "--steps", "4", *flags]) == 0
+
+
+def test_a_run_too_short_to_follow_the_plan_of_a_file_says_so(tmp_path, capsys, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    assert train.main([*NET, "--steps", "4", "--policy", "capuchin", "--save-plan", "a.plan"]) == 0
+    assert "--plan: a plan is followed when" in (line := refusal(capsys, "--plan", "a.plan", "--steps", "1"))
+    assert "it takes 4 steps, and there are 1" in line
+    assert train.main([*NET, "--plan", "a.plan", "--steps", "4"]) == 0
+
+
+@pytest.mark.parametrize(("flag", "code"), [("--save-plan", 2), ("--plan", 0)])
+def test_a_run_that_goes_on_comes_to_its_end_though_too_few_steps_are_left_for_a_plan(tmp_path, capsys, flag, code):
+    plan, run = str(tmp_path / "plan"), str(tmp_path / "run")
+    flags = ["--model", "mlp", "--data", "digits", "--device", "cpu:virtual", "--memory-budget", "80%", "-b", "400",
+             "--policy", "capuchin"]
+    assert train.main([*flags, "--steps", "9", "--save-plan", plan]) == 0
+    Path(plan).rename(other := tmp_path / "other")
+    assert train.main([*flags, "--steps", "8", "--run", run]) == 0
+    assert train.main(["--resume", run, "--steps", "9", flag, str(other if flag == "--plan" else plan)]) == code
+    told = capsys.readouterr()
+    assert f"{flag}: a plan is followed when the same calls have come twice" in told.out
+    assert "it takes 4 steps, and there are 1" in told.out or "it takes 2 steps, and there are 1" in told.out
+    assert len((tmp_path / "run" / "metrics.jsonl").read_text().splitlines()) == 9
+
+
+def test_what_is_planned_between_the_steps_is_not_taken_for_one(tmp_path, capsys):
+    """An epoch of one step: the look at test data, with its two equal batches, is planned before the step is."""
+    flags = ["--model", "mlp", "--data", "digits", "--device", "cpu:virtual", "--memory-budget", "80%", "--batch",
+             "150", "--grad-accum-steps", "9", "--steps", "4"]
+    kept = [tmp_path / "a", tmp_path / "b"]
+    assert train.main([*flags, "--policy", "capuchin", "--save-plan", str(kept[0])]) == 0
+    assert plan_from_json(kept[0].read_text()).calls > 200  # forward and backward, nine times
+    assert train.main([*flags, "--plan", str(kept[0]), "--save-plan", str(kept[1])]) == 0
+    assert kept[0].read_text() == kept[1].read_text()
 
 
 def test_every_policy_s_last_step_can_be_saved_as_a_trace(tmp_path):

@@ -61,35 +61,6 @@ def whole(tmp_path_factory):
     return folder / "run", (folder / "parameters").read_bytes()
 
 
-# Killed --------------------------------------------------------------------------------------------------------------
-def campaign(folder, *arguments):
-    done = subprocess.run([sys.executable, killed.__file__, str(folder), *map(str, arguments)],
-                          stdout=subprocess.PIPE, text=True, check=True, env=os.environ | {"PYTHONPATH": str(ROOT)})
-    found = json.loads(done.stdout.splitlines()[-1])
-    assert found["wrong"] == []
-    return found["kills"]
-
-
-@pytest.mark.slow
-def test_a_run_that_was_killed_while_it_wrote_goes_on_with_the_same_bytes(tmp_path):
-    assert campaign(tmp_path, "points", 70, 1000) == 1  # one of 120 changes of files
-
-
-@pytest.mark.slow
-def test_a_run_that_was_killed_at_a_random_moment_goes_on_with_the_same_bytes(tmp_path):
-    assert campaign(tmp_path, "times", 1, 7) == 1
-
-
-@pytest.mark.full
-def test_a_run_that_was_killed_at_any_write_sync_or_rename_goes_on_with_the_same_bytes(tmp_path):
-    assert campaign(tmp_path, "points", 1, 1) > 100
-
-
-@pytest.mark.full
-def test_a_run_that_was_killed_at_50_random_moments_goes_on_with_the_same_bytes(tmp_path):
-    assert campaign(tmp_path, "times", 50, 1) == 50
-
-
 # From each checkpoint ------------------------------------------------------------------------------------------------
 @pytest.mark.default(step=[10])
 @pytest.mark.parametrize("step", [5, 10, STEPS])
@@ -170,6 +141,35 @@ def test_losses_and_scores_of_a_resumed_run_are_those_of_the_whole_one(whole, tm
     names = ("step", "epoch", "loss", "lr", "top1", "top5")
     assert [[row[name] for name in names] for row in table(tmp_path)] == [
         [row[name] for name in names] for row in table(whole[0])]
+
+
+def test_a_checkpoint_of_which_a_file_is_gone_gives_way_to_the_one_before_it(whole, tmp_path, capsys):
+    folder, parameters = whole
+    shutil.copytree(folder, tmp_path / "run")
+    for step, gone in ((STEPS, "manifest.json"), (10, "tensors.safetensors")):
+        (tmp_path / "run" / "checkpoints" / f"step-{step:08}" / gone).unlink()
+    assert train.main(["--trust", "--resume", str(tmp_path / "run"), "--save", str(tmp_path / "resumed")]) == 0
+    told = capsys.readouterr().out
+    assert told.count("there is no such file") == 2 and "going on after step 5" in told
+    assert (tmp_path / "resumed").read_bytes() == parameters
+
+
+def test_a_run_without_a_checkpoint_says_that_it_begins_again(whole, tmp_path, capsys):
+    folder, parameters = whole
+    shutil.copytree(folder, tmp_path / "run")
+    shutil.rmtree(tmp_path / "run" / "checkpoints")
+    assert train.main(["--trust", "--resume", str(tmp_path / "run"), "--save", str(tmp_path / "resumed")]) == 0
+    assert f"there is no checkpoint in {tmp_path / 'run'}: beginning again" in capsys.readouterr().out
+    assert (tmp_path / "resumed").read_bytes() == parameters
+
+
+@pytest.mark.parametrize("name", ["batch", "memory_budget"])
+def test_what_was_resolved_is_no_nothing(whole, tmp_path, capsys, name):
+    noted = json.loads((whole[0] / "arguments.json").read_text())
+    noted["resolved"][name] = 0
+    (tmp_path / "arguments.json").write_text(json.dumps(noted))
+    assert train.main(["--resume", str(tmp_path)]) == 2
+    assert "expected an object with a list of strings, arguments, and the numbers" in capsys.readouterr().err
 
 
 def test_a_simulator_keeps_a_run_folder_without_checkpoints(tmp_path):
@@ -379,6 +379,7 @@ def rows(key, name, value, at=0):
     ("state.json", lambda state: state["plans"][0].update(share=float("nan")), r"plans\[0\]: expected numbers"),
     ("state.json", lambda state: state["counters"].update(steps=3), "after 3 steps, in the folder of step 8"),
     ("state.json", lambda state: state["counters"].update(steps=10**400), "expected counters"),
+    ("state.json", lambda state: state["counters"].pop("seeds"), "no counter seeds, which this training has"),
     ("state.json", lambda state: state["plans"].append({}), "trace-1.json: at byte 0: there is no such file"),
     ("state.json", lambda state: state.update(counters=[]), "expected counters, plans and fixed arguments"),
     ("plan-0.json", rows("evictions", "tensor", 12345), "plan-0.json.*evicts tensor 12345, which is not used here"),

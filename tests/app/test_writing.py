@@ -9,6 +9,7 @@ import killed
 import numpy as np
 import pytest
 from killed import TRAINING
+from watched_os import watch
 
 import train
 from minidl import writing
@@ -16,7 +17,7 @@ from minidl.app import machine
 from minidl.app.flags import _without, parse
 from minidl.app.run_folder import RunFolder, read_arguments
 from minidl.app.run_lock import RunLock
-from minidl.checkpoint import Store, durable
+from minidl.checkpoint import Store
 from minidl.checkpoint.safetensors import is_own, read_arrays, write_arrays
 from minidl.device import profiles
 from minidl.errors import UserError
@@ -136,28 +137,13 @@ def test_one_name_for_two_files_is_refused(capsys, tmp_path):
                                                f"{tmp_path}/./a")
 
 
-class FullOs:
-    """The os module on a disk that is full from the n-th change on: what changes files raises."""
-
-    def __init__(self, at):
-        self.left = at
-
-    def __getattr__(self, name):
-        function = getattr(os, name)
-        if name not in ("write", "fsync", "replace", "rename", "mkdir", "makedirs"):
-            return function
-
-        def call(*arguments, **options):
-            self.left -= 1
-            if self.left < 0:
-                raise OSError(28, "No space left on device")
-            return function(*arguments, **options)
-        return call
-
-
 @pytest.mark.parametrize("run", [True, False])
 def test_a_disk_that_is_full_at_the_end_costs_the_file_and_says_where_the_state_is(capsys, tmp_path, monkeypatch, run):
-    monkeypatch.setattr(writing, "os", FullOs(0))  # the checks before training make no change that counts
+    def refuse(change):  # neither in the run folder nor where places are checked before training
+        if change.name == "fsync" and Path(change.paths[0]).name.startswith((".w.", ".j.")):
+            raise OSError(28, "No space left on device")
+
+    watch(refuse, monkeypatch.setattr)
     flags = ["--run", tmp_path / "run"] if run else []
     line = refusal(capsys, train.main, *MLP, *flags, "--save", tmp_path / "w", "--json", tmp_path / "j")
     assert f"cannot write {tmp_path / 'w'}: No space left on device; cannot write {tmp_path / 'j'}: No space" in line
@@ -171,6 +157,18 @@ def test_a_disk_that_is_full_at_the_end_costs_the_file_and_says_where_the_state_
     monkeypatch.undo()
     assert train.main(["--resume", str(tmp_path / "run"), "--save", str(tmp_path / "w")]) == 0
     assert (tmp_path / "w").exists()
+
+
+def test_a_last_checkpoint_that_cannot_be_written_keeps_no_other_file_from_being_written(capsys, tmp_path, monkeypatch):
+    def refuse(change):
+        if ".step-00000003" in change.paths[0]:
+            raise OSError(28, "No space left on device")
+
+    watch(refuse, monkeypatch.setattr)
+    line = refusal(capsys, train.main, *MLP, "--run", tmp_path / "run", "--checkpoint-every", "2", "--save",
+                   tmp_path / "w", "--json", tmp_path / "j")
+    assert "cannot write the checkpoint " in line and "the state of the run is in " in line and "step-00000002" in line
+    assert {"w", "j"} < set(os.listdir(tmp_path)) and (tmp_path / "run" / "summary.txt").exists()
 
 
 def test_other_commands_write_over_nothing_of_a_strangers(capsys, tmp_path):
@@ -220,6 +218,15 @@ def test_a_start_that_failed_does_not_occupy_its_folder(capsys, tmp_path):
     assert "there is a run in it already" in refusal(capsys, train.main, *MLP, "--run", tmp_path / "run")
 
 
+def test_what_a_killed_run_has_left_goes_when_it_goes_on_though_nothing_is_left_to_do(tmp_path):
+    assert train.main([*MLP, "--run", str(tmp_path)]) == 0
+    before = kept(tmp_path)
+    (tmp_path / ".summary.txt").write_text("half of")
+    (tmp_path / "checkpoints" / ".step-00000002.old").mkdir()
+    assert train.main(["--resume", str(tmp_path)]) == 0
+    assert kept(tmp_path).keys() == before.keys() and len(os.listdir(tmp_path / "checkpoints")) == 1
+
+
 def test_a_run_that_goes_on_has_the_memory_that_was_resolved(tmp_path, monkeypatch):
     flags = ["--model", "mlp", "--data", "digits", "--device", "cpu:virtual", "--steps", "2", "--batch", "24"]
     monkeypatch.setattr("minidl.app.fit.free_memory", lambda: 100 << 20)
@@ -254,6 +261,17 @@ def test_a_folders_own_code_runs_only_for_who_trusts_it(capsys, tmp_path, monkey
     assert "--trust runs it" in refusal(capsys, train.main, "--resume", tmp_path)
     assert parse(["--trust", "--resume", str(tmp_path)]).model == "killed:network"
     assert parse(["--model", "killed:network", "--resume", str(tmp_path)]).model == "killed:network"
+
+
+def test_a_folder_does_not_say_that_a_strangers_file_may_be_written_over(capsys, tmp_path):
+    (tmp_path / "theirs").write_text("important")
+    words = [*MLP, "--force", "--save", str(tmp_path / "theirs")]
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run" / "arguments.json").write_text(json.dumps({"arguments": words}))
+    assert "--force writes over it" in refusal(capsys, train.main, "--resume", tmp_path / "run")
+    assert (tmp_path / "theirs").read_text() == "important"
+    assert train.main(["--resume", str(tmp_path / "run"), "--force"]) == 0
+    assert "--force" not in read_arguments(tmp_path / "run")[0]
 
 
 # Whatever ends a run, what was done is written first ------------------------------------------------------------------
@@ -328,4 +346,3 @@ def test_the_limit_of_a_container_counts_and_so_do_those_around_it(tmp_path):
     group(groups / "outer" / "inner", 80, 70, 5)
     assert machine.free_in_groups(groups, membership) == 15
     assert machine.free_in_groups(groups, tmp_path / "nothing") is None
-    assert durable.HIDDEN == "."

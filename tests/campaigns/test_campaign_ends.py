@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from minidl.app.flags import _parser
 from tests.campaigns import flag_vectors
 
 ROOT = Path(__file__).parents[2]
@@ -22,13 +23,19 @@ def kills(*arguments):
     return json.loads(done.stdout.splitlines()[-1])["attempts"]
 
 
+def test_every_flag_of_train_py_is_tried():
+    flags = {action.option_strings[-1 if action.dest == "help" else 0] for action in _parser()._actions}
+    assert flags == flag_vectors.FLAGS.keys() - {"--nonsense"}
+
+
 def test_random_command_lines_end_well():
     assert flag_vectors.campaign(40, 1)[1] == []
 
 
 @pytest.mark.slow
-def test_signals_a_full_disk_and_two_writers_cost_no_bit():
+def test_signals_kills_a_full_disk_and_two_writers_cost_no_bit():
     assert kills("signals", "--count", 3) == 3
+    assert kills("points", "--first", 100, "--stride", 1000) == 2  # one of some 200
     assert kills("disk", "--first", 30, "--stride", 1000) == 2
     assert kills("writers", "--count", 1) == 1
 
@@ -44,8 +51,9 @@ def test_200_signals_cost_no_bit():
 
 
 @pytest.mark.full
-def test_a_disk_that_is_full_at_any_write_costs_no_bit():
-    assert kills("disk") > 100
+@pytest.mark.parametrize("kind", ["points", "disk"])
+def test_what_happens_at_any_change_of_a_file_costs_no_bit(kind):
+    assert kills(kind) > 100
 
 
 @pytest.mark.full

@@ -192,6 +192,57 @@ def test_images_that_a_link_hides_are_an_error_or_counted(tmp_path, spoil, messa
     assert len(bad) >= 1 and any(message in line for line in bad.messages)
 
 
+@pytest.mark.parametrize(("kind", "name", "message"), [
+    ("class_folders", "lost.png", "lost.png: an image beside the folders of classes"),
+    ("class_folders", "lost.TIF", "lost.TIF: an image beside the folders of classes"),
+    ("class_folders", "class 1/more/lost.tiff", "lost.tiff: an image of a kind that is not read"),
+    ("shards", "lost.png", "lost.png: an image beside part-0.tar"),
+    ("parquet", "lost.png", "lost.png: an image beside train-00000.parquet"),
+    ("cifar", "lost.png", "lost.png: an image beside CIFAR-10's files"),
+    ("masks", "lost.png", "lost.png: an image beside images and masks"),
+    ("masks", "images/more/lost.png", "images/more: a folder among images"),
+    ("masks", "masks/lost.png", "lost.png: a mask of no image in"),
+    ("masks", "masks/003_mask.gif", "003_mask.png: 003_mask.gif has the same name before its suffix"),
+    ("masks", "images/lost.heic", "lost.heic: an image of a kind that is not read"),
+])
+def test_images_that_nothing_would_read_are_an_error_or_counted(tmp_path, kind, name, message):
+    root = getattr(made_data, kind)(tmp_path / "data")
+    whole = opened(kind, root)
+    (root / name).parent.mkdir(exist_ok=True)
+    (root / name).write_bytes(encoded(picture(0)))
+    with pytest.raises(BadFile, match=message):
+        opened(kind, root)
+    bad = BadFiles(skip=True)
+    found = opened(kind, root, bad=bad)
+    assert (found.train_size, found.test_size) == (whole.train_size, whole.test_size)
+    assert [message in line for line in bad.messages] == [True]
+
+
+def test_images_beside_train_and_val_are_an_error(tmp_path):
+    class_folders(tmp_path / "train", count=30)
+    class_folders(tmp_path / "val", count=9)
+    (tmp_path / "lost.jpeg").write_bytes(encoded(picture(0)))
+    with pytest.raises(BadFile, match="lost.jpeg: an image beside train"):
+        opened("class_folders", tmp_path)
+
+
+def test_a_folder_with_train_alone_is_no_class_of_that_name(tmp_path):
+    class_folders(tmp_path / "train", count=30)
+    data = opened("class_folders", tmp_path)
+    assert (data.class_names, data.train_size, data.test_size) == (("class 0", "class 1", "class 2"), 27, 3)
+    (tmp_path / "train").rename(tmp_path / "elsewhere")
+    class_folders(tmp_path)
+    (tmp_path / "elsewhere").rename(tmp_path / "train")
+    assert "train" in opened("class_folders", tmp_path).class_names  # among others it is one: there are trains
+
+
+def test_shards_of_two_kinds_are_refused(tmp_path):
+    shards(tmp_path)
+    parquet(tmp_path)
+    with pytest.raises(UserError, match=r"2 files \*.tar and 2 \*.parquet, and only one kind is read"):
+        opened("shards", tmp_path)
+
+
 def test_images_in_a_folder_that_may_not_be_read_are_an_error_or_counted(closed_folder):
     root = class_folders(closed_folder.parent / "data")
     closed_folder.rename(root / "class 1" / "closed")

@@ -228,7 +228,7 @@ def look_into(folder: Path) -> None:
     kept = RunFolder(folder, keep=1)
     found = kept.newest()
     assert found is None or found.step == 4
-    assert all(type(row["step"]) is int for row in kept._rows())
+    assert all(type(row["step"]) is int for row in kept.rows())
 
 
 # Other files ---------------------------------------------------------------------------------------------------------

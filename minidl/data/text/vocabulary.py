@@ -76,8 +76,11 @@ def read_vocabulary(path: Path) -> Vocabulary:
 def train_vocabulary(sentences: Callable[[], Iterable[str]], size: int) -> Vocabulary:
     """A vocabulary of at most ``size`` pieces, in small letters; of one text always the same.
 
-    The text is gone through twice. Raises UserError if there is not even room for the letters.
+    The text is gone through twice. Raises UserError if there is not even room for the letters, and for more pieces than
+    are taken.
     """
+    if size > MOST_PIECES:
+        raise UserError(f"--vocab-size must be at most {MOST_PIECES}, not {size}")
     tokenizers = _tokenizers()
     tokenizer = _finding_words(tokenizers, tokenizers.models.WordPiece(unk_token=SPECIAL[1]), lowercase=True)
     # Letters are given their numbers here, in order: the trainer's own order, and with it which of two pairs that are

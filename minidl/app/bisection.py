@@ -1,0 +1,29 @@
+"""The largest number for which something holds, found in few trials."""
+
+from collections.abc import Callable
+
+
+def largest_number(holds: Callable[[int], bool], *, guess: int, most: int) -> int:
+    """The largest n <= ``most`` with holds(n), 0 if there is none: by growing steps from the guess, then bisection."""
+    low, high, step = 0, most + 1, 1  # holds(low), not holds(high)
+    number = min(max(guess, 1), most)
+    if holds(number):
+        low = number
+        while low < most:
+            number = min(low + step, most)
+            if not holds(number):
+                high = number
+                break
+            low, step = number, 2 * step
+    else:
+        high = number
+        while high > 1:
+            number = max(high - step, 1)
+            if holds(number):
+                low = number
+                break
+            high, step = number, 2 * step
+    while high - low > 1:
+        number = (low + high) // 2
+        low, high = (number, high) if holds(number) else (low, number)
+    return low
