@@ -131,10 +131,6 @@ class VirtualClock:
         self._issued += 1
         heappush(self._agenda, (time, self._issued, effect))
 
-    def start_of(self, stream: int) -> float:
-        """When what is issued next to a stream starts."""
-        return max(self.ready[stream], self.host)
-
     def finish_time(self, stream: int, position: int) -> float:
         """When a stream reaches a position."""
         return self._finished[stream][max(0, position - self._first[stream])]

@@ -127,7 +127,7 @@ class DiskQueue:
         spilled = sum(nbytes for at, nbytes in host if at >= self.host_bytes)
         if not spilled:
             return link_seconds
-        profile, start = self.profile, self.clock.start_of(stream)
+        profile, start = self.profile, max(self.clock.ready[stream], self.clock.host)
         rate = profile.disk_out_bandwidth if stream == COPY_OUT else profile.disk_in_bandwidth
         begin = max(start, self._ready)
         self._ready = begin + max(link_seconds, profile.disk_latency_s + spilled / rate)

@@ -143,8 +143,7 @@ class Manager:
         self.prefetches, self.prefetch = residency.prefetches, replaying.ahead
         self.make_resident = replaying.make_resident
         self.before_write, self.after_write = replaying.before_write, replaying.after_write
-        self.call_off = replaying.call_off
-        self.carry_out = placing.carry_out
+        self.call_off, self.carry_out = replaying.call_off, placing.carry_out
         self.act = residency.act
         # Storages' beginnings and ends, and the iteration's.
         self.place_leaf = placing.place_leaf
