@@ -25,7 +25,7 @@ from minidl import Runtime, ops
 from minidl.optim import SGD, Adam
 from minidl.runtime import parameter
 
-POLICIES = ("auto", "capuchin", "passive", "dtr", "recompute")
+POLICIES = ("auto", "capuchin", "passive", "dtr-swap", "recompute")
 PARTS = 10
 WIDEST = 48
 BUDGET, HOST = 40 << 10, 1 << 20  # bytes: the update of the weights needs 36 KiB, the largest iteration some 70

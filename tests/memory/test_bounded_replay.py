@@ -38,7 +38,7 @@ def _step(runtime):
         h.mean().backward()
 
 
-@pytest.mark.parametrize("policy", ["recompute", "dtr"])
+@pytest.mark.parametrize("policy", ["recompute", "dtr-swap"])
 @pytest.mark.parametrize("device", ["cpu:virtual", "sim:p100"])
 def test_a_tree_is_not_computed_over_and_over(policy, device, monkeypatch):
     replayed = []
