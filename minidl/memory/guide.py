@@ -217,14 +217,11 @@ class Guide:
                 band = noise(entry.seconds)
                 was, now = (predicted_seconds(entry.plan, entry.trace, each, self.limits) for each in (before, costs))
                 if abs(now - was) > band * was:
-                    proposal, asked = self._planned(entry.trace), True
+                    proposal, asked = _planned(self.policy, entry.trace, self.costs, self.limits), True
                     expected = proposal.plan.predicted_seconds
                     if expected is None or expected < now * (1.0 - band):
                         entry.adopt(proposal)
         return asked
-
-    def _planned(self, trace: Trace) -> Proposal:
-        return required_proposal(self.policy, "plan", self.policy.plan(trace, self.costs, self.limits))
 
     def _find(self, steps: list[Step]) -> Entry | None:
         return next((e for e in self.entries if e.steps == steps), None)
@@ -246,7 +243,7 @@ class Guide:
             trace = with_static_times(trace, [signature.flops for signature, _, _ in steps], peak_flops=self.peak_flops)
         entry = Entry(steps, trace)
         with self.allowance.planning(exempt=True):
-            entry.adopt(self._planned(entry.trace))
+            entry.adopt(_planned(self.policy, entry.trace, self.costs, self.limits))
         self._know(entry)
         return entry
 
@@ -288,3 +285,7 @@ class Guide:
                 self._know(entry)
                 return entry
         return None
+
+
+def _planned(policy: Policy, trace: Trace, costs: Costs, limits: Limits) -> Proposal:
+    return required_proposal(policy, "plan", policy.plan(trace, costs, limits))
