@@ -39,8 +39,8 @@ def main() -> None:
     args = parser.parse_args()
     print(f"# Slices\n\nMade by `python -m bench.slices --cases {args.cases} --slices {args.slices} "
           f"--policy {args.policy} --steps {args.steps}`: the fastest of so many steps on sim:p100 (14.8 GiB, "
-          "12.4 GB/s each way) as a share of the unmanaged speed of the whole batch; its copies, replays and waits are the last "
-          "step's. Largest operation: the least that it needs at once.\n")
+          "12.4 GB/s each way) as a share of the unmanaged speed of the whole batch; its copies, replays and waits are "
+          "the last step's. Largest operation: the least that it needs at once.\n")
     print("| model | batch | slices | largest operation | where all fits | managed | GiB out | s recomputing "
           "| s waiting |")
     print("|---|--:|--:|--:|--:|--:|--:|--:|--:|")
