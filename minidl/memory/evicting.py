@@ -154,7 +154,7 @@ class Evicting:
             storage = ref()
             if storage is None or storage.status is not IN or storage.access_count != count:
                 del state.kept[ref]  # somebody else's by now
-            elif storage not in pinned and not self.dear(storage) and self.lineage_of(storage) is not None:
+            elif storage not in pinned and self.lineage_of(storage) is not None:
                 self.drop(storage)
                 del state.kept[ref]
 

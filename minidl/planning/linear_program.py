@@ -81,6 +81,9 @@ class LinearProgram:
 
         relaxed: binary variables may be fractions.
         """
+        if not self._cost:  # nothing to decide
+            held = all(low <= 0.0 <= high for low, high in zip(self._row_low, self._row_high, strict=True))
+            return Solution(np.zeros(0) if held else None, 0.0 if held else inf, 0.0 if held else inf, not held, held)
         integer = [0] * len(self._integer) if relaxed else self._integer
         matrix = csr_array((self._values, self._columns, self._ends), shape=self.shape)
         matrix.sum_duplicates()

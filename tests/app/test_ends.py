@@ -276,7 +276,8 @@ def test_a_learning_rate_beyond_floats_is_refused():
 
 
 def test_a_transformer_can_be_explained(capsys):
-    flags = ["--model", "bert-tiny", "--batch", "8", "--steps", "5", "--memory-budget", "60%", "--explain", "3"]
+    flags = ["--model", "bert-tiny", "--batch", "8", "--steps", "5", "--memory-budget", "60%", "--explain", "3",
+             "--slices", "1"]
     assert train.main(flags) == 0
     assert "plan: what leaves the device" in capsys.readouterr().out
 

@@ -340,7 +340,7 @@ def test_what_is_for_images_is_refused_for_text(capsys, flags):
 
 # Host memory on a disk ----------------------------------------------------------------------------------------------
 def test_a_run_whose_host_memory_is_on_a_disk_ends_as_one_with_enough_of_it_and_leaves_no_file(capsys, tmp_path):
-    flags = [*LENET, "--policy", "passive", "--memory-budget", "4MiB", "--steps", "3", "--json"]
+    flags = [*LENET, "--slices", "1", "--policy", "passive", "--memory-budget", "4MiB", "--steps", "3", "--json"]
     on_disk = ["--host-memory", "0", "--spill", str(tmp_path), "--spill-bytes", "64MiB"]
     results = []
     for n, more in enumerate(([], on_disk)):

@@ -186,7 +186,7 @@ class Trained:
                             policy=policy) as runtime:
             training = Training(runtime, "vgg", "momentum")
             for number in range(iterations):
-                runtime.keeps_trace = policy == "recompute" and number == iterations - 1
+                runtime.keeps_trace = policy == "dtr" and number == iterations - 1
                 before, self.replays = runtime.stats(), 0
                 replaying = runtime.memory.replaying
                 replay = replaying.replay_call
@@ -240,7 +240,7 @@ def test_one_iteration_is_noted_and_those_under_a_plan_are_not():
 
 def test_replays_are_timed_exactly_and_are_not_in_the_trace(slow_host):
     free = Trained("capuchin", iterations=2)
-    run = Trained("recompute", iterations=2, budget=int(0.7 * free.stats.peak_bytes))
+    run = Trained("dtr", iterations=2, budget=int(0.7 * free.stats.peak_bytes))
     assert run.replays > 0 and run.grown.recomputed_bytes > 0
     assert run.replays * KERNEL_S <= run.grown.recompute_seconds * 1.001 < 3 * run.replays * KERNEL_S
     # How many parameters one update takes follows from the budget.

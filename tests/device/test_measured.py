@@ -25,7 +25,7 @@ from minidl.device.clock import COMPUTE
 from minidl.device.cpu import link, numerics
 from minidl.meta import Algorithm
 from minidl.ops.elementwise import exp, neg
-from minidl.plan.policy import Regime
+from minidl.plan.policy import OnDemand
 from minidl.plan.trace import Trace, TraceCall, TraceTensor, scaled, typical
 
 NAP_S = 5e-3
@@ -168,12 +168,10 @@ def test_modelled_traces_are_not_touched():
     assert scaled(trace.calls[0].algorithms, 1.0) is trace.calls[0].algorithms
 
 
-class Noting:
+class Noting(OnDemand):
     """A policy that keeps the traces it was asked to plan for."""
 
-    name, moves_tensors, weighs_recomputation, plans = "noting", True, False, True
-    reads_from_front = False
-    regime = Regime()
+    name, plans = "noting", True
 
     def __init__(self):
         self.planned = []

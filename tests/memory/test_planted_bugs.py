@@ -125,7 +125,7 @@ BUGS: dict[str, tuple[str, str, str]] = {
         EVICTING + "evict", "elif self.back_up(storage):", "elif self.back_up(storage) or True:"),
     # Plans.
     "a plan's triggers are found at the access after": (
-        "memory.guide:Entry.adopt", "(access.tensor_id, access.access_count)",
+        "memory.entry:_actions", "(access.tensor_id, access.access_count)",
         "(access.tensor_id, access.access_count + 1)"),
     "a plan's evictions are made one call late": (
         "memory.guide:Guide.follow", "return entry.actions.get(position)\n    self.active",
@@ -219,6 +219,7 @@ FOUND_BY: dict[By, set[str]] = {
         "copies under way when an iteration ends are forgotten",
         "a replay reads what was written in place since",
         "an update is made twice when its operands had to be brought in",
+        "a block that swallows its right neighbour forgets its marks",
     },
     By.PROMISE: {
         "a host copy is four bytes too small",
