@@ -92,7 +92,7 @@ class Entry:
 def _actions(plan: Plan, trace: Trace) -> dict[int, Actions]:
     """Call -> what is to be done after it."""
     found: dict[int, Actions] = {}
-    if not (plan.evictions or plan.prefetches or plan.releases or plan.replays):
+    if not (plan.evictions or plan.prefetches or plan.releases or plan.replays or plan.waits):
         return found
     for access in trace.accesses:
         key = (access.tensor_id, access.access_count)

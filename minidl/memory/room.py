@@ -22,7 +22,7 @@ from minidl.memory.storage import IN, SWAPPING_IN, SWAPPING_OUT, Storage
 from minidl.plan.plan import Action
 from minidl.units import format_bytes
 
-MOST_SEARCHED = 1000  # tensors among which the cheapest window is looked for, of a policy that is not asked about all
+MOST_SEARCHED = 4000  # tensors among which the cheapest window is looked for, of a policy that is not asked about all
 
 
 class Room:

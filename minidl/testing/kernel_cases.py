@@ -23,7 +23,8 @@ MODULES = (ops.attention, ops.batchnorm, ops.conv, ops.elementwise, ops.embeddin
 OPS = {op.name: op for module in MODULES for op in vars(module).values() if isinstance(op, Op)}
 BLOCK = 64  # elements
 # Operands that are float32 where the others are halves (minidl.meta.wide), by the names that operations give them.
-WIDE = {"gamma", "beta", "mean", "var", "rstd", "dgamma", "dbeta", "running_mean", "running_var", "dloss", "lse"}
+WIDE = {"gamma", "beta", "mean", "var", "rstd", "dgamma", "dbeta", "running_mean", "running_var", "dloss", "lse",
+        "other_mean", "other_var", "value"}
 WIDE_OF = {"linear": {"b"}, "conv2d": {"b"}, "conv2d_relu": {"b"}}
 
 

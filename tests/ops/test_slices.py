@@ -118,7 +118,7 @@ def test_the_numbers_of_slices_agree_to_rounding_and_cut_every_operation(referen
 
 
 @pytest.mark.default(policy=["auto", "passive", "recompute"])
-@pytest.mark.parametrize("policy", ["auto", "capuchin", "dtr", "lru", "passive", "recompute"])
+@pytest.mark.parametrize("policy", ["auto", "capuchin", "dtr-swap", "lru", "passive", "recompute"])
 def test_one_number_of_slices_has_the_same_bits_under_every_policy_and_budget(references, policy):
     losses, state, peak, _ = references[3]
     managed = 0
