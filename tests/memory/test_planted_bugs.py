@@ -219,7 +219,6 @@ FOUND_BY: dict[By, set[str]] = {
         "copies under way when an iteration ends are forgotten",
         "a replay reads what was written in place since",
         "an update is made twice when its operands had to be brought in",
-        "a block that swallows its right neighbour forgets its marks",
     },
     By.PROMISE: {
         "a host copy is four bytes too small",
