@@ -143,10 +143,7 @@ class Evicting:
         return state.allocator.swap_out(storage)
 
     def drop_kept(self, need: int, pinned: set[Storage]) -> None:
-        """Give up what came by in replays, until so many bytes are free: it costs no copy, and nobody counted on it.
-
-        Not what is dear, or replays that need each other's results would go on and on.
-        """
+        """Give up what came by in replays, until so many bytes are free: it costs no copy, and nobody counted on it."""
         state = self.state
         for ref, count in list(state.kept.items()):
             if state.arena.free_bytes >= need:
