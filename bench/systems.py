@@ -13,13 +13,14 @@ import argparse
 from collections.abc import Iterable
 from functools import cache
 
-from minidl import OutOfMemory, Runtime
+from minidl import OutOfMemory
+from minidl.device import profiles
 from minidl.errors import Unsuitable
 from minidl.plan.costs import Costs, Limits
 from minidl.plan.trace import Trace
 from minidl.policies import create
 from minidl.policies.systems import SYSTEMS
-from minidl.testing.steps import SEPARATE, UNLIMITED, run, training_step, unmanaged
+from minidl.testing.steps import SEPARATE, run, unmanaged, unmanaged_trace
 
 PAPER = {  # model -> the largest batches that Capuchin's authors report for vDNN and for OpenAI's checkpointing
     "vgg16": (272, 260), "resnet50": (520, 540), "resnet152": (330, 440), "inception_v3": (400, 400),
@@ -39,14 +40,8 @@ GRAIN = 50  # a largest batch is found to a part of it
 @cache
 def planned_from(model: str, batch: int) -> tuple[Trace, Costs, Limits]:
     """A step with unlimited memory, and what a plan for it is weighed with."""
-    with Runtime(device="sim:p100", policy="none", memory_budget=UNLIMITED, switches=SEPARATE) as runtime:
-        step = training_step(runtime, model, batch)
-        for _ in range(2):
-            with runtime.iteration():
-                step()
-                trace = runtime.trace()
-        profile = runtime.device.profile
-        return trace, profile.link_costs, Limits(profile.memory_bytes, profile.host_memory_bytes)
+    trace, costs, memory_bytes = unmanaged_trace(model, batch, switches=SEPARATE)
+    return trace, costs, Limits(memory_bytes, profiles.get("p100").host_memory_bytes)
 
 
 def fits(model: str, batch: int, policy: str) -> bool:

@@ -37,10 +37,10 @@ def refuse_to_write(op: Op, inputs: tuple[Storage, ...], written: Sequence[Stora
     """Raise UserError for a write that would lose a gradient, or whose elements overlap."""
     _refuse_to_overlap(op, inputs, written)
     if differentiates:
-        refuse_to_lose_gradients(op, inputs, written)
+        _refuse_to_lose_gradients(op, inputs, written)
 
 
-def refuse_to_lose_gradients(op: Op, inputs: tuple[Storage, ...], written: Sequence[Storage]) -> None:
+def _refuse_to_lose_gradients(op: Op, inputs: tuple[Storage, ...], written: Sequence[Storage]) -> None:
     """No operation in place has a gradient: raise UserError where one would flow through what it writes or reads."""
     for storage in written:
         if storage.base.requires_grad and storage.base.call is not None:

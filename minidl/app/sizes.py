@@ -66,9 +66,11 @@ def settle(options: Options, setup: Setup, data: Data) -> Sizes:
     """
     most = (data.train_size or ENDLESS) // options.accumulate
     batch, budget = _asked_for(options, setup, most)
-    cut = choose_slices(setup, batch, budget) if options.slices == CHOSEN else Cut(setup.slices, "as asked for")
-    whole, setup = replace(setup, slices=1), replace(setup, slices=cut.slices)
-    demand = replace(setup.demand(batch), unmanaged_peak_bytes=whole.demand(batch).unmanaged_peak_bytes)
+    whole = replace(setup, slices=1).demand(batch)
+    cut = (choose_slices(setup, batch, budget, whole) if options.slices == CHOSEN
+           else Cut(setup.slices, "as asked for"))
+    setup = replace(setup, slices=cut.slices)
+    demand = whole if cut.slices == 1 else replace(setup.demand(batch), unmanaged_peak_bytes=whole.unmanaged_peak_bytes)
     _require_that_it_fits(setup, batch, budget, demand, most)
     return Sizes(batch, budget, demand, most, cut)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from minidl.app.fit import Setup
+from minidl.memory.ledger import Demand
 from minidl.units import format_bytes
 
 LARGE = 0.5  # of the budget, for one operation: from here on hardly anything can be in flight beside it
@@ -20,12 +21,13 @@ class Cut:
     why: str
 
 
-def choose_slices(setup: Setup, batch: int, budget_bytes: int) -> Cut:
+def choose_slices(setup: Setup, batch: int, budget_bytes: int, demand: Demand) -> Cut:
     """The fewest slices, a power of two, with which no operation takes more than a quarter of the budget, if one takes
     more than half of it whole. On a device that computes values it must take more than there is: the bits of a result
     follow from the number of slices, and those of a batch that fits are to be the same in every budget.
+
+    demand: what the whole batch needs.
     """
-    demand = setup.demand(batch)
     budget = budget_bytes - setup.device.reserved_bytes
     enough = 1.0 if setup.device.has_values else LARGE
     if demand.unmanaged_peak_bytes <= budget or demand.largest_op_bytes <= enough * budget:

@@ -18,7 +18,7 @@ from weakref import WeakSet
 import numpy as np
 
 from minidl.errors import UserError
-from minidl.graph import keep, needs_of, refuse_to_lose_gradients
+from minidl.graph import keep, needs_of, refuse_to_write
 from minidl.memory.storage import Call, Storage
 from minidl.meta import DType, Shape, meta
 from minidl.op import Attrs, Op, Signature
@@ -186,8 +186,7 @@ class Slicer:
         """Carry out an operation in place. Raises UserError for one that is not done in slices."""
         self.flush()
         executor = self.executor
-        if executor.grad_enabled:
-            refuse_to_lose_gradients(op, inputs, written)
+        refuse_to_write(op, inputs, written, differentiates=executor.grad_enabled)
         ours = [x for x in written if isinstance(x, Logical)]
         rule, sizes = self._rule_of(op, inputs, attrs)
         if rule is None and any(x.sizes for x in ours):
@@ -228,9 +227,7 @@ class Slicer:
         if not x.sizes:
             return x.part(0)
         whole = self._joined(x)
-        whole.retain()
-        self._become_views(x, whole)
-        whole.release()
+        self._become_views(x, whole)  # these hold it from now on
         return whole
 
     def _joined(self, x: Logical) -> Storage:

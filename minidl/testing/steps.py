@@ -69,9 +69,9 @@ def unmanaged(name: str, batch: int, *, device: str = "sim:p100", switches: Swit
     return run(name, batch, "none", device=device, budget=UNLIMITED, switches=switches)
 
 
-def unmanaged_trace(name: str, batch: int) -> tuple[Trace, Costs, int]:
+def unmanaged_trace(name: str, batch: int, *, switches: Switches = ALL_ON) -> tuple[Trace, Costs, int]:
     """A training step with unlimited memory; and what a plan for it is weighed with: the link, the bytes there are."""
-    with Runtime(device="sim:p100", policy="none", memory_budget=UNLIMITED) as runtime:
+    with Runtime(device="sim:p100", policy="none", memory_budget=UNLIMITED, switches=switches) as runtime:
         step = training_step(runtime, name, batch)
         for _ in range(2):
             with runtime.iteration():
