@@ -36,6 +36,13 @@ def test_a_training_in_slices_learns_the_same_under_every_budget(tmp_path, capsy
     assert losses["4", "64MiB"] == pytest.approx(losses["1", "64MiB"], rel=1e-5)
 
 
+def test_where_bits_matter_what_fits_whole_is_not_cut_however_little_room_it_leaves(tmp_path, capsys):
+    """One operation takes 14 of the 16 MiB: without values that is reason enough."""
+    flags = [*ON_DIGITS, "--memory-budget", "16MiB"]
+    assert result_of(tmp_path, capsys, *flags)[1] is None
+    assert result_of(tmp_path, capsys, *flags, "--device", "sim:p100")[1] is not None
+
+
 @pytest.mark.parametrize("wrong", ["0", "-1", "two", "1.5"])
 def test_a_wrong_number_is_refused(capsys, wrong):
     assert train.main(["--slices", wrong]) == 2

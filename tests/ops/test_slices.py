@@ -177,6 +177,20 @@ def test_values_in_slices_are_read_shared_and_written_as_one():
         assert "3 slices" in y.storage.named() and y.status is IN
 
 
+def test_what_waits_has_the_values_from_before_a_later_write():
+    with Runtime("cpu", memory_budget="16MiB", policy="none", slices=3) as runtime:
+        array = np.arange(1.0, 36.0, dtype="float32").reshape(7, 5)
+        x, factor = runtime.tensor(array), parameter((5,))
+        factor.fill_(3.0)
+        doubled, tripled = x * 2.0, x * factor
+        x.fill_(0.0)
+        np.testing.assert_array_equal(doubled.numpy(), 2 * array)
+        np.testing.assert_array_equal(tripled.numpy(), 3 * array)
+        again = tripled * factor
+        factor.fill_(0.0)  # a whole tensor, which no slicer is asked about
+        np.testing.assert_array_equal(again.numpy(), 9 * array)
+
+
 def test_gradients_arrive_at_leaves_in_slices_and_at_whole_ones_once_whatever_was_there():
     rng = np.random.default_rng(1)
     array, weight = rng.standard_normal((6, 2, 5, 5)).astype("f4"), rng.standard_normal((3, 2, 3, 3)).astype("f4")
