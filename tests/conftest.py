@@ -6,12 +6,16 @@ Parameters that are not named may have any value. What several folders share by 
 
 import os
 import shutil
+import signal
 import tempfile
 from pathlib import Path
 from typing import Any
 
 import numba
 import pytest
+
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # a shell's background job; tests interrupt what waits
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 PROCESSES = 4  # at most: each compiles kernels and starts threads of its own
 
