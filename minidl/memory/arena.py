@@ -23,6 +23,7 @@ from minidl.meta import ALIGNMENT
 from minidl.placements.best_fit import BestFit
 from minidl.placements.placement import Hole, Placement
 
+
 class Arena:
     """Blocks in ``capacity`` bytes, rounded down to ``alignment``; offsets and sizes are multiples of it.
 
