@@ -73,7 +73,10 @@ class Span:
 
     def __setitem__(self, index, value):
         self._check(index, "a write", self._memory.writes)
-        self._values[index] = value
+        if self._values.dtype == np.float16 and value != value:  # GPUs convert every NaN to this one
+            self._values.view(np.uint16)[index] = 0x7FFF
+        else:
+            self._values[index] = value
 
 
 class Worker(threading.Thread):
