@@ -1,4 +1,4 @@
-"""Copies by CUDA kernels move integers: every bit pattern of the halves arrives as it was, and no number is converted."""
+"""Copies by CUDA kernels move integers: every bit pattern of the halves arrives as it was; no number is converted."""
 
 import ml_dtypes  # noqa: F401 - the name bfloat16
 import numpy as np

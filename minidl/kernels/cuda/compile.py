@@ -25,6 +25,7 @@ from cuda.core import Kernel, Linker, LinkerOptions, ObjectCode
 from numba import types
 from numba.cuda import dispatcher
 
+from minidl.errors import DeviceError
 from minidl.kernels import random, scalar
 from minidl.kernels.cuda.launch import Source
 from minidl.kernels.cuda.tools import Tools
@@ -64,9 +65,13 @@ class Compiler:
         self._tools = _tools()
 
     def kernel(self, source: Source) -> Kernel:
-        """What ``cuda.core.launch`` takes; the context of a GPU of this capability must be current."""
+        """What ``cuda.core.launch`` takes; the context of a GPU of this capability must be current. Raises DeviceError
+        where the driver does not take the machine code."""
         cubin = self.cubin(source)
-        return ObjectCode.from_cubin(cubin.code).get_kernel(cubin.entry)
+        try:
+            return ObjectCode.from_cubin(cubin.code).get_kernel(cubin.entry)
+        except Exception as error:  # of a type of cuda.core's own
+            raise DeviceError(f"loading {source.name} for {self.architecture}: {error}") from error
 
     def cubin(self, source: Source) -> Cubin:
         """The machine code of a source: found on disk, or compiled now and kept there."""
