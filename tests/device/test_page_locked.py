@@ -1,4 +1,4 @@
-"""Page-locked memory: as much as is free in this container, locked as it is used, and what is refused is done without."""
+"""Page-locked memory: as much as this container has left, locked as it is used; what is refused is done without."""
 
 import pytest
 from fake_cuda import FakeCuda, WatchedCuda
@@ -81,7 +81,7 @@ def test_a_training_whose_host_memory_is_refused_goes_on_with_what_there_is_and_
     least = (1 << 20) + ample.host_peak_bytes // 2
     with pytest.warns(RuntimeWarning, match="of 8.0 MiB of page-locked memory could be had"):
         state, stats, host = train("capuchin", budget, lockable_bytes=least)
-    assert state == wanted and 0 < stats.swapped_out_bytes
+    assert state == wanted and stats.swapped_out_bytes > 0
     assert ample.host_peak_bytes // 2 - (1 << 16) <= host <= ample.host_peak_bytes // 2
 
 

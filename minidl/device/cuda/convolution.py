@@ -154,7 +154,7 @@ def issue(found: Steps, plan: str, pointers: Sequence[int], workspace: int, *, c
         beside = found.result is not None and (found.onto is not None or part > 0)
         if beside:
             operands[found.roles.index(0)] = made = workspace + (found.result or 0)
-        convolve(c, plan, *operands, rest)
+        convolve(c, plan, operands[0], operands[1], operands[2], rest)
         if beside:
             assert finish is not None
             finish((output, output, made) if found.onto is None else

@@ -61,7 +61,8 @@ def message() -> str | None:
         return f"--device cuda needs NVIDIA's driver, and the {DRIVERS[0]} that was loaded has no cuInit: it is a stub"
     if wanted is not None and runs // 1000 < wanted:
         return (f"--device cuda: this driver runs CUDA up to {runs // 1000}.{runs % 1000 // 10}, and the packages that "
-                f"are installed are for CUDA {wanted}: pip install 'minidl[cuda12]', or a driver from {CUDA_13_DRIVER} on")
+                f"are installed are for CUDA {wanted}: pip install 'minidl[cuda12]', or a driver from "
+                f"{CUDA_13_DRIVER} on")
     return None
 
 
