@@ -1,7 +1,7 @@
-"""``cudnn`` without a GPU: graphs that list three plans and note when one is run. Stands in for the frontend's module.
+"""``cudnn`` without a GPU: graphs that list a few plans and note when one is run. Stands in for its module.
 
-Plans have notes as cuDNN's have: ``runtime`` is compiled when it is built, ``cores`` runs on tensor cores, ``unordered``
-adds in no fixed order. A plan that is left out by its notes cannot be built.
+Plans have notes as cuDNN's have: ``runtime`` is compiled when it is built, ``cores`` runs on tensor cores,
+``unordered`` adds in no fixed order. A plan that is left out by its notes cannot be built.
 """
 
 import os
