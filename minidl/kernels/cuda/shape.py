@@ -1,6 +1,6 @@
 """The copies that undo views: bytes as they are, whatever the dtype.
 
-Dense copies move 8 bytes a thread and item. Where the innermost dimensions of the two sides differ, a tile goes through
+Dense copies move 16 bytes at once, or the longest words that fit. Where the innermost dimensions of the two sides differ, a tile goes through
 shared memory, so that both are read and written side by side; channels-last to channels-first is such a copy.
 """
 
@@ -14,7 +14,7 @@ from minidl.kernels.cuda import launch
 from minidl.kernels.cuda.elementwise import outer, over_elements
 from minidl.kernels.cuda.launch import Kernel, Planner, View, blocks_of, integers
 from minidl.kernels.cuda.layout import RANK, is_dense, merged, padded
-from minidl.kernels.cuda.tools import Tools
+from minidl.kernels.cuda.tools import GROUP_BYTES, Tools
 from minidl.meta import DType, Shape, int32, int64, uint8
 
 TILE = 32  # a side of the tile
@@ -81,8 +81,9 @@ def copy(planner: Planner, y: View, x: View) -> None:
 def _long_words(size: int, *views: View) -> tuple[View, ...]:
     """Dense views as runs of the longest words that fit their size and their places."""
     itemsize = views[0].dtype.itemsize
-    word = next(w for w in (8, 4, 2, 1)
+    word = next(w for w in (GROUP_BYTES, 8, 4, 2, 1)
                 if size * itemsize % w == 0 and all(a.pointer.offset % w == 0 for a in views))
+    word = 4 if word == GROUP_BYTES else word  # which ``over_elements`` moves as groups
     dtype = WORDS[word]
     return tuple(View(a.pointer, dtype, (size * itemsize // word,), (1,)) for a in views)
 
