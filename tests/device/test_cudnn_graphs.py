@@ -1,4 +1,4 @@
-"""Graphs of cuDNN over a stand-in for its frontend: which plans are listed and built, how one is run, what errors say."""
+"""Graphs of cuDNN over a stand-in for its frontend: which plans are listed and built, how one is run, what fails."""
 
 import importlib
 import sys

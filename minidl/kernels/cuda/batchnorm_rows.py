@@ -1,9 +1,9 @@
 """Batch normalisation where channels lie side by side and rows are dense: 16 bytes a load, one addition a place.
 
 What ``batchnorm_maps`` and ``batchnorm_sums`` do for maps of any layout is done here for maps that are rows of
-``groups`` groups of channels, each group of 16 bytes. A block is a tile of groups by lanes; a thread stays in its group,
-keeps its channels' constants in registers, and walks down the rows of a slab, two at once. Formulas and their order are
-the same; a value that is computed from one place of each map has the same bits, sums are added in another order.
+``groups`` groups of channels, each of 16 bytes. A block is a tile of groups by lanes; a thread stays in its group, has
+its channels' constants in registers, and walks down the rows of a slab, two at once. Formulas and their order are the
+same; a value that is computed from one place of each map has the same bits, sums are added in another order.
 """
 
 from collections.abc import Callable

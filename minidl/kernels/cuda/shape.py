@@ -1,7 +1,8 @@
 """The copies that undo views: bytes as they are, whatever the dtype.
 
-Dense copies move 16 bytes at once, or the longest words that fit. Where the innermost dimensions of the two sides differ, a tile goes through
-shared memory, so that both are read and written side by side; channels-last to channels-first is such a copy.
+Dense copies move 16 bytes at once, or the longest words that fit. Where the innermost dimensions of the two sides
+differ, a tile goes through shared memory, so that both are read and written side by side; channels-last to
+channels-first is such a copy.
 """
 
 from collections.abc import Callable
