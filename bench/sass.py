@@ -42,8 +42,9 @@ def main() -> int:
             for c, general in zip(counts(capability, dtype, program), counts(capability, dtype, program, general=True),
                                   strict=True):
                 slow += c.ratio > allowed
-                print(f"| {c.operation} | {c.kernel} | {c.dtype} | {c.instructions:.1f} | {general.instructions:.1f} | {c.moved:.0f} | "
-                      f"{1e12 * c.issue_s:.2f} | {1e12 * c.memory_s:.2f} | {c.ratio:.2f} |", flush=True)
+                print(f"| {c.operation} | {c.kernel} | {c.dtype} | {c.instructions:.1f} | "
+                      f"{general.instructions:.1f} | {c.moved:.0f} | {1e12 * c.issue_s:.2f} | "
+                      f"{1e12 * c.memory_s:.2f} | {c.ratio:.2f} |", flush=True)
     return 1 if slow else 0
 
 

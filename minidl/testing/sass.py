@@ -17,7 +17,7 @@ from typing import Any
 
 from minidl.kernels.cuda import KERNELS, batchnorm_rows, elementwise, sums
 from minidl.kernels.cuda.launch import Source
-from minidl.meta import DTYPES, DType, Meta, meta, wide
+from minidl.meta import DTYPES, DType, Meta, Shape, meta, wide
 from minidl.testing.cuda_calls import channels_last
 
 LABEL, INSTRUCTION = re.compile(r"\s*(\.L_\S+):"), re.compile(r"\s*/\*[0-9a-f]{4,}\*/\s+(.*?);")
@@ -89,10 +89,11 @@ def elements(source: Source) -> int:
     return elementwise.ITEMS if source.make is elementwise.dense else sums.ITEMS
 
 
-def measured(dtype: DType, *, general: bool = False) -> dict[str, tuple[list[Meta], dict[str, Any], int]]:
-    """Calls on ResNet-50's maps, and how many maps each reads or writes. ``general``: the maps begin within a group of
-    16 bytes, so that they go the way of all layouts."""
-    x, c = channels_last(meta(IMAGES, dtype)), meta(IMAGES[1:2], wide(dtype))
+def measured(dtype: DType, *, images: Shape = IMAGES,
+             general: bool = False) -> dict[str, tuple[list[Meta], dict[str, Any], int]]:
+    """Calls on ResNet-50's maps (or ``images``), and how many maps each reads or writes. ``general``: the maps begin
+    within a group of 16 bytes, so that they go the way of all layouts."""
+    x, c = channels_last(meta(images, dtype)), meta(images[1:2], wide(dtype))
     x = meta(x.shape, dtype, x.strides, int(general))
     training, eps = {"eps": 1e-5, "training": True}, {"eps": 1e-5}
     return {"batch_norm_stats": ([c, c, x], {}, 1), "batch_norm": ([x, x, c, c, c, c], training, 2),
