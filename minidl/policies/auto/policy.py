@@ -78,7 +78,7 @@ class Auto(OnDemand):
         over = self.is_over(progress)
         if over and progress.nothing_new(proposal.plan):
             return proposal
-        progress = progress.after(proposal.plan, observed.seconds)
+        progress = progress.after(proposal.plan, observed.seconds, observed.unseen)
         if observed.may_plan and not over:
             progress = progress.searched(self._search(progress, progress.round + 1, observed.trace, observed.costs,
                                                       observed.limits))
