@@ -31,8 +31,8 @@ def with_addresses(found: Found, trace: Trace, facts: Problem, limits: Limits) -
 
 
 def addresses(facts: Problem, mode: Array, notes: Array, limits: Limits) -> tuple[dict[ResidencyKey, int], int]:
-    """Where each residency's bytes go, and the bytes of those that find no place. What is there all the time lies below,
-    packed together.
+    """Where each residency's bytes go, and the bytes of those that find no place. What is there all the time lies
+    below, packed together.
 
     notes: [residencies, 4], as ``schedule.simulate`` leaves them.
     """
