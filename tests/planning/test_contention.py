@@ -75,12 +75,12 @@ def test_auto_drops_what_it_would_swap_if_copies_took_nothing_from_kernels():
         assert set(plan.evictions.values()) == {action}, contention
 
 
-def test_on_worker_threads_it_is_measured_once_and_a_second_of_copies_takes_less_than_one():
-    first, second = (ThreadedCpu("cpu", profiles.get("cpu")) for _ in range(2))
-    found = first.link_costs
-    assert 0.0 <= found.contention <= MOST_LOST
-    assert second.link_costs == found
-    assert found == replace(first.profile.link_costs, contention=found.contention)
+@pytest.mark.parametrize(("threads", "processors", "lost"), [(2, 2, 0.5), (4, 4, 0.25), (1, 2, 0.0), (1, 1, MOST_LOST)])
+def test_on_worker_threads_a_copy_takes_one_of_the_processors_that_kernels_use(monkeypatch, threads, processors, lost):
+    monkeypatch.setattr("os.sched_getaffinity", lambda process: set(range(processors)), raising=False)
+    monkeypatch.setattr("numba.config.NUMBA_NUM_THREADS", threads)
+    device = ThreadedCpu("cpu", profiles.get("cpu"))
+    assert device.link_costs == replace(device.profile.link_costs, contention=lost)
 
 
 def test_where_time_is_modelled_copies_take_nothing_from_kernels():

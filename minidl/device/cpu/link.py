@@ -5,13 +5,14 @@ stay in a cache; the latency is that of handing a copy to its worker and hearing
 clock; no tensors and no policy.
 """
 
+import os
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import cache, partial
 from statistics import median
 from time import perf_counter
 
-import numpy as np
+import numba
 
 from minidl.device.clock import COPY_IN, COPY_OUT
 from minidl.device.cpu.numerics import Numerics
@@ -21,8 +22,7 @@ from minidl.plan.costs import Costs
 
 BLOCK_BYTES = 32 * 2**20
 REPEATS = 5
-PRODUCT = 1024    # rows and columns of the products beside which copies are measured: about as long as a copy
-MOST_LOST = 0.9   # of a second of copies
+MOST_LOST = 0.9  # of a second of copies
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,30 +69,12 @@ def both_bandwidth(nbytes: int = BLOCK_BYTES, repeats: int = REPEATS) -> float:
     return 2 * nbytes / seconds
 
 
-def contention(repeats: int = 2 * REPEATS - 1) -> float:
-    """Seconds that a kernel loses for each second that a copy runs beside it: the median of ``repeats`` products, each
-    alone and beside copies in turn, so that what else the machine does disturbs both alike.
-    """
-    rng = np.random.default_rng(0)
-    a, b = (rng.random((PRODUCT, PRODUCT), np.float32) for _ in range(2))
-    product = np.empty_like(a)
-    kernel = partial(np.matmul, a, b, out=product)
-    numerics, streams, block = Numerics(BLOCK_BYTES, BLOCK_BYTES), WorkerStreams(), ((0, BLOCK_BYTES),)
-    numerics.poison(0, BLOCK_BYTES)
-    numerics.copy_out(block, 0)
-    kernel()
-    lost = []
-    for _ in range(repeats):
-        copied: list[float] = []
-        alone = _seconds(kernel)
-        streams.issue(COPY_OUT, 0.0, partial(numerics.copy_out, block, 0), timed=copied.append)
-        began = perf_counter()
-        kernel()
-        beside = perf_counter() - began
-        streams.synchronize(COPY_OUT, streams.positions[COPY_OUT])
-        lost.append((beside - alone) / min(beside, copied[0]))
-    streams.close()
-    return min(max(median(lost), 0.0), MOST_LOST)
+def contention() -> float:
+    """Seconds that kernels lose for each second that a copy runs beside them: where they take all processors, the copy
+    has one of these."""
+    processors = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    threads = int(numba.config.NUMBA_NUM_THREADS)  # type: ignore[attr-defined] # get_num_threads() would start them
+    return min(1.0 / processors, MOST_LOST) if threads >= processors else 0.0
 
 
 def _seconds(work: Callable[[], None]) -> float:
@@ -102,12 +84,11 @@ def _seconds(work: Callable[[], None]) -> float:
 
 
 _measured = cache(measure)  # once in a process
-_contention = cache(contention)
 
 
 def with_contention(costs: Costs) -> Costs:
     """The same costs with what copies take from kernels on this machine."""
-    return replace(costs, contention=_contention())
+    return replace(costs, contention=contention())
 
 
 def with_measured_link(profile: Profile) -> Profile:

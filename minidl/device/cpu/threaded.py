@@ -26,7 +26,7 @@ class ThreadedCpu(CpuDevice):
 
     @property
     def link_costs(self) -> Costs:
-        """Copies run on the processors that kernels use: what they take from these is measured, once in a process."""
+        """Copies run on the processors that kernels use, and take something from these."""
         return with_contention(super().link_costs)
 
     @property
