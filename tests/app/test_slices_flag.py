@@ -43,6 +43,14 @@ def test_where_bits_matter_what_fits_whole_is_not_cut_however_little_room_it_lea
     assert result_of(tmp_path, capsys, *flags, "--device", "sim:p100")[1] is not None
 
 
+def test_the_advice_of_a_run_in_slices_is_one_in_slices(capsys):
+    """``--batch max``, which it gives elsewhere, looks for what fits whole: less than what ran already."""
+    flags = ["--model", "lenet", "--policy", "passive", "--memory-budget", "3MiB", "--steps", "2"]
+    assert train.main([*flags, "--batch", "83"]) == 0
+    advised = re.search(r"try next +--batch 166 --slices (\d+) fits this budget too$", capsys.readouterr().out, re.M)
+    assert train.main([*flags, "--batch", "166", "--slices", advised[1]]) == 0
+
+
 @pytest.mark.parametrize("wrong", ["0", "-1", "two", "1.5"])
 def test_a_wrong_number_is_refused(capsys, wrong):
     assert train.main(["--slices", wrong]) == 2
