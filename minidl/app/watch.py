@@ -10,8 +10,9 @@ from minidl.app.options import Options
 from minidl.errors import UserError
 from minidl.memory.entry import Followed
 from minidl.nn import Module
-from minidl.plan.formats import SavedPlan, is_plan, is_trace, plan_to_json, trace_to_json
+from minidl.plan.formats import SavedPlan, is_plan, plan_to_json
 from minidl.plan.trace import Trace
+from minidl.plan.trace_format import is_trace, trace_to_json
 from minidl.policies.saved import Saved, misfit
 from minidl.report.explain import explanation
 from minidl.report.layers import LayerNames, layer_names
