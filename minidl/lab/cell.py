@@ -14,7 +14,6 @@ from minidl import policies
 from minidl.device import profiles
 from minidl.device.profiles import Profile
 from minidl.errors import OutOfMemory, Unsuitable
-from minidl.lab.inferred import live_bytes
 from minidl.lab.own import UNLIMITED
 from minidl.lab.traced import TracedDevice, TracedProgram
 from minidl.memory.allowance import Allowance
@@ -119,7 +118,7 @@ def _unmanaged(same: _Same, machine: Machine) -> tuple[float, int]:
 
 def run(name: str, trace: Trace, machine: Machine, policy: str, budget: int | float, *, steps: int | None = None,
         instants: int = 0) -> Row:
-    """Carry out a cell. ``budget``: bytes, or a part of the unmanaged peak. ``steps``: exactly so many; ``instants``:
+    """Carry out a cell. ``budget``: bytes, or a part of the unmanaged peak. ``steps``: at most so many; ``instants``:
     at which the bound looks at memory, 0 for none. Raises UserError for what no cell can be made of."""
     profile = machine.described()
     policies.create(policy)
@@ -130,7 +129,8 @@ def run(name: str, trace: Trace, machine: Machine, policy: str, budget: int | fl
         row = replace(row, bound_s=bound_seconds(trace, machine, budget_bytes, instants))
     device = TracedDevice(profile, trace, noise=machine.noise, seed=machine.seed)
     try:
-        with Runtime(device=device, policy=policy, memory_budget=budget_bytes, host_memory=machine.host_bytes) as runtime:
+        with Runtime(device=device, policy=policy, memory_budget=budget_bytes,
+                     host_memory=machine.host_bytes) as runtime:
             return _ran(row, runtime, TracedProgram(trace), steps)
     except OutOfMemory as error:
         return replace(row, status=f"no room: {error}")
@@ -142,31 +142,32 @@ def _ran(row: Row, runtime: Runtime, program: TracedProgram, steps: int | None) 
     guide = runtime.guide
     if guide is not None:
         guide.allowance = Allowance(perf_counter, limited=False)
-    most = steps or (MOST_WITHOUT_PLAN if guide is None else MOST_STEPS)
-    ran = _steps(runtime, program, most=most, exactly=steps is not None)
+    ran = _steps(runtime, program, most=steps or (MOST_WITHOUT_PLAN if guide is None else MOST_STEPS), settles=True)
     runtime.check()
     last, plan = ran[-1], runtime.plan
     return replace(
-        row, first_s=ran[0].seconds, settled_s=last.seconds, predicted_s=plan and plan.predicted_seconds,
+        row, first_s=ran[0].seconds, settled_s=last.seconds,
+        predicted_s=None if plan is None else plan.predicted_seconds,
         stall_s=last.stall_seconds, replay_s=last.recompute_seconds, out_bytes=last.swapped_out_bytes,
         in_bytes=last.swapped_in_bytes, peak_bytes=last.peak_bytes, host_peak_bytes=last.host_peak_bytes,
         planning_s=0.0 if guide is None else guide.allowance.seconds, steps=len(ran))
 
 
-def _steps(runtime: Runtime, program: TracedProgram, *, most: int, exactly: bool = True) -> list[Stats]:
-    """What each iteration was like."""
+def _steps(runtime: Runtime, program: TracedProgram, *, most: int, settles: bool = False) -> list[Stats]:
+    """What each iteration was like; ``settles``: no more than it takes until nothing changes."""
     ran: list[Stats] = []
-    plans: list[object] = []
+    answers: list[object] = []  # of the policy: a search may go on behind a plan that stays
     before = runtime.stats()
     while len(ran) < most:
         with runtime.iteration():
             program.step()
         now = runtime.stats()
         ran.append(now.since(before))
-        plans.append(runtime.plan)
+        active = None if runtime.guide is None else runtime.guide.active
+        answers.append(None if active is None else active.proposal)
         before = now
         late = ran[-ALIKE:]
-        if (not exactly and len(ran) > ALIKE and all(plan is plans[-1] for plan in plans[-ALIKE:])
+        if (settles and len(ran) > ALIKE and all(answer is answers[-1] for answer in answers[-ALIKE:])
                 and all(abs(s.seconds - late[-1].seconds) <= NOISE * late[-1].seconds for s in late)):
             break
     return ran

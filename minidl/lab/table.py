@@ -58,7 +58,7 @@ def write(path: str, rows: Sequence[Values], *, force: bool = False) -> None:
         import pyarrow
         import pyarrow.parquet
     except ImportError:
-        raise UserError(f'{path}: Parquet takes pyarrow: pip install "minidl[parquet]", or name the table .csv') from None
+        raise UserError(f'{path}: Parquet takes pyarrow (pip install "minidl[parquet]"); .csv takes nothing') from None
     kinds = {name: pyarrow.string() if name in _TEXTS else pyarrow.int64() if name in _WHOLE else pyarrow.float64()
              for name in COLUMNS}
     table = pyarrow.Table.from_pylist([dict(row) for row in rows], schema=pyarrow.schema(list(kinds.items())))

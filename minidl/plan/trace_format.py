@@ -7,6 +7,7 @@ takes a call that names no more than it has. Version 1 is still read.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from itertools import chain
 from typing import Annotated
 
@@ -124,7 +125,8 @@ def _trace(file: _Trace | _TraceOfOne) -> Trace:
                                     for row in file.tensors))
     made: set[TensorId] = set()
     read_before: set[TensorId] = set()
-    for n, call in enumerate(file.calls):
+    calls: Sequence[_Call | _CallOfOne] = file.calls
+    for n, call in enumerate(calls):
         named = {*call.inputs, *call.outputs, *call.frees, *call.writes, *chain(*call.donated, *call.may_donate)}
         if isinstance(call, _Call):
             named.update(call.saves, call.leaves)

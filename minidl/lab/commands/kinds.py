@@ -11,7 +11,7 @@ from minidl.app.kinds import Share
 from minidl.app.kinds import budget as budget_of
 from minidl.errors import UserError
 from minidl.lab.cell import Machine
-from minidl.numbers import real
+from minidl.numbers import real, whole
 from minidl.units import parse_bytes
 
 _SECONDS = {"us": 1e-6, "ms": 1e-3, "s": 1.0, "": 1.0}
@@ -41,6 +41,19 @@ def budgets(text: str) -> list[int | float]:
     """Bytes, or parts of the unmanaged peak (0.5 of ``50%``)."""
     found = [budget_of(word) for word in words(text)]
     return [each.of_peak if isinstance(each, Share) else each for each in found]
+
+
+def grid_budgets(text: str) -> list[int | float | None]:
+    """As ``budgets``, with None for ``device``: all that it has."""
+    return [None if word == "device" else budgets(word)[0] for word in words(text)]
+
+
+def count(text: str) -> int:
+    """A whole number of at least 0."""
+    try:
+        return whole(text)
+    except UserError as error:
+        raise argparse.ArgumentTypeError(str(error)) from None
 
 
 def link(text: str) -> tuple[float, float]:

@@ -59,7 +59,7 @@ def replay(arguments: argparse.Namespace) -> int:
     reference = table.settled(table.read_csv(arguments.reference)) if arguments.reference else None
     machine = kinds.machine(arguments)
     trace = sources.load(arguments.trace, arguments.device)
-    rows = []
+    rows: list[dict[str, object]] = []
     for budget in arguments.budget:
         for policy in arguments.policy:
             row = cell.run(arguments.trace, trace, machine, policy, budget, steps=arguments.steps,
@@ -94,7 +94,7 @@ def parser() -> Parser:
     again.add_argument("--policy", type=kinds.chosen_policies, default=["auto"], metavar="A,B", help="policies")
     again.add_argument("--budget", type=kinds.budgets, default=[0.5], metavar="A,B",
                        help="device memory: 50%% of the unmanaged peak, or 8GiB")
-    again.add_argument("--steps", type=int, help="exactly so many iterations, instead of until nothing changes")
+    again.add_argument("--steps", type=int, help="at most so many iterations; by default until nothing changes")
     again.add_argument("--bound", type=int, default=0, metavar="N", help="what no plan exceeds, looked at N instants")
     again.add_argument("--reference", metavar="CSV", help="an earlier table, to compare with")
     again.add_argument("--save", metavar="FILE", help="the rows as CSV, or as Parquet if it is called so")
