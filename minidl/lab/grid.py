@@ -21,7 +21,7 @@ from typing import Any
 from minidl.errors import UserError
 from minidl.lab import table
 from minidl.lab.cell import Machine, Row
-from minidl.reading import is_file, read_json
+from minidl.reading import is_file, parse_json, read_json
 from minidl.writing import make_folder, replace_file
 
 MOST_CELL_BYTES = 1 << 20
@@ -88,13 +88,13 @@ def carry_out(cell: Cell, limits: Limits = Limits(), started: Callable[[Any], No
     except BaseException:
         process.kill()
         raise
-    if process.returncode < 0:
-        return cell.failed(f"died: of signal {-process.returncode}")
     lines = out.splitlines()
-    if process.returncode or not lines:
-        last = err.strip().splitlines()[-1:] or ["nothing said"]
-        return cell.failed(("memory: " if "MemoryError" in last[0] else "died: ") + last[0])
-    return Row(**json.loads(lines[-1]))
+    if process.returncode == 0 and lines:
+        return Row(**parse_json(lines[-1]))
+    why = (f"of signal {-process.returncode}" if process.returncode < 0 else
+           (err.strip().splitlines()[-1:] or ["nothing said"])[0])
+    # Where memory is limited, that is what ends a process: not all libraries raise MemoryError.
+    return cell.failed(f"{'died' if limits.memory_bytes is None else 'memory'}: {why}")
 
 
 # The folder ----------------------------------------------------------------------------------------------------------

@@ -19,10 +19,16 @@ def completed(trace: Trace) -> Trace:
         return trace
     trace = _ended(trace)
     saves, takes = _kept(trace)
+    return with_lasting(Trace(tuple(
+        replace(call, saves=tuple(saves.get(n, ())), takes=tuple(takes.get(n, ())))
+        for n, call in enumerate(trace.calls)), trace.tensors, trace.observed_seconds))
+
+
+def with_lasting(trace: Trace) -> Trace:
+    """With what outlives the iteration as leaves from its first moment on."""
     ending = {tensor_id for call in trace.calls for tensor_id in call.frees}
     lasting = [{i for i in call.outputs if i not in ending and not trace.tensors[i].persistent} for call in trace.calls]
-    calls = tuple(replace(call, saves=tuple(saves.get(n, ())), takes=tuple(takes.get(n, ())),
-                          leaves=tuple(sorted(lasting[n - 1])) if n else (), long_lived=bool(lasting[n]))
+    calls = tuple(replace(call, leaves=tuple(sorted(lasting[n - 1])) if n else (), long_lived=bool(lasting[n]))
                   for n, call in enumerate(trace.calls))
     return Trace(calls, trace.tensors, trace.observed_seconds)
 

@@ -11,6 +11,7 @@ from __future__ import annotations
 from minidl.errors import UserError
 from minidl.lab import own
 from minidl.lab.inferred import completed
+from minidl.lab.traced import check
 from minidl.memory.switches import ALL_ON
 from minidl.numbers import shown, whole
 from minidl.plan.trace import Trace
@@ -25,18 +26,29 @@ def load(source: str, device: str = "p100", *, fused: bool = True) -> Trace:
     Raises UserError.
     """
     if source.endswith(".json"):
-        return completed(read_trace(source))
+        return read_file(source)
     if source.endswith((".csv", ".log")):
         from minidl.lab.logs import read_program
 
-        return completed(read_program(source))
+        return checked(read_program(source))
     name, batch = named(source)
     if name.startswith(TORCH):
         from minidl.lab.torch_capture import capture
 
-        return completed(capture(name.removeprefix(TORCH), batch, device))
+        return checked(capture(name.removeprefix(TORCH), batch, device))
     return own.trace_of(name, batch, device=f"sim:{device.removeprefix('sim:')}",
                         switches=ALL_ON if fused else own.SEPARATE)
+
+
+def read_file(path: str) -> Trace:
+    """The trace in a file, as ``checked``. Raises UserError."""
+    return checked(read_trace(path))
+
+
+def checked(trace: Trace) -> Trace:
+    """A trace that can be run, with all that running it needs. Raises UserError for one that no program can have."""
+    check(trace)
+    return completed(trace)
 
 
 def named(source: str) -> tuple[str, int]:

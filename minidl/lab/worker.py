@@ -11,9 +11,7 @@ from minidl.errors import UserError
 from minidl.lab import cell as cells
 from minidl.lab.cell import Machine
 from minidl.lab.grid import Cell
-from minidl.lab.inferred import completed
-from minidl.lab.sources import load
-from minidl.plan.trace_format import read_trace
+from minidl.lab.sources import load, read_file
 from minidl.reading import is_file, parse_json
 
 
@@ -39,7 +37,7 @@ def main() -> None:
     limit_memory(asked["memory_bytes"])
     cell = cell_of(asked["cell"])
     try:
-        trace = (completed(read_trace(cell.file)) if cell.file and is_file(cell.file) else
+        trace = (read_file(cell.file) if cell.file and is_file(cell.file) else
                  load(cell.source, cell.machine.profile, fused=cell.fused))
         budget = cell.machine.described().memory_bytes if cell.budget is None else cell.budget
         row = cells.run(cell.source, trace, cell.machine, cell.policy, budget, steps=cell.steps,
