@@ -127,9 +127,9 @@ class Kept:
 
     def trace_file(self, cell: Cell) -> Path:
         """Where the trace of a cell lies, or should."""
-        made = "" if cell.fused else ".separate"
+        made = f".{cell.machine.profile.removeprefix('sim:').replace('/', '_')}{'' if cell.fused else '.separate'}"
         name = "".join(c if c.isalnum() or c in "-_.:" else "_" for c in cell.source).replace(":", "-")
-        return self.folder / "traces" / f"{name}.{cell.machine.profile.removeprefix('sim:').replace('/', '_')}{made}.json"
+        return self.folder / "traces" / f"{name}{made}.json"
 
 
 def run(wanted: Sequence[Cell], folder: str, *, jobs: int = 1, limits: Limits = Limits(), again: bool = False,  # noqa: B008

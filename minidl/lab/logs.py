@@ -56,7 +56,8 @@ def of_lifetimes(lifetimes: Sequence[Lifetime]) -> Trace:
         n, now = number[lifetime.id], lifetime.lower if birth else lifetime.upper
         seconds = TICK * (now - before) if before is not None else 0.0
         before = now
-        calls.append(_call("birth", (), (n,), (), (), seconds) if birth else _call("death", (n,), (), (n,), (), seconds))
+        calls.append(_call("birth", (), (n,), (), (), seconds) if birth else
+                     _call("death", (n,), (), (n,), (), seconds))
     return Trace(tuple(calls), {n: TraceTensor(n, e.size, False) for n, e in enumerate(lifetimes)})
 
 

@@ -138,7 +138,8 @@ def test_a_killed_grid_loses_no_cell_that_had_ended(tmp_path):
 @pytest.mark.full
 def test_a_cluster_gives_the_same_table(tmp_path):
     distributed = pytest.importorskip("distributed", reason="Dask is not installed: the extra cluster has it")
-    with distributed.LocalCluster(n_workers=1, threads_per_worker=2, processes=False, dashboard_address=None) as cluster:
+    with distributed.LocalCluster(n_workers=1, threads_per_worker=2, processes=False,
+                                  dashboard_address=None) as cluster:
         there = grid.run(lenet_cells(), str(tmp_path / "there"), scheduler=cluster.scheduler_address)
     assert there == grid.run(lenet_cells(), str(tmp_path / "here"), jobs=2)
 

@@ -88,7 +88,8 @@ def test_lifetimes_are_a_program_that_makes_and_reads(tmp_path):
 
 @pytest.mark.parametrize(("text", "message"), [
     ("", "has no events"), ("malloc a\n", "line 1: malloc has an id and bytes"),
-    ("malloc a -1\n", "line 1: must be a whole number of at least 0, not -1"), ("read a\n", "line 1: read of 'a', which"),
+    ("malloc a -1\n", "line 1: must be a whole number of at least 0, not -1"),
+    ("read a\n", "line 1: read of 'a', which"),
     ("malloc a 1\nmalloc a 1\n", "line 2: 'a' was not freed"), ("malloc a 1\nfree a\nfree a\n", "line 3: free of 'a'"),
     ("jump a\n", "line 1: 'jump' is none of op, malloc"), ("op x 1e99\n", "line 1: must be a number"),
     ("malloc a 99999999999999999999\n", "line 1: must be a whole number"), ("op\n", "line 1: an op has a name")])

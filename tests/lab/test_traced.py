@@ -125,5 +125,6 @@ def test_what_no_program_can_have_is_refused(wrong, message):
 
 
 def test_the_live_bytes_of_a_trace_count_what_took_over_a_place_once():
-    trace = small(call([-1], [0]), call([0], [1], frees=[0], donated=((1, 0),)), call([1], [], frees=[1]), lasting=(-1,))
+    trace = small(call([-1], [0]), call([0], [1], frees=[0], donated=((1, 0),)), call([1], [], frees=[1]),
+                  lasting=(-1,))
     assert live_bytes(trace) == [2048, 2048, 2048]
