@@ -66,13 +66,13 @@ class Program:
             self.known[batch] = between(one, two, (batch - self.batch) / self.batch)
         return self.known[batch]
 
-    def largest(self, machine: Machine, policy: str, budget: int) -> int:
-        """The largest batch that runs, two iterations of it."""
+    def largest(self, machine: Machine, policy: str, budget: int, *, steps: int = 2) -> int:
+        """The largest batch of which a few iterations run; a policy may refuse after the second."""
         growth = max(live_bytes(self.at(2 * self.batch))) - max(live_bytes(self.at(self.batch)))
         guess = int(budget / max(1.0, growth / self.batch))
 
         def runs(batch: int) -> bool:
-            found = cell.run(self.name, self.at(batch), machine, policy, budget, steps=2).status == "ok"
+            found = cell.run(self.name, self.at(batch), machine, policy, budget, steps=steps).status == "ok"
             if batch not in (self.batch, 2 * self.batch):
                 del self.known[batch]
             return found
