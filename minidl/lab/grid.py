@@ -197,7 +197,7 @@ def _on_this_machine(cells: Sequence[Cell], jobs: int, limits: Limits) -> Iterat
 
 def _on_a_cluster(cells: Sequence[Cell], limits: Limits, scheduler: str) -> Iterator[tuple[Cell, Row]]:
     try:
-        from dask.distributed import Client, as_completed
+        from distributed import Client, as_completed
     except ImportError:
         raise UserError('--scheduler takes Dask: pip install "minidl[cluster]"') from None
     try:

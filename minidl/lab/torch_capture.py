@@ -141,8 +141,9 @@ class Watch(TorchDispatchMode):  # type: ignore[misc] # PyTorch may not be here
             seconds = note.pop("seconds")
             operands = {*note["inputs"], *note["outputs"]}
             saves = tuple(i for i in dict.fromkeys(note.pop("saves")) if i in operands)
+            rest: dict[str, Any] = {k: tuple(v) if isinstance(v, list) else v for k, v in note.items()}
             calls.append(TraceCall(seconds=seconds, algorithms=(Algorithm(note["op"], seconds),), takes=takes,
-                                   saves=saves, **{k: tuple(v) if isinstance(v, list) else v for k, v in note.items()}))
+                                   saves=saves, **rest))
         used = {i for call in calls for i in (*call.inputs, *call.outputs, *call.frees)} | self.lasting
         return Trace(tuple(calls), {i: TraceTensor(i, self.bytes[i], i in self.lasting) for i in sorted(used)})
 
