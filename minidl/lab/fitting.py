@@ -10,6 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from math import inf
 
+from minidl import policies
 from minidl.app.bisection import largest_number
 from minidl.errors import UserError
 from minidl.lab import cell
@@ -66,22 +67,43 @@ class Program:
             self.known[batch] = between(one, two, (batch - self.batch) / self.batch)
         return self.known[batch]
 
-    def largest(self, machine: Machine, policy: str, budget: int, *, steps: int = 2) -> int:
-        """The largest batch of which a few iterations run; a policy may refuse after the second."""
-        growth = max(live_bytes(self.at(2 * self.batch))) - max(live_bytes(self.at(self.batch)))
-        guess = int(budget / max(1.0, growth / self.batch))
+    def largest(self, machine: Machine, policy: str, budget: int, *, steps: int = 2, parts: int = 0) -> int:
+        """The largest batch of which a few iterations run; a policy may refuse after the second. ``parts``: to so large
+        a part of where the search begins, 0: exactly."""
+        guess = self._guess(_peak, self.batch, budget)
+        if policies.create(policy).moves_tensors:  # the largest of large batches: small ones have it in an update
+            guess = self._guess(_working_set, 4 * guess, budget)
+        grain = max(1, guess // parts) if parts else 1
 
-        def runs(batch: int) -> bool:
+        def runs(number: int) -> bool:
+            batch = number * grain
             found = cell.run(self.name, self.at(batch), machine, policy, budget, steps=steps).status == "ok"
             if batch not in (self.batch, 2 * self.batch):
                 del self.known[batch]
             return found
 
-        return largest_number(runs, guess=min(MOST_BATCH, max(1, guess)), most=MOST_BATCH)
+        return grain * largest_number(runs, guess=max(1, guess // grain), most=MOST_BATCH // grain)
+
+    def _guess(self, need: Callable[[Trace], int], batch: int, budget: int) -> int:
+        """The batch whose need is the budget, going by the growth from a batch to its double."""
+        one, two = need(self.at(batch)), need(self.at(2 * batch))
+        found = batch + int((budget - one) * batch / max(1, two - one))
+        return min(MOST_BATCH, max(1, found))
 
     def row(self, machine: Machine, policy: str, budget: int, batch: int, steps: int | None) -> Row:
         """How fast it is at a batch, which is looked at as it is."""
         return cell.run(f"{self.name}:{batch}", self.load(batch), machine, policy, budget, steps=steps)
+
+
+def _peak(trace: Trace) -> int:
+    return max(live_bytes(trace))
+
+
+def _working_set(trace: Trace) -> int:
+    """Of the largest call; an output that may take over an input counts as that."""
+    size = {i: t.nbytes for i, t in trace.tensors.items()}
+    return max(sum(size[i] for i in {*call.inputs, *call.outputs}.difference(o for o, _ in call.may_donate))
+               for call in trace.calls)
 
 
 def between(one: Trace, two: Trace, part: float) -> Trace:

@@ -32,7 +32,7 @@ from minidl.plan.trace import TensorId, Trace, TraceCall, TraceTensor
 
 try:
     import torch
-    from torch._subclasses.fake_tensor import FakeTensorMode
+    from torch._subclasses.fake_tensor import DataDependentOutputException, FakeTensorMode, unset_fake_temporarily
     from torch.utils._python_dispatch import TorchDispatchMode
     from torch.utils._pytree import tree_leaves
     from torch.utils.flop_counter import flop_registry
@@ -217,7 +217,7 @@ def program(name: str, batch: int) -> tuple[Step, Callable[[], list[Any]]]:
     try:
         wants = [p for p in inspect.signature(function).parameters.values()
                  if p.default is p.empty and p.kind is p.POSITIONAL_OR_KEYWORD]
-        made = function(batch) if wants else function()
+        made = function(batch) if wants else _made(function)
         if isinstance(made, torch.nn.Module):
             return _of_network(made.train(), batch)
         if not callable(made):
@@ -228,6 +228,23 @@ def program(name: str, batch: int) -> tuple[Step, Callable[[], list[Any]]]:
         raise
     except Exception as error:  # whatever a foreign program does
         raise UserError(f"{name} cannot be made: {type(error).__name__}: {error}") from None
+
+
+def _made(function: Callable[[], Any]) -> Any:
+    """What a function makes; one that looks at values while it does so makes its parameters with values, which are
+    then forgotten."""
+    try:
+        return function()
+    except DataDependentOutputException:
+        fake = torch._guards.detect_fake_mode()
+        with unset_fake_temporarily():
+            made = function()
+    for module in made.modules():
+        for kind in (module._parameters, module._buffers):
+            for name, tensor in kind.items():
+                if tensor is not None:
+                    kind[name] = fake.from_tensor(tensor)
+    return made
 
 
 def _found(name: str) -> Callable[..., Any]:

@@ -4,14 +4,19 @@ from __future__ import annotations
 
 import argparse
 import os
+import sys
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import partial
+from pathlib import Path
 
 from minidl.command import Parser, finish
 from minidl.errors import UserError
 from minidl.lab import grid, table
 from minidl.lab.cell import Row
 from minidl.lab.commands import kinds
+from minidl.lab.papers.page import Content, Page
+from minidl.units import format_bytes
 
 
 def parser() -> Parser:
@@ -28,6 +33,7 @@ def parser() -> Parser:
     found.add_argument("--policies", type=kinds.chosen_policies, default=["passive", "capuchin", "auto"], metavar="A,B")
     found.add_argument("--out", required=True, metavar="DIR", help="where the grid lies")
     found.add_argument("--parquet", action="store_true", help="the table as DIR/table.parquet, too")
+    found.add_argument("--page", metavar="FILE.md", help="shares of the unmanaged speed as a page, a column a policy")
     found.add_argument("--steps", type=kinds.count, help="at most so many iterations a cell")
     found.add_argument("--bound", type=kinds.count, default=0, metavar="N", help="what no plan exceeds, at N instants")
     found.add_argument("--separate", action="store_true", help="batch norm, addition and ReLU as separate operations")
@@ -66,8 +72,33 @@ def story(arguments: argparse.Namespace) -> int:
     values = [row.values() for row in rows]
     if arguments.parquet:
         table.write(os.path.join(arguments.out, "table.parquet"), values)
+    if arguments.page:
+        Page(Path(arguments.page).stem, "A grid of networks, budgets and policies", partial(shares, values=values),
+             command=f"run {' '.join(sys.argv[3:])}").write(str(Path(arguments.page).parent))
     print("\n".join(table.shown(values)))
     return 0
+
+
+def shares(content: Content, quick: bool, values: Sequence[table.Values]) -> None:
+    """A row a trace, device and budget; a column a policy, with its share of the unmanaged speed."""
+    policies = list(dict.fromkeys(str(row["policy"]) for row in values))
+    rows: dict[tuple[object, ...], dict[str, str]] = {}
+    bounds: dict[tuple[object, ...], str] = {}
+    for row in values:
+        if row["settled_s"] is None:
+            word = str(row["status"]).partition(":")[0]
+        else:
+            word = f"{float(str(row['unmanaged_s'])) / float(str(row['settled_s'])):.1%}"
+        place = row["trace"], row["device"], row["budget_bytes"], row["budget_share"]
+        rows.setdefault(place, {})[str(row["policy"])] = word
+        if row["bound_s"] is not None:
+            bounds[place] = f"{float(str(row['unmanaged_s'])) / float(str(row['bound_s'])):.1%}"
+    content.say("Shares of the speed with unlimited memory, once settled; the bound is what no plan exceeds. \"no "
+                "room\" is an operation that failed, \"cannot\" a policy that refused, \"time\" a cell that took too "
+                "long.")
+    content.table(("trace", "device", "budget", "of the peak", "bound", *(f"`{name}`" for name in policies)), [
+        (place[0], place[1], format_bytes(float(str(place[2]))), f"{float(str(place[3])):.0%}", bounds.get(place, "-"),
+         *(found.get(name, "-") for name in policies)) for place, found in rows.items() if place[2]])
 
 
 def main(argv: Sequence[str] | None = None) -> int:

@@ -58,12 +58,14 @@ class Page:
     name: str
     title: str
     fill: Callable[[Content, bool], None]
+    command: str = ""
 
     def write(self, folder: str, *, quick: bool = False, force: bool = False) -> str:
         """Make the page; returns its file. Raises UserError."""
         content = Content()
         self.fill(content, quick)
-        made = f"Made by `python -m minidl.lab paper {self.name}{' --quick' if quick else ''}` at commit `{commit()}`."
+        command = self.command or f"paper {self.name}{' --quick' if quick else ''}"
+        made = f"Made by `python -m minidl.lab {command}` at commit `{commit()}`."
         text = "\n\n".join([f"# {self.title}", made, *content.parts]) + "\n"
         try:
             make_folder(Path(folder))
