@@ -38,9 +38,10 @@ LAYERS: list[tuple[str, ...]] = [
     ("minidl.ops",),
     ("minidl.autograd", "minidl.slicing"),
     ("minidl.runtime", "minidl.stats", "minidl.upload", "minidl.protocols", "minidl"),
-    ("minidl.nn", "minidl.optim", "minidl.data", "minidl.checkpoint", "minidl.training", "minidl.report", "minidl.lab"),
+    ("minidl.nn", "minidl.optim", "minidl.data", "minidl.checkpoint", "minidl.training", "minidl.report"),
     ("minidl.app", "minidl.calibrate"),
     ("models",),
+    ("minidl.lab",),
     ("minidl.testing",),
     ("train",),
 ]

@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 
 from minidl.app.files import Leaving
 from minidl.app.options import Options
 from minidl.errors import UserError
 from minidl.memory.entry import Followed
 from minidl.nn import Module
-from minidl.plan.formats import SavedPlan, is_plan, is_trace, plan_to_json, trace_to_json
+from minidl.plan.formats import SavedPlan, is_plan, plan_to_json
 from minidl.plan.trace import Trace
+from minidl.plan.trace_format import is_trace, trace_to_json
 from minidl.policies.saved import Saved, misfit
 from minidl.report.explain import explanation
 from minidl.report.layers import LayerNames, layer_names
+from minidl.report.recording import Recorder, recording
 from minidl.runtime import Runtime
 
 
@@ -24,8 +26,10 @@ class Watch:
     names is None unless the plan is to be explained: then every forward pass notes which layer makes what.
     """
 
-    def __init__(self, options: Options, runtime: Runtime, names: LayerNames | None) -> None:
+    def __init__(self, options: Options, runtime: Runtime, names: LayerNames | None,
+                 recorder: Recorder | None = None) -> None:
         self._options = options
+        self._recorder = recorder
         self._runtime = runtime
         self._names = names
         self._followed: tuple[Trace, Followed] | None = None
@@ -38,7 +42,8 @@ class Watch:
 
     def note(self) -> None:
         """A training step has ended. Raises UserError if --plan names a plan for another iteration."""
-        self._trace = self._runtime.last_trace
+        if self._recorder is not None and self._runtime.last_trace is not None:
+            self._trace = self._recorder.complete(self._runtime.last_trace)
         guide = self._runtime.guide
         entry = guide.latest if guide is not None else None
         if entry is None:
@@ -96,9 +101,8 @@ class Watch:
 @contextmanager
 def watch(options: Options, runtime: Runtime, model: Module) -> Iterator[Watch]:
     """Watch the steps that are trained inside."""
-    if options.explain is None:
-        yield Watch(options, runtime, None)
-    else:
-        with layer_names(model, runtime.tracker) as names:
-            yield Watch(options, runtime, names)
+    with ExitStack() as around:
+        names = around.enter_context(layer_names(model, runtime.tracker)) if options.explain is not None else None
+        recorder = around.enter_context(recording(runtime)) if options.save_trace else None
+        yield Watch(options, runtime, names, recorder)
 
