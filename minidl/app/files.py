@@ -15,6 +15,7 @@ from minidl.nn import Module
 from minidl.plan.formats import is_plan, is_trace
 from minidl.report import result as results
 from minidl.report.result import Result
+from minidl.view.page import is_page
 from minidl.writing import Own, require_place, write_whole
 
 
@@ -22,7 +23,7 @@ def check_places(options: Options) -> None:
     """Raises UserError, before any training, if a file could not be written; leaves what is there as it is."""
     places: dict[str, str] = {}
     for path, own in ((options.json, results.is_own), (options.save, safetensors.is_own),
-                      (options.save_plan, is_plan), (options.save_trace, is_trace)):
+                      (options.save_plan, is_plan), (options.save_trace, is_trace), (options.report, is_page)):
         if path is None or path == STDOUT and own is results.is_own:
             continue
         require_place(path, own, force=options.force)

@@ -74,6 +74,7 @@ class Options:
     explain: int | None
     save_plan: str | None
     save_trace: str | None
+    report: str | None
     json: str | None
     save: str | None
     run: str | None

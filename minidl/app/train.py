@@ -107,7 +107,8 @@ def train(options: Options, zoo: Zoo, lock: RunLock, out: TextIO) -> int:
             watched.require_enough(length.steps - done, going_on=done > 0)
             session.begin(trainer)
             for examples in bar:
-                meter.add(trainer.step(examples))
+                with watched.step(last=trainer.steps_done + 1 == length.steps):
+                    meter.add(trainer.step(examples))
                 bar.set_description_str(meter.bar_fields(), refresh=False)
                 with session.noting(trainer, meter) as noted:
                     require_a_number(meter.steps[-1].loss, trainer)
@@ -134,7 +135,7 @@ def train(options: Options, zoo: Zoo, lock: RunLock, out: TextIO) -> int:
         result = result_of(options, sizes, meter, score, data, bad)
         leaving.attempt(lambda: session.keep_result(result))
         leaving.result(result)
-        explained = watched.conclude(leaving)
+        explained = watched.conclude(leaving, meter, sizes.demand.unmanaged_peak_bytes)
 
     # What it was like, and what to try next: advice is tried on twins, when the memory of the run has been given back.
     with trying:
