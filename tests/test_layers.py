@@ -43,7 +43,7 @@ LAYERS: list[tuple[str, ...]] = [
     ("minidl.app", "minidl.calibrate"),
     ("models",),
     ("minidl.testing",),
-    ("train",),
+    ("train", "minidl.cli", "minidl.__main__"),
 ]
 RANK = {name: rank for rank, names in enumerate(LAYERS) for name in names}
 

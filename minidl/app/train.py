@@ -42,9 +42,9 @@ from minidl.units import format_bytes
 TOLD = 10  # of the files that were left out
 
 
-def main(arguments: Sequence[str] | None, zoo: Zoo) -> int:
+def main(arguments: Sequence[str] | None, zoo: Zoo, *, name: str = "train.py") -> int:
     """Do what a command line asks for (None: this program's own), with the networks of a zoo; returns the exit code,
-    which ``minidl.command`` decides."""
+    which ``minidl.command`` decides. ``name``: of the command, for messages."""
     def story() -> int:
         options = parse(arguments)
         if options.list_models:
@@ -55,7 +55,7 @@ def main(arguments: Sequence[str] | None, zoo: Zoo) -> int:
             lock.take()
             return train(options, zoo, lock, out)
 
-    return finish("train.py", story)
+    return finish(name, story)
 
 
 def train(options: Options, zoo: Zoo, lock: RunLock, out: TextIO) -> int:

@@ -169,8 +169,8 @@ class Stack extends Picture {
     context.setLineDash(above ? [2, 6] : dash);
     context.beginPath(); context.moveTo(LEFT, y); context.lineTo(this.width, y); context.stroke();
     context.setLineDash([]);
-    context.textAlign = "right";
-    context.fillText(above ? `${text}, above this picture` : text, this.width - 10, y + (y > 16 ? -3 : 11));
+    context.textAlign = dash.length ? "left" : "right";
+    context.fillText(above ? `${text}, above this picture` : text, dash.length ? LEFT + 6 : this.width - 10, y + 11);
   }
 
   bandAt(event, y) {

@@ -10,7 +10,7 @@ from __future__ import annotations
 import weakref
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from minidl.device.clock import COMPUTE, COPY_IN, COPY_OUT, VirtualClock
@@ -46,30 +46,41 @@ class _Noted:
     workspace: tuple[int, int]
 
 
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """A tensor as it was seen first. ``backward``: it was made where no gradients are noted; ``owner``: it was, or has
+    become, the gradient of the parameter of this id, which is negative (0: of none)."""
+
+    tensor_id: TensorId
+    nbytes: int
+    persistent: bool
+    backward: bool
+    owner: TensorId = 0
+
+
 @dataclass(frozen=True)
 class Recorded:
-    """What was seen of a step: subjects without names, and how the rest refers to them by position."""
+    """What was seen of a step: tensors without names, which the rest refers to by their positions."""
 
     trace: Trace
-    tensors: tuple[tuple[TensorId, int, bool, bool], ...]  # id, bytes, whether it persists, whether backward made it
+    tensors: tuple[Seen, ...]
     events: tuple[Event, ...]
     stays: tuple[Stay, ...]
 
     def subjects(self, names: Mapping[TensorId, str], parameters: Mapping[TensorId, str]) -> tuple[Subject, ...]:
         """The tensors with their names: of layers, and of parameters."""
         found = []
-        for tensor_id, nbytes, persistent, backward in self.tensors:
-            owner = parameters.get(GRADIENT_ID - tensor_id)
-            if tensor_id in parameters:
+        for seen in self.tensors:
+            if seen.tensor_id in parameters:
                 kind = Kind.PARAMETER
-            elif owner is not None or backward and not persistent:
+            elif seen.owner or seen.backward and not seen.persistent:
                 kind = Kind.GRADIENT
-            elif persistent:
+            elif seen.persistent:
                 kind = Kind.OPTIMIZER_STATE
             else:
-                kind = Kind.ACTIVATION if tensor_id in names else Kind.OTHER
-            name = names.get(tensor_id, "") if owner is None else owner
-            found.append(Subject(tensor_id, name, nbytes, kind))
+                kind = Kind.ACTIVATION if seen.tensor_id in names else Kind.OTHER
+            name = parameters.get(seen.owner) or names.get(seen.tensor_id, "")
+            found.append(Subject(seen.tensor_id, name, seen.nbytes, kind))
         return tuple(found)
 
 
@@ -116,7 +127,7 @@ class Recorder:
         self._began = self._device.now()
         self._owners: dict[weakref.ref[Storage], int] = {}  # held, so that no other owner can be taken for one of these
         self._refs: list[weakref.ref[Storage]] = []
-        self._rows: list[tuple[TensorId, int, bool, bool]] = []
+        self._rows: list[Seen] = []
         self._places: dict[int, tuple[Place, int]] = {}  # by address: what lies there, and since which event
         self._events: list[_Noted] = []
         self._stays: list[Stay] = []
@@ -200,7 +211,8 @@ class Recorder:
                 self._scratch += 1
                 tensor_id = SCRATCH - self._scratch
             self._refs.append(storage.me)
-            self._rows.append((tensor_id, storage.nbytes, storage.persistent, tensor_id in self._backward))
+            self._rows.append(Seen(tensor_id, storage.nbytes, storage.persistent, tensor_id in self._backward,
+                                   _owner(storage)))
         return found
 
     def _look(self, at: int = -1, state: State | None = None) -> int:
@@ -252,7 +264,10 @@ class Recorder:
         stays = [*self._stays, *(Stay(subject, offset, size, kept, first, len(self._events), Fate.STAYS)
                                  for offset, ((subject, size, kept), first) in self._places.items())]
         stays.sort(key=lambda stay: (stay.first, stay.offset))
-        return Recorded(trace, tuple(self._rows), tuple(self._timed()), tuple(stays))
+        # What has outlived its iteration as a parameter's gradient has got its name from that.
+        owners = {n: _owner(storage) for n, ref in enumerate(self._refs) if (storage := ref()) is not None}
+        seen = tuple(replace(row, owner=owners.get(n) or row.owner) for n, row in enumerate(self._rows))
+        return Recorded(trace, seen, tuple(self._timed()), tuple(stays))
 
     def _timed(self) -> Iterator[Event]:
         """The events with their times, in seconds from the beginning."""
@@ -273,3 +288,9 @@ class Recorder:
                 now = max(now, free)
             yield Event(noted.kind, noted.op, noted.call, noted.subject, noted.nbytes, start, end, now,
                         noted.used_bytes, noted.largest_bytes, noted.host_bytes, noted.workspace)
+
+
+def _owner(storage: Storage) -> TensorId:
+    """The parameter whose gradient a storage is since its iteration has ended; 0 of any other."""
+    owner = GRADIENT_ID - storage.tensor_id
+    return owner if owner < 0 else 0
