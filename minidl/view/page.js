@@ -152,7 +152,7 @@ function watch(picture) {
     if (event.shiftKey) { const by = Math.sign(event.deltaY || event.deltaX) * (view.to - view.from) / 10; show(view.from + by, view.to + by); }
     else zoom(event.deltaY > 0 ? 1.25 : 0.8, picture.at(event.offsetX));
   }, {passive: false});
-  canvas.addEventListener("pointerdown", event => { held = {x: event.offsetX, from: view.from, moved: false}; canvas.setPointerCapture(event.pointerId); });
+  canvas.addEventListener("pointerdown", event => { held = {x: event.offsetX, from: view.from, moved: false}; if (event.isTrusted) canvas.setPointerCapture(event.pointerId); });
   canvas.addEventListener("pointermove", event => {
     if (held) {
       const by = picture.at(held.x) - picture.at(event.offsetX);
