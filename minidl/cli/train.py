@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-import models
+from minidl import models
 from minidl.app import train
 
 

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import models
+from minidl import models
 from minidl.app import train
 from minidl.app.run_folder import ARGUMENTS, read_arguments
 from minidl.app.trust import require_trust

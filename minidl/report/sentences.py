@@ -1,4 +1,4 @@
-"""A plan's decisions as sentences, for who reads no table. The numbers are those of ``explain``; nothing is computed."""
+"""A plan's decisions as sentences, for who reads no table. The numbers are those of ``explain``."""
 
 from __future__ import annotations
 

@@ -114,7 +114,8 @@ def values(packed: Mapping[str, str]) -> np.ndarray:
 
 def _lists(lists: Sequence[Sequence[int]]) -> dict[str, Any]:
     """Lists of whole numbers, one after the other, and where each ends."""
-    ends, flat = [], []
+    ends: list[int] = []
+    flat: list[int] = []
     for each in lists:
         flat.extend(each)
         ends.append(len(flat))

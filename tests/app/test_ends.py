@@ -17,9 +17,9 @@ from minidl.app.progress import Trying
 from minidl.command import finish
 from minidl.console import LONGEST_LINE, Printed, one_line, printable
 from minidl.errors import UserError
+from minidl.models.convert import main as convert
 from minidl.optim import Schedule
 from minidl.report.compare import main as compare
-from models.convert import main as convert
 
 ROOT = Path(__file__).parents[2]
 LENET = ["--model", "lenet", "--steps", "2", "--batch", "4"]
@@ -130,7 +130,7 @@ def test_a_signal_while_modules_load_shows_no_traceback(tmp_path):
     script = ("import sys, runpy, os, signal, builtins\n"
               "found = builtins.__import__\n"
               "def load(name, *rest):\n"
-              "    if name == 'models': os.kill(os.getpid(), signal.SIGINT)\n"
+              "    if name == 'minidl.app': os.kill(os.getpid(), signal.SIGINT)\n"
               "    return found(name, *rest)\n"
               "builtins.__import__ = load\n"
               "sys.argv = ['train.py', '--list-models']; runpy.run_path('train.py', run_name='__main__')")

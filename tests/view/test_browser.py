@@ -25,7 +25,8 @@ drawNow();
 function click(picture, x, y) {
   const box = picture.canvas.getBoundingClientRect();
   for (const kind of ["pointerdown", "pointermove", "pointerup"])
-    picture.canvas.dispatchEvent(new PointerEvent(kind, {clientX: box.left + 1 + x, clientY: box.top + 1 + y, bubbles: true}));
+    picture.canvas.dispatchEvent(new PointerEvent(kind, {clientX: box.left + 1 + x, clientY: box.top + 1 + y,
+                                                        bubbles: true}));
 }
 change("call", 100, "input");
 drawNow();
@@ -33,9 +34,10 @@ told.scrubbed = $("where").textContent;
 press("ArrowRight");
 told.pressed = location.hash;
 const {first, end, offset, size, subject} = recording.stays;
-const widest = Array.from(first, (_, s) => s).filter(s => recording.maker[subject[s]] >= 0 && first[s] < end[s])
-  .sort((a, b) => addresses.box(offset[b], size[b], first[b], end[b])[2] - addresses.box(offset[a], size[a], first[a], end[a])[2])[0];
-const [x, y, width, height] = addresses.box(offset[widest], size[widest], first[widest], end[widest]);
+const box = s => addresses.box(offset[s], size[s], first[s], end[s]);
+const widest = Array.from(first, (_, s) => s).filter(s => recording.maker[subject[s]] >= 0)
+  .sort((a, b) => box(b)[2] - box(a)[2])[0];
+const [x, y, width, height] = box(widest);
 click(addresses, x + width / 2, y + height / 2);
 told.clicked = $("details").textContent;
 told.expected = recording.subjects.id[subject[widest]];

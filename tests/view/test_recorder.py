@@ -13,8 +13,7 @@ import numpy as np
 import pytest
 
 import minidl.view
-import models
-from minidl import Runtime
+from minidl import Runtime, models
 from minidl.device.sim import SimDevice
 from minidl.meta import int64
 from minidl.ops.loss import cross_entropy
@@ -202,10 +201,9 @@ const sums = Array.from({length: r.count}, (_, e) => {
   for (let band = 0; band < r.first.workspace; band++) sum += r.heights[band][e];
   return sum;
 });
-packed.stays.offset = packed.stays.offset;
 packed.events.used = packed.events.largest;
 console.log(JSON.stringify({wrong: r.wrong, sums, planted: new Recording(packed).wrong, bands: r.bands,
-  found: r.find("conv1").subjects.length, status: r.statusAt(0, 0), waited: Array.from(r.waited).reduce((a, b) => a + b),
+  found: r.find("conv1").subjects.length,
   texts: [formatBytes(1536), formatBytes(3 * 2 ** 30), formatSeconds(0.0125)]}));
 """
 

@@ -14,19 +14,19 @@ from importlib import import_module
 from typing import Any
 
 from minidl.errors import UserError
+from minidl.models import bert, gpt, inception_v3, unet, weights
+from minidl.models.densenet import densenet121, densenet169, densenet201
+from minidl.models.inception_v4 import InceptionV4
+from minidl.models.lenet import LeNet
+from minidl.models.mlp import MLP
+from minidl.models.resnet import resnet18, resnet20, resnet34, resnet50, resnet101, resnet152
+from minidl.models.text import Text
+from minidl.models.vgg import vgg11, vgg11_bn, vgg13, vgg13_bn, vgg16, vgg16_bn, vgg19, vgg19_bn
 from minidl.nn import Module
 from minidl.ops import cross_entropy
 from minidl.tensor import Tensor
 from minidl.training import scores
 from minidl.training.metrics import Score
-from models import bert, gpt, inception_v3, unet, weights
-from models.densenet import densenet121, densenet169, densenet201
-from models.inception_v4 import InceptionV4
-from models.lenet import LeNet
-from models.mlp import MLP
-from models.resnet import resnet18, resnet20, resnet34, resnet50, resnet101, resnet152
-from models.text import Text
-from models.vgg import vgg11, vgg11_bn, vgg13, vgg13_bn, vgg16, vgg16_bn, vgg19, vgg19_bn
 
 
 def classification_loss(model: Module, images: Tensor, labels: Tensor, *, label_smoothing: float = 0.0) -> Tensor:
