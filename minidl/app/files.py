@@ -3,10 +3,11 @@
 What cannot be written at the end keeps no other file from being written; the errors are told when all have been tried.
 """
 
+import io
 import os
 import sys
 from collections.abc import Callable
-from typing import TextIO
+from typing import TextIO, cast
 
 from minidl.app.options import STDOUT, Options
 from minidl.checkpoint import safetensors
@@ -71,6 +72,16 @@ class Leaving:
             raise UserError(f"{'; '.join(self._failures)}; {otherwise}")
 
 
+class Silence(io.TextIOBase):
+    """Takes what is written and keeps nothing of it."""
+
+    def write(self, text: str) -> int:
+        """Nothing happens."""
+        return len(text)
+
+
 def printed_apart(options: Options) -> TextIO:
-    """Where lines for people go: to stderr if the result has stdout for itself."""
+    """Where lines for people go: to stderr if the result has stdout for itself, and nowhere if they are not wanted."""
+    if options.quiet:
+        return cast(TextIO, Silence())
     return sys.stderr if options.json == STDOUT else sys.stdout

@@ -75,6 +75,7 @@ class Options:
     save_plan: str | None
     save_trace: str | None
     report: str | None
+    quiet: bool
     json: str | None
     save: str | None
     run: str | None
