@@ -11,7 +11,7 @@ What is a training is carried out by the program of ``minidl train``, which reco
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -24,11 +24,17 @@ from minidl.command import Parser, finish
 from minidl.errors import UserError
 from minidl.plan.formats import is_plan, is_trace
 from minidl.reading import is_file, is_folder
+from minidl.view import exports
 from minidl.view.page import is_page, read_page, write_page
-from minidl.writing import require_place
+from minidl.writing import Own, begins_with, require_place, write_whole
 
 NAME = "minidl view"
 HEAD_BYTES = 4096
+# By the name of its flag: what makes the file, and which files are such ones.
+EXPORTS: dict[str, tuple[Callable[[Mapping[str, Any]], str | bytes], Own]] = {
+    "perfetto": (exports.perfetto, begins_with(b'{"traceEvents":')),
+    "memory_viz": (exports.memory_viz, begins_with(b"\x80\x04")),
+    "svg": (exports.svg, begins_with(b'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 900'))}
 STEPS = 12  # of a training on real data that is made again to be looked at: enough for a plan to be followed
 # What a run folder's command line says of its own files, and has no say here.
 OWN_FILES = ("--run", "--resume", "--json", "--save", "--save-plan", "--save-trace", "--report", "--checkpoint-every",
@@ -53,6 +59,9 @@ def main(words: Sequence[str]) -> int:
         first = words[0] if words and not words[0].startswith("-") else None
         options, flags = _parser().parse_known_args(words if first is None else words[1:])
         require_place(options.out, is_page, force=options.force)
+        for kind, (_, own) in EXPORTS.items():
+            if (path := getattr(options, kind)) is not None:
+                require_place(path, own, force=options.force)
         found.append(_source(first, flags, trusted=options.trust))
         if options.against is not None:
             found.append(_source(options.against, flags, trusted=options.trust))
@@ -68,7 +77,7 @@ def main(words: Sequence[str]) -> int:
                     code := train.main([*source.words, "--report", path], models, name=NAME)):
                 return code
             pages.append(path)
-        return finish(NAME, lambda: _join(pages, options.out, force=options.force))
+        return finish(NAME, lambda: _join(pages, options))
 
 
 def _parser() -> Parser:
@@ -79,6 +88,9 @@ def _parser() -> Parser:
     parser.add_argument("--against", metavar="RUN|PLAN|PAGE|POLICY",
                         help="another one beside it, on one clock; or the same training under another policy")
     parser.add_argument("-o", "--out", metavar="FILE.html", default="memory.html", help="(default: memory.html)")
+    parser.add_argument("--perfetto", metavar="FILE.json", help="a timeline for Perfetto, too")
+    parser.add_argument("--memory-viz", metavar="FILE.pickle", help="a snapshot for PyTorch's memory_viz, too")
+    parser.add_argument("--svg", metavar="FILE.svg", help="a drawing, too")
     parser.add_argument("--force", action="store_true", help="write over a file that minidl did not write, too")
     parser.add_argument("--trust", action="store_true", help="run the code of a model that a run folder names")
     return parser
@@ -142,11 +154,16 @@ def _value(words: Sequence[str], flag: str) -> str | None:
     return found
 
 
-def _join(pages: Sequence[str], out: str, *, force: bool) -> int:
-    """One page of these pages' recordings."""
+def _join(pages: Sequence[str], options: Any) -> int:
+    """One page of these pages' recordings, and what else was asked for of the first."""
     recordings = [recording for path in pages for recording in read_page(path)]
     if len(recordings) > 2:
         raise UserError(f"{len(recordings)} recordings, and a page shows two at most")
-    write_page(out, recordings, force=force)
-    print(f"wrote {out}")
+    write_page(options.out, recordings, force=options.force)
+    print(f"wrote {options.out}")
+    for kind, (make, own) in EXPORTS.items():
+        if (path := getattr(options, kind)) is not None:
+            data = make(recordings[0])
+            write_whole(path, data if isinstance(data, bytes) else data.encode(), own, force=options.force)
+            print(f"wrote {path}")
     return 0

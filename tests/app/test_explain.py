@@ -194,11 +194,11 @@ def test_train_py_explains_the_plan_it_ends_with(capsys):
 def test_a_decision_in_words_says_why_what_else_and_what_came_of_it():
     d, = decisions(WIDE, Plan({(0, 1): OUT}), COSTS)
     text = sentence(d, len(WIDE.calls), Returns(late={(0, 1): 0.0}), "block.conv")
-    assert text == ("Tensor 0 (block.conv, op0, 4.0 MiB) is copied to the host after call 0 and is used again by call 3, "
-                    "10.0 ms later. Both copies fit into that time, with 2.0 ms to spare; to compute it again would take "
-                    "3.0 ms. It was expected to lose 4.0 ms; observed: in time.")
+    assert text == ("Tensor 0 (block.conv, op0, 4.0 MiB) is copied to the host after call 0 and is used again by "
+                    "call 3, 10.0 ms later. Both copies fit into that time, with 2.0 ms to spare; to compute it again "
+                    "would take 3.0 ms. It was expected to lose 4.0 ms; observed: in time.")
     d, = decisions(WIDE, Plan({(0, 1): DROP}), COSTS)
     text = sentence(d, 3, Returns(recomputed={(0, 1): 3e-3}), "")
-    assert text == ("Tensor 0 (op0, 4.0 MiB) is dropped after call 0 and is not used again in this iteration. To compute it "
-                    "again takes 3.0 ms, which saves 1.3 GiB for each second; a swap could be hidden, were it the only one. "
-                    "It was expected to lose 3.0 ms; observed: replayed 3.0 ms.")
+    assert text == ("Tensor 0 (op0, 4.0 MiB) is dropped after call 0 and is not used again in this iteration. To "
+                    "compute it again takes 3.0 ms, which saves 1.3 GiB for each second; a swap could be hidden, were "
+                    "it the only one. It was expected to lose 3.0 ms; observed: replayed 3.0 ms.")
