@@ -57,10 +57,8 @@ class Recording {
       const at = Math.floor(i / this.share);
       this.groups[at] = i % this.share ? `${this.groups[at].split(" to ")[0]} to ${each}` : each;
     });
-    this.layerOf = i => {
-      const layer = number.get(this.words[name[i]].split(".").slice(0, depth).join("."));
-      return layer === undefined ? -1 : layer;
-    };
+    const groupOf = this.words.map(word => number.get(word.split(".").slice(0, depth).join(".")));
+    this.layerOf = i => groupOf[name[i]] === undefined ? -1 : groupOf[name[i]];
     this.bands = ["parameters", "optimizer state", "gradients", "other tensors",
                   ...this.groups.map(each => `activations of ${each}`), "being copied out", "being copied in",
                   "workspace", "free but split"];
@@ -213,6 +211,7 @@ function formatBytes(bytes) {
 
 function formatSeconds(seconds) {
   const size = Math.abs(seconds);
+  if (size < 1e-10) return "0 s";
   if (size >= 1) return `${seconds.toFixed(2)} s`;
   return size >= 1e-3 ? `${(1e3 * seconds).toFixed(1)} ms` : `${(1e6 * seconds).toFixed(1)} us`;
 }

@@ -50,7 +50,31 @@ class Picture {
     this.canvas.setAttribute("role", "img");
     this.canvas.setAttribute("aria-label", label);
     this.context = this.canvas.getContext("2d");
+    this.kept = document.createElement("canvas");
   }
+
+  // What only a new view changes is painted once and kept; a new choice is drawn over it.
+  draw(cursor, chosen) {
+    this.begin();
+    const {from, to, axis} = this.view, {context, canvas, kept} = this;
+    const key = [from, to, axis, canvas.width, canvas.height, this.colours, this.ink.back].join();
+    if (this.key === key) {
+      context.drawImage(kept, 0, 0, this.width, this.height);
+    } else {
+      this.paint();
+      kept.width = canvas.width;
+      kept.height = canvas.height;
+      kept.getContext("2d").drawImage(canvas, 0, 0);
+      this.key = key;
+    }
+    this.mark(chosen);
+    const px = this.eventX(cursor);
+    if (px < LEFT || px > this.width - 6) return;
+    context.strokeStyle = this.ink.mark;
+    context.beginPath(); context.moveTo(px + 0.5, 0); context.lineTo(px + 0.5, this.height - BOTTOM); context.stroke();
+  }
+
+  mark() {}
 
   begin() {
     const ratio = window.devicePixelRatio || 1, width = this.canvas.clientWidth || 800;
@@ -94,7 +118,7 @@ class Picture {
     this.context.clip();
   }
 
-  axes(cursor, levels) {
+  axes(levels) {
     const {context, ink, view} = this, base = this.height - BOTTOM;
     context.restore();
     context.fillStyle = ink.soft;
@@ -107,11 +131,6 @@ class Picture {
     }
     context.textAlign = "right";
     for (const [y, text] of levels) context.fillText(text, LEFT - 4, y + 4);
-    const px = this.eventX(cursor);
-    if (px >= LEFT && px <= this.width - 6) {
-      context.strokeStyle = ink.mark;
-      context.beginPath(); context.moveTo(px + 0.5, 0); context.lineTo(px + 0.5, base); context.stroke();
-    }
   }
 }
 
@@ -120,14 +139,13 @@ class Stack extends Picture {
   constructor(recording, view, height) {
     super(recording, view, height, "Memory over time by category");
     const peak = recording.events.used.reduce((a, b) => Math.max(a, b), 0);
-    this.most = 1.04 * Math.max(recording.budget <= 4 * peak ? recording.budget : peak,
+    this.most = 1.1 * Math.max(recording.budget <= 4 * peak ? recording.budget : peak,
                                 recording.unmanaged <= 2 * recording.budget ? recording.unmanaged : 0);
   }
 
   y(bytes) { return this.height - BOTTOM - bytes / this.most * (this.height - BOTTOM - TOP); }
 
-  draw(cursor) {
-    this.begin();
+  paint() {
     this.clip();
     const {recording, context, from, to} = this, {heights, bands, events} = recording;
     const points = [];  // one a pixel where there are more events than pixels: that with the most bytes
@@ -159,7 +177,7 @@ class Stack extends Picture {
     });
     this.line(recording.budget, "budget", this.ink.fore, []);
     this.line(recording.unmanaged, `unmanaged peak ${formatBytes(recording.unmanaged)}`, this.ink.mark, [6, 4]);
-    this.axes(cursor, byteTicks(this.most).map(bytes => [this.y(bytes), formatBytes(bytes)]));
+    this.axes(byteTicks(this.most).map(bytes => [this.y(bytes), formatBytes(bytes)]));
   }
 
   line(bytes, text, colour, dash) {
@@ -197,44 +215,53 @@ class Addresses extends Picture {
   constructor(recording, view, height) {
     super(recording, view, height, "Addresses over time, a rectangle for each stay of a tensor");
     this.colours = "band";
+    this.palette = recording.bands.map((_, band) => bandColour(recording, band));
+    this.layers = recording.groups.map((_, n) => ramp(n / Math.max(1, recording.groups.length - 1)));
   }
 
   y(offset) { return this.height - BOTTOM - offset / this.recording.budget * (this.height - BOTTOM - TOP); }
 
   colour(stay) {
     const {recording} = this, {subject} = recording.stays;
-    if (this.colours === "band") return bandColour(recording, recording.bandOf(stay));
+    if (this.colours === "band") return this.palette[recording.bandOf(stay)];
     if (this.colours === "fate") return FATES[Math.min(4, recording.finalFate[stay])][1];
     const layer = recording.layerOf(subject[stay]);
-    return layer < 0 ? SAFE.other : ramp(layer / Math.max(1, recording.groups.length - 1));
+    return layer < 0 ? SAFE.other : this.layers[layer];
   }
 
-  draw(cursor, chosen) {
-    this.begin();
+  paint() {
     this.clip();
-    const {context, from, to, recording} = this, {first, end, offset, size, subject} = recording.stays;
-    const mine = [];
+    const {context, from, to, recording} = this, {first, end, offset, size} = recording.stays;
+    let last = "";
     for (let s = 0; s < first.length && first[s] <= to; s++) {
       if (end[s] <= from) continue;
       const [x, y, width, height] = this.box(offset[s], size[s], first[s], end[s]);
-      context.fillStyle = this.colour(s);
+      const colour = this.colour(s);
+      if (colour !== last) context.fillStyle = last = colour;
       context.fillRect(x, y, Math.max(width, 0.5), Math.max(height, 0.5));
       if (width > 3 && height > 3) {
         context.strokeStyle = this.ink.back;
         context.lineWidth = 0.5;
         context.strokeRect(x, y, width, height);
       }
-      if (subject[s] === chosen) mine.push([x, y, width, height]);
     }
     const {workspace, workspaceAt} = recording.events;
     context.fillStyle = SAFE.workspace;
     for (let e = from; e <= to; e++)
       if (workspace[e]) context.fillRect(...this.box(workspaceAt[e], workspace[e], e, e + 1).map((n, i) => i > 1 ? Math.max(n, 0.5) : n));
-    context.strokeStyle = this.ink.mark;
-    context.lineWidth = 2;
-    for (const box of mine) context.strokeRect(...box);
     context.lineWidth = 1;
-    this.axes(cursor, byteTicks(recording.budget).map(bytes => [this.y(bytes), formatBytes(bytes)]));
+    this.axes(byteTicks(recording.budget).map(bytes => [this.y(bytes), formatBytes(bytes)]));
+  }
+
+  mark(chosen) {
+    if (chosen < 0) return;
+    const {first, end, offset, size} = this.recording.stays;
+    this.clip();
+    this.context.strokeStyle = this.ink.mark;
+    this.context.lineWidth = 2;
+    for (const s of this.recording.staysOf[chosen])
+      if (first[s] <= this.to && end[s] > this.from) this.context.strokeRect(...this.box(offset[s], size[s], first[s], end[s]));
+    this.context.restore();
   }
 
   box(offset, size, first, end) {
@@ -274,8 +301,7 @@ class Lanes extends Picture {
     return [this.eventX(event), this.eventX(event + 1)];
   }
 
-  draw(cursor) {
-    this.begin();
+  paint() {
     this.clip();
     const {context, recording} = this, {kind, host, start} = recording.events;
     const colours = {[CALL]: SAFE.parameters, [REPLAY]: SAFE.workspace, [MOVE]: this.ink.soft,
@@ -298,7 +324,7 @@ class Lanes extends Picture {
       const x = this.eventX(e), tall = host[e] / most * height;
       if (tall) context.fillRect(x, y + height - tall, Math.max(0.6, this.eventX(e + 1) - x), tall);
     }
-    this.axes(cursor, this.rows.map((name, n) => [this.row(n)[0] + this.row(n)[1] / 2, name]));
+    this.axes(this.rows.map((name, n) => [this.row(n)[0] + this.row(n)[1] / 2, name]));
   }
 
   eventUnder(px, y) {
