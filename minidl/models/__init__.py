@@ -28,6 +28,9 @@ from minidl.tensor import Tensor
 from minidl.training import scores
 from minidl.training.metrics import Score
 
+# What --model package.module:function may name.
+CONTRACT = "a model is a function that takes nothing it must be given, and returns a minidl.nn.Module"
+
 
 def classification_loss(model: Module, images: Tensor, labels: Tensor, *, label_smoothing: float = 0.0) -> Tensor:
     """Mean cross-entropy.  images: [N, C, H, W], labels: [N] -> a scalar."""
@@ -141,7 +144,7 @@ def create(name: str, *, num_classes: int | None = None, in_channels: int | None
             raise UserError(f"{name} takes no {argument}, and {value} was asked for")
     network = _built(name, partial(model.build, **arguments))
     if not isinstance(network, Module):
-        raise UserError(f"{name} returned {type(network).__name__}, which is not a minidl.nn.Module")
+        raise UserError(f"{name} returned {type(network).__name__}, which is not a minidl.nn.Module: {CONTRACT}")
     return network
 
 
@@ -162,8 +165,9 @@ def _built(name: str, build: Callable[[], Module]) -> Module:
         if ":" not in name:
             raise
         where = traceback.extract_tb(error.__traceback__)[-1]
-        raise UserError(f"cannot make the model {name}: {type(error).__name__}: {error} ({where.filename}:"
-                        f"{where.lineno})") from error
+        # Where the call itself has failed it was our call that the function does not take.
+        place = CONTRACT if where.filename == __file__ else f"{where.filename}:{where.lineno}"
+        raise UserError(f"cannot make the model {name}: {type(error).__name__}: {error} ({place})") from error
 
 
 def _import(name: str) -> Callable[..., Module]:
