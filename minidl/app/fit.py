@@ -13,11 +13,11 @@ from typing import Any, NamedTuple
 
 from minidl import placements, policies
 from minidl.app.bisection import largest_number
-from minidl.app.machine import free_memory
 from minidl.device import Device
 from minidl.device.precision import DEFAULT
 from minidl.device.spill import Spill
 from minidl.errors import OutOfMemory, ShapeError, UserError
+from minidl.machine import free_memory
 from minidl.memory.ledger import Demand
 from minidl.memory.switches import ALL_ON, Switches
 from minidl.meta import ALIGNMENT

@@ -84,6 +84,16 @@ class HostPool:
         for offset, nbytes in extents:
             self._free_range(offset, offset + nbytes)
 
+    def limit(self, capacity_bytes: int) -> None:
+        """Be smaller from now on. What is given out must lie below; raises AssertionError otherwise."""
+        starts, ends = self._starts, self._ends
+        if self.capacity > capacity_bytes:
+            if not starts or ends[-1] != self.capacity or starts[-1] > capacity_bytes:
+                raise AssertionError(f"a host pool of {self.capacity} bytes is in use beyond {capacity_bytes}")
+            ends[-1] = self.capacity = capacity_bytes
+            if starts[-1] == capacity_bytes:
+                del starts[-1], ends[-1]
+
     def _free_range(self, start: int, end: int) -> None:
         starts, ends = self._starts, self._ends
         index = bisect_right(starts, start)  # the free range on the right, if any; on the left is index - 1

@@ -233,7 +233,7 @@ class Room:
         arena, host = state.arena, state.allocator.host
         in_use = state.bytes_in_use(pinned)
         evictable = self.evicting.evictable(pinned)  # asked to leave, in vain
-        resident, smallest = len(evictable), min((s.nbytes for s in evictable.values()), default=0)
+        resident = len(evictable)
         text = (f"{op_name}: need {format_bytes(need)} beside {format_bytes(in_use)} in use by it; "
                 f"{format_bytes(arena.free_bytes)} of {format_bytes(arena.capacity)} free, "
                 f"{resident} tensors resident")
@@ -241,8 +241,8 @@ class Room:
         scattered = not arena.compacts and not alone and arena.free_bytes + wasted >= need
         moves = state.policy.moves_tensors
         host_full = moves and state.policy.regime.swaps and not scattered and (
-            bool(resident and not alone) and host.used_bytes + smallest > host.capacity
-            or host.used_bytes + need > host.capacity)
+            not alone and any(s.host is None and host.used_bytes + s.nbytes > host.capacity
+                              for s in evictable.values()) or host.used_bytes + need > host.capacity)
         if scattered:
             text += (f"; fragmentation: the largest free block has {format_bytes(arena.largest_free)}, what is in use "
                      f"takes {format_bytes(wasted)} more than it asked for, and nothing may be moved")

@@ -76,7 +76,7 @@ class State:
         self.guide: Guide | None = None
         if policy.plans:
             limits = Limits(self.arena.capacity, self.allocator.host.capacity)
-            self.guide = Guide(policy, self.link_costs, limits, switches, peak_flops=device.profile.peak_flops,
+            self.guide = Guide(policy, device.link_costs, limits, switches, peak_flops=device.profile.peak_flops,
                                measured_iterations=device.measured_iterations,
                                allowance=Allowance(device.host_now, limited=device.wall_clock))
         self.residents: dict[weakref.ref[Storage], None] = {}

@@ -18,12 +18,12 @@ def result_of(tmp_path, capsys, *flags):
 
 
 def test_what_is_too_large_whole_is_cut_and_what_fits_is_not(tmp_path, capsys):
-    base = ["--model", "lenet", "--steps", "2", "--memory-budget", "16MiB"]
-    assert result_of(tmp_path, capsys, *base, "--batch", "200")[1] is None
-    result, (count, why) = result_of(tmp_path, capsys, *base, "--batch", "4000")
-    assert count == 64 and re.fullmatch(r"\S+ alone takes \S+ MiB of 16.0 MiB", why)
-    assert result["peak_bytes"] <= 16 << 20
-    result, (count, why) = result_of(tmp_path, capsys, *base, "--batch", "4000", "--slices", "20")
+    base = ["--model", "lenet", "--steps", "2", "--memory-budget", "4MiB"]
+    assert result_of(tmp_path, capsys, *base, "--batch", "50")[1] is None
+    result, (count, why) = result_of(tmp_path, capsys, *base, "--batch", "1000")
+    assert count == 64 and re.fullmatch(r"\S+ alone takes \S+ MiB of 4.0 MiB", why)
+    assert result["peak_bytes"] <= 4 << 20
+    result, (count, why) = result_of(tmp_path, capsys, *base, "--batch", "1000", "--slices", "20")
     assert (count, why) == (20, "as asked for")
 
 
