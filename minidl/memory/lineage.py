@@ -45,8 +45,8 @@ def missing_calls(target: Storage) -> list[Call] | None:
 def can_be_made_again(target: Storage, writing: set[Storage], known: dict[int, bool]) -> bool:
     """Whether there are missing calls that make ``target`` again, none of which reads what is being written.
 
-    ``known`` has what was found of calls, by number; it is looked up, and added to, so that who asks about each tensor of
-    a long replay does not walk all of it each time.
+    ``known`` has what was found of calls, by number; it is looked up, and added to, so that who asks about each tensor
+    of a long replay does not walk all of it each time.
     """
     found: dict[int, Call] = {}
     wanted = [target]
