@@ -9,7 +9,7 @@ import pytest
 from cuda_kernel_calls import Placed, call, channels_last, check
 from cuda_simulator import Memory, Simulator, Span
 
-from minidl.kernels.cuda import KERNELS, batchnorm, launch, sums
+from minidl.kernels.cuda import KERNELS, batchnorm, launch, pool_groups, sums
 from minidl.meta import DTYPES, meta
 from minidl.testing.kernel_cases import CASES, Case
 
@@ -110,6 +110,31 @@ def test_what_begins_within_a_group_is_moved_element_by_element():
         KERNELS["neg"].issue(simulator, [y.address, whole.address], [y.meta, part], {})
         assert simulator.launches[0].make.__name__ == made
         assert (y.array == -values[offset:offset + 32]).all()
+
+
+# Windows that overlap, that leave gaps, and that reach beyond two edges; equal maxima, NaN and windows of -inf alone.
+@pytest.mark.default(dtype=["float32"])
+@pytest.mark.parametrize("dtype", WIDTHS)
+@pytest.mark.parametrize(("size", "stride", "padding"), [((3, 3), (2, 2), (1, 1)), ((2, 3), (3, 2), (0, 1))])
+def test_pooling_of_groups_of_channels_has_the_bits_of_the_general_kernels(size, stride, padding, dtype, monkeypatch):
+    x = np.random.default_rng(1).integers(-3, 4, (2, 2 * WIDTHS[dtype], 6, 5)).astype(dtype)
+    x[0, 1, 2:5, 1:4], x[1, :, 3, 2], x[1, 3, :3, :3] = 3, np.nan, -np.inf
+    attrs = {"kernel": size, "stride": stride, "padding": padding}
+    both = []
+    for made in ("pool_groups", "pool"):
+        y, index, _ = both_ways("max_pool2d", [x], attrs, made)
+        dy = np.random.default_rng(2).standard_normal(y.shape).astype(dtype)
+        dx, _ = both_ways("max_pool2d_grad", [dy, index], {"x_shape": x.shape, **attrs}, made)
+        both.append([a.tobytes() for a in (y, index, dx)])
+        monkeypatch.setattr(pool_groups, "FLOATS", ())
+        forget(monkeypatch)
+    assert both[0] == both[1]
+
+
+def both_ways(name, inputs, attrs, made):
+    results, *_, simulator = call(name, inputs, attrs, layout=channels_last, counting=True)
+    assert [source.make.__module__.rpartition(".")[2] for source in simulator.launches] == [made]
+    return *[a.copy() for a in results], simulator
 
 
 def test_the_simulator_refuses_a_group_at_no_multiple_of_its_size():
