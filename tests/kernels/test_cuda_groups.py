@@ -137,6 +137,35 @@ def both_ways(name, inputs, attrs, made):
     return *[a.copy() for a in results], simulator
 
 
+# Rows by one lane, by two with a ragged end, by all sixteen threads of a block; more rows than a block has.
+@pytest.mark.default(dtype=["bfloat16"])
+@pytest.mark.parametrize("dtype", WIDTHS)
+@pytest.mark.parametrize(("rows", "groups"), [(1, 1), (35, 3), (9, 11), (3, 16 * 8)])
+@pytest.mark.parametrize("name", ["layer_norm", "layer_norm_grad"])
+def test_rows_of_groups_have_the_values_of_the_formulas(name, rows, groups, dtype):
+    wide = groups * WIDTHS[dtype]
+    known = next(c for c in CASES if c.name == name)
+    draw = np.random.default_rng(1)
+    x, dy = draw.standard_normal((2, rows, wide)).astype(dtype)
+    gamma, beta = draw.standard_normal((2, wide)).astype(np.float32)
+    mean, rstd = draw.standard_normal(rows).astype(np.float32), 1 + draw.random(rows).astype(np.float32)
+    inputs = [x, gamma, beta] if name == "layer_norm" else [dy, x, gamma, mean, rstd]
+    found, memory, operands, simulator = call(name, inputs, known.attrs, counting=True)
+    assert [source.make.__module__.rpartition(".")[2] for source in simulator.launches] == ["layernorm_groups"]
+    check(known, found, inputs, dtype)
+    for p in operands:
+        if p.meta.shape == (rows, wide):
+            at = p.address - memory.base
+            assert (memory.reads[at:at + p.meta.nbytes] + memory.writes[at:at + p.meta.nbytes] == 1).all()
+
+
+def test_rows_that_a_block_cannot_hold_and_rows_of_no_groups_go_the_general_way():
+    for wide in (16 * 32 + 4, 30):
+        x, vector = np.ones((2, wide), np.float32), np.ones(wide, np.float32)
+        *_, simulator = call("layer_norm", [x, vector, vector], {"eps": 1e-3}, counting=True)
+        assert simulator.launches[-1].make.__name__ == "normalise_rows"
+
+
 def test_the_simulator_refuses_a_group_at_no_multiple_of_its_size():
     memory = Memory(1 << 12)
     simulator, place = Simulator(memory), memory.take(64)
