@@ -18,12 +18,12 @@ from pathlib import Path
 from minidl.testing.bundle import NAME, pack
 
 ROOT = Path(__file__).resolve().parent.parent
-KEPT = ("minidl", "models", "bench", "tests", "examples", "train.py", "pyproject.toml", "README.md", "LICENSE")
+KEPT = ("minidl", "bench", "tests", "examples", "train.py", "pyproject.toml", "README.md", "LICENSE")
 
 def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m bench.gpu_bundle", description="An archive for a GPU machine.")
     parser.add_argument("--out", type=Path, default=Path("bundle"))
-    parser.add_argument("--extra", default="cuda13", choices=("cuda12", "pascal", "cuda13"))
+    parser.add_argument("--extra", default="cuda13", choices=("cuda12", "cuda12-pascal", "cuda13"))
     parser.add_argument("--architectures", nargs="*", default=["sm_90"], help="for which kernels are compiled")
     parser.add_argument("--part-mib", type=int, default=60)
     args = parser.parse_args()

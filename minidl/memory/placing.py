@@ -107,10 +107,11 @@ class Placing:
                     address = offsets.get((output.tensor_id, output.residency))
                     block = self._find(signature, inputs, outputs, output, saved, address, high or bool(offsets))
                 state.device.wait_marks(COMPUTE, block.marks)
-                output.block = block
-                output.residency += 1
-                output.status = IN  # fresh: RECOMPUTE -> IN is its first edge
-                state.residents[output.me] = None
+                if output.block is None:  # it was not written over an input
+                    output.block = block
+                    output.residency += 1
+                    output.status = IN  # fresh: RECOMPUTE -> IN is its first edge
+                    state.residents[output.me] = None
         algorithm = signature.algorithms[0]
         return self._workspace(signature, inputs, outputs) if algorithm.workspace else (algorithm, None)
 
@@ -215,7 +216,8 @@ class Placing:
         state.tracker.donated(output.tensor_id, base.tensor_id)
         output.status = IN
         state.residents[output.me] = None
-        if base.host is not None:
+        if base.host is not None:  # a copy that is still under way reads what the call is about to write over
+            state.device.wait(COMPUTE, COPY_OUT, base.copied_out)
             base.become(OUT)
         else:
             base.become(RECOMPUTE)
@@ -256,8 +258,6 @@ class Placing:
 
     def _donate(self, output: Storage, base: Storage) -> Block:
         """Write over an input that others may ask for again."""
-        if base.host is not None:  # a copy that is still under way reads what the call is about to write over
-            self.state.device.wait(COMPUTE, COPY_OUT, base.copied_out)
         base.refs += 1  # the handles that remain will ask for it again: it is not free, only written over
         self._take_over(output, base)
         base.refs -= 1

@@ -15,8 +15,7 @@ import pytest
 from fake_cuda import FakeCuda, JudgedCuda
 from swapping import rounds_of_swapping
 
-import models
-from minidl import Runtime
+from minidl import Runtime, models
 from minidl.device import profiles
 from minidl.device.clock import COPY_IN
 from minidl.device.cost_model import algorithms as modelled

@@ -4,13 +4,17 @@ Peaks tell: an operation of 8 units in and 8 out peaks 8 lower if it writes in p
 is poisoned, and every input that someone may still ask for is read afterwards.
 """
 
+import random
+
 import numpy as np
 import pytest
 from networks import UNIT, drop, launches, leaf, small_runtime, swap_out, used_units
+from watch import WatchedDevice
 
 import minidl
 from minidl import nn
 from minidl.calls import apply, give
+from minidl.device import profiles
 from minidl.errors import OutOfMemory
 from minidl.memory.storage import IN, OUT, RECOMPUTE
 from minidl.ops.batchnorm import BATCH_NORM_GRAD, batch_norm
@@ -273,6 +277,23 @@ def test_an_input_with_a_copy_on_the_host_is_written_over_and_read_back():
         with launches(runtime) as names:
             assert values(x) == {0.5}
         assert names == []
+
+
+def test_a_copy_under_way_of_what_was_given_away_stays_whole_while_a_replay_may_start_from_it():
+    """x has been written since y was made from it, so only y's bytes lead to w. They are still being copied out when y
+    is given away, and w is dropped before y's handle is released."""
+    device = WatchedDevice(profiles.get("cpu"), random.Random(0))
+    with Runtime(device, policy="passive", memory_budget=16 * SIZE * UNIT, host_memory=SIZE * UNIT) as runtime:
+        x = leaf(runtime, 0.5, units=SIZE)
+        y = scale(x, 2.0)
+        w = exp(y)
+        runtime.memory.allocator.start_swap_out(y.storage)
+        y.storage.become(IN)  # as for a call that reads it
+        fill_(x, 9.0)
+        runtime.executor.inspect = lambda *call: drop(runtime, w)
+        relu(give(y))
+        runtime.executor.inspect = None
+        assert w.status is RECOMPUTE and np.allclose(w.numpy(), np.exp(1.0))
 
 
 def test_the_input_that_the_call_itself_saves_is_backed_up_before_it_is_written_over():

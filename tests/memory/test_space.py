@@ -164,6 +164,15 @@ def test_the_cheaper_of_moving_and_evicting_is_chosen():
         assert [float(t.numpy()[0]) for t in (b, d, e)] == [1.0, 3.0, 9.0]
 
 
+def test_a_host_too_small_for_what_is_large_is_full_though_what_has_no_bytes_would_find_room():
+    with small_runtime(units=21, policy="auto", host_memory=8 * UNIT) as runtime:
+        large, empty = leaf(runtime, units=16), runtime.tensor(np.zeros((0, 4), np.float32))
+        x = leaf(runtime, units=4)
+        with pytest.raises(OutOfMemory, match="host memory is full") as refused:
+            add(x, x)  # of 4 units, with 1 free, and x may not be written over
+        assert refused.value.host_full and large.status is IN and empty.shape == (0, 4)
+
+
 def test_with_a_full_host_inputs_are_moved_rather_than_swapped():
     with small_runtime(units=9, host_memory=0) as runtime:
         hole = leaf(runtime, units=4)

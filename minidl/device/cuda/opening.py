@@ -45,7 +45,7 @@ def refuse_what_it_cannot(properties: Properties, precision: Precision) -> None:
     if properties.capability < OLD_CAPABILITY and properties.cudnn > OLD_CUDNN:
         raise UserError(f"{properties.name} (compute capability {'.'.join(map(str, properties.capability))}) is not "
                         f"for cuDNN {properties.cudnn // 10000}.{properties.cudnn // 100 % 100}, only up to 9.10: pip "
-                        "install 'minidl[pascal]'")
+                        "install 'minidl[cuda12-pascal]'")
     if precision.activations is bfloat16 and properties.capability < BF16_CAPABILITY:
         raise UserError(f"{properties.name} (compute capability {'.'.join(map(str, properties.capability))}) cannot "
                         f"compute in bf16, which needs {'.'.join(map(str, BF16_CAPABILITY))} or newer; precision fp32 "

@@ -1,4 +1,4 @@
-"""Max-pooling where channels lie side by side: a thread has 16 bytes of channels of one pixel, and finds its place once.
+"""Max-pooling where channels lie side by side: a thread has 16 bytes of channels of a pixel, and finds its place once.
 
 What ``pool`` does for any layout is done here for dense channels-last maps whose channels are whole groups: the same
 values in the same order, so the same bits. The i-th thread's result is the i-th group of the output.

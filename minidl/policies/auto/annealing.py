@@ -12,12 +12,18 @@ from minidl.planning.compiled import simulate
 from minidl.planning.problem import DROP, Array, Problem
 from minidl.planning.timing import Room
 
+LONGEST = 16    # gaps of a kind that one move changes
+DOUBLINGS = 4   # 2, 4, 8 or 16
+SINGLE = 0.3    # of all moves change a single gap
+
 
 class Moves(NamedTuple):
-    """The gaps whose mode may change: those tried often, and those tried less often."""
+    """The gaps whose mode may change: those tried often, and those tried less often. alike: for each gap the next one
+    of the same kind, or -1 (``choices.alike``)."""
 
     often: Array
     rare: Array
+    alike: Array
 
 
 class Prices(NamedTuple):
@@ -42,7 +48,8 @@ def improve(problem: Problem, room: Room, prices: Prices, moves: Moves, effort: 
     """Improve ``mode`` in place; returns the (objective, seconds, bytes over the budget) of the best found.
 
     The objective is seconds and the prices of bytes over the budget and of bytes copied. A move changes one gap's mode
-    or exchanges two; it is kept if it is better, or worse by less than a temperature that falls to nothing.
+    or exchanges two, alone or with those of the same kind that follow; it is kept if it is better, or worse by less
+    than a temperature that falls to nothing.
     """
     np.random.seed(effort.seed)
     nothing = np.zeros((0, 4), np.int64)
@@ -50,19 +57,26 @@ def improve(problem: Problem, room: Room, prices: Prices, moves: Moves, effort: 
     current = found.seconds + prices.excess * found.excess + prices.copy * found.moved
     best, best_time, best_over = current, found.seconds, found.excess
     best_mode = mode.copy()
+    gaps, before = np.zeros(2 * LONGEST, np.int64), np.zeros(2 * LONGEST, np.int64)
     for n in range(effort.evaluations):
         a = moves.often[np.random.randint(len(moves.often))]
         b = moves.often[np.random.randint(len(moves.often))]
         if len(moves.rare) and np.random.random() < 0.15:
             a = moves.rare[np.random.randint(len(moves.rare))]
-        before_a, before_b = mode[a], mode[b]
-        if np.random.random() < 0.5:
-            mode[a] = np.random.randint(3)
-        else:
-            mode[a], mode[b] = mode[b], mode[a]
-        if (mode[a] == DROP and not problem.can_drop[a]) or (mode[b] == DROP and not problem.can_drop[b]) or (
-                mode[a] == before_a and mode[b] == before_b):
-            mode[a], mode[b] = before_a, before_b
+        length = 1 if np.random.random() < SINGLE else 2 << np.random.randint(DOUBLINGS)
+        exchanged, to = np.random.random() < 0.5, np.random.randint(3)
+        changed = 0
+        while length and a >= 0 and b >= 0:
+            x, y = (mode[b], mode[a]) if exchanged else (to, mode[b])
+            if (x != DROP or problem.can_drop[a]) and (y != DROP or problem.can_drop[b]) and (
+                    x != mode[a] or y != mode[b]):
+                gaps[changed], before[changed] = a, mode[a]
+                gaps[changed + 1], before[changed + 1] = b, mode[b]
+                mode[a], mode[b] = x, y
+                changed += 2
+            a, b = moves.alike[a], moves.alike[b] if exchanged else b
+            length -= 1
+        if not changed:
             continue
         found = simulate(problem, room, mode, prefetch_at, nothing)
         value = found.seconds + prices.excess * found.excess + prices.copy * found.moved
@@ -72,7 +86,8 @@ def improve(problem: Problem, room: Room, prices: Prices, moves: Moves, effort: 
                 best, best_time, best_over = value, found.seconds, found.excess
                 best_mode[:] = mode
         else:
-            mode[a], mode[b] = before_a, before_b
+            for i in range(changed - 1, -1, -1):
+                mode[gaps[i]] = before[i]
     mode[:] = best_mode
     return best, best_time, best_over
 

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
+from minidl.plan.trace import Trace
 from minidl.planning.problem import DROP, SWAP, Array, Problem
 
 KEPT = (0.0, 0.2, 0.4, 0.6, 0.8)                  # a first choice keeps one of these shares of the budget,
@@ -54,3 +55,18 @@ def simple_choices(facts: Problem, budget: int) -> Iterator[Array]:
             mode[gaps[leaves]] = SWAP
             mode[gaps[cheap[droppable[cheap]]]] = DROP
             yield mode
+
+
+def alike(trace: Trace, facts: Problem) -> Array:
+    """For each gap the next one of the same kind, -1 for the last: made by and next read by operations of one name, of
+    as many bytes. Slices of a batch are of a kind, and so are blocks of a network that come again and again."""
+    following = np.full(len(facts.gap_call), -1, np.int64)
+    latest: dict[tuple[str, str, str, int], int] = {}
+    for gap, (tensor, begin, end) in enumerate(zip(facts.gap_tensor, facts.gap_call, facts.gap_next, strict=True)):
+        maker = facts.produced[tensor]
+        kind = (trace.calls[maker].op if maker >= 0 else "", trace.calls[begin].op,
+                trace.calls[end].op if end < len(trace.calls) else "", int(facts.size[tensor]))
+        if kind in latest:
+            following[latest[kind]] = gap
+        latest[kind] = gap
+    return following

@@ -13,14 +13,14 @@ from minidl.planning.modes import to_plan
 from minidl.planning.problem import Array, Problem
 from minidl.planning.schedule import NO_NOTES
 from minidl.planning.timing import Room
-from minidl.policies.auto.choices import movable
+from minidl.policies.auto.choices import alike, movable
 from minidl.policies.auto.progress import Found
 
 SLACK = 0.05          # a swap-in starts this share of its duration earlier than it must
 EXCESS_WEIGHT = 2e3   # going over the budget by all of it costs as much as this many iterations
 COPY_WEIGHT = 0.002   # a copied byte costs this share of its time on the link, even when computation hides it
 TEMPERATURE = 0.003   # of the iteration: how much worse a move may be and still be kept, at first
-WORK = 7e6            # calls simulated for one plan
+WORK = 1e7            # calls simulated for one plan
 ENOUGH = 4000         # simulations a gap: a small iteration needs no more
 FEWEST = 40           # simulations from one choice, however long the iteration
 STARTS = 8            # choices that a search improves a little,
@@ -42,7 +42,7 @@ def search(trace: Trace, facts: Problem, costs: Costs, limits: Limits, begin: It
     room = Room(budget, limits.host_bytes, SLACK)
     prices = Prices(EXCESS_WEIGHT * facts.seconds / budget, COPY_WEIGHT * costs.out_seconds_per_byte)
     prefetch_at = np.full(len(facts.gap_call), -1, np.int64)
-    moves, heat = Moves(*movable(facts)), temperature * TEMPERATURE * facts.seconds
+    moves, heat = Moves(*movable(facts), alike(trace, facts)), temperature * TEMPERATURE * facts.seconds
 
     def value(choice: Array) -> float:
         seconds, excess, _, moved, _ = simulate(facts, room, choice, prefetch_at, NO_NOTES)
