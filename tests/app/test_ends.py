@@ -10,6 +10,7 @@ import time
 from pathlib import Path
 
 import pytest
+from tqdm import tqdm
 
 import train
 from minidl import command
@@ -17,9 +18,10 @@ from minidl.app.progress import Trying
 from minidl.command import finish
 from minidl.console import LONGEST_LINE, Printed, one_line, printable
 from minidl.errors import UserError
+from minidl.models.convert import main as convert
 from minidl.optim import Schedule
 from minidl.report.compare import main as compare
-from models.convert import main as convert
+from minidl.training import Trainer
 
 ROOT = Path(__file__).parents[2]
 LENET = ["--model", "lenet", "--steps", "2", "--batch", "4"]
@@ -99,6 +101,22 @@ def test_a_signal_ends_a_command_whatever_error_it_becomes_on_the_way(capsys, nu
     assert lines(capsys) == ["prog: stopped"] and signal.getsignal(number) == before
 
 
+def test_a_look_at_test_data_tells_its_batches_and_stops_at_the_next_one(monkeypatch):
+    """There are 15 of them."""
+    seen, told = [], []
+
+    def evaluate(trainer, batches):
+        for batch in batches:
+            seen.append(batch)
+            os.kill(os.getpid(), signal.SIGINT)
+
+    monkeypatch.setattr(Trainer, "evaluate", evaluate)
+    monkeypatch.setattr(tqdm, "set_description_str", lambda bar, text, refresh=True: told.append(text))
+    code = train.main(["--model", "mlp", "--data", "digits", "--device", "cpu:virtual", "--batch", "24", "--steps", "1",
+                       "--memory-budget", "64MiB", "--host-memory", "1MiB"])
+    assert (code, len(seen), told[-1]) == (130, 1, "batch 1 of the test data")
+
+
 class Freed:
     """Is interrupted while it is being freed: Python drops the exception."""
 
@@ -130,7 +148,7 @@ def test_a_signal_while_modules_load_shows_no_traceback(tmp_path):
     script = ("import sys, runpy, os, signal, builtins\n"
               "found = builtins.__import__\n"
               "def load(name, *rest):\n"
-              "    if name == 'models': os.kill(os.getpid(), signal.SIGINT)\n"
+              "    if name == 'minidl.app': os.kill(os.getpid(), signal.SIGINT)\n"
               "    return found(name, *rest)\n"
               "builtins.__import__ = load\n"
               "sys.argv = ['train.py', '--list-models']; runpy.run_path('train.py', run_name='__main__')")
@@ -240,6 +258,13 @@ def test_a_search_tells_a_terminal_what_it_tries(monkeypatch):
 def test_what_cannot_work_is_refused_by_name(capsys, flags, message):
     assert train.main(flags) == 2
     assert lines(capsys)[-1].startswith(f"train.py: error: {message}")
+
+
+@pytest.mark.parametrize("function", ["numpy:zeros", "os:getcwd"])
+def test_a_function_that_makes_no_model_is_told_what_one_is(capsys, function):
+    assert train.main(["--model", function]) == 2
+    assert "a model is a function that takes nothing it must be given, and returns a minidl.nn.Module" in lines(
+        capsys)[-1]
 
 
 @pytest.mark.parametrize("flag", ["--run", "--resume", "--save", "--json", "--plan", "--save-plan", "--save-trace",
