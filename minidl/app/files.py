@@ -13,7 +13,8 @@ from minidl.app.options import STDOUT, Options
 from minidl.checkpoint import safetensors
 from minidl.errors import UserError
 from minidl.nn import Module
-from minidl.plan.formats import is_plan, is_trace
+from minidl.plan.formats import is_plan
+from minidl.plan.trace_format import is_trace
 from minidl.report import result as results
 from minidl.report.result import Result
 from minidl.view.page import is_page

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 
 from minidl.app.files import Leaving
 from minidl.app.options import Options
@@ -11,12 +11,14 @@ from minidl.app.report_page import ReportPage
 from minidl.errors import UserError
 from minidl.memory.entry import Followed
 from minidl.nn import Module
-from minidl.plan.formats import SavedPlan, is_plan, is_trace, plan_to_json, trace_to_json
+from minidl.plan.formats import SavedPlan, is_plan, plan_to_json
 from minidl.plan.trace import Trace
+from minidl.plan.trace_format import is_trace, trace_to_json
 from minidl.policies.saved import Saved, misfit
 from minidl.report.explain import decisions, explanation
 from minidl.report.layers import LayerNames, layer_names
 from minidl.report.meter import Meter
+from minidl.report.recording import Recorder, recording
 from minidl.report.sentences import TOLD, sentences
 from minidl.runtime import Runtime
 from minidl.view.page import is_page
@@ -29,8 +31,10 @@ class Watch:
     makes what.
     """
 
-    def __init__(self, options: Options, runtime: Runtime, names: LayerNames | None) -> None:
+    def __init__(self, options: Options, runtime: Runtime, names: LayerNames | None,
+                 recorder: Recorder | None = None) -> None:
         self._options = options
+        self._recorder = recorder
         self._runtime = runtime
         self._names = names
         self._followed: tuple[Trace, Followed] | None = None
@@ -48,7 +52,8 @@ class Watch:
 
     def note(self) -> None:
         """A training step has ended. Raises UserError if --plan names a plan for another iteration."""
-        self._trace = self._runtime.last_trace
+        if self._recorder is not None and self._runtime.last_trace is not None:
+            self._trace = self._recorder.complete(self._runtime.last_trace)
         guide = self._runtime.guide
         entry = guide.latest if guide is not None else None
         if self._page is not None:
@@ -115,9 +120,9 @@ class Watch:
 @contextmanager
 def watch(options: Options, runtime: Runtime, model: Module) -> Iterator[Watch]:
     """Watch the steps that are trained inside."""
-    if options.explain is None and options.report is None:
-        yield Watch(options, runtime, None)
-    else:
-        with layer_names(model, runtime.tracker) as names:
-            yield Watch(options, runtime, names)
+    with ExitStack() as around:
+        named = options.explain is not None or options.report is not None
+        names = around.enter_context(layer_names(model, runtime.tracker)) if named else None
+        recorder = around.enter_context(recording(runtime)) if options.save_trace else None
+        yield Watch(options, runtime, names, recorder)
 

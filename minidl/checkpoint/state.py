@@ -22,9 +22,10 @@ from minidl.nn import Module
 from minidl.numbers import is_real, is_whole, shown
 from minidl.ops.update import upload_
 from minidl.optim import Optimizer
-from minidl.plan.formats import SavedPlan, plan_from_json, plan_to_json, trace_from_json, trace_to_json
+from minidl.plan.formats import SavedPlan, plan_from_json, plan_to_json
 from minidl.plan.plan import Kept, Proposal
 from minidl.plan.trace import Trace
+from minidl.plan.trace_format import trace_from_json, trace_to_json
 from minidl.policies.saved import misfit
 from minidl.runtime import Runtime
 from minidl.tensor import Tensor

@@ -6,31 +6,29 @@ the largest sum of bytes live at once. The problem is two-dimensional packing wi
 allocation): an online strategy, one of the engine's placements, sees the log in time order; an offline one all of it.
 ``planned`` is what plans with addresses are made with: heuristics, then an exact search with limited work.
 
-    python -m minidl.lab.placement LOG.csv [--strategy all|NAME] [--capacity 16GiB] [--save OFFSETS.csv]
+A strategy of one's own is one function and one line: in OFFLINE, or as an entry point of the group
+``minidl.strategies`` whose object, called, returns it. ``minidl.lab placement`` is the command.
 """
 
 from __future__ import annotations
 
-import argparse
-import sys
-import time
 from bisect import insort
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from difflib import get_close_matches
+from functools import partial
 from itertools import pairwise
 
 import numpy as np
 
 from minidl import placements
-from minidl.command import Parser, finish
 from minidl.device.clock import NO_MARKS
-from minidl.errors import OutOfMemory, UserError
-from minidl.lab.lifetimes import Lifetime, events, is_own, lower_bound, read_log, write_offsets
+from minidl.errors import OutOfMemory
+from minidl.lab.lifetimes import Lifetime, events
 from minidl.memory.arena import Arena
 from minidl.memory.block import Block
-from minidl.units import format_bytes, parse_bytes
-from minidl.writing import require_place
+from minidl.plan.trace import Trace
+from minidl.registry import Registry
+from minidl.units import format_bytes
 
 ENDLESS = 1 << 60  # bytes: without a capacity the untouched end is always larger than any hole
 # Work of ``planned``: units for each buffer, and in all.
@@ -135,9 +133,62 @@ OFFLINE: dict[str, Strategy] = {
 }
 
 
+REGISTRY: Registry[Strategy] = Registry(
+    "strategy", "minidl.strategies",
+    {**{name: partial(online, name) for name in placements.names()},
+     **{name: lambda strategy=strategy: strategy for name, strategy in OFFLINE.items()}})  # type: ignore[misc]
+
+
 def strategies() -> dict[str, Strategy]:
-    """All of them by name: the placements that the engine can have, those of installed packages too, and OFFLINE."""
-    return {name: online(name) for name in placements.names()} | OFFLINE
+    """All of them by name: the placements that the engine can have, those of installed packages too, OFFLINE, and
+    strategies of installed packages."""
+    return {name: REGISTRY.create(name) for name in REGISTRY.names()}
+
+
+def lifetimes_of(trace: Trace) -> list[Lifetime]:
+    """The buffers of a trace, in calls as time: what was there before lives from the first call on, an output that
+    takes over an input's bytes goes on with its buffer, and a workspace lives for its call."""
+    born: dict[int, tuple[int, int]] = {}  # tensor -> (buffer's number, birth)
+    found: list[Lifetime] = []
+    made = {i for call in trace.calls for i in call.outputs}
+    names = iter(range(1 << 60))
+    for tensor in trace.tensors.values():
+        if tensor.tensor_id not in made:
+            born[tensor.tensor_id] = next(names), 0
+    end = len(trace.calls)
+    for n, call in enumerate(trace.calls):
+        over = {o: i for o, i in call.donated if i in call.frees and i in born}
+        for output in call.outputs:
+            born[output] = born.pop(over[output]) if output in over else (next(names), n)
+        workspace = call.algorithms[0].workspace if call.algorithms else 0
+        if workspace:
+            found.append(Lifetime(f"workspace {n}", n, n + 1, workspace))
+        for tensor_id in call.frees:
+            if tensor_id in born:
+                name, birth = born.pop(tensor_id)
+                found.append(Lifetime(str(name), birth, n + 1, trace.tensors[tensor_id].nbytes))
+    found += [Lifetime(str(name), birth, end, trace.tensors[i].nbytes) for i, (name, birth) in born.items()
+              if birth < end]
+    return sorted((e for e in found if e.size), key=lambda e: (e.lower, e.upper, e.id))
+
+
+def over_time(placed: Placed, lifetimes: Sequence[Lifetime]) -> list[tuple[int, int, int]]:
+    """(time, end of the highest live buffer, bytes of holes below it) after the events of each time."""
+    live: dict[str, tuple[int, int]] = {}
+    found: list[tuple[int, int, int]] = []
+    for lifetime, birth in events(lifetimes):
+        time = lifetime.lower if birth else lifetime.upper
+        if birth:
+            live[lifetime.id] = placed.offsets[lifetime.id], lifetime.size
+        else:
+            del live[lifetime.id]
+        height = max((offset + size for offset, size in live.values()), default=0)
+        now = time, height, height - sum(size for _, size in live.values())
+        if found and found[-1][0] == time:
+            found[-1] = now
+        else:
+            found.append(now)
+    return found
 
 
 def check(placed: Placed, lifetimes: Sequence[Lifetime]) -> None:
@@ -163,82 +214,3 @@ def check(placed: Placed, lifetimes: Sequence[Lifetime]) -> None:
         peak = max(peak, entry[1])
     if peak != placed.peak_bytes:
         raise AssertionError(f"the highest buffer ends at {peak}, the peak says {placed.peak_bytes}")
-
-
-def _chosen(name: str) -> dict[str, Strategy]:
-    known = strategies()
-    if name == "all":
-        return known
-    if name not in known:
-        near = get_close_matches(name, ["all", *known], n=2, cutoff=0.4)
-        hint = f"; did you mean {' or '.join(near)}?" if near else ""
-        raise UserError(f"no strategy {name!r} among all, {', '.join(known)}{hint}")
-    return {name: known[name]}
-
-
-def _compare(arguments: argparse.Namespace) -> None:
-    chosen = _chosen(arguments.strategy)
-    capacity = None if arguments.capacity is None else parse_bytes(arguments.capacity)
-    if arguments.save is not None:
-        require_place(arguments.save, is_own, force=arguments.force)
-    lifetimes = read_log(arguments.log)
-    bound = lower_bound(lifetimes)
-    if capacity is not None and bound > capacity:
-        raise OutOfMemory(f"{arguments.log} does not fit {format_bytes(capacity)}: "
-                          f"up to {format_bytes(bound)} are live at once", need_bytes=bound, budget_bytes=capacity)
-    results: dict[str, Placed] = {}
-    rows = []
-    refusal: OutOfMemory | None = None
-    for name, strategy in chosen.items():
-        start = time.perf_counter()
-        try:
-            placed = strategy(lifetimes, capacity)
-        except OutOfMemory as error:
-            refusal = OutOfMemory(f"{arguments.log} does not fit with {name}: {error}")
-            rows.append(f"{name:<20}{'does not fit':>14}")
-            continue
-        seconds = time.perf_counter() - start
-        check(placed, lifetimes)
-        results[name] = placed
-        over = 100 * (placed.peak_bytes / bound - 1)
-        rows.append(f"{name:<20}{placed.peak_bytes / 2**20:>14.2f}{over:>14.2f}{seconds:>11.3f}")
-    if not results and refusal is not None:
-        raise refusal
-    best = min(results, key=lambda name: results[name].peak_bytes)
-    if arguments.save is not None:
-        write_offsets(arguments.save, lifetimes, results[best].offsets, force=arguments.force)
-    print(f"{arguments.log}: {len(lifetimes)} buffers, lower bound {bound / 2**20:.2f} MiB")
-    print(f"{'strategy':<20}{'peak MiB':>14}{'over bound %':>14}{'seconds':>11}")
-    print("\n".join(rows))
-    if arguments.save is not None:
-        print(f"offsets of {best} saved to {arguments.save}")
-
-
-def main(argv: Sequence[str] | None = None) -> int:
-    """The command line; returns its exit code: 0, or 2 after one line about what the user got wrong."""
-    parser = Parser(
-        prog="python -m minidl.lab.placement", formatter_class=argparse.RawDescriptionHelpFormatter,
-        description="Place the buffers of a recorded log with each strategy, and compare the memory they need\n"
-                    "with the lower bound, the largest sum of bytes live at once.",
-        epilog="The log is CSV with the header id,lower,upper,size. A buffer is live from lower up to, not including,\n"
-               "upper (integers, any unit of time); its size is in bytes. Online strategies, which are the\n"
-               "engine's placements, see the log in time order, deaths before births; offline ones (greedy-*) see all\n"
-               "of it at once.\n\n"
-               "exit code: 0; 2 if an argument or the log is wrong, or if no chosen strategy fits the capacity")
-    parser.add_argument("log", metavar="LOG", help="CSV file of lifetimes")
-    parser.add_argument("--strategy", default="all", metavar="NAME", help=f"all (default), {', '.join(strategies())}")
-    parser.add_argument("--capacity", metavar="SIZE",
-                        help="memory there is, like 16GiB, 512MB or 1000; unlimited by default")
-    parser.add_argument("--save", metavar="OFFSETS.csv",
-                        help="write the log with a column offset (bytes) as the strategy of the lowest peak places it")
-    parser.add_argument("--force", action="store_true", help="write over a file that minidl did not write, too")
-
-    def story() -> int:
-        _compare(parser.parse_args(argv))
-        return 0
-
-    return finish("placement", story)
-
-
-if __name__ == "__main__":
-    sys.exit(main())

@@ -16,11 +16,16 @@ TensorId = int
 
 @dataclass(frozen=True, slots=True)
 class TraceTensor:
-    """A tensor of the iteration: bytes, and whether it outlives it (parameters, buffers, optimizer state)."""
+    """A tensor of the iteration: bytes, and whether it outlives it (parameters, buffers, optimizer state).
+
+    idle  of what was there before the first iteration: how many calls before it (an initialisation's) it was last used,
+          where that is known, which only running the trace again needs to know.
+    """
 
     tensor_id: TensorId
     nbytes: int
     persistent: bool
+    idle: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,6 +36,13 @@ class TraceCall:
     donated     pairs (output id, input id): the output took over the input's bytes.
     may_donate  pairs for which the operation allows that, and whose bytes coincide.
     replayable  the same inputs give the same outputs again.
+
+    Beside what the program asked for, four facts that only running the trace again needs (``report.recording``):
+
+    saves       what it keeps for its gradient, of its inputs and outputs.
+    takes       earlier calls, by position, whose gradient is taken before this one: they keep nothing any more.
+    leaves      tensors whose lineage is cut before this one: gradients that have reached their parameter.
+    long_lived  its outputs usually outlive the activations.
     """
 
     op: str
@@ -43,6 +55,10 @@ class TraceCall:
     may_donate: tuple[tuple[TensorId, TensorId], ...] = ()
     writes: tuple[TensorId, ...] = ()
     replayable: bool = True
+    saves: tuple[TensorId, ...] = ()
+    takes: tuple[int, ...] = ()
+    leaves: tuple[TensorId, ...] = ()
+    long_lived: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,9 +11,10 @@ import train
 from minidl import Runtime
 from minidl.memory.switches import Switches
 from minidl.plan.costs import Costs, Limits
-from minidl.plan.formats import SavedPlan, plan_from_json, plan_to_json, trace_from_json
+from minidl.plan.formats import SavedPlan, plan_from_json, plan_to_json
 from minidl.plan.plan import NO_PLAN, Action, Plan
 from minidl.plan.trace import Trace, TraceCall, TraceTensor
+from minidl.plan.trace_format import trace_from_json
 from minidl.policies.saved import Saved, misfit
 from minidl.report import compare
 

@@ -21,9 +21,10 @@ from minidl.checkpoint import Store
 from minidl.checkpoint.safetensors import is_own, read_arrays, write_arrays
 from minidl.device import profiles
 from minidl.errors import UserError
-from minidl.lab.placement import main as placement
+from minidl.lab.commands.placement import main as placement
 from minidl.models.convert import main as convert
-from minidl.plan.formats import is_plan, is_trace
+from minidl.plan.formats import is_plan
+from minidl.plan.trace_format import is_trace
 from minidl.report import result
 from minidl.training import Trainer
 from minidl.units import flag_bytes, parse_bytes

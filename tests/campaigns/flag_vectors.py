@@ -24,7 +24,7 @@ import numpy as np
 
 import train
 from minidl.calibrate.__main__ import main as calibrate
-from minidl.lab.placement import main as placement
+from minidl.lab.commands.placement import main as placement
 from minidl.models.convert import main as convert
 from minidl.report.compare import main as compare
 

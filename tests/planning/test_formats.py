@@ -9,26 +9,26 @@ from networks import train
 
 from minidl.errors import UserError
 from minidl.meta import Algorithm
-from minidl.plan import formats
+from minidl.plan import document
 from minidl.plan.costs import Costs, Limits
 from minidl.plan.formats import (
     SavedPlan,
     plan_from_json,
     plan_to_json,
     read_plan,
-    trace_from_json,
-    trace_to_json,
 )
 from minidl.plan.plan import NO_PLAN, Action, Eviction, Plan, Proposal
 from minidl.plan.trace import Trace, TraceCall, TraceTensor
+from minidl.plan.trace_format import trace_from_json, trace_to_json
 from minidl.policies.capuchin.policy import Capuchin
 from minidl.policies.passive import Passive
 
 ALGORITHMS = (Algorithm("fast", 0.1, 256, "a"), Algorithm("plain", 1 / 3, 0, "b"))
 TRACE = Trace(
     (TraceCall("conv", (-1, 0), (1, 2), 1 / 3, ALGORITHMS, (0,), donated=((1, 0),), may_donate=((1, 0), (2, 0))),
-     TraceCall("update_", (-1, 1), (), 0.0, ALGORITHMS[1:], (1, 1 << 40), writes=(-1,), replayable=False)),
-    {t: TraceTensor(t, nbytes, t < 0) for t, nbytes in ((-1, 4), (0, 0), (1, 1 << 40), (2, 7), (1 << 40, 9))})
+     TraceCall("update_", (-1, 1), (), 0.0, ALGORITHMS[1:], (1, 1 << 40), writes=(-1,), replayable=False, saves=(1,),
+               takes=(0,), leaves=(2,), long_lived=True)),
+    {t: TraceTensor(t, nbytes, t < 0, 3) for t, nbytes in ((-1, 4), (0, 0), (1, 1 << 40), (2, 7), (1 << 40, 9))})
 PLAN = Plan(evictions={(5, 1): Action.SWAP_OUT, (-2, 3): Action.DROP}, prefetches={(6, 2): (5, 9), (6, 3): (1 << 40,)},
             offsets={(5, 0): 256, (5, 1): 0, (1 << 40, 0): 512},
             waits=frozenset({(6, 2), (5, 1)}),
@@ -45,7 +45,7 @@ def head(text: str) -> dict[str, Any]:
 def test_a_trace_is_the_same_after_a_round_trip():
     text = trace_to_json(TRACE)
     assert trace_from_json(text) == TRACE and trace_from_json(text.encode()) == TRACE
-    assert head(text) == {"format": "minidl-trace", "version": 1}
+    assert head(text) == {"format": "minidl-trace", "version": 2}
     assert trace_from_json(trace_to_json(Trace((), {}))) == Trace((), {})
 
 
@@ -69,7 +69,7 @@ def test_every_field_is_in_the_file():
     assert len(trace["tensors"][0]) == len(names(TraceTensor))
 
 
-OLD_TRACE = """{"format": "minidl-trace", "version": 1,
+TRACE_1 = """{"format": "minidl-trace", "version": 1,
  "tensors": [
   {"id": -1, "bytes": 4, "persistent": true},
   {"id": 0, "bytes": 8, "persistent": false}],
@@ -78,6 +78,9 @@ OLD_TRACE = """{"format": "minidl-trace", "version": 1,
 "workspace": 256, "bits_class": "a"}], "frees": [0], "donated": [], "may_donate": [[0, -1]], "writes": [], \
 "replayable": true}]}
 """
+OLD_TRACE = TRACE_1.replace('"version": 1', '"version": 2').replace(
+    'false}', 'false, "idle": 0}', 1).replace('"persistent": true}', '"persistent": true, "idle": 0}').replace(
+    '"replayable": true', '"replayable": true, "saves": [], "takes": [], "leaves": [], "long_lived": false')
 OLD_PLAN = """{"format": "minidl-plan", "version": 3,
  "calls": 3,
  "predicted_seconds": null,
@@ -100,6 +103,7 @@ OLD_PLAN = """{"format": "minidl-plan", "version": 3,
 
 def test_files_of_these_versions_stay_as_they_are_to_the_byte():
     assert trace_to_json(trace_from_json(OLD_TRACE)) == OLD_TRACE
+    assert trace_from_json(TRACE_1) == trace_from_json(OLD_TRACE)  # version 1 is still read
     assert plan_to_json(plan_from_json(OLD_PLAN)) == OLD_PLAN
 
 
@@ -146,7 +150,7 @@ def changed(text: str, path: str, value: Any) -> str:
 @pytest.mark.parametrize(("path", "value", "message"), [
     ("format", "minidl-plan", 'the format of this file is "minidl-plan"'),
     ("format", ..., "Object missing required field `format`"),
-    ("version", 2, "version 2; only version 1 can be read"),
+    ("version", 3, "version 3; only versions 1 and 2 can be read"),
     ("version", ..., "Object missing required field `version`"),
     ("version", True, "Expected `int`, got `bool` - at `$.version`"),
     ("calls", ..., "Object missing required field `calls`"),
@@ -157,7 +161,7 @@ def changed(text: str, path: str, value: Any) -> str:
     ("calls.1.op", None, "Expected `str`, got `null` - at `$.calls[1].op`"),
     ("calls.0.more", 1, "Object contains unknown field `more` - at `$.calls[0]`"),
     ("calls.0.seconds", -1, "Expected `float` >= 0.0 - at `$.calls[0].seconds`"),
-    ("calls.0.seconds", float("nan"), "not JSON: JSON is malformed: invalid character (byte 372)"),
+    ("calls.0.seconds", float("nan"), "not JSON: JSON is malformed: invalid character (byte 427)"),
     pytest.param("calls.0.seconds", 10 ** 400, "Number out of range - at `$.calls[0].seconds`", id="huge"),
     ("calls.0.inputs", [True], "Expected `int`, got `bool` - at `$.calls[0].inputs[0]`"),
     ("calls.0.inputs", [77], "tensor 77 is not listed in tensors - at `$.calls[0]`"),
@@ -228,7 +232,7 @@ def test_json_that_is_nested_too_deeply_is_refused_with_one_message(text):
 
 
 def test_no_more_of_a_file_is_read_than_a_plan_may_have(monkeypatch, tmp_path):
-    monkeypatch.setattr(formats, "MOST_BYTES", 1000)
+    monkeypatch.setattr(document, "MOST_BYTES", 1000)
     (tmp_path / "plan").write_bytes(b" " * 1001)
     with pytest.raises(UserError, match="/plan: longer than the 1000 bytes that are read$"):
         read_plan(str(tmp_path / "plan"))

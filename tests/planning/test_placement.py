@@ -8,9 +8,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from minidl.errors import OutOfMemory, UserError
-from minidl.lab import placement
+from minidl.lab import own
+from minidl.lab.commands import placement
+from minidl.lab.commands.placement import main
 from minidl.lab.lifetimes import Lifetime, events, lower_bound, read_log
-from minidl.lab.placement import Placed, check, main, strategies
+from minidl.lab.placement import Placed, check, lifetimes_of, over_time, strategies
 from minidl.memory.host_pool import HostPool
 from minidl.placements import PLACEMENTS
 
@@ -206,8 +208,7 @@ def test_files_that_cannot_be_read_or_written_are_one_line(tmp_path, capsys):
 
 
 @pytest.mark.parametrize(("arguments", "message"), [
-    (["--strategy", "bestfit"], "no strategy 'bestfit' among all, best-fit, first-fit, bfc, caching, greedy-by-size, "
-                                "greedy-by-duration, planned; did you mean best-fit or first-fit?"),
+    (["--strategy", "bestfit"], "there is no strategy 'bestfit'; did you mean best-fit or first-fit or bfc?"),
     (["--capacity", "16G"], "'16G' is no size in bytes"),
     (["--capacity", "8"], "log.csv does not fit 8 B: up to 9 B are live at once"),
     (["--capacity", "12", "--strategy", "best-fit"], "does not fit with best-fit: no room for 'e' of 5 B at time 2"),
@@ -243,3 +244,20 @@ def test_the_module_runs_as_a_program(tmp_path):
     done = subprocess.run([sys.executable, "-m", placement.__name__, written(tmp_path, log_text()), "--strategy", "x"],
                           capture_output=True, text=True, check=False)
     assert (done.returncode, done.stdout) == (2, "") and done.stderr.startswith("placement: error: no strategy 'x'")
+
+
+def test_the_buffers_of_a_trace_have_its_peak_and_can_be_placed_and_drawn(tmp_path, capsys):
+    trace = own.trace_of("lenet", 64)
+    lifetimes = lifetimes_of(trace)
+    assert max(e.upper for e in lifetimes) == len(trace.calls)
+    placed = STRATEGIES["best-fit"](lifetimes, None)
+    times = over_time(placed, lifetimes)
+    assert max(height for _, height, _ in times) == placed.peak_bytes and min(holes for *_, holes in times) == 0
+    saved, heights = str(tmp_path / "a.png"), str(tmp_path / "a.csv")
+    assert main(["--from", "lenet:64", "--strategy", "best-fit", "--over-time", heights]) == 0
+    with open(heights, encoding="utf-8") as file:
+        assert file.readline() == "strategy,time,height,holes\n"
+    assert "lower bound" in capsys.readouterr().out
+    assert main([]) == 2 and main(["x.csv", "--from", "lenet:64"]) == 2
+    pytest.importorskip("matplotlib")
+    assert main(["--from", "lenet:64", "--strategy", "best-fit", "--picture", saved]) == 0

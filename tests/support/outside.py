@@ -24,7 +24,8 @@ from minidl.lab.lifetimes import lower_bound, read_log
 from minidl.models import convert, weights
 from minidl.ops import cross_entropy
 from minidl.optim import SGD, Schedule
-from minidl.plan.formats import SavedPlan, plan_to_json, read_plan, trace_from_json, trace_to_json
+from minidl.plan.formats import SavedPlan, plan_to_json, read_plan
+from minidl.plan.trace_format import trace_from_json, trace_to_json
 from minidl.policies.saved import Saved
 from minidl.reading import read_bytes
 from minidl.training import Trainer

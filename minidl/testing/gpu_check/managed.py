@@ -10,7 +10,7 @@ from statistics import median
 from typing import Any
 
 from minidl import Runtime
-from minidl.plan.formats import trace_to_json
+from minidl.plan.trace_format import trace_to_json
 from minidl.policies.auto.policy import Auto
 from minidl.testing.gpu_check.setting import RESERVE_BYTES, Record, Setting, Training, runtime_on
 from minidl.testing.gpu_check.steps import Network, program

@@ -10,7 +10,7 @@ from typing import Any
 from minidl.app.fit import UNLIMITED
 from minidl.device import create, profiles
 from minidl.plan.costs import Costs
-from minidl.plan.formats import trace_from_json
+from minidl.plan.trace_format import trace_from_json
 from minidl.planning.bound import bound
 from minidl.policies.auto.policy import Auto
 from minidl.testing.gpu_check.managed import LAST, course, iterate, trace_path

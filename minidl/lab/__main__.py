@@ -1,0 +1,43 @@
+"""``python -m minidl.lab COMMAND ...``: one file a command, loaded when it is named."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from difflib import get_close_matches
+from importlib import import_module
+
+from minidl.command import finish
+from minidl.errors import UserError
+
+COMMANDS = {
+    "trace": "look into a trace, run it again under policies and budgets, or make one",
+    "run": "a grid of traces, budgets, machines and policies; one table",
+    "fit": "who can train what: largest batches and their speeds",
+    "placement": "where buffers go: strategies on a log of lifetimes, or on a trace",
+    "paper": "tables and figures that others have published, made again",
+}
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """The command line; returns its exit code: 0, or 2 after one line about what the user got wrong."""
+    words = list(sys.argv[1:] if argv is None else argv)
+    if words and words[0] in COMMANDS:
+        code: int = import_module(f"minidl.lab.commands.{words[0]}").main(words[1:])
+        return code
+
+    def story() -> int:
+        if words and words[0] not in ("-h", "--help"):
+            near = get_close_matches(words[0], COMMANDS, n=1)
+            hint = f"; did you mean {near[0]}?" if near else f" among {', '.join(COMMANDS)}"
+            raise UserError(f"no command {words[0]!r}{hint}")
+        print("python -m minidl.lab COMMAND ...; each has --help\n")
+        for name, what in COMMANDS.items():
+            print(f"  {name:10} {what}")
+        return 0
+
+    return finish("lab", story)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

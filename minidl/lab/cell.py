@@ -1,0 +1,180 @@
+"""One cell of an experiment: a trace, a machine, a budget and a policy; carried out by the engine itself, and one row.
+
+A row is plain data with the same columns whatever happens: a policy that refuses, or an operation that finds no room,
+is a status.
+"""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass, fields, replace
+from functools import lru_cache
+from time import perf_counter
+
+from minidl import policies
+from minidl.device import profiles
+from minidl.device.profiles import Profile
+from minidl.errors import OutOfMemory, Unsuitable
+from minidl.lab.own import UNLIMITED
+from minidl.lab.traced import TracedDevice, TracedProgram
+from minidl.memory.allowance import Allowance
+from minidl.plan.trace import Trace
+from minidl.runtime import Runtime
+from minidl.stats import Stats
+
+MOST_STEPS, ALIKE = 60, 4  # at most so many; fewer once so many in a row took the same time under the same plan
+MOST_WITHOUT_PLAN = 8  # on demand there may be no two alike, and nothing is searched
+NOISE = 1e-9  # what two seconds differ by that are the same
+
+
+@dataclass(frozen=True)
+class Machine:
+    """What a trace is run on: a profile, and what of it is different.
+
+    link     bytes a second to the host and back; latency in seconds; host memory in bytes.
+    noise    by which part each launch may be off, and the seed of that.
+    """
+
+    profile: str = "p100"
+    link: tuple[float, float] | None = None
+    latency: float | None = None
+    host_bytes: int | None = None
+    noise: float = 0.0
+    seed: int = 0
+
+    def described(self) -> Profile:
+        """The profile with what is different. Raises UserError for a name that there is not."""
+        name = self.profile.removeprefix("sim:")
+        found = profiles.load(name) if name.endswith(".json") else profiles.get(name)
+        if self.link is not None:
+            found = replace(found, link_out_bandwidth=self.link[0], link_in_bandwidth=self.link[1])
+        return found if self.latency is None else replace(found, link_latency_s=self.latency)
+
+
+@dataclass(frozen=True)
+class Row:
+    """What became of a cell. Seconds of one iteration on the device's clock, but for ``planning_s``, which are this
+    machine's; bytes of the last iteration, but for the two peaks.
+
+    unmanaged_s   with unlimited memory
+    first_s       of the first iteration; settled_s: of the last one, when nothing changes any more, or of steps
+    predicted_s   what the plan in force says
+    bound_s       no plan is faster; None: not asked for
+    status        "ok", or why there are no numbers
+    """
+
+    trace: str
+    device: str
+    policy: str
+    budget_bytes: int
+    budget_share: float
+    unmanaged_s: float
+    first_s: float | None = None
+    settled_s: float | None = None
+    predicted_s: float | None = None
+    stall_s: float | None = None
+    replay_s: float | None = None
+    out_bytes: int | None = None
+    in_bytes: int | None = None
+    peak_bytes: int | None = None
+    host_peak_bytes: int | None = None
+    planning_s: float | None = None
+    bound_s: float | None = None
+    steps: int = 0
+    status: str = "ok"
+
+    def values(self) -> dict[str, object]:
+        """The columns in their order."""
+        return asdict(self)
+
+
+COLUMNS = tuple(field.name for field in fields(Row))
+
+
+def unmanaged(trace: Trace, machine: Machine) -> tuple[float, int]:
+    """Seconds of an iteration with unlimited memory, and its peak in bytes."""
+    return _unmanaged(_Same(trace), replace(machine, noise=0.0))
+
+
+class _Same:
+    """A trace that is compared by which object it is, so that what is known of it can be looked up."""
+
+    def __init__(self, trace: Trace) -> None:
+        self.trace = trace
+
+    def __hash__(self) -> int:
+        return id(self.trace)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, _Same) and other.trace is self.trace
+
+
+@lru_cache(maxsize=8)
+def _unmanaged(same: _Same, machine: Machine) -> tuple[float, int]:
+    with Runtime(device=TracedDevice(machine.described(), same.trace), policy="none", memory_budget=UNLIMITED,
+                 host_memory=0) as runtime:
+        steps = _steps(runtime, TracedProgram(same.trace), most=2)
+    return steps[-1].seconds, steps[-1].peak_bytes
+
+
+def run(name: str, trace: Trace, machine: Machine, policy: str, budget: int | float, *, steps: int | None = None,
+        instants: int = 0) -> Row:
+    """Carry out a cell. ``budget``: bytes, or a part of the unmanaged peak. ``steps``: at most so many; ``instants``:
+    at which the bound looks at memory, 0 for none. Raises UserError for what no cell can be made of."""
+    profile = machine.described()
+    policies.create(policy)
+    seconds, peak = unmanaged(trace, machine)
+    budget_bytes = budget if isinstance(budget, int) else int(budget * peak)
+    row = Row(name, profile.name, policy, budget_bytes, budget_bytes / peak, seconds)
+    if instants:
+        row = replace(row, bound_s=bound_seconds(trace, machine, budget_bytes, instants))
+    device = TracedDevice(profile, trace, noise=machine.noise, seed=machine.seed)
+    try:
+        with Runtime(device=device, policy=policy, memory_budget=budget_bytes,
+                     host_memory=machine.host_bytes) as runtime:
+            return _ran(row, runtime, TracedProgram(trace), steps)
+    except OutOfMemory as error:
+        return replace(row, status=f"no room: {error}")
+    except Unsuitable as error:
+        return replace(row, status=f"cannot: {error}")
+
+
+def _ran(row: Row, runtime: Runtime, program: TracedProgram, steps: int | None) -> Row:
+    guide = runtime.guide
+    if guide is not None:
+        guide.allowance = Allowance(perf_counter, limited=False)
+    ran = _steps(runtime, program, most=steps or (MOST_WITHOUT_PLAN if guide is None else MOST_STEPS), settles=True)
+    runtime.check()
+    last, plan = ran[-1], runtime.plan
+    return replace(
+        row, first_s=ran[0].seconds, settled_s=last.seconds,
+        predicted_s=None if plan is None else plan.predicted_seconds,
+        stall_s=last.stall_seconds, replay_s=last.recompute_seconds, out_bytes=last.swapped_out_bytes,
+        in_bytes=last.swapped_in_bytes, peak_bytes=last.peak_bytes, host_peak_bytes=last.host_peak_bytes,
+        planning_s=0.0 if guide is None else guide.allowance.seconds, steps=len(ran))
+
+
+def _steps(runtime: Runtime, program: TracedProgram, *, most: int, settles: bool = False) -> list[Stats]:
+    """What each iteration was like; ``settles``: no more than it takes until nothing changes."""
+    ran: list[Stats] = []
+    answers: list[object] = []  # of the policy: a search may go on behind a plan that stays
+    before = runtime.stats()
+    while len(ran) < most:
+        with runtime.iteration():
+            program.step()
+        now = runtime.stats()
+        ran.append(now.since(before))
+        active = None if runtime.guide is None else runtime.guide.active
+        answers.append(None if active is None else active.proposal)
+        before = now
+        late = ran[-ALIKE:]
+        if (settles and len(ran) > ALIKE and all(answer is answers[-1] for answer in answers[-ALIKE:])
+                and all(abs(s.seconds - late[-1].seconds) <= NOISE * late[-1].seconds for s in late)):
+            break
+    return ran
+
+
+def bound_seconds(trace: Trace, machine: Machine, budget_bytes: int, instants: int) -> float:
+    """What no plan is faster than, with memory looked at so many instants; infinite if none can fit."""
+    from minidl.planning.bound import bound  # it takes NumPy and SciPy
+
+    return bound(trace, machine.described().link_costs, budget_bytes, instants=instants).seconds

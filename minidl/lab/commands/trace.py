@@ -1,0 +1,121 @@
+"""``minidl.lab trace``: look into a trace, run it again under policies and budgets, or make one."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Sequence
+
+from minidl.command import Parser, finish
+from minidl.lab import cell, sources, table
+from minidl.lab.commands import kinds
+from minidl.lab.inferred import live_bytes
+from minidl.plan.trace import Trace
+from minidl.plan.trace_format import is_trace, trace_to_json
+from minidl.units import format_bytes
+from minidl.writing import require_place, write_whole
+
+SHARES = (0.9, 0.7, 0.5, 0.3)  # of the peak, at which ``info`` says what no plan exceeds
+INSTANTS = 16
+
+
+def info(arguments: argparse.Namespace) -> int:
+    """Print what is in a trace: calls, seconds, peak, largest call, what gradients keep, and bounds."""
+    trace = sources.load(arguments.trace, arguments.device)
+    machine = kinds.machine(arguments)
+    seconds, peak = cell.unmanaged(trace, machine)
+    print(f"{arguments.trace}: {len(trace.calls)} calls, {seconds:.4g} s, {len(trace.tensors)} tensors")
+    profile = live_bytes(trace)
+    top = profile.index(max(profile))
+    print(f"peak {format_bytes(peak)} in call {top} ({trace.calls[top].op})")
+    largest = max(trace.calls, key=lambda call: _operands(trace, {*call.inputs, *call.outputs}))
+    print(f"largest call {largest.op}, {format_bytes(_operands(trace, {*largest.inputs, *largest.outputs}))}")
+    lasting = [t for t in trace.tensors.values() if t.persistent]
+    print(f"lasting {format_bytes(sum(t.nbytes for t in lasting))} in {len(lasting)} tensors; "
+          f"kept for gradients {format_bytes(_operands(trace, _saved(trace)))}")
+    by_op: dict[str, float] = {}
+    for call in trace.calls:
+        by_op[call.op] = by_op.get(call.op, 0.0) + call.seconds
+    for op, spent in sorted(by_op.items(), key=lambda entry: -entry[1])[:arguments.rows]:
+        print(f"  {op:<28}{spent:>10.4g} s {spent / (trace.seconds or 1):>6.1%}")
+    for share in SHARES:
+        limit = cell.bound_seconds(trace, machine, int(share * peak), INSTANTS)
+        print(f"bound at {share:>4.0%} ({format_bytes(share * peak):>9}): "
+              + ("cannot fit" if limit == float("inf") else f"{seconds / limit:.1%} of the unmanaged speed"))
+    return 0
+
+
+def _operands(trace: Trace, ids: set[int]) -> int:
+    return sum(trace.tensors[i].nbytes for i in ids)
+
+
+def _saved(trace: Trace) -> set[int]:
+    return {i for call in trace.calls for i in call.saves if not trace.tensors[i].persistent}
+
+
+def replay(arguments: argparse.Namespace) -> int:
+    """Run a trace again, one row a policy and budget."""
+    if arguments.save:
+        require_place(arguments.save, table.is_own, force=arguments.force)
+    reference = table.settled(table.read_csv(arguments.reference)) if arguments.reference else None
+    machine = kinds.machine(arguments)
+    trace = sources.load(arguments.trace, arguments.device)
+    rows: list[dict[str, object]] = []
+    for budget in arguments.budget:
+        for policy in arguments.policy:
+            row = cell.run(arguments.trace, trace, machine, policy, budget, steps=arguments.steps,
+                           instants=arguments.bound).values()
+            lines = table.shown([row], reference=reference)
+            print("\n".join(lines[1:] if rows else lines), flush=True)
+            rows.append(row)
+    if arguments.save:
+        table.write(arguments.save, rows, force=arguments.force)
+    return 0
+
+
+def capture(arguments: argparse.Namespace) -> int:
+    """Write the trace of a network of ours, of a program of PyTorch's, or of a log."""
+    require_place(arguments.out, is_trace, force=arguments.force)
+    trace = sources.load(arguments.source, arguments.device, fused=not arguments.separate)
+    write_whole(arguments.out, trace_to_json(trace).encode(), is_trace, force=arguments.force)
+    print(f"{arguments.out}: {len(trace.calls)} calls, {trace.seconds:.4g} s, {len(trace.tensors)} tensors")
+    return 0
+
+
+def parser() -> Parser:
+    """The command's flags."""
+    top = Parser(prog="python -m minidl.lab trace", description=__doc__)
+    commands = top.add_subparsers(dest="command", required=True, parser_class=Parser)
+    look = commands.add_parser("info", help="what is in a trace", description=info.__doc__)
+    look.add_argument("trace", metavar="TRACE", help="a file, or a network and its batch, like resnet50:220")
+    look.add_argument("--rows", type=int, default=8, help="operations that are listed")
+    look.set_defaults(story=info)
+    again = commands.add_parser("replay", help="run it again under policies and budgets", description=replay.__doc__)
+    again.add_argument("trace", metavar="TRACE", help="a file, or a network and its batch, like resnet50:220")
+    again.add_argument("--policy", type=kinds.chosen_policies, default=["auto"], metavar="A,B", help="policies")
+    again.add_argument("--budget", type=kinds.budgets, default=[0.5], metavar="A,B",
+                       help="device memory: 50%% of the unmanaged peak, or 8GiB")
+    again.add_argument("--steps", type=int, help="at most so many iterations; by default until nothing changes")
+    again.add_argument("--bound", type=int, default=0, metavar="N", help="what no plan exceeds, looked at N instants")
+    again.add_argument("--reference", metavar="CSV", help="an earlier table, to compare with")
+    again.add_argument("--save", metavar="FILE", help="the rows as CSV, or as Parquet if it is called so")
+    again.set_defaults(story=replay)
+    make = commands.add_parser("capture", help="make a trace", description=capture.__doc__)
+    make.add_argument("source", help="resnet50:220, torch:package.module:function:32, log.csv or x.log")
+    make.add_argument("out", metavar="OUT.json")
+    make.add_argument("--separate", action="store_true", help="batch norm, addition and ReLU as separate operations")
+    make.set_defaults(story=capture)
+    for each in (look, again, make):
+        kinds.add_machine(each)
+    for each in (again, make):
+        each.add_argument("--force", action="store_true", help="write over a file that minidl did not write, too")
+    return top
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """The command line; returns its exit code: 0, or 2 after one line about what the user got wrong."""
+    def story() -> int:
+        arguments = parser().parse_args(argv)
+        code: int = arguments.story(arguments)
+        return code
+
+    return finish("lab trace", story)

@@ -1,0 +1,34 @@
+"""Figures, where matplotlib is there (extra ``viz``)."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from minidl.errors import UserError
+
+
+@contextmanager
+def figure_of(width: float, height: float) -> Iterator[tuple[Any, Any, Callable[[], bytes]]]:
+    """A figure of so many inches, its axes, and what makes a PNG of it. Raises UserError without matplotlib."""
+    try:
+        import matplotlib
+    except ImportError:
+        raise UserError('a picture takes matplotlib: pip install "minidl[viz]"') from None
+    matplotlib.use("Agg")
+    from matplotlib import pyplot
+
+    figure, axes = pyplot.subplots(figsize=(width, height))
+
+    def done() -> bytes:
+        figure.tight_layout()
+        out = io.BytesIO()
+        figure.savefig(out, dpi=110, format="png", metadata={"Software": None})
+        return out.getvalue()
+
+    try:
+        yield figure, axes, done
+    finally:
+        pyplot.close(figure)

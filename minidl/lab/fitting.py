@@ -1,0 +1,137 @@
+"""What a program needs at any batch, from its traces at two: bytes and seconds grow linearly with the batch.
+
+So a program that takes long to look at (PyTorch's) is looked at twice, and a largest batch is searched for without it.
+What is found is then looked at once more, as it is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from math import inf
+
+from minidl import policies
+from minidl.app.bisection import largest_number
+from minidl.errors import UserError
+from minidl.lab import cell
+from minidl.lab.cell import Machine, Row
+from minidl.lab.inferred import live_bytes
+from minidl.meta import Algorithm
+from minidl.plan.trace import Trace, TraceCall
+
+MOST_BATCH = 1 << 20
+KNOWN_ERRORS = {  # of a profile's unmanaged speeds, against published ones (``bench.calibration``)
+    "p100": "3%", "p100-cudnn": "8%", "v100": "1%", "a100": "15%", "h100": "16%", "h200": "10%"}
+Load = Callable[[int], Trace]
+
+
+@dataclass(frozen=True)
+class Needs:
+    """Bytes of a step by what they are for. ``state``: the optimizer's, and buffers; ``activations``: all else that is
+    live at the peak; ``workspace``: of the fastest algorithm that takes most."""
+
+    parameters: int
+    gradients: int
+    state: int
+    activations: int
+    workspace: int
+
+    @classmethod
+    def of(cls, trace: Trace) -> Needs:
+        """Parameters are what some call reads without writing it; gradients are read by what writes a parameter."""
+        lasting = {t.tensor_id for t in trace.tensors.values() if t.persistent}
+        read = {i for call in trace.calls for i in call.inputs if i in lasting and i not in call.writes}
+        steps = [call for call in trace.calls if read.intersection(call.writes)]
+        gradients = {i for call in steps for i in call.inputs if i not in lasting}
+        trained = {i for call in steps for i in call.writes if i in read}
+        size = {i: t.nbytes for i, t in trace.tensors.items()}
+        held = sum(size[i] for i in lasting)
+        parameters = sum(size[i] for i in (trained or read))
+        workspace = max((call.algorithms[0].workspace for call in trace.calls), default=0)
+        return cls(parameters, sum(size[i] for i in gradients), held - parameters, max(live_bytes(trace)) - held,
+                   workspace)
+
+
+class Program:
+    """A program at any batch. ``load`` looks at it at one."""
+
+    def __init__(self, name: str, load: Load, batch: int) -> None:
+        """Looks at it at a batch and at its double."""
+        self.name, self.load, self.batch = name, load, batch
+        self.known = {batch: load(batch), 2 * batch: load(2 * batch)}
+
+    def at(self, batch: int) -> Trace:
+        """Its trace at a batch: as it was looked at, or in line with two that were."""
+        if batch not in self.known:
+            one, two = self.known[self.batch], self.known[2 * self.batch]
+            self.known[batch] = between(one, two, (batch - self.batch) / self.batch)
+        return self.known[batch]
+
+    def largest(self, machine: Machine, policy: str, budget: int, *, steps: int = 2, parts: int = 0) -> int:
+        """The largest batch of which a few iterations run; a policy may refuse after the second. ``parts``: to so large
+        a part of where the search begins, 0: exactly."""
+        guess = self._guess(_peak, self.batch, budget)
+        if policies.create(policy).moves_tensors:  # the largest of large batches: small ones have it in an update
+            guess = self._guess(_working_set, 4 * guess, budget)
+        grain = max(1, guess // parts) if parts else 1
+
+        def runs(number: int) -> bool:
+            batch = number * grain
+            found = cell.run(self.name, self.at(batch), machine, policy, budget, steps=steps).status == "ok"
+            if batch not in (self.batch, 2 * self.batch):
+                del self.known[batch]
+            return found
+
+        return grain * largest_number(runs, guess=max(1, guess // grain), most=MOST_BATCH // grain)
+
+    def _guess(self, need: Callable[[Trace], int], batch: int, budget: int) -> int:
+        """The batch whose need is the budget, going by the growth from a batch to its double."""
+        one, two = need(self.at(batch)), need(self.at(2 * batch))
+        found = batch + int((budget - one) * batch / max(1, two - one))
+        return min(MOST_BATCH, max(1, found))
+
+    def row(self, machine: Machine, policy: str, budget: int, batch: int, steps: int | None) -> Row:
+        """How fast it is at a batch, which is looked at as it is."""
+        return cell.run(f"{self.name}:{batch}", self.load(batch), machine, policy, budget, steps=steps)
+
+
+def _peak(trace: Trace) -> int:
+    return max(live_bytes(trace))
+
+
+def _working_set(trace: Trace) -> int:
+    """Of the largest call; an output that may take over an input counts as that."""
+    size = {i: t.nbytes for i, t in trace.tensors.items()}
+    return max(sum(size[i] for i in {*call.inputs, *call.outputs}.difference(o for o, _ in call.may_donate))
+               for call in trace.calls)
+
+
+def between(one: Trace, two: Trace, part: float) -> Trace:
+    """The trace at ``part`` of the way from one to two, beyond them too. Raises UserError where they are of different
+    calls."""
+    same = len(one.calls) == len(two.calls) and all(
+        (a.op, a.inputs, a.outputs, a.frees) == (b.op, b.inputs, b.outputs, b.frees)
+        for a, b in zip(one.calls, two.calls, strict=True))
+    if not same or one.tensors.keys() != two.tensors.keys():
+        raise UserError("the program makes other calls at another batch: what it needs does not follow from two")
+
+    def line(a: float, b: float) -> float:
+        return max(0.0, a + (b - a) * part)
+
+    tensors = {i: replace(t, nbytes=round(line(t.nbytes, two.tensors[i].nbytes))) for i, t in one.tensors.items()}
+    return Trace(tuple(_call(a, b, line) for a, b in zip(one.calls, two.calls, strict=True)), tensors)
+
+
+def _call(one: TraceCall, two: TraceCall, line: Callable[[float, float], float]) -> TraceCall:
+    names = {algorithm.name: algorithm for algorithm in two.algorithms}
+    found = [Algorithm(a.name, line(a.seconds, b.seconds), round(line(a.workspace, b.workspace)), a.bits_class)
+             for a in one.algorithms if (b := names.get(a.name)) is not None]
+    if not found:
+        found = [Algorithm(one.op, line(one.seconds, two.seconds))]
+    return replace(one, seconds=line(one.seconds, two.seconds),
+                   algorithms=tuple(sorted(found, key=lambda a: (a.seconds, a.workspace))))
+
+
+def share(row: Row) -> float:
+    """Of the unmanaged speed; 0 where there is none."""
+    return row.unmanaged_s / (row.settled_s or inf)

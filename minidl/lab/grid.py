@@ -1,0 +1,210 @@
+"""A grid of cells: each in a process of its own with a time and a memory limit, kept as soon as it is known.
+
+A folder holds the grid: ``traces/`` what the cells run, ``cells/`` one file a cell that has ended, under a name that
+follows from all that decides about it, and ``table.csv``. Whoever is killed and started again goes on with the cells
+that are not there. The same function carries out a cell on this machine and on a cluster, so the table is the same.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+from minidl.errors import UserError
+from minidl.lab import table
+from minidl.lab.cell import Machine, Row
+from minidl.reading import is_file, parse_json, read_json
+from minidl.writing import make_folder, replace_file
+
+MOST_CELL_BYTES = 1 << 20
+TRIED_AGAIN = ("time: ", "memory: ", "died: ")  # statuses of cells that other limits may help
+Told = Callable[[int, int, Row], None]
+
+
+@dataclass(frozen=True)
+class Limits:
+    """Of one cell: seconds on the clock, and bytes of this machine's memory; None: none."""
+
+    seconds: float | None = None
+    memory_bytes: int | None = None
+
+
+@dataclass(frozen=True)
+class Cell:
+    """All that decides about a row. ``budget``: bytes, a part of the unmanaged peak, or None for all that the device
+    has; ``file``: where the trace lies if it was made before, which decides nothing."""
+
+    source: str
+    machine: Machine
+    policy: str
+    budget: int | float | None
+    steps: int | None = None
+    instants: int = 0
+    fused: bool = True
+    file: str = field(default="", compare=False)
+
+    @property
+    def name(self) -> str:
+        """The same for the same cell, on every machine and in every run."""
+        said = asdict(self)
+        del said["file"]
+        return hashlib.sha256(json.dumps(said, sort_keys=True).encode()).hexdigest()[:20]
+
+    def failed(self, status: str) -> Row:
+        """The row of a cell that has not come to its end."""
+        return Row(self.source, self.machine.profile.removeprefix("sim:"), self.policy, 0, 0.0, 0.0, status=status)
+
+
+def cells(sources: Iterable[str], machines: Iterable[Machine], budgets: Sequence[int | float | None],
+          policies: Sequence[str], **options: Any) -> list[Cell]:
+    """Every combination, in this order."""
+    machines = list(machines)
+    return [Cell(source, machine, policy, budget, **options)
+            for source in sources for machine in machines for budget in budgets for policy in policies]
+
+
+# One cell ------------------------------------------------------------------------------------------------------------
+def carry_out(cell: Cell, limits: Limits = Limits(), started: Callable[[Any], None] | None = None) -> Row:  # noqa: B008
+    """A cell in a process of its own. Whatever becomes of that, there is a row. ``started``: is given the process."""
+    asked = json.dumps({"cell": asdict(cell), "memory_bytes": limits.memory_bytes})
+    process = subprocess.Popen([sys.executable, "-m", "minidl.lab.worker"], stdin=subprocess.PIPE,
+                               stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    if started is not None:
+        started(process)
+    try:
+        out, err = process.communicate(asked, timeout=limits.seconds)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        process.communicate()
+        return cell.failed(f"time: more than {limits.seconds:g} s")
+    except BaseException:
+        process.kill()
+        raise
+    lines = out.splitlines()
+    if process.returncode == 0 and lines:
+        return Row(**parse_json(lines[-1]))
+    why = (f"of signal {-process.returncode}" if process.returncode < 0 else
+           (err.strip().splitlines()[-1:] or ["nothing said"])[0])
+    # Where memory is limited, that is what ends a process: not all libraries raise MemoryError.
+    return cell.failed(f"{'died' if limits.memory_bytes is None else 'memory'}: {why}")
+
+
+# The folder ----------------------------------------------------------------------------------------------------------
+class Kept:
+    """The cells of a folder that have ended."""
+
+    def __init__(self, folder: str) -> None:
+        """Raises UserError if it cannot be made."""
+        self.folder = Path(folder)
+        try:
+            for part in ("cells", "traces"):
+                make_folder(self.folder / part)
+        except OSError as error:
+            raise UserError(f"cannot make {folder}: {error.strerror}") from None
+
+    def row(self, cell: Cell) -> Row | None:
+        """What is known of a cell; None if nothing is, or what is there is damaged."""
+        path = self.folder / "cells" / f"{cell.name}.json"
+        if not is_file(path):
+            return None
+        try:
+            found = read_json(path, most=MOST_CELL_BYTES)
+            return Row(**found)
+        except (UserError, TypeError):
+            return None
+
+    def keep(self, cell: Cell, row: Row) -> None:
+        """Write a cell, whole or not at all."""
+        replace_file(self.folder / "cells" / f"{cell.name}.json", (json.dumps(asdict(row)) + "\n").encode())
+
+    def trace_file(self, cell: Cell) -> Path:
+        """Where the trace of a cell lies, or should."""
+        made = f".{cell.machine.profile.removeprefix('sim:').replace('/', '_')}{'' if cell.fused else '.separate'}"
+        name = "".join(c if c.isalnum() or c in "-_.:" else "_" for c in cell.source).replace(":", "-")
+        return self.folder / "traces" / f"{name}{made}.json"
+
+
+def run(wanted: Sequence[Cell], folder: str, *, jobs: int = 1, limits: Limits = Limits(), again: bool = False,  # noqa: B008
+        scheduler: str | None = None, told: Told | None = None) -> list[Row]:
+    """All rows, in the order of the cells; those that are kept are not run again, unless ``again`` and they had not
+    come to their end. ``told`` is given each as it is known. Raises UserError, also where a trace cannot be made."""
+    kept = Kept(folder)
+    rows: dict[Cell, Row] = {}
+    for cell in wanted:
+        row = kept.row(cell)
+        if row is not None and not (again and row.status.startswith(TRIED_AGAIN)):
+            rows[cell] = row
+    missing = [cell for cell in dict.fromkeys(wanted) if cell not in rows]
+    for cell, row in _rows([_with_trace(cell, kept) for cell in missing], jobs, limits, scheduler):
+        kept.keep(cell, row)
+        rows[cell] = row
+        if told is not None:
+            told(len(rows), len(set(wanted)), row)
+    found = [rows[cell] for cell in wanted]
+    table.write(str(kept.folder / "table.csv"), [row.values() for row in found])
+    return found
+
+
+def _with_trace(cell: Cell, kept: Kept) -> Cell:
+    """The cell with its trace in a file, which is made once for all its cells."""
+    from dataclasses import replace
+
+    from minidl.lab.sources import load
+    from minidl.plan.trace_format import trace_to_json
+
+    path = kept.trace_file(cell)
+    if cell.source.endswith(".json"):
+        return replace(cell, file=os.path.abspath(cell.source))
+    if not is_file(path):
+        trace = load(cell.source, cell.machine.profile, fused=cell.fused)
+        replace_file(path, trace_to_json(trace).encode())
+    return replace(cell, file=str(path.absolute()))
+
+
+def _rows(cells: Sequence[Cell], jobs: int, limits: Limits, scheduler: str | None) -> Iterator[tuple[Cell, Row]]:
+    """Cells with their rows, as they end."""
+    if scheduler is None:
+        yield from _on_this_machine(cells, jobs, limits)
+    elif cells:
+        yield from _on_a_cluster(cells, limits, scheduler)
+
+
+def _on_this_machine(cells: Sequence[Cell], jobs: int, limits: Limits) -> Iterator[tuple[Cell, Row]]:
+    running: set[Any] = set()
+    with ThreadPoolExecutor(max_workers=jobs) as pool:
+        futures: dict[Future[Row], Cell] = {pool.submit(carry_out, cell, limits, running.add): cell for cell in cells}
+        try:
+            pending = set(futures)
+            while pending:
+                done, pending = wait(pending, return_when=FIRST_COMPLETED)
+                for future in done:
+                    yield futures[future], future.result()
+        except BaseException:
+            for future in futures:
+                future.cancel()
+            for process in running:
+                process.kill()
+            raise
+
+
+def _on_a_cluster(cells: Sequence[Cell], limits: Limits, scheduler: str) -> Iterator[tuple[Cell, Row]]:
+    try:
+        from distributed import Client, as_completed
+    except ImportError:
+        raise UserError('--scheduler takes Dask: pip install "minidl[cluster]"') from None
+    try:
+        client = Client(scheduler, timeout="10s")
+    except OSError as error:
+        raise UserError(f"--scheduler {scheduler}: {error}") from None
+    with client:
+        futures = {client.submit(carry_out, cell, limits, pure=False): cell for cell in cells}
+        for future in as_completed(list(futures)):
+            yield futures[future], future.result()

@@ -1,0 +1,228 @@
+"""Programs that were logged, not traced: lifetimes (CSV), and lines of malloc, free, read and write; each as a trace.
+
+A log of lines has one event a line, and an id is a word that may be used again once it was freed:
+
+    op conv 1.5e-3      what follows, up to the next op, is one call, of so many seconds (optional)
+    malloc a 4096       bytes
+    read a
+    write a             the bytes of before are gone or changed
+    free a
+
+Without ``op`` lines a call is some reads and the writes after them, and takes a microsecond. A log of several
+iterations holds the same events again and again: what is looked for is the longest end of the log that repeats with
+one period, in linear time, and one period of it is the iteration, cut where least is live.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+
+from minidl.errors import UserError
+from minidl.lab.lifetimes import Lifetime, events, read_log
+from minidl.meta import Algorithm
+from minidl.numbers import real, shown, whole
+from minidl.plan.trace import TensorId, Trace, TraceCall, TraceTensor
+from minidl.reading import read_text
+
+MOST_FILE_BYTES = 256 << 20
+TICK = 1e-6  # seconds of a call whose time is not known, and of one unit of a log of lifetimes
+VERBS = ("malloc", "read", "write", "free")
+
+
+@dataclass(frozen=True, slots=True)
+class Event:
+    """One line: what happened to which buffer (numbered by its malloc), of so many bytes; an op has a name and
+    seconds."""
+
+    verb: str
+    buffer: int = -1
+    nbytes: int = 0
+    name: str = ""
+    seconds: float = 0.0
+
+
+def read_program(path: str) -> Trace:
+    """The iteration that a log shows. Raises UserError naming file, line and value."""
+    return of_lifetimes(read_log(path)) if path.endswith(".csv") else of_events(read_events(path), path)
+
+
+def of_lifetimes(lifetimes: Sequence[Lifetime]) -> Trace:
+    """A call for each birth and, to read it for the last time, for each death."""
+    number = {lifetime.id: n for n, lifetime in enumerate(lifetimes)}
+    calls: list[TraceCall] = []
+    before: int | None = None
+    for lifetime, birth in events(lifetimes):
+        n, now = number[lifetime.id], lifetime.lower if birth else lifetime.upper
+        seconds = TICK * (now - before) if before is not None else 0.0
+        before = now
+        calls.append(_call("birth", (), (n,), (), (), seconds) if birth else
+                     _call("death", (n,), (), (n,), (), seconds))
+    return Trace(tuple(calls), {n: TraceTensor(n, e.size, False) for n, e in enumerate(lifetimes)})
+
+
+# Lines ---------------------------------------------------------------------------------------------------------------
+def read_events(path: str) -> list[Event]:
+    """The events of a log. Raises UserError naming file, line and value."""
+    found: list[Event] = []
+    live: dict[str, tuple[int, int]] = {}
+    count = 0
+    for number, line in enumerate(read_text(path, most=MOST_FILE_BYTES).splitlines(), 1):
+        words = line.split()
+        if not words or words[0].startswith("#"):
+            continue
+        try:
+            event = _event(words, live, count)
+        except UserError as error:
+            raise UserError(f"{path}, line {number}: {error}") from None
+        count += event.verb == "malloc"
+        found.append(event)
+    if not found:
+        raise UserError(f"{path} has no events")
+    return found
+
+
+def _event(words: list[str], live: dict[str, tuple[int, int]], count: int) -> Event:
+    verb, *rest = words
+    if verb == "op":
+        if len(rest) not in (1, 2):
+            raise UserError("an op has a name, and its seconds")
+        return Event(verb, name=rest[0], seconds=real(rest[1]) if len(rest) == 2 else TICK)
+    if verb not in VERBS:
+        raise UserError(f"{shown(verb)!r} is none of op, {', '.join(VERBS)}")
+    if len(rest) != (2 if verb == "malloc" else 1):
+        raise UserError(f"{verb} has an id" + (" and bytes" if verb == "malloc" else ""))
+    name = rest[0]
+    if verb == "malloc":
+        if name in live:
+            raise UserError(f"{shown(name)!r} was not freed since its last malloc")
+        live[name] = count, whole(rest[1])
+    elif name not in live:
+        raise UserError(f"{verb} of {shown(name)!r}, which is not allocated")
+    buffer, nbytes = live[name]
+    if verb == "free":
+        del live[name]
+    return Event(verb, buffer, nbytes)
+
+
+# Iterations ----------------------------------------------------------------------------------------------------------
+def period(tokens: Sequence[object]) -> int:
+    """After how many events the end of a log repeats: that with the longest such end, and of these the least; all of
+    it, where nothing repeats. Linear: the Z function of the reversed sequence."""
+    reversed_tokens = tokens[::-1]
+    count = len(reversed_tokens)
+    alike = [0] * count  # how far the sequence from here on is like its beginning
+    left = right = 0
+    best, reach = count, 0
+    for i in range(1, count):
+        same = min(right - i, alike[i - left]) if i < right else 0
+        while i + same < count and reversed_tokens[same] == reversed_tokens[i + same]:
+            same += 1
+        alike[i] = same
+        if i + same > right:
+            left, right = i, i + same
+        if same >= i and i + same > reach:
+            best, reach = i, i + same
+    return best
+
+
+def _tokens(found: Sequence[Event]) -> list[object]:
+    """Of each event what is the same in every iteration: bytes, and how long ago the buffer was looked at before."""
+    last: dict[int, int] = {}
+    tokens: list[object] = []
+    for n, event in enumerate(found):
+        ago = n - last[event.buffer] if event.buffer in last else 0
+        if event.buffer >= 0:
+            last[event.buffer] = n
+        tokens.append((event.verb, event.nbytes, event.name, ago))
+    return tokens
+
+
+def _cut(found: Sequence[Event], length: int) -> int:
+    """Where an iteration of so many events begins: within the last two, before a call, where least is live; the latest
+    of such places."""
+    named = any(event.verb == "op" for event in found)
+    live, least, best = 0, -1, len(found) - length
+    for n, event in enumerate(found[:len(found) - length + 1]):
+        if n > len(found) - 2 * length and (event.verb == "op" or not named) and (least < 0 or live <= least):
+            least, best = live, n
+        live += {"malloc": event.nbytes, "free": -event.nbytes}.get(event.verb, 0)
+    return best
+
+
+@dataclass
+class _Group:
+    """The events of one call."""
+
+    name: str
+    seconds: float
+    read: list[TensorId] = field(default_factory=list)
+    made: list[TensorId] = field(default_factory=list)
+    written: list[TensorId] = field(default_factory=list)
+    freed: list[TensorId] = field(default_factory=list)
+
+    @property
+    def begun(self) -> bool:
+        """Whether anything has happened in it."""
+        return bool(self.read or self.made or self.written or self.freed or self.name != "begin")
+
+
+def of_events(found: Sequence[Event], path: str = "the log") -> Trace:
+    """One iteration of a log of events as a trace. What was there before it and stays is lasting. Raises UserError."""
+    length = period(_tokens(found))
+    begin = _cut(found, length) if length < len(found) else 0
+    chosen = found[begin:begin + length]
+    groups = list(_groups(chosen))
+    if not groups:
+        raise UserError(f"{path}: an iteration of {length} events has no call")
+    sizes = {event.buffer: event.nbytes for event in chosen if event.buffer >= 0}
+    made = {event.buffer for event in chosen if event.verb == "malloc"}
+    freed = {event.buffer for event in chosen if event.verb == "free"}
+    calls = [_call(group.name, tuple(dict.fromkeys((*group.read, *group.written))), tuple(group.made),
+                   tuple(group.freed), tuple(dict.fromkeys(group.written)), group.seconds) for group in groups]
+    lasting = {buffer: -1 - n for n, buffer in enumerate(sorted(set(sizes) - made - freed))}
+    return _renamed(calls, sizes, lasting)
+
+
+def _groups(chosen: Sequence[Event]) -> Iterator[_Group]:
+    """The calls. A buffer is made by the call that first writes or reads it after its malloc."""
+    named = any(event.verb == "op" for event in chosen)
+    group = _Group("begin", 0.0)
+    fresh: set[int] = set()
+    for event in chosen:
+        if event.verb == "op" or not named and event.verb in ("read", "write") and (
+                event.verb == "read" and (group.made or group.written) or group.freed):
+            if group.begun:
+                yield group
+            group = _Group(event.name or "call", event.seconds or TICK)
+        if event.verb == "malloc":
+            fresh.add(event.buffer)
+        elif event.verb == "free":
+            if event.buffer in fresh:  # nobody has looked at it
+                group.made.append(event.buffer)
+            group.freed.append(event.buffer)
+        elif event.buffer in fresh:
+            group.made.append(event.buffer)
+        elif event.buffer >= 0 and event.buffer not in group.made:
+            (group.read if event.verb == "read" else group.written).append(event.buffer)
+        if event.verb != "malloc":
+            fresh.discard(event.buffer)
+    if group.begun:
+        yield group
+
+
+def _renamed(calls: Sequence[TraceCall], sizes: dict[int, int], lasting: dict[int, TensorId]) -> Trace:
+    def name(ids: tuple[int, ...]) -> tuple[TensorId, ...]:
+        return tuple(lasting.get(i, i) for i in ids)
+
+    renamed = tuple(_call(c.op, name(c.inputs), name(c.outputs), name(c.frees), name(c.writes), c.seconds)
+                    for c in calls)
+    used = {i for call in renamed for i in (*call.inputs, *call.outputs, *call.frees)}
+    tensors = {lasting.get(i, i): nbytes for i, nbytes in sizes.items()}
+    return Trace(renamed, {i: TraceTensor(i, tensors[i], i < 0) for i in sorted(used)})
+
+
+def _call(op: str, inputs: tuple[TensorId, ...], outputs: tuple[TensorId, ...], frees: tuple[TensorId, ...],
+          writes: tuple[TensorId, ...], seconds: float) -> TraceCall:
+    return TraceCall(op, inputs, outputs, seconds, (Algorithm(op, seconds),), frees, writes=writes,
+                     replayable=bool(outputs) and not writes)

@@ -1,0 +1,57 @@
+"""A training step of a network of ours, and its trace with unlimited memory."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from minidl import models
+from minidl.memory.switches import ALL_ON, Switches
+from minidl.meta import int64
+from minidl.optim import SGD, AdamW
+from minidl.plan.trace import Trace
+from minidl.report.recording import recording
+from minidl.runtime import Runtime, current_runtime
+from minidl.tensor import Tensor
+
+UNLIMITED = 1 << 50  # bytes
+SEPARATE = Switches(fused=False)  # as in the frameworks whose speeds were published
+
+
+def training_step(name: str, batch: int, image_size: int | None = None) -> Callable[[], None]:
+    """A step of a network in the current runtime, on inputs without values: forward, backward, and SGD with momentum,
+    or AdamW for text. Raises UserError for a name that there is not."""
+    runtime, known = current_runtime(), models.find(name)
+    model = models.create(name, image_size=image_size)
+    optimizer = (AdamW(model.parameters()) if known.text is not None else
+                 SGD(model.parameters(), lr=0.1, momentum=0.9, weight_decay=1e-4))
+    channels, height, width = known.input_shape
+    shape = (batch, channels, image_size or height, image_size or width)
+
+    def loss() -> Tensor:
+        if known.text is not None:
+            value: Tensor = model(*known.text_batch(runtime, batch, known.text))
+            return value
+        labels = (batch, *shape[2:]) if known.pixel_labels else (batch,)
+        images = runtime.tensor(None, shape=shape)
+        targets = runtime.tensor(None, shape=labels, dtype=int64)
+        return known.loss(model, images, targets)
+
+    def step() -> None:
+        optimizer.zero_grad()
+        loss().backward()
+        optimizer.step()
+
+    return step
+
+
+def trace_of(name: str, batch: int, *, device: str = "sim:p100", switches: Switches = ALL_ON,
+             image_size: int | None = None) -> Trace:
+    """The second iteration of a training with unlimited memory, with all that running it again needs."""
+    with Runtime(device=device, policy="none", memory_budget=UNLIMITED, switches=switches) as runtime:
+        step = training_step(name, batch, image_size)
+        with recording(runtime) as recorder:
+            with runtime.iteration():
+                step()
+            with runtime.iteration():
+                step()
+                return recorder.complete(runtime.trace())

@@ -1,0 +1,122 @@
+"""A page of ``docs/reproduction``: what was published beside what is found here, the command and the commit.
+
+A page is as old as the commit that it names. It is out of date when code that it shows has changed since.
+"""
+
+from __future__ import annotations
+
+import re
+import subprocess
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from minidl.errors import UserError
+from minidl.reading import is_file, read_text
+from minidl.writing import begins_with, make_folder, write_whole
+
+MOST_BYTES = 1 << 20
+SHOWN = ("minidl", "models")  # the code that every page shows
+_COMMIT = re.compile(r"^Made by `[^`]+` at commit `([0-9a-f]{7,40})(\+changes)?`", re.MULTILINE)
+_is_png = begins_with(b"\x89PNG")
+
+
+def is_own(head: bytes) -> bool:
+    """Whether a file that begins like this is a page."""
+    return head.startswith(b"# ") and b"Made by `python -m minidl.lab " in head
+
+
+@dataclass
+class Content:
+    """What a page says: paragraphs and tables, and pictures by their file's names."""
+
+    parts: list[str] = field(default_factory=list)
+    pictures: dict[str, bytes] = field(default_factory=dict)
+
+    def say(self, text: str) -> None:
+        """Add a paragraph."""
+        self.parts.append(text)
+
+    def table(self, head: Sequence[str], rows: Sequence[Sequence[object]]) -> None:
+        """Add a table; the first column is to the left, numbers are to the right."""
+        lines = [f"| {' | '.join(head)} |", "|---|" + "--:|" * (len(head) - 1)]
+        lines += [f"| {' | '.join(map(str, row))} |" for row in rows]
+        self.parts.append("\n".join(lines))
+
+    def picture(self, name: str, data: bytes | None, caption: str) -> None:
+        """Add a picture, where there is one."""
+        if data is not None:
+            self.pictures[name] = data
+            self.parts.append(f"![{caption}]({name})")
+
+
+@dataclass(frozen=True)
+class Page:
+    """One page: its name on the command line and as a file, its title, and what fills it; ``quick`` is asked for what
+    takes seconds, to see that all of it works."""
+
+    name: str
+    title: str
+    fill: Callable[[Content, bool], None]
+    command: str = ""
+
+    def write(self, folder: str, *, quick: bool = False, force: bool = False) -> str:
+        """Make the page; returns its file. Raises UserError."""
+        content = Content()
+        self.fill(content, quick)
+        command = self.command or f"paper {self.name}{' --quick' if quick else ''}"
+        made = f"Made by `python -m minidl.lab {command}` at commit `{commit()}`."
+        text = "\n\n".join([f"# {self.title}", made, *content.parts]) + "\n"
+        try:
+            make_folder(Path(folder))
+        except OSError as error:
+            raise UserError(f"cannot make {folder}: {error.strerror}") from None
+        for name, data in content.pictures.items():
+            write_whole(Path(folder) / name, data, _is_png, force=force)
+        path = Path(folder) / f"{self.name}.md"
+        write_whole(path, text.encode(), is_own, force=force)
+        return str(path)
+
+    def age(self, folder: str) -> str:
+        """Whether its file is as young as the code that it shows, in words."""
+        path = Path(folder) / f"{self.name}.md"
+        if not is_file(path):
+            return "not made"
+        found = _COMMIT.search(read_text(path, most=MOST_BYTES))
+        if found is None:
+            return "names no commit"
+        changed = _git("log", "--oneline", f"{found[1]}..HEAD", "--", *SHOWN)
+        if changed is None:
+            return f"made at {found[1]}, which is not known here"
+        count = len(changed.splitlines())
+        if found[2]:
+            return f"made at {found[1]} with changes of its own"
+        return f"{count} commits older than the code" if count else "up to date"
+
+
+def commit() -> str:
+    """The commit of this code; ``+changes`` where what it shows differs from that, and ``0000000`` outside of a
+    repository."""
+    head = _git("rev-parse", "--short=12", "HEAD")
+    if head is None:
+        return "0000000"
+    return head.strip() + ("+changes" if _git("status", "--porcelain", "--", *SHOWN) else "")
+
+
+def _git(*words: str) -> str | None:
+    try:
+        done = subprocess.run(["git", *words], cwd=Path(__file__).parents[3], capture_output=True, text=True,
+                              check=False)
+    except OSError:
+        return None
+    return done.stdout if done.returncode == 0 else None
+
+
+def percent(part: float) -> str:
+    """A part as percents."""
+    return f"{part:.1%}"
+
+
+def beside(ours: float, published: float) -> str:
+    """By how much ours is more or less."""
+    return f"{ours / published - 1:+.0%}" if published else "-"

@@ -1,0 +1,63 @@
+"""Where traces come from, by a word of the command line: a file, or a network of ours at a batch size.
+
+    step.json        a trace, as docs/formats.md has it
+    log.csv, x.log   allocations that were logged (``logs``)
+    resnet50:220     a training step of a network of ours; also package.module:function:220
+    torch:package.module:function:32   one of PyTorch's, looked at without values (``torch_capture``)
+"""
+
+from __future__ import annotations
+
+from minidl.errors import UserError
+from minidl.lab import own
+from minidl.lab.inferred import completed
+from minidl.lab.traced import check
+from minidl.memory.switches import ALL_ON
+from minidl.numbers import shown, whole
+from minidl.plan.trace import Trace
+from minidl.plan.trace_format import read_trace
+
+TORCH = "torch:"
+
+
+def load(source: str, device: str = "p100", *, fused: bool = True) -> Trace:
+    """The trace that a word names, with all that running it needs. ``device`` prices what is not measured yet.
+
+    Raises UserError.
+    """
+    if source.endswith(".json"):
+        return read_file(source)
+    if source.endswith((".csv", ".log")):
+        from minidl.lab.logs import read_program
+
+        return checked(read_program(source))
+    name, batch = named(source)
+    if name.startswith(TORCH):
+        from minidl.lab.torch_capture import capture
+
+        return checked(capture(name.removeprefix(TORCH), batch, device))
+    return own.trace_of(name, batch, device=f"sim:{device.removeprefix('sim:')}",
+                        switches=ALL_ON if fused else own.SEPARATE)
+
+
+def read_file(path: str) -> Trace:
+    """The trace in a file, as ``checked``. Raises UserError."""
+    return checked(read_trace(path))
+
+
+def checked(trace: Trace) -> Trace:
+    """A trace that can be run, with all that running it needs. Raises UserError for one that no program can have."""
+    check(trace)
+    return completed(trace)
+
+
+def named(source: str) -> tuple[str, int]:
+    """Name and batch of ``name:batch``. Raises UserError."""
+    name, colon, batch = source.rpartition(":")
+    if not colon or not name:
+        raise UserError(f"{shown(source)!r} is no trace: a file (.json, .csv, .log), or a network and its batch, like "
+                        "resnet50:220")
+    try:
+        return name, whole(batch, least=1)
+    except UserError as error:
+        raise UserError(f"{shown(source)}: the batch {error}") from None

@@ -1,0 +1,102 @@
+"""Tables of rows: as CSV, as Parquet (extra ``parquet``), and for people."""
+
+from __future__ import annotations
+
+import csv
+import io
+from collections.abc import Iterable, Mapping, Sequence
+
+from minidl.errors import UserError
+from minidl.lab.cell import COLUMNS
+from minidl.reading import read_text
+from minidl.units import format_bytes
+from minidl.writing import begins_with, open_whole, write_whole
+
+MOST_FILE_BYTES = 1 << 30
+Values = Mapping[str, object]
+is_own = begins_with(",".join(COLUMNS[:4]).encode())
+_is_parquet = begins_with(b"PAR1")
+_TEXTS = ("trace", "device", "policy", "status")
+_WHOLE = ("budget_bytes", "out_bytes", "in_bytes", "peak_bytes", "host_peak_bytes", "steps")
+
+
+def to_csv(rows: Iterable[Values]) -> str:
+    """Rows with their header; what is not known is an empty field."""
+    out = io.StringIO(newline="")
+    writer = csv.DictWriter(out, COLUMNS, lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(rows)
+    return out.getvalue()
+
+
+def read_csv(path: str) -> list[dict[str, object]]:
+    """The rows of a table that ``to_csv`` made. Raises UserError naming file and line."""
+    rows = csv.DictReader(io.StringIO(read_text(path, most=MOST_FILE_BYTES), newline=""))
+    if rows.fieldnames is None or list(rows.fieldnames) != list(COLUMNS):
+        raise UserError(f"{path}, line 1: not the columns of a table of the laboratory")
+    found = []
+    try:
+        for row in rows:
+            found.append({name: _value(name, text) for name, text in row.items()})
+    except (ValueError, TypeError, csv.Error) as error:
+        raise UserError(f"{path}, line {rows.line_num}: {error}") from None
+    return found
+
+
+def _value(name: str, text: str) -> object:
+    if name in _TEXTS:
+        return text
+    return None if text == "" else int(text) if name in _WHOLE else float(text)
+
+
+def write(path: str, rows: Sequence[Values], *, force: bool = False) -> None:
+    """A table in a file: Parquet if it is called so, else CSV. Raises UserError."""
+    if not path.endswith(".parquet"):
+        write_whole(path, to_csv(rows).encode(), is_own, force=force)
+        return
+    try:
+        import pyarrow
+        import pyarrow.parquet
+    except ImportError:
+        raise UserError(f'{path}: Parquet takes pyarrow (pip install "minidl[parquet]"); .csv takes nothing') from None
+    kinds = {name: pyarrow.string() if name in _TEXTS else pyarrow.int64() if name in _WHOLE else pyarrow.float64()
+             for name in COLUMNS}
+    table = pyarrow.Table.from_pylist([dict(row) for row in rows], schema=pyarrow.schema(list(kinds.items())))
+    with open_whole(path, _is_parquet, force=force) as file:
+        pyarrow.parquet.write_table(table, file)
+
+
+def shown(rows: Iterable[Values], *, reference: Mapping[tuple[object, ...], float] | None = None) -> list[str]:
+    """A line a row for people, as they come in; with a reference, how much slower the row is than there."""
+    head = f"{'trace':<22}{'policy':<20}{'budget':>10}{'share':>7}{'settled':>10}{'speed':>7}{'bound':>7}" \
+           f"{'stall':>9}{'replay':>9}{'out':>11}{'in':>11}{'planning':>9}"
+    lines = [head + (f"{'against':>9}" if reference is not None else "")]
+    for row in rows:
+        start = (f"{str(row['trace'])[-21:]:<22}{row['policy']:<20}{format_bytes(_number(row['budget_bytes'])):>10}"
+                 f"{_number(row['budget_share']):>7.0%}")
+        if row["settled_s"] is None:
+            lines.append(f"{start}  {row['status']}")
+            continue
+        settled, unmanaged = _number(row["settled_s"]), _number(row["unmanaged_s"])
+        limit = "" if row["bound_s"] is None else f"{unmanaged / _number(row['bound_s']):.1%}"
+        line = (f"{start}{settled:>9.4g}s{unmanaged / settled:>7.1%}{limit:>7}{_number(row['stall_s']):>8.3g}s"
+                f"{_number(row['replay_s']):>8.3g}s{format_bytes(_number(row['out_bytes'])):>11}"
+                f"{format_bytes(_number(row['in_bytes'])):>11}{_number(row['planning_s']):>8.2f}s")
+        known = None if reference is None else reference.get(key(row))
+        lines.append(line + ("" if known is None else f"{settled / known - 1:>+9.2%}"))
+    return lines
+
+
+def key(row: Values) -> tuple[object, ...]:
+    """What a row is about."""
+    return row["trace"], row["device"], row["policy"], row["budget_bytes"]
+
+
+def settled(rows: Iterable[Values]) -> dict[tuple[object, ...], float]:
+    """The settled seconds of the rows that have them, by what they are about."""
+    return {key(row): _number(row["settled_s"]) for row in rows if row["settled_s"] is not None}
+
+
+def _number(value: object) -> float:
+    assert isinstance(value, int | float)
+    return value

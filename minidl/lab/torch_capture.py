@@ -1,0 +1,298 @@
+"""One training step of a PyTorch program as a trace, looked at without values: nothing is allocated (extra ``torch``).
+
+PyTorch's fake tensors have shapes and no bytes; a dispatch mode above them sees every operation that runs, forward,
+backward and optimizer, after autograd and composite operations have been taken apart. A storage is a tensor of the
+trace: an operation that returns other views of its inputs makes none, and one that writes in place writes. Storages
+end when PyTorch lets go of them, and hooks on saved tensors tell what each call keeps for its gradient. Seconds are
+those of a device profile's cost model, or with ``measured`` those of a run of the same step with values on this CPU.
+
+The program is named by ``package.module:function``. Called with the batch, the function returns a step without
+arguments; called with nothing, it returns a network, which is given images of 3x224x224 or, where its configuration
+has a vocabulary, text. A name that the package makes by ``create_model`` (timm) will do, too.
+"""
+
+from __future__ import annotations
+
+import inspect
+import weakref
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import partial
+from importlib import import_module
+from time import perf_counter
+from typing import Any
+
+from minidl.device import profiles
+from minidl.device.cost_model import kernel_seconds
+from minidl.device.profiles import Profile
+from minidl.errors import UserError
+from minidl.lab.inferred import with_lasting
+from minidl.meta import Algorithm
+from minidl.plan.trace import TensorId, Trace, TraceCall, TraceTensor
+
+try:
+    import torch
+    from torch._subclasses.fake_tensor import DataDependentOutputException, FakeTensorMode, unset_fake_temporarily
+    from torch.utils._python_dispatch import TorchDispatchMode
+    from torch.utils._pytree import tree_leaves
+    from torch.utils.flop_counter import flop_registry
+except ImportError:
+    raise UserError('a PyTorch program takes PyTorch: pip install "minidl[torch]"') from None
+
+IMAGE, CLASSES, LENGTH = (3, 224, 224), 1000, 128
+KINDS = (("pool", "pool"), ("sum", "reduce"), ("mean", "reduce"), ("norm", "reduce"), ("softmax", "reduce"),
+         ("loss", "reduce"), ("copy", "copy"), ("clone", "copy"), ("cat", "copy"))  # of work, by what a name has in it
+Step = Callable[[], Any]
+
+
+class Watch(TorchDispatchMode):  # type: ignore[misc] # PyTorch may not be here
+    """Notes the calls of one iteration, between ``begin`` and ``end``."""
+
+    def __init__(self, price: Callable[[Any, Any, Any, Any, float], float]) -> None:
+        super().__init__()
+        self.price = price
+        self.calls: list[dict[str, Any]] = []
+        self.bytes: dict[TensorId, int] = {}
+        self.lasting: set[TensorId] = set()
+        self.on = False
+        self._known: dict[int, tuple[weakref.ref[Any], TensorId]] = {}
+        self._takes: list[int] = []
+        self._next = 0
+
+    def begin(self, lasting: list[Any]) -> None:
+        """What is there now and outlives the iterations: parameters, buffers, the optimizer's state."""
+        for tensor in lasting:
+            storage = tensor.untyped_storage()
+            if storage._cdata not in self._known:
+                tensor_id = -1 - len(self.lasting)
+                self.lasting.add(tensor_id)
+                self._know(storage, tensor_id)
+        self.on = True
+
+    def _know(self, storage: Any, tensor_id: TensorId) -> None:
+        self.bytes[tensor_id] = storage.size() if storage.device.type != "meta" else storage.nbytes()
+        self._known[storage._cdata] = weakref.ref(storage, partial(self._ended, storage._cdata, tensor_id)), tensor_id
+
+    def _ended(self, place: int, tensor_id: TensorId, _: object) -> None:
+        known = self._known.get(place)
+        if known is not None and known[1] == tensor_id:
+            del self._known[place]
+        if self.on and self.calls and tensor_id not in self.lasting:
+            self.calls[-1]["frees"].append(tensor_id)
+
+    def _id(self, tensor: Any) -> tuple[TensorId, bool]:
+        """Of a tensor's storage, and whether it is seen for the first time."""
+        storage = tensor.untyped_storage()
+        known = self._known.get(storage._cdata)
+        if known is not None and known[0]() is not None:
+            return known[1], False
+        tensor_id, self._next = self._next, self._next + 1
+        self._know(storage, tensor_id)
+        return tensor_id, True
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        """One operation."""
+        began = perf_counter()
+        result = func(*args, **(kwargs or {}))
+        took = perf_counter() - began
+        if self.on:
+            self._note(func, args, kwargs or {}, result, took)
+        return result
+
+    def _note(self, func: Any, args: Any, kwargs: Any, result: Any, took: float) -> None:
+        read = [t for t in tree_leaves((args, kwargs)) if isinstance(t, torch.Tensor)]
+        inputs = list(dict.fromkeys(self._id(t)[0] for t in read))
+        found = [self._id(t) for t in tree_leaves(result) if isinstance(t, torch.Tensor)]
+        outputs = list(dict.fromkeys(i for i, new in found if new))
+        writes = _written(func, args, kwargs)
+        written = list(dict.fromkeys(self._id(t)[0] for t in writes))
+        if not outputs and not written:
+            return  # a view, or a look at a shape
+        seeded = torch.Tag.nondeterministic_seeded in func.tags
+        self.calls.append({
+            "op": func._schema.name.removeprefix("aten::"), "inputs": inputs, "outputs": outputs,
+            "seconds": self.price(func, args, kwargs, result, took), "frees": [], "writes": written, "saves": [],
+            "takes": self._takes, "replayable": not seeded and not written})
+        self._takes = []
+
+    def save(self, tensor: Any) -> tuple[int, Any]:
+        """Autograd keeps a tensor for the gradient of the last call."""
+        position = len(self.calls) - 1
+        if self.on and position >= 0:
+            with _without(self):
+                tensor_id, _ = self._id(tensor)
+            self.calls[position]["saves"].append(tensor_id)
+        with _without(self):
+            return position, tensor.detach()
+
+    def take(self, kept: tuple[int, Any]) -> Any:
+        """The gradient of a call is taken."""
+        position, tensor = kept
+        if self.on and 0 <= position < len(self.calls) and position not in self._takes:
+            self._takes.append(position)
+        return tensor
+
+    def trace(self) -> Trace:
+        """What was noted."""
+        calls, taken = [], set[int]()
+        for note in self.calls:
+            takes = tuple(at for at in note.pop("takes") if at not in taken)
+            taken.update(takes)
+            seconds = note.pop("seconds")
+            operands = {*note["inputs"], *note["outputs"]}
+            saves = tuple(i for i in dict.fromkeys(note.pop("saves")) if i in operands)
+            rest: dict[str, Any] = {k: tuple(v) if isinstance(v, list) else v for k, v in note.items()}
+            calls.append(TraceCall(seconds=seconds, algorithms=(Algorithm(note["op"], seconds),), takes=takes,
+                                   saves=saves, **rest))
+        used = {i for call in calls for i in (*call.inputs, *call.outputs, *call.frees)} | self.lasting
+        return Trace(tuple(calls), {i: TraceTensor(i, self.bytes[i], i in self.lasting) for i in sorted(used)})
+
+
+@contextmanager
+def _without(watch: Watch) -> Iterator[None]:
+    before, watch.on = watch.on, False
+    try:
+        yield
+    finally:
+        watch.on = before
+
+
+def _written(func: Any, args: Any, kwargs: Any) -> list[Any]:
+    """The tensors that an operation writes in place, as its schema says."""
+    found = []
+    for n, argument in enumerate(func._schema.arguments):
+        if argument.alias_info is not None and argument.alias_info.is_write:
+            value = args[n] if n < len(args) else kwargs.get(argument.name)
+            found += [t for t in tree_leaves(value) if isinstance(t, torch.Tensor)]
+    return found
+
+
+# Seconds -------------------------------------------------------------------------------------------------------------
+def modelled(profile: Profile, func: Any, args: Any, kwargs: Any, result: Any, took: float) -> float:
+    """What the cost model of a profile says of an operation."""
+    tensors = [t for t in tree_leaves((args, kwargs, result)) if isinstance(t, torch.Tensor)]
+    nbytes = float(sum(t.numel() * t.element_size() for t in tensors))
+    name = func._schema.name
+    if "empty" in name or not nbytes:
+        return 0.0
+    count = flop_registry.get(func._overloadpacket)
+    if count is not None:
+        kind = "conv" if "conv" in name else "matmul"
+        return kernel_seconds(profile, kind, float(count(*args, **kwargs, out_val=result)), nbytes)
+    kind = next((kind for part, kind in KINDS if part in name), "elementwise")
+    return kernel_seconds(profile, kind, 0.0, nbytes)
+
+
+def measured(func: Any, args: Any, kwargs: Any, result: Any, took: float) -> float:
+    """What an operation took on this CPU."""
+    return took
+
+
+# Programs ------------------------------------------------------------------------------------------------------------
+def capture(name: str, batch: int, device: str = "p100", *, values: bool = False) -> Trace:
+    """The second step of a program, priced by a profile, or with ``values`` by a run on this CPU. Raises UserError."""
+    if values:
+        return record(lambda: program(name, batch), measured)
+    profile = profiles.get(device.removeprefix("sim:"))
+    with FakeTensorMode(allow_non_fake_inputs=True):
+        return record(lambda: program(name, batch), partial(modelled, profile))
+
+
+def record(make: Callable[[], tuple[Step, Callable[[], list[Any]]]], price: Any) -> Trace:
+    """Make a program and look at its second step: the first makes the optimizer's state."""
+    watch = Watch(price)
+    step, lasting = make()
+    step()
+    with watch, torch.autograd.graph.saved_tensors_hooks(watch.save, watch.take):
+        watch.begin(lasting())
+        step()
+        trace = watch.trace()
+        watch.on = False
+    return with_lasting(trace)
+
+
+def program(name: str, batch: int) -> tuple[Step, Callable[[], list[Any]]]:
+    """A step, and what outlives it. Raises UserError for what there is not, and for what the program raises."""
+    function = _found(name)
+    try:
+        wants = [p for p in inspect.signature(function).parameters.values()
+                 if p.default is p.empty and p.kind is p.POSITIONAL_OR_KEYWORD]
+        made = function(batch) if wants else _made(function)
+        if isinstance(made, torch.nn.Module):
+            return _of_network(made.train(), batch)
+        if not callable(made):
+            raise UserError(f"{name} returns {type(made).__name__}: a step without arguments is wanted, or a network")
+        lasting = getattr(made, "lasting", None)
+        return made, lasting if lasting is not None else lambda: []
+    except UserError:
+        raise
+    except Exception as error:  # whatever a foreign program does
+        raise UserError(f"{name} cannot be made: {type(error).__name__}: {error}") from None
+
+
+def _made(function: Callable[[], Any]) -> Any:
+    """What a function makes; one that looks at values while it does so makes its parameters with values, which are
+    then forgotten."""
+    try:
+        return function()
+    except DataDependentOutputException:
+        fake = torch._guards.detect_fake_mode()
+        with unset_fake_temporarily():
+            made = function()
+    for module in made.modules():
+        for kind in (module._parameters, module._buffers):
+            for name, tensor in kind.items():
+                if tensor is not None:
+                    kind[name] = fake.from_tensor(tensor)
+    return made
+
+
+def _found(name: str) -> Callable[..., Any]:
+    module_name, colon, attribute = name.partition(":")
+    if not colon:
+        raise UserError(f"{name} is no program: torch:package.module:function:batch names one")
+    try:
+        module = import_module(module_name)
+    except Exception as error:  # a foreign module may raise anything
+        raise UserError(f"{name}: {type(error).__name__}: {error}") from None
+    if hasattr(module, attribute):
+        found = getattr(module, attribute)
+        configured = getattr(found, "config_class", None)
+        return found if configured is None else lambda: found(configured())
+    if hasattr(module, "create_model"):
+        return lambda: module.create_model(attribute, pretrained=False)
+    raise UserError(f"{module_name} has no {attribute}")
+
+
+def _of_network(network: Any, batch: int) -> tuple[Step, Callable[[], list[Any]]]:
+    """A step of a network on noise: SGD with momentum, or AdamW for text."""
+    vocabulary = getattr(getattr(network, "config", None), "vocab_size", None)
+    parameters = [p for p in network.parameters() if p.requires_grad]
+    if vocabulary is None:
+        optimizer = torch.optim.SGD(parameters, lr=0.1, momentum=0.9)
+    else:
+        optimizer = torch.optim.AdamW(parameters, lr=1e-3, capturable=False)
+
+    def loss() -> Any:
+        if vocabulary is not None:
+            length = min(LENGTH, getattr(network.config, "max_position_embeddings", LENGTH))
+            tokens = torch.zeros(batch, length, dtype=torch.long)
+            found = network(input_ids=tokens, labels=tokens) if "labels" in inspect.signature(
+                network.forward).parameters else network(input_ids=tokens)
+            value = getattr(found, "loss", None)
+            return found[0].float().mean() if value is None else value
+        images, labels = torch.empty(batch, *IMAGE), torch.zeros(batch, dtype=torch.long)
+        found = network(images)
+        outputs = found if isinstance(found, torch.Tensor) else found[0]
+        return torch.nn.functional.cross_entropy(outputs, labels)
+
+    def step() -> None:
+        optimizer.zero_grad()
+        loss().backward()
+        optimizer.step()
+
+    def lasting() -> list[Any]:
+        state = [t for each in optimizer.state.values() for t in each.values() if isinstance(t, torch.Tensor)]
+        return [*network.parameters(), *network.buffers(), *state]
+
+    return step, lasting

@@ -1,0 +1,213 @@
+"""A trace as a program: the engine runs its calls one by one, on a simulated device that knows their seconds.
+
+Nothing of the engine is replaced. Each call of the trace becomes an operation whose results have the sizes that the
+trace says, whose algorithms are those of the trace, and whose tensors live as long as they did. So the policies, the
+memory and the guide see what they saw when the traced program ran: a trace of a model of ours, run again, takes the
+same seconds and copies the same bytes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from random import Random
+from typing import Any
+from weakref import ref
+
+from minidl.context import current
+from minidl.device.clock import Timed
+from minidl.device.contract import Operand
+from minidl.device.profiles import Profile
+from minidl.device.sim import SimDevice
+from minidl.errors import UserError
+from minidl.memory.storage import Call, Storage
+from minidl.memory.tracker import LONGEST
+from minidl.meta import Algorithm, Cost, Meta, meta, uint8
+from minidl.op import READ, Attrs, Op
+from minidl.plan.trace import TensorId, Trace, TraceCall, TraceTensor
+
+POSITION = "call"  # the attribute of each operation: its position in the trace
+
+
+@dataclass(frozen=True, eq=False)
+class TracedOp(Op):
+    """One call of a trace as an operation of its own."""
+
+    saved: tuple[int, ...] = ()
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "inputs", ())
+
+    def saved_indices(self, attrs: Attrs, needs: tuple[bool, ...], n_inputs: int) -> tuple[int, ...]:
+        """What the trace says that it keeps."""
+        return self.saved
+
+
+class TracedDevice(SimDevice):
+    """Launches take what the trace says; with ``noise`` each is off by up to that part of it, by chance."""
+
+    def __init__(self, profile: Profile, trace: Trace, *, noise: float = 0.0, seed: int = 0) -> None:
+        super().__init__(f"sim:{profile.name}", profile, self._ways)
+        self._calls = trace.calls
+        self._reads = {trace.tensors[call.inputs[0]].nbytes: call.algorithms for call in trace.calls
+                       if call.op == READ.name and call.inputs}
+        self._noise, self._chance = noise, Random(seed)
+
+    def _ways(self, op: str, inputs: Sequence[Meta], outputs: Sequence[Meta], attrs: dict[str, Any],
+              cost: Cost) -> tuple[Algorithm, ...]:
+        return self._calls[attrs[POSITION]].algorithms if POSITION in attrs else self._reads[inputs[0].nbytes]
+
+    def launch(self, op_name: str, algorithm: Algorithm, outputs: Sequence[Operand], inputs: Sequence[Operand],
+               attrs: dict[str, Any], workspace: int, timed: Timed = None) -> int:
+        """As any simulated launch, with the noise that was asked for."""
+        if self._noise:
+            factor = 1.0 + self._noise * (2.0 * self._chance.random() - 1.0)
+            algorithm = Algorithm(algorithm.name, algorithm.seconds * factor, algorithm.workspace, algorithm.bits_class)
+        return super().launch(op_name, algorithm, outputs, inputs, attrs, workspace, timed)
+
+
+class TracedProgram:
+    """The calls of a trace, to be run again and again in the current runtime, whose device is a TracedDevice.
+
+    ``handles`` are the tensors that the program holds between two calls. What no call makes and does not outlive the
+    iterations is what an earlier iteration has left: one of the same bytes that this one leaves takes its place.
+    """
+
+    def __init__(self, trace: Trace) -> None:
+        """Makes what is there before the iteration. Raises UserError for a trace that no program can have."""
+        check(trace)
+        self.trace = trace
+        self._metas = {t.tensor_id: meta((t.nbytes,), uint8) for t in trace.tensors.values()}
+        self._ops = [_operation(trace, n, self._metas) for n in range(len(trace.calls))]
+        self._ends = [tuple(dict.fromkeys(call.frees)) for call in trace.calls]
+        self._made = {tensor_id for call in trace.calls for tensor_id in call.outputs}
+        self._read = {tensor_id for call in trace.calls for tensor_id in call.inputs}
+        self._arriving = [t for t in trace.tensors.values()
+                          if not t.persistent and t.tensor_id not in self._made and t.tensor_id in self._read]
+        self._calls: list[ref[Call] | None] = []
+        self.handles: dict[TensorId, Storage] = {}
+        lasting = [t for t in trace.tensors.values() if t.persistent]
+        for tensor in sorted(lasting, key=lambda t: -t.tensor_id):
+            storage = current().leaf(self._metas[tensor.tensor_id], persistent=True)
+            if all(t.tensor_id < 0 for t in lasting):
+                storage.tensor_id = tensor.tensor_id
+            self.handles[tensor.tensor_id] = storage
+        self._look_used(lasting)
+
+    def _look_used(self, lasting: Sequence[TraceTensor]) -> None:
+        """What was there before has been used before, by calls that are no part of the trace: who left first for whom
+        was decided by that in the first iteration."""
+        executor, tracker = current(), current().tracker
+        tracker.sequence = executor.issued = max((t.idle for t in lasting), default=0)
+        tracker.iteration_start = tracker.sequence + 1
+        for tensor in sorted((t for t in lasting if t.idle), key=lambda t: -t.idle):
+            self.handles[tensor.tensor_id].last_access = tracker.sequence - tensor.idle
+
+    def step(self) -> None:
+        """One iteration."""
+        self._begin()
+        for position in range(len(self._ops)):
+            self._run(position)
+        self._calls.clear()
+
+    def _begin(self) -> None:
+        left = [tensor_id for tensor_id in self.handles if tensor_id in self._made]
+        for tensor in self._arriving:
+            if tensor.tensor_id in self.handles:
+                continue
+            same = next((other for other in left if self.trace.tensors[other].nbytes == tensor.nbytes), None)
+            if same is None:
+                self.handles[tensor.tensor_id] = current().leaf(self._metas[tensor.tensor_id], persistent=False)
+            else:
+                left.remove(same)
+                self.handles[tensor.tensor_id] = self.handles.pop(same)
+        for tensor_id in left:
+            self.handles.pop(tensor_id).release()
+
+    def _run(self, position: int) -> None:
+        executor, call = current(), self.trace.calls[position]
+        for earlier in call.takes:
+            self._take(earlier)
+        for tensor_id in call.leaves:
+            if tensor_id in self.handles:
+                executor.make_leaf(self.handles[tensor_id])
+        made: ref[Call] | None = None
+        if call.op == READ.name and not call.outputs and len(call.inputs) == 1:
+            executor.read(self.handles[call.inputs[0]])
+        else:
+            made = self._call(position, call)
+        self._calls.append(made)
+        for tensor_id in self._ends[position]:
+            storage = self.handles.pop(tensor_id, None)
+            if storage is not None:
+                storage.release()
+
+    def _call(self, position: int, call: TraceCall) -> ref[Call] | None:
+        executor, op = current(), self._ops[position]
+        inputs = tuple([self.handles[tensor_id] for tensor_id in call.inputs])
+        ending = set(self._ends[position])
+        over = {i for _, i in call.donated if i in ending}
+        given = sum(1 << n for n, tensor_id in enumerate(call.inputs) if tensor_id in over)
+        wanted = inputs[0].requires_grad if inputs else False
+        executor.grad_enabled = bool(op.saved)
+        if op.saved:
+            inputs[0].requires_grad = True
+        try:
+            outputs = executor.run(op, inputs, {POSITION: position}, given)
+        finally:
+            executor.grad_enabled = True
+            if op.saved:
+                inputs[0].requires_grad = wanted
+        for tensor_id, storage in zip(call.outputs, outputs, strict=True):
+            storage.requires_grad = False
+            self.handles[tensor_id] = storage
+        kept = outputs[0].call if op.saved and outputs else None
+        return None if kept is None else ref(kept)
+
+    def _take(self, position: int) -> None:
+        """The gradient of an earlier call is taken: it keeps nothing for it any more."""
+        made = self._calls[position]
+        call = None if made is None else made()
+        if call is not None:
+            call.forget()
+
+
+def _operation(trace: Trace, position: int, metas: dict[TensorId, Meta]) -> TracedOp:
+    call = trace.calls[position]
+    outputs = tuple(metas[tensor_id] for tensor_id in call.outputs)
+    donates = tuple((call.outputs.index(o), call.inputs.index(i)) for o, i in call.may_donate
+                    if o in call.outputs and i in call.inputs)
+    written = tuple(n for n, tensor_id in enumerate(call.inputs) if tensor_id in call.writes)
+    operands = (*call.inputs, *call.outputs)
+    saved = tuple(operands.index(tensor_id) for tensor_id in call.saves if tensor_id in operands)
+    return TracedOp(
+        call.op, infer=lambda *inputs, **attrs: outputs, cost=lambda inputs, outputs, attrs: Cost(0.0, 0.0, "copy"),
+        vjp=_no_gradient if saved else None, donates=donates, mutates=(lambda count: written) if written else None,
+        long_lived=call.long_lived, replayable=call.replayable or bool(written), exact=True,
+        saved=saved if call.inputs and call.outputs and call.replayable and not written else ())
+
+
+def _no_gradient(needs: Sequence[bool]) -> tuple[None, ...]:
+    raise AssertionError("a trace is not differentiated")
+
+
+def check(trace: Trace) -> None:
+    """Raise UserError, naming the call, for a trace that no program can have: what is used was freed before, what is
+    written is not read, more calls than are noted of an iteration, or none."""
+    if not trace.calls:
+        raise UserError("the trace has no calls")
+    if len(trace.calls) > LONGEST:
+        raise UserError(f"the trace has {len(trace.calls)} calls, and at most {LONGEST} are noted of an iteration")
+    gone: set[TensorId] = set()
+    for position, call in enumerate(trace.calls):
+        where = f"call {position} ({call.op})"
+        if not gone.isdisjoint(call.inputs):
+            raise UserError(f"{where} reads tensor {min(gone.intersection(call.inputs))}, which was freed before")
+        if not set(call.writes) <= set(call.inputs):
+            raise UserError(f"{where} writes tensor {min(set(call.writes) - set(call.inputs))}, which is none of its "
+                            "inputs")
+        for output, given in call.may_donate:
+            if output in call.outputs and trace.tensors[output].nbytes != trace.tensors[given].nbytes:
+                raise UserError(f"{where}: tensors {output} and {given} have different sizes, so neither can take the "
+                                "other's place")
+        gone.update(call.frees)

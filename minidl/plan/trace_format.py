@@ -1,0 +1,150 @@
+"""Traces as JSON: what is measured on one machine can be planned, compared or replayed on another.
+
+docs/formats.md describes the document; the classes below say the same to msgspec, which holds a file against them.
+Version 2 has beside the calls what only replaying them needs (``TraceCall``: saves, takes, leaves, long_lived), and
+takes a call that names no more than it has. Version 1 is still read.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import chain
+from typing import Annotated
+
+from msgspec import Meta, ValidationError, convert, field
+
+from minidl.errors import UserError
+from minidl.plan import document as documents
+from minidl.plan.document import Count, Head, Id, Ids, Pairs, Row, Seconds, beginning, document, each_once, read
+from minidl.plan.trace import TensorId, Trace, TraceCall, TraceTensor
+from minidl.reading import read_bytes
+
+FORMAT, VERSION = "minidl-trace", 2
+
+
+def trace_to_json(trace: Trace) -> str:
+    """A trace as a document with a line for each tensor and each call. Raises ValueError for seconds beyond floats."""
+    tensors = [{"id": t.tensor_id, "bytes": t.nbytes, "persistent": t.persistent, "idle": t.idle}
+               for t in trace.tensors.values()]
+    return document(FORMAT, VERSION, {"tensors": tensors, "calls": list(trace.calls)})
+
+
+def is_trace(head: bytes) -> bool:
+    """Whether a file that begins like this was made by ``trace_to_json``."""
+    return head.startswith(beginning(FORMAT).encode())
+
+
+def trace_from_json(text: str | bytes) -> Trace:
+    """The trace that a document holds. Raises UserError naming what is wrong, and where."""
+    return read(text, FORMAT, READERS)
+
+
+def read_trace(path: str) -> Trace:
+    """The trace in a file. Raises UserError naming the file, what is wrong, and where."""
+    data = read_bytes(path, most=documents.MOST_BYTES)
+    try:
+        return trace_from_json(data)
+    except UserError as error:
+        raise UserError(f"{path}: {error}") from None
+
+
+# What a file holds ---------------------------------------------------------------------------------------------------
+class _Tensor(Row):
+    id: Id
+    bytes: Count
+    persistent: bool = False
+    idle: Count = 0
+
+
+class _TensorOfOne(Row):
+    id: Id
+    bytes: Count
+    persistent: bool
+
+    @property
+    def idle(self) -> int:
+        return 0
+
+
+class _Algorithm(Row):
+    name: str
+    seconds: Seconds
+    workspace: Count = 0
+    bits_class: str = ""
+
+
+class _AlgorithmOfOne(Row):
+    name: str
+    seconds: Seconds
+    workspace: Count
+    bits_class: str
+
+
+class _Call(Row):
+    op: str
+    inputs: Ids
+    outputs: Ids
+    seconds: Seconds
+    algorithms: Annotated[list[_Algorithm], Meta(min_length=1)] = field(default_factory=list)
+    frees: Ids = ()
+    donated: Pairs = ()
+    may_donate: Pairs = ()
+    writes: Ids = ()
+    replayable: bool = True
+    saves: Ids = ()
+    takes: tuple[Count, ...] = ()
+    leaves: Ids = ()
+    long_lived: bool = False
+
+
+class _CallOfOne(Row):
+    op: str
+    inputs: Ids
+    outputs: Ids
+    seconds: Seconds
+    algorithms: Annotated[list[_AlgorithmOfOne], Meta(min_length=1)]
+    frees: Ids
+    donated: Pairs
+    may_donate: Pairs
+    writes: Ids
+    replayable: bool
+
+
+class _Trace(Head, forbid_unknown_fields=True):
+    tensors: list[_Tensor]
+    calls: list[_Call]
+
+
+class _TraceOfOne(Head, forbid_unknown_fields=True):
+    tensors: list[_TensorOfOne]
+    calls: list[_CallOfOne]
+
+
+def _trace(file: _Trace | _TraceOfOne) -> Trace:
+    tensors = each_once("tensors", ((row.id, TraceTensor(row.id, row.bytes, row.persistent, row.idle))
+                                    for row in file.tensors))
+    made: set[TensorId] = set()
+    read_before: set[TensorId] = set()
+    calls: Sequence[_Call | _CallOfOne] = file.calls
+    for n, call in enumerate(calls):
+        named = {*call.inputs, *call.outputs, *call.frees, *call.writes, *chain(*call.donated, *call.may_donate)}
+        if isinstance(call, _Call):
+            named.update(call.saves, call.leaves)
+            if any(at >= n for at in call.takes):
+                raise ValidationError(f"call {max(call.takes)} is not an earlier one - at `$.calls[{n}].takes`")
+            if not call.algorithms:
+                call.algorithms = [_Algorithm(call.op, call.seconds)]
+        if not named <= tensors.keys():
+            raise ValidationError(f"tensor {min(named - tensors.keys())} is not listed in tensors - at `$.calls[{n}]`")
+        if not made.isdisjoint(call.outputs) or len(set(call.outputs)) < len(call.outputs):
+            again = min(made.intersection(call.outputs), default=min(call.outputs))
+            raise ValidationError(f"tensor {again} was made before - at `$.calls[{n}].outputs`")
+        read_before.update(call.inputs)
+        if not read_before.isdisjoint(call.outputs):
+            early = min(read_before.intersection(call.outputs))
+            raise ValidationError(f"tensor {early} was read before it is made - at `$.calls[{n}].outputs`")
+        made.update(call.outputs)
+    return Trace(convert(file.calls, tuple[TraceCall, ...], from_attributes=True), tensors)
+
+
+READERS = {1: (_TraceOfOne, _trace), VERSION: (_Trace, _trace)}

@@ -1,0 +1,159 @@
+"""The laboratory's commands: what they print and write, what they refuse, and a grid that goes on."""
+
+import json
+import random
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from minidl.lab import __main__ as lab
+from minidl.lab import grid, table
+from minidl.lab.cell import COLUMNS, Machine, Row
+from minidl.lab.commands import kinds, run, trace
+from minidl.lab.grid import Cell, Kept, Limits
+
+
+@pytest.fixture(scope="module")
+def saved(tmp_path_factory) -> str:
+    path = str(tmp_path_factory.mktemp("lab") / "lenet.json")
+    assert trace.main(["capture", "lenet:64", path]) == 0
+    return path
+
+
+def test_a_trace_is_looked_into(saved, capsys):
+    assert lab.main(["trace", "info", saved]) == 0
+    out = capsys.readouterr().out
+    assert "calls, " in out and "peak " in out and "kept for gradients" in out and out.count("bound at") == 4
+
+
+def test_a_trace_is_run_again_and_compared_with_an_earlier_table(saved, tmp_path, capsys):
+    rows = str(tmp_path / "rows.csv")
+    again = ["trace", "replay", saved, "--policy", "passive,lru", "--budget", "95%,90%", "--steps", "2"]
+    assert lab.main([*again, "--save", rows]) == 0
+    found = table.read_csv(rows)
+    assert [(row["policy"], row["status"]) for row in found] == [(p, "ok") for _ in "ab" for p in ("passive", "lru")]
+    assert list(found[0]) == list(COLUMNS) and found[0]["settled_s"] > found[0]["unmanaged_s"] > 0
+    assert lab.main([*again, "--reference", rows, "--link", "6GB/s,12GB/s", "--latency", "5us"]) == 0
+    assert "%" in capsys.readouterr().out.splitlines()[-1]
+
+
+def test_a_table_is_parquet_if_it_is_called_so(saved, tmp_path):
+    parquet = pytest.importorskip("pyarrow.parquet")
+    path = str(tmp_path / "rows.parquet")
+    assert lab.main(["trace", "replay", saved, "--policy", "passive", "--budget", "1GiB", "--steps", "1", "--save",
+                     path]) == 0
+    assert parquet.read_table(path).to_pylist()[0]["policy"] == "passive"
+
+
+@pytest.mark.parametrize("words", [
+    ["nothing"], ["trace", "replay", "nowhere.json"], ["trace", "info", "resnet50"], ["trace", "info", "resnet5:2"],
+    ["trace", "info", "lenet:0"], ["trace", "replay", "lenet:2", "--policy", "atuo"],
+    ["trace", "replay", "lenet:2", "--link", "12"], ["trace", "replay", "lenet:2", "--link", "1GB/s,2GB/s,3GB/s"],
+    ["trace", "replay", "lenet:2", "--latency", "soon"], ["trace", "replay", "lenet:2", "--budget", "0%"],
+    ["trace", "replay", "lenet:2", "--device", "p1000"], ["trace", "replay", "lenet:2", "--noise", "2"],
+    ["run", "--out", "x"], ["run", "--out", "x", "--models", "lenet"], ["trace"]])
+def test_what_is_wrong_is_told_in_one_line(words, capsys, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    words = [word if word != "12" else "12 parsecs" for word in words]
+    assert lab.main(words) == 2
+    err = capsys.readouterr().err
+    assert err.count("\n") == 1 and ": error: " in err
+
+
+def test_traces_damaged_anywhere_are_told_in_one_line_or_run(saved, capsys, tmp_path):
+    """Truncated, cyclic, negative, unknown, beyond all sizes."""
+    text = Path(saved).read_text()
+    chance, path = random.Random(0), tmp_path / "bad.json"
+    document = json.loads(text)
+    bad = [text[:chance.randrange(len(text))] for _ in range(8)]
+    for key, value in (("inputs", [10**9]), ("outputs", document["calls"][3]["outputs"]), ("seconds", -1),
+                       ("seconds", 1e300), ("frees", [document["calls"][9]["inputs"][0]]), ("takes", [10**9]),
+                       ("inputs", document["calls"][20]["outputs"]), ("writes", [77]), ("algorithms", [])):
+        wrong = json.loads(text)
+        wrong["calls"][5][key] = value
+        bad.append(json.dumps(wrong))
+    bad.append(json.dumps({**document, "tensors": [{**t, "bytes": 1 << 53} for t in document["tensors"]]}))
+    bad.append(json.dumps({**document, "calls": []}))
+    codes = []
+    for each in bad:
+        path.write_text(each)
+        codes.append(trace.main(["replay", str(path), "--policy", "passive", "--budget", "1MiB", "--steps", "1"]))
+        err = capsys.readouterr().err
+        assert codes[-1] in (0, 2) and err.count("\n") == (codes[-1] == 2)
+        assert "unforeseen" not in err, err
+    assert codes.count(2) >= 16
+
+
+# Grids ---------------------------------------------------------------------------------------------------------------
+def lenet_cells() -> list[Cell]:
+    return grid.cells(["lenet:32"], [Machine()], [0.95, None], ["passive"], steps=2)
+
+
+def test_a_grid_goes_on_with_the_cells_that_are_missing(tmp_path, monkeypatch, capsys):
+    words = ["--models", "lenet", "--batches", "32", "--budgets", "95%,device", "--policies", "passive", "--steps", "2",
+             "--out", str(tmp_path), "--jobs", "2"]
+    assert run.main(words) == 0
+    rows = table.read_csv(str(tmp_path / "table.csv"))
+    assert [row["status"] for row in rows] == ["ok", "ok"] and rows[1]["settled_s"] == rows[1]["unmanaged_s"]
+    lost = lenet_cells()[0]
+    (tmp_path / "cells" / f"{lost.name}.json").write_text("{")  # as if it had been damaged
+    ran = []
+    monkeypatch.setattr(grid, "carry_out", lambda cell, *_: ran.append(cell) or lost.failed("died: again"))
+    assert run.main(words) == 0
+    assert ran == [lost]
+    assert [row["status"] for row in table.read_csv(str(tmp_path / "table.csv"))] == ["died: again", "ok"]
+    capsys.readouterr()
+
+
+def test_limits_end_a_cell_and_not_the_grid():
+    cell = lenet_cells()[0]
+    assert grid.carry_out(cell, Limits(seconds=0.05)).status == "time: more than 0.05 s"
+
+
+@pytest.mark.slow
+def test_a_cell_without_memory_says_so():
+    assert grid.carry_out(lenet_cells()[0], Limits(memory_bytes=100 << 20)).status.startswith("memory: ")
+
+
+@pytest.mark.slow
+def test_a_killed_grid_loses_no_cell_that_had_ended(tmp_path):
+    words = [sys.executable, "-m", "minidl.lab", "run", "--traces", "lenet:32", "--policies", "passive,lru,recompute",
+             "--budgets", "95%,device", "--steps", "1", "--jobs", "1", "--out", str(tmp_path)]
+    process = subprocess.Popen(words, stdout=subprocess.PIPE, text=True)
+    assert process.stdout is not None
+    assert process.stdout.readline().startswith("1/6 ")
+    process.kill()
+    process.wait()
+    process.stdout.close()
+    kept = {path.name for path in (tmp_path / "cells").glob("*.json")}
+    assert kept
+    before = {name: (tmp_path / "cells" / name).stat().st_mtime_ns for name in kept}
+    assert subprocess.run(words, stdout=subprocess.DEVNULL, check=False).returncode == 0
+    assert before == {name: (tmp_path / "cells" / name).stat().st_mtime_ns for name in kept}
+    assert len(table.read_csv(str(tmp_path / "table.csv"))) == 6
+
+
+@pytest.mark.full
+def test_a_cluster_gives_the_same_table(tmp_path):
+    distributed = pytest.importorskip("distributed", reason="Dask is not installed: the extra cluster has it")
+    with distributed.LocalCluster(n_workers=1, threads_per_worker=2, processes=False,
+                                  dashboard_address=None) as cluster:
+        there = grid.run(lenet_cells(), str(tmp_path / "there"), scheduler=cluster.scheduler_address)
+    assert there == grid.run(lenet_cells(), str(tmp_path / "here"), jobs=2)
+
+
+def test_a_row_that_is_damaged_counts_as_missing(tmp_path):
+    kept, cell = Kept(str(tmp_path)), lenet_cells()[0]
+    assert kept.row(cell) is None
+    kept.keep(cell, cell.failed("died: of signal 9"))
+    assert kept.row(cell) == Row("lenet:32", "p100", "passive", 0, 0.0, 0.0, status="died: of signal 9")
+    assert cell.name != Cell("lenet:32", Machine(seed=1), "passive", 0.95, 2).name
+
+
+@pytest.mark.parametrize(("text", "value"), [("12GB/s", (12e9, 12e9)), ("12GB/s,10GB/s", (12e9, 10e9))])
+def test_a_link_is_read(text, value):
+    assert kinds.link(text) == value
+    assert kinds.seconds("10us") == pytest.approx(1e-5) and kinds.seconds("2ms") == 2e-3 and kinds.seconds("3") == 3.0
+    assert kinds.grid_budgets("device,50%,1MiB") == [None, 0.5, 1 << 20]

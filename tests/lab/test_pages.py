@@ -1,0 +1,84 @@
+"""What the documents of the laboratory show runs; pages of the paper are made, and say how old they are."""
+
+import re
+from pathlib import Path
+
+import pytest
+
+from minidl.errors import UserError
+from minidl.lab import cell, own
+from minidl.lab.commands import fit, paper
+from minidl.lab.fitting import Needs, Program, between
+from minidl.lab.papers import PAGES, page
+from minidl.lab.papers.page import Content, Page
+from minidl.lab.sources import checked
+from minidl.plan.trace_format import trace_from_json
+
+ROOT = Path(__file__).parents[2]
+
+
+def test_the_trace_that_the_formats_page_makes_of_a_log_runs():
+    text = (ROOT / "docs" / "formats.md").read_text(encoding="utf-8")
+    source = next(block for block in re.findall(r"```python\n(.*?)```", text, re.DOTALL) if "kernels" in text)
+    names: dict = {}
+    exec(source, names)
+    trace = checked(trace_from_json(names["trace"]))
+    assert len(trace.calls) == 14 and any(call.saves for call in trace.calls)
+    for policy in ("passive", "capuchin"):
+        row = cell.run("own", trace, cell.Machine(), policy, 0.8, steps=4)
+        assert row.status == "ok" and row.settled_s > row.unmanaged_s
+
+
+def test_a_page_names_its_commit_and_says_when_the_code_has_gone_on(tmp_path, monkeypatch):
+    said = {"rev-parse": "abcdef012345\n", "status": "", "log": ""}
+    monkeypatch.setattr(page, "_git", lambda *words: said[words[0]])
+    made = Page("table9", "Table 9: nothing", lambda content, quick: content.table(("a", "b"), [(1, 2)]))
+    assert made.age(str(tmp_path)) == "not made"
+    path = made.write(str(tmp_path))
+    assert Path(path).read_text(encoding="utf-8") == (
+        "# Table 9: nothing\n\nMade by `python -m minidl.lab paper table9` at commit `abcdef012345`.\n\n"
+        "| a | b |\n|---|--:|\n| 1 | 2 |\n")
+    assert made.age(str(tmp_path)) == "up to date"
+    said["log"] = "one\ntwo\n"
+    assert made.age(str(tmp_path)) == "2 commits older than the code"
+    said["status"] = " M minidl/op.py\n"
+    made.write(str(tmp_path))
+    assert made.age(str(tmp_path)) == "made at abcdef012345 with changes of its own"
+    Path(path).write_text("mine")
+    with pytest.raises(UserError):
+        made.write(str(tmp_path))
+
+
+def test_every_page_of_the_paper_is_told_by_its_command(tmp_path, capsys):
+    assert paper.main(["check", "--out", str(tmp_path)]) == 0
+    assert [line.split()[0] for line in capsys.readouterr().out.splitlines()] == list(PAGES)
+    assert paper.main(["table7"]) == 2
+
+
+@pytest.mark.parametrize("name", [
+    "figure3", *(pytest.param(name, marks=pytest.mark.full) for name in PAGES if name != "figure3")])
+def test_a_page_is_made(name):
+    content = Content()
+    PAGES[name].fill(content, True)
+    assert any(part.startswith("|") for part in content.parts)
+
+
+def test_what_a_program_needs_at_a_batch_follows_from_two():
+    program = Program("lenet", lambda n: own.trace_of("lenet", n), 32)
+    near, there = program.at(100), own.trace_of("lenet", 100)
+    assert {i: t.nbytes for i, t in near.tensors.items()} == {i: t.nbytes for i, t in there.tensors.items()}
+    assert near.seconds == pytest.approx(there.seconds, rel=0.02)
+    needs = Needs.of(there)
+    assert needs.parameters == needs.gradients == needs.state == 4 * 61_706
+    peak = cell.unmanaged(there, cell.Machine())[1]
+    largest = program.largest(cell.Machine(), "none", peak)
+    assert abs(largest - 100) <= 1
+    with pytest.raises(UserError):
+        between(there, own.trace_of("mlp", 100), 0.5)
+
+
+def test_fit_tells_what_is_needed_and_a_line_a_policy(capsys):
+    assert fit.main(["mlp:64", "--policies", "none", "--device", "t4", "--steps", "2"]) == 0
+    out = capsys.readouterr().out.splitlines()
+    assert out[0].startswith("mlp at 64: parameters ") and out[2].split()[:4] == ["t4", "14.5", "GiB", "none"]
+    assert fit.main(["mlp"]) == 2

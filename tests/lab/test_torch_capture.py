@@ -1,0 +1,75 @@
+"""A PyTorch program as a trace: its peak is that of PyTorch's own tracker, and it runs again."""
+
+import pytest
+
+torch = pytest.importorskip("torch", reason="PyTorch is not installed: the extra torch has it")
+
+from minidl.errors import UserError  # noqa: E402
+from minidl.lab import cell  # noqa: E402
+from minidl.lab.inferred import live_bytes  # noqa: E402
+from minidl.lab.torch_capture import FakeTensorMode, capture, program  # noqa: E402
+
+IN_PLACE = 10
+
+
+def convolutional() -> "torch.nn.Module":
+    """With writes in place, views and a buffer that is written."""
+    nn = torch.nn
+    return nn.Sequential(nn.Conv2d(3, 8, 3, stride=4), nn.BatchNorm2d(8), nn.ReLU(inplace=True), nn.MaxPool2d(2),
+                         nn.Dropout(0.5), nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(8, 1000))
+
+
+def stepping(batch: int):
+    """A step of one's own, with what outlives it."""
+    w = torch.zeros(64, 64, requires_grad=True)
+
+    def step() -> None:
+        x = torch.ones(batch, 64)
+        (x @ w).relu_().t().sum().backward()
+        with torch.no_grad():
+            w.sub_(w.grad, alpha=0.1)
+        w.grad = None
+
+    step.lasting = lambda: [w]
+    return step
+
+
+def tracked_peak(name: str, batch: int) -> int:
+    """What PyTorch's tracker says of the second step."""
+    tracker = pytest.importorskip("torch.distributed._tools.mem_tracker").MemTracker()
+    with FakeTensorMode(allow_non_fake_inputs=True):
+        step, lasting = program(name, batch)
+        step()
+        for found in (*step.__closure__, *lasting.__closure__):
+            if isinstance(found.cell_contents, torch.nn.Module | torch.optim.Optimizer):
+                tracker.track_external(found.cell_contents)
+        with tracker:
+            step()
+        return sum(each["Total"] for each in tracker.get_tracker_snapshot("peak").values())
+
+
+def test_the_peak_of_a_trace_is_that_of_pytorchs_own_tracker():
+    name = f"{__name__}:convolutional"
+    trace = capture(name, 4)
+    assert max(live_bytes(trace)) == pytest.approx(tracked_peak(name, 4), rel=0.02)
+    ops = {call.op for call in trace.calls}
+    assert "convolution" in ops and any("batch_norm" in op for op in ops)
+    assert any(call.writes for call in trace.calls) and any(call.saves for call in trace.calls)
+    assert not any(call.replayable for call in trace.calls if call.writes)
+    row = cell.run("torch", trace, cell.Machine(), "capuchin", 0.7, steps=5)
+    assert row.status == "ok" and row.settled_s > 0
+
+
+def test_a_step_of_ones_own_says_what_outlives_it():
+    trace = capture(f"{__name__}:stepping", 8)
+    assert [t.nbytes for t in trace.tensors.values() if t.persistent] == [64 * 64 * 4]
+    assert trace.seconds > 0 and all(call.seconds >= 0 for call in trace.calls)
+    measured = capture(f"{__name__}:stepping", 8, values=True)
+    assert [call.op for call in measured.calls] == [call.op for call in trace.calls]
+
+
+@pytest.mark.parametrize("name", ["nowhere:x", "math:nothing", "math", "math:floor", "builtins:list"])
+def test_what_is_no_program_is_refused(name):
+    with pytest.raises(UserError) as error:
+        capture(name, 2)
+    assert "\n" not in str(error.value)

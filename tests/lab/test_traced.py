@@ -1,0 +1,130 @@
+"""A trace that is run again is the program that it was taken from: byte for byte, and in time."""
+
+import json
+from dataclasses import replace
+
+import pytest
+
+from minidl import Runtime
+from minidl.device import profiles
+from minidl.errors import UserError
+from minidl.lab import cell, own
+from minidl.lab.inferred import completed, live_bytes
+from minidl.lab.traced import TracedDevice, TracedProgram, check
+from minidl.meta import Algorithm
+from minidl.plan.trace import Trace, TraceCall, TraceTensor
+from minidl.plan.trace_format import trace_from_json, trace_to_json
+
+NAME, BATCH = "resnet20", 128
+
+
+@pytest.fixture(scope="module")
+def trace() -> Trace:
+    return own.trace_of(NAME, BATCH)
+
+
+def steps_of(runtime, step, count):
+    """Seconds, stalls and all bytes of some iterations."""
+    found, before = [], runtime.stats()
+    for _ in range(count):
+        with runtime.iteration():
+            step()
+        now = runtime.stats()
+        grown = now.since(before)
+        before = now
+        found.append((grown.seconds, grown.stall_seconds, grown.recompute_seconds, grown.swapped_out_bytes,
+                      grown.swapped_in_bytes, grown.recomputed_bytes, grown.moved_bytes, now.peak_bytes,
+                      now.host_peak_bytes))
+    runtime.check()
+    return found
+
+
+@pytest.mark.parametrize(("policy", "share", "count"), [
+    ("passive", 0.6, 4), ("dtr-swap", 0.5, 4), ("capuchin", 0.6, 5),
+    pytest.param("lru", 0.6, 3, marks=pytest.mark.slow),
+    pytest.param("auto", 0.6, 5, marks=pytest.mark.slow), pytest.param("recompute", 0.6, 3, marks=pytest.mark.slow),
+])
+def test_a_trace_run_again_is_the_model_that_it_was_taken_from(trace, policy, share, count):
+    """The first iteration begins when the model has been made, which is no part of the trace."""
+    again = completed(trace_from_json(trace_to_json(trace)))
+    budget = int(share * cell.unmanaged(again, cell.Machine())[1])
+    with Runtime(device="sim:p100", policy=policy, memory_budget=budget) as runtime:
+        model = steps_of(runtime, own.training_step(NAME, BATCH), count)
+    with Runtime(device=TracedDevice(profiles.get("p100"), again), policy=policy, memory_budget=budget) as runtime:
+        traced = steps_of(runtime, TracedProgram(again).step, count)
+    assert [step[3:] for step in traced] == [step[3:] for step in model]
+    assert sum(step[3] + step[5] for step in model) > 0  # memory was short
+    for ours, theirs in zip(traced[1:], model[1:], strict=True):
+        assert ours[:3] == pytest.approx(theirs[:3], rel=1e-9, abs=1e-12)
+
+
+def test_a_trace_of_version_1_is_run_with_what_its_calls_tell(trace):
+    """Close to the truth: nearly the same is kept for gradients, and nearly the same time is taken."""
+    document = json.loads(trace_to_json(trace))
+    document["version"] = 1
+    for tensor in document["tensors"]:
+        del tensor["idle"]
+    for call in document["calls"]:
+        for key in ("saves", "takes", "leaves", "long_lived"):
+            del call[key]
+    old = completed(trace_from_json(json.dumps(document)))
+    assert sum(map(len, (c.saves for c in old.calls))) > 0
+    for policy in ("passive", "dtr-swap"):
+        rows = [cell.run("r", each, cell.Machine(), policy, 0.6) for each in (trace, old)]
+        assert rows[1].settled_s == pytest.approx(rows[0].settled_s, rel=0.1)
+
+
+def test_noise_changes_times_by_chance_and_the_same_seed_gives_the_same(trace):
+    rows = [cell.run("r", trace, replace(cell.Machine(), noise=noise, seed=seed), "passive", 0.6, steps=2).settled_s
+            for noise, seed in ((0.0, 0), (0.25, 1), (0.25, 1), (0.25, 2))]
+    assert rows[1] == rows[2] and len(set(rows)) == 3
+
+
+def test_a_slower_link_and_no_host_are_another_machine(trace):
+    usual = cell.run("r", trace, cell.Machine(), "passive", 0.6, steps=2)
+    slow = cell.run("r", trace, cell.Machine(link=(1e9, 2e9)), "passive", 0.6, steps=2)
+    assert slow.settled_s > usual.settled_s and slow.out_bytes == usual.out_bytes
+    assert cell.run("r", trace, cell.Machine(host_bytes=0), "dtr-swap", 0.7, steps=2).out_bytes == 0
+    assert cell.run("r", trace, cell.Machine(), "none", 0.6, steps=2).status.startswith("no room: ")
+    assert cell.run("r", trace, cell.Machine(), "vdnn-all", 0.02, steps=4).status.startswith(("cannot: ", "no room: "))
+
+
+def small(*calls: TraceCall, lasting: tuple[int, ...] = ()) -> Trace:
+    named = {i for call in calls for i in (*call.inputs, *call.outputs, *call.frees)}
+    return Trace(calls, {i: TraceTensor(i, 1024, i in lasting) for i in sorted(named)})
+
+
+def call(inputs, outputs, *, frees=(), writes=(), **more) -> TraceCall:
+    return TraceCall("op", tuple(inputs), tuple(outputs), 1e-3, (Algorithm("op", 1e-3),), tuple(frees),
+                     writes=tuple(writes), **more)
+
+
+def test_a_call_may_write_and_make_outputs_at_once_and_leaves_may_appear_on_the_way():
+    """0 is left by one iteration to the next; 2 is written while 3 is made; 3 becomes a leaf."""
+    trace = small(call([-1], [1]), call([0, 1], [2], frees=[0]), call([2, 1], [3], writes=[2], frees=[1]),
+                  call([3, 2], [4], leaves=(2,), frees=[2, 3]), lasting=(-1,))
+    with Runtime(device=TracedDevice(profiles.get("p100"), trace), policy="dtr-swap", memory_budget=4096) as runtime:
+        program = TracedProgram(trace)
+        for _ in range(3):
+            with runtime.iteration():
+                program.step()
+            assert set(program.handles) == {-1, 4}
+        runtime.check()
+        assert runtime.stats().calls == 12
+
+
+@pytest.mark.parametrize(("wrong", "message"), [
+    (small(call([-1], [0], frees=[0]), call([0], [1])), "call 1 (op) reads tensor 0, which was freed before"),
+    (small(call([-1], [0], writes=[0])), "call 0 (op) writes tensor 0, which is none of its inputs"),
+    (Trace((), {}), "the trace has no calls"),
+])
+def test_what_no_program_can_have_is_refused(wrong, message):
+    with pytest.raises(UserError) as error:
+        check(wrong)
+    assert str(error.value) == message
+
+
+def test_the_live_bytes_of_a_trace_count_what_took_over_a_place_once():
+    trace = small(call([-1], [0]), call([0], [1], frees=[0], donated=((1, 0),)), call([1], [], frees=[1]),
+                  lasting=(-1,))
+    assert live_bytes(trace) == [2048, 2048, 2048]
