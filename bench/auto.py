@@ -1,16 +1,17 @@
 """`auto` against every other policy on sim:p100: every network of ``--list-models``, in parts of its unmanaged peak.
 
-    python -m bench.auto --log cells.jsonl [--networks resnet50,...] [--budgets 90,50,30] [--minutes N]
+    python -m bench.auto --log cells.jsonl [--networks resnet50,...] [--budgets 90,50,30] [--alone] [--minutes N]
     python -m bench.auto --log cells.jsonl --print speeds > bench/results/auto.md
     python -m bench.auto --log cells.jsonl --print predictions > bench/results/predictions.md
     python -m bench.auto --log cells.jsonl --print planning > bench/results/planning_all.md
 
 Without ``--print``, cells that the log does not have are run and added to it. A speed is that of a step when plans have
-settled. Other policies are run only where `auto` leaves so much to be gained that one could win.
+settled. Other policies are run only where `auto` leaves so much to be gained that one could win, and not at all with
+``--alone``.
 """
 
 import argparse
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from math import inf
 from pathlib import Path
 from statistics import median
@@ -26,8 +27,8 @@ UNMANAGED = "none"
 Cells = dict[tuple[str, int, str], Cell]
 
 
-def sweep(log: Path, networks: list[str], budgets: list[int], end: float) -> None:
-    """Run what the log does not have, until it is time to end."""
+def sweep(log: Path, networks: list[str], budgets: list[int], policies: Iterable[str], end: float) -> None:
+    """Run what the log does not have, until it is time to end. policies: beside `auto`."""
     cells = {(cell.network, cell.percent, cell.policy): cell for cell in read(log)}
     measure("resnet20", 50, "auto", unmanaged("resnet20")[1])  # loads and, on a new machine, compiles
     for network in networks:
@@ -38,7 +39,7 @@ def sweep(log: Path, networks: list[str], budgets: list[int], end: float) -> Non
             keep(log, Cell(network, 100, UNMANAGED, limit))
         for percent in budgets:
             found = cells.get((network, percent, "auto"))
-            for policy in ("auto", *STEPS):
+            for policy in ("auto", *policies):
                 if monotonic() > end or found and (found.seconds < inf) and limit >= found.seconds * (1.0 - LOST):
                     break
                 if (network, percent, policy) not in cells:
@@ -111,6 +112,7 @@ def main() -> None:
     parser.add_argument("--log", type=Path, required=True, help="where cells are kept")
     parser.add_argument("--networks", default=",".join(BATCHES))
     parser.add_argument("--budgets", default=BUDGETS, help="percent of the unmanaged peak, ...")
+    parser.add_argument("--alone", action="store_true", help="run `auto` only")
     parser.add_argument("--minutes", type=float, default=inf, help="no cell is begun after so long")
     parser.add_argument("--print", choices=TABLES, dest="table", help="a table of what is in the log")
     args = parser.parse_args()
@@ -119,7 +121,7 @@ def main() -> None:
         print("\n".join(TABLES[args.table](cells)))
     else:
         sweep(args.log, args.networks.split(","), [int(percent) for percent in args.budgets.split(",")],
-              monotonic() + 60 * args.minutes)
+              () if args.alone else STEPS, monotonic() + 60 * args.minutes)
 
 
 if __name__ == "__main__":

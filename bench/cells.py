@@ -65,7 +65,7 @@ def settled(policy: Timed, runtime: Runtime) -> bool:
     progress: Progress | None = active.proposal.notes if active is not None else None
     return progress is None or (policy.is_over(progress) and progress.waiting is None
                                 and progress.leader.found.plan is runtime.plan
-                                and len(progress.leader.times) >= ENOUGH_TIMES)
+                                and active is not None and len(active.seconds) >= ENOUGH_TIMES)
 
 
 def unmanaged(network: str) -> tuple[float, int]:

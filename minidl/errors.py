@@ -40,3 +40,11 @@ class Unrecoverable(UserError, RuntimeError):
 
 class DeviceError(UserError, RuntimeError):
     """A device, or a library of its vendor, refused a call; the message has the vendor's own words."""
+
+
+class HostShort(DeviceError):
+    """The system gives no more host memory for copies than ``had_bytes``, from the pool's beginning on."""
+
+    def __init__(self, message: str, *, had_bytes: int) -> None:
+        super().__init__(message)
+        self.had_bytes = had_bytes

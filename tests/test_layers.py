@@ -25,7 +25,7 @@ ROOT = Path(__file__).resolve().parent.parent
 # name here that it starts with; ``minidl`` itself is what a user imports: all up to the runtime.
 LAYERS: list[tuple[str, ...]] = [
     ("minidl.meta", "minidl.errors", "minidl.numbers", "minidl.reading", "minidl.units", "minidl.registry",
-     "minidl.compiling", "minidl.console", "minidl.command", "minidl.writing"),
+     "minidl.compiling", "minidl.console", "minidl.command", "minidl.machine", "minidl.writing"),
     ("minidl.plan",),
     ("minidl.planning",),
     ("minidl.policies", "minidl.placements"),

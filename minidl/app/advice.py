@@ -22,6 +22,8 @@ def advice(setup: Setup, result: Result, *, most: int) -> list[str]:
         for policy in dict.fromkeys((setup.policy, "passive")):
             if replace(setup, policy=policy).trial(2 * batch, budget).shortage is None:
                 flag = "" if policy == setup.policy else f" --policy {policy}"
+                if setup.slices > 1:  # --batch max looks for what fits whole
+                    return [f"--batch {2 * batch} --slices {setup.slices}{flag} fits this budget too"]
                 return [f"--batch {2 * batch}{flag} fits this budget too; --batch max{flag} finds the largest"]
     least = smallest_budget(replace(setup, policy="passive"), batch)
     return [f"--memory-budget {flag_bytes(least)} --policy passive: that is enough for this batch"]

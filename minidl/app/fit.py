@@ -13,11 +13,11 @@ from typing import Any, NamedTuple
 
 from minidl import placements, policies
 from minidl.app.bisection import largest_number
-from minidl.app.machine import free_memory
 from minidl.device import Device
 from minidl.device.precision import DEFAULT
 from minidl.device.spill import Spill
-from minidl.errors import OutOfMemory, UserError
+from minidl.errors import OutOfMemory, ShapeError, UserError
+from minidl.machine import free_memory
 from minidl.memory.ledger import Demand
 from minidl.memory.switches import ALL_ON, Switches
 from minidl.meta import ALIGNMENT
@@ -28,6 +28,7 @@ ITERATIONS = 2  # of steps: the first has no gradients yet; from the second on a
 MOST_ITERATIONS, ALIKE = 200, 3  # where blocks stay where they are put: until so many in a row leave the same holes
 UNLIMITED = 1 << 50  # bytes; more than any step needs, and nothing on a twin
 FIRST_BUDGET_STEP = 1 << 20  # bytes; where a search for the smallest budget begins
+FEW, MORE = 64, 128  # examples: what they need says how demand grows; a network may refuse fewer (batch norm, one)
 CPU_BUDGET_SHARE, CPU_HOST_SHARE = 0.6, 0.3  # of the machine's free memory, of which both are taken
 
 
@@ -225,8 +226,8 @@ def largest_batch(setup: Setup, budget_bytes: int, *, most: int = 1 << 30, full_
     full_host = full_host or policies.create(setup.policy).plans
 
     def fits(batch: int, *, thorough: bool = False) -> bool:
-        if batch > most:
-            return False
+        if batch > most or _refused(setup, batch):
+            return batch <= most
         trial = setup.trial(batch, budget_bytes, thorough=thorough)
         if trial.shortage is not None:
             limits[batch] = _limit(setup, batch, budget_bytes, trial.shortage)
@@ -257,14 +258,26 @@ def _promising(setup: Setup, budget_bytes: int, most: int, full_host: bool) -> i
     swaps = policy.moves_tensors and not policy.weighs_recomputation and not full_host
 
     def may_fit(batch: int) -> bool:
+        if batch > most or _refused(setup, batch):
+            return batch <= most
         demand = setup.demand(batch)
-        return batch <= most and setup.needed_bytes(demand) <= budget_bytes and (
+        return setup.needed_bytes(demand) <= budget_bytes and (
             not swaps or demand.unmanaged_peak_bytes <= budget_bytes + setup.elsewhere)
 
-    few, more = 64, 128
-    growth = (setup.demand(more).unmanaged_peak_bytes - setup.demand(few).unmanaged_peak_bytes) / (more - few)
+    growth = (setup.demand(MORE).unmanaged_peak_bytes - setup.demand(FEW).unmanaged_peak_bytes) / (MORE - FEW)
     held = budget_bytes + (setup.elsewhere if swaps else 0)
     return largest_number(may_fit, guess=min(most, max(1, int(held / max(growth, 1.0)))), most=most)
+
+
+def _refused(setup: Setup, batch: int) -> bool:
+    """Whether the network takes no batch so small: then memory is not what forbids it."""
+    if batch >= FEW:
+        return False
+    try:
+        setup.demand(batch)
+    except ShapeError:
+        return True
+    return False
 
 
 def default_memory(device: Device) -> tuple[int, int]:

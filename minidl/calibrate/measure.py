@@ -9,7 +9,6 @@ from time import perf_counter
 from typing import Any
 
 from minidl.app.fit import CPU_BUDGET_SHARE, CPU_HOST_SHARE
-from minidl.app.machine import free_memory
 from minidl.calibrate import fitting
 from minidl.calibrate.fitting import Sample
 from minidl.calibrate.workloads import QUICK, THOROUGH, Workload
@@ -20,6 +19,7 @@ from minidl.device.cpu import link
 from minidl.device.cpu.threaded import ThreadedCpu
 from minidl.device.fitted import keys, terms
 from minidl.device.profiles import Profile
+from minidl.machine import free_memory
 from minidl.meta import Algorithm, Cost, Meta
 from minidl.runtime import Runtime
 

@@ -4,6 +4,7 @@ from time import perf_counter
 
 from minidl.device.clock import COMPUTE, COPY_IN, COPY_OUT, Clock, Marks, Timed
 from minidl.device.profiles import Profile
+from minidl.plan.costs import Costs
 
 LEAST_TO_TELL = 1 << 20  # bytes copied in an iteration from which the link's speed can be told
 
@@ -75,6 +76,11 @@ class Timekeeper:
     def lateness(self, copied_in: int, computed: int) -> float:
         """Seconds by which a copy in, to be ready when the compute stream had reached ``computed``, came too late."""
         return self.clock.lateness(copied_in, computed)
+
+    @property
+    def link_costs(self) -> Costs:
+        """What copies cost: by the profile, and nothing that they take from kernels beside them."""
+        return self.profile.link_costs
 
     def out_seconds(self, nbytes: int) -> float:
         """Modelled seconds of a copy of ``nbytes`` to the host."""

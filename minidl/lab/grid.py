@@ -60,7 +60,9 @@ class Cell:
 
     def failed(self, status: str) -> Row:
         """The row of a cell that has not come to its end."""
-        return Row(self.source, self.machine.profile.removeprefix("sim:"), self.policy, 0, 0.0, 0.0, status=status)
+        nbytes, part = (self.budget, 0.0) if isinstance(self.budget, int) else (0, self.budget or 0.0)
+        return Row(self.source, self.machine.profile.removeprefix("sim:"), self.policy, nbytes, part, 0.0,
+                   status=status)
 
 
 def cells(sources: Iterable[str], machines: Iterable[Machine], budgets: Sequence[int | float | None],

@@ -20,8 +20,9 @@ from minidl.plan.trace_format import read_trace
 TORCH = "torch:"
 
 
-def load(source: str, device: str = "p100", *, fused: bool = True) -> Trace:
-    """The trace that a word names, with all that running it needs. ``device`` prices what is not measured yet.
+def load(source: str, device: str = "p100", *, fused: bool = True, measured: bool = False) -> Trace:
+    """The trace that a word names, with all that running it needs. ``device`` prices what is not measured yet;
+    ``measured``: a program of PyTorch's is timed on this CPU instead.
 
     Raises UserError.
     """
@@ -35,7 +36,7 @@ def load(source: str, device: str = "p100", *, fused: bool = True) -> Trace:
     if name.startswith(TORCH):
         from minidl.lab.torch_capture import capture
 
-        return checked(capture(name.removeprefix(TORCH), batch, device))
+        return checked(capture(name.removeprefix(TORCH), batch, device, values=measured))
     return own.trace_of(name, batch, device=f"sim:{device.removeprefix('sim:')}",
                         switches=ALL_ON if fused else own.SEPARATE)
 

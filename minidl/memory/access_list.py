@@ -2,20 +2,20 @@
 about everybody.
 
 Passive mode takes tensors of about the size that is wanted, then smaller ones, then larger, each from the front: what
-this iteration accessed first. What it has not accessed yet comes after all of these. For each size there is one sorted
-list of the tensors of that size, and one of those not accessed yet; a call changes the places of its operands alone.
-Entries of what has left stay until somebody comes by; after an iteration's end the list is made anew when it is wanted.
-Decides nothing.
+this iteration accessed first. What it has not accessed yet comes after all of these. So there are two orders, each by
+size (``fronts``), and a call changes the places of its operands alone: who leaves is found in steps of the logarithm of
+the number of tensors. Entries of what has left stay until somebody comes by; after an iteration's end the list is made
+anew when it is wanted. Decides nothing.
 """
 
 from __future__ import annotations
 
 import weakref
-from bisect import bisect_left, insort
-from collections.abc import Callable, Iterable, Iterator
-from heapq import merge
+from collections.abc import Iterable, Iterator
 from itertools import islice
+from math import inf
 
+from minidl.memory.fronts import Fronts
 from minidl.memory.storage import IN, Storage
 from minidl.memory.tracker import Tracker
 
@@ -34,8 +34,7 @@ class AccessList:
         self._stale = True
         self._touched: list[weakref.ref[Storage]] = []
         self._entries: dict[weakref.ref[Storage], tuple[int, Entry]] = {}  # with the size of the block
-        self._seen: dict[int, list[Entry]] = {}
-        self._unseen: dict[int, list[Entry]] = {}
+        self._seen, self._unseen = Fronts(), Fronts()
         self._numbers: dict[weakref.ref[Storage], int] = {}  # in the residents' order: of equals the first leaves first
 
     def touch(self, storages: Iterable[Storage]) -> None:
@@ -70,34 +69,22 @@ class AccessList:
         if known is not None:
             if known[0] == size and known[1][0] == first:
                 return
-            self._remove(*known)
+            self._order(known[1]).remove(*known)
         entry = first, number, ref
         self._entries[ref] = size, entry
-        insort((self._seen if seen else self._unseen).setdefault(size, []), entry)
+        self._order(entry).add(size, entry)
 
-    def _remove(self, size: int, entry: Entry) -> None:
-        entries = (self._unseen if entry[0] == NOT_YET else self._seen)[size]
-        del entries[bisect_left(entries, entry)]
+    def _order(self, entry: Entry) -> Fronts:
+        return self._unseen if entry[0] == NOT_YET else self._seen
 
     def _in_order(self, nbytes: int) -> Iterator[Storage]:
-        classes: list[Callable[[int], bool]] = [lambda size: nbytes <= size <= 2 * nbytes, lambda size: size < nbytes,
-                                                lambda size: size > 2 * nbytes]
-        for lists in (self._seen, self._unseen):
-            for fits in classes:
-                for _, _, ref in merge(*[self._resident(lists[size]) for size in lists if fits(size)]):
-                    storage = ref()
-                    if storage is not None:
+        """All, from the front; what is no longer there loses its entry."""
+        for order in (self._seen, self._unseen):
+            for low, high in (nbytes, 2 * nbytes + 1), (0, nbytes), (2 * nbytes + 1, inf):
+                for size, entry in order.between(low, high):
+                    storage = entry[2]()
+                    if storage is None or storage.status is not IN:
+                        order.remove(size, entry)
+                        self._entries.pop(entry[2], None)
+                    else:
                         yield storage
-
-    def _resident(self, entries: list[Entry]) -> Iterator[Entry]:
-        """Those of a list that are still there; the others lose their entries."""
-        position = 0
-        while position < len(entries):
-            entry = entries[position]
-            storage = entry[2]()
-            if storage is None or storage.status is not IN:
-                del entries[position]
-                self._entries.pop(entry[2], None)
-            else:
-                position += 1
-                yield entry

@@ -13,7 +13,7 @@ to another, by coalescing, carving or sliding, take them along.
 from __future__ import annotations
 
 from bisect import bisect_left, insort
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 
 from minidl.device.clock import NO_MARKS, Marks, unite_marks
 from minidl.memory import compaction
@@ -246,18 +246,37 @@ class Arena:
         self._tiling.splice(previous, [*packed, Block(*rest, None, marks, None, None)], following)
         return moved
 
-    def cheapest_slide(self, nbytes: int, fixed: Callable[[Block], bool] | None = None) -> tuple[Block, Block] | None:
-        """See :func:`~minidl.memory.compaction.cheapest_slide`; None under a placement that does not compact."""
-        return compaction.cheapest_slide(self.blocks(), max(nbytes, 1), fixed) if self.compacts else None
+    def around(self, count: int) -> list[Block]:
+        """The largest free block, and at most ``count`` on either side of it, in address order. Needs a free block."""
+        middle = self._free_at[self._keys[-1] & self._mask]
+        found, block = [middle], middle.previous
+        while block is not None and len(found) <= count:
+            found.append(block)
+            block = block.previous
+        found.reverse()
+        most, block = len(found) + count, middle.next
+        while block is not None and len(found) < most:
+            found.append(block)
+            block = block.next
+        return found
 
-    def cheapest_window(self, nbytes: int, cost: Callable[[Block], float | None]) -> tuple[float, list[Block]] | None:
-        """See :func:`~minidl.memory.compaction.cheapest_window`, for bytes that ``nbytes`` could be placed in."""
+    def cheapest_slide(self, nbytes: int, fixed: Callable[[Block], bool] | None = None,
+                       blocks: Iterable[Block] | None = None) -> tuple[Block, Block] | None:
+        """See :func:`~minidl.memory.compaction.cheapest_slide`; of all blocks, unless some are given. None under a
+        placement that does not compact."""
+        among = self.blocks() if blocks is None else blocks
+        return compaction.cheapest_slide(among, max(nbytes, 1), fixed) if self.compacts else None
+
+    def cheapest_window(self, nbytes: int, cost: Callable[[Block], float | None],
+                        blocks: Iterable[Block] | None = None) -> tuple[float, list[Block]] | None:
+        """See :func:`~minidl.memory.compaction.cheapest_window`, for bytes that ``nbytes`` could be placed in; of all
+        blocks, unless some are given."""
         need, placement = self.rounded(nbytes), self._placement
 
         def suffices(offset: int, size: int) -> bool:
             return size >= need and (
                 placement is None or placement.place(need, [Hole(offset, size)], high=False) is not None)
-        return compaction.cheapest_window(self.blocks(), suffices, cost)
+        return compaction.cheapest_window(self.blocks() if blocks is None else blocks, suffices, cost)
 
     def check(self) -> None:
         """Raise AssertionError unless blocks tile the arena in whole units, no two free blocks touch, the index is

@@ -12,6 +12,7 @@ import weakref
 from minidl.device.clock import COMPUTE, COPY_IN, COPY_OUT, NO_MARKS, unite_marks
 from minidl.device.contract import Device
 from minidl.device.spill import Spill
+from minidl.errors import HostShort
 from minidl.memory.arena import Arena
 from minidl.memory.block import Block, between
 from minidl.memory.host_pool import HostPool
@@ -69,6 +70,10 @@ class Allocator:
         device.wait(COPY_OUT, COPY_IN, self._host_read)
         try:
             storage.copied_out = device.copy_out(extents, block.offset, storage.nbytes)
+        except HostShort as short:  # there is less than was promised
+            self.host.free(extents)
+            self.host.limit(short.had_bytes)
+            return self.start_swap_out(storage)  # it may find room in what there is
         except BaseException:
             self.host.free(extents)  # the tensor stays where it is
             raise

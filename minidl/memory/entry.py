@@ -69,6 +69,7 @@ class Entry:
         self.actions: dict[int, Actions] = {}
         self.followed = 0  # the iteration that was like it latest
         self.settling = 0  # so many iterations lead from one plan to another, and show neither's time
+        self.unseen = 0  # iterations since the policy saw one: those that settled
         self._leaves_away = False
         self.prefixes = [0]
         for step in steps:

@@ -6,11 +6,13 @@ without a lineage it is swapped instead of dropped, with a full host it is dropp
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from itertools import islice
 
 from minidl.errors import UserError
 from minidl.memory import neighbourhood
+from minidl.memory.block import Block
+from minidl.memory.copies import storage_of
 from minidl.memory.lineage import missing_calls, reads
 from minidl.memory.state import State
 from minidl.memory.storage import IN, OUT, RECOMPUTE, Call, Storage
@@ -48,6 +50,11 @@ class Evicting:
         state = self.state
         selects = state.policy.weighs_recomputation and not state.policy.regime.one_piece and not every
         return self._ranked(self._worth_weighing(pinned, need) if selects else self.evictable(pinned), need)
+
+    def willing(self, blocks: Iterable[Block], pinned: set[Storage], need: int) -> dict[Storage, Action]:
+        """As ``victims``, of the owners of some blocks alone."""
+        owners = [s for s in map(storage_of, blocks) if s is not None and s.status is IN and s not in pinned]
+        return self._ranked({s.tensor_id: s for s in owners}, need)
 
     def _ranked(self, evictable: dict[int, Storage], need: int) -> dict[Storage, Action]:
         state = self.state

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from threading import get_ident
 
 from minidl.device.contract import Failure
-from minidl.memory.lineage import failed_call, missing_calls, reads
+from minidl.memory.lineage import can_be_made_again, failed_call, missing_calls
 from minidl.memory.state import State
 from minidl.memory.storage import RECOMPUTE, Storage
 
@@ -16,6 +16,8 @@ class Freeing:
 
     def __init__(self, state: State) -> None:
         self.state = state
+        self._replayable: set[int] = set()  # calls of which it is known, as long as nothing else is written
+        self._known_at = -1  # ``State.writes``
 
     def deallocate(self, storage: Storage, *, record_gone: bool = False) -> None:
         """Free the bytes of a storage that nobody can ask for any more.
@@ -50,9 +52,13 @@ class Freeing:
         write."""
         state = self.state
         if not state.impure or not state.dropped or storage.call is None or storage.status is RECOMPUTE:
+            if not state.dropped:
+                self._replayable.clear()  # what is freed now need not be one that can be made again
             return False
-        calls = missing_calls(storage)
-        return calls is None or reads(calls, state.writing)
+        if self._known_at != state.writes:
+            self._replayable.clear()
+            self._known_at = state.writes
+        return not can_be_made_again(storage, state.writing, self._replayable)
 
     def lose(self, failures: Sequence[Failure]) -> None:
         """Note which tensors have no value, since these calls failed: to ask for one is an error that says so.
@@ -61,6 +67,7 @@ class Freeing:
         """
         state = self.state
         state.thread = get_ident()
+        state.writes += 1
         first = failures[0]
         why = failed_call(f"{first.op_name} failed: {first.error}")
         for storage in state.live():

@@ -175,6 +175,7 @@ class Guide:
             entry.followed = self._iterations
             if entry.settling:
                 entry.settling -= 1
+                entry.unseen += 1
                 return
             entry.seconds.append(seconds)
             costs = self._drift.lasting(link)
@@ -196,8 +197,8 @@ class Guide:
         for (tensor_id, _), waited in returns.late.items():
             late[tensor_id] = late.get(tensor_id, 0.0) + waited
         observed = Observation(entry.trace, self.costs, self.limits, seconds, stall_seconds, late,
-                               returns.paged_in_bytes, self.allowance.open)
-        proposal, self._struck = NO_PLAN, None
+                               returns.paged_in_bytes, self.allowance.open, entry.unseen)
+        proposal, self._struck, entry.unseen = NO_PLAN, None, 0
         if self.switches.feedback:
             with self.allowance.planning():
                 proposal = required_proposal(self.policy, "feedback", self.policy.feedback(entry.proposal, observed))

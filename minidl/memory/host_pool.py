@@ -4,15 +4,16 @@ A host copy is only ever copied to and from, so it may lie in several pieces: me
 too few free bytes, never because they are scattered.
 """
 
-from bisect import bisect_right
+from bisect import bisect_left, bisect_right, insort
 
 from minidl.device.clock import Extents
 
 
 class HostPool:
-    """``capacity_bytes`` of host memory. Free ranges are kept sorted by offset, and no two of them touch."""
+    """``capacity_bytes`` of host memory. Free ranges are kept sorted by offset, and no two of them touch; and, as one
+    number each, by size and then by offset, so that one that fits is a bisection away."""
 
-    __slots__ = ("_ends", "_peak", "_starts", "_used", "capacity")
+    __slots__ = ("_ends", "_keys", "_peak", "_shift", "_starts", "_used", "capacity")
 
     def __init__(self, capacity_bytes: int) -> None:
         if capacity_bytes < 0:
@@ -20,6 +21,8 @@ class HostPool:
         self.capacity = capacity_bytes
         self._starts = [0] if capacity_bytes else []
         self._ends = [capacity_bytes] if capacity_bytes else []
+        self._shift = capacity_bytes.bit_length()
+        self._keys = [capacity_bytes << self._shift] if capacity_bytes else []
         self._used = self._peak = 0
 
     @property
@@ -35,8 +38,8 @@ class HostPool:
     def allocate(self, nbytes: int) -> Extents | None:
         """Pieces of ``nbytes`` in total, or None if fewer are free. No bytes are no pieces: ``()``, which is not None.
 
-        The lowest free range that holds all of them if there is one, because each piece is a copy of its own to
-        launch; otherwise the lowest free ranges, until it is enough.
+        The smallest free range that holds all of them if there is one, the lowest of equals, because each piece is a
+        copy of its own to launch; otherwise the lowest free ranges, until it is enough.
         """
         if nbytes < 0:
             raise AssertionError(f"allocation of {nbytes} bytes")
@@ -47,31 +50,49 @@ class HostPool:
         self._used += nbytes
         self._peak = max(self._peak, self._used)
         starts, ends = self._starts, self._ends
-        for index, start in enumerate(starts):
-            if ends[index] - start >= nbytes:
-                if ends[index] - start == nbytes:
-                    del starts[index], ends[index]
-                else:
-                    starts[index] = start + nbytes
-                return ((start, nbytes),)
+        fitting = bisect_left(self._keys, nbytes << self._shift)
+        if fitting < len(self._keys):
+            start = self._keys[fitting] & ((1 << self._shift) - 1)
+            self._cut(bisect_left(starts, start), nbytes)
+            return ((start, nbytes),)
         pieces = []
-        taken = 0  # ranges used up; the last one is only cut, unless it fits exactly
         while nbytes:
-            start, end = starts[taken], ends[taken]
-            piece = min(end - start, nbytes)
+            start, piece = starts[0], min(ends[0] - starts[0], nbytes)
+            self._cut(0, piece)
             pieces.append((start, piece))
             nbytes -= piece
-            if start + piece == end:
-                taken += 1
-            else:
-                starts[taken] = start + piece
-        del starts[:taken], ends[:taken]
         return tuple(pieces)
+
+    def _cut(self, index: int, nbytes: int) -> None:
+        """Take bytes from the low end of a free range."""
+        starts, ends = self._starts, self._ends
+        self._forget(starts[index], ends[index])
+        starts[index] += nbytes
+        if starts[index] == ends[index]:
+            del starts[index], ends[index]
+        else:
+            self._note(starts[index], ends[index])
+
+    def _note(self, start: int, end: int) -> None:
+        insort(self._keys, end - start << self._shift | start)
+
+    def _forget(self, start: int, end: int) -> None:
+        del self._keys[bisect_left(self._keys, end - start << self._shift | start)]
 
     def free(self, extents: Extents) -> None:
         """Give all pieces of one allocation back. Raises AssertionError if any of their bytes is free already."""
         for offset, nbytes in extents:
             self._free_range(offset, offset + nbytes)
+
+    def limit(self, capacity_bytes: int) -> None:
+        """Be smaller from now on. What is given out must lie below; raises AssertionError otherwise."""
+        starts, ends = self._starts, self._ends
+        if self.capacity > capacity_bytes:
+            if not starts or ends[-1] != self.capacity or starts[-1] > capacity_bytes:
+                raise AssertionError(f"a host pool of {self.capacity} bytes is in use beyond {capacity_bytes}")
+            ends[-1] = self.capacity = capacity_bytes
+            if starts[-1] == capacity_bytes:
+                del starts[-1], ends[-1]
 
     def _free_range(self, start: int, end: int) -> None:
         starts, ends = self._starts, self._ends
@@ -81,18 +102,18 @@ class HostPool:
         if not left_end <= start < end <= right_start:
             raise AssertionError(f"double free of host bytes {start}..{end}: only {left_end}..{right_start} are in use")
         self._used -= end - start
-        joins_left = index > 0 and left_end == start
-        joins_right = index < len(starts) and right_start == end
-        if joins_left and joins_right:
-            ends[index - 1] = ends[index]
+        if index < len(starts) and right_start == end:
+            end = ends[index]
+            self._forget(right_start, end)
             del starts[index], ends[index]
-        elif joins_left:
+        if index and left_end == start:
+            start = starts[index - 1]
+            self._forget(start, left_end)
             ends[index - 1] = end
-        elif joins_right:
-            starts[index] = start
         else:
             starts.insert(index, start)
             ends.insert(index, end)
+        self._note(start, end)
 
     def check(self) -> None:
         """Raise AssertionError unless free ranges are ascending, apart, not empty and inside, and the counters true."""
@@ -108,3 +129,6 @@ class HostPool:
             left_end = end
         if self.capacity - free != self._used or self._peak < self._used:
             raise AssertionError(f"{self.capacity - free} bytes are used, counted {self._used}, peak {self._peak}")
+        keys = sorted(end - start << self._shift | start for start, end in zip(self._starts, self._ends, strict=True))
+        if self._keys != keys:
+            raise AssertionError(f"the free ranges by size are {self._keys}, and {keys} by offset")

@@ -42,6 +42,31 @@ def missing_calls(target: Storage) -> list[Call] | None:
     return [calls[sequence] for sequence in sorted(calls)]
 
 
+def can_be_made_again(target: Storage, writing: set[Storage], known: set[int]) -> bool:
+    """Whether there are missing calls that make ``target`` again, none of which reads what is being written.
+
+    ``known`` has the numbers of calls of which this has been found; it is looked up, and added to, so that who asks
+    about each tensor of a long replay does not walk all of it each time.
+    """
+    found: set[int] = set()
+    wanted = [target]
+    while wanted:
+        call = wanted.pop().call
+        if call is None or not call.op.replayable:
+            return False
+        if call.sequence in known or call.sequence in found:
+            continue
+        found.add(call.sequence)
+        for storage in call.inputs:
+            base = storage.base
+            if base.mutated_at > call.sequence or base in writing:
+                return False
+            if base.status is RECOMPUTE:
+                wanted.append(base)
+    known |= found
+    return True
+
+
 def reason(target: Storage) -> str:
     """Why a value cannot be computed again, where a failed call is what it would take; else ""."""
     seen: set[int] = set()

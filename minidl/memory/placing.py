@@ -107,10 +107,11 @@ class Placing:
                     address = offsets.get((output.tensor_id, output.residency))
                     block = self._find(signature, inputs, outputs, output, saved, address, high or bool(offsets))
                 state.device.wait_marks(COMPUTE, block.marks)
-                output.block = block
-                output.residency += 1
-                output.status = IN  # fresh: RECOMPUTE -> IN is its first edge
-                state.residents[output.me] = None
+                if output.block is None:  # it was not written over an input
+                    output.block = block
+                    output.residency += 1
+                    output.status = IN  # fresh: RECOMPUTE -> IN is its first edge
+                    state.residents[output.me] = None
         algorithm = signature.algorithms[0]
         return self._workspace(signature, inputs, outputs) if algorithm.workspace else (algorithm, None)
 

@@ -164,6 +164,7 @@ class Replay:
         """
         state = self.state
         state.writing = {storage.base for storage in targets}
+        state.writes += 1
         latest = max([base.last_access for base in state.writing])
         if latest >= state.tracker.iteration_start:
             state.impure = True
@@ -198,6 +199,7 @@ class Replay:
 
     def _written(self) -> None:
         self.state.writing = set()
+        self.state.writes += 1
         self.state.protected.difference_update(self._secured)
         self._secured.clear()
 

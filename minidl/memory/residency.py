@@ -45,7 +45,7 @@ class Residency:
         pinned = set(bases)
         for base in bases:
             if base.status is SWAPPING_OUT:
-                base.become(IN)  # wanted again before its bytes were given away
+                _stay(base)  # wanted again before its bytes were given away
             elif base.status is SWAPPING_IN:
                 self._arrive(base)
         for base in bases:
@@ -156,9 +156,12 @@ class Residency:
         state, queue = self.state, self.prefetches
         while queue:
             storage = queue[0]()
+            if storage is not None and storage.status is SWAPPING_OUT and self._takes_its_place(storage):
+                queue.popleft()
+                continue
             if storage is None or storage.status is not OUT:
                 if storage is not None and storage.status is SWAPPING_OUT:
-                    storage.become(IN)
+                    _stay(storage)
                     if state.access_list is not None:
                         state.access_list.touch((storage,))
                 queue.popleft()
@@ -179,6 +182,24 @@ class Residency:
             if block is None:
                 return
             queue.popleft()
+
+    def _takes_its_place(self, storage: Storage) -> bool:
+        """Whether what is still being copied out has begun to come back to another address, where its plan wants it:
+        that of the bytes that it still has is for others by then."""
+        state = self.state
+        address = state.guide.address(storage) if state.guide is not None else None
+        assert storage.block is not None
+        if address is None or address == storage.block.offset:
+            return False
+        with state.at_work:
+            block = self.room.claim(storage, address)  # which may give away its own bytes
+            if block is None:
+                return False
+            if storage.status is SWAPPING_OUT:
+                state.allocator.finish_swap_out(storage)
+            storage.residency += 1
+            state.allocator.start_swap_in(storage, block)
+        return True
 
     # What came back, and how ---------------------------------------------------------------------------------
     def replayed(self, target: Storage, durations: Sequence[float]) -> None:
@@ -210,3 +231,9 @@ class Residency:
         self._paged_in.clear()
         self._recomputed.clear()
         self._paged_in_bytes = 0
+
+
+def _stay(storage: Storage) -> None:
+    """What was being copied out is wanted, and still has its bytes: it is as if it had come back."""
+    storage.become(IN)
+    storage.residency += 1

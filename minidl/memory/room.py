@@ -10,7 +10,7 @@ Blocks in use may be slid, never evicted.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 from minidl.errors import OutOfMemory
 from minidl.memory import neighbourhood
@@ -22,7 +22,7 @@ from minidl.memory.storage import IN, SWAPPING_IN, SWAPPING_OUT, Storage
 from minidl.plan.plan import Action
 from minidl.units import format_bytes
 
-MOST_SEARCHED = 4000  # tensors among which the cheapest window is looked for, of a policy that is not asked about all
+NEAR = 128  # blocks on either side of the largest free one, among which one piece is made first
 
 
 class Room:
@@ -119,13 +119,13 @@ class Room:
                 willing.pop(storage, None)
         if arena.free_bytes < need:
             raise self._out_of_memory(need, pinned, op_name)
-        if not arena.fits(need) and not (state.access_list is not None and self._slide_at_once(need)):
-            if state.access_list is not None:
-                willing = self.evicting.victims(need, pinned)
-            self._make_one_piece(need, willing)
+        if not arena.fits(need) and state.access_list is not None:
+            self._make_one_piece_nearby(need, pinned)
+        elif not arena.fits(need):
+            self._make_one_piece(need, willing, self._slide(need))
         if not arena.fits(need) and state.policy.moves_tensors:  # nothing may be slid: all that is in the way goes
             self.reclaim_all()
-            self._make_one_piece(need, self.evicting.victims(need, pinned, every=True))
+            self._make_one_piece(need, self.evicting.victims(need, pinned, every=True), self._slide(need))
         if not arena.fits(need):
             raise self._out_of_memory(need, pinned, op_name)
 
@@ -166,8 +166,34 @@ class Room:
                 return True
         return False
 
-    def _make_one_piece(self, need: int, willing: dict[Storage, Action]) -> None:
-        """Enough is free, but not in one piece: evict a contiguous window or slide blocks together, the cheaper."""
+    def _make_one_piece_nearby(self, need: int, pinned: set[Storage]) -> None:
+        """As ``_make_one_piece``, for a policy that says of each tensor by itself how it leaves: only what lies around
+        the largest free block is looked at, and more of it only where nothing is found, so that an allocation costs no
+        more in a large program than in a small one. Nobody is asked if sliding takes less time than any copy."""
+        state, count = self.state, NEAR
+        while True:
+            nearby = state.arena.around(count)
+            slide = state.arena.cheapest_slide(need, in_flight, nearby)
+            if slide is not None and state.device.move_seconds(_owned_bytes(*slide)) <= state.device.in_seconds(0):
+                state.allocator.slide(*slide)
+                return
+            if self._make_one_piece(need, self.evicting.willing(nearby, pinned, need), slide, nearby):
+                return
+            if nearby[0].previous is None and nearby[-1].next is None:
+                break
+            count *= 4
+        slide = self._slide(need)
+        if slide is not None:
+            state.allocator.slide(*slide)
+
+    def _make_one_piece(self, need: int, willing: dict[Storage, Action], slide: tuple[Block, Block] | None,
+                        blocks: Sequence[Block] | None = None) -> bool:
+        """Enough is free, but not in one piece: evict a contiguous window or slide blocks together, the cheaper. False
+        if neither can be done.
+
+        willing: who may leave, and how; slide: what would be slid; blocks: where a window is looked for, if not
+        everywhere.
+        """
         state = self.state
         device = state.device
         # A plan counts on what is here, and may be about to evict what a replay would start from.
@@ -183,27 +209,16 @@ class Room:
             again = device.in_seconds(block.size)
             return again if storage.host is not None else again + device.out_seconds(block.size)
 
-        slide = self._slide(need)
-        window = state.arena.cheapest_window(need, seconds_to_evict) if willing else None
+        window = state.arena.cheapest_window(need, seconds_to_evict, blocks) if willing else None
         if window is not None and (slide is None or window[0] < device.move_seconds(_owned_bytes(*slide))):
             storages = [storage_of(block) for block in window[1]]
             # Not every one may go (the host may be full); the slide remains.
             if all(storage is None or self.evicting.evict(storage, willing[storage]) for storage in storages):
-                return
+                return True
             slide = self._slide(need)
         if slide is not None:
             state.allocator.slide(*slide)
-
-    def _slide_at_once(self, need: int) -> bool:
-        """Slide blocks together if that takes less time than any copy, so that nobody need be asked who may leave; or
-        if there are so many tensors that to look for better would cost the host more than it saves."""
-        state = self.state
-        slide = state.arena.cheapest_slide(need, in_flight)
-        if slide is None or (len(state.residents) <= MOST_SEARCHED
-                             and state.device.move_seconds(_owned_bytes(*slide)) > state.device.in_seconds(0)):
-            return False
-        state.allocator.slide(*slide)
-        return True
+        return slide is not None
 
     def _slide(self, need: int) -> tuple[Block, Block] | None:
         """The cheapest range to slide; only if there is no other, one with blocks that are being copied. None only

@@ -54,6 +54,7 @@ class State:
     leaving     those being copied out as planned, earliest first; their blocks are due when memory is wanted
     protected   may be swapped but not dropped: a replay under way needs them
     writing     the targets of the in-place call under way
+    writes      counts what ends lineages: the begin and the end of each call in place, and failures
     impure      in this iteration something was written in place after it had been read
     orphans     freed while the arena was at work, with whether the record is gone; buried before the next call
     thread      the thread that calls now; a runtime may be made in one and used in another
@@ -75,7 +76,7 @@ class State:
         self.guide: Guide | None = None
         if policy.plans:
             limits = Limits(self.arena.capacity, self.allocator.host.capacity)
-            self.guide = Guide(policy, self.link_costs, limits, switches, peak_flops=device.profile.peak_flops,
+            self.guide = Guide(policy, device.link_costs, limits, switches, peak_flops=device.profile.peak_flops,
                                measured_iterations=device.measured_iterations,
                                allowance=Allowance(device.host_now, limited=device.wall_clock))
         self.residents: dict[weakref.ref[Storage], None] = {}
@@ -85,6 +86,7 @@ class State:
         self.leaving: deque[weakref.ref[Storage]] = deque()
         self.protected: set[Storage] = set()
         self.writing: set[Storage] = set()
+        self.writes = 0
         self.impure = False
         self.orphans: deque[tuple[Storage, bool]] = deque()
         self.at_work = AtWork()

@@ -11,10 +11,11 @@ class TieredPool:
     """``memory_bytes`` of host memory and, from there on, ``file_bytes`` of a file. As a ``HostPool``, with counters
     over both; in the file every piece begins on a page, and takes whole ones."""
 
-    __slots__ = ("_peak", "_used", "capacity", "file", "memory")
+    __slots__ = ("_peak", "_start", "_used", "capacity", "file", "memory")
 
     def __init__(self, memory_bytes: int, file_bytes: int) -> None:
         self.memory = HostPool(memory_bytes)
+        self._start = memory_bytes  # where the file begins
         self.file = HostPool(file_bytes // PAGE * PAGE)
         self.capacity = memory_bytes + self.file.capacity
         self._used = self._peak = 0
@@ -56,7 +57,7 @@ class TieredPool:
         pieces = self.file.allocate(-(-nbytes // PAGE) * PAGE)
         if pieces is None:
             return None
-        found, start = [], self.memory.capacity
+        found, start = [], self._start
         for at, size in pieces:
             found.append((start + at, min(size, nbytes)))
             nbytes -= size
@@ -64,13 +65,18 @@ class TieredPool:
 
     def free(self, extents: Extents) -> None:
         """Give all pieces of one allocation back. Raises AssertionError if any of their bytes is free already."""
-        start = self.memory.capacity
+        start = self._start
         for at, nbytes in extents:
             if at < start:
                 self.memory.free(((at, nbytes),))
             else:
                 self.file.free(((at - start, -(-nbytes // PAGE) * PAGE),))
             self._used -= nbytes
+
+    def limit(self, memory_bytes: int) -> None:
+        """Have less memory from now on, and the same file. Raises AssertionError if more is in use."""
+        self.memory.limit(memory_bytes)
+        self.capacity = self.memory.capacity + self.file.capacity
 
     def check(self) -> None:
         """Raise AssertionError unless both pools are consistent, and the counters true."""

@@ -5,11 +5,16 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Costs:
-    """What a plan is weighed with: seconds a byte takes on the link each way, and its latency a copy."""
+    """What a plan is weighed with: seconds a byte takes on the link each way, and its latency a copy.
+
+    contention  seconds that computation loses for each second that a copy runs beside it: none on a GPU, whose copies
+                have engines of their own; many where copies take processors and memory from the kernels.
+    """
 
     out_seconds_per_byte: float
     in_seconds_per_byte: float
     latency_seconds: float
+    contention: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)

@@ -65,6 +65,7 @@ class Observation:
     paged_in  bytes that had to be brought back on demand: the plan had evicted them without a prefetch that worked.
     seconds   of the iteration; infinite if an allocation failed under the plan.
     may_plan  whether there is time for a search: planning may take a small share of a run on the wall clock.
+    unseen    iterations before this one that led from another plan to this one, and show neither's time.
     """
 
     trace: Trace
@@ -75,6 +76,7 @@ class Observation:
     late: Mapping[TensorId, float]
     paged_in_bytes: int
     may_plan: bool = True
+    unseen: int = 0
 
 
 class Price(Enum):

@@ -22,7 +22,7 @@ PARTS: tuple[Function, ...] = (expansion.expand, expansion._trimmed, timing.plac
 PIECES: tuple[Function, ...] = (
     expansion._start, expansion._arrive, expansion._end_note, expansion._find_replays, expansion._bring_back,
     expansion._find_endings, expansion._take_step, expansion._after_replay, expansion._forget_copy,
-    expansion._after_call, expansion._evict)
+    expansion._after_call, expansion._evict, timing._lost)
 
 
 def forget_older(compiled: Any, modules: tuple[ModuleType, ...]) -> None:

@@ -35,6 +35,7 @@ class Problem(NamedTuple):
     can_drop                 per gap: whether its tensor can be made again at its end
     waits                    per call: whether computation goes on after it only when all copies so far have ended
     seconds                  of the iteration, were every call to take its fastest algorithm and nothing to move
+    contention               seconds that computation loses for each second that a copy runs beside it
     """
 
     ids: Array
@@ -65,6 +66,7 @@ class Problem(NamedTuple):
     can_drop: Array
     waits: Array
     seconds: float
+    contention: float
 
 
 def _flat(lists: list[list[int]]) -> tuple[Array, Array]:
@@ -134,7 +136,7 @@ def problem(trace: Trace, costs: Costs, *, lasting: bool = True) -> Problem:
         np.array([head for _, _, _, head in gaps], np.int64),
         np.array([ends.get(n, -1) for _, _, n, _ in gaps], np.int64),
         np.array([produced[n] >= 0 and b <= latest[n] for _, b, n, _ in gaps], np.bool_),
-        np.zeros(len(calls), np.bool_), float(sum(a[0][0] for a in algorithms)))
+        np.zeros(len(calls), np.bool_), float(sum(a[0][0] for a in algorithms)), costs.contention)
 
 
 def _latest_replay(trace: Trace, number: dict[TensorId, int], produced: Array,

@@ -10,6 +10,7 @@ import time
 from pathlib import Path
 
 import pytest
+from tqdm import tqdm
 
 import train
 from minidl import command
@@ -20,6 +21,7 @@ from minidl.errors import UserError
 from minidl.models.convert import main as convert
 from minidl.optim import Schedule
 from minidl.report.compare import main as compare
+from minidl.training import Trainer
 
 ROOT = Path(__file__).parents[2]
 LENET = ["--model", "lenet", "--steps", "2", "--batch", "4"]
@@ -97,6 +99,22 @@ def test_a_signal_ends_a_command_whatever_error_it_becomes_on_the_way(capsys, nu
             raise SystemError("returned a result with an exception set") from None
     assert finish("prog", story) == code
     assert lines(capsys) == ["prog: stopped"] and signal.getsignal(number) == before
+
+
+def test_a_look_at_test_data_tells_its_batches_and_stops_at_the_next_one(monkeypatch):
+    """There are 15 of them."""
+    seen, told = [], []
+
+    def evaluate(trainer, batches):
+        for batch in batches:
+            seen.append(batch)
+            os.kill(os.getpid(), signal.SIGINT)
+
+    monkeypatch.setattr(Trainer, "evaluate", evaluate)
+    monkeypatch.setattr(tqdm, "set_description_str", lambda bar, text, refresh=True: told.append(text))
+    code = train.main(["--model", "mlp", "--data", "digits", "--device", "cpu:virtual", "--batch", "24", "--steps", "1",
+                       "--memory-budget", "64MiB", "--host-memory", "1MiB"])
+    assert (code, len(seen), told[-1]) == (130, 1, "batch 1 of the test data")
 
 
 class Freed:

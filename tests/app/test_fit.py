@@ -164,6 +164,14 @@ def test_the_search_stops_at_the_number_of_images_there_are():
     assert (found.batch, found.limit) == (100, "there is no more than 100")
 
 
+def test_a_search_that_comes_by_a_batch_that_the_network_refuses_goes_on(capsys):
+    """From far above, where the host would hold it, down to one: ResNet-18's last maps are 1x1, and batch norm then
+    refuses a single image."""
+    flags = ["--model", "resnet18", "--image-size", "32", "--no-fused", "--memory-budget", "300MiB", "--slices", "1"]
+    assert train.main([*flags, "--policy", "passive", "--device", "sim:p100", "--steps", "2", "--batch", "max"]) == 0
+    assert int(re.search(r"the largest batch is (\d+)", capsys.readouterr().out)[1]) > 1000
+
+
 def test_no_batch_fits_a_budget_below_the_parameters_update():
     found = largest_batch(setup(**LENET), 100 * KIB)
     assert found.batch == 0 and "sgd_momentum_" in found.limit

@@ -9,6 +9,7 @@ from flags import NET
 
 import train
 from minidl import Runtime
+from minidl.lab import cell
 from minidl.memory.switches import Switches
 from minidl.plan.costs import Costs, Limits
 from minidl.plan.formats import SavedPlan, plan_from_json, plan_to_json
@@ -163,8 +164,12 @@ def test_what_is_planned_between_the_steps_is_not_taken_for_one(tmp_path, capsys
 def test_every_policy_s_last_step_can_be_saved_as_a_trace(tmp_path):
     path = tmp_path / "a.trace"
     assert train.main([*NET, "--policy", "passive", "--steps", "2", "--save-trace", str(path)]) == 0
-    calls = [call.op for call in trace_from_json(path.read_text()).calls]
+    saved = trace_from_json(path.read_text())
+    calls = [call.op for call in saved.calls]
     assert calls[0] == "upload" and calls[-1] == "read"  # from the batch to the loss
+    assert any(call.saves for call in saved.calls) and any(call.leaves for call in saved.calls)
+    row = cell.run("saved", saved, cell.Machine(), "passive", 0.9, steps=2)
+    assert row.status == "ok" and row.unmanaged_s > 0
 
 
 def test_a_runtime_keeps_traces_only_when_asked():

@@ -18,12 +18,12 @@ def result_of(tmp_path, capsys, *flags):
 
 
 def test_what_is_too_large_whole_is_cut_and_what_fits_is_not(tmp_path, capsys):
-    base = ["--model", "lenet", "--steps", "2", "--memory-budget", "16MiB"]
-    assert result_of(tmp_path, capsys, *base, "--batch", "200")[1] is None
-    result, (count, why) = result_of(tmp_path, capsys, *base, "--batch", "4000")
-    assert count == 64 and re.fullmatch(r"\S+ alone takes \S+ MiB of 16.0 MiB", why)
-    assert result["peak_bytes"] <= 16 << 20
-    result, (count, why) = result_of(tmp_path, capsys, *base, "--batch", "4000", "--slices", "20")
+    base = ["--model", "lenet", "--steps", "2", "--memory-budget", "4MiB"]
+    assert result_of(tmp_path, capsys, *base, "--batch", "50")[1] is None
+    result, (count, why) = result_of(tmp_path, capsys, *base, "--batch", "1000")
+    assert count == 64 and re.fullmatch(r"\S+ alone takes \S+ MiB of 4.0 MiB", why)
+    assert result["peak_bytes"] <= 4 << 20
+    result, (count, why) = result_of(tmp_path, capsys, *base, "--batch", "1000", "--slices", "20")
     assert (count, why) == (20, "as asked for")
 
 
@@ -41,6 +41,14 @@ def test_where_bits_matter_what_fits_whole_is_not_cut_however_little_room_it_lea
     flags = [*ON_DIGITS, "--memory-budget", "16MiB"]
     assert result_of(tmp_path, capsys, *flags)[1] is None
     assert result_of(tmp_path, capsys, *flags, "--device", "sim:p100")[1] is not None
+
+
+def test_the_advice_of_a_run_in_slices_is_one_in_slices(capsys):
+    """``--batch max``, which it gives elsewhere, looks for what fits whole: less than what ran already."""
+    flags = ["--model", "lenet", "--policy", "passive", "--memory-budget", "3MiB", "--steps", "2"]
+    assert train.main([*flags, "--batch", "83"]) == 0
+    advised = re.search(r"try next +--batch 166 --slices (\d+) fits this budget too$", capsys.readouterr().out, re.M)
+    assert train.main([*flags, "--batch", "166", "--slices", advised[1]]) == 0
 
 
 @pytest.mark.parametrize("wrong", ["0", "-1", "two", "1.5"])

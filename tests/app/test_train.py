@@ -253,6 +253,15 @@ def test_a_step_takes_the_median_of_the_later_half_of_the_steps():
     assert "1.33 images/s" in meter.bar_fields()  # the last step: 8 images in 6 s
 
 
+def test_of_two_runs_on_the_cpu_only_those_keys_differ_that_the_manual_names(tmp_path):
+    manual = (Path(__file__).parents[2] / "docs" / "reliability.md").read_text(encoding="utf-8")
+    said = manual.split("Of `--json` these keys vary")[1].split("\n\n")[0]
+    flags = [*ON_DIGITS, "--device", "cpu", "--steps", "8", "--memory-budget", "60%", "--policy", "auto"]
+    first, second = (result_of(tmp_path, *flags) for _ in range(2))
+    differ = {key for key in first if first[key] != second[key]}
+    assert "step_seconds" in differ and differ <= set(re.findall(r"`(\w+)`", said))
+
+
 @pytest.mark.slow
 def test_two_runs_on_a_simulator_agree_in_every_number(tmp_path):
     flags = ["--model", "resnet18", "--batch", "64", "--memory-budget", "1GiB", "--steps", "3"]

@@ -12,8 +12,7 @@ from killed import TRAINING
 from watched_os import watch
 
 import train
-from minidl import writing
-from minidl.app import machine
+from minidl import machine, writing
 from minidl.app.flags import _without, parse
 from minidl.app.run_folder import RunFolder, read_arguments
 from minidl.app.run_lock import RunLock

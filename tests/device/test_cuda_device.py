@@ -75,8 +75,8 @@ def cell(index):
     return operand(index * NBYTES, meta((SIZE,), float32))
 
 
-def upload(device, target, values):
-    run(device, "upload_", (), (target,), workspace=8 * NBYTES, data=np.asarray(values))
+def upload(device, target, values, workspace=8 * NBYTES):
+    run(device, "upload_", (), (target,), workspace=workspace, data=np.asarray(values))
 
 
 # Streams and events -----------------------------------------------------------------------------------------------
@@ -432,7 +432,7 @@ def check_convolution(kind, x, w, *, third=None, lies=memory_format.channels_las
             made = operands[0]
         values.append(draw.integers(-3, 4, shape).astype(np.float32))
         if index:
-            upload(device, made, values[-1])
+            upload(device, made, values[-1], workspace=1000 * NBYTES)
         operands.append(made)
         at += aligned(m.nbytes)
     if kind == "conv2d_dgrad":
@@ -481,6 +481,26 @@ def test_a_gradient_is_added_to_what_has_arrived_even_in_the_same_bytes(over, pa
     assert device.vendor.counts["convolve"] - before == (x[0] if part_bytes == 1 else 1)
 
 
+@pytest.mark.parametrize("kind", convolution.KINDS)
+def test_what_cudnn_cannot_count_is_computed_in_parts_of_the_batch(kind, monkeypatch):
+    x, w = (4, 3, 5, 4), (4, 3, 3, 3)
+    monkeypatch.setattr(convolution, "MOST_ELEMENTS", 2 * 4 * 5 * 4)  # of two images' y, which is the larger tensor
+    for third in {None, {"conv2d": (4,), "conv2d_relu": (4,), "conv2d_dgrad": x}.get(kind)}:
+        device = check_convolution(kind, x, w, third=third)
+        assert device.vendor.counts["convolve"] == len(PLANS) * 6 + 2  # each plan was timed, six times
+
+
+def test_a_tensor_of_more_than_2_to_the_31_elements_is_cut_and_one_below_is_not():
+    w = memory_format.channels_last(meta((64, 64, 3, 3), float32))
+    attrs = {"stride": (1, 1), "padding": (1, 1)}
+    for images, parts in ((2674, 1), (2676, 2), (5352, 3)):  # 802,816 elements an image: 2^31 are 2,674.9 of them
+        plane = memory_format.channels_last(meta((images, 64, 112, 112), float32))
+        for kind, ins, out in (("conv2d", (plane, w), plane), ("conv2d_dgrad", (plane, w), plane),
+                               ("conv2d_wgrad", (plane, plane), w)):
+            found = convolution.steps(kind, ins, out, {**attrs, "kernel": (3, 3)}, tf32=False)
+            assert found.parts == parts and np.prod(found.convolution.x) < 1 << 31, (kind, images)
+
+
 CONV = Convolution("conv2d", "float32", (2, 3, 5, 4), (4, 3, 3, 3), (2, 4, 5, 4), (1, 1), (1, 1))
 
 
@@ -520,6 +540,28 @@ def test_plans_are_timed_once_and_kept_on_disk(tmp_path):
     second = FakeCuda()
     assert PlanTable(second, tmp_path).of(CONV) == plans
     assert "convolve" not in second.counts and "plans" not in second.counts
+
+
+def test_a_plan_that_is_listed_and_does_not_run_is_no_alternative_and_ends_nothing(tmp_path):
+    fake = FakeCuda()
+    fake.failing = {PLANS[0].name}
+    assert [p.name for p in PlanTable(fake, tmp_path).of(CONV)] == [p.name for p in PLANS[1:]]
+    assert fake.counts["convolve"] == 2 * 6
+    fake.close()  # operands and workspaces were given back
+    fake = FakeCuda()
+    fake.failing = {p.name for p in PLANS}
+    with pytest.raises(DeviceError, match=r"none of the 3 plans of conv2d float32 x 2x3x5x4 .* runs: cuDNN, plan"):
+        PlanTable(fake).of(CONV)
+
+
+def test_an_error_of_the_vendor_names_the_operation_and_is_a_device_error():
+    device = cuda()
+
+    def refuse(source, blocks, arguments, stream):
+        raise DeviceError("launch of it: CUDA_ERROR_LAUNCH_FAILED (719)")
+    device.vendor.launch = refuse
+    with pytest.raises(DeviceError, match=r"^relu: launch of it: CUDA_ERROR_LAUNCH_FAILED \(719\)$"):
+        run(device, "relu", (cell(1),), (cell(0),))
 
 
 def test_a_plan_that_is_far_slower_than_the_best_is_timed_once_more_and_then_left():  # 80 us, and 3 x 20 are allowed
@@ -801,3 +843,25 @@ def test_tf32_is_asked_for_in_fp32_products_and_convolutions_alone():
                                   memory_format.channels_last(meta((2, 4, 4, 5), dtype)),
                                   {"stride": (1, 1), "padding": (1, 1)}, tf32=True)
         assert steps.convolution.tf32 is wanted
+
+
+def test_a_gpu_before_turing_is_refused_a_cudnn_that_no_longer_runs_there():
+    old, new = (replace(FakeCuda().properties, name="P100", capability=c) for c in ((6, 0), (7, 5)))
+    for properties, cudnn in ((old, 91002), (new, 92800)):
+        opening.refuse_what_it_cannot(replace(properties, cudnn=cudnn), PRECISIONS["fp32"])
+    words = r"^P100 \(compute capability 6.0\) is not for cuDNN 9.28, only up to 9.10: pip install 'minidl\[cuda12-"
+    with pytest.raises(UserError, match=words + r"pascal\]'$"):
+        opening.refuse_what_it_cannot(replace(old, cudnn=92800), PRECISIONS["fp32"])
+
+
+@pytest.mark.parametrize(("driver", "toolkit", "words"), [
+    (13000, 13, None), (13010, 12, None), (12040, 12, None), (13000, None, None),
+    (12040, 13, r"this driver runs CUDA up to 12.4, and the packages that are installed are for CUDA 13: pip install "
+                r"'minidl\[cuda12\]', or a driver from 580 on"),
+    (None, 13, "the libcuda.so.1 that was loaded has no cuInit")])
+def test_the_driver_and_the_packages_are_compared_before_anything_is_loaded(driver, toolkit, words, monkeypatch):
+    for name, value in (("has_driver", True), ("packages", []), ("driver_cuda", driver), ("toolkit_cuda", toolkit)):
+        monkeypatch.setattr(missing, name, lambda value=value: value)
+    message = missing.message()
+    assert message is None if words is None else message is not None and re.search(words, message)
+    assert message is None or "\n" not in message

@@ -138,7 +138,7 @@ def test_elementwise_operations_on_channels_last_maps_are_dense_and_keep_their_l
     placed = [Placed(memory, x.shape, "float32", channels_last(x.shape), values) for values in (0, x, x)]
     KERNELS["add"].issue(simulator, [p.address for p in placed], [p.meta for p in placed], {})
     np.testing.assert_array_equal(placed[0].array, x + x)
-    assert [source.make.__name__ for source in simulator.launches] == ["dense"]
+    assert [source.make.__name__ for source in simulator.launches] == ["dense_groups"]
 
 
 @pytest.mark.parametrize("dtype", TOLERANCE)

@@ -94,7 +94,8 @@ def lenet_cells() -> list[Cell]:
 def test_a_grid_goes_on_with_the_cells_that_are_missing(tmp_path, monkeypatch, capsys):
     words = ["--models", "lenet", "--batches", "32", "--budgets", "95%,device", "--policies", "passive", "--steps", "2",
              "--out", str(tmp_path), "--jobs", "2"]
-    assert run.main(words) == 0
+    assert run.main([*words, "--page", str(tmp_path / "grid.md")]) == 0
+    assert (tmp_path / "grid.md").read_text().splitlines()[-2].startswith("| lenet:32 | p100 | 95% | - | ")
     rows = table.read_csv(str(tmp_path / "table.csv"))
     assert [row["status"] for row in rows] == ["ok", "ok"] and rows[1]["settled_s"] == rows[1]["unmanaged_s"]
     lost = lenet_cells()[0]
@@ -148,7 +149,7 @@ def test_a_row_that_is_damaged_counts_as_missing(tmp_path):
     kept, cell = Kept(str(tmp_path)), lenet_cells()[0]
     assert kept.row(cell) is None
     kept.keep(cell, cell.failed("died: of signal 9"))
-    assert kept.row(cell) == Row("lenet:32", "p100", "passive", 0, 0.0, 0.0, status="died: of signal 9")
+    assert kept.row(cell) == Row("lenet:32", "p100", "passive", 0, 0.95, 0.0, status="died: of signal 9")
     assert cell.name != Cell("lenet:32", Machine(seed=1), "passive", 0.95, 2).name
 
 

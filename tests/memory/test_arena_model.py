@@ -184,7 +184,7 @@ def owned_bytes(pieces: list[Piece]) -> int:
 
 
 TestArenaAgainstModel = ArenaAgainstModel.TestCase
-TestArenaAgainstModel.settings = settings(max_examples=400, stateful_step_count=40, deadline=None, database=None)
+TestArenaAgainstModel.settings = settings(max_examples=200, stateful_step_count=40, deadline=None, database=None)
 
 
 @settings(max_examples=300, deadline=None, database=None)

@@ -218,7 +218,7 @@ def expected() -> dict[str, bytes]:
 FULL = [pytest.param(policy, marks=pytest.mark.full) for policy in ("passive", "capuchin", "auto")]
 
 
-@pytest.mark.default(policy=["chance"], for_good=[False])
+@pytest.mark.default(policy=["chance"], kind=["allocation"], for_good=[False])
 @pytest.mark.parametrize("kind, for_good", [
     ("allocation", False), ("allocation", True), ("host allocation", False), ("host allocation", True),
     ("copy", False),  # from then on would be the same: the first one ends the iteration

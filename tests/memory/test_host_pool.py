@@ -25,10 +25,13 @@ def test_sizes_are_exact():
     assert pool.used_bytes == 10 and pool.allocate(1) is None
 
 
-def test_the_lowest_range_that_holds_all_bytes_is_preferred_to_pieces():
+def test_the_smallest_range_that_holds_all_bytes_is_preferred_to_pieces():
     pool = striped()
     assert pool.allocate(6) == ((10, 6),)
-    assert pool.allocate(5) == ((0, 5),)
+    assert pool.allocate(2) == ((16, 2),)
+    assert pool.allocate(5) == ((0, 5),)  # the lowest of equals
+    assert pool.allocate(5) == ((25, 5),)
+    pool.check()
 
 
 def test_a_copy_that_fits_in_no_range_is_scattered_over_the_lowest():
@@ -85,6 +88,7 @@ def test_less_than_nothing_is_no_size():
     (lambda p: p._ends.__setitem__(1, 10), "the free range 10..10"),
     (lambda p: p._ends.__setitem__(2, 41), "the free range 25..41 of 40"),
     (lambda p: p._ends.__setitem__(2, 31), "21 bytes are used, counted 22"),
+    (lambda p: p._keys.reverse(), "by size"),
     (lambda p: setattr(p, "_used", 23), "22 bytes are used, counted 23"),
     (lambda p: setattr(p, "_peak", 21), "peak 21"),
 ])
@@ -108,13 +112,15 @@ class HostPoolAgainstModel(RuleBasedStateMachine):
     @rule(nbytes=st.integers(0, 12))
     def allocate(self, nbytes):
         free_bytes = self.taken.count(False)
-        whole = [i for i in range(len(self.taken) - nbytes + 1) if not any(self.taken[i:i + nbytes])]
+        bounds = [0, *[i + 1 for i, taken in enumerate(self.taken) if taken], len(self.taken) + 1]
+        whole = sorted((end - 1 - start, start) for start, end in zip(bounds, bounds[1:], strict=False)
+                       if end - 1 - start >= nbytes)
         extents = self.pool.allocate(nbytes)
         if nbytes > free_bytes:
             assert extents is None
             return
         if nbytes and whole:
-            assert extents == ((whole[0], nbytes),)
+            assert extents == ((whole[0][1], nbytes),)  # the smallest, and the lowest of these
         given = [i for offset, count in extents for i in range(offset, offset + count)]
         if not whole:  # the lowest free bytes, in order
             assert given == [i for i, taken in enumerate(self.taken) if not taken][:nbytes]

@@ -74,7 +74,7 @@ BUGS: dict[str, tuple[str, str, str]] = {
     "an allocation is one unit too small": (
         ARENA + "allocate", "-(-nbytes // alignment) * alignment", "max(1, (nbytes - 1) // alignment) * alignment"),
     "a host copy is four bytes too small": (
-        POOL + "allocate", "starts[index] = start + nbytes", "starts[index] = start + nbytes - 4"),
+        POOL + "_cut", "starts[index] += nbytes", "starts[index] += nbytes - 4"),
     "a moved block is moved one unit too little of": (
         ALLOCATOR + "slide", "device.move(block.offset, origin, block.size)",
         "device.move(block.offset, origin, max(256, block.size - 256))"),
@@ -106,7 +106,9 @@ BUGS: dict[str, tuple[str, str, str]] = {
     "what must be computed from the old bytes is not computed before they are written": (
         REPLAY + "before_write", "self.replay(other)", "pass"),
     "what a dropped value starts from is freed while its leaves are written": (
-        FREEING + "starts_a_replay", "calls is None or reads(calls, state.writing)", "calls is None"),
+        FREEING + "starts_a_replay", "(storage, state.writing, ", "(storage, set(), "),
+    "what could be made again before a write is taken for such after it": (
+        FREEING + "starts_a_replay", "self._known_at != state.writes", "False"),
     "a replay reads what was written in place since": (
         "memory.lineage:missing_calls", "base.mutated_at > call.sequence", "False"),
     "a replay writes over a resident sibling": (

@@ -36,6 +36,16 @@ def test_of_four_iterations_at_most_one_is_a_trial_and_the_others_follow_the_fas
     assert followed == [0.9, None, None, None, 0.5, None, None, None, 0.1]
 
 
+def test_the_way_to_a_trial_and_back_counts_as_its_iterations():
+    progress, followed = on_demand(1.0), []
+    for predicted in range(90, 50, -1):
+        proposal = replace(progress, waiting=plan(predicted / 100)).next()
+        unseen = 2 if not followed or followed[-1] != proposal.plan.predicted_seconds else 0
+        followed += [proposal.plan.predicted_seconds] * (1 + unseen)
+        progress = proposal.notes.after(proposal.plan, 1.0 if proposal.plan is ON_DEMAND.plan else 2.0, unseen)
+    assert followed[:43] == [0.9] * 3 + [None] * 17 + [0.74] * 3 + [None] * 17 + [0.58] * 3
+
+
 def test_a_plan_must_gain_more_than_iterations_that_are_alike_differ_by():
     noisy = on_demand(1.0, 1.2, 0.8, 1.1, 0.9)  # half of them are within 0.1 of the median
     assert noisy.noise == pytest.approx(0.1)

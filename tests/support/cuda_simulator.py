@@ -10,6 +10,7 @@ Knows nothing of what kernels compute.
 """
 
 import threading
+from functools import cache
 from math import erfc
 from types import SimpleNamespace
 
@@ -67,13 +68,22 @@ class Span:
         if counts is not None:
             counts[at:at + self._itemsize] += 1
 
+    def aligned(self, index, count):
+        """Raises AssertionError unless ``count`` elements from here on are one access of the hardware."""
+        nbytes = count * self._itemsize
+        assert nbytes in (8, 16) and (self._start + int(index) * self._itemsize) % nbytes == 0, (
+            f"{nbytes} bytes at {self._start + int(index) * self._itemsize}")
+
     def __getitem__(self, index):
         self._check(index, "a read", self._memory.reads)
         return self._values[index]
 
     def __setitem__(self, index, value):
         self._check(index, "a write", self._memory.writes)
-        self._values[index] = value
+        if self._values.dtype == np.float16 and value != value:  # GPUs convert every NaN to this one
+            self._values.view(np.uint16)[index] = 0x7FFF
+        else:
+            self._values[index] = value
 
 
 class Worker(threading.Thread):
@@ -122,6 +132,18 @@ class Simulator(Launcher):
             shared=SimpleNamespace(array=self._shared_array), local=SimpleNamespace(array=poisoned))
         math = SimpleNamespace(exp=np.exp, log=np.log, sqrt=np.sqrt, tanh=np.tanh, cos=np.cos, erfc=erfc)
         self.tools = Tools(self.cuda, lambda function: function, math, int)
+        self.tools.group = cache(self._group)
+
+    def _group(self, dtype, count):
+        """As ``Tools.group``, whose loads and stores are single instructions: they want their alignment."""
+        load, store = Tools._group(self.tools, dtype, count)
+
+        def checked(move):
+            def run(pointer, i, values, at):
+                pointer.aligned(i * count, count)
+                move(pointer, i, values, at)
+            return run
+        return checked(load), checked(store)
 
     def upload(self, address, data):
         at = address - self.memory.base

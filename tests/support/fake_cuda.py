@@ -88,9 +88,12 @@ class FakeRecorder:
 class FakeCuda:
     """``seam.Vendor``. ``announced``: ranges of addresses that kernels may touch; None while no call was announced."""
 
-    def __init__(self, *, numerics: bool = False, memory_bytes: int = FREE_BYTES) -> None:
+    def __init__(self, *, numerics: bool = False, memory_bytes: int = FREE_BYTES,
+                 lockable_bytes: int = FREE_BYTES) -> None:
         self.properties = Properties("Fake", memory_bytes, memory_bytes, (9, 0), "1")
         self.numerics = numerics
+        self.lockable_bytes = lockable_bytes
+        self.failing: set[str] = set()  # plans that are listed and do not run
         self.streams: list[FakeStream] = []
         self.host_known: list[int] = []
         self.host_time = 0.0
@@ -116,6 +119,8 @@ class FakeCuda:
         return address
 
     def allocate_host(self, nbytes: int) -> int:
+        if sum(self._host.values()) + nbytes > self.lockable_bytes:
+            raise DeviceError(f"cuMemHostAlloc of {nbytes} bytes: out of memory (2)")
         address = self._real(nbytes)
         self._host[address] = nbytes
         return address
@@ -323,6 +328,8 @@ class FakeCuda:
             if address % 16:
                 raise Violation(f"{c.kind}: an operand at {address}, not at a multiple of 16")
         info = next(p for p in self._plans if p.name == plan)
+        if plan in self.failing:
+            raise DeviceError(f"cuDNN, plan {plan}: not for this GPU (3000)")
         if info.workspace:
             self.touch(workspace, info.workspace, f"{c.kind}'s workspace")
         self._work(stream, "convolve", KERNEL_S * (1 + self._plans.index(info)))

@@ -5,19 +5,24 @@ stay in a cache; the latency is that of handing a copy to its worker and hearing
 clock; no tensors and no policy.
 """
 
+import os
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import cache, partial
 from statistics import median
 from time import perf_counter
 
+import numba
+
 from minidl.device.clock import COPY_IN, COPY_OUT
 from minidl.device.cpu.numerics import Numerics
 from minidl.device.cpu.workers import WorkerStreams
 from minidl.device.profiles import Profile
+from minidl.plan.costs import Costs
 
 BLOCK_BYTES = 32 * 2**20
 REPEATS = 5
+MOST_LOST = 0.9  # of a second of copies
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,6 +69,14 @@ def both_bandwidth(nbytes: int = BLOCK_BYTES, repeats: int = REPEATS) -> float:
     return 2 * nbytes / seconds
 
 
+def contention() -> float:
+    """Seconds that kernels lose for each second that a copy runs beside them: where they take all processors, the copy
+    has one of these."""
+    processors = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    threads = int(numba.config.NUMBA_NUM_THREADS)  # type: ignore[attr-defined] # get_num_threads() would start them
+    return min(1.0 / processors, MOST_LOST) if threads >= processors else 0.0
+
+
 def _seconds(work: Callable[[], None]) -> float:
     start = perf_counter()
     work()
@@ -71,6 +84,11 @@ def _seconds(work: Callable[[], None]) -> float:
 
 
 _measured = cache(measure)  # once in a process
+
+
+def with_contention(costs: Costs) -> Costs:
+    """The same costs with what copies take from kernels on this machine."""
+    return replace(costs, contention=contention())
 
 
 def with_measured_link(profile: Profile) -> Profile:

@@ -16,7 +16,7 @@ from minidl.device.clock import Extents
 from minidl.device.contract import Failure, Place
 from minidl.device.cpu.lost import Lost
 from minidl.device.spill import SpillFile
-from minidl.kernels.cpu import ALGORITHMS, KERNELS
+from minidl.kernels.cpu import ALGORITHMS, KERNELS, streaming
 from minidl.kernels.empty import SUMS
 from minidl.meta import ALIGNMENT, Algorithm
 
@@ -110,7 +110,7 @@ class Numerics:
             if at >= self._host.size and self.spill is not None:
                 self.spill.write(at - self._host.size, self._arena[offset:offset + size])
             else:
-                self._host[at:at + size] = self._arena[offset:offset + size]  # without the interpreter's lock
+                streaming.copy(self._host[at:at + size], self._arena[offset:offset + size])
             offset += size
 
     def copy_in(self, offset: int, host: Extents) -> None:
@@ -121,7 +121,7 @@ class Numerics:
             if at >= self._host.size and self.spill is not None:
                 self.spill.read(at - self._host.size, self._arena[offset:offset + size])
             else:
-                self._arena[offset:offset + size] = self._host[at:at + size]
+                streaming.copy(self._arena[offset:offset + size], self._host[at:at + size])
             offset += size
 
     def poison(self, offset: int, nbytes: int) -> None:

@@ -4,9 +4,11 @@ import weakref
 from collections.abc import Callable
 
 from minidl.device.cpu.device import CpuDevice
+from minidl.device.cpu.link import with_contention
 from minidl.device.cpu.numerics import Numerics
 from minidl.device.cpu.workers import DEPTH, WorkerStreams
 from minidl.device.profiles import Profile
+from minidl.plan.costs import Costs
 
 
 class ThreadedCpu(CpuDevice):
@@ -21,6 +23,11 @@ class ThreadedCpu(CpuDevice):
         self.streams = WorkerStreams(depth=depth, synchronous=synchronous)
         super().__init__(name, profile, self.streams, poisoned=poisoned)
         weakref.finalize(self, self.streams.stop)  # the workers hold the streams, never the device
+
+    @property
+    def link_costs(self) -> Costs:
+        """Copies run on the processors that kernels use, and take something from these."""
+        return with_contention(super().link_costs)
 
     @property
     def delay(self) -> Callable[[int], None] | None:

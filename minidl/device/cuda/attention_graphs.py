@@ -9,7 +9,7 @@ import json
 from collections.abc import Sequence
 from typing import Any
 
-from minidl.device.cuda.cudnn_graphs import TYPES, cudnn
+from minidl.device.cuda.cudnn_graphs import TYPES, Execute, cudnn, runner
 from minidl.device.cuda.seam import ATTENTION_OPERANDS, Attention, PlanInfo
 from minidl.errors import DeviceError
 from minidl.meta import row_major
@@ -27,7 +27,7 @@ class AttentionGraphs:
         if properties is not None:  # of which this node of the frontend does not see all
             self._where = {"device_property": cudnn.create_device_properties(properties),
                            "sm_version": json.loads(properties)["deviceVer"] // 10}
-        self._open: dict[tuple[Attention, str], tuple[Any, int]] = {}
+        self._open: dict[tuple[int, str], tuple[Attention, Execute]] = {}  # by identity, as convolutions
 
     def plans(self, attention: Attention) -> list[PlanInfo]:
         """All plans that can be built, in the order of the heuristics; [] where cuDNN does not support it."""
@@ -40,29 +40,33 @@ class AttentionGraphs:
 
     def run(self, attention: Attention, plan: str, operands: Sequence[int], seed: int, workspace: int,
             stream: int) -> None:
-        """Run attention on operands at these addresses, in the order of ``seam.ATTENTION_OPERANDS``."""
-        opened = self._open.get((attention, plan))
+        """Run attention on operands at these addresses, in the order of ``seam.ATTENTION_OPERANDS``. Raises
+        DeviceError."""
+        opened = self._open.get((id(attention), plan))
         if opened is None:
-            opened = self._open[attention, plan] = self._build(attention, plan)
-        graph, index = opened
+            opened = self._open[id(attention), plan] = attention, self._built_as(attention, plan)
         names = ATTENTION_OPERANDS[attention.gradient]
         addresses = {number(name): address for name, address in zip(names, operands, strict=False)}
         if attention.dropout:
             addresses |= {SEED: seed, OFFSET: seed + 8}
-        cudnn.set_stream(handle=self._handle, stream=stream)  # costs nothing where it is the same
-        graph.execute_plan_at_index(addresses, workspace, index, self._handle)
+        try:
+            cudnn.set_stream(handle=self._handle, stream=stream)  # costs nothing where it is the same
+            opened[1](addresses, workspace, self._handle)
+        except Exception as error:  # of types of the frontend's own
+            raise DeviceError(f"cuDNN, plan {plan}: {error}") from error
 
     def close(self) -> None:
         """Forget the graphs, before their handle is given back."""
         self._open.clear()
 
-    def _build(self, attention: Attention, plan: str) -> tuple[Any, int]:
+    def _built_as(self, attention: Attention, plan: str) -> Execute:
+        """What runs the plan of this name."""
         graph = self._graph(attention)
         for index in range(graph.get_execution_plan_count()):
             if graph.get_plan_name_at_index(index) == plan:
                 with contextlib.suppress(Exception):  # the same name may come twice, and be barred once
-                    graph.build_plan_at_index(index)
-                    return graph, index
+                    graph.build_plan_at_index(index)  # and selects it
+                    return runner(graph, index)
         raise DeviceError(f"cuDNN has no plan {plan} for {attention}")
 
     def _graph(self, a: Attention, *without: Any) -> Any:

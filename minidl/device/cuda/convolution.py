@@ -6,6 +6,8 @@ cuDNN computes y, dx or dw from two operands that lie channels-last, and nothing
     a bias, a ReLU                     follow in one pass over the result, in place
     ``onto`` (a gradient to add to)    is added to the result; as it may lie in the same bytes, the result is made in
                                        the workspace, one part of the batch after the other, so that it is a small one
+    more elements than cuDNN counts    are parts of the batch as well; of a weight's gradient the first part's is the
+                                       result, to which those of the others are added in turn
 
 Bits: every plan is a class of its own. The deterministic mode uses the first one that adds in a fixed order and needs
 little workspace, by the order of cuDNN's heuristics and not by time: so it is the same plan in every process. The fast
@@ -28,6 +30,7 @@ KINDS = tuple(ROLES)  # the operations that are convolutions
 MOST_WORKSPACE = 16 * 2**20  # bytes of the deterministic plan, where there is one with as little
 RANK_SECONDS = 0.05  # how much slower than the best plan each further one is taken to be: a guess
 PART_BYTES = 64 * 2**20  # of a gradient that is made beside the one it is added to: enough to fill a GPU
+MOST_ELEMENTS = 2**31 - 1  # of a tensor: cuDNN counts them in 32 bits
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,7 +40,8 @@ class Steps:
     convolution  of one part of the batch; ``parts`` of them make it whole
     roles        positions of x, w and y
     copied       (position, offset in the workspace, meta of the copy) of operands that do not lie channels-last
-    result       where in the workspace a part's result is made; None: it is made in the output
+    result       where in the workspace a part's result is made (of a weight's gradient all but the first part's);
+                 None: it is made in the output
     bias, onto   positions of what is added to the result, if anything
     relu         the positive part of the result is wanted
     scratch      bytes of workspace before that of the plan
@@ -68,22 +72,29 @@ def steps(op_name: str, inputs: Sequence[Meta], output: Meta, attrs: dict[str, A
         raise AssertionError(f"{op_name} into {output}, which is not channels-last")
     third = 3 if len(inputs) > 2 else None
     onto = third if role.kind == "conv2d_dgrad" else None
-    images, parts, result = x.shape[0], 1, None
+    images, result = x.shape[0], None
     if onto is not None:
         m = operands[onto]
         if not (m.contiguous or is_channels_last(m)):  # else a part of the batch is one piece of it too
             copied.append((onto, scratch, channels_last(meta(m.shape, m.dtype))))
             scratch += aligned(m.nbytes)
-        parts = next(p for p in range(1, images + 1) if images % p == 0 and (
-            output.nbytes // p <= PART_BYTES or p == images))
+    parts = _parts(images, max(x.size, y.size), output.nbytes if onto is not None else 0)
+    if onto is not None or role.kind == "conv2d_wgrad" and parts > 1:
         result = scratch
-        scratch += aligned(output.nbytes // parts)
+        scratch += aligned(output.nbytes if role.kind == "conv2d_wgrad" else output.nbytes // parts)
     stride, padding = tuple(attrs["stride"]), tuple(attrs["padding"])
     part = images // parts
     convolution = Convolution(role.kind, output.dtype.name, (part, *x.shape[1:]), w.shape, (part, *y.shape[1:]),
                               (stride[0], stride[1]), (padding[0], padding[1]), tf32 and output.dtype.name == "float32")
     bias = third if role.kind == "conv2d" else None
     return Steps(convolution, parts, (role.x, role.w, role.y), tuple(copied), result, bias, onto, role.relu, scratch)
+
+
+def _parts(images: int, elements: int, beside_bytes: int) -> int:
+    """In how many equal parts a batch is cut: such that cuDNN can count the elements of the largest tensor, and that
+    what is made beside the result is small."""
+    return next(p for p in range(1, images + 1) if images % p == 0 and (
+        p == images or elements // p <= MOST_ELEMENTS and beside_bytes // p <= PART_BYTES))
 
 
 def algorithms(found: Steps, plans: Sequence[TimedPlan], seconds: float) -> tuple[Algorithm, ...]:
@@ -128,27 +139,28 @@ def issue(found: Steps, plan: str, pointers: Sequence[int], workspace: int, *, c
           copies: Sequence[Copy], finish: Copy | None) -> None:
     """Give a call to the compute stream. Addresses are in the order of ``Steps``' positions.
 
-    copies: by entry of ``copied``; finish: what follows the product, of a part of the batch if there is ``onto``:
-    (result, product, what is added if anything is).
+    copies: by entry of ``copied``; finish: what follows the product, (result, product, what is added if anything is):
+    of a part of the batch if it is made beside the result, else of the whole.
     """
     at = list(pointers)
     for (position, offset, _), copy in zip(found.copied, copies, strict=True):
         copy((workspace + offset, at[position]))
         at[position] = workspace + offset
-    x, w, y = found.roles
-    rest = workspace + found.scratch
-    if found.onto is None:
-        convolve(found.convolution, plan, at[x], at[w], at[y], rest)
-        if finish is not None:
-            finish((at[0], at[0]) if found.bias is None else (at[0], at[0], at[found.bias]))
-        return
-    assert finish is not None and found.result is not None
-    c = found.convolution
-    output_step, input_step = part_bytes(c.x, c.dtype), part_bytes(c.y, c.dtype)
-    made = workspace + found.result
+    c, output, rest = found.convolution, at[0], workspace + found.scratch
+    x, w, y = (at[i] for i in found.roles)
+    x_step, y_step = part_bytes(c.x, c.dtype), part_bytes(c.y, c.dtype)
     for part in range(found.parts):
-        convolve(c, plan, made, at[w], at[y] + part * input_step, rest)
-        finish((at[0] + part * output_step, made, at[found.onto] + part * output_step))
+        operands = [x + part * x_step, w, y + part * y_step]
+        beside = found.result is not None and (found.onto is not None or part > 0)
+        if beside:
+            operands[found.roles.index(0)] = made = workspace + (found.result or 0)
+        convolve(c, plan, operands[0], operands[1], operands[2], rest)
+        if beside:
+            assert finish is not None
+            finish((output, output, made) if found.onto is None else
+                   (output + part * x_step, made, at[found.onto] + part * x_step))
+    if finish is not None and found.result is None:
+        finish((output, output) if found.bias is None else (output, output, at[found.bias]))
 
 
 def part_bytes(shape: tuple[int, ...], dtype: str) -> int:

@@ -2,14 +2,17 @@
 
 A graph has a single node; tensors have the numbers X, W and Y. A plan's name is its engine and knobs as cuDNN writes
 them ("eng67_k2=5_..."), which the same version finds again. Which plans add in no fixed order, or on tensor cores, is
-asked for by leaving these out: the frontend filters by notes, but does not tell them.
+asked for by leaving these out: the frontend filters by notes, but does not tell them. Engines that are compiled when a
+plan of theirs is built are left out: with a driver that takes half a second for each convolution.
+
+To run a plan there is a graph of its own, which knows it by its name and has no filters: these walk over all plans
+whenever one is run.
 
 Knows cuDNN; no memory and no stream of its own. With the ``properties`` of another GPU, as JSON, plans are listed
 without any GPU.
 """
 
-import contextlib
-from dataclasses import dataclass
+from collections.abc import Callable
 from typing import Any
 
 from minidl.device.cuda.libraries import preload_cublas
@@ -19,6 +22,7 @@ from minidl.errors import DeviceError
 from minidl.meta import row_major
 
 X, W, Y = 1, 2, 3
+KNOWN_FRONTEND = "1.28."  # whose graphs are called below their Python (``runner``)
 
 preload_cublas()  # before cuDNN, of which some versions abort otherwise
 import cudnn as cudnn  # noqa: E402 - for ``attention_graphs`` as well
@@ -27,13 +31,20 @@ TYPES = {"float32": cudnn.data_type.FLOAT, "float16": cudnn.data_type.HALF, "bfl
          "float64": cudnn.data_type.DOUBLE}
 
 
-@dataclass(slots=True)
-class Opened:
-    """A graph whose plans are listed, and where in the list those are that were built."""
+Execute = Callable[[dict[int, int], int, Any], None]  # (addresses by number, workspace, handle)
 
-    graph: Any
-    names: list[str]
-    built: dict[str, int]
+
+def runner(graph: Any, index: int) -> Execute:
+    """What runs a plan that was built. The frontend's own ``execute`` looks every operand up again in each call, which
+    takes longer than all else that the host does for a convolution; of a version that is known it is spared that."""
+    if not cudnn.__version__.startswith(KNOWN_FRONTEND):
+        execute: Execute = graph.execute
+        return execute
+    issue, place = graph._lowered_graph._execute_plan_at_index, graph._plans[index].cpp_index
+
+    def run(addresses: dict[int, int], workspace: int, handle: Any) -> None:
+        issue(addresses, workspace, place, handle.backend_handle)
+    return run
 
 
 class CudnnGraphs:
@@ -43,7 +54,8 @@ class CudnnGraphs:
         self.version = cudnn.backend_version()
         self._properties = cudnn.create_device_properties(properties) if properties is not None else None
         self.handle = cudnn.create_handle() if properties is None else None
-        self._open: dict[Convolution, Opened] = {}
+        # By identity of the convolution, which is kept so that it stays its own: hashing one takes a microsecond.
+        self._open: dict[tuple[int, str], tuple[Convolution, Execute]] = {}
 
     def plans(self, convolution: Convolution) -> list[PlanInfo]:
         """All plans that can be built, in the order of the heuristics; about 0.1 seconds."""
@@ -54,17 +66,15 @@ class CudnnGraphs:
                 for name, workspace in dict(every).items()]
 
     def run(self, convolution: Convolution, plan: str, x: int, w: int, y: int, workspace: int, stream: int) -> None:
-        """Run a convolution on operands at these addresses."""
-        opened = self._open.get(convolution)
+        """Run a convolution on operands at these addresses. Raises DeviceError."""
+        opened = self._open.get((id(convolution), plan))
         if opened is None:
-            graph = self._graph(convolution, self._exact(convolution))
-            names = [graph.get_plan_name_at_index(i) for i in range(graph.get_execution_plan_count())]
-            opened = self._open[convolution] = Opened(graph, names, {})
-        index = opened.built.get(plan)
-        if index is None:
-            index = opened.built[plan] = self._build(opened, convolution, plan)
-        cudnn.set_stream(handle=self.handle, stream=stream)  # costs nothing where it is the same
-        opened.graph.execute_plan_at_index({X: x, W: w, Y: y}, workspace, index, self.handle)
+            opened = self._open[id(convolution), plan] = convolution, self._built_as(convolution, plan)
+        try:
+            cudnn.set_stream(handle=self.handle, stream=stream)  # costs nothing where it is the same
+            opened[1]({X: x, W: w, Y: y}, workspace, self.handle)
+        except Exception as error:  # of types of the frontend's own
+            raise DeviceError(f"cuDNN {self.version}, plan {plan}: {error}") from error
 
     def close(self) -> None:
         """Give the library's handle back."""
@@ -83,13 +93,18 @@ class CudnnGraphs:
         """The names of the plans that have not this note."""
         return {name for name, _ in self._built(self._graph(convolution, [*self._exact(convolution), note]))}
 
-    def _build(self, opened: Opened, convolution: Convolution, plan: str) -> int:
-        for index, name in enumerate(opened.names):
-            if name == plan:
-                with contextlib.suppress(Exception):  # the same name may come twice, and be barred once
-                    opened.graph.build_plan_at_index(index)
-                    return index
-        raise DeviceError(f"cuDNN {self.version} has no plan {plan} for {convolution}: remove the file of timed plans")
+    def _built_as(self, convolution: Convolution, plan: str) -> Execute:
+        """What runs the plan of this name."""
+        graph, failed = self._graph(convolution, []), ""
+        for index in range(graph.get_execution_plan_count()):
+            if graph.get_plan_name_at_index(index) == plan:
+                try:
+                    graph.build_plan_at_index(index)  # and selects it
+                    return runner(graph, index)
+                except Exception as error:  # the same name may come twice, and be barred once
+                    failed = f": {error}"
+        known = "could not be built" if failed else "is none of its: remove the file of timed plans"
+        raise DeviceError(f"cuDNN {self.version}, plan {plan} for {convolution} {known}{failed}")
 
     def _built(self, graph: Any) -> list[tuple[str, int]]:
         """Names and workspaces of the plans that can be built."""
@@ -130,6 +145,9 @@ class CudnnGraphs:
             graph.create_execution_plans([cudnn.heur_mode.A, cudnn.heur_mode.FALLBACK])
         except cudnn.cudnnGraphNotSupportedError as error:
             raise DeviceError(f"cuDNN {self.version} cannot run {c}: {error}") from None
+        except RuntimeError as error:
+            raise DeviceError(f"cuDNN {self.version}, listing plans of {c}: {error}") from error
+        graph.deselect_behavior_notes([cudnn.behavior_note.RUNTIME_COMPILATION])
         if without:
             graph.deselect_numeric_notes(without)
         return graph

@@ -3,14 +3,13 @@
     arena     one plain allocation: what the manager places tensors and workspaces in, and behind it the reserve
     reserve   the workspace of cuBLAS, and what blocks are slid through: only the compute stream uses it, so both
               may have the same bytes. Its size never changes, since cuBLAS chooses its algorithm by it
-    slab      page-locked host memory of the host pool's exact size, locked when something is first copied out
+    pages     page-locked host memory of the host pool, locked as copies first reach it
 
 Every verb gives work to a stream and returns: only ``read``, ``synchronize`` and ``settle`` wait. Knows the seam and
 what programs know; no vendor's library, no storage's history and no policy.
 """
 
-from collections.abc import Callable, Mapping, Sequence
-from functools import partial
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -22,13 +21,14 @@ from minidl.device.clock import COMPUTE, COPY_IN, COPY_OUT, Extents, Timed
 from minidl.device.contract import Device, Operand
 from minidl.device.cost_model import call_seconds
 from minidl.device.cuda import attention, convolution, memory_format, products
+from minidl.device.cuda.page_locked import PageLocked
 from minidl.device.cuda.programs import ComputeStream, Program, Programs
 from minidl.device.cuda.seam import Vendor
 from minidl.device.cuda.staging import Staging
 from minidl.device.cuda.streams import DEPTH, EventStreams
 from minidl.device.cuda.timed_plans import PlanTable
 from minidl.device.profiles import Profile
-from minidl.errors import UserError
+from minidl.errors import DeviceError, UserError
 from minidl.kernels.cuda.launch import Kernel
 from minidl.kernels.empty import SUMS
 from minidl.meta import Algorithm, Cost, Meta, aligned, row_major
@@ -67,8 +67,8 @@ class CudaDevice(Device):
         stream = ComputeStream(vendor, self.streams.handles[COMPUTE], self.staging)
         self.programs = Programs(stream, kernels, tf32=tf32)
         self.reserved_bytes = aligned(reserve_bytes)
-        self._arena = self._reserve = self._host_bytes = 0
-        self._slab: int | None = None
+        self._arena = self._reserve = 0
+        self._pages = PageLocked(vendor, 0)
         # By identity: the executor launches the very objects that ``algorithms`` made. Each is kept with its program,
         # so that its identity is not another's.
         self._programs: dict[int, tuple[Algorithm, Program]] = {}
@@ -85,7 +85,7 @@ class CudaDevice(Device):
         """Allocate the arena and its reserve. Raises DeviceError if there is not enough memory."""
         self._arena = self.vendor.allocate(budget_bytes + self.reserved_bytes)
         self._reserve = self._arena + budget_bytes
-        self._host_bytes = host_bytes
+        self._pages = PageLocked(self.vendor, host_bytes)
         self.vendor.set_workspace(self._reserve, self.reserved_bytes, self.streams.handles[COMPUTE])
 
     def lay_out(self, op_name: str, inputs: tuple[Meta, ...], outputs: tuple[Meta, ...]) -> tuple[Meta, ...]:
@@ -156,7 +156,7 @@ class CudaDevice(Device):
     # The compute stream --------------------------------------------------------------------------------------
     def launch(self, op_name: str, algorithm: Algorithm, outputs: Sequence[Operand], inputs: Sequence[Operand],
                attrs: dict[str, Any], workspace: int, timed: Timed = None) -> int:
-        """Give an operation's program to the compute stream. Its errors carry a note with the operation's name."""
+        """Give an operation's program to the compute stream. Its errors name the operation."""
         program = self._programs[id(algorithm)][1]
         streams, arena = self.streams, self._arena
         if streams.gap is not None:
@@ -164,6 +164,8 @@ class CudaDevice(Device):
         blocks = [arena + operand.block.offset for operand in (*outputs, *inputs)]
         try:
             program(blocks, attrs, arena + workspace)
+        except DeviceError as error:
+            raise DeviceError(f"{op_name}: {error}") from error
         except Exception as error:
             error.add_note(f"in the kernel of {op_name}")
             raise
@@ -192,25 +194,20 @@ class CudaDevice(Device):
 
     # The copy streams ----------------------------------------------------------------------------------------
     def copy_out(self, host: Extents, offset: int, nbytes: int) -> int:
-        """One copy for each piece of host memory, which is locked when the first is made."""
+        """One copy for each piece of host memory, which is locked when it is first copied to. Raises HostShort."""
         stream, device = self.streams.handles[COPY_OUT], self._arena + offset
-        for at, size in host:
-            self.vendor.copy(self._host() + at, device, size, stream)
+        for address, size in self._pages.pieces(host):
+            self.vendor.copy(address, device, size, stream)
             device += size
         return self.streams.mark(COPY_OUT)
 
     def copy_in(self, offset: int, host: Extents, nbytes: int) -> int:
         """One copy for each piece of host memory."""
         stream, device = self.streams.handles[COPY_IN], self._arena + offset
-        for at, size in host:
-            self.vendor.copy(device, self._host() + at, size, stream)
+        for address, size in self._pages.pieces(host):
+            self.vendor.copy(device, address, size, stream)
             device += size
         return self.streams.mark(COPY_IN)
-
-    def _host(self) -> int:
-        if self._slab is None:  # a run that never swaps need not wait until gigabytes are locked
-            self._slab = self.vendor.allocate_host(self._host_bytes)
-        return self._slab
 
     def measure(self, on: bool) -> None:
         """With CUPTI: let it note each kernel from now on, or no longer. Raises DeviceError."""
@@ -274,18 +271,14 @@ class CudaDevice(Device):
         return self._arena + int(operand.block.offset) + m.offset * m.dtype.itemsize
 
     def close(self) -> None:
-        """Wait for the streams, and give all memory back."""
+        """Wait for the streams, and give all memory back, events and streams, too."""
         for stream in (COMPUTE, COPY_OUT, COPY_IN):
             self.streams.synchronize(stream, self.positions[stream])
         self.staging.close()
-        releases: list[Callable[[], None]] = []
+        self._pages.close()
         if self._arena:
-            releases.append(partial(self.vendor.free, self._arena))
-        if self._slab is not None:
-            releases.append(partial(self.vendor.free_host, self._slab))
-        self._arena, self._slab = 0, None
-        for release in releases:
-            release()
+            self.vendor.free(self._arena)
+        self._arena = 0
         self.vendor.close()
 
 

@@ -1,7 +1,9 @@
 """What the CUDA device needs and this machine lacks, in one line. Imports none of it."""
 
 import ctypes
+from importlib.metadata import PackageNotFoundError, version
 from importlib.util import find_spec
+from typing import Any
 
 PACKAGES = {"numba_cuda": "numba-cuda", "cuda.core": "cuda-core", "cupy": "cupy", "cudnn": "nvidia-cudnn-frontend"}
 DRIVERS = ("libcuda.so.1", "nvcuda.dll")
@@ -15,17 +17,38 @@ def packages() -> list[str]:
 
 def has_driver() -> bool:
     """Whether NVIDIA's driver can be loaded."""
+    return _driver() is not None
+
+
+def _driver() -> Any:
+    """NVIDIA's driver as a library; None if it cannot be loaded."""
     for name in DRIVERS:
         try:
-            ctypes.CDLL(name)
+            return ctypes.CDLL(name)
         except OSError:
             continue
-        return True
-    return False
+    return None
+
+
+def driver_cuda() -> int | None:
+    """The CUDA that the driver runs at most, as it counts (13.0 is 13000); None if what is loaded does not say."""
+    library = _driver()
+    if library is None or not hasattr(library, "cuInit") or not hasattr(library, "cuDriverGetVersion"):
+        return None
+    found = ctypes.c_int()
+    return None if library.cuDriverGetVersion(ctypes.byref(found)) else found.value
+
+
+def toolkit_cuda() -> int | None:
+    """The major version of CUDA that the installed packages are for; None if they are not installed."""
+    try:
+        return int(version("cuda-bindings").partition(".")[0])
+    except (PackageNotFoundError, ValueError):
+        return None
 
 
 def message() -> str | None:
-    """What is missing and how to install it; None if nothing is."""
+    """What is missing, or does not fit, and how to install it; None if nothing is. Asked before anything is loaded."""
     absent = packages()
     if not has_driver():
         return (f"--device cuda needs an NVIDIA GPU and its driver, and {DRIVERS[0]} cannot be loaded; use --device "
@@ -33,6 +56,13 @@ def message() -> str | None:
     if absent:
         return (f"--device cuda needs {', '.join(absent)}: pip install 'minidl[cuda13]' (or 'minidl[cuda12]' for a "
                 f"driver older than {CUDA_13_DRIVER})")
+    runs, wanted = driver_cuda(), toolkit_cuda()
+    if runs is None:
+        return f"--device cuda needs NVIDIA's driver, and the {DRIVERS[0]} that was loaded has no cuInit: it is a stub"
+    if wanted is not None and runs // 1000 < wanted:
+        return (f"--device cuda: this driver runs CUDA up to {runs // 1000}.{runs % 1000 // 10}, and the packages that "
+                f"are installed are for CUDA {wanted}: pip install 'minidl[cuda12]', or a driver from "
+                f"{CUDA_13_DRIVER} on")
     return None
 
 

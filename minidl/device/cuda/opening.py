@@ -1,6 +1,5 @@
 """Opening a GPU: its profile by name and by measuring its link, its kernels, and the folder of timed plans."""
 
-import os
 import re
 from dataclasses import replace
 
@@ -11,13 +10,17 @@ from minidl.device.cuda.timed_plans import default_folder
 from minidl.device.precision import Precision
 from minidl.device.profiles import Profile
 from minidl.errors import UserError
+from minidl.machine import free_memory
 from minidl.meta import bfloat16
 from minidl.units import format_bytes
 
 CONTEXT_BYTES = 512 * 2**20  # what modules that are loaded later, and cuDNN, may still take
 LINK_BYTES = 64 * 2**20
+PAGE = 4096
 RUNS = 5
 BF16_CAPABILITY = (8, 0)
+# Of GPUs before Turing cuDNN lists plans in any version, and runs them up to this one (9.10, as the library writes it).
+OLD_CAPABILITY, OLD_CUDNN = (7, 5), 91099
 RELATIVES = {6: "p100", 7: "v100", 8: "a100"}  # of GPUs without a profile, by generation; newer ones: h100
 
 
@@ -30,14 +33,19 @@ def open_device(name: str, number: int, *, precision: Precision, cupti: bool = F
     refuse_what_it_cannot(vendor.properties, precision)
     if cupti:
         vendor.recorder(vendor.stream()).close()  # if it cannot, now is the time to say so
-    device = CudaDevice(name, profile_of(vendor, _host_bytes()), vendor, KERNELS, tf32=precision.tf32,
+    device = CudaDevice(name, profile_of(vendor, lockable_bytes()), vendor, KERNELS, tf32=precision.tf32,
                         cache=default_folder(), cupti=cupti)
     device.dlpack_device = (2, number)
     return device
 
 
 def refuse_what_it_cannot(properties: Properties, precision: Precision) -> None:
-    """Raises UserError for bf16 on a GPU before Ampere, for which cuDNN has no such convolutions."""
+    """Raises UserError for bf16 on a GPU before Ampere, for which cuDNN has no such convolutions, and for one before
+    Turing under a cuDNN that no longer runs there."""
+    if properties.capability < OLD_CAPABILITY and properties.cudnn > OLD_CUDNN:
+        raise UserError(f"{properties.name} (compute capability {'.'.join(map(str, properties.capability))}) is not "
+                        f"for cuDNN {properties.cudnn // 10000}.{properties.cudnn // 100 % 100}, only up to 9.10: pip "
+                        "install 'minidl[cuda12-pascal]'")
     if precision.activations is bfloat16 and properties.capability < BF16_CAPABILITY:
         raise UserError(f"{properties.name} (compute capability {'.'.join(map(str, properties.capability))}) cannot "
                         f"compute in bf16, which needs {'.'.join(map(str, BF16_CAPABILITY))} or newer; precision fp32 "
@@ -88,9 +96,8 @@ def measure_link(vendor: Vendor, nbytes: int = LINK_BYTES) -> tuple[float, float
         vendor.free_host(host)
 
 
-def _host_bytes() -> int:
-    """Half of this machine's memory: more of it must not be locked."""
-    try:
-        return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") // 2
-    except (AttributeError, ValueError):  # not POSIX
-        return 16 * 2**30
+def lockable_bytes() -> int:
+    """Half of what programs may still take of this machine's, or this container's, memory: page-locked memory is
+    nobody else's any more."""
+    free = free_memory()
+    return 16 * 2**30 if free is None else free // 2 // PAGE * PAGE

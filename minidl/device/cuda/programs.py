@@ -112,7 +112,7 @@ class Programs:
         offsets = [0 if i in moved else m.offset * m.dtype.itemsize for i, m in enumerate(operands)]
         finish = self._finisher(steps, operands)
 
-        if not steps.copied and steps.onto is None:
+        if not steps.copied and steps.parts == 1 and steps.result is None:
             return self._plain_convolution(steps, plan, offsets, finish)
 
         def convolve(c: Any, name: str, x: int, w: int, y: int, workspace: int) -> None:
@@ -166,7 +166,8 @@ class Programs:
         return program
 
     def _finisher(self, steps: Steps, operands: Sequence[Meta]) -> Program | None:
-        """What follows a product: a bias, or a gradient that has arrived from elsewhere, is added; a ReLU."""
+        """What follows a product: a bias, a gradient that has arrived from elsewhere or that of another part of the
+        batch is added; a ReLU."""
         output = operands[0]
         if steps.bias is not None:
             bias = operands[steps.bias]
@@ -179,6 +180,8 @@ class Programs:
             shape = steps.convolution.x
             result = channels_last(meta(shape, output.dtype))
             return self.kernel("add", (result, result, meta(shape, onto.dtype) if onto.contiguous else result), {})
+        if steps.result is not None:
+            return self.kernel("add", (output, output, output), {})
         return None
 
 

@@ -1,31 +1,39 @@
-"""The vendor's libraries themselves: the driver by cuda.bindings, launches by cuda.core, products by cuBLAS through
-CuPy's binding, convolutions and attention by cuDNN (``cudnn_graphs``, ``attention_graphs``). Carries out the seam's
-calls one for one, and decides nothing.
+"""The vendor's libraries themselves: the driver by cuda.bindings, launches by cuda.core, products by ``cublas``,
+convolutions and attention by cuDNN (``cudnn_graphs``, ``attention_graphs``). Carries out the seam's calls one for one,
+and decides nothing.
 
-cuBLAS is given its workspace by ``set_workspace``, which CuPy's binding lacks: it is called in the same library.
+The driver works in the context that is current in the calling thread, so each call sees to it that this is its GPU's:
+several GPUs may be open, and any thread may come. What the driver is told by another library in between is not seen.
 """
 
 import ctypes
-from collections.abc import Sequence
+import threading
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import cupy
 import numpy as np
 from cuda.bindings import driver
 from cuda.core import Device as CoreDevice
 from cuda.core import LaunchConfig, Stream, launch
 from cuda.pathfinder import load_nvidia_dynamic_lib
-from cupy_backends.cuda.libs import cublas
 
 from minidl.device.cuda.attention_graphs import AttentionGraphs
+from minidl.device.cuda.cublas import Cublas
 from minidl.device.cuda.cudnn_graphs import CudnnGraphs
 from minidl.device.cuda.seam import Attention, Convolution, Extent, Gemm, PlanInfo, Properties, Recorder
 from minidl.errors import DeviceError
 from minidl.kernels.cuda.compile import Compiler
 from minidl.kernels.cuda.launch import Source
 
-DATA_TYPES = {"float32": 0, "float64": 1, "float16": 2, "bfloat16": 14}  # cudaDataType_t
+
+class _Bound(threading.local):
+    """By thread: the vendor whose context is current, as far as minidl has made it so."""
+
+    vendor: "Cuda | None" = None
+
+
+_bound = _Bound()
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -41,115 +49,147 @@ class Cuda:
     """``seam.Vendor`` on the GPU of this number. Raises DeviceError if there is none, or it cannot be used."""
 
     def __init__(self, number: int = 0) -> None:
-        check(driver.cuInit(0))
-        count = check(driver.cuDeviceGetCount())
+        check(driver.cuInit(0), "cuInit")
+        count = check(driver.cuDeviceGetCount(), "cuDeviceGetCount")
         if number >= count:
             raise DeviceError(f"cuda:{number} does not exist: there are {count} GPUs")
         self._device = CoreDevice(number)
         self._device.set_current()
+        self._context = check(driver.cuCtxGetCurrent(), "cuCtxGetCurrent")
+        _bound.vendor = self
         capability = self._device.compute_capability
-        free, total = check(driver.cuMemGetInfo())
+        free, total = check(driver.cuMemGetInfo(), "cuMemGetInfo")
         self._graphs = CudnnGraphs()
         self._attention = AttentionGraphs(self._graphs.handle)
-        self._cublas = cublas.create()
-        runtime = check(driver.cuDriverGetVersion())
+        self._cublas = Cublas(ctypes.CDLL(load_nvidia_dynamic_lib("cublas").abs_path))
+        runtime = check(driver.cuDriverGetVersion(), "cuDriverGetVersion")
         self.properties = Properties(
             self._device.name, total, free, (capability.major, capability.minor),
-            f"cudnn{self._graphs.version}-cublas{cublas.getVersion(self._cublas)}-driver{runtime}")
+            f"cudnn{self._graphs.version}-cublas{self._cublas.version}-driver{runtime}", self._graphs.version)
         self._compiler = Compiler((capability.major, capability.minor))
         self._kernels: dict[Source, Any] = {}
         # The same by identity, with its source, so that it stays its own: hashing a source takes longer than a launch.
         self._found: dict[int, tuple[Source, Any]] = {}
         self._configs: dict[tuple[int, int], LaunchConfig] = {}
-        self._one32, self._zero32 = np.ones(1, np.float32), np.zeros(1, np.float32)
-        self._one64, self._zero64 = np.ones(1, np.float64), np.zeros(1, np.float64)
-        library = ctypes.CDLL(load_nvidia_dynamic_lib("cublas").abs_path)
-        self._set_workspace = library.cublasSetWorkspace_v2
-        self._set_workspace.argtypes = [ctypes.c_void_p, ctypes.c_void_p, ctypes.c_size_t]
         self._product_stream: CudaStream | None = None
+        self._made: list[tuple[Callable[[Any], Any], Any]] = []  # streams and events, with what destroys them
+
+    def _bind(self) -> None:
+        """Make this GPU's context the calling thread's. Asked for by whoever finds that it is not."""
+        check(driver.cuCtxSetCurrent(self._context), "cuCtxSetCurrent")
+        _bound.vendor = self
 
     # Memory --------------------------------------------------------------------------------------------------
     def allocate(self, nbytes: int) -> int:
         """Device memory, by cuMemAlloc. Raises DeviceError if there is not enough."""
-        return int(check(driver.cuMemAlloc(nbytes), f"{nbytes} bytes of device memory"))
+        self._bind()
+        return int(check(driver.cuMemAlloc(nbytes), f"cuMemAlloc of {nbytes} bytes"))
 
     def free(self, address: int) -> None:
         """Give device memory back."""
-        check(driver.cuMemFree(address))
+        self._bind()
+        check(driver.cuMemFree(address), "cuMemFree")
 
     def allocate_host(self, nbytes: int) -> int:
         """Page-locked memory of exactly this size, by cuMemHostAlloc. Raises DeviceError if it cannot be locked."""
-        return int(check(driver.cuMemHostAlloc(nbytes, 0), f"{nbytes} bytes of page-locked memory"))
+        self._bind()
+        return int(check(driver.cuMemHostAlloc(nbytes, 0), f"cuMemHostAlloc of {nbytes} bytes"))
 
     def free_host(self, address: int) -> None:
         """Give page-locked memory back."""
-        check(driver.cuMemFreeHost(address))
+        self._bind()
+        check(driver.cuMemFreeHost(address), "cuMemFreeHost")
 
     # Streams and events --------------------------------------------------------------------------------------
     def stream(self) -> CudaStream:
         """A new stream that does not wait for the default stream."""
-        handle = check(driver.cuStreamCreate(driver.CUstream_flags.CU_STREAM_NON_BLOCKING))
+        self._bind()
+        handle = check(driver.cuStreamCreate(driver.CUstream_flags.CU_STREAM_NON_BLOCKING), "cuStreamCreate")
+        self._made.append((driver.cuStreamDestroy, handle))
         return CudaStream(handle, Stream.from_handle(int(handle)), int(handle))
 
     def event(self) -> Any:
         """A new event that keeps its time."""
-        return check(driver.cuEventCreate(driver.CUevent_flags.CU_EVENT_DEFAULT))
+        self._bind()
+        event = check(driver.cuEventCreate(driver.CUevent_flags.CU_EVENT_DEFAULT), "cuEventCreate")
+        self._made.append((driver.cuEventDestroy, event))
+        return event
 
     def record(self, event: Any, stream: CudaStream) -> None:
         """Put an event behind all that a stream was given."""
+        if _bound.vendor is not self:
+            self._bind()
         error, = driver.cuEventRecord(event, stream.handle)
         if error:
-            check((error,))
+            check((error,), "cuEventRecord")
 
     def wait(self, stream: CudaStream, event: Any) -> None:
         """Let a stream wait for an event as it was recorded last."""
-        check(driver.cuStreamWaitEvent(stream.handle, event, 0))
+        if _bound.vendor is not self:
+            self._bind()
+        check(driver.cuStreamWaitEvent(stream.handle, event, 0), "cuStreamWaitEvent")
 
     def synchronize(self, event: Any) -> None:
         """Let the host wait for an event."""
-        check(driver.cuEventSynchronize(event))
+        if _bound.vendor is not self:
+            self._bind()
+        check(driver.cuEventSynchronize(event), "cuEventSynchronize")
 
     def done(self, event: Any) -> bool:
         """Whether an event has been passed."""
+        if _bound.vendor is not self:
+            self._bind()
         error, = driver.cuEventQuery(event)
         if error == driver.CUresult.CUDA_ERROR_NOT_READY:
             return False
-        check((error,))
+        check((error,), "cuEventQuery")
         return True
 
     def elapsed(self, start: Any, end: Any) -> float:
         """Seconds between two events that have been passed; the driver counts in steps of about half a microsecond."""
-        return float(check(driver.cuEventElapsedTime(start, end))) * 1e-3
+        if _bound.vendor is not self:
+            self._bind()
+        return float(check(driver.cuEventElapsedTime(start, end), "cuEventElapsedTime")) * 1e-3
 
     def recorder(self, stream: CudaStream) -> Recorder:
         """A recorder of a stream by CUPTI, which is imported here. Raises DeviceError where it cannot record."""
         from minidl.device.cuda.cupti_recorder import CuptiRecorder
 
-        return CuptiRecorder(int(check(driver.cuCtxGetCurrent())), stream.address)
+        self._bind()
+        return CuptiRecorder(int(self._context), stream.address)
 
     # Bytes ---------------------------------------------------------------------------------------------------
     def copy(self, to: int, origin: int, nbytes: int, stream: CudaStream) -> None:
         """Copy bytes in stream order; the driver sees from the addresses which way."""
-        check(driver.cuMemcpyAsync(to, origin, nbytes, stream.handle))
+        if _bound.vendor is not self:
+            self._bind()
+        check(driver.cuMemcpyAsync(to, origin, nbytes, stream.handle), "cuMemcpyAsync")
 
     def fill(self, address: int, byte: int, nbytes: int, stream: CudaStream) -> None:
         """Set bytes of device memory in stream order."""
-        check(driver.cuMemsetD8Async(address, byte, nbytes, stream.handle))
+        self._bind()
+        check(driver.cuMemsetD8Async(address, byte, nbytes, stream.handle), "cuMemsetD8Async")
 
     def array(self, address: int, shape: Extent, strides: Extent, dtype: str) -> Any:
         """A CuPy array of its own with what lies there (strides in elements), when the copy has been made."""
+        import cupy
+
+        self._bind()
         kind = np.dtype(dtype)
         extent = 1 + sum((d - 1) * s for d, s in zip(shape, strides, strict=True))
-        memory = cupy.cuda.UnownedMemory(address, extent * kind.itemsize, self, self._device.device_id)
-        lying = cupy.ndarray(shape, kind, cupy.cuda.MemoryPointer(memory, 0),
-                             strides=tuple(s * kind.itemsize for s in strides))
-        copied = lying.copy()
-        cupy.cuda.get_current_stream().synchronize()
+        with cupy.cuda.Device(self._device.device_id):
+            memory = cupy.cuda.UnownedMemory(address, extent * kind.itemsize, self, self._device.device_id)
+            lying = cupy.ndarray(shape, kind, cupy.cuda.MemoryPointer(memory, 0),
+                                 strides=tuple(s * kind.itemsize for s in strides))
+            copied = lying.copy()
+            cupy.cuda.get_current_stream().synchronize()
         return copied
 
     # Kernels -------------------------------------------------------------------------------------------------
     def launch(self, source: Source, blocks: int, arguments: Sequence[int | np.generic], stream: CudaStream) -> None:
         """Run a kernel; its source is compiled when it comes for the first time."""
+        if _bound.vendor is not self:
+            self._bind()
         found = self._found.get(id(source))
         if found is None:
             kernel = self._kernels.get(source)
@@ -160,70 +200,68 @@ class Cuda:
         config = self._configs.get(key)
         if config is None:
             config = self._configs[key] = LaunchConfig(grid=blocks, block=source.threads)
-        launch(stream.core, config, found[1], *arguments)
+        try:
+            launch(stream.core, config, found[1], *arguments)
+        except Exception as error:  # of a type of cuda.core's own
+            raise DeviceError(f"launch of {source.name}: {error}") from error
 
     # cuBLAS --------------------------------------------------------------------------------------------------
     def set_workspace(self, address: int, nbytes: int, stream: CudaStream) -> None:
         """Give cuBLAS its stream and, for good, the memory that it works in."""
-        cublas.setStream(self._cublas, stream.address)  # this takes cuBLAS's own workspace again, so it comes first
-        status = self._set_workspace(self._cublas, address, nbytes)
-        if status:
-            raise DeviceError(f"cublasSetWorkspace: status {status}")
+        self._bind()
+        self._cublas.work_in(stream.address, address, nbytes)
         self._product_stream = stream
 
     def gemm(self, product: Gemm, c: int, a: int, b: int, stream: CudaStream) -> None:
         """One product, or a strided batch of them, on the stream of ``set_workspace``."""
         assert stream is self._product_stream, "products run on the stream that has a workspace"
-        p = product
-        double = p.dtype == "float64"
-        one, zero = (self._one64, self._zero64) if double else (self._one32, self._zero32)
-        compute = (cublas.CUBLAS_COMPUTE_64F if double else cublas.CUBLAS_COMPUTE_32F_FAST_TF32 if p.tf32
-                   else cublas.CUBLAS_COMPUTE_32F)
-        kind = DATA_TYPES[p.dtype]
-        beta = (one if p.accumulate else zero).ctypes.data
-        if p.count == 1:
-            cublas.gemmEx(self._cublas, int(p.transpose_a), int(p.transpose_b), p.m, p.n, p.k, one.ctypes.data,
-                          a, kind, p.lda, b, kind, p.ldb, beta, c, kind, p.ldc, compute, cublas.CUBLAS_GEMM_DEFAULT)
-            return
-        cublas.gemmStridedBatchedEx(
-            self._cublas, int(p.transpose_a), int(p.transpose_b), p.m, p.n, p.k, one.ctypes.data,
-            a, kind, p.lda, p.step_a, b, kind, p.ldb, p.step_b, beta, c, kind, p.ldc, p.step_c, p.count, compute,
-            cublas.CUBLAS_GEMM_DEFAULT)
+        if _bound.vendor is not self:
+            self._bind()
+        self._cublas.gemm(product, c, a, b)
 
     # cuDNN ---------------------------------------------------------------------------------------------------
     def plans(self, convolution: Convolution) -> list[PlanInfo]:
         """Every plan of cuDNN for a convolution, in the order of its heuristics."""
+        self._bind()
         return self._graphs.plans(convolution)
 
     def convolve(self, convolution: Convolution, plan: str, x: int, w: int, y: int, workspace: int,
                  stream: CudaStream) -> None:
         """Run a convolution by the plan of this name."""
+        if _bound.vendor is not self:
+            self._bind()
         self._graphs.run(convolution, plan, x, w, y, workspace, stream.address)
 
     def attention_plans(self, attention: Attention) -> list[PlanInfo]:
         """Every plan of cuDNN for attention; [] where it has none."""
+        self._bind()
         return self._attention.plans(attention)
 
     def attend(self, attention: Attention, plan: str, operands: Sequence[int], seed: int, workspace: int,
                stream: CudaStream) -> None:
         """Run attention by the plan of this name."""
+        if _bound.vendor is not self:
+            self._bind()
         self._attention.run(attention, plan, operands, seed, workspace, stream.address)
 
     def close(self) -> None:
-        """Streams, events and modules go with the context, at the process's end."""
+        """Give back handles, events and streams, all of whose work has ended; modules go with the context."""
+        self._bind()
         self._attention.close()
         self._graphs.close()
-        if self._cublas is not None:
-            cublas.destroy(self._cublas)
-            self._cublas = None
+        self._cublas.close()
+        while self._made:  # what was made last goes first
+            destroy, made = self._made.pop()
+            check(destroy(made), "cuEventDestroy, cuStreamDestroy")
+        _bound.vendor = None
 
 
-def check(result: Sequence[Any], what: str = "") -> Any:
-    """The values of a driver call. Raises DeviceError with the driver's own words."""
+def check(result: Sequence[Any], call: str) -> Any:
+    """The values of a driver call. Raises DeviceError with the call, the driver's own words and its code."""
     error, *values = result
     if error:
         _, name = driver.cuGetErrorName(error)
         _, words = driver.cuGetErrorString(error)
         text = b": ".join(word for word in (name, words) if word).decode()
-        raise DeviceError(f"{what}: {text}" if what else text)
+        raise DeviceError(f"{call}: {text or 'an unknown error'} ({int(error)})")
     return values[0] if len(values) == 1 else tuple(values)

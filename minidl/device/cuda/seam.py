@@ -2,7 +2,8 @@
 
 ``real.Cuda`` carries these calls out; tests replace it with one that keeps no GPU but judges every call. Addresses are
 plain integers, on the device and in page-locked memory alike; streams and events are handles of the vendor's choice.
-Nothing here waits but ``synchronize``. Knows no tensors, no arena and no operation.
+Any thread may call, and vendors of several GPUs may be open. Nothing here waits but ``synchronize``. Knows no tensors,
+no arena and no operation.
 """
 
 from collections.abc import Sequence
@@ -105,13 +106,15 @@ class PlanInfo:
 
 @dataclass(frozen=True, slots=True)
 class Properties:
-    """What the driver says of the GPU. Bytes, hertz; ``version`` names the libraries whose choices are cached."""
+    """What the driver says of the GPU. ``version`` names the libraries whose choices are cached, ``cudnn`` is that of
+    cuDNN as the library writes it: 92700."""
 
     name: str
     memory_bytes: int
     free_bytes: int
     capability: tuple[int, int]
     version: str
+    cudnn: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -221,4 +224,4 @@ class Vendor(Protocol):
         """
 
     def close(self) -> None:
-        """Give everything back that was not yet."""
+        """Give everything back that was not yet: handles, events and streams, whose work has ended."""

@@ -53,6 +53,7 @@ class PlanTable:
         self.vendor = vendor
         self._table: dict[str, tuple[TimedPlan, ...]] = {}
         self._tried: set[str] = set()  # by this process
+        self._clock: tuple[Handle, Handle, Handle] | None = None  # a stream and two events on it, made when needed
         self._path: Path | None = None
         if folder is not None:
             name = re.sub(r"[^\w.-]+", "-", f"{vendor.properties.name}-{vendor.properties.version}-{LAYOUT}")
@@ -82,24 +83,37 @@ class PlanTable:
             base = vendor.allocate(sum(sizes))
         except DeviceError:
             return plans
-        stream, start, end = vendor.stream(), vendor.event(), vendor.event()
+        if self._clock is None:
+            self._clock = vendor.stream(), vendor.event(), vendor.event()
+        stream, _, end = self._clock
+        failed: DeviceError | None = None
         try:
             vendor.fill(base, 0, sum(sizes), stream)
+            vendor.record(end, stream)
+            vendor.synchronize(end)  # nothing else is at work while a plan is timed
             x, w, y = base, base + sizes[0], base + sizes[0] + sizes[1]
             timed: list[TimedPlan] = []
             for plan in plans:
                 best = min((p.seconds for p in timed if p.seconds is not None), default=inf)
-                timed.append(self._time_plan(convolution, plan, (x, w, y), stream, start, end, best))
+                try:
+                    timed.append(self._time_plan(convolution, plan, (x, w, y), best))
+                except DeviceError as error:  # one that is listed and does not run is no alternative
+                    failed = error
+            if failed is not None and not timed:
+                raise DeviceError(f"none of the {len(plans)} plans of {key(convolution)} runs: {failed}") from failed
             return tuple(timed)
         finally:
             vendor.record(end, stream)
             vendor.synchronize(end)
             vendor.free(base)
 
-    def _time_plan(self, convolution: Convolution, plan: TimedPlan, operands: tuple[int, int, int], stream: Handle,
-                   start: Handle, end: Handle, best: float) -> TimedPlan:
-        """``best``: seconds of the best plan so far. One that is far slower needs no median."""
+    def _time_plan(self, convolution: Convolution, plan: TimedPlan, operands: tuple[int, int, int],
+                   best: float) -> TimedPlan:
+        """``best``: seconds of the best plan so far. One that is far slower needs no median. Raises DeviceError if the
+        plan does not run."""
         vendor = self.vendor
+        assert self._clock is not None
+        stream, start, end = self._clock
         try:
             workspace = vendor.allocate(plan.workspace) if plan.workspace else 0
         except DeviceError:

@@ -28,7 +28,7 @@ def channel_tools(tools: Tools, dtype: str) -> tuple[Callable[..., Any], Callabl
     return tools.device(rstd), tools.device(normed)
 
 
-def _unite(tools: Tools, dtype: str, columns: int, threads: int) -> Callable[..., Any]:
+def unite_tool(tools: Tools, dtype: str, columns: int, threads: int) -> Callable[..., Any]:
     """``unite(count, mean, square, counts, means, squares)``: what a column's threads have seen, for its first one."""
     cuda, number = tools.cuda, tools.number(dtype)
 
@@ -57,7 +57,7 @@ def stats(tools: Tools, *, dtype: str, columns: int, narrow: bool, direct: bool,
     cuda, (load, _), number = tools.cuda, tools.memory(dtype), tools.number(dtype)
     store = tools.wide(dtype)[1]
     (locate, advance), lanes = tools.walk(narrow), threads // columns
-    unite = _unite(tools, dtype, columns, threads)
+    unite = unite_tool(tools, dtype, columns, threads)
 
     def kernel(mean: Any, var: Any, x: Any, kept: Any, count: Any, length: Any, b1: Any, b2: Any,
                n1: Any, n2: Any, n3: Any, t0: Any, t1: Any, t2: Any, t3: Any,
@@ -101,7 +101,7 @@ def stats(tools: Tools, *, dtype: str, columns: int, narrow: bool, direct: bool,
 def united_stats(tools: Tools, *, dtype: str, threads: int) -> Callable[..., None]:
     """Mean and variance of a channel from those of its slabs, of ``length`` values each; one block a channel."""
     cuda, (_, store), number = tools.cuda, tools.wide(dtype), tools.number(dtype)
-    unite = _unite(tools, dtype, 1, threads)
+    unite = unite_tool(tools, dtype, 1, threads)
 
     def kernel(mean: Any, var: Any, levels: Any, deviations: Any, kept: Any, count: Any, length: Any,
                slabs: Any) -> None:

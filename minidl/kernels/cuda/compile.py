@@ -25,7 +25,9 @@ from cuda.core import Kernel, Linker, LinkerOptions, ObjectCode
 from numba import types
 from numba.cuda import dispatcher
 
+from minidl.errors import DeviceError
 from minidl.kernels import random, scalar
+from minidl.kernels.cuda import words
 from minidl.kernels.cuda.launch import Source
 from minidl.kernels.cuda.tools import Tools
 from minidl.reading import NotJson, Unreadable, parse_json, read_bytes
@@ -61,12 +63,16 @@ class Compiler:
         self.capability = capability
         self.architecture = f"sm_{capability[0]}{capability[1]}"
         self.folder = (folder or default_folder()) if keep else None
-        self._tools = _tools()
+        self._tools = _tools(capability)
 
     def kernel(self, source: Source) -> Kernel:
-        """What ``cuda.core.launch`` takes; the context of a GPU of this capability must be current."""
+        """What ``cuda.core.launch`` takes; the context of a GPU of this capability must be current. Raises DeviceError
+        where the driver does not take the machine code."""
         cubin = self.cubin(source)
-        return ObjectCode.from_cubin(cubin.code).get_kernel(cubin.entry)
+        try:
+            return ObjectCode.from_cubin(cubin.code).get_kernel(cubin.entry)
+        except Exception as error:  # of a type of cuda.core's own
+            raise DeviceError(f"loading {source.name} for {self.architecture}: {error}") from error
 
     def cubin(self, source: Source) -> Cubin:
         """The machine code of a source: found on disk, or compiled now and kept there."""
@@ -98,8 +104,9 @@ class Compiler:
         return _reported(linker.get_info_log(), code)
 
 
-def _tools() -> Tools:
-    return Tools(cuda, cuda.jit(device=True), math, np.uint32)
+def _tools(capability: tuple[int, int]) -> Tools:
+    return Tools(cuda, cuda.jit(device=True), math, np.uint32, access=words.ACCESS,
+                 pair=words.pair if capability >= words.PAIRS_SINCE else None)
 
 
 def _type(kind: str) -> Any:

@@ -1,5 +1,6 @@
 """Elementwise operations: one thread computes a few elements, each read once and written once.
 
+Where all operands lie as runs of whole groups of 16 bytes (8 of a half beside a float32), a group is one load.
 An output may lie exactly over an input that the operation donates. Operands of one dense layout, whichever it is
 (channels-last, too), are one run of elements; others are walked over in up to four dimensions, neighbouring threads
 along the output's innermost one, which is fast as long as the inputs have the same innermost dimension or repeat.
@@ -13,11 +14,12 @@ import numpy as np
 from minidl.kernels.cuda import launch
 from minidl.kernels.cuda.launch import Argument, Kernel, Number, Planner, View, blocks_of, compute, integers
 from minidl.kernels.cuda.layout import RANK, digits, is_dense, merged, padded
-from minidl.kernels.cuda.tools import Tools
+from minidl.kernels.cuda.tools import GROUP_BYTES, GROUPED, Tools
 from minidl.kernels.random import fold_seed
 from minidl.meta import DType, row_major
 
 ITEMS = 4  # elements of a thread: that many loads are on their way at once
+GROUPS = 2  # or groups of 16 bytes
 
 
 def _application(tools: Tools, dtype: str, formula: str, form: str) -> Callable[..., Any]:
@@ -71,6 +73,33 @@ def dense(tools: Tools, *, dtypes: tuple[str, str, str], formula: str, form: str
             i = first + k * threads
             if i < n:
                 store(y, i, apply(a_values[k], b_values[k], value, i))
+    return kernel
+
+
+def dense_groups(tools: Tools, *, dtypes: tuple[str, str, str], formula: str, form: str, width: int,
+                 threads: int) -> Callable[..., None]:
+    """The same, ``width`` elements at once; n counts such groups."""
+    cuda, number = tools.cuda, tools.number(dtypes[0])
+    (_, store), (load_a, _), (load_b, _) = (tools.group(dtype, width) for dtype in dtypes)
+    apply, reads_a, reads_b = _application(tools, dtypes[0], formula, form), "a" in form, "a, b" in form
+    held = GROUPS * width
+
+    def kernel(y: Any, a: Any, b: Any, value: Any, n: Any) -> None:
+        first = np.int64(cuda.blockIdx.x) * (threads * GROUPS) + cuda.threadIdx.x
+        a_values, b_values = cuda.local.array(held, number), cuda.local.array(held, number)
+        for k in range(GROUPS):
+            i = first + k * threads
+            if i < n:
+                if reads_a:
+                    load_a(a, i, a_values, k * width)
+                if reads_b:
+                    load_b(b, i, b_values, k * width)
+        for k in range(GROUPS):
+            i = first + k * threads
+            if i < n:
+                for v in range(k * width, (k + 1) * width):
+                    a_values[v] = apply(a_values[v], b_values[v], value, i)
+                store(y, i, a_values, k * width)
     return kernel
 
 
@@ -141,6 +170,15 @@ def outer(dims: list[tuple[int, ...]]) -> list[tuple[int, ...]]:
     return distances
 
 
+def group_width(size: int, *operands: View) -> int:
+    """Elements that dense operands may be moved by at once, as the widest of them has 16 bytes of them; 0 if some are
+    of another dtype, or do not lie at whole groups."""
+    width = GROUP_BYTES // max(a.dtype.itemsize for a in operands)
+    fits = not size % width and all(a.dtype.name in GROUPED and a.pointer.offset % (width * a.dtype.itemsize) == 0
+                                    for a in operands)
+    return width if fits else 0
+
+
 def over_elements(planner: Planner, y: View, *inputs: View, formula: str = "", form: str,
                   value: Argument | None = None) -> None:
     """y = formula of the inputs, broadcast to its shape. One launch, but for more than four strided dimensions.
@@ -156,6 +194,11 @@ def over_elements(planner: Planner, y: View, *inputs: View, formula: str = "", f
     dims = merged(y.shape, *[a.strides for a in operands])
     each = launch.THREADS * ITEMS
     if is_dense(dims):
+        width = group_width(y.size, *operands)
+        if width:
+            planner.launch(dense_groups, blocks_of(y.size // width, launch.THREADS * GROUPS), *operands, value,
+                           *integers(y.size // width), width=width, **options)
+            return
         planner.launch(dense, blocks_of(y.size, each), *operands, value, *integers(y.size), **options)
         return
     inner = padded(dims[-RANK:], RANK, 3)

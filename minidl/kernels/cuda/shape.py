@@ -1,7 +1,8 @@
 """The copies that undo views: bytes as they are, whatever the dtype.
 
-Dense copies move 8 bytes a thread and item. Where the innermost dimensions of the two sides differ, a tile goes through
-shared memory, so that both are read and written side by side; channels-last to channels-first is such a copy.
+Dense copies move 16 bytes at once, or the longest words that fit. Where the innermost dimensions of the two sides
+differ, a tile goes through shared memory, so that both are read and written side by side; channels-last to
+channels-first is such a copy.
 """
 
 from collections.abc import Callable
@@ -14,11 +15,12 @@ from minidl.kernels.cuda import launch
 from minidl.kernels.cuda.elementwise import outer, over_elements
 from minidl.kernels.cuda.launch import Kernel, Planner, View, blocks_of, integers
 from minidl.kernels.cuda.layout import RANK, is_dense, merged, padded
-from minidl.kernels.cuda.tools import Tools
-from minidl.meta import DTYPES, DType, Shape
+from minidl.kernels.cuda.tools import GROUP_BYTES, Tools
+from minidl.meta import DType, Shape, int32, int64, uint8
 
 TILE = 32  # a side of the tile
-WORDS = {1: "uint8", 2: "float16", 4: "int32", 8: "int64"}  # a dtype of that size whose bytes pass unchanged
+# Copies move integers: as numbers of another type some bits would not survive (infinities of bfloat16 as float16).
+WORDS = {word.itemsize: word for word in (uint8, DType("uint16", 2, False), int32, int64)}
 
 
 def transposed(tools: Tools, *, dtype: str, tile: int, threads: int) -> Callable[..., None]:
@@ -60,7 +62,7 @@ def copy(planner: Planner, y: View, x: View) -> None:
     if is_dense(dims):
         over_elements(planner, *_long_words(y.size, y, x), form="a")
         return
-    y, x = (replace(a, dtype=DTYPES[WORDS[a.dtype.itemsize]]) for a in (y, x))
+    y, x = (replace(a, dtype=WORDS[a.dtype.itemsize]) for a in (y, x))
     innermost = min(range(len(dims)), key=lambda d: dims[d][2])  # where neighbours lie closest in x
     # Narrow tiles are mostly idle: such a copy goes element by element.
     if innermost == len(dims) - 1 or dims[innermost][2] == 0 or min(dims[innermost][0], dims[-1][0]) < TILE // 4:
@@ -80,15 +82,16 @@ def copy(planner: Planner, y: View, x: View) -> None:
 def _long_words(size: int, *views: View) -> tuple[View, ...]:
     """Dense views as runs of the longest words that fit their size and their places."""
     itemsize = views[0].dtype.itemsize
-    word = next(w for w in (8, 4, 2, 1)
+    word = next(w for w in (GROUP_BYTES, 8, 4, 2, 1)
                 if size * itemsize % w == 0 and all(a.pointer.offset % w == 0 for a in views))
-    dtype: DType = DTYPES[WORDS[word]]
+    word = 4 if word == GROUP_BYTES else word  # which ``over_elements`` moves as groups
+    dtype = WORDS[word]
     return tuple(View(a.pointer, dtype, (size * itemsize // word,), (1,)) for a in views)
 
 
 def zero(planner: Planner, y: View) -> None:
     """y = 0"""
-    over_elements(planner, replace(y, dtype=DTYPES[WORDS[y.dtype.itemsize]]), form="number")
+    over_elements(planner, replace(y, dtype=WORDS[y.dtype.itemsize]), form="number")
 
 
 def concat(planner: Planner, y: View, *xs: View, axis: int) -> None:

@@ -7,7 +7,7 @@ are what differs between the two, so they are given and not imported: this file 
 Python's own floats would turn arithmetic into float64: sources use numbers of the type that they compute in.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import cache
 from types import FunctionType, SimpleNamespace
 from typing import Any
@@ -19,6 +19,9 @@ from minidl.kernels.cuda.launch import COMPUTE
 
 Function = Callable[..., Any]
 
+GROUP_BYTES = 16  # the most that one instruction moves
+GROUPED = ("float32", "int32", "bfloat16")  # what may be moved in groups of 8 or 16 bytes
+
 
 class Tools:
     """One set for one target.
@@ -27,15 +30,23 @@ class Tools:
     device    makes a function callable from device functions
     math      ``math``, or functions of the same names
     integer   the type of indices that are known to be below 2^31: divisions of these are several times faster
+    access    ``load(pointer, i)`` and ``store(pointer, i, words)`` of the i-th group of 2 or 4 words of 32 bits, by
+              their number; without it groups are moved element by element
+    pair      of two numbers the word that has them as bfloat16, the first one low, where the target has that
+              instruction; without it rounding takes some instructions for each
     """
 
-    def __init__(self, cuda: Any, device: Callable[[Function], Function], math: Any, integer: Any) -> None:
+    def __init__(self, cuda: Any, device: Callable[[Function], Function], math: Any, integer: Any, *,
+                 access: Mapping[int, tuple[Function, Function]] | None = None, pair: Function | None = None) -> None:
         self.cuda = cuda
         self.device = device
         self.math = math
         self.integer = integer
         self.scalar = cache(self._scalar)
+        self.access = access
+        self.pair = self._rounded_pair() if pair is None else pair
         self.memory = cache(self._memory)
+        self.group = cache(self._group)
         self.walk = cache(self._walk)
         self.tile_sum = cache(self._tile_sum)
         self.block_max = cache(self._block_max)
@@ -75,7 +86,11 @@ class Tools:
     def _memory(self, dtype: str) -> tuple[Function, Function]:
         """``load(pointer, index)`` and ``store(pointer, index, value)``; what is computed in is rounded once, here."""
         if dtype == "bfloat16":
-            return self.device(_load_bfloat16), self.device(_store_bfloat16)
+            pair = self.pair
+
+            def store_half(pointer: Any, index: Any, value: Any) -> None:
+                pointer[index] = np.uint16(pair(np.float32(value), np.float32(0)) & np.uint32(0xFFFF))
+            return self.device(_load_bfloat16), self.device(store_half)
         number, stored = self.number(dtype), np.dtype(dtype).type
 
         def load(pointer: Any, index: Any) -> Any:
@@ -83,6 +98,71 @@ class Tools:
 
         def store(pointer: Any, index: Any, value: Any) -> None:
             pointer[index] = stored(value)
+        return self.device(load), self.device(store)
+
+    def _rounded_pair(self) -> Function:
+        """``pair`` by integer arithmetic."""
+        bits = self.device(_bits_of_bfloat16)
+
+        def pair(low: Any, high: Any) -> Any:
+            return np.uint32(bits(low) | np.uint32(bits(high) << np.uint32(16)))
+        return self.device(pair)
+
+    def _group(self, dtype: str, count: int) -> tuple[Function, Function]:
+        """``load(pointer, i, values, at)`` and ``store(pointer, i, values, at)``: the i-th group of ``count`` elements,
+        to and from ``values[at]`` and what follows. A group is 8 or 16 bytes, and lies at a multiple of that."""
+        itemsize = 2 if dtype == "bfloat16" else np.dtype(dtype).itemsize
+        assert count * itemsize in (8, 16) and dtype in GROUPED, f"groups of {count} {dtype}"
+        if self.access is None:
+            return self._one_by_one(dtype, count)
+        words = count * itemsize // 4
+        load_words, store_words = self.access[words]
+        if itemsize == 2:
+            return self._halves(load_words, store_words, words)
+        number, stored = self.number(dtype), np.dtype(dtype).type
+
+        def load(pointer: Any, i: Any, values: Any, at: Any) -> None:
+            found = load_words(pointer, i)
+            for k in range(count):
+                values[at + k] = number(found[k].view(stored))
+
+        def store4(pointer: Any, i: Any, values: Any, at: Any) -> None:
+            store_words(pointer, i, (stored(values[at]).view(np.uint32), stored(values[at + 1]).view(np.uint32),
+                                     stored(values[at + 2]).view(np.uint32), stored(values[at + 3]).view(np.uint32)))
+
+        def store2(pointer: Any, i: Any, values: Any, at: Any) -> None:
+            store_words(pointer, i, (stored(values[at]).view(np.uint32), stored(values[at + 1]).view(np.uint32)))
+        return self.device(load), self.device(store4 if count == 4 else store2)
+
+    def _halves(self, load_words: Function, store_words: Function, words: int) -> tuple[Function, Function]:
+        """``_group`` of bfloat16: two in a word, the first one low."""
+        pair = self.pair
+
+        def load(pointer: Any, i: Any, values: Any, at: Any) -> None:
+            found = load_words(pointer, i)
+            for k in range(words):
+                values[at + 2 * k] = np.uint32(found[k] << np.uint32(16)).view(np.float32)
+                values[at + 2 * k + 1] = np.uint32(found[k] & np.uint32(0xFFFF0000)).view(np.float32)
+
+        def store4(pointer: Any, i: Any, values: Any, at: Any) -> None:
+            store_words(pointer, i, (pair(values[at], values[at + 1]), pair(values[at + 2], values[at + 3]),
+                                     pair(values[at + 4], values[at + 5]), pair(values[at + 6], values[at + 7])))
+
+        def store2(pointer: Any, i: Any, values: Any, at: Any) -> None:
+            store_words(pointer, i, (pair(values[at], values[at + 1]), pair(values[at + 2], values[at + 3])))
+        return self.device(load), self.device(store4 if words == 4 else store2)
+
+    def _one_by_one(self, dtype: str, count: int) -> tuple[Function, Function]:
+        """``_group`` where elements are moved one by one."""
+        load_one, store_one = self.memory(dtype)
+
+        def load(pointer: Any, i: Any, values: Any, at: Any) -> None:
+            for k in range(count):
+                values[at + k] = load_one(pointer, i * count + k)
+
+        def store(pointer: Any, i: Any, values: Any, at: Any) -> None:
+            for k in range(count):
+                store_one(pointer, i * count + k, values[at + k])
         return self.device(load), self.device(store)
 
     def _walk(self, narrow: bool) -> tuple[Function, Function]:
@@ -171,7 +251,7 @@ def _load_bfloat16(pointer: Any, index: Any) -> Any:
     return np.uint32(np.uint32(pointer[index]) << np.uint32(16)).view(np.float32)
 
 
-def _store_bfloat16(pointer: Any, index: Any, value: Any) -> None:
+def _bits_of_bfloat16(value: Any) -> Any:
     """To nearest, ties to even; NaN stays NaN."""
     x = np.float32(value)
     bits = x.view(np.uint32)
@@ -182,4 +262,4 @@ def _store_bfloat16(pointer: Any, index: Any, value: Any) -> None:
     rounded = np.uint32(upper + np.uint32(1)) if up else upper
     if x != x:
         rounded = np.uint32(upper | np.uint32(0x40))
-    pointer[index] = np.uint16(rounded)
+    return rounded

@@ -16,7 +16,6 @@ from minidl.lab import grid, table
 from minidl.lab.cell import Row
 from minidl.lab.commands import kinds
 from minidl.lab.papers.page import Content, Page
-from minidl.units import format_bytes
 
 
 def parser() -> Parser:
@@ -82,23 +81,25 @@ def story(arguments: argparse.Namespace) -> int:
 def shares(content: Content, quick: bool, values: Sequence[table.Values]) -> None:
     """A row a trace, device and budget; a column a policy, with its share of the unmanaged speed."""
     policies = list(dict.fromkeys(str(row["policy"]) for row in values))
-    rows: dict[tuple[object, ...], dict[str, str]] = {}
-    bounds: dict[tuple[object, ...], str] = {}
+    rows: dict[tuple[object, object, str], dict[str, str]] = {}
+    bounds: dict[tuple[object, object, str], str] = {}
     for row in values:
-        if row["settled_s"] is None:
-            word = str(row["status"]).partition(":")[0]
-        else:
-            word = f"{float(str(row['unmanaged_s'])) / float(str(row['settled_s'])):.1%}"
-        place = row["trace"], row["device"], row["budget_bytes"], row["budget_share"]
-        rows.setdefault(place, {})[str(row["policy"])] = word
-        if row["bound_s"] is not None:
-            bounds[place] = f"{float(str(row['unmanaged_s'])) / float(str(row['bound_s'])):.1%}"
+        place = row["trace"], row["device"], f"{float(str(row['budget_share'])):.0%}"
+        settled, bound, unmanaged = (row[name] for name in ("settled_s", "bound_s", "unmanaged_s"))
+        rows.setdefault(place, {})[str(row["policy"])] = (
+            str(row["status"]).partition(":")[0] if settled is None else f"{_part(unmanaged, settled):.1%}")
+        if bound is not None:
+            bounds[place] = f"{_part(unmanaged, bound):.1%}"
     content.say("Shares of the speed with unlimited memory, once settled; the bound is what no plan exceeds. \"no "
                 "room\" is an operation that failed, \"cannot\" a policy that refused, \"time\" a cell that took too "
                 "long.")
-    content.table(("trace", "device", "budget", "of the peak", "bound", *(f"`{name}`" for name in policies)), [
-        (place[0], place[1], format_bytes(float(str(place[2]))), f"{float(str(place[3])):.0%}", bounds.get(place, "-"),
-         *(found.get(name, "-") for name in policies)) for place, found in rows.items() if place[2]])
+    content.table(("trace", "device", "budget", "bound", *(f"`{name}`" for name in policies)), [
+        (*place, bounds.get(place, "-"), *(found.get(name, "-") for name in policies))
+        for place, found in rows.items()])
+
+
+def _part(seconds: object, of: object) -> float:
+    return float(str(seconds)) / float(str(of))
 
 
 def main(argv: Sequence[str] | None = None) -> int:

@@ -75,7 +75,8 @@ def replay(arguments: argparse.Namespace) -> int:
 def capture(arguments: argparse.Namespace) -> int:
     """Write the trace of a network of ours, of a program of PyTorch's, or of a log."""
     require_place(arguments.out, is_trace, force=arguments.force)
-    trace = sources.load(arguments.source, arguments.device, fused=not arguments.separate)
+    trace = sources.load(arguments.source, arguments.device, fused=not arguments.separate,
+                         measured=arguments.measured)
     write_whole(arguments.out, trace_to_json(trace).encode(), is_trace, force=arguments.force)
     print(f"{arguments.out}: {len(trace.calls)} calls, {trace.seconds:.4g} s, {len(trace.tensors)} tensors")
     return 0
@@ -103,6 +104,7 @@ def parser() -> Parser:
     make.add_argument("source", help="resnet50:220, torch:package.module:function:32, log.csv or x.log")
     make.add_argument("out", metavar="OUT.json")
     make.add_argument("--separate", action="store_true", help="batch norm, addition and ReLU as separate operations")
+    make.add_argument("--measured", action="store_true", help="time a program of PyTorch's by a run on this CPU")
     make.set_defaults(story=capture)
     for each in (look, again, make):
         kinds.add_machine(each)

@@ -18,19 +18,21 @@ from minidl.policies.auto.search import SLACK
 NOTES = 12  # residencies noted a call, at most
 
 
-def with_addresses(found: Found, trace: Trace, facts: Problem, limits: Limits) -> Found:
-    """The plan with an address for each residency that finds one."""
+def with_addresses(found: Found, trace: Trace, facts: Problem, limits: Limits) -> tuple[Found, int]:
+    """The plan with an address for each residency that finds one, and the bytes of those that find none."""
     from minidl.planning.compiled import simulate
 
     mode = modes_of(found.plan, facts, trace)
     notes = np.zeros((NOTES * len(trace.calls) + len(facts.ids), 4), np.int64)
     room = Room(int(limits.device_bytes * found.share), limits.host_bytes, SLACK)
     noted = simulate(facts, room, mode, mode.copy(), notes).noted
-    return replace(found, plan=replace(found.plan, offsets=addresses(facts, mode, notes[:noted], limits)))
+    offsets, over = addresses(facts, mode, notes[:noted], limits)
+    return replace(found, plan=replace(found.plan, offsets=offsets)), over
 
 
-def addresses(facts: Problem, mode: Array, notes: Array, limits: Limits) -> dict[ResidencyKey, int]:
-    """Where each residency's bytes go. What is there all the time lies below, packed together.
+def addresses(facts: Problem, mode: Array, notes: Array, limits: Limits) -> tuple[dict[ResidencyKey, int], int]:
+    """Where each residency's bytes go, and the bytes of those that find no place. What is there all the time lies
+    below, packed together.
 
     notes: [residencies, 4], as ``schedule.simulate`` leaves them.
     """
@@ -38,8 +40,8 @@ def addresses(facts: Problem, mode: Array, notes: Array, limits: Limits) -> dict
     if slots:
         found, over = _packed(facts, mode, notes, limits, slots)
         if not over:
-            return found
-    return _packed(facts, mode, notes, limits, {})[0]
+            return found, over
+    return _packed(facts, mode, notes, limits, {})
 
 
 def gradient_slots(facts: Problem) -> dict[int, int]:

@@ -78,7 +78,7 @@ class Auto(OnDemand):
         over = self.is_over(progress)
         if over and progress.nothing_new(proposal.plan):
             return proposal
-        progress = progress.after(proposal.plan, observed.seconds)
+        progress = progress.after(proposal.plan, observed.seconds, observed.unseen)
         if observed.may_plan and not over:
             progress = progress.searched(self._search(progress, progress.round + 1, observed.trace, observed.costs,
                                                       observed.limits))
@@ -107,7 +107,17 @@ class Auto(OnDemand):
         if found is None or not progress.beats(found.predicted) or (
                 progress.waiting is not None and found.predicted >= progress.waiting.predicted):
             return None
-        return with_addresses(found, trace, facts, limits)
+        placed, over = with_addresses(found, trace, facts, limits)
+        if not over:
+            return placed
+        # What has no address is placed as it comes, in the way of what has one: less memory may do better.
+        share = found.share - over / limits.device_bytes
+        tighter = search(trace, facts, costs, limits, [modes_of(found.plan, facts, trace)], share=share, seed=number,
+                         work=work / 2, temperature=WARM) if share >= LEAST_SHARE else None
+        if tighter is None or tighter.share != share or not progress.beats(tighter.predicted):
+            return placed
+        tight, still_over = with_addresses(tighter, trace, facts, limits)
+        return tight if still_over < over else placed
 
     def keep(self, proposal: Proposal) -> Kept:
         """The fastest plan so far, the share that it was made for, and the number of searches."""

@@ -16,7 +16,7 @@ from minidl.plan.plan import EMPTY_PLAN, Plan, Proposal
 from minidl.plan.spread import spread
 
 LEAST_GAIN = 0.001    # of an iteration: what is predicted to gain less is not worth a trial
-TRIAL_EVERY = 4       # iterations: of so many at most one is a trial
+TRIAL_EVERY = 4       # iterations: of so many at most one belongs to a trial
 TIMES = 7             # iterations whose seconds are remembered of a plan
 ENOUGH_TIMES = 3      # of these tell how much iterations differ by themselves
 MOST_BIAS = 1.02      # times as long as predicted
@@ -66,13 +66,15 @@ class Progress:
     round     how many searches there were, and fruitless those of them in a row that found nothing better.
     tried     what has run, on demand first.
     waiting   the most promising plan that has not run yet.
-    rested    iterations since the latest trial, itself included.
+    rested    iterations since the latest trial, itself and the way to it included.
+    cost      iterations that a trial takes, with the ways there and back.
     """
 
     round: int = 0
     tried: tuple[Tried, ...] = ()
     waiting: Found | None = None
     rested: int = 0
+    cost: int = 1
     fruitless: int = 0
 
     @property
@@ -97,12 +99,13 @@ class Progress:
         """Whether an iteration that is predicted to take this would be faster than any that was seen."""
         return predicted_seconds * self.bias < self.leader.seconds * (1.0 - self.noise)
 
-    def after(self, plan: Plan, seconds: float) -> Progress:
-        """An iteration has run under a plan; only the fastest ones are remembered."""
+    def after(self, plan: Plan, seconds: float, unseen: int = 0) -> Progress:
+        """An iteration has run under a plan, after so many that led to it; only the fastest ones are remembered."""
         tried = [replace(each, times=(*each.times, seconds)[-TIMES:]) if each.found.plan is plan else each
                  for each in self.tried]
         others = sorted(tried[1:], key=lambda each: each.seconds)
-        return replace(self, tried=(tried[0], *others[:REMEMBERED]), rested=self.rested + 1)
+        return replace(self, tried=(tried[0], *others[:REMEMBERED]), rested=self.rested + 1 + unseen,
+                       cost=max(self.cost, 1 + 2 * unseen))
 
     def searched(self, found: Found | None) -> Progress:
         """One more search is over."""
@@ -115,7 +118,7 @@ class Progress:
         waiting = self.waiting
         if waiting is not None and not self.beats(waiting.predicted):
             return replace(self, waiting=None).next()
-        if waiting is not None and self.rested >= TRIAL_EVERY:
+        if waiting is not None and self.rested >= TRIAL_EVERY * self.cost:
             return Proposal(waiting.plan, replace(self, waiting=None, rested=0, tried=(*self.tried, Tried(waiting))))
         return Proposal(self.leader.found.plan, self)
 

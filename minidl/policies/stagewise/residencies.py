@@ -31,7 +31,7 @@ def placed(trace: Trace, plan: Plan, ended: Mapping[TensorId, int], algorithms: 
         walk.carry_out(k, call)
     mode = np.zeros(len(facts.gap_call), np.int64)
     notes = walk.rows(facts, _workspaces(trace, facts, walk.step_of, algorithms))
-    return addresses(facts, mode, notes, limits)
+    return addresses(facts, mode, notes, limits)[0]
 
 
 def _workspaces(trace: Trace, facts: Problem, step_of: list[int], algorithms: Mapping[int, str]

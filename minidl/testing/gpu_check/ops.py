@@ -42,6 +42,7 @@ def measure(setting: Setting, record: Record) -> None:
     with setting.runtime(precision="fp32", poisoned=True, memory_budget=BUDGET) as runtime, no_grad():
         for name in sorted(RANDOM):
             check_moments(runtime, record, name, seed)
+        check_bits(runtime, record)
 
 
 def chosen(table: Sequence[Case], dtype: str, every: int) -> list[Case]:
@@ -144,6 +145,25 @@ def check_moments(runtime: Runtime, record: Record, name: str, seed: int) -> Non
     if values[0].tobytes() != values[1].tobytes():
         record.fail(f"{name}: the same seed gives other numbers")
     record.put(name, {"mean": float(values[0].mean()), "std": float(values[0].std())})
+
+
+def check_bits(runtime: Runtime, record: Record) -> None:
+    """Copies of all bit patterns of the halves, infinities and every NaN among them: transposed, and one by one."""
+    patterns = np.arange(1 << 16).astype(np.uint16)
+    wrong = {}
+    for dtype in ("bfloat16", "float16"):
+        held = patterns.view(dtype).reshape(256, 256)
+        with runtime.iteration():
+            x = runtime.tensor(held, dtype=DTYPES[dtype])
+            for name, view, right in (("transposed", ops.permute(x, (1, 0)), held.T),
+                                      ("one by one", ops.narrow(ops.permute(x, (1, 0)), 0, 1, 4), held.T[1:4])):
+                copied = ops.contiguous(view).numpy()
+                wrong[f"{dtype}, {name}"] = int((copied.view(np.uint16) != np.ascontiguousarray(right).view(
+                    np.uint16)).sum())
+    record.put("bit patterns that a copy changes", wrong)
+    for where, count in wrong.items():
+        if count:
+            record.fail(f"a copy changes {count} of the bit patterns of {where}")
 
 
 def larger() -> Iterator[Case]:

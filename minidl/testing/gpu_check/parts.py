@@ -25,8 +25,9 @@ class Part:
 
 
 PARTS = {part.name: part for part in (
-    Part("properties", 30), Part("ops", 90), Part("identity", 50), Part("link", 15), Part("speed", 120),
-    Part("host", 30), Part("managed", 180), Part("prediction", 50), Part("models", 40), Part("convolutions", 30))}
+    Part("warm", 120), Part("properties", 20), Part("order", 10), Part("ops", 60), Part("identity", 40),
+    Part("link", 10), Part("bandwidth", 15), Part("speed", 80), Part("host", 20), Part("managed", 110),
+    Part("prediction", 40), Part("large", 15), Part("models", 30), Part("convolutions", 10), Part("sanitizer", 20))}
 
 
 def run(part: Part, setting: Setting, record: Record) -> None:

@@ -3,6 +3,7 @@
 Knows the parts' results as data; measures nothing. A part that was not run has no place in it.
 """
 
+import re
 from collections.abc import Callable, Iterator, Mapping
 from statistics import median
 from typing import Any
@@ -18,13 +19,12 @@ TARGETS = {"ratio": 1.0, "bound": 0.93, "tracking": 0.005, "prediction": 0.10, "
 def markdown(parts: Parts) -> str:
     """The page."""
     lines = ["# The check of a GPU\n", f"Made by `python bench/gpu.py`. {_where(parts)}\n"]
-    for name, part in parts.items():
-        for words in part["failures"]:
-            lines.append(f"* **failed**, {name}: {words.strip().splitlines()[0]}")
-        lines += [f"* left out, {name}: {words}" for words in part["left out"]]
-    if lines[2:]:
-        lines.append("")
     rows = list(_targets(parts))
+    wrong = [f"* {name}: {_at(words)}" for name, part in parts.items() for words in part["failures"]]
+    slow = [f"* {what}: {reached}, wanted {wanted}" for what, reached, wanted, met in rows if not met]
+    left = [f"* {name}: {words}" for name, part in parts.items() for words in part["left out"]]
+    for title, told in (("What is wrong", wrong), ("What is slow", slow), ("What was not reached", left)):
+        lines += [f"## {title}\n", *(told or ["Nothing."]), ""]
     if rows:
         lines += ["## Wanted and reached\n", "| what | reached | wanted | |", "|---|--:|--:|---|"]
         lines += [f"| {what} | {reached} | {wanted} | {'yes' if met else '**no**'} |" for what, reached, wanted, met in
@@ -35,6 +35,13 @@ def markdown(parts: Parts) -> str:
             if body:
                 lines += ["", f"## {name.capitalize()}\n", *body]
     return "\n".join(lines) + "\n"
+
+
+def _at(words: str) -> str:
+    """A failure in one line, with the line of minidl to look at: the last one of its traceback."""
+    places = [(file, line) for file, line in re.findall(r'File "([^"]+)", line (\d+)', words) if "minidl" in file]
+    at = f" ({places[-1][0].rpartition('minidl/')[2]}:{places[-1][1]})" if places else ""
+    return words.strip().splitlines()[0] + at
 
 
 def _where(parts: Parts) -> str:
@@ -70,6 +77,10 @@ def _targets(parts: Parts) -> Iterator[Row]:
         elif isinstance(each, dict) and "seconds an operation" in each:
             yield (f"{key}: host time an operation", _us(each["seconds an operation"]), "at most 25 us",
                    each["seconds an operation"] <= TARGETS["operation"])
+    for key, each in found("bandwidth"):
+        if isinstance(each, dict):
+            yield (f"{key}: bytes a second beside a copy's", f"{each['share']:.0%}", f"at least {each['wanted']:.0%}",
+                   each["share"] >= each["wanted"])
     for key, each in found("identity"):
         yield (f"{key}: pieces of state with other bits", str(len(each["different"])), "0", not each["different"])
 
@@ -78,6 +89,8 @@ def _targets(parts: Parts) -> Iterator[Row]:
 def _ops(found: Mapping[str, Any]) -> Iterator[str]:
     yield "Largest error of each operation, by norm.\n"
     columns = [key for key, each in found.items() if isinstance(each, dict) and key.endswith(")")]
+    changed = found.get("bit patterns that a copy changes", {})
+    yield f"Bit patterns of halves that a copy changes: {sum(changed.values())}.\n"
     yield f"| operation | {' | '.join(columns)} |"
     yield "|---|" + "--:|" * len(columns)
     for name in sorted({name for column in columns for name in found[column]}):
@@ -98,6 +111,35 @@ def _link(found: Mapping[str, Any]) -> Iterator[str]:
     yield "| direction | |\n|---|--:|"
     for key, value in found.items():
         yield f"| {key} | {_us(value) if key == 'latency' else f'{value / 1e9:.1f} GB/s'} |"
+
+
+def _order(found: Mapping[str, Any]) -> Iterator[str]:
+    yield "Elements that show a call out of its place on its stream.\n"
+    yield "| call | elements |\n|---|--:|"
+    for key, value in found.items():
+        yield f"| {key} | {value} |"
+
+
+def _bandwidth(found: Mapping[str, Any]) -> Iterator[str]:
+    yield "| kernel | GB/s | of a copy |\n|---|--:|--:|"
+    for key, each in found.items():
+        if isinstance(each, dict):
+            yield f"| {key} | {each['rate'] / 1e9:.0f} | {each['share']:.0%} |"
+        else:
+            yield f"| {key} | {each / 1e9:.0f} | |"
+
+
+def _warm(found: Mapping[str, Any]) -> Iterator[str]:
+    cubins, plans = found.get("cubins"), found.get("plans")
+    if cubins:
+        yield f"{cubins['made']} of {cubins['wanted']} kernels compiled in {cubins['seconds']:.0f} seconds."
+    if plans:
+        yield f"Plans of {plans['convolutions']} convolutions listed and timed in {plans['seconds']:.0f} seconds."
+
+
+def _counted(found: Mapping[str, Any]) -> Iterator[str]:
+    for key, value in found.items():
+        yield f"* {key}: {value}"
 
 
 def _host(found: Mapping[str, Any]) -> Iterator[str]:
@@ -183,7 +225,8 @@ def _convolutions(found: Mapping[str, Any]) -> Iterator[str]:
 
 SECTIONS: dict[str, Callable[[Mapping[str, Any]], Iterator[str]]] = {
     "speed": _speed, "managed": _managed, "prediction": _prediction, "identity": _identity, "models": _models,
-    "link": _link, "host": _host, "ops": _ops, "convolutions": _convolutions}
+    "order": _order, "bandwidth": _bandwidth, "large": _counted, "sanitizer": _counted, "warm": _warm, "link": _link,
+    "host": _host, "ops": _ops, "convolutions": _convolutions}
 
 
 def _us(seconds: float) -> str:

@@ -55,6 +55,8 @@ class Sizes:
     speed            networks that run in turns with PyTorch's, for ``rounds`` rounds of ``steps`` steps
     managed          networks that run in ``managed_bytes``; plans: how many ``auto`` tries
     identity         networks that run under every policy, in shares of what they need
+    large            images and their side, of 64 channels: more than 2^31 elements
+    maps             feature maps on which bytes a second are measured
     """
 
     ops_block: int
@@ -72,6 +74,8 @@ class Sizes:
     host_bytes: int
     plans: int
     identity: tuple[Training, ...]
+    large: tuple[int, int] = (2688, 112)
+    maps: tuple[int, int, int, int] = (256, 64, 56, 56)
     dtypes: tuple[str, ...] = ("float32", "bfloat16", "float16", "float64")
     precisions: tuple[str, ...] = PRECISIONS
 
@@ -138,6 +142,11 @@ class Setting:
     results: Mapping[str, Any] = field(default_factory=dict)
     ends: float = float("inf")
     opened: Callable[[str, str], Device] = open_by_name
+
+    @property
+    def compiles(self) -> bool:
+        """Whether kernels are compiled, which on a vendor that stands in for a GPU they are not."""
+        return self.opened is open_by_name
 
     def seconds_left(self) -> float:
         """Until the part must have ended; negative when it is late."""

@@ -37,6 +37,6 @@ TINY = Sizes(
     ops_block=64, ops_every=1000, mirrored=(Training("lenet", 2),), convolutions=(IMAGE,), link_bytes=1 << 16, calls=3,
     host=(SMALL,), speed=(Training("bert-tiny", 2, length=16, options={"vocabulary": 100}),), rounds=2, steps=1,
     managed=(MAPS,), managed_bytes=3 << 20, host_bytes=64 << 20, plans=1, identity=(MAPS,), dtypes=("float32",),
-    precisions=("tf32",))
+    precisions=("tf32",), large=(3, 6), maps=(2, 8, 4, 4))
 
 NAMED = {"full": FULL, "quick": QUICK, "tiny": TINY}

@@ -1,0 +1,80 @@
+"""Products by cuBLAS, called in its own library: one handle, one stream, one workspace.
+
+Bindings that know streams of their own set the handle to theirs before each product, and every change of a handle's
+stream takes its workspace away. So the library is called as it is, and stream and workspace are set once, in this
+order. Knows the seam's products; no memory and no stream of its own.
+"""
+
+import ctypes
+from ctypes import POINTER, byref, c_char_p, c_double, c_float, c_int, c_int64, c_size_t, c_void_p
+from typing import Any
+
+from minidl.device.cuda.seam import Gemm
+from minidl.errors import DeviceError
+
+DATA_TYPES = {"float32": 0, "float64": 1, "float16": 2, "bfloat16": 14}  # cudaDataType_t
+COMPUTE_32F, COMPUTE_64F, COMPUTE_32F_FAST_TF32 = 68, 70, 77  # cublasComputeType_t
+DEFAULT_ALGORITHM = -1  # CUBLAS_GEMM_DEFAULT
+
+_FACTOR = [c_void_p, c_int, c_int]  # address, type, elements between columns
+_BATCHED = [*_FACTOR, c_int64]  # and elements between matrices
+_SHAPE = [c_void_p, c_int, c_int, c_int, c_int, c_int]  # handle, transpositions, m, n, k
+SIGNATURES = {
+    "cublasCreate_v2": [POINTER(c_void_p)], "cublasDestroy_v2": [c_void_p],
+    "cublasGetVersion_v2": [c_void_p, POINTER(c_int)], "cublasSetStream_v2": [c_void_p, c_void_p],
+    "cublasSetWorkspace_v2": [c_void_p, c_void_p, c_size_t],
+    "cublasGemmEx": [*_SHAPE, c_void_p, *_FACTOR, *_FACTOR, c_void_p, *_FACTOR, c_int, c_int],
+    "cublasGemmStridedBatchedEx": [*_SHAPE, c_void_p, *_BATCHED, *_BATCHED, c_void_p, *_BATCHED, c_int, c_int, c_int],
+}
+
+
+class Cublas:
+    """A handle of this library (``ctypes.CDLL``). Raises DeviceError with the call and the library's own words."""
+
+    def __init__(self, library: Any) -> None:
+        for name, arguments in SIGNATURES.items():
+            getattr(library, name).argtypes = arguments
+        library.cublasGetStatusString.argtypes, library.cublasGetStatusString.restype = [c_int], c_char_p
+        self._library = library
+        self._gemm, self._batched = library.cublasGemmEx, library.cublasGemmStridedBatchedEx
+        handle, version = c_void_p(), c_int()
+        self._check("cublasCreate", library.cublasCreate_v2(byref(handle)))
+        self._handle: int | None = handle.value
+        self._check("cublasGetVersion", library.cublasGetVersion_v2(handle, byref(version)))
+        self.version = version.value
+        # Factors of the product and of what it is added to, read on the host: 1 and 0, as wide as the sums are.
+        self._factors = (c_float(1), c_float(0)), (c_double(1), c_double(0))
+        self._single, self._double = ([ctypes.addressof(f) for f in pair] for pair in self._factors)
+
+    def work_in(self, stream: int, address: int, nbytes: int) -> None:
+        """Run on this stream, in this memory, from now on."""
+        # A change of the stream takes the workspace away, so it comes first.
+        self._check("cublasSetStream", self._library.cublasSetStream_v2(self._handle, stream))
+        self._check("cublasSetWorkspace", self._library.cublasSetWorkspace_v2(self._handle, address, nbytes))
+
+    def gemm(self, p: Gemm, c: int, a: int, b: int) -> None:
+        """One product, or a strided batch of them, on operands at these addresses."""
+        double = p.dtype == "float64"
+        one, zero = self._double if double else self._single
+        compute = COMPUTE_64F if double else COMPUTE_32F_FAST_TF32 if p.tf32 else COMPUTE_32F
+        kind, beta = DATA_TYPES[p.dtype], one if p.accumulate else zero
+        if p.count == 1:
+            status = self._gemm(self._handle, p.transpose_a, p.transpose_b, p.m, p.n, p.k, one, a, kind, p.lda,
+                                b, kind, p.ldb, beta, c, kind, p.ldc, compute, DEFAULT_ALGORITHM)
+        else:
+            status = self._batched(self._handle, p.transpose_a, p.transpose_b, p.m, p.n, p.k, one,
+                                   a, kind, p.lda, p.step_a, b, kind, p.ldb, p.step_b, beta, c, kind, p.ldc, p.step_c,
+                                   p.count, compute, DEFAULT_ALGORITHM)
+        if status:
+            self._check(f"cublasGemm of {p.m} x {p.n} x {p.k} in {p.dtype}", status)
+
+    def close(self) -> None:
+        """Give the handle back."""
+        if self._handle is not None:
+            self._library.cublasDestroy_v2(self._handle)
+            self._handle = None
+
+    def _check(self, call: str, status: int) -> None:
+        if status:
+            words = self._library.cublasGetStatusString(status) or b"unknown"
+            raise DeviceError(f"{call}: {words.decode()} ({status})")

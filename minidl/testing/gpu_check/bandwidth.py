@@ -1,0 +1,52 @@
+"""Bytes a second of the kernels that memory should bound, beside those of a copy within the device."""
+
+from typing import Any
+
+from minidl.device.clock import COMPUTE
+from minidl.device.cuda.device import CudaDevice
+from minidl.meta import DTYPES, Meta, aligned
+from minidl.testing.gpu_check.link import bandwidths
+from minidl.testing.gpu_check.setting import Record, Setting
+from minidl.testing.sass import measured
+
+RUNS = 5
+WANTED = {"float32": 1 / 1.3, "bfloat16": 1 / 1.5}  # of a copy's bytes a second
+
+
+def measure(setting: Setting, record: Record) -> None:
+    """For each kernel its bytes a second, and their share of a copy's. One that is slower than wanted is told of."""
+    with setting.runtime(precision="fp32", memory_budget=1 << 26) as runtime:
+        device = runtime.device
+        if not isinstance(device, CudaDevice):
+            record.leave_out(f"{device.name} runs no kernels of CUDA")
+            return
+        copied = bandwidths(device, setting.sizes.link_bytes)["within the device"]
+        record.put("copy", copied, f"a copy within the device: {copied / 1e9:.0f} GB/s")
+        for dtype in [d for d in WANTED if d in setting.sizes.dtypes]:
+            for name, (metas, attrs, maps) in measured(DTYPES[dtype], images=setting.sizes.maps).items():
+                with record.one(f"{name} in {dtype}"):
+                    largest = max(m.nbytes for m in metas)
+                    rate = maps * largest / seconds(device, name, metas, attrs)
+                    record.put(f"{name} in {dtype}", {"rate": rate, "share": rate / copied, "wanted": WANTED[dtype]},
+                               f"{name} in {dtype}: {rate / 1e9:.0f} GB/s, {rate / copied:.0%} of a copy")
+
+
+def seconds(device: CudaDevice, name: str, metas: list[Meta], attrs: dict[str, Any]) -> float:
+    """Of one call, as the least of several runs."""
+    vendor, stream = device.vendor, device.streams.handles[COMPUTE]
+    run, room = device.programs.kernel(name, metas, attrs), device.programs.kernel_workspace(name, metas, attrs)
+    sizes = [aligned(m.nbytes) for m in metas]
+    base, start, end = vendor.allocate(sum(sizes) + aligned(max(room, 1))), vendor.event(), vendor.event()
+    places = [base + sum(sizes[:k]) for k in range(len(metas) + 1)]
+    try:
+        vendor.fill(base, 0, sum(sizes), stream)
+        found = []
+        for _ in range(RUNS + 1):  # the first one compiles
+            vendor.record(start, stream)
+            run(places[:-1], attrs, places[-1])
+            vendor.record(end, stream)
+            vendor.synchronize(end)
+            found.append(vendor.elapsed(start, end))
+        return min(found[1:])
+    finally:
+        vendor.free(base)

@@ -1,0 +1,121 @@
+"""Kernels that move 16 bytes at once, in the simulator, beside the general ones, which are the reference.
+
+A value that is computed from one place of each operand has the same bits by either; sums have their tolerance.
+"""
+
+import ml_dtypes  # noqa: F401 - the name bfloat16
+import numpy as np
+import pytest
+from cuda_kernel_calls import Placed, call, channels_last, check
+from cuda_simulator import Memory, Simulator, Span
+
+from minidl.kernels.cuda import KERNELS, batchnorm, launch, sums
+from minidl.meta import DTYPES, meta
+from minidl.testing.kernel_cases import CASES, Case
+
+EXACT = ("batch_norm", "batch_norm_relu", "batch_norm_add_relu", "batch_norm_grad", "batch_norm_relu_grad")
+SUMS = ("batch_norm_stats", "batch_norm_grad_reduce", "batch_norm_relu_grad_reduce")
+WIDTHS = {"float32": 4, "bfloat16": 8}  # elements of 16 bytes
+
+
+@pytest.fixture(autouse=True)
+def tiny_blocks(monkeypatch):
+    monkeypatch.setattr(launch, "THREADS", 16)
+    monkeypatch.setattr(sums, "COLUMNS", 4)
+    monkeypatch.setattr(sums, "DEPTH", 2)
+    forget(monkeypatch)
+
+
+def forget(monkeypatch):
+    for kernel in KERNELS.values():
+        monkeypatch.setattr(kernel, "_plans", {})
+
+
+def case_of(name, plane):
+    """A case of this operation whose maps have this shape, and their vectors its channels."""
+    known = next(c for c in CASES if c.name == name and any(len(s) == 4 for s in c.shapes if isinstance(s, tuple)))
+
+    def shape(s):
+        if isinstance(s[0], str):
+            return (s[0], shape(s[1]))
+        return plane if len(s) == 4 else (plane[1],)
+    return Case(name, tuple(shape(s) for s in known.shapes), known.reference, known.attrs)
+
+
+# Channels of one group, of a tile, of two tiles with a ragged end; rows of one slab, and of several with a ragged end.
+PLANES = ((2, 1, 1, 1), (2, 4, 3, 3), (2, 5, 3, 5))
+
+
+@pytest.mark.default(groups=[5], dtype=["bfloat16"])
+@pytest.mark.parametrize("dtype", WIDTHS)
+@pytest.mark.parametrize(("n", "groups", "h", "w"), PLANES)
+@pytest.mark.parametrize("name", [*EXACT, *SUMS])
+def test_maps_in_groups_of_channels_have_the_values_of_the_general_kernels(name, n, groups, h, w, dtype, monkeypatch):
+    case = case_of(name, (n, groups * WIDTHS[dtype], h, w))
+    inputs = case.inputs(dtype)
+    found, memory, operands, simulator = call(name, inputs, case.attrs, layout=channels_last, counting=True)
+    assert simulator.launches[0].make.__module__.endswith("batchnorm_rows")
+    check(case, found, inputs, dtype)
+    for p in operands:  # every byte of a map is moved once; a sum's first row is read again, for its origin
+        if len(p.meta.shape) == 4 and name != "batch_norm_stats":
+            at = p.address - memory.base
+            moved = memory.reads[at:at + p.meta.nbytes] + memory.writes[at:at + p.meta.nbytes]
+            assert (moved == 1).all()
+    monkeypatch.setattr(batchnorm, "GROUPED", ())
+    forget(monkeypatch)
+    general = call(name, inputs, case.attrs, layout=channels_last)
+    if name in EXACT:
+        assert [a.tobytes() for a in found] == [a.tobytes() for a in general]
+    else:
+        for a, b in zip(found, general, strict=True):
+            np.testing.assert_allclose(a, b, rtol=2e-5, atol=2e-5)
+
+
+@pytest.mark.parametrize(("plane", "layout"), [((2, 6, 3, 3), channels_last), ((2, 8, 3, 3), None)])
+def test_what_does_not_lie_in_groups_goes_the_general_way(plane, layout):
+    case = case_of("batch_norm", plane)
+    *_, simulator = call("batch_norm", case.inputs("float32"), case.attrs, layout=layout, counting=True)
+    assert [source.make.__name__ for source in simulator.launches] == ["normalise"]
+
+
+# Operands that are whole groups and those that are not; an input wider than the output, and narrower.
+@pytest.mark.parametrize(("name", "count", "dtypes", "width"), [
+    ("add", 264, ("float32", "float32"), 4), ("add", 264, ("bfloat16", "bfloat16"), 8),
+    ("add", 262, ("float32", "float32"), 0), ("add", 260, ("bfloat16", "bfloat16"), 0),
+    ("relu", 136, ("float16",), 0), ("neg", 8, ("float64",), 0)])
+def test_dense_operands_are_moved_in_groups_where_they_are_whole_ones(name, count, dtypes, width):
+    inputs = [np.random.default_rng(i).standard_normal(count).astype(dtype) for i, dtype in enumerate(dtypes)]
+    found, *_, simulator = call(name, inputs, {}, counting=True)
+    (source,) = simulator.launches
+    assert dict(source.options).get("width", 0) == width
+    right = {"add": np.add, "relu": lambda x: np.maximum(x, 0), "neg": np.negative}[name](
+        *[x.astype(np.float64) for x in inputs])
+    assert found[0].tobytes() == right.astype(np.float32).astype(dtypes[0]).tobytes() or dtypes[0] == "float64"
+
+
+@pytest.mark.parametrize(("to", "origin", "width"), [("bfloat16", "float32", 4), ("float32", "bfloat16", 4)])
+def test_a_cast_moves_as_many_elements_as_the_wider_side_has_in_16_bytes(to, origin, width):
+    x = np.random.default_rng(1).standard_normal(128).astype(origin)
+    found, *_, simulator = call("cast", [x], {"dtype": DTYPES[to]}, counting=True)
+    assert dict(simulator.launches[0].options)["width"] == width
+    assert found[0].tobytes() == x.astype(to).tobytes()
+
+
+def test_what_begins_within_a_group_is_moved_element_by_element():
+    memory, values = Memory(1 << 14), np.arange(64, dtype=np.float32)
+    whole, y = Placed(memory, (64,), "float32", values=values), Placed(memory, (32,), "float32")
+    for offset, made in ((4, "dense_groups"), (2, "dense")):
+        simulator = Simulator(memory)
+        part = meta((32,), DTYPES["float32"], (1,), offset)
+        KERNELS["neg"].issue(simulator, [y.address, whole.address], [y.meta, part], {})
+        assert simulator.launches[0].make.__name__ == made
+        assert (y.array == -values[offset:offset + 32]).all()
+
+
+def test_the_simulator_refuses_a_group_at_no_multiple_of_its_size():
+    memory = Memory(1 << 12)
+    simulator, place = Simulator(memory), memory.take(64)
+    load, _ = simulator.tools.group("float32", 4)
+    load(Span(memory, place + 16, "float32"), 1, np.empty(4, np.float32), 0)
+    with pytest.raises(AssertionError, match="16 bytes at"):
+        load(Span(memory, place + 8, "float32"), 1, np.empty(4, np.float32), 0)

@@ -1,0 +1,86 @@
+"""What one call costs the host under passive mode does not grow with the program that it is part of.
+
+What is counted is lines of ``minidl/memory`` that Python executes, a call, in programs of some size and of four times
+that size: a number that no other work on the machine changes.
+"""
+
+import os
+import random
+import sys
+from collections import Counter
+
+import pytest
+
+import minidl.memory
+from minidl import Runtime
+from minidl.memory import room
+from minidl.ops import linear_
+from minidl.ops.elementwise import relu
+from minidl.optim import SGD
+from minidl.runtime import parameter
+
+HERE = os.path.dirname(minidl.memory.__file__)
+WIDTHS = {
+    "one width": lambda count: [256] * count,
+    "eight widths": lambda count: random.Random(1).choices((64, 96, 128, 192, 256, 320, 384, 512), k=count),
+    "each its own width": lambda count: [64 + 37 * number % count for number in range(count)],
+}
+
+
+def _perceptron(runtime, widths):
+    weights = [parameter((after, before)) for before, after in zip(widths, widths[1:], strict=False)]
+    optimizer = SGD(weights, lr=0.01)
+
+    def step():
+        x = runtime.tensor(None, shape=(64, widths[0]))
+        for weight in weights:
+            x = relu(linear_(x, weight))
+        loss = x.sum()
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+    return step
+
+
+def _lines_a_call(layers, widths, share, host):
+    """Of a second step, in so much of what lies between the floor and the peak of the device, and of the peak on the
+    host."""
+    widths = WIDTHS[widths](layers + 1)
+    with Runtime("sim:p100", policy="none", memory_budget="1GiB") as runtime:
+        need = runtime.dry_run(_perceptron(runtime, widths))
+    between = need.unmanaged_peak_bytes - need.largest_op_bytes
+    lines = Counter()
+
+    def line(frame, event, _):
+        if event == "line":
+            lines[os.path.basename(frame.f_code.co_filename)] += 1
+        return line
+
+    with Runtime("sim:p100", policy="passive", memory_budget=need.largest_op_bytes + int(between * share),
+                 host_memory=int(need.unmanaged_peak_bytes * host)) as runtime:
+        step = _perceptron(runtime, widths)
+        with runtime.iteration():
+            step()
+        before, traced = runtime.tracker.sequence, sys.gettrace()
+        sys.settrace(lambda frame, *_: line if frame.f_code.co_filename.startswith(HERE) else None)
+        try:
+            with runtime.iteration():
+                step()
+        finally:
+            sys.settrace(traced)
+        calls = runtime.tracker.sequence - before
+        assert runtime.stats().swapped_out_bytes
+    return {name: count / calls for name, count in lines.items()}
+
+
+@pytest.mark.default(widths=["each its own width"])
+@pytest.mark.parametrize(("widths", "share", "host"), [
+    ("one width", 0.0, 9.0),  # a replay of the whole program in each update
+    ("eight widths", 0.6, 9.0),  # memory in many pieces
+    ("each its own width", 0.3, 9.0),  # as many sizes as tensors
+    ("eight widths", 0.3, 0.8)])  # and a host that is full
+def test_a_call_takes_no_more_lines_in_a_program_of_four_times_the_size(widths, share, host, monkeypatch):
+    monkeypatch.setattr(room, "NEAR", 4)  # reached in programs of this size, too
+    small, large = (_lines_a_call(layers, widths, share, host) for layers in (35, 140))
+    assert sum(large.values()) < 1.4 * sum(small.values()), sorted(
+        (round(lines - small.get(name, 0.0)), name) for name, lines in large.items())[-3:]

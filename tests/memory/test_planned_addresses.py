@@ -1,0 +1,83 @@
+"""Where a plan wants bytes to lie, they lie: each time that a tensor comes to the device counts once."""
+
+import pytest
+
+from minidl import Runtime
+from minidl.memory.storage import IN
+from minidl.ops import exp
+from minidl.plan.plan import Action, Plan, Proposal
+from minidl.policies.passive import Passive
+from minidl.testing.steps import training_step
+
+MIB = 1 << 20
+LOW, HIGH = 8 * MIB, 32 * MIB
+X, A, B = 0, 1, 2  # ids: of what is uploaded, and of the first two results
+
+
+class Given(Passive):
+    """Follows one plan."""
+
+    plans = True
+
+    def __init__(self, plan):
+        self.given = plan
+
+    def plan(self, trace, costs, limits):
+        return Proposal(self.given)
+
+
+def follow(plan, tensor):
+    """Of a tensor in an iteration under a plan, after the second result is made and two calls later: address, how often
+    it has come to the device, and whether it is there and stays."""
+    seen = []
+    with Runtime("sim:p100", policy=Given(plan), memory_budget="64MiB") as runtime:
+        for _ in range(4):
+            seen.clear()
+            with runtime.iteration():
+                x = runtime.tensor(None, shape=(MIB,))
+                made = {A: exp(x)}
+                made[B] = exp(made[A])
+                seen.append(_facts(made[tensor].storage))
+                made[B + 1] = exp(exp(x))
+                seen.append(_facts(made[tensor].storage))
+                for value in made.values():
+                    exp(value)
+                runtime.check()
+                del x, made, value
+    return seen
+
+
+def _facts(storage):
+    return storage.block.offset, storage.residency, storage.status is IN
+
+
+def test_what_is_written_over_an_input_where_the_plan_wants_it_has_come_to_the_device_once():
+    # The second result takes the bytes of the first, which is dropped after it.
+    plan = Plan({(A, 2): Action.DROP}, offsets={(A, 0): LOW, (B, 0): LOW, (B, 1): HIGH})
+    assert follow(plan, B) == [(LOW, 1, True), (LOW, 1, True)]
+
+
+def test_what_is_still_being_copied_out_comes_back_to_where_the_plan_wants_it():
+    plan = Plan({(A, 2): Action.SWAP_OUT}, {(X, 3): (A,)}, offsets={(A, 0): LOW, (A, 1): HIGH})
+    before, after = follow(plan, A)
+    assert before == (LOW, 1, False)
+    assert after[:2] == (HIGH, 2)
+
+
+def test_what_is_wanted_while_it_still_has_its_bytes_counts_as_having_come_back():
+    plan = Plan({(A, 2): Action.SWAP_OUT}, {(X, 3): (A,)}, offsets={(A, 0): LOW})  # and no other address
+    assert follow(plan, A) == [(LOW, 1, False), (LOW, 2, True)]
+
+
+@pytest.mark.slow
+def test_parameters_that_come_and_go_find_their_addresses():
+    # Half of what ResNet-18 takes at 8 images of 224 x 224, most of which are parameters, momentum and gradients.
+    with Runtime("sim:p100", policy="auto", memory_budget="150MiB") as runtime:
+        step = training_step(runtime, "resnet18", 8)
+        for _ in range(60):
+            before = runtime.stats()
+            with runtime.iteration():
+                step()
+        last = runtime.stats().since(before)
+    assert last.swapped_in_bytes > 50e6
+    assert last.moved_bytes < 0.05 * last.swapped_in_bytes

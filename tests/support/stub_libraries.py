@@ -1,0 +1,36 @@
+"""NVIDIA's libraries without a GPU, compiled from ``stubs/*.c``: what is called of them is noted in a file."""
+
+import os
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+
+SOURCES = Path(__file__).with_name("stubs")
+
+
+def compiled(name, folder):
+    """The library of this name, of ``stubs/<stem>.c``. Skips where the system has no compiler."""
+    compiler = shutil.which(os.environ.get("CC", "cc"))
+    if compiler is None:
+        pytest.skip("no C compiler: the vendor's libraries cannot be stood in for")
+    path = folder / name
+    subprocess.run([compiler, "-shared", "-fPIC", "-O1", "-o", str(path), str(SOURCES / f"{name.partition('.')[0]}.c"),
+                    f"-Wl,-soname,{name}", "-ldl"], check=True)
+    return path
+
+
+def notes(path):
+    """What was noted: (call, its arguments by name) of each line."""
+    lines = path.read_text().splitlines() if path.exists() else []
+    return [(words[0], {key: number(value) for key, _, value in (word.partition("=") for word in words[1:])})
+            for words in map(str.split, lines)]
+
+
+def number(text):
+    """A number as an int where it is one."""
+    try:
+        return int(text)
+    except ValueError:
+        return float(text)
