@@ -8,15 +8,14 @@ from dataclasses import dataclass
 
 import numpy as np
 
-import models
-from minidl import Runtime, device, policies
+from minidl import Runtime, device, models, policies
 from minidl.app.fit import default_memory
 from minidl.meta import int64
+from minidl.models import bert
+from minidl.models.text import Text
 from minidl.ops import cross_entropy
 from minidl.optim import SGD, Adam, Optimizer
 from minidl.policies.auto.policy import Auto
-from models import bert
-from models.text import Text
 
 BATCH = 32
 CLASSES = 1000

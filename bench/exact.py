@@ -13,9 +13,9 @@ import sys
 from statistics import mean
 from time import perf_counter
 
-import models
-from minidl import Runtime
+from minidl import Runtime, models
 from minidl.meta import int64
+from minidl.models.unet import loss as pixel_loss
 from minidl.ops.loss import cross_entropy
 from minidl.optim import SGD
 from minidl.plan.costs import Costs, Limits
@@ -31,7 +31,6 @@ from minidl.policies.stagewise.policy import (
     to_plan_for,
 )
 from minidl.testing.steps import UNLIMITED
-from models.unet import loss as pixel_loss
 
 CASES = [("vgg19", 144, 227), ("unet", 120, 256)]
 RATIOS = (0.8, 0.7, 0.6, 0.5, 0.4)

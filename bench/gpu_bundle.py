@@ -20,7 +20,7 @@ from typing import BinaryIO
 
 ROOT = Path(__file__).resolve().parent.parent
 NAME = "minidl-gpu"
-KEPT = ("minidl", "models", "bench", "tests", "examples", "train.py", "pyproject.toml", "README.md", "LICENSE")
+KEPT = ("minidl", "bench", "tests", "examples", "train.py", "pyproject.toml", "README.md", "LICENSE")
 RUN = """\
 #!/bin/sh
 # Install what lies beside this file, from no registry, and check the GPU.

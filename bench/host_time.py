@@ -19,8 +19,7 @@ from dataclasses import dataclass
 from itertools import product
 from statistics import median
 
-import models
-from minidl import Runtime
+from minidl import Runtime, models
 from minidl.device import Device, create, profiles
 from minidl.memory.switches import Switches
 from minidl.meta import int64

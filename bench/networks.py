@@ -2,8 +2,7 @@
 
 from collections.abc import Callable
 
-import models
-from minidl import Runtime
+from minidl import Runtime, models
 from minidl.meta import int64
 from minidl.optim import SGD, AdamW, Optimizer
 

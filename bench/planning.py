@@ -11,6 +11,7 @@ from time import perf_counter
 
 from minidl import Runtime
 from minidl.meta import int64
+from minidl.models.resnet import Bottleneck, ResNet
 from minidl.ops.loss import cross_entropy
 from minidl.optim import SGD
 from minidl.plan.costs import Costs, Limits
@@ -21,7 +22,6 @@ from minidl.policies.auto.policy import Auto
 from minidl.policies.capuchin.policy import Capuchin
 from minidl.testing.on_demand import step_of
 from minidl.testing.steps import UNLIMITED
-from models.resnet import Bottleneck, ResNet
 
 CASES = [("resnet50", 1014), ("resnet152", 798), ("vgg16", 350), ("bert-base", 450)]
 DEPTHS = (1, 3, 10, 30, 100, 170)  # blocks in each of a ResNet's four stages

@@ -19,8 +19,7 @@ from types import FrameType
 from typing import Any
 
 import minidl
-import models
-from minidl import Runtime, Tensor, calls
+from minidl import Runtime, Tensor, calls, models
 from minidl.meta import int64
 from minidl.op import Attrs, Op
 from minidl.ops.loss import cross_entropy

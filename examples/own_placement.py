@@ -8,7 +8,7 @@ A package that offers it as an entry point of "minidl.placements" makes it a cho
 from collections.abc import Sequence
 
 import minidl
-import models
+from minidl import models
 from minidl.errors import OutOfMemory
 from minidl.meta import int64
 from minidl.ops import cross_entropy

@@ -8,7 +8,7 @@ choice of train.py's --policy, too.
 from collections.abc import Sequence
 
 import minidl
-import models
+from minidl import models
 from minidl.meta import int64
 from minidl.ops import cross_entropy
 from minidl.optim import SGD

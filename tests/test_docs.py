@@ -132,11 +132,10 @@ def test_the_readme_explains_every_extra_and_no_other():
     assert explained == project()["project"]["optional-dependencies"].keys()
 
 
-def test_both_packages_are_installed_with_their_types_and_a_licence():
+def test_the_package_is_installed_with_its_types_and_a_licence():
     settings = project()
     data = settings["tool"]["setuptools"]["package-data"]
-    for package in ("minidl", "models"):
-        assert (ROOT / package / "py.typed").is_file() and "py.typed" in data[package]
+    assert (ROOT / "minidl" / "py.typed").is_file() and "py.typed" in data["minidl"]
     assert settings["project"]["license"] == "MIT"
     assert all((ROOT / name).read_text(encoding="utf-8").startswith("MIT License")
                for name in settings["project"]["license-files"])

@@ -1,4 +1,4 @@
-"""Every public class, function and method of minidl/ and models/ says what it is."""
+"""Every public class, function and method of minidl/ says what it is."""
 
 import ast
 from collections.abc import Iterator
@@ -11,7 +11,7 @@ Function = ast.FunctionDef | ast.AsyncFunctionDef
 
 
 def sources() -> list[Path]:
-    return [path for folder in ("minidl", "models") for path in sorted((ROOT / folder).rglob("*.py"))]
+    return sorted((ROOT / "minidl").rglob("*.py"))
 
 
 def package(path: Path) -> str:

@@ -38,12 +38,13 @@ LAYERS: list[tuple[str, ...]] = [
     ("minidl.ops",),
     ("minidl.autograd", "minidl.slicing"),
     ("minidl.runtime", "minidl.stats", "minidl.upload", "minidl.protocols", "minidl"),
-    ("minidl.nn", "minidl.optim", "minidl.data", "minidl.checkpoint", "minidl.training", "minidl.report"),
+    ("minidl.nn", "minidl.optim", "minidl.data", "minidl.checkpoint", "minidl.training", "minidl.report",
+     "minidl.view"),
     ("minidl.app", "minidl.calibrate"),
-    ("models",),
+    ("minidl.models",),
     ("minidl.lab",),
     ("minidl.testing",),
-    ("train",),
+    ("train", "minidl.cli", "minidl.__main__"),
 ]
 RANK = {name: rank for rank, names in enumerate(LAYERS) for name in names}
 
@@ -65,7 +66,7 @@ def sources(*folders: str) -> dict[str, Path]:
     return names
 
 
-MODULES = {**sources("minidl", "models"), "train": ROOT / "train.py"}
+MODULES = {**sources("minidl"), "train": ROOT / "train.py"}
 BENCH = sources("bench")
 
 
@@ -99,7 +100,7 @@ def below(name: str, places: tuple[str, ...]) -> bool:
 def wrong_imports(module: str, source: str) -> list[str]:
     """What a module imports from a layer above its own; a policy, anything but what policies may know."""
     mine = RANK[layer(module)]
-    ours = {name for name in imports(ast.parse(source)) if name.split(".")[0] in ("minidl", "models", "train")}
+    ours = {name for name in imports(ast.parse(source)) if name.split(".")[0] in ("minidl", "train")}
     closed = below(module, ("minidl.policies",))
     return sorted(name for name in ours if RANK[layer(name)] > mine or closed and not below(name, POLICIES_KNOW))
 
@@ -116,7 +117,7 @@ def test_the_check_of_imports_sees_every_kind_of_wrong_import():
     assert wrong_imports("minidl.memory.arena", "def f():\n    from minidl.tensor import Tensor") == ["minidl.tensor"]
     assert wrong_imports("minidl.ops.conv", "from minidl import parameter") == ["minidl"]
     assert wrong_imports("minidl.op", "try:\n    import minidl.kernels.cpu\nexcept ImportError:\n    pass") != []
-    assert wrong_imports("minidl.nn.layers", "from models.vgg import vgg16") == ["models.vgg"]
+    assert wrong_imports("minidl.nn.layers", "from minidl.models.vgg import vgg16") == ["minidl.models.vgg"]
     assert wrong_imports("minidl.nn.layers", "from minidl.testing import steps") == ["minidl.testing.steps"]
     hidden = "from typing import TYPE_CHECKING\nif TYPE_CHECKING:\n    from minidl.executor import Executor\n"
     assert wrong_imports("minidl.memory.arena", hidden) == ["minidl.executor"]
@@ -167,7 +168,7 @@ def test_the_rooms_of_the_program_and_of_its_reports_import_each_other_in_no_cir
 
 
 READERS = ("minidl.plan", "minidl.policies", "minidl.device", "minidl.checkpoint", "minidl.data", "minidl.report",
-           "minidl.lab", "minidl.app.run_folder", "models")  # of what others have written
+           "minidl.lab", "minidl.app.run_folder", "minidl.models")  # of what others have written
 OWN_FILES = {"minidl.device.cuda.listed", "minidl.device.cuda.attention_graphs"}  # these come with the package
 
 

@@ -5,7 +5,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
 MOST_LINES, MOST_OF_A_FUNCTION, MOST_METHODS = 300, 100, 25
-FILES = [path for folder in ("minidl", "models") for path in sorted((ROOT / folder).rglob("*.py"))]
+FILES = sorted((ROOT / "minidl").rglob("*.py"))
 Function = ast.FunctionDef | ast.AsyncFunctionDef
 
 

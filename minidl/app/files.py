@@ -3,10 +3,11 @@
 What cannot be written at the end keeps no other file from being written; the errors are told when all have been tried.
 """
 
+import io
 import os
 import sys
 from collections.abc import Callable
-from typing import TextIO
+from typing import TextIO, cast
 
 from minidl.app.options import STDOUT, Options
 from minidl.checkpoint import safetensors
@@ -16,6 +17,7 @@ from minidl.plan.formats import is_plan
 from minidl.plan.trace_format import is_trace
 from minidl.report import result as results
 from minidl.report.result import Result
+from minidl.view.page import is_page
 from minidl.writing import Own, require_place, write_whole
 
 
@@ -23,7 +25,7 @@ def check_places(options: Options) -> None:
     """Raises UserError, before any training, if a file could not be written; leaves what is there as it is."""
     places: dict[str, str] = {}
     for path, own in ((options.json, results.is_own), (options.save, safetensors.is_own),
-                      (options.save_plan, is_plan), (options.save_trace, is_trace)):
+                      (options.save_plan, is_plan), (options.save_trace, is_trace), (options.report, is_page)):
         if path is None or path == STDOUT and own is results.is_own:
             continue
         require_place(path, own, force=options.force)
@@ -71,6 +73,16 @@ class Leaving:
             raise UserError(f"{'; '.join(self._failures)}; {otherwise}")
 
 
+class Silence(io.TextIOBase):
+    """Takes what is written and keeps nothing of it."""
+
+    def write(self, text: str) -> int:
+        """Nothing happens."""
+        return len(text)
+
+
 def printed_apart(options: Options) -> TextIO:
-    """Where lines for people go: to stderr if the result has stdout for itself."""
+    """Where lines for people go: to stderr if the result has stdout for itself, and nowhere if they are not wanted."""
+    if options.quiet:
+        return cast(TextIO, Silence())
     return sys.stderr if options.json == STDOUT else sys.stdout

@@ -264,6 +264,10 @@ def _output(parser: argparse.ArgumentParser) -> None:
                        help="write the plan at the end there, for --plan")
     group.add_argument("--save-trace", type=kinds.path, metavar="FILE",
                        help="write what the last step did there: calls and tensors")
+    group.add_argument("--report", type=kinds.path, metavar="FILE.html",
+                       help="write a page there that shows the memory of the last step: what lay where, what was "
+                            "copied, who waited (docs/view.md)")
+    group.add_argument("--quiet", "-q", action="store_true", help="tell errors alone")
     group.add_argument("--json", type=kinds.path, metavar="FILE|-",
                        help="write the result there; keys below. With - it goes to stdout, and what is told beside it "
                             "to stderr")

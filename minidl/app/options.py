@@ -74,6 +74,8 @@ class Options:
     explain: int | None
     save_plan: str | None
     save_trace: str | None
+    report: str | None
+    quiet: bool
     json: str | None
     save: str | None
     run: str | None

@@ -38,4 +38,6 @@ def result_of(options: Options, sizes: Sizes, meter: Meter, score: Score | None,
         data_seconds=meter.median(lambda step: step.data_seconds),
         examples_per_second=data.feed.per_second if data.feed is not None else None, skipped_files=len(bad),
         planning_seconds=allowance.seconds if allowance is not None and allowance.limited else None,
-        planning_share=allowance.share if allowance is not None else None)
+        planning_share=allowance.share if allowance is not None else None,
+        moved_bytes=int(meter.median(lambda step: step.grown.moved_bytes)),
+        search_seconds=meter.unsettled_seconds() if runtime.guide is not None and timed else None, seed=options.seed)

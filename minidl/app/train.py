@@ -13,8 +13,6 @@ from functools import partial
 from itertools import islice
 from typing import TextIO
 
-from tqdm import tqdm
-
 from minidl.app.advice import advice
 from minidl.app.build import build
 from minidl.app.choices import choose_device, choose_policy, refuse_what_cannot_be_kept
@@ -24,7 +22,7 @@ from minidl.app.inputs import described, made_ahead, read_data
 from minidl.app.interrupt import Stop, stop_after_the_step
 from minidl.app.options import Options
 from minidl.app.outcome import result_of
-from minidl.app.progress import Trying
+from minidl.app.progress import Bar, Trying, bar
 from minidl.app.run_folder import Resolved
 from minidl.app.run_lock import RunLock
 from minidl.app.session import Length, Session, fixed_arguments, require_a_number
@@ -42,9 +40,9 @@ from minidl.units import format_bytes
 TOLD = 10  # of the files that were left out
 
 
-def main(arguments: Sequence[str] | None, zoo: Zoo) -> int:
+def main(arguments: Sequence[str] | None, zoo: Zoo, *, name: str = "train.py") -> int:
     """Do what a command line asks for (None: this program's own), with the networks of a zoo; returns the exit code,
-    which ``minidl.command`` decides."""
+    which ``minidl.command`` decides. ``name``: of the command, for messages."""
     def story() -> int:
         options = parse(arguments)
         if options.list_models:
@@ -55,7 +53,7 @@ def main(arguments: Sequence[str] | None, zoo: Zoo) -> int:
             lock.take()
             return train(options, zoo, lock, out)
 
-    return finish("train.py", story)
+    return finish(name, story)
 
 
 def train(options: Options, zoo: Zoo, lock: RunLock, out: TextIO) -> int:
@@ -102,18 +100,20 @@ def train(options: Options, zoo: Zoo, lock: RunLock, out: TextIO) -> int:
         with (closing(endless), stop_after_the_step() as stop, session.saving_what_is_sound(trainer),
               detect_anomaly() if options.detect_anomaly else nullcontext(),
               watch(options, runtime, trainer.model) as watched,
-              _bar(islice(endless, length.steps - done), done, length.steps) as bar,
-              _telling_of_compilation(bar) if device.has_values else nullcontext()):
+              bar(islice(endless, length.steps - done), done, length.steps, time.perf_counter,
+                  quiet=options.quiet) as batches,
+              _telling_of_compilation(batches) if device.has_values else nullcontext()):
             watched.require_enough(length.steps - done, going_on=done > 0)
             session.begin(trainer)
-            for examples in bar:
-                meter.add(trainer.step(examples))
-                bar.set_description_str(meter.bar_fields(), refresh=False)
+            for examples in batches:
+                with watched.step(last=trainer.steps_done + 1 == length.steps):
+                    meter.add(trainer.step(examples))
+                batches.set_description_str(meter.bar_fields(), refresh=False)
                 with session.noting(trainer, meter) as noted:
                     require_a_number(meter.steps[-1].loss, trainer)
                     watched.note()
                     if length.tests_after(trainer.steps_done):
-                        found = trainer.evaluate(_one_by_one(data.test_batches(batch), bar, stop))
+                        found = trainer.evaluate(_one_by_one(data.test_batches(batch), batches, stop))
                         noted.score = score = None if stop else found  # of a part of the test data it would say nothing
                 meter.restart()
                 if stop:
@@ -134,7 +134,7 @@ def train(options: Options, zoo: Zoo, lock: RunLock, out: TextIO) -> int:
         result = result_of(options, sizes, meter, score, data, bad)
         leaving.attempt(lambda: session.keep_result(result))
         leaving.result(result)
-        explained = watched.conclude(leaving)
+        explained = watched.conclude(leaving, meter, sizes.demand.unmanaged_peak_bytes)
 
     # What it was like, and what to try next: advice is tried on twins, when the memory of the run has been given back.
     with trying:
@@ -150,13 +150,8 @@ def train(options: Options, zoo: Zoo, lock: RunLock, out: TextIO) -> int:
     return stop.exit_code if stop else 0
 
 
-def _bar(examples: Iterable[AnyBatch], done: int, steps: int) -> tqdm:
-    """The bar on stderr, which counts steps."""
-    return tqdm(examples, initial=done, total=steps, bar_format="{n_fmt}/{total_fmt} |{bar:20}| {desc}")
-
-
 @contextmanager
-def _telling_of_compilation(bar: tqdm) -> Iterator[None]:
+def _telling_of_compilation(bar: Bar) -> Iterator[None]:
     """Say at the bar why the first steps on a machine take so long."""
     from minidl.compiling import counted  # loads Numba, which --help does not wait for
 
@@ -164,7 +159,7 @@ def _telling_of_compilation(bar: tqdm) -> Iterator[None]:
         yield
 
 
-def _one_by_one(batches: Iterable[AnyBatch], bar: tqdm, stop: Stop) -> Iterator[AnyBatch]:
+def _one_by_one(batches: Iterable[AnyBatch], bar: Bar, stop: Stop) -> Iterator[AnyBatch]:
     """Batches of test data, which the bar counts; no more of them when the run is to stop."""
     for number, batch in enumerate(batches, 1):
         if stop:

@@ -2,13 +2,13 @@
 
 from minidl.errors import UserError
 
-OURS = ("models",)  # packages whose functions are networks and nothing else
+OURS = "minidl.models"  # the package whose functions are networks and nothing else
 
 
 def is_foreign(model: str) -> bool:
     """Whether ``--model`` names a function outside of minidl."""
-    package = model.partition(":")[0]
-    return ":" in model and package.split(".")[0] not in OURS
+    module = model.partition(":")[0]
+    return ":" in model and module != OURS and not module.startswith(f"{OURS}.")
 
 
 def require_trust(folder: object, model: str, *, trusted: bool) -> None:

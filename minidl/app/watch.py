@@ -1,12 +1,13 @@
-"""--save-plan, --save-trace and --explain: what is kept and told of a run's plan and of its last step."""
+"""--save-plan, --save-trace, --explain and --report: what is kept and told of a run's plan and of its last step."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 
 from minidl.app.files import Leaving
 from minidl.app.options import Options
+from minidl.app.report_page import ReportPage
 from minidl.errors import UserError
 from minidl.memory.entry import Followed
 from minidl.nn import Module
@@ -14,16 +15,20 @@ from minidl.plan.formats import SavedPlan, is_plan, plan_to_json
 from minidl.plan.trace import Trace
 from minidl.plan.trace_format import is_trace, trace_to_json
 from minidl.policies.saved import Saved, misfit
-from minidl.report.explain import explanation
+from minidl.report.explain import decisions, explanation
 from minidl.report.layers import LayerNames, layer_names
+from minidl.report.meter import Meter
 from minidl.report.recording import Recorder, recording
+from minidl.report.sentences import TOLD, sentences
 from minidl.runtime import Runtime
+from minidl.view.page import is_page
 
 
 class Watch:
     """What the training steps of a run were like to its memory. ``note`` after each of them, before anything else runs.
 
-    names is None unless the plan is to be explained: then every forward pass notes which layer makes what.
+    names is None unless the plan is to be explained, or a step to be shown: then every forward pass notes which layer
+    makes what.
     """
 
     def __init__(self, options: Options, runtime: Runtime, names: LayerNames | None,
@@ -34,11 +39,16 @@ class Watch:
         self._names = names
         self._followed: tuple[Trace, Followed] | None = None
         self._trace: Trace | None = None
+        self._page = ReportPage(runtime, names) if options.report is not None and names is not None else None
         self._plan_fits = False  # that of --plan: the first step that was planned is its own
         self._enough = False  # steps for a plan to be followed
         self._asks = next((flag for flag, value in (("--plan", options.plan), ("--save-plan", options.save_plan),
                                                     ("--explain", options.explain)) if value is not None), None)
         runtime.keeps_trace = bool(options.save_trace)
+
+    def step(self, *, last: bool) -> AbstractContextManager[None]:
+        """``with`` around a training step; ``last``: it is the run's."""
+        return self._page.recording() if last and self._page is not None else nullcontext()
 
     def note(self) -> None:
         """A training step has ended. Raises UserError if --plan names a plan for another iteration."""
@@ -46,6 +56,8 @@ class Watch:
             self._trace = self._recorder.complete(self._runtime.last_trace)
         guide = self._runtime.guide
         entry = guide.latest if guide is not None else None
+        if self._page is not None:
+            self._page.note(entry.last if entry is not None else None)
         if entry is None:
             return
         self._require_its_own_iteration(entry.trace)
@@ -75,8 +87,12 @@ class Watch:
             raise UserError(why)
         print(why, flush=True)
 
-    def conclude(self, leaving: Leaving) -> str:
+    def conclude(self, leaving: Leaving, meter: Meter, unmanaged_peak_bytes: int) -> str:
         """Write the files that were asked for; returns the explanation, or nothing."""
+        if (page := self._page) is not None:
+            title = f"{self._options.model}, batch {meter.batch}, {self._options.manager}"
+            leaving.text(self._options.report, is_page,
+                         lambda: page.text(title, meter, unmanaged_peak_bytes, self._followed))
         options, guide = self._options, self._runtime.guide
         if self._trace is not None:
             trace_of_step = self._trace
@@ -91,7 +107,10 @@ class Watch:
         leaving.text(options.save_plan, is_plan, lambda: plan_to_json(SavedPlan.of(followed.plan, trace)))
         if self._names is None or options.explain is None:
             return ""
-        return explanation(trace, followed, guide.costs, self._names.of(trace), rows=options.explain)
+        names = self._names.of(trace)
+        table = explanation(trace, followed, guide.costs, names, rows=options.explain)
+        largest = decisions(trace, followed.plan, guide.costs)[:TOLD]
+        return "\n".join([*sentences(largest, len(trace.calls), followed.returns, names), table])
 
     def _refuse_without_a_plan(self) -> None:
         raise UserError("no step ran under a plan: one is made when the same calls have come twice after the first "
@@ -102,7 +121,8 @@ class Watch:
 def watch(options: Options, runtime: Runtime, model: Module) -> Iterator[Watch]:
     """Watch the steps that are trained inside."""
     with ExitStack() as around:
-        names = around.enter_context(layer_names(model, runtime.tracker)) if options.explain is not None else None
+        named = options.explain is not None or options.report is not None
+        names = around.enter_context(layer_names(model, runtime.tracker)) if named else None
         recorder = around.enter_context(recording(runtime)) if options.save_trace else None
         yield Watch(options, runtime, names, recorder)
 

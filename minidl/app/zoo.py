@@ -1,6 +1,6 @@
 """What the program must know of the networks that it can train: where they come from, and what each is made for.
 
-``models`` is a Zoo. The program itself knows no network by name.
+``minidl.models`` is a Zoo. The program itself knows no network by name.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ class TextShape(Protocol):
 
 
 class Network(Protocol):
-    """A network by name; ``models.Model`` says more of each field."""
+    """A network by name; ``minidl.models.Model`` says more of each field."""
 
     @property
     def input_shape(self) -> tuple[int, int, int]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-import models
+from minidl import models
 from minidl.memory.switches import ALL_ON, Switches
 from minidl.meta import int64
 from minidl.optim import SGD, AdamW

@@ -65,6 +65,11 @@ class Meter:
         skipped = max(count // 2, 0 if self.warm or count == 1 else 1)
         return median(map(value, islice(self.steps, skipped, None)))
 
+    def unsettled_seconds(self) -> float:
+        """How much longer the first half of the steps took than as many at the later half's median."""
+        first, settled = list(self.steps)[:len(self.steps) // 2], self.median(lambda step: step.seconds)
+        return max(0.0, sum(step.seconds - settled for step in first))
+
     def bar_fields(self) -> str:
         """The last step in a few words, for the bar."""
         step = self.steps[-1]

@@ -5,6 +5,7 @@ from dataclasses import asdict, dataclass
 from math import isfinite
 from typing import Any
 
+from minidl import __version__
 from minidl.writing import write_whole
 
 KEYS: dict[str, str] = {
@@ -37,6 +38,10 @@ KEYS: dict[str, str] = {
     "skipped_files": "how many broken files were left out",
     "planning_seconds": "all that planning took of the run's own time (seconds)",
     "planning_share": "of the run that this was",
+    "moved_bytes": "slid to other addresses in a step (bytes)",
+    "search_seconds": "what finding the plan cost: how much longer the first half of the steps took (seconds)",
+    "seed": "that all random numbers follow from",
+    "version": "of minidl",
 }
 
 
@@ -81,6 +86,10 @@ class Result:
     skipped_files: int = 0
     planning_seconds: float | None = None
     planning_share: float | None = None
+    moved_bytes: int = 0
+    search_seconds: float | None = None
+    seed: int = 0
+    version: str = __version__
 
     def to_json(self) -> str:
         """As one JSON object; a number that is not finite becomes null."""

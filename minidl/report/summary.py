@@ -12,13 +12,16 @@ def summary(result: Result, unmanaged_seconds: float | None, hints: list[str], *
                    f"unmanaged it would be {_unmanaged(result)}"),
         ("largest operation", f"{result.largest_op.name}, {format_bytes(result.largest_op.bytes)}"),
         ("moved a step", f"{format_bytes(result.swapped_out_bytes)} out, {format_bytes(result.swapped_in_bytes)} in, "
-                         f"{format_bytes(result.recomputed_bytes)} recomputed; "
+                         f"{format_bytes(result.recomputed_bytes)} recomputed, "
+                         f"{format_bytes(result.moved_bytes)} slid; "
                          f"host peak {format_bytes(result.host_peak_bytes)}"),
         ("speed", _speed(result, unmanaged_seconds, items)),
     ]
     if result.stall_seconds is not None and result.recompute_seconds is not None:
         lines.append(("time lost a step", f"{_cost(result.stall_seconds, result)} waiting for copies, "
                                           f"{_cost(result.recompute_seconds, result)} recomputing"))
+    if result.search_seconds is not None:
+        lines.append(("to find this", f"{result.search_seconds:.3g} s, which the first half of the steps took longer"))
     if result.planning_seconds and result.planning_share is not None:
         lines.append(("planning", f"{result.planning_seconds:.3g} s, {result.planning_share:.1%} of the run"))
     learnt = [f"{name} {value:{form}}" for name, value, form in (

@@ -4,16 +4,15 @@ import random
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 
-import models
-from minidl import Runtime
+from minidl import Runtime, models
+from minidl.models import bert
+from minidl.models.text import Text
 from minidl.optim import AdamW
 from minidl.plan.plan import Eviction
 from minidl.plan.policy import Pressure, Residency
 from minidl.policies.auto.policy import Auto
 from minidl.policies.passive import Passive
 from minidl.testing.steps import training_step
-from models import bert
-from models.text import Text
 
 Step = Callable[[], None]
 

@@ -3,8 +3,7 @@
 from collections.abc import Callable
 from dataclasses import dataclass
 
-import models
-from minidl import Runtime
+from minidl import Runtime, models
 from minidl.memory.switches import ALL_ON, Switches
 from minidl.meta import int64
 from minidl.ops.loss import cross_entropy

@@ -9,7 +9,7 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
-from models.text import Text
+from minidl.models.text import Text
 
 CLASSES = 1000
 LEARNING_RATE = 1e-3

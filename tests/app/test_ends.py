@@ -18,10 +18,10 @@ from minidl.app.progress import Trying
 from minidl.command import finish
 from minidl.console import LONGEST_LINE, Printed, one_line, printable
 from minidl.errors import UserError
+from minidl.models.convert import main as convert
 from minidl.optim import Schedule
-from minidl.training import Trainer
 from minidl.report.compare import main as compare
-from models.convert import main as convert
+from minidl.training import Trainer
 
 ROOT = Path(__file__).parents[2]
 LENET = ["--model", "lenet", "--steps", "2", "--batch", "4"]
@@ -148,7 +148,7 @@ def test_a_signal_while_modules_load_shows_no_traceback(tmp_path):
     script = ("import sys, runpy, os, signal, builtins\n"
               "found = builtins.__import__\n"
               "def load(name, *rest):\n"
-              "    if name == 'models': os.kill(os.getpid(), signal.SIGINT)\n"
+              "    if name == 'minidl.app': os.kill(os.getpid(), signal.SIGINT)\n"
               "    return found(name, *rest)\n"
               "builtins.__import__ = load\n"
               "sys.argv = ['train.py', '--list-models']; runpy.run_path('train.py', run_name='__main__')")
@@ -258,6 +258,13 @@ def test_a_search_tells_a_terminal_what_it_tries(monkeypatch):
 def test_what_cannot_work_is_refused_by_name(capsys, flags, message):
     assert train.main(flags) == 2
     assert lines(capsys)[-1].startswith(f"train.py: error: {message}")
+
+
+@pytest.mark.parametrize("function", ["numpy:zeros", "os:getcwd"])
+def test_a_function_that_makes_no_model_is_told_what_one_is(capsys, function):
+    assert train.main(["--model", function]) == 2
+    assert "a model is a function that takes nothing it must be given, and returns a minidl.nn.Module" in lines(
+        capsys)[-1]
 
 
 @pytest.mark.parametrize("flag", ["--run", "--resume", "--save", "--json", "--plan", "--save-plan", "--save-trace",

@@ -20,6 +20,7 @@ from minidl.plan.trace import Trace, TraceCall, TraceTensor
 from minidl.policies import create
 from minidl.report.explain import Decision, decisions, explanation, observed
 from minidl.report.layers import layer_names
+from minidl.report.sentences import sentence
 
 MIB = 1 << 20
 COSTS = Costs(1e-3 / MIB, 1e-3 / MIB, 0.0)
@@ -188,3 +189,16 @@ def test_train_py_explains_the_plan_it_ends_with(capsys):
     table = told[told.index("plan: what leaves the device"):].splitlines()
     assert "the 5 largest of" in table[0] and len(table) == 1 + 1 + 5 + 4
     assert any(line.startswith("layer1.") for line in table[2:7])
+
+
+def test_a_decision_in_words_says_why_what_else_and_what_came_of_it():
+    d, = decisions(WIDE, Plan({(0, 1): OUT}), COSTS)
+    text = sentence(d, len(WIDE.calls), Returns(late={(0, 1): 0.0}), "block.conv")
+    assert text == ("Tensor 0 (block.conv, op0, 4.0 MiB) is copied to the host after call 0 and is used again by "
+                    "call 3, 10.0 ms later. Both copies fit into that time, with 2.0 ms to spare; to compute it again "
+                    "would take 3.0 ms. It was expected to lose 4.0 ms; observed: in time.")
+    d, = decisions(WIDE, Plan({(0, 1): DROP}), COSTS)
+    text = sentence(d, 3, Returns(recomputed={(0, 1): 3e-3}), "")
+    assert text == ("Tensor 0 (op0, 4.0 MiB) is dropped after call 0 and is not used again in this iteration. To "
+                    "compute it again takes 3.0 ms, which saves 1.3 GiB for each second; a swap could be hidden, were "
+                    "it the only one. It was expected to lose 3.0 ms; observed: replayed 3.0 ms.")

@@ -13,9 +13,8 @@ from fake_cuda import JudgedCuda
 from hypothesis import given
 from hypothesis import strategies as st
 
-import models
 import train
-from minidl import OutOfMemory, Runtime, current_runtime, device
+from minidl import OutOfMemory, Runtime, current_runtime, device, models
 from minidl.app import fit
 from minidl.app.bisection import largest_number
 from minidl.app.fit import Setup, Shortage, Steps, largest_batch, smallest_budget

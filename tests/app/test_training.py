@@ -13,6 +13,8 @@ import train
 from minidl import Runtime, no_grad
 from minidl.data import Batch, Digits, Synthetic
 from minidl.errors import UserError
+from minidl.models import bert, unet
+from minidl.models.text import Text
 from minidl.nn import Linear, Module, Sequential
 from minidl.ops import cross_entropy, log, relu
 from minidl.optim import SGD, Adam, AdamW, Schedule, clip_global_norm
@@ -20,8 +22,6 @@ from minidl.runtime import parameter
 from minidl.training import Trainer, detect_anomaly
 from minidl.training.anomaly import Anomaly
 from minidl.training.metrics import Accuracy, dice, ranks
-from models import bert, unet
-from models.text import Text
 
 RANDOM = np.random.default_rng(3)
 

@@ -21,13 +21,13 @@ from minidl.checkpoint.safetensors import is_own, read_arrays, write_arrays
 from minidl.device import profiles
 from minidl.errors import UserError
 from minidl.lab.commands.placement import main as placement
+from minidl.models.convert import main as convert
 from minidl.plan.formats import is_plan
 from minidl.plan.trace_format import is_trace
 from minidl.report import result
 from minidl.training import Trainer
 from minidl.units import flag_bytes, parse_bytes
 from minidl.writing import begins_with, open_whole, require_place, write_whole
-from models.convert import main as convert
 
 MLP = ["--model", "mlp", "--data", "digits", "--device", "cpu:virtual", "--memory-budget", "64MiB", "--host-memory",
        "1MiB", "--batch", "24", "--steps", "3"]

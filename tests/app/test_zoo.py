@@ -9,15 +9,15 @@ import numpy as np
 import pytest
 
 from minidl import Runtime, nn
+from minidl.models import MODELS, classification_loss, create, find
+from minidl.models.densenet import DenseNet
+from minidl.models.inception_v3 import InceptionA as InceptionA3
+from minidl.models.inception_v3 import InceptionB
+from minidl.models.inception_v4 import InceptionA
+from minidl.models.inception_v4 import InceptionB as InceptionB4
+from minidl.models.unet import UNet
+from minidl.models.unet import loss as pixel_loss
 from minidl.optim import SGD
-from models import MODELS, classification_loss, create, find
-from models.densenet import DenseNet
-from models.inception_v3 import InceptionA as InceptionA3
-from models.inception_v3 import InceptionB
-from models.inception_v4 import InceptionA
-from models.inception_v4 import InceptionB as InceptionB4
-from models.unet import UNet
-from models.unet import loss as pixel_loss
 from train import main
 
 # Pixels of a side at which each network still works, and how many images make batch norm's last maps at least 2.

@@ -25,8 +25,8 @@ import numpy as np
 import train
 from minidl.calibrate.__main__ import main as calibrate
 from minidl.lab.commands.placement import main as placement
+from minidl.models.convert import main as convert
 from minidl.report.compare import main as compare
-from models.convert import main as convert
 
 SECONDS = 900  # after which one hangs: the first that computes may have to compile, on a busy machine
 NUMBERS = ["0", "1", "2", "7", "-1", "1.5", "nan", "inf", "-inf", "1e308", "1e-320", "9" * 400, "9" * 5000, "0x10",
@@ -36,7 +36,7 @@ SIZES = ["0", "1", "255", "256", "64KiB", "1MiB", "8MiB", "64MiB", "1GiB", "16G"
 TARGETS = ["new", "theirs", "folder", "link", "dangling", "pipe", "no/where", "n" * 300, "n" * 255, "/dev/full", ".",
            "", "theirs/x", "\x1bnew", "é"]
 NAMES = ["lenet", "mlp", "resnet20", "bert-tiny", "gpt3", "numpy:zeros", "builtins:dict", "minidl.nn:Linear", "os:path",
-         ":", "a:", ":a", "models:MODELS", "x" * 5000, "sys:exit", "builtins:len", "json:loads", *NUMBERS[9:]]
+         ":", "a:", ":a", "minidl.models:MODELS", "x" * 5000, "sys:exit", "builtins:len", "json:loads", *NUMBERS[9:]]
 DEVICES = ["sim:p100", "sim:h100", "sim:t4", "cpu:virtual", "cpu", "sim:x", "sim:theirs.json", "cuda", "cuda:9",
            "cpu:theirs.json", *NUMBERS[9:]]
 COUNTED = ("--num-classes", "--workers", "--sequence-length", "--vocab-size", "--seed", "--lr", "--momentum",

@@ -7,9 +7,9 @@ import pytest
 
 from minidl import Runtime, no_grad
 from minidl.data import TextBatch
+from minidl.models import create
 from minidl.training import scores
 from minidl.training.metrics import IGNORED, Overlap, Words
-from models import create
 
 RANDOM = np.random.default_rng(4)
 

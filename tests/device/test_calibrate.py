@@ -10,8 +10,7 @@ from functools import partial
 import numpy as np
 import pytest
 
-import models
-from minidl import Runtime, calibrate
+from minidl import Runtime, calibrate, models
 from minidl import device as devices
 from minidl.calibrate import __main__ as command
 from minidl.calibrate import fitting, measure
@@ -23,10 +22,10 @@ from minidl.device.cpu import link
 from minidl.device.cpu.algorithms import cpu_algorithms
 from minidl.kernels.roles import ROLES
 from minidl.meta import Cost, int64, meta
+from minidl.models import bert
+from minidl.models.text import Text
 from minidl.ops import cross_entropy
 from minidl.optim import SGD, AdamW
-from models import bert
-from models.text import Text
 
 UNLIMITED = 1 << 50  # bytes, of devices without numbers
 NOMINAL = profiles.get("cpu")

@@ -23,10 +23,10 @@ from minidl.device.cuda import attention, missing
 from minidl.errors import UserError
 from minidl.kernels.random import fold_seed
 from minidl.meta import Cost, aligned, bfloat16, float16, float32, meta
+from minidl.models import bert
+from minidl.models.text import Text
 from minidl.optim import SGD
 from minidl.tensor import Tensor
-from models import bert
-from models.text import Text
 
 PROFILE = replace(profiles.get("cpu"), name="fake")
 N, LENGTH, HEADS, DEPTH = 2, 5, 3, 8

@@ -19,8 +19,8 @@ from networks import Training
 from races import Violation
 
 import minidl
-import models
 from minidl import device as devices
+from minidl import models
 from minidl.device import profiles
 from minidl.device.clock import COMPUTE, COPY_IN, COPY_OUT
 from minidl.device.cuda import convolution, memory_format, missing, opening

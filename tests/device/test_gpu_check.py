@@ -15,8 +15,7 @@ import pytest
 from fake_cuda import FakeCuda, JudgedCuda
 from swapping import rounds_of_swapping
 
-import models
-from minidl import Runtime
+from minidl import Runtime, models
 from minidl.device import profiles
 from minidl.device.clock import COPY_IN
 from minidl.device.cost_model import algorithms as modelled
@@ -207,6 +206,7 @@ def test_a_copy_that_changes_bits_is_told_of(tmp_path, monkeypatch):
 
 
 # Predictions ------------------------------------------------------------------------------------------------------
+@pytest.mark.slow
 def test_a_simulator_is_predicted_from_its_own_measurements(tmp_path, monkeypatch):
     monkeypatch.setattr(speed, "find_spec", lambda name: None)
     sizes = replace(TINY, speed=(Training("resnet18", 32, side=64), Training("resnet50", 16)), plans=2,

@@ -15,15 +15,14 @@ import pytest
 from networks import NETWORKS, OPTIMIZERS, UNLIMITED, state_of
 
 import minidl
-import models
-from minidl import nn, policies
+from minidl import models, nn, policies
+from minidl.models.bert import BertConfig, BertForPreTraining
+from minidl.models.text import Text
 from minidl.ops.loss import cross_entropy
 from minidl.policies.auto import policy as auto
 from minidl.policies.systems import SYSTEMS
 from minidl.runtime import Demand
 from minidl.stats import Stats
-from models.bert import BertConfig, BertForPreTraining
-from models.text import Text
 
 
 class Case(NamedTuple):

@@ -5,12 +5,11 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-import models
-from minidl import Runtime, nn, optim
+from minidl import Runtime, models, nn, optim
+from minidl.models import bert
+from minidl.models.text import Text
 from minidl.policies.auto.policy import Auto
 from minidl.testing.steps import training_step
-from models import bert
-from models.text import Text
 
 LENGTHS = (96, 128, 64)
 

@@ -16,8 +16,8 @@ from minidl.device import Device
 from minidl.device import create as create_device
 from minidl.memory.switches import Switches
 from minidl.meta import int64
-from models import create, find, gpt
-from models.bert import Text, loss, synthetic_batch
+from minidl.models import create, find, gpt
+from minidl.models.bert import Text, loss, synthetic_batch
 
 UNLIMITED = 1 << 50  # bytes
 BATCHES = (8, 16)

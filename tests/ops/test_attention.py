@@ -9,11 +9,11 @@ from minidl.calls import apply_all
 from minidl.device import create
 from minidl.errors import ShapeError, UserError
 from minidl.meta import float32, float64, meta
+from minidl.models import bert, gpt
+from minidl.models.text import Text
 from minidl.ops.attention import ATTENTION, ATTENTION_GRAD
 from minidl.optim import SGD
 from minidl.tensor import Tensor
-from models import bert, gpt
-from models.text import Text
 
 FUSED = {"scaled_dot_product_attention", "scaled_dot_product_attention_grad"}
 N, LENGTH, HEADS, DEPTH = 2, 150, 3, 8  # more rows than a tile of scores has

@@ -10,9 +10,9 @@ from minidl import Runtime, nn, ops
 from minidl.app.fit import UNLIMITED
 from minidl.device import create as create_device
 from minidl.errors import ShapeError, UserError
+from minidl.models import create
+from minidl.models.bert import IGNORED, BertConfig, BertForPreTraining, Inputs, Text, loss, synthetic_batch
 from minidl.optim import Adam, AdamW
-from models import create
-from models.bert import IGNORED, BertConfig, BertForPreTraining, Inputs, Text, loss, synthetic_batch
 
 TINY = BertConfig(2, 128, 2, vocab_size=500, max_position_embeddings=32)
 TEXT = Text(length=24, predictions=5, vocabulary=500)

@@ -8,10 +8,10 @@ from tiny_gpt import TEXT, TINY
 
 from minidl import Runtime, nn, no_grad
 from minidl.errors import ShapeError
+from minidl.models import create
+from minidl.models.gpt import CONTEXT, GPT, GPTConfig, Inputs, synthetic_batch
+from minidl.models.text import Text
 from minidl.optim import AdamW
-from models import create
-from models.gpt import CONTEXT, GPT, GPTConfig, Inputs, synthetic_batch
-from models.text import Text
 
 
 def decays(parameter) -> bool:

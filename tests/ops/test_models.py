@@ -9,11 +9,11 @@ import pytest
 from minidl import Runtime
 from minidl.autograd import no_grad
 from minidl.errors import ShapeError, UserError
+from minidl.models import MODELS, create, find, listing
+from minidl.models.weights import TIED
 from minidl.nn import AdaptiveAvgPool2d, Linear
 from minidl.ops import full
 from minidl.tensor import GONE, Tensor
-from models import MODELS, create, find, listing
-from models.weights import TIED
 
 # Parameters of each network for 1000 classes (10 for the three small ones, 2 for unet), buffers not counted, and the
 # number of parameters and buffers together. As torchvision and timm have them; by hand

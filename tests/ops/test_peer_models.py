@@ -12,9 +12,9 @@ import numpy as np
 import pytest
 
 from minidl import Runtime, no_grad
-from models import create, weights
-from models.bert import BertConfig, BertForPreTraining
-from models.gpt import GPT, GPTConfig
+from minidl.models import create, weights
+from minidl.models.bert import BertConfig, BertForPreTraining
+from minidl.models.gpt import GPT, GPTConfig
 
 torch = pytest.importorskip("torch", reason="PyTorch, the peer, is not installed (pip install -e '.[peers]')")
 

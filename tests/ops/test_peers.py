@@ -17,7 +17,7 @@ import pytest
 
 from minidl import Runtime, current, nn, optim
 from minidl.memory.switches import Switches
-from models import create
+from minidl.models import create
 
 torch = pytest.importorskip("torch", reason="PyTorch, the peer, is not installed (pip install -e '.[peers]')")
 

@@ -11,9 +11,8 @@ from tiny_gpt import TEXT as GPT_TEXT
 from tiny_gpt import TINY as GPT_TINY
 
 import minidl
-import models
 from minidl import device as devices
-from minidl import nn, ops
+from minidl import models, nn, ops
 from minidl.data import Batch
 from minidl.device import profiles
 from minidl.device.cost_model import algorithms, kernel_seconds
@@ -21,12 +20,12 @@ from minidl.device.precision import PRECISIONS
 from minidl.errors import ShapeError, UserError
 from minidl.memory.switches import Switches
 from minidl.meta import DTYPES, bfloat16, float16, float32, float64, meta, wide
+from minidl.models.bert import BertConfig, BertForPreTraining
+from minidl.models.gpt import GPT
+from minidl.models.text import Text
 from minidl.op import Op
 from minidl.ops.shape import CAST, CAST_GRAD
 from minidl.optim import SGD
-from models.bert import BertConfig, BertForPreTraining
-from models.gpt import GPT
-from models.text import Text
 from train import main
 
 NETS = ("mlp", "vgg", "resnet", "branching")

@@ -10,9 +10,9 @@ from safetensors.numpy import load_file, save_file
 
 from minidl import Runtime
 from minidl.errors import UserError
-from models import convert, create, weights
-from models.bert import BertConfig, BertForPreTraining
-from models.gpt import GPT, GPTConfig
+from minidl.models import convert, create, weights
+from minidl.models.bert import BertConfig, BertForPreTraining
+from minidl.models.gpt import GPT, GPTConfig
 from train import main
 
 GPT_CONFIG = GPTConfig(2, 8, 2, vocab_size=11, n_positions=6)
@@ -107,7 +107,7 @@ def test_what_does_not_fit_is_one_error_with_the_file_and_the_names(tmp_path):
     ("a.safetensors", None, "a.safetensors: cannot be read: No such file"),
     ("a.safetensors", b"", "a.safetensors: is no safetensors file"),
     ("a.safetensors", b"\xff" * 64, "a.safetensors: is no safetensors file"),
-    ("a.pth", b"", "a.pth: weights are read from .safetensors files; python -m models.convert"),
+    ("a.pth", b"", "a.pth: weights are read from .safetensors files; python -m minidl.models.convert"),
 ])
 def test_a_file_that_holds_no_weights_is_one_error(tmp_path, name, content, message):
     if content is not None:
@@ -208,7 +208,7 @@ def test_what_cannot_be_converted_is_one_error_and_exit_code_2(tmp_path, capsys,
 
 def test_without_pytorch_a_file_of_it_is_refused_with_what_to_install(tmp_path):
     (tmp_path / "w.pth").write_bytes(b"")
-    program = ("import sys; sys.modules['torch'] = None; from models.convert import main; "
+    program = ("import sys; sys.modules['torch'] = None; from minidl.models.convert import main; "
                f"sys.exit(main([{str(tmp_path / 'w.pth')!r}, {str(tmp_path / 'w.safetensors')!r}]))")
     result = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
     assert result.returncode == 2 and "PyTorch is needed to read it: pip install" in result.stderr

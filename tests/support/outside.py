@@ -21,6 +21,7 @@ from minidl.checkpoint import Store, documents_of, read_checkpoint, restore, ten
 from minidl.checkpoint.safetensors import write_arrays
 from minidl.device import profiles
 from minidl.lab.lifetimes import lower_bound, read_log
+from minidl.models import convert, weights
 from minidl.ops import cross_entropy
 from minidl.optim import SGD, Schedule
 from minidl.plan.formats import SavedPlan, plan_to_json, read_plan
@@ -28,7 +29,6 @@ from minidl.plan.trace_format import trace_from_json, trace_to_json
 from minidl.policies.saved import Saved
 from minidl.reading import read_bytes
 from minidl.training import Trainer
-from models import convert, weights
 
 
 @dataclass(frozen=True)

@@ -16,7 +16,7 @@ from minidl.reading import is_file, read_text
 from minidl.writing import begins_with, make_folder, write_whole
 
 MOST_BYTES = 1 << 20
-SHOWN = ("minidl", "models")  # the code that every page shows
+SHOWN = ("minidl",)  # the code that every page shows
 _COMMIT = re.compile(r"^Made by `[^`]+` at commit `([0-9a-f]{7,40})(\+changes)?`", re.MULTILINE)
 _is_png = begins_with(b"\x89PNG")
 

@@ -10,8 +10,7 @@ from typing import Any
 
 import numpy as np
 
-import models
-from minidl import Runtime
+from minidl import Runtime, models
 from minidl.meta import float32, int64
 from minidl.nn import Module
 from minidl.ops.update import normal_

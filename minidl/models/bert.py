@@ -18,10 +18,10 @@ from minidl import nn
 from minidl.calls import give
 from minidl.errors import ShapeError
 from minidl.meta import float32, int64
+from minidl.models.text import Text
 from minidl.ops import cross_entropy, gather_rows, linear_, tanh
 from minidl.runtime import Runtime
 from minidl.tensor import Tensor
-from models.text import Text
 
 INITIAL_STD = 0.02
 MASKED_SCORE = -10_000.0  # added to the scores of positions that are not to be seen: exp makes it 0

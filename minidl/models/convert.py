@@ -1,4 +1,4 @@
-"""Make a safetensors file of weights in another format: ``python -m models.convert IN OUT.safetensors``.
+"""Make a safetensors file of weights in another format: ``python -m minidl.models.convert IN OUT.safetensors``.
 
 IN is a PyTorch file (.pth, .pt, .bin, .ckpt; read with PyTorch, which must be installed, and never by running what is
 in it) or NumPy's .npz. A dictionary below "state_dict", "model" or "model_state_dict" is taken for the weights.
@@ -91,7 +91,7 @@ def _first_line(error: Exception) -> str:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Convert as the command line says and return the exit code: 2 after an error, which is printed."""
-    parser = Parser(prog="python -m models.convert", description="Make a safetensors file of weights.")
+    parser = Parser(prog="python -m minidl.models.convert", description="Make a safetensors file of weights.")
     parser.add_argument("source", metavar="IN", help=f"a file of PyTorch ({', '.join(PYTORCH)}) or NumPy (.npz)")
     parser.add_argument("target", metavar="OUT.safetensors")
     parser.add_argument("--force", action="store_true", help="write over a file that minidl did not write, too")

@@ -18,10 +18,10 @@ from minidl import nn
 from minidl.calls import give
 from minidl.errors import ShapeError
 from minidl.meta import int64
+from minidl.models.text import Text
 from minidl.ops import cross_entropy, linear_, matmul
 from minidl.runtime import Runtime
 from minidl.tensor import Tensor
-from models.text import Text
 
 INITIAL_STD = 0.02
 CONTEXT = Text(length=1024, predictions=1024, vocabulary=50_257)  # section 2.3

@@ -14,19 +14,22 @@ from importlib import import_module
 from typing import Any
 
 from minidl.errors import UserError
+from minidl.models import bert, gpt, inception_v3, unet, weights
+from minidl.models.densenet import densenet121, densenet169, densenet201
+from minidl.models.inception_v4 import InceptionV4
+from minidl.models.lenet import LeNet
+from minidl.models.mlp import MLP
+from minidl.models.resnet import resnet18, resnet20, resnet34, resnet50, resnet101, resnet152
+from minidl.models.text import Text
+from minidl.models.vgg import vgg11, vgg11_bn, vgg13, vgg13_bn, vgg16, vgg16_bn, vgg19, vgg19_bn
 from minidl.nn import Module
 from minidl.ops import cross_entropy
 from minidl.tensor import Tensor
 from minidl.training import scores
 from minidl.training.metrics import Score
-from models import bert, gpt, inception_v3, unet, weights
-from models.densenet import densenet121, densenet169, densenet201
-from models.inception_v4 import InceptionV4
-from models.lenet import LeNet
-from models.mlp import MLP
-from models.resnet import resnet18, resnet20, resnet34, resnet50, resnet101, resnet152
-from models.text import Text
-from models.vgg import vgg11, vgg11_bn, vgg13, vgg13_bn, vgg16, vgg16_bn, vgg19, vgg19_bn
+
+# What --model package.module:function may name.
+CONTRACT = "a model is a function that takes nothing it must be given, and returns a minidl.nn.Module"
 
 
 def classification_loss(model: Module, images: Tensor, labels: Tensor, *, label_smoothing: float = 0.0) -> Tensor:
@@ -141,7 +144,7 @@ def create(name: str, *, num_classes: int | None = None, in_channels: int | None
             raise UserError(f"{name} takes no {argument}, and {value} was asked for")
     network = _built(name, partial(model.build, **arguments))
     if not isinstance(network, Module):
-        raise UserError(f"{name} returned {type(network).__name__}, which is not a minidl.nn.Module")
+        raise UserError(f"{name} returned {type(network).__name__}, which is not a minidl.nn.Module: {CONTRACT}")
     return network
 
 
@@ -162,8 +165,9 @@ def _built(name: str, build: Callable[[], Module]) -> Module:
         if ":" not in name:
             raise
         where = traceback.extract_tb(error.__traceback__)[-1]
-        raise UserError(f"cannot make the model {name}: {type(error).__name__}: {error} ({where.filename}:"
-                        f"{where.lineno})") from error
+        # Where the call itself has failed it was our call that the function does not take.
+        place = CONTRACT if where.filename == __file__ else f"{where.filename}:{where.lineno}"
+        raise UserError(f"cannot make the model {name}: {type(error).__name__}: {error} ({place})") from error
 
 
 def _import(name: str) -> Callable[..., Module]:

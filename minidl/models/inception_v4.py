@@ -7,9 +7,9 @@ in timm, where the modules follow each other in ``features``. Images have 299 pi
 """
 
 from minidl import nn
+from minidl.models.inception_v3 import ConvNorm
 from minidl.ops import concat
 from minidl.tensor import Tensor
-from models.inception_v3 import ConvNorm
 
 ROW, COLUMN = (1, 7), (7, 1)  # windows of a factored 7x7 convolution
 ALONG, DOWN = (0, 3), (3, 0)  # and their paddings

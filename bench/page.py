@@ -1,0 +1,41 @@
+"""The picture of the memory page in README: ResNet-50 at 1,014 under `auto`, as a browser shows it.
+
+    python -m bench.page [--out docs/page.png]
+
+Needs Chromium, or Chrome.
+"""
+
+import argparse
+import shutil
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+from minidl.__main__ import main as minidl
+
+BROWSERS = ("chromium", "chromium-browser", "google-chrome", "chrome")
+CHOSEN = "#call=200&tensor=55"
+
+
+def main() -> int:
+    """Write the picture; returns the exit code."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--out", default="docs/page.png")
+    out = Path(parser.parse_args().out).absolute()
+    browser = next(filter(None, map(shutil.which, BROWSERS)), None)
+    if browser is None:
+        print(f"none of {', '.join(BROWSERS)} is installed", file=sys.stderr)
+        return 2
+    with tempfile.TemporaryDirectory() as folder:
+        page = Path(folder) / "page.html"
+        code = minidl(["view", "--model", "resnet50", "--batch", "1014", "--steps", "8", "-o", str(page)])
+        if code == 0:
+            subprocess.run([browser, "--headless", "--no-sandbox", "--disable-gpu", "--hide-scrollbars",
+                            "--window-size=1280,1000", "--virtual-time-budget=4000", f"--screenshot={out}",
+                            f"file://{page}{CHOSEN}"], check=True, capture_output=True)
+        return code
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,74 @@
+"""--report: the last step of a run is recorded, and becomes a page."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from minidl.memory.entry import Followed
+from minidl.plan.trace import Trace
+from minidl.report.explain import decisions
+from minidl.report.layers import LayerNames
+from minidl.report.meter import Meter, rate, share
+from minidl.report.sentences import sentences
+from minidl.runtime import Runtime
+from minidl.units import format_bytes
+from minidl.view.packing import pack
+from minidl.view.page import page
+from minidl.view.recorder import Recorder
+from minidl.view.recording import Recording, Step
+
+
+class ReportPage:
+    """Records one step of a run. ``note`` after every step, so that the page can show how the run came to this one."""
+
+    def __init__(self, runtime: Runtime, names: LayerNames) -> None:
+        self._runtime = runtime
+        self._names = names
+        self._recorder = Recorder(runtime)
+        self._predicted: list[float | None] = []
+
+    @contextmanager
+    def recording(self) -> Iterator[None]:
+        """Record the step that runs inside."""
+        with self._recorder.recording():
+            yield
+
+    def note(self, followed: Followed | None) -> None:
+        """A step has ended, which followed a plan, or none."""
+        self._predicted.append(followed.plan.predicted_seconds if followed is not None else None)
+
+    def text(self, title: str, meter: Meter, unmanaged_peak_bytes: int, followed: tuple[Trace, Followed] | None) -> str:
+        """The page. Raises AssertionError if no step was recorded, or if what was recorded contradicts itself."""
+        return page([pack(self._recording(title, meter, unmanaged_peak_bytes, followed))])
+
+    def _recording(self, title: str, meter: Meter, unmanaged_peak_bytes: int,
+                   followed: tuple[Trace, Followed] | None) -> Recording:
+        recorded, runtime, guide = self._recorder.recorded, self._runtime, self._runtime.guide
+        assert recorded is not None, "no step was recorded"
+        names = self._names.of(recorded.trace)
+        remarks = []
+        if followed is not None and guide is not None:
+            trace, last = followed
+            found = decisions(trace, last.plan, guide.costs)
+            told = sentences(found, len(trace.calls), last.returns, names)
+            remarks = [(d.tensor_id, text) for d, text in zip(found, told, strict=True)]
+        steps = [Step(step.seconds, predicted, step.grown.swapped_out_bytes + step.grown.swapped_in_bytes,
+                      step.grown.recomputed_bytes)
+                 for step, predicted in zip(meter.steps, self._predicted[-len(meter.steps):], strict=True)]
+        recording = Recording(title, runtime.budget_bytes, unmanaged_peak_bytes, runtime.host_bytes, recorded.trace,
+                              recorded.subjects(names, self._names.owned), recorded.events, recorded.stays, steps,
+                              remarks, self._facts(meter))
+        recording.check()
+        return recording
+
+    def _facts(self, meter: Meter) -> list[tuple[str, str]]:
+        runtime, step = self._runtime, meter.steps[-1]
+        return [("device", runtime.device.name), ("policy", runtime.policy.name),
+                ("budget", format_bytes(runtime.budget_bytes)),
+                ("this step", f"{step.seconds:.3g} s, {rate(meter.batch, step.seconds)} {meter.items}/s"),
+                ("waited for copies", share(step.grown.stall_seconds, step.seconds)),
+                ("copied out", format_bytes(step.grown.swapped_out_bytes)),
+                ("copied in", format_bytes(step.grown.swapped_in_bytes)),
+                ("computed again", format_bytes(step.grown.recomputed_bytes)),
+                ("slid", format_bytes(step.grown.moved_bytes))]

@@ -1,0 +1,14 @@
+"""``minidl explain``: a training whose plan is told."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from minidl import models
+from minidl.app import train
+
+
+def main(words: Sequence[str]) -> int:
+    """Train as these words say, and explain the plan; returns the exit code."""
+    asked = any(word == "--explain" or word.startswith("--explain=") for word in words)
+    return train.main([*words] if asked else [*words, "--explain"], models, name="minidl explain")

@@ -1,0 +1,18 @@
+"""``minidl models``: the names of all networks."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from minidl import models
+from minidl.command import Parser, finish
+
+
+def main(words: Sequence[str]) -> int:
+    """Print them; returns the exit code."""
+    def story() -> int:
+        Parser(prog="minidl models", description="The networks that --model knows by name.").parse_args(list(words))
+        print(models.listing())
+        return 0
+
+    return finish("minidl models", story)

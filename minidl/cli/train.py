@@ -1,0 +1,13 @@
+"""``minidl train``: what train.py does."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from minidl import models
+from minidl.app import train
+
+
+def main(words: Sequence[str]) -> int:
+    """Train as these words say; returns the exit code."""
+    return train.main(list(words), models, name="minidl train")

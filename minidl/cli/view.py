@@ -1,0 +1,170 @@
+"""``minidl view``: one page of a step, or of two on one clock.
+
+    minidl view --model resnet50 --batch 340 -o page.html          a training, with the flags of ``minidl train``
+    minidl view RUN -o page.html                                   a run folder: its training, made again
+    minidl view PLAN --model vgg16 --batch 340 -o page.html        a saved plan, followed by a training
+    minidl view A.html --against B.html -o page.html               two pages as one
+
+What is a training is carried out by the program of ``minidl train``, which records its last step.
+"""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from minidl import models
+from minidl.app import train
+from minidl.app.run_folder import ARGUMENTS, read_arguments
+from minidl.app.trust import require_trust
+from minidl.command import Parser, finish
+from minidl.errors import UserError
+from minidl.plan.formats import is_plan
+from minidl.plan.trace_format import is_trace
+from minidl.reading import is_file, is_folder
+from minidl.view import exports
+from minidl.view.page import is_page, read_page, write_page
+from minidl.writing import Own, begins_with, require_place, write_whole
+
+NAME = "minidl view"
+HEAD_BYTES = 4096
+# By the name of its flag: what makes the file, and which files are such ones.
+EXPORTS: dict[str, tuple[Callable[[Mapping[str, Any]], str | bytes], Own]] = {
+    "perfetto": (exports.perfetto, begins_with(b'{"traceEvents":')),
+    "memory_viz": (exports.memory_viz, begins_with(b"\x80\x04")),
+    "svg": (exports.svg, begins_with(b'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 900'))}
+STEPS = 12  # of a training on real data that is made again to be looked at: enough for a plan to be followed
+# What a run folder's command line says of its own files, and has no say here.
+OWN_FILES = ("--run", "--resume", "--json", "--save", "--save-plan", "--save-trace", "--report", "--checkpoint-every",
+             "--keep", "--explain")
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """Where a recording comes from: a page that has it, or a training, as the words of its command line."""
+
+    page: str | None
+    words: tuple[str, ...] = ()
+
+
+def main(words: Sequence[str]) -> int:
+    """Make the page; returns the exit code."""
+    found: list[Source] = []
+    options: Any = None
+
+    def understand() -> int:
+        nonlocal options
+        first = words[0] if words and not words[0].startswith("-") else None
+        options, flags = _parser().parse_known_args(words if first is None else words[1:])
+        require_place(options.out, is_page, force=options.force)
+        for kind, (_, own) in EXPORTS.items():
+            if (path := getattr(options, kind)) is not None:
+                require_place(path, own, force=options.force)
+        found.append(_source(first, flags, trusted=options.trust))
+        if options.against is not None:
+            found.append(_source(options.against, flags, trusted=options.trust))
+        return 0
+
+    if (code := finish(NAME, understand)) or not found:  # --help has no sources
+        return code
+    with tempfile.TemporaryDirectory() as folder:
+        pages = []
+        for number, source in enumerate(found):
+            path = source.page or str(Path(folder) / f"{number}.html")
+            if source.page is None and (
+                    code := train.main([*source.words, "--report", path], models, name=NAME)):
+                return code
+            pages.append(path)
+        return finish(NAME, lambda: _join(pages, options))
+
+
+def _parser() -> Parser:
+    parser = Parser(prog=NAME, allow_abbrev=False, usage=f"{NAME} [RUN|PLAN|PAGE] [-o FILE.html] [--against OTHER] ...",
+                    description="A page that shows the memory of a step: of a run folder, of a training under a saved "
+                                "plan, of a page, or, without any of these, of a training. All other flags are those "
+                                "of minidl train.")
+    parser.add_argument("--against", metavar="RUN|PLAN|PAGE|POLICY",
+                        help="another one beside it, on one clock; or the same training under another policy")
+    parser.add_argument("-o", "--out", metavar="FILE.html", default="memory.html", help="(default: memory.html)")
+    parser.add_argument("--perfetto", metavar="FILE.json", help="a timeline for Perfetto, too")
+    parser.add_argument("--memory-viz", metavar="FILE.pickle", help="a snapshot for PyTorch's memory_viz, too")
+    parser.add_argument("--svg", metavar="FILE.svg", help="a drawing, too")
+    parser.add_argument("--force", action="store_true", help="write over a file that minidl did not write, too")
+    parser.add_argument("--trust", action="store_true", help="run the code of a model that a run folder names")
+    return parser
+
+
+def _source(name: str | None, flags: Sequence[str], *, trusted: bool) -> Source:
+    """Raises UserError for what cannot be shown."""
+    if name is None:
+        return Source(None, tuple(flags))
+    if is_folder(Path(name)):
+        return Source(None, (*_again(Path(name), trusted=trusted), *flags))
+    if not is_file(Path(name)):
+        if "/" not in name and "." not in name:
+            return Source(None, (*flags, "--policy", name))
+        raise UserError(f"there is no {name}")
+    with open(name, "rb") as file:
+        head = file.read(HEAD_BYTES)
+    if is_page(head):
+        return Source(name)
+    if is_plan(head):
+        return Source(None, (*flags, "--plan", name))
+    if is_trace(head):
+        raise UserError(f"{name} is a trace, and says nothing of memory: give a run folder, a plan or a page")
+    raise UserError(f"{name} is no page, no plan and no run folder")
+
+
+def _again(folder: Path, *, trusted: bool) -> list[str]:
+    """The command line of a run, on what it was resolved to, without the files that it wrote."""
+    if not is_file(folder / ARGUMENTS):
+        raise UserError(f"{folder} is no run folder: it has no {ARGUMENTS}")
+    noted, resolved = read_arguments(folder)
+    words = []
+    skipped = False
+    for word in noted:
+        if skipped and not word.startswith("--"):
+            skipped = False
+            continue
+        skipped = word in OWN_FILES
+        if not skipped and word.split("=")[0] not in OWN_FILES:
+            words.append(word)
+    model = _value(words, "--model") or ""
+    require_trust(folder, model, trusted=trusted)
+    if resolved is not None:
+        words += ["--memory-budget", str(resolved.memory_budget), "--host-memory", str(resolved.host_memory),
+                  "--batch", str(resolved.batch)]
+    if _value(words, "--data") not in (None, "synthetic"):
+        epochs = [n for n, word in enumerate(words) if word == "--epochs"]
+        words = [word for n, word in enumerate(words) if n not in epochs and n - 1 not in epochs
+                 and not word.startswith("--epochs=")] + ["--steps", str(STEPS)]
+    return words
+
+
+def _value(words: Sequence[str], flag: str) -> str | None:
+    """What a command line gives a flag, the last time if often."""
+    found = None
+    for n, word in enumerate(words):
+        if word == flag and n + 1 < len(words):
+            found = words[n + 1]
+        elif word.startswith(f"{flag}="):
+            found = word.partition("=")[2]
+    return found
+
+
+def _join(pages: Sequence[str], options: Any) -> int:
+    """One page of these pages' recordings, and what else was asked for of the first."""
+    recordings = [recording for path in pages for recording in read_page(path)]
+    if len(recordings) > 2:
+        raise UserError(f"{len(recordings)} recordings, and a page shows two at most")
+    write_page(options.out, recordings, force=options.force)
+    print(f"wrote {options.out}")
+    for kind, (make, own) in EXPORTS.items():
+        if (path := getattr(options, kind)) is not None:
+            data = make(recordings[0])
+            write_whole(path, data if isinstance(data, bytes) else data.encode(), own, force=options.force)
+            print(f"wrote {path}")
+    return 0

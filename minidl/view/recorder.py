@@ -1,0 +1,296 @@
+"""Records one step while it runs. It looks at the arena's own list of blocks whenever work is issued, and notes what
+has changed since the last time; it keeps no count of bytes of its own.
+
+The device's verbs are wrapped for the time of the step, and no other code knows of it. Looking costs time: on a clock
+of the wall a recorded step is slower than others.
+"""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from typing import Any
+
+from minidl.device.clock import COMPUTE, COPY_IN, COPY_OUT, VirtualClock
+from minidl.device.cpu.workers import WorkerStreams
+from minidl.errors import UserError
+from minidl.memory.copies import storage_of
+from minidl.memory.storage import RECOMPUTE, SWAPPING_IN, SWAPPING_OUT, Storage, TensorId
+from minidl.memory.tracker import GRADIENT_ID
+from minidl.plan.trace import Trace
+from minidl.runtime import Runtime
+from minidl.view.recording import Event, EventKind, Fate, Kind, State, Stay, Subject
+
+Place = tuple[int, int, State]  # whose bytes (a position among the subjects), how many, whether they are being copied
+SCRATCH = -(1 << 50)  # ids below it stand for what replays compute beside what they are asked for
+STATES = {SWAPPING_OUT: State.LEAVING, SWAPPING_IN: State.ARRIVING}
+
+
+@dataclass(frozen=True, slots=True)
+class _Noted:
+    """An event whose times may not be known yet: its work is ``positions`` (first, last) of ``stream``."""
+
+    kind: EventKind
+    op: str
+    call: int
+    subject: int
+    nbytes: int
+    stream: int
+    positions: tuple[int, int]
+    span: tuple[float, float] | None
+    used_bytes: int
+    largest_bytes: int
+    host_bytes: int
+    workspace: tuple[int, int]
+
+
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """A tensor as it was seen first. ``backward``: it was made where no gradients are noted; ``owner``: it was, or has
+    become, the gradient of the parameter of this id, which is negative (0: of none)."""
+
+    tensor_id: TensorId
+    nbytes: int
+    persistent: bool
+    backward: bool
+    owner: TensorId = 0
+
+
+@dataclass(frozen=True)
+class Recorded:
+    """What was seen of a step: tensors without names, which the rest refers to by their positions."""
+
+    trace: Trace
+    tensors: tuple[Seen, ...]
+    events: tuple[Event, ...]
+    stays: tuple[Stay, ...]
+
+    def subjects(self, names: Mapping[TensorId, str], parameters: Mapping[TensorId, str]) -> tuple[Subject, ...]:
+        """The tensors with their names: of layers, and of parameters."""
+        found = []
+        for seen in self.tensors:
+            if seen.tensor_id in parameters:
+                kind = Kind.PARAMETER
+            elif seen.owner or seen.backward and not seen.persistent:
+                kind = Kind.GRADIENT
+            elif seen.persistent:
+                kind = Kind.OPTIMIZER_STATE
+            else:
+                kind = Kind.ACTIVATION if seen.tensor_id in names else Kind.OTHER
+            name = parameters.get(seen.owner) or names.get(seen.tensor_id, "")
+            found.append(Subject(seen.tensor_id, name, seen.nbytes, kind))
+        return tuple(found)
+
+
+class Recorder:
+    """``with recorder.recording():`` around one step; then ``recorded`` has it."""
+
+    def __init__(self, runtime: Runtime) -> None:
+        self.recorded: Recorded | None = None
+        self._runtime = runtime
+        self._device = runtime.device
+        self._memory = runtime.memory
+        self._tracker = runtime.tracker
+        if not isinstance(self._device.clock, VirtualClock | WorkerStreams):
+            raise UserError(f"a step is recorded on a simulator or on the CPU, and not on {self._device.name}: "
+                            "sim:NAME simulates the device")
+
+    @contextmanager
+    def recording(self) -> Iterator[None]:
+        """Record the step that runs inside, which is one iteration."""
+        runtime, device = self._runtime, self._device
+        wrapped: dict[str, Callable[..., Any]] = {
+            "launch": self._launching(device.launch), "move": self._moving(device.move),
+            "copy_out": self._copying(device.copy_out, COPY_OUT), "copy_in": self._copying(device.copy_in, COPY_IN)}
+        keeps_trace, runtime.keeps_trace = runtime.keeps_trace, True
+        if isinstance(device.clock, WorkerStreams):
+            device.settle()
+            device.clock.measure()
+        self._begin()
+        for name, verb in wrapped.items():
+            setattr(device, name, verb)
+        try:
+            yield
+            self.recorded = self._finish()
+        finally:
+            for name in wrapped:
+                delattr(device, name)
+            runtime.keeps_trace = keeps_trace
+            if isinstance(device.clock, WorkerStreams):
+                device.clock.measure(False)
+
+    def _begin(self) -> None:
+        """Forget all that was seen, and begin with what lies in the arena now."""
+        self._iteration = self._tracker.iteration
+        self._began = self._device.now()
+        self._owners: dict[weakref.ref[Storage], int] = {}  # held, so that no other owner can be taken for one of these
+        self._refs: list[weakref.ref[Storage]] = []
+        self._rows: list[Seen] = []
+        self._places: dict[int, tuple[Place, int]] = {}  # by address: what lies there, and since which event
+        self._events: list[_Noted] = []
+        self._stays: list[Stay] = []
+        self._backward: set[TensorId] = set()
+        self._scratch = 0
+        self._launched = -1  # the call that was launched last
+
+    # The verbs -----------------------------------------------------------------------------------------------
+    def _launching(self, launch: Callable[..., int]) -> Callable[..., int]:
+        def noted(op_name: str, algorithm: Any, outputs: Any, inputs: Any, attrs: Any, workspace: int,
+                  *timed: Any) -> int:
+            self._require_this_iteration()
+            replayed = not self._tracker.keep_log
+            if not self._runtime.executor.grad_enabled and not replayed:
+                self._backward.update(output.tensor_id for output in outputs)
+            self._look()
+            before = self._before(COMPUTE)
+            position = launch(op_name, algorithm, outputs, inputs, attrs, workspace, *timed)
+            subject = self._subject(outputs[0].base) if outputs else -1
+            lent = (workspace, algorithm.workspace) if algorithm.workspace else (0, 0)
+            self._note(EventKind.REPLAY if replayed else EventKind.CALL, op_name, subject, 0, COMPUTE, before, lent)
+            return position
+        return noted
+
+    def _copying(self, copy: Callable[..., int], stream: int) -> Callable[..., int]:
+        """``copy_out(host, offset, nbytes)`` or ``copy_in(offset, host, nbytes)``."""
+        def noted(*arguments: Any) -> int:
+            self._require_this_iteration()
+            out = stream == COPY_OUT
+            subject = self._look(arguments[1 if out else 0], State.LEAVING if out else State.ARRIVING)
+            before = self._before(stream)
+            position = copy(*arguments)
+            self._note(EventKind.COPY_OUT if out else EventKind.COPY_IN, "", subject, arguments[2], stream, before)
+            return position
+        return noted
+
+    def _moving(self, move: Callable[..., int]) -> Callable[..., int]:
+        def noted(to: int, origin: int, nbytes: int) -> int:
+            self._require_this_iteration()
+            subject = self._look(to)
+            before = self._before(COMPUTE)
+            position = move(to, origin, nbytes)
+            self._note(EventKind.MOVE, "", subject, nbytes, COMPUTE, before)
+            return position
+        return noted
+
+    def _call(self) -> int:
+        """The call that is under way, or comes next if the last one has been launched."""
+        return max(self._launched + 1, self._tracker.sequence - self._tracker.iteration_start)
+
+    def _require_this_iteration(self) -> None:
+        """What came before the iteration, which has ended since, is none of it."""
+        if self._tracker.iteration != self._iteration:
+            self._begin()
+
+    def _before(self, stream: int) -> tuple[int, float]:
+        clock = self._device.clock
+        return self._device.positions[stream], clock.busy[stream] if isinstance(clock, VirtualClock) else 0.0
+
+    def _note(self, kind: EventKind, op: str, subject: int, nbytes: int, stream: int,
+              before: tuple[int, float], workspace: tuple[int, int] = (0, 0)) -> None:
+        clock, arena, last = self._device.clock, self._memory.arena, self._device.positions[stream]
+        span = None
+        if isinstance(clock, VirtualClock):  # its times are known at once, and forgotten at the iteration's end
+            end = clock.finish_time(stream, last)
+            span = end - (clock.busy[stream] - before[1]), end
+        call = self._call()
+        if kind is EventKind.CALL:
+            self._launched = call
+        self._events.append(_Noted(kind, op, call, subject, nbytes, stream, (before[0] + 1, last), span,
+                                   arena.used_bytes, arena.largest_free, self._memory.allocator.host.used_bytes,
+                                   workspace))
+
+    # The arena -----------------------------------------------------------------------------------------------
+    def _subject(self, storage: Storage) -> int:
+        found = self._owners.get(storage.me)
+        if found is None:
+            found = self._owners[storage.me] = len(self._rows)
+            tensor_id = storage.tensor_id
+            if tensor_id == -1 and not storage.persistent:  # scratch of a replay, which all have this id
+                self._scratch += 1
+                tensor_id = SCRATCH - self._scratch
+            self._refs.append(storage.me)
+            self._rows.append(Seen(tensor_id, storage.nbytes, storage.persistent, tensor_id in self._backward,
+                                   _owner(storage)))
+        return found
+
+    def _look(self, at: int = -1, state: State | None = None) -> int:
+        """Note what has changed in the arena since the last event: the next one begins with it as it is now. Returns
+        what lies at an address (-1: nothing); ``state``: that of its bytes, which are about to be copied."""
+        now, event = {}, len(self._events)
+        for block in self._memory.arena.blocks():
+            if block.owner is None:
+                continue
+            storage = storage_of(block)
+            assert storage is not None, "a block whose owner is gone"
+            kept = state if state is not None and block.offset == at else STATES.get(storage.status, State.HERE)
+            now[block.offset] = (self._subject(storage), block.size, kept)
+        before = self._places
+        here = {place[0] for place in now.values()}
+        for offset in [offset for offset, (place, _) in before.items() if now.get(offset) != place]:
+            place, first = before.pop(offset)
+            if first < event:  # else it came and went with no work in between
+                subject, size, kept = place
+                follows = now.get(offset)
+                fate = (Fate.CHANGED if follows is not None and follows[0] == subject else
+                        Fate.MOVED if subject in here else self._fate(subject))
+                self._stays.append(Stay(subject, offset, size, kept, first, event, fate))
+        for offset, place in now.items():
+            if offset not in before:
+                before[offset] = place, event
+        return now[at][0] if at in now else -1
+
+    def _fate(self, subject: int) -> Fate:
+        storage = self._refs[subject]()
+        if storage is None:
+            return Fate.FREED
+        if storage.block is not None:  # it names its block until the call that writes over it has been launched
+            return Fate.OVERWRITTEN
+        if storage.status is not RECOMPUTE:
+            return Fate.SWAPPED
+        return Fate.DROPPED if storage.me in self._memory.state.dropped else Fate.FREED
+
+    # The end -------------------------------------------------------------------------------------------------
+    def _finish(self) -> Recorded:
+        trace = self._runtime.last_trace
+        assert trace is not None
+        device, arena = self._device, self._memory.arena
+        self._look()
+        device.settle()
+        self._events.append(_Noted(EventKind.BOUNDARY, "", len(trace.calls), -1, 0, COMPUTE, (0, 0), None,
+                                   arena.used_bytes, arena.largest_free, self._memory.allocator.host.used_bytes,
+                                   (0, 0)))
+        stays = [*self._stays, *(Stay(subject, offset, size, kept, first, len(self._events), Fate.STAYS)
+                                 for offset, ((subject, size, kept), first) in self._places.items())]
+        stays.sort(key=lambda stay: (stay.first, stay.offset))
+        # What has outlived its iteration as a parameter's gradient has got its name from that.
+        owners = {n: _owner(storage) for n, ref in enumerate(self._refs) if (storage := ref()) is not None}
+        seen = tuple(replace(row, owner=owners.get(n) or row.owner) for n, row in enumerate(self._rows))
+        return Recorded(trace, seen, tuple(self._timed()), tuple(stays))
+
+    def _timed(self) -> Iterator[Event]:
+        """The events with their times, in seconds from the beginning."""
+        clock, now = self._device.clock, 0.0
+        spans = clock.spans if isinstance(clock, WorkerStreams) else None
+        free = 0.0  # when the compute stream has done all so far
+        for noted in self._events:
+            start, end = noted.span or (self._began + free, self._began + free)
+            if spans is not None and noted.kind is not EventKind.BOUNDARY:
+                works = [spans[noted.stream][p] for p in range(noted.positions[0], noted.positions[1] + 1)
+                         if p in spans[noted.stream]]
+                if works:
+                    start, end = works[0][0], works[-1][1]
+            start, end = start - self._began, end - self._began
+            if noted.stream == COMPUTE:
+                now, free = max(now, start), max(free, end)
+            else:
+                now = max(now, free)
+            yield Event(noted.kind, noted.op, noted.call, noted.subject, noted.nbytes, start, end, now,
+                        noted.used_bytes, noted.largest_bytes, noted.host_bytes, noted.workspace)
+
+
+def _owner(storage: Storage) -> TensorId:
+    """The parameter whose gradient a storage is since its iteration has ended; 0 of any other."""
+    owner = GRADIENT_ID - storage.tensor_id
+    return owner if owner < 0 else 0

@@ -1,0 +1,160 @@
+"""The facts of one recorded step, as frozen plain data. Knows no engine and no picture.
+
+A step is a list of events in program order: whatever was issued to the device. Between two events the arena is as it
+was at the first of them, so a tensor's stay goes from one event up to, not including, another.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import IntEnum
+from typing import Any
+
+from minidl.plan.trace import TensorId, Trace
+
+
+class EventKind(IntEnum):
+    """What was issued. BOUNDARY is no work: the step has ended, and the iteration's boundary has been passed."""
+
+    CALL = 0
+    REPLAY = 1
+    COPY_OUT = 2
+    COPY_IN = 3
+    MOVE = 4
+    BOUNDARY = 5
+
+
+class Kind(IntEnum):
+    """What a tensor is to the training."""
+
+    PARAMETER = 0
+    GRADIENT = 1
+    OPTIMIZER_STATE = 2
+    ACTIVATION = 3
+    OTHER = 4
+
+
+class Fate(IntEnum):
+    """How a stay ended. STAYS: it did not. MOVED: the next one begins where blocks were slid to. CHANGED: the next one
+    begins at the same address, with another state."""
+
+    STAYS = 0
+    FREED = 1
+    SWAPPED = 2
+    DROPPED = 3
+    OVERWRITTEN = 4
+    MOVED = 5
+    CHANGED = 6
+
+
+class State(IntEnum):
+    """Whether the bytes are there, or being copied."""
+
+    HERE = 0
+    LEAVING = 1
+    ARRIVING = 2
+
+
+@dataclass(frozen=True, slots=True)
+class Subject:
+    """A tensor that had bytes on the device. ``name``: of a parameter, or of the layer that made it; "" of none."""
+
+    tensor_id: TensorId
+    name: str
+    nbytes: int
+    kind: Kind
+
+
+@dataclass(frozen=True, slots=True)
+class Event:
+    """One piece of work, and the arena as it was issued.
+
+    call              its position in the iteration, or that of the call which it was issued for
+    subject           what is copied: a position among the subjects; -1: none, or several
+    start_s, end_s    on its own stream, in seconds from the step's beginning
+    time_s            when the compute stream gets there: ascending over a step's events
+    used_bytes        of all owned blocks, by the arena's own counter
+    largest_bytes     of the largest free block
+    workspace         address and bytes of what was lent to the call
+    """
+
+    kind: EventKind
+    op: str
+    call: int
+    subject: int
+    nbytes: int
+    start_s: float
+    end_s: float
+    time_s: float
+    used_bytes: int
+    largest_bytes: int
+    host_bytes: int
+    workspace: tuple[int, int]
+
+
+@dataclass(frozen=True, slots=True)
+class Stay:
+    """Bytes of a subject at one address, in one state, from event ``first`` up to event ``end``."""
+
+    subject: int
+    offset: int
+    size: int
+    state: State
+    first: int
+    end: int
+    fate: Fate
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """One step of the run: how long it took, and what its plan had predicted (None: there was none)."""
+
+    seconds: float
+    predicted_seconds: float | None
+    swapped_bytes: int
+    recomputed_bytes: int
+
+
+@dataclass(frozen=True)
+class Recording:
+    """One step of a run. ``remarks``: tensor -> sentences about why it leaves, for people."""
+
+    title: str
+    budget_bytes: int
+    unmanaged_peak_bytes: int
+    host_capacity_bytes: int
+    trace: Trace
+    subjects: tuple[Subject, ...]
+    events: tuple[Event, ...]
+    stays: tuple[Stay, ...]
+    steps: Sequence[Step] = ()
+    remarks: Sequence[tuple[TensorId, str]] = ()
+    facts: Sequence[tuple[str, Any]] = ()
+
+    def check(self) -> None:
+        """Raises AssertionError unless, at every event, the stays are the bytes that the arena counted, lie in its
+        budget, and share none of them."""
+        changes: list[list[Stay]] = [[] for _ in range(len(self.events) + 1)]
+        for stay in self.stays:
+            assert 0 <= stay.first < stay.end <= len(self.events), f"{stay} of {len(self.events)} events"
+            changes[stay.first].append(stay)
+            changes[stay.end].append(stay)
+        live: dict[int, Stay] = {}
+        used = 0
+        for position, event in enumerate(self.events):
+            for stay in changes[position]:
+                if stay.end == position:
+                    assert live.pop(stay.offset) is stay, f"two stays at {stay.offset}"
+                    used -= stay.size
+            for stay in changes[position]:
+                if stay.first == position:
+                    assert stay.offset not in live, f"two stays at {stay.offset}"
+                    live[stay.offset] = stay
+                    used += stay.size
+            assert used == event.used_bytes, f"event {position}: stays of {used} bytes, and {event.used_bytes} in use"
+        end = 0
+        for stay in sorted(live.values(), key=lambda stay: stay.offset):
+            assert stay.offset >= end, f"{stay} begins before {end}"
+            end = stay.offset + stay.size
+        assert end <= self.budget_bytes, f"{end} bytes of {self.budget_bytes}"

@@ -1,0 +1,71 @@
+"""A recorded step of a small training, for the tests of what is made of one."""
+
+from functools import cache
+from typing import Any
+
+import pytest
+
+from minidl import Runtime, models
+from minidl.device.sim import SimDevice
+from minidl.meta import int64
+from minidl.ops.loss import cross_entropy
+from minidl.optim import SGD
+from minidl.report.layers import layer_names
+from minidl.view.recorder import Recorder
+from minidl.view.recording import Recording
+
+VERBS = ("launch", "move", "copy_out", "copy_in")
+BATCH = 32
+Ledger = list[tuple[int, dict[int, int]]]  # at each piece of work: bytes in use, and blocks as address -> bytes
+
+
+def recorded(device: str = "sim:p100", *, policy: str = "passive", budget: str = "60MiB", steps: int = 3,
+             ledger: Ledger | None = None, monkeypatch: pytest.MonkeyPatch | None = None,
+             **options: Any) -> tuple[Recording, Runtime, int]:
+    """The last step of a small training, its runtime, and the bytes that it copied to the host."""
+    with Runtime(device, policy=policy, memory_budget=budget, **options) as runtime:
+        model = models.create("resnet18", num_classes=10)
+        optimizer = SGD(model.parameters(), lr=0.01, momentum=0.9)
+
+        def step() -> None:
+            with runtime.iteration():
+                optimizer.zero_grad()
+                images = runtime.tensor(None, shape=(BATCH, 3, 32, 32))
+                loss = cross_entropy(model(images), runtime.tensor(None, shape=(BATCH,), dtype=int64))
+                loss.backward()
+                optimizer.step()
+
+        with layer_names(model, runtime.tracker) as names:
+            for _ in range(steps):
+                step()
+            if ledger is not None and monkeypatch is not None:
+                keep_ledger(runtime, ledger, monkeypatch)
+            recorder, before = Recorder(runtime), runtime.stats()
+            with recorder.recording():
+                step()
+            found = recorder.recorded
+            assert found is not None
+            subjects = found.subjects(names.of(found.trace), names.owned)
+        swapped = runtime.stats().since(before).swapped_out_bytes
+    return (Recording("a step", runtime.budget_bytes, 0, runtime.host_bytes, found.trace, subjects, found.events,
+                      found.stays), runtime, swapped)
+
+
+@cache
+def paged() -> Recording:
+    """A step under on-demand paging."""
+    return recorded()[0]
+
+
+def keep_ledger(runtime: Runtime, ledger: Ledger, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Have every verb of a simulator note what the arena holds when it is called."""
+    for verb in VERBS:
+        real = getattr(SimDevice, verb)
+
+        def noted(device: SimDevice, *arguments: Any, real: Any = real) -> int:
+            arena = runtime.memory.arena
+            ledger.append((arena.used_bytes, {b.offset: b.size for b in arena.blocks() if b.owner is not None}))
+            position: int = real(device, *arguments)
+            return position
+
+        monkeypatch.setattr(SimDevice, verb, noted)
