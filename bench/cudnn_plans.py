@@ -111,19 +111,15 @@ def with_a_driver(run: Callable[[], None]) -> None:
         run()
         return
     with tempfile.TemporaryDirectory() as folder:
-        refusing_driver(Path(folder))
+        source = Path(folder, "stub.c")
+        # Errors, not success: engines that are compiled when they are built would go on and crash.
+        source.write_text("".join(f"int {name}() {{ return 100; }}\n" for name in STUB), encoding="utf-8")
+        subprocess.run([os.environ.get("CC", "cc"), "-shared", "-fPIC", "-o", f"{folder}/libcuda.so.1", str(source)],
+                       check=True)
         paths = [folder, *filter(None, [os.environ.get("LD_LIBRARY_PATH")])]
         child = subprocess.run([sys.executable, "-m", "bench.cudnn_plans", *sys.argv[1:]], check=False,
                                env={**os.environ, "LD_LIBRARY_PATH": os.pathsep.join(paths)})
         raise SystemExit(child.returncode)
-
-
-def refusing_driver(folder: Path) -> None:
-    """Compile a driver whose every call fails."""
-    source = folder / "stub.c"
-    source.write_text("".join(f"int {name}() {{ return 100; }}\n" for name in STUB), encoding="utf-8")
-    subprocess.run([os.environ.get("CC", "cc"), "-shared", "-fPIC", "-o", f"{folder}/libcuda.so.1", str(source)],
-                   check=True)
 
 
 def main() -> None:

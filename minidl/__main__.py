@@ -18,7 +18,8 @@ COMMANDS = {
     "view": ("minidl.cli.view", "a page that shows the memory of a step"),
     "explain": ("minidl.cli.explain", "train, and tell the plan: why each tensor leaves, what it costs"),
     "compare": ("minidl.report.compare", "two saved plans beside each other"),
-    "lab": ("minidl.cli.lab", "experiments: traces, grids, placements"),
+    "fit": ("minidl.lab.commands.fit", "who can train what: largest batches and their speeds"),
+    "lab": ("minidl.lab.__main__", "experiments: traces, grids, placements, the paper's pages"),
     "calibrate": ("minidl.calibrate.__main__", "measure this machine as a device"),
     "models": ("minidl.cli.models", "the networks that are known by name"),
 }

@@ -255,6 +255,10 @@ class Runtime:
                      allocator.moved_bytes, allocator.arena.used_bytes, allocator.arena.peak_bytes,
                      allocator.arena.capacity, allocator.host.used_bytes, allocator.host.peak_bytes, executor.issued)
 
+    def reset_peak(self) -> None:
+        """Let ``peak_bytes`` of the device start from what is in use now."""
+        self.memory.arena.reset_peak()
+
     def trace(self) -> Trace:
         """The iteration so far, as plain data."""
         return self.executor.trace()

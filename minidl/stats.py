@@ -7,7 +7,8 @@ from dataclasses import dataclass, replace
 
 @dataclass(frozen=True, slots=True)
 class Stats:
-    """Counters since the runtime was made (bytes, and seconds on the device's clock); peaks since ``reset_peak``.
+    """Counters since the runtime was made (bytes, and seconds on the device's clock); the device's peak since
+    ``Runtime.reset_peak``.
 
     ``stall_seconds`` is how long the compute stream stood still for copies.
     """

@@ -127,7 +127,7 @@ def project() -> dict[str, Any]:
 def test_the_readme_explains_every_extra_and_no_other():
     text = (ROOT / "README.md").read_text(encoding="utf-8")
     table = text[text.index("## Extras"):]
-    explained = {name for line in table.splitlines() if line.startswith("| `") for name in re.findall(r"`(\w+)`",
+    explained = {name for line in table.splitlines() if line.startswith("| `") for name in re.findall(r"`([\w-]+)`",
                  line.split("|")[1])}
     assert explained == project()["project"]["optional-dependencies"].keys()
 

@@ -168,8 +168,10 @@ def test_the_rooms_of_the_program_and_of_its_reports_import_each_other_in_no_cir
 
 
 READERS = ("minidl.plan", "minidl.policies", "minidl.device", "minidl.checkpoint", "minidl.data", "minidl.report",
-           "minidl.lab", "minidl.app.run_folder", "minidl.models")  # of what others have written
-OWN_FILES = {"minidl.device.cuda.listed", "minidl.device.cuda.attention_graphs"}  # these come with the package
+           "minidl.lab", "minidl.app.run_folder", "minidl.models", "minidl.view",
+           "minidl.cli")  # of what others have written
+# These come with the package.
+OWN_FILES = {"minidl.view.page", "minidl.device.cuda.listed", "minidl.device.cuda.attention_graphs"}
 
 
 def reads(source: str) -> set[str]:

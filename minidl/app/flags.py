@@ -9,6 +9,7 @@ from pathlib import Path
 
 from minidl import placements, policies
 from minidl.app import kinds
+from minidl.app.config import FLAG, expanded
 from minidl.app.kinds import CHOSEN, Share
 from minidl.app.options import (
     BAD_FILES,
@@ -50,7 +51,7 @@ def parse(arguments: Sequence[str] | None) -> Options:
     left to the machine is as it was then.
     """
     parser = _parser()
-    words = list(sys.argv[1:] if arguments is None else arguments)
+    words = expanded(sys.argv[1:] if arguments is None else arguments, GRANTS)
     given, unknown = parser.parse_known_args(words)
     known, resolved = given, None
     folder = _resumed_folder(given.run, given.resume)
@@ -71,6 +72,7 @@ def parse(arguments: Sequence[str] | None) -> Options:
         hint = f"; did you mean {' or '.join(near)}?" if near else "; see --help"
         raise UserError(f"unknown argument {unknown[0]}{hint}")
     values = vars(known)
+    del values["config"]  # it has become words
     values["model"] = MODEL if known.model is None else known.model
     values["policy"] = "passive" if known.plan else known.policy or POLICY  # beneath a plan it decides what fits
     values.setdefault("batch", DIGITS_BATCH if known.data == "digits" else SYNTHETIC_BATCH)
@@ -268,6 +270,8 @@ def _output(parser: argparse.ArgumentParser) -> None:
                        help="write a page there that shows the memory of the last step: what lay where, what was "
                             "copied, who waited (docs/view.md)")
     group.add_argument("--quiet", "-q", action="store_true", help="tell errors alone")
+    group.add_argument(FLAG, metavar="FILE.yaml", help="flags by their names, like `batch: 32`; those given here count "
+                                                       "more")
     group.add_argument("--json", type=kinds.path, metavar="FILE|-",
                        help="write the result there; keys below. With - it goes to stdout, and what is told beside it "
                             "to stderr")

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 
 from minidl.memory.entry import Followed
-from minidl.plan.trace import Trace
+from minidl.plan.trace import TensorId, Trace
 from minidl.report.explain import decisions
 from minidl.report.layers import LayerNames
 from minidl.report.meter import Meter, rate, share
@@ -17,6 +17,16 @@ from minidl.view.packing import pack
 from minidl.view.page import page
 from minidl.view.recorder import Recorder
 from minidl.view.recording import Recording, Step
+
+
+def remarks(followed: tuple[Trace, Followed], runtime: Runtime,
+            names: Mapping[TensorId, str]) -> list[tuple[TensorId, str]]:
+    """Why each tensor leaves under the plan that was followed, in words."""
+    assert runtime.guide is not None
+    trace, last = followed
+    found = decisions(trace, last.plan, runtime.guide.costs)
+    told = sentences(found, len(trace.calls), last.returns, names)
+    return [(decision.tensor_id, text) for decision, text in zip(found, told, strict=True)]
 
 
 class ReportPage:
@@ -44,21 +54,16 @@ class ReportPage:
 
     def _recording(self, title: str, meter: Meter, unmanaged_peak_bytes: int,
                    followed: tuple[Trace, Followed] | None) -> Recording:
-        recorded, runtime, guide = self._recorder.recorded, self._runtime, self._runtime.guide
+        recorded, runtime = self._recorder.recorded, self._runtime
         assert recorded is not None, "no step was recorded"
         names = self._names.of(recorded.trace)
-        remarks = []
-        if followed is not None and guide is not None:
-            trace, last = followed
-            found = decisions(trace, last.plan, guide.costs)
-            told = sentences(found, len(trace.calls), last.returns, names)
-            remarks = [(d.tensor_id, text) for d, text in zip(found, told, strict=True)]
+        told = [] if followed is None else remarks(followed, runtime, names)
         steps = [Step(step.seconds, predicted, step.grown.swapped_out_bytes + step.grown.swapped_in_bytes,
                       step.grown.recomputed_bytes)
                  for step, predicted in zip(meter.steps, self._predicted[-len(meter.steps):], strict=True)]
         recording = Recording(title, runtime.budget_bytes, unmanaged_peak_bytes, runtime.host_bytes, recorded.trace,
                               recorded.subjects(names, self._names.owned), recorded.events, recorded.stays, steps,
-                              remarks, self._facts(meter))
+                              told, self._facts(meter))
         recording.check()
         return recording
 

@@ -2,6 +2,7 @@
 
     minidl view --model resnet50 --batch 340 -o page.html          a training, with the flags of ``minidl train``
     minidl view RUN -o page.html                                   a run folder: its training, made again
+    minidl view TRACE --memory-budget 60% -o page.html             a trace, or torch:package.module:f:8, run again
     minidl view PLAN --model vgg16 --batch 340 -o page.html        a saved plan, followed by a training
     minidl view A.html --against B.html -o page.html               two pages as one
 
@@ -16,7 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from minidl import models
+from minidl import models, policies
 from minidl.app import train
 from minidl.app.run_folder import ARGUMENTS, read_arguments
 from minidl.app.trust import require_trust
@@ -24,9 +25,10 @@ from minidl.command import Parser, finish
 from minidl.errors import UserError
 from minidl.plan.formats import is_plan
 from minidl.plan.trace_format import is_trace
-from minidl.reading import is_file, is_folder
+from minidl.reading import is_file, is_folder, open_file, reading
 from minidl.view import exports
-from minidl.view.page import is_page, read_page, write_page
+from minidl.view.page import is_page, write_page
+from minidl.view.saved import read_page
 from minidl.writing import Own, begins_with, require_place, write_whole
 
 NAME = "minidl view"
@@ -44,10 +46,12 @@ OWN_FILES = ("--run", "--resume", "--json", "--save", "--save-plan", "--save-tra
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """Where a recording comes from: a page that has it, or a training, as the words of its command line."""
+    """Where a recording comes from: a page that has it, or a training, as the words of its command line; ``trace``: not
+    a training, but a trace that these words say how to run."""
 
     page: str | None
     words: tuple[str, ...] = ()
+    trace: str | None = None
 
 
 def main(words: Sequence[str]) -> int:
@@ -65,7 +69,7 @@ def main(words: Sequence[str]) -> int:
                 require_place(path, own, force=options.force)
         found.append(_source(first, flags, trusted=options.trust))
         if options.against is not None:
-            found.append(_source(options.against, flags, trusted=options.trust))
+            found.append(_other(found[0], options.against, flags, trusted=options.trust))
         return 0
 
     if (code := finish(NAME, understand)) or not found:  # --help has no sources
@@ -74,19 +78,42 @@ def main(words: Sequence[str]) -> int:
         pages = []
         for number, source in enumerate(found):
             path = source.page or str(Path(folder) / f"{number}.html")
-            if source.page is None and (
-                    code := train.main([*source.words, "--report", path], models, name=NAME)):
+            if source.page is None and (code := _record(source, path)):
                 return code
             pages.append(path)
         return finish(NAME, lambda: _join(pages, options))
 
 
+def _record(source: Source, path: str) -> int:
+    """Make a page of one recording; returns the exit code."""
+    if source.trace is None:
+        return train.main([*source.words, "--report", path], models, name=NAME)
+    trace = source.trace
+
+    def run() -> int:
+        from minidl.cli.traced import packed  # loads the laboratory
+
+        write_page(path, [packed(trace, source.words)])
+        return 0
+
+    return finish(NAME, run)
+
+
+def _other(first: Source, name: str, flags: Sequence[str], *, trusted: bool) -> Source:
+    """What stands beside the first: a source of its own, or the first under another policy."""
+    if first.page is None and name in policies.names() and not Path(name).exists():
+        return Source(None, (*_without(first.words, "--policy", "--plan"), "--policy", name), first.trace)
+    return _source(name, flags, trusted=trusted)
+
+
 def _parser() -> Parser:
-    parser = Parser(prog=NAME, allow_abbrev=False, usage=f"{NAME} [RUN|PLAN|PAGE] [-o FILE.html] [--against OTHER] ...",
-                    description="A page that shows the memory of a step: of a run folder, of a training under a saved "
-                                "plan, of a page, or, without any of these, of a training. All other flags are those "
-                                "of minidl train.")
-    parser.add_argument("--against", metavar="RUN|PLAN|PAGE|POLICY",
+    parser = Parser(prog=NAME, allow_abbrev=False,
+                    usage=f"{NAME} [RUN|TRACE|PLAN|PAGE] [-o FILE.html] [--against OTHER] ...",
+                    description="A page that shows the memory of a step: of a run folder, of a trace, of a training "
+                                "under a saved plan, of a page, or, without any of these, of a training. All other "
+                                "flags are those of minidl train; of a trace --policy, --memory-budget, --device "
+                                "and --steps.")
+    parser.add_argument("--against", metavar="RUN|TRACE|PLAN|PAGE|POLICY",
                         help="another one beside it, on one clock; or the same training under another policy")
     parser.add_argument("-o", "--out", metavar="FILE.html", default="memory.html", help="(default: memory.html)")
     parser.add_argument("--perfetto", metavar="FILE.json", help="a timeline for Perfetto, too")
@@ -104,18 +131,18 @@ def _source(name: str | None, flags: Sequence[str], *, trusted: bool) -> Source:
     if is_folder(Path(name)):
         return Source(None, (*_again(Path(name), trusted=trusted), *flags))
     if not is_file(Path(name)):
-        if "/" not in name and "." not in name:
-            return Source(None, (*flags, "--policy", name))
+        if name.startswith("torch:"):
+            return Source(None, tuple(flags), name)
         raise UserError(f"there is no {name}")
-    with open(name, "rb") as file:
+    with reading(Path(name)), open_file(Path(name)) as file:
         head = file.read(HEAD_BYTES)
     if is_page(head):
         return Source(name)
     if is_plan(head):
         return Source(None, (*flags, "--plan", name))
-    if is_trace(head):
-        raise UserError(f"{name} is a trace, and says nothing of memory: give a run folder, a plan or a page")
-    raise UserError(f"{name} is no page, no plan and no run folder")
+    if is_trace(head) or name.endswith((".csv", ".log")):
+        return Source(None, tuple(flags), name)
+    raise UserError(f"{name} is no page, no plan, no trace and no run folder")
 
 
 def _again(folder: Path, *, trusted: bool) -> list[str]:
@@ -123,25 +150,29 @@ def _again(folder: Path, *, trusted: bool) -> list[str]:
     if not is_file(folder / ARGUMENTS):
         raise UserError(f"{folder} is no run folder: it has no {ARGUMENTS}")
     noted, resolved = read_arguments(folder)
-    words = []
-    skipped = False
-    for word in noted:
-        if skipped and not word.startswith("--"):
-            skipped = False
-            continue
-        skipped = word in OWN_FILES
-        if not skipped and word.split("=")[0] not in OWN_FILES:
-            words.append(word)
+    words = _without(noted, *OWN_FILES)
     model = _value(words, "--model") or ""
     require_trust(folder, model, trusted=trusted)
     if resolved is not None:
         words += ["--memory-budget", str(resolved.memory_budget), "--host-memory", str(resolved.host_memory),
                   "--batch", str(resolved.batch)]
     if _value(words, "--data") not in (None, "synthetic"):
-        epochs = [n for n, word in enumerate(words) if word == "--epochs"]
-        words = [word for n, word in enumerate(words) if n not in epochs and n - 1 not in epochs
-                 and not word.startswith("--epochs=")] + ["--steps", str(STEPS)]
+        words = [*_without(words, "--epochs"), "--steps", str(STEPS)]
     return words
+
+
+def _without(words: Sequence[str], *flags: str) -> list[str]:
+    """A command line without some flags and their values."""
+    kept = []
+    skipped = False
+    for word in words:
+        if skipped and not word.startswith("--"):
+            skipped = False
+            continue
+        skipped = word in flags
+        if not skipped and word.split("=")[0] not in flags:
+            kept.append(word)
+    return kept
 
 
 def _value(words: Sequence[str], flag: str) -> str | None:

@@ -16,7 +16,7 @@ class Freeing:
 
     def __init__(self, state: State) -> None:
         self.state = state
-        self._replayable: set[int] = set()  # calls of which it is known, as long as nothing else is written
+        self._replayable: dict[int, bool] = {}  # of calls, as far as known, until something else is written
         self._known_at = -1  # ``State.writes``
 
     def deallocate(self, storage: Storage, *, record_gone: bool = False) -> None:

@@ -90,9 +90,12 @@ class HostPool:
         if self.capacity > capacity_bytes:
             if not starts or ends[-1] != self.capacity or starts[-1] > capacity_bytes:
                 raise AssertionError(f"a host pool of {self.capacity} bytes is in use beyond {capacity_bytes}")
+            self._forget(starts[-1], ends[-1])
             ends[-1] = self.capacity = capacity_bytes
             if starts[-1] == capacity_bytes:
                 del starts[-1], ends[-1]
+            else:
+                self._note(starts[-1], capacity_bytes)
 
     def _free_range(self, start: int, end: int) -> None:
         starts, ends = self._starts, self._ends

@@ -42,29 +42,25 @@ def missing_calls(target: Storage) -> list[Call] | None:
     return [calls[sequence] for sequence in sorted(calls)]
 
 
-def can_be_made_again(target: Storage, writing: set[Storage], known: set[int]) -> bool:
+def can_be_made_again(target: Storage, writing: set[Storage], known: dict[int, bool]) -> bool:
     """Whether there are missing calls that make ``target`` again, none of which reads what is being written.
 
-    ``known`` has the numbers of calls of which this has been found; it is looked up, and added to, so that who asks
-    about each tensor of a long replay does not walk all of it each time.
+    ``known`` has what was found of calls, by number; it is looked up, and added to, so that who asks about each tensor
+    of a long replay does not walk all of it each time.
     """
-    found: set[int] = set()
+    found: dict[int, Call] = {}
     wanted = [target]
     while wanted:
         call = wanted.pop().call
-        if call is None or not call.op.replayable:
-            return False
-        if call.sequence in known or call.sequence in found:
-            continue
-        found.add(call.sequence)
-        for storage in call.inputs:
-            base = storage.base
-            if base.mutated_at > call.sequence or base in writing:
-                return False
-            if base.status is RECOMPUTE:
-                wanted.append(base)
-    known |= found
-    return True
+        if call is not None and call.sequence not in known and call.sequence not in found:
+            found[call.sequence] = call
+            wanted += [s.base for s in call.inputs if s.base.status is RECOMPUTE]
+    for sequence, call in sorted(found.items()):  # what a call reads is known before it
+        known[sequence] = call.op.replayable and all(
+            base.mutated_at <= sequence and base not in writing and (
+                base.status is not RECOMPUTE or base.call is not None and known[base.call.sequence])
+            for base in [s.base for s in call.inputs])
+    return target.call is not None and known[target.call.sequence]
 
 
 def reason(target: Storage) -> str:

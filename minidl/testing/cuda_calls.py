@@ -7,7 +7,7 @@ from minidl.kernels.cuda.launch import Source
 from minidl.meta import DTYPES, DType, Meta, int64, meta, uint8, wide
 
 MAP, SMALL = (8, 64, 14, 14), (64,)
-ROWS = ((64, 768), (16, 50_000))  # held in registers; read again
+ROWS = ((64, 768), (64, 770), (16, 50_000))  # in groups of 16 bytes; held in registers one by one; read again
 PRECISIONS = ("float32", "bfloat16", "float16")
 
 
@@ -22,18 +22,21 @@ def calls(dtype: DType) -> dict[str, list[tuple[list[Meta], dict[str, Any]]]]:
     def of(*shapes: tuple[int, ...]) -> list[Meta]:
         return [meta(shape, dtype) for shape in shapes]
 
-    flat, strided = meta((4096,), dtype), meta((64, 64), dtype, (1, 64))
+    flat, odd, strided = meta((4096,), dtype), meta((4097,), dtype), meta((64, 64), dtype, (1, 64))
     plane, last = meta(MAP, dtype), channels_last(meta(MAP, dtype))
     beside = wide(dtype)
     c = meta(SMALL, beside)
-    one: list[tuple[list[Meta], dict[str, Any]]] = [([flat, flat], {}), ([meta((64, 64), dtype), strided], {})]
+    one: list[tuple[list[Meta], dict[str, Any]]] = [([flat, flat], {}), ([odd, odd], {}),
+                                                      ([meta((64, 64), dtype), strided], {})]
     two: list[tuple[list[Meta], dict[str, Any]]] = [
-        ([flat] * 3, {}), ([meta((64, 64), dtype), strided, meta((64,), dtype)], {})]
-    maps = (plane, last)
+        ([flat] * 3, {}), ([odd] * 3, {}), ([meta((64, 64), dtype), strided, meta((64,), dtype)], {})]
+    apart = meta(last.shape, dtype, last.strides, 1)  # which begins within a group of 16 bytes
+    maps = (plane, last, apart)
     pooled = {"kernel": (3, 3), "stride": (2, 2), "padding": (1, 1)}
     small = (8, 64, 7, 7)
-    small_maps = (meta(small, dtype), channels_last(meta(small, dtype)))
-    indices = (meta(small, uint8), channels_last(meta(small, uint8)))
+    small_last = channels_last(meta(small, dtype))
+    small_maps = (meta(small, dtype), small_last, meta(small, dtype, small_last.strides, 1))
+    indices = (meta(small, uint8), *[channels_last(meta(small, uint8))] * 2)
     line, eps = {"eps": 1e-5, "training": True}, {"eps": 1e-5}
     ids, labels = meta((16, 128), int64), meta((64,), int64)
     unary = dict.fromkeys(("neg", "exp", "log", "sqrt", "relu", "tanh", "sigmoid", "gelu", "gelu_tanh"), one)
@@ -41,7 +44,7 @@ def calls(dtype: DType) -> dict[str, list[tuple[list[Meta], dict[str, Any]]]]:
                             "gelu_grad", "gelu_tanh_grad"), two)
     rows = [(meta(shape, dtype), meta(shape[:1], beside), meta(shape[1:], beside)) for shape in ROWS]
     biased: list[tuple[list[Meta], dict[str, Any]]] = [([x, x, meta((64, 1, 1), beside)], {}) for x in maps]
-    casts = [([meta(m.shape, to, m.strides), m], {"dtype": to}) for m in (flat, plane, last, strided)
+    casts = [([meta(m.shape, to, m.strides), m], {"dtype": to}) for m in (flat, odd, plane, last, strided)
              for to in dict.fromkeys((beside, dtype))]
     return {
         **unary, **binary, "add": two + biased, "add_relu": two + biased, "cast": casts, "cast_grad": casts,

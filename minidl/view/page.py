@@ -6,17 +6,13 @@ import html
 import json
 from collections.abc import Mapping, Sequence
 from importlib.resources import files
-from pathlib import Path
 from typing import Any
 
-from minidl.errors import UserError
-from minidl.reading import read_text
 from minidl.writing import write_whole
 
 PROGRAM = ("data.js", "draw.js", "page.js", "start.js")
 MARK = "<!-- minidl memory page -->"
 OPENS, CLOSES = '<script type="application/json" id="data">', "</script>"
-MOST_BYTES = 256 << 20
 
 
 def page(packed: Sequence[Mapping[str, Any]]) -> str:
@@ -41,17 +37,3 @@ def is_page(head: bytes) -> bool:
 def write_page(path: str, packed: Sequence[Mapping[str, Any]], *, force: bool = False) -> None:
     """``page`` to a file, as ``minidl.writing`` has it. Raises UserError."""
     write_whole(path, page(packed).encode(), is_page, force=force)
-
-
-def read_page(path: str | Path) -> list[dict[str, Any]]:
-    """The recordings that a page holds. Raises UserError for what is no page."""
-    text = read_text(str(path), most=MOST_BYTES)
-    _, opened, rest = text.partition(OPENS)
-    data, closed, _ = rest.partition(CLOSES)
-    try:
-        found = json.loads(data) if opened and closed and MARK in text[:4096] else None
-    except ValueError:
-        found = None
-    if not isinstance(found, list):
-        raise UserError(f"{path} is no memory page: train.py --report writes one")
-    return found

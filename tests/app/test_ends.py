@@ -10,11 +10,10 @@ import time
 from pathlib import Path
 
 import pytest
-from tqdm import tqdm
 
 import train
 from minidl import command
-from minidl.app.progress import Trying
+from minidl.app.progress import Lines, Trying
 from minidl.command import finish
 from minidl.console import LONGEST_LINE, Printed, one_line, printable
 from minidl.errors import UserError
@@ -111,7 +110,7 @@ def test_a_look_at_test_data_tells_its_batches_and_stops_at_the_next_one(monkeyp
             os.kill(os.getpid(), signal.SIGINT)
 
     monkeypatch.setattr(Trainer, "evaluate", evaluate)
-    monkeypatch.setattr(tqdm, "set_description_str", lambda bar, text, refresh=True: told.append(text))
+    monkeypatch.setattr(Lines, "set_description_str", lambda bar, text, refresh=True: told.append(text))
     code = train.main(["--model", "mlp", "--data", "digits", "--device", "cpu:virtual", "--batch", "24", "--steps", "1",
                        "--memory-budget", "64MiB", "--host-memory", "1MiB"])
     assert (code, len(seen), told[-1]) == (130, 1, "batch 1 of the test data")

@@ -849,8 +849,8 @@ def test_a_gpu_before_turing_is_refused_a_cudnn_that_no_longer_runs_there():
     old, new = (replace(FakeCuda().properties, name="P100", capability=c) for c in ((6, 0), (7, 5)))
     for properties, cudnn in ((old, 91002), (new, 92800)):
         opening.refuse_what_it_cannot(replace(properties, cudnn=cudnn), PRECISIONS["fp32"])
-    words = r"^P100 \(compute capability 6.0\) is not for cuDNN 9.28, only up to 9.10: pip install 'minidl\[cuda12-"
-    with pytest.raises(UserError, match=words + r"pascal\]'$"):
+    words = r"^P100 .compute capability 6.0. is not for cuDNN 9.28, only up to 9.10: pip install '.*cuda12-pascal.'$"
+    with pytest.raises(UserError, match=words):
         opening.refuse_what_it_cannot(replace(old, cudnn=92800), PRECISIONS["fp32"])
 
 

@@ -3,7 +3,7 @@
 import io
 import tarfile
 
-from bench.gpu_bundle import NAME, pack
+from minidl.testing.bundle import NAME, pack
 
 
 def test_the_parts_together_are_the_archive_and_none_is_too_large(tmp_path):

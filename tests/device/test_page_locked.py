@@ -48,6 +48,7 @@ def test_a_pool_may_shrink_to_what_is_not_given_out_and_goes_on(make):
     assert pool.allocate(100) == ((600, 100),)
     pool.free(high)
     pool.limit(2000)  # it never grows
+    pool.check()
     assert pool.allocate(300) == high
     if isinstance(pool, TieredPool):  # the file begins where it began
         assert pool.capacity == 700 + (1 << 14) and pool.allocate(50) == ((1000, 50),)
@@ -55,6 +56,17 @@ def test_a_pool_may_shrink_to_what_is_not_given_out_and_goes_on(make):
         assert pool.capacity == 700 and pool.allocate(1) is None
     pool.free(low)
     pool.check()
+
+
+def test_a_pool_may_shrink_to_what_is_given_out():
+    pool = HostPool(1000)
+    low = pool.allocate(300)
+    pool.limit(300)
+    pool.check()
+    assert pool.allocate(1) is None
+    pool.free(low)
+    pool.check()
+    assert pool.allocate(300) == low
 
 
 def train(policy, budget, *, lockable_bytes=1 << 30):

@@ -55,14 +55,10 @@ def test_a_driver_that_answers_every_call_has_plans_listed_as_one_that_refuses_a
     """Engines that are compiled when they are built would go on with what the stub has answered, and crash."""
     installed("cudnn", "cuda.pathfinder")
     lists = []
-    for name in ("answers", "refuses"):
-        folder = tmp_path / name
+    for source in ("libcuda", "refusing"):
+        folder = tmp_path / source
         folder.mkdir()
-        if name == "answers":
-            compiled("libcuda.so.1", folder)
-        else:
-            from bench.cudnn_plans import refusing_driver
-            refusing_driver(folder)
+        compiled("libcuda.so.1", folder, source)
         found = run("stubbed_listing.py", folder, LD_LIBRARY_PATH=str(folder))
         assert found.returncode == 0, found.stderr[-2000:]
         lists.append(json.loads(found.stdout.splitlines()[-1]))

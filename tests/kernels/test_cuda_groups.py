@@ -9,7 +9,7 @@ import pytest
 from cuda_kernel_calls import Placed, call, channels_last, check
 from cuda_simulator import Memory, Simulator, Span
 
-from minidl.kernels.cuda import KERNELS, batchnorm, launch, sums
+from minidl.kernels.cuda import KERNELS, batchnorm, launch, pool_groups, sums
 from minidl.meta import DTYPES, meta
 from minidl.testing.kernel_cases import CASES, Case
 
@@ -110,6 +110,60 @@ def test_what_begins_within_a_group_is_moved_element_by_element():
         KERNELS["neg"].issue(simulator, [y.address, whole.address], [y.meta, part], {})
         assert simulator.launches[0].make.__name__ == made
         assert (y.array == -values[offset:offset + 32]).all()
+
+
+# Windows that overlap, that leave gaps, and that reach beyond two edges; equal maxima, NaN and windows of -inf alone.
+@pytest.mark.default(dtype=["float32"])
+@pytest.mark.parametrize("dtype", WIDTHS)
+@pytest.mark.parametrize(("size", "stride", "padding"), [((3, 3), (2, 2), (1, 1)), ((2, 3), (3, 2), (0, 1))])
+def test_pooling_of_groups_of_channels_has_the_bits_of_the_general_kernels(size, stride, padding, dtype, monkeypatch):
+    x = np.random.default_rng(1).integers(-3, 4, (2, 2 * WIDTHS[dtype], 6, 5)).astype(dtype)
+    x[0, 1, 2:5, 1:4], x[1, :, 3, 2], x[1, 3, :3, :3] = 3, np.nan, -np.inf
+    attrs = {"kernel": size, "stride": stride, "padding": padding}
+    both = []
+    for made in ("pool_groups", "pool"):
+        y, index, _ = both_ways("max_pool2d", [x], attrs, made)
+        dy = np.random.default_rng(2).standard_normal(y.shape).astype(dtype)
+        dx, _ = both_ways("max_pool2d_grad", [dy, index], {"x_shape": x.shape, **attrs}, made)
+        both.append([a.tobytes() for a in (y, index, dx)])
+        monkeypatch.setattr(pool_groups, "FLOATS", ())
+        forget(monkeypatch)
+    assert both[0] == both[1]
+
+
+def both_ways(name, inputs, attrs, made):
+    results, *_, simulator = call(name, inputs, attrs, layout=channels_last, counting=True)
+    assert [source.make.__module__.rpartition(".")[2] for source in simulator.launches] == [made]
+    return *[a.copy() for a in results], simulator
+
+
+# Rows by one lane, by two with a ragged end, by all sixteen threads of a block; more rows than a block has.
+@pytest.mark.default(dtype=["bfloat16"])
+@pytest.mark.parametrize("dtype", WIDTHS)
+@pytest.mark.parametrize(("rows", "groups"), [(1, 1), (35, 3), (9, 11), (3, 16 * 8)])
+@pytest.mark.parametrize("name", ["layer_norm", "layer_norm_grad"])
+def test_rows_of_groups_have_the_values_of_the_formulas(name, rows, groups, dtype):
+    wide = groups * WIDTHS[dtype]
+    known = next(c for c in CASES if c.name == name)
+    draw = np.random.default_rng(1)
+    x, dy = draw.standard_normal((2, rows, wide)).astype(dtype)
+    gamma, beta = draw.standard_normal((2, wide)).astype(np.float32)
+    mean, rstd = draw.standard_normal(rows).astype(np.float32), 1 + draw.random(rows).astype(np.float32)
+    inputs = [x, gamma, beta] if name == "layer_norm" else [dy, x, gamma, mean, rstd]
+    found, memory, operands, simulator = call(name, inputs, known.attrs, counting=True)
+    assert [source.make.__module__.rpartition(".")[2] for source in simulator.launches] == ["layernorm_groups"]
+    check(known, found, inputs, dtype)
+    for p in operands:
+        if p.meta.shape == (rows, wide):
+            at = p.address - memory.base
+            assert (memory.reads[at:at + p.meta.nbytes] + memory.writes[at:at + p.meta.nbytes] == 1).all()
+
+
+def test_rows_that_a_block_cannot_hold_and_rows_of_no_groups_go_the_general_way():
+    for wide in (16 * 32 + 4, 30):
+        x, vector = np.ones((2, wide), np.float32), np.ones(wide, np.float32)
+        *_, simulator = call("layer_norm", [x, vector, vector], {"eps": 1e-3}, counting=True)
+        assert simulator.launches[-1].make.__name__ == "normalise_rows"
 
 
 def test_the_simulator_refuses_a_group_at_no_multiple_of_its_size():

@@ -48,7 +48,7 @@ def peak_units(runtime: Runtime) -> int:
     """Highest use since the last call of this function; starts counting again."""
     runtime.check()
     peak = runtime.stats().peak_bytes // UNIT
-    runtime.memory.arena.reset_peak()
+    runtime.reset_peak()
     return peak
 
 
@@ -171,7 +171,7 @@ def test_a_gradient_formula_writes_over_the_gradient_that_came_in(op, y):
         w = leaf(runtime, 0.5, units=SIZE, requires_grad=True)
         out = y(scale(w, 1.0))
         seed = scale(leaf(runtime, 3.0, units=SIZE), 1.0)  # a value of its own, which backward() may hand over
-        runtime.memory.arena.reset_peak()
+        runtime.reset_peak()
         before = used_units(runtime)
         out.backward(seed)
         # The seed and the value are still ours, so the first formula has to make a gradient of its own; the next one
@@ -183,7 +183,7 @@ def test_a_gradient_formula_writes_over_the_gradient_that_came_in(op, y):
         assert w.grad is not None and used_units(runtime) == before  # the gradient, instead of the value
         # The same by hand, with the handle given away.
         a, b = scale(seed, 2.0), scale(seed, 0.1)
-        runtime.memory.arena.reset_peak()
+        runtime.reset_peak()
         before = used_units(runtime)
         apply(op, give(a), give(b))
         assert peak_units(runtime) == before
@@ -199,7 +199,7 @@ def test_backward_through_a_chain_needs_one_gradient_at_a_time():
         before = used_units(runtime)
         loss = y.sum()
         del y
-        runtime.memory.arena.reset_peak()
+        runtime.reset_peak()
         loss.backward()
         # The sum and its gradient take a unit each, and that gradient is only expanded; so the first formula writes
         # over the value that its call had saved, and from there on there is one gradient, in one place.

@@ -245,6 +245,7 @@ RARE = {  # seen in the tenth world or later
     "what a dropped value starts from is freed while its leaves are written",
     "a replay reads what was written in place since",
     "an eviction to the host copies nothing",
+    "what could be made again before a write is taken for such after it",
 }
 
 

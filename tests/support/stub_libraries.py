@@ -10,14 +10,15 @@ import pytest
 SOURCES = Path(__file__).with_name("stubs")
 
 
-def compiled(name, folder):
-    """The library of this name, of ``stubs/<stem>.c``. Skips where the system has no compiler."""
+def compiled(name, folder, source=None):
+    """The library of this name, of ``stubs/<source>.c``, or of that of its own name. Skips where the system has no
+    compiler."""
     compiler = shutil.which(os.environ.get("CC", "cc"))
     if compiler is None:
         pytest.skip("no C compiler: the vendor's libraries cannot be stood in for")
-    path = folder / name
-    subprocess.run([compiler, "-shared", "-fPIC", "-O1", "-o", str(path), str(SOURCES / f"{name.partition('.')[0]}.c"),
-                    f"-Wl,-soname,{name}", "-ldl"], check=True)
+    path, written = folder / name, SOURCES / f"{source or name.partition('.')[0]}.c"
+    subprocess.run([compiler, "-shared", "-fPIC", "-O1", "-o", str(path), str(written), f"-Wl,-soname,{name}", "-ldl"],
+                   check=True)
     return path
 
 

@@ -15,9 +15,10 @@ from recordings import VERBS, Ledger, paged, recorded
 import minidl.view
 from minidl import Runtime
 from minidl.view.packing import launches, pack, values
-from minidl.view.page import page, read_page
+from minidl.view.page import page
 from minidl.view.recorder import Recorder
 from minidl.view.recording import EventKind, Fate, Kind, Recording
+from minidl.view.saved import read_page
 
 
 def shown(packed: dict[str, Any]) -> Ledger:
@@ -171,6 +172,6 @@ def test_a_page_is_one_file_that_loads_nothing_and_gives_its_recording_back(tmp_
     text = path.read_text()
     assert read_page(path) == [packed] and len(text) < 400_000
     assert text.count("</script>") == 2 and "http:" not in text and "https:" not in text and "src=" not in text
-    path.write_text("no page")
+    path.write_text(path.read_text().replace("\"budget\"", "\"budge\""))
     with pytest.raises(minidl.errors.UserError, match="no memory page"):
         read_page(path)

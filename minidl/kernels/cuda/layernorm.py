@@ -11,7 +11,8 @@ from typing import Any
 import numpy as np
 
 from minidl.kernels.cuda.attention import row_place
-from minidl.kernels.cuda.launch import Kernel, Planner, View, compute, integers
+from minidl.kernels.cuda.launch import Kernel, Planner, View, blocks_of, compute, integers
+from minidl.kernels.cuda.layernorm_groups import normalise_row_groups, row_groups_gradient, shape_of
 from minidl.kernels.cuda.rows import rows, shape_of_block
 from minidl.kernels.cuda.shape import copy
 from minidl.kernels.cuda.sums import ITEMS, few_threads, grid, split, united_sums
@@ -162,7 +163,14 @@ def parameter_sums(tools: Tools, *, dtype: str, columns: int, narrow: bool, thre
 def _layer_norm(planner: Planner, y: View, mean: View, rstd: View, x: View, gamma: View, beta: View, *,
                 eps: float) -> None:
     """(x - mean) rstd gamma + beta, with rstd = 1 / sqrt(var + eps)."""
-    if y.size:
+    options = shape_of(y, x) if y.size else None
+    if options is not None:
+        number, count = np.dtype(compute(x.dtype)).type, x.size // x.shape[-1]
+        planner.launch(normalise_row_groups, blocks_of(count, options["threads"] // options["lanes"]), y, x, mean, rstd,
+                       gamma, beta, number(eps), number(1.0 / x.shape[-1]), *integers(
+                           gamma.strides[0], beta.strides[0], x.shape[-1] // options["width"], count),
+                       dtype=x.dtype.name, **options)
+    elif y.size:
         operands, count, arguments = rows(planner, [y, x], [])
         number = np.dtype(compute(x.dtype)).type
         planner.launch(normalise_rows, count, *operands, mean, rstd, gamma, beta, number(eps),
@@ -172,7 +180,14 @@ def _layer_norm(planner: Planner, y: View, mean: View, rstd: View, x: View, gamm
 
 def _layer_norm_grad(planner: Planner, dx: View, dy: View, x: View, gamma: View, mean: View, rstd: View) -> None:
     """rstd (g - mean of g - xhat times the mean of g xhat) for each row."""
-    if dx.size:
+    options = shape_of(dx, dy, x) if dx.size and mean.contiguous and rstd.contiguous else None
+    if options is not None:
+        number, count = np.dtype(compute(x.dtype)).type, x.size // x.shape[-1]
+        planner.launch(row_groups_gradient, blocks_of(count, options["threads"] // options["lanes"]), dx, dy, x, mean,
+                       rstd, gamma, number(1.0 / x.shape[-1]), *integers(
+                           gamma.strides[0], 1, 1, x.shape[-1] // options["width"], count),
+                       dtype=x.dtype.name, **options)
+    elif dx.size:
         operands, count, arguments = rows(planner, [dx, dy, x], [mean, rstd])
         share = np.dtype(compute(x.dtype)).type(1.0 / x.shape[-1])
         planner.launch(rows_gradient, count, *operands, gamma, share, *integers(gamma.strides[0]), *arguments,

@@ -12,6 +12,7 @@ import numpy as np
 
 from minidl.kernels.cuda import launch
 from minidl.kernels.cuda.launch import Kernel, Planner, View, blocks_of, integers
+from minidl.kernels.cuda.pool_groups import max_gradient_of_groups, max_windows_of_groups, width_of
 from minidl.kernels.cuda.sums import sum_over
 from minidl.kernels.cuda.tools import Tools
 from minidl.meta import Shape
@@ -182,12 +183,31 @@ def _each(planner: Planner, make: Callable[..., Any], result: View, *others: Vie
         channels_last=channels_last, narrow=result.size < 1 << 31, **options)
 
 
+def _of_groups(planner: Planner, make: Callable[..., Any], width: int, result: View, *others: View,
+               **options: Any) -> None:
+    """One thread a group of the result; see ``_each``."""
+    _, channels, height, across = result.shape
+    groups = result.size // width
+    planner.launch(make, blocks_of(groups, launch.THREADS), result, *others, *integers(
+        groups, channels // width, height, across, *others[-1].shape[2:]), dtype=result.dtype.name, width=width,
+        narrow=groups < 1 << 31, **options)
+
+
 def _max_pool2d(planner: Planner, y: View, index: View, x: View, *, kernel: Pair, stride: Pair, padding: Pair) -> None:
+    width = width_of((y, x), index) if y.size else 0
+    if width:
+        _of_groups(planner, max_windows_of_groups, width, y, index, x, kernel=kernel, stride=stride, padding=padding)
+        return
     _each(planner, max_windows, y, index, x, dtype=x.dtype.name, kernel=kernel, stride=stride, padding=padding)
 
 
 def _max_pool2d_grad(planner: Planner, dx: View, dy: View, index: View, *, x_shape: Shape, kernel: Pair, stride: Pair,
                      padding: Pair) -> None:
+    width = width_of((dx, dy), index) if dx.size else 0
+    if width:
+        _of_groups(planner, max_gradient_of_groups, width, dx, dy, index, kernel=kernel, stride=stride,
+                   padding=padding)
+        return
     _each(planner, max_gradient, dx, dy, index, dtype=dy.dtype.name, kernel=kernel, stride=stride, padding=padding)
 
 

@@ -39,6 +39,7 @@ from minidl.policies.dtr_swap import Weighing
 FIRST_WORK = 3e6      # calls simulated for the first plan, which is wanted at once
 # Shares of the budget that plans are made for: the less of it, the more surely all finds an address, and the slower.
 SHARES = (0.985, 0.99, 0.98, 1.0, 0.97)
+TIGHTER = 0.03        # less at most for one whose bytes found no address: a large tensor is no measure
 LEAST_SHARE = 0.5     # of one that is recalled
 ROUNDS = 16           # searches, at most one an iteration,
 FRUITLESS = 5         # and no more when so many in a row have found nothing better
@@ -111,7 +112,7 @@ class Auto(OnDemand):
         if not over:
             return placed
         # What has no address is placed as it comes, in the way of what has one: less memory may do better.
-        share = found.share - over / limits.device_bytes
+        share = found.share - min(over / limits.device_bytes, TIGHTER)
         tighter = search(trace, facts, costs, limits, [modes_of(found.plan, facts, trace)], share=share, seed=number,
                          work=work / 2, temperature=WARM) if share >= LEAST_SHARE else None
         if tighter is None or tighter.share != share or not progress.beats(tighter.predicted):

@@ -1,0 +1,81 @@
+"""A trace as a page: the laboratory runs it under the engine, and the last iteration is recorded."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from minidl.app import kinds
+from minidl.app.kinds import Share
+from minidl.app.report_page import remarks
+from minidl.command import Parser
+from minidl.lab import sources
+from minidl.lab.cell import Machine, unmanaged
+from minidl.lab.traced import TracedDevice, TracedProgram
+from minidl.plan.trace import Trace
+from minidl.runtime import Runtime
+from minidl.units import format_bytes
+from minidl.view.packing import pack
+from minidl.view.recorder import Recorder, Seen
+from minidl.view.recording import Kind, Recording, Step, Subject
+
+STEPS = 12
+
+
+def packed(source: str, flags: Sequence[str]) -> dict[str, Any]:
+    """What a page holds of a source of traces, as these flags want it run. Raises UserError, OutOfMemory."""
+    parser = Parser(prog="minidl view TRACE", allow_abbrev=False)
+    parser.add_argument("--policy", type=kinds.policy, default="auto")
+    parser.add_argument("--memory-budget", type=kinds.budget, default=None)
+    parser.add_argument("--device", default="sim:p100")
+    parser.add_argument("--steps", type=kinds.whole, default=STEPS)
+    options = parser.parse_args(flags)
+    machine = Machine(options.device)
+    trace = sources.load(source, options.device)
+    seconds, peak = unmanaged(trace, machine)
+    budget = options.memory_budget
+    if isinstance(budget, Share):
+        budget = int(budget.of_peak * peak)
+    with Runtime(TracedDevice(machine.described(), trace), policy=options.policy, memory_budget=budget) as runtime:
+        title = f"{source}, policy {options.policy}"
+        return pack(_recording(title, runtime, trace, options.steps, peak, seconds))
+
+
+def _recording(title: str, runtime: Runtime, trace: Trace, steps: int, peak: int, seconds: float) -> Recording:
+    program, recorder = TracedProgram(trace), Recorder(runtime)
+    before, course = runtime.stats(), []
+    for number in range(1, steps + 1):
+        if number < steps:
+            with runtime.iteration():
+                program.step()
+        else:
+            with recorder.recording(), runtime.iteration():
+                program.step()
+        now = runtime.stats()
+        grown, before = now.since(before), now
+        entry = runtime.guide.latest if runtime.guide is not None else None
+        course.append(Step(grown.seconds, entry.last.plan.predicted_seconds if entry and entry.last else None,
+                           grown.swapped_out_bytes + grown.swapped_in_bytes, grown.recomputed_bytes))
+    found = recorder.recorded
+    assert found is not None
+    made_by = {tensor_id: call.op for call in trace.calls for tensor_id in call.outputs}
+    told = remarks((entry.trace, entry.last), runtime, made_by) if entry is not None and entry.last else []
+    backward = next((n for n, call in enumerate(trace.calls) if call.takes), len(trace.calls))
+    forward = {tensor_id for call in trace.calls[:backward] for tensor_id in call.outputs}
+    facts = [("device", runtime.device.name), ("budget", format_bytes(runtime.budget_bytes)),
+             ("this step", f"{course[-1].seconds:.3g} s, unmanaged {seconds:.3g} s"),
+             ("copied out and in", format_bytes(course[-1].swapped_bytes)),
+             ("computed again", format_bytes(course[-1].recomputed_bytes))]
+    recording = Recording(title, runtime.budget_bytes, peak, runtime.host_bytes, found.trace,
+                          tuple(_subject(seen, forward, made_by) for seen in found.tensors), found.events, found.stays,
+                          course, told, facts)
+    recording.check()
+    return recording
+
+
+def _subject(seen: Seen, forward: set[int], made_by: dict[int, str]) -> Subject:
+    """A traced tensor, whose layer nobody knows: it goes by the operation that made it, and what outlives the
+    iteration counts as a parameter."""
+    kind = (Kind.PARAMETER if seen.persistent else Kind.ACTIVATION if seen.tensor_id in forward else
+            Kind.GRADIENT if seen.tensor_id in made_by else Kind.OTHER)
+    return Subject(seen.tensor_id, made_by.get(seen.tensor_id, ""), seen.nbytes, kind)

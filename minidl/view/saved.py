@@ -1,0 +1,36 @@
+"""Pages that were written before, read again: the recordings in them, as ``packing.pack`` has made them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from minidl.errors import UserError
+from minidl.reading import NotJson, parse_json, read_text
+from minidl.view.page import CLOSES, MARK, OPENS
+
+MOST_BYTES = 256 << 20
+HEAD = 4096  # characters, in which a page says that it is one
+# What each recording has, and what that is made of.
+PARTS: dict[str, type] = {"title": str, "budget": int, "unmanaged": int, "host": int, "facts": list, "words": list,
+                          "remarks": list, "subjects": dict, "calls": dict, "events": dict, "stays": dict,
+                          "steps": dict}
+
+
+def read_page(path: str | Path) -> list[dict[str, Any]]:
+    """The recordings that a page holds. Raises UserError for what is no page."""
+    text = read_text(Path(path), most=MOST_BYTES)
+    _, opened, rest = text.partition(OPENS)
+    data, closed, _ = rest.partition(CLOSES)
+    try:
+        found = parse_json(data) if opened and closed and MARK in text[:HEAD] else None
+    except NotJson:
+        found = None
+    if not isinstance(found, list) or not found or not all(map(_is_recording, found)):
+        raise UserError(f"{path} is no memory page: minidl view writes one")
+    return found
+
+
+def _is_recording(value: object) -> bool:
+    return isinstance(value, dict) and value.keys() == PARTS.keys() and all(
+        type(value[name]) is kind for name, kind in PARTS.items())
