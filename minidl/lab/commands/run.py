@@ -73,7 +73,7 @@ def story(arguments: argparse.Namespace) -> int:
         table.write(os.path.join(arguments.out, "table.parquet"), values)
     if arguments.page:
         Page(Path(arguments.page).stem, "A grid of networks, budgets and policies", partial(shares, values=values),
-             command=f"run {' '.join(sys.argv[3:])}").write(str(Path(arguments.page).parent))
+             command=f"run {' '.join(sys.argv[2:])}").write(str(Path(arguments.page).parent))
     print("\n".join(table.shown(values)))
     return 0
 
