@@ -177,8 +177,8 @@ def test_gradients_from_the_step_before_wait_for_no_copy_and_little_is_moved_for
                 optimizer.step()
         after = runtime.stats().since(before)
         assert after.swapped_out_bytes > 0
-        assert after.seconds < 1.1 * 8 * runtime.plan.predicted_seconds
-        assert after.moved_bytes < 0.1 * 8 * runtime.stats().budget_bytes
+        assert after.seconds < 1.03 * 8 * runtime.plan.predicted_seconds
+        assert after.moved_bytes < 0.03 * 8 * runtime.stats().budget_bytes
 
 
 def test_gradients_that_go_before_the_first_call_of_the_next_step_are_not_moved():
