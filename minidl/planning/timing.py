@@ -68,12 +68,12 @@ def run(problem: Problem, room: Room, steps: Steps, out: CopiesOut, back: SwapIn
     return now, excess, moved, written
 
 
-def _lost(problem: Problem, seconds: float, out_left: float, in_left: float) -> float:
-    """What copies that go on for so long, each way, take from a kernel of so many seconds."""
+def _lost(problem: Problem, seconds: float, now: float, out_ready: float, in_ready: float) -> float:
+    """What copies that go on until then, each way, take from a kernel of so many seconds that starts now."""
     if problem.contention <= 0.0:
         return 0.0
     longest = seconds / (1.0 - problem.contention)  # if one goes on for all of it
-    return problem.contention * (min(max(out_left, 0.0), longest) + min(max(in_left, 0.0), longest))
+    return problem.contention * (min(max(out_ready - now, 0.0), longest) + min(max(in_ready - now, 0.0), longest))
 
 
 def _pass(problem: Problem, room: Room, steps: Steps, out: CopiesOut, back: SwapIns, notes: Array, noted: int,
@@ -127,8 +127,8 @@ def _pass(problem: Problem, room: Room, steps: Steps, out: CopiesOut, back: Swap
         for a in range(problem.algorithm_ptr[c], last + 1):
             workspace = problem.algorithm_bytes[a]
             if workspace <= spare or a == last:
-                now += problem.algorithm_seconds[a] + _lost(problem, problem.algorithm_seconds[a],
-                                                            out_ready - now, in_ready - now)
+                seconds = problem.algorithm_seconds[a]
+                now += seconds + _lost(problem, seconds, now, out_ready, in_ready)
                 if len(notes) and workspace and workspace <= spare:
                     notes[noted] = (len(problem.size) + a, s, s, -1)
                     noted += 1

@@ -13,6 +13,7 @@ import io
 import json
 import os
 import random
+import re
 import signal
 import sys
 import tempfile
@@ -42,9 +43,10 @@ DEVICES = ["sim:p100", "sim:h100", "sim:t4", "cpu:virtual", "cpu", "sim:x", "sim
 COUNTED = ("--num-classes", "--workers", "--sequence-length", "--vocab-size", "--seed", "--lr", "--momentum",
            "--weight-decay", "--warmup-steps", "--decay-steps", "--decay-rate", "--clip-grad", "--label-smoothing",
            "--checkpoint-every", "--keep", "--nonsense")
-NAMED = ("--plan", "--save-plan", "--save-trace", "--save", "--run", "--weights", "--token-file", "--vocab")
+NAMED = ("--plan", "--save-plan", "--save-trace", "--save", "--run", "--weights", "--token-file", "--vocab",
+         "--report", "--config")
 SWITCHES = ("--detect-anomaly", "--cupti", "--no-decoupled-swap", "--no-collective", "--no-feedback", "--static-times",
-            "--no-fused", "--force", "--trust", "--list-models", "--help")
+            "--no-fused", "--force", "--quiet", "--trust", "--list-models", "--help")
 FLAGS = dict.fromkeys(COUNTED, NUMBERS) | dict.fromkeys(NAMED, TARGETS) | dict.fromkeys(SWITCHES, []) | {
     "--model": NAMES, "--image-size": ["8", "28", "32", *NUMBERS],
     "--data": ["digits", "synthetic", "shapes", *TARGETS], "--on-bad-file": ["skip", "error", "x"],
@@ -60,6 +62,7 @@ FLAGS = dict.fromkeys(COUNTED, NUMBERS) | dict.fromkeys(NAMED, TARGETS) | dict.f
     "--placement": ["best-fit", "first-fit", "bfc", "caching", "x"], "--explain": ["3", "0", "x", "9" * 400],
     "--json": ["-", *TARGETS], "--resume": ["auto", *TARGETS],
 }
+PROGRESS = re.compile(r"\||^\d+/\d+: ")  # a bar, or in a pipe a line a step
 QUICK = ["--model", "lenet", "--steps", "2", "--batch", "4"]
 FILES = ["a.plan", "b.plan", "log.csv", "a.npz", "theirs", "folder", "no/where", "\x1b", "n" * 300, ""]
 
@@ -102,7 +105,7 @@ def problems(main, words, folder):
     names = set(os.listdir(folder))
     with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
         code = main(words)
-    told = [line for line in err.getvalue().splitlines() if line.strip() and "|" not in line]
+    told = [line for line in err.getvalue().splitlines() if line.strip() and not PROGRESS.search(line)]
     text, found = out.getvalue() + err.getvalue(), []
     if code not in (0, 2):
         found.append(f"exit code {code}")

@@ -227,7 +227,7 @@ def test_the_trace_that_plans_are_made_from_has_exact_times(slow_host):
     assert [call.op for call in events.calls] == [call.op for call in exact.calls]
     assert all(call.seconds == pytest.approx(launches(call) * KERNEL_S) for call in exact.calls if launches(call))
     assert all(0 < call.seconds < 4 * KERNEL_S for call in exact.calls)
-    assert events.seconds > 9 * KERNEL_S * len(events.calls) > 5 * exact.seconds
+    assert events.seconds > 8 * KERNEL_S * len(events.calls) > 5 * exact.seconds
 
 
 def test_one_iteration_is_noted_and_those_under_a_plan_are_not():

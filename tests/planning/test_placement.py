@@ -70,7 +70,7 @@ def test_best_fit_takes_the_smallest_hole_and_first_fit_the_lowest():
 
 @settings(max_examples=100, deadline=None, database=None)
 @given(log=logs())
-def test_first_fit_places_as_the_host_pool_does_which_takes_the_lowest_range_too(log):
+def test_best_fit_places_as_the_host_pool_does_which_takes_the_smallest_range_too(log):
     pool, pieces, offsets = HostPool(1 << 20), {}, {}
     for lifetime, birth in events(log):
         if birth:
@@ -78,7 +78,7 @@ def test_first_fit_places_as_the_host_pool_does_which_takes_the_lowest_range_too
             offsets[lifetime.id] = pieces[lifetime.id][0][0]
         else:
             pool.free(pieces.pop(lifetime.id))
-    assert STRATEGIES["first-fit"](log, None).offsets == offsets
+    assert STRATEGIES["best-fit"](log, None).offsets == offsets
 
 
 def test_every_placement_of_the_engine_is_a_strategy():
@@ -243,7 +243,8 @@ def test_a_strategy_that_does_not_fit_is_a_row_when_another_does(tmp_path, capsy
 def test_the_module_runs_as_a_program(tmp_path):
     done = subprocess.run([sys.executable, "-m", placement.__name__, written(tmp_path, log_text()), "--strategy", "x"],
                           capture_output=True, text=True, check=False)
-    assert (done.returncode, done.stdout) == (2, "") and done.stderr.startswith("placement: error: no strategy 'x'")
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr.startswith("placement: error: there is no strategy 'x'")
 
 
 def test_the_buffers_of_a_trace_have_its_peak_and_can_be_placed_and_drawn(tmp_path, capsys):
