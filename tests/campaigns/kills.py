@@ -7,7 +7,7 @@
 
 Each attempt is a fork of this process, which has loaded everything and, but for the signals, has trained once, so that
 the kernels are loaded, too. It must end with 0, 2, 130 or
-143 (or be killed by what was sent to it) and at most one line on stderr beside the bar; nothing hidden may be left
+143 (or be killed by what was sent to it) and at most one line on stderr beside progress; nothing hidden may be left
 behind but by SIGKILL, and no checkpoint that is not whole; and the run goes on from there to the bytes of one that was
 never disturbed.
 """
@@ -36,6 +36,7 @@ from minidl.app.run_folder import RunFolder
 from minidl.checkpoint import read_checkpoint
 from minidl.data import Digits
 from minidl.errors import UserError
+from tests.campaigns.flag_vectors import PROGRESS
 
 os.environ["NUMBA_THREADING_LAYER"] = "workqueue"  # whose threads a fork makes anew; Numba has not been loaded yet
 SIGNALS = {"KILL": signal.SIGKILL, "TERM": signal.SIGTERM, "INT": signal.SIGINT}
@@ -73,9 +74,9 @@ def ended(child):
 
 
 def told(err):
-    """The lines on stderr, without the bar."""
+    """The lines on stderr, without those of progress."""
     lines = [line.rpartition("\r")[2] for line in err.read_text(errors="replace").split("\n")]
-    return [line for line in lines if line.strip() and "|" not in line]
+    return [line for line in lines if line.strip() and not PROGRESS.search(line)]
 
 
 def hidden(folder):

@@ -236,6 +236,7 @@ FOUND_BY: dict[By, set[str]] = {
         "a plan's triggers are found at the access after",
         "a plan's evictions are made one call late",
         "a plan is followed on after the program has left it",
+        "what could be made again before a write is taken for such after it",
     },
 }
 RARE = {  # seen in the tenth world or later
