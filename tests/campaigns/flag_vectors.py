@@ -13,7 +13,6 @@ import io
 import json
 import os
 import random
-import re
 import signal
 import sys
 import tempfile
@@ -28,6 +27,7 @@ from minidl.calibrate.__main__ import main as calibrate
 from minidl.lab.commands.placement import main as placement
 from minidl.models.convert import main as convert
 from minidl.report.compare import main as compare
+from tests.campaigns.progress import PROGRESS
 
 SECONDS = 900  # after which one hangs: the first that computes may have to compile, on a busy machine
 NUMBERS = ["0", "1", "2", "7", "-1", "1.5", "nan", "inf", "-inf", "1e308", "1e-320", "9" * 400, "9" * 5000, "0x10",
@@ -62,7 +62,6 @@ FLAGS = dict.fromkeys(COUNTED, NUMBERS) | dict.fromkeys(NAMED, TARGETS) | dict.f
     "--placement": ["best-fit", "first-fit", "bfc", "caching", "x"], "--explain": ["3", "0", "x", "9" * 400],
     "--json": ["-", *TARGETS], "--resume": ["auto", *TARGETS],
 }
-PROGRESS = re.compile(r"\||^\d+/\d+: ")  # a bar, or in a pipe a line a step
 QUICK = ["--model", "lenet", "--steps", "2", "--batch", "4"]
 FILES = ["a.plan", "b.plan", "log.csv", "a.npz", "theirs", "folder", "no/where", "\x1b", "n" * 300, ""]
 

@@ -36,7 +36,7 @@ from minidl.app.run_folder import RunFolder
 from minidl.checkpoint import read_checkpoint
 from minidl.data import Digits
 from minidl.errors import UserError
-from tests.campaigns.flag_vectors import PROGRESS
+from tests.campaigns.progress import PROGRESS
 
 os.environ["NUMBA_THREADING_LAYER"] = "workqueue"  # whose threads a fork makes anew; Numba has not been loaded yet
 SIGNALS = {"KILL": signal.SIGKILL, "TERM": signal.SIGTERM, "INT": signal.SIGINT}
