@@ -22,69 +22,65 @@ from minidl.kernels.cuda.batchnorm_rows import (
     normalise_channels,
 )
 from minidl.kernels.cuda.batchnorm_sums import gradient_sums, stats, united_gradients, united_stats
+from minidl.kernels.cuda.elementwise import group_width
 from minidl.kernels.cuda.launch import Kernel, Number, Planner, View, blocks_of, compute, integers
-from minidl.kernels.cuda.layout import power_of_two
 from minidl.kernels.cuda.shape import copy
-from minidl.kernels.cuda.sums import Grid, Split, few_threads, grid, split
-from minidl.kernels.cuda.tools import GROUP_BYTES, GROUPED
+from minidl.kernels.cuda.sums import Grid, Split, few_threads, grid, split, tiled
 
 
-def _channels(planner: Planner, *maps: View, reduces: bool) -> tuple[tuple[View, ...], Grid, tuple[np.int64, ...]]:
-    """The feature maps (copied if they have too many dimensions to walk over), the grid and its arguments."""
-    def parted() -> Split:
-        axes = tuple(i for i in range(len(maps[0].shape)) if i != 1)
-        return split(maps[0].shape, axes, *[a.strides for a in maps])
-    parts = parted()
+@dataclass(frozen=True)
+class Lying:
+    """How feature maps lie, and so which kernels see them.
+
+    maps       those that are read and written: copies of them where they have too many dimensions to walk over
+    in_groups  whether they are rows of groups of channels (``batchnorm_rows``); else they may lie anyhow
+    arguments  what tells a kernel about the grid and, unless they are such rows, where each element is
+    options    what kernels are specialised by
+    """
+
+    maps: tuple[View, ...]
+    in_groups: bool
+    grid: Grid
+    arguments: tuple[np.int64, ...]
+    options: dict[str, Any]
+
+
+def _lying(planner: Planner, *maps: View, reduces: bool) -> Lying:
+    """In groups where that is so; ``reduces``: channels are summed, else they only share their constants."""
+    return _in_groups(*maps, reduces=reduces) or _anyhow(planner, *maps, reduces=reduces)
+
+
+def _split(*maps: View) -> Split:
+    return split(maps[0].shape, tuple(i for i in range(len(maps[0].shape)) if i != 1), *[a.strides for a in maps])
+
+
+def _anyhow(planner: Planner, *maps: View, reduces: bool) -> Lying:
+    parts = _split(*maps)
     if not parts.fits():
         first = 0 if reduces else 1  # the output stays where it is: it is contiguous
         dense = [planner.scratch(a.shape, a.dtype.name) for a in maps[first:]]
         for to, origin in zip(dense, maps[first:], strict=True):
             copy(planner, to, origin)
         maps = (*maps[:first], *dense)
-        parts = parted()
+        parts = _split(*maps)
     g = grid(parts, reduces=reduces)
-    return maps, g, (*integers(g.kept, g.count, g.length), *parts.arguments(g.threads // g.columns))
+    arguments = *integers(g.kept, g.count, g.length), *parts.arguments(g.threads // g.columns)
+    return Lying(maps, False, g, arguments, g.options)
 
 
-@dataclass(frozen=True)
-class Rows:
-    """How maps lie that are rows of groups of ``width`` channels, 16 bytes each (``batchnorm_rows``), and the grid."""
-
-    width: int
-    groups: int
-    grid: Grid
-
-    @property
-    def arguments(self) -> tuple[np.int64, ...]:
-        """Groups of a row, rows, rows of a slab."""
-        return integers(self.groups, self.grid.count, self.grid.length)
-
-    @property
-    def options(self) -> dict[str, Any]:
-        """What kernels are specialised by."""
-        return {"width": self.width, "columns": self.grid.columns, "threads": self.grid.threads}
-
-
-def _rows(*maps: View, reduces: bool) -> Rows | None:
-    """The maps as rows of groups; None if any lies otherwise, or its rows are not whole groups at whole places."""
-    first = maps[0]
-    width = GROUP_BYTES // first.dtype.itemsize
-    if first.dtype.name not in GROUPED or any(a.dtype is not first.dtype or a.pointer.offset % GROUP_BYTES
-                                              for a in maps):
+def _in_groups(*maps: View, reduces: bool) -> Lying | None:
+    """None if any lies otherwise than in dense rows, or these are not whole groups of 16 bytes at whole places."""
+    dtype, channels = maps[0].dtype, maps[0].shape[1]
+    width = group_width(channels, *maps)
+    if not width or any(a.dtype is not dtype for a in maps):
         return None
-    parts = split(first.shape, tuple(i for i in range(len(first.shape)) if i != 1), *[a.strides for a in maps])
-    kept, count = parts.sizes
-    if kept % width or count < 2 or parts.kept != [(kept, *[1] * len(maps))] or parts.summed != [
-            (count, *[kept] * len(maps))]:
+    parts = _split(*maps)
+    count = parts.sizes[1]
+    if count < 2 or parts.kept != [(channels, *[1] * len(maps))] or parts.summed != [(count, *[channels] * len(maps))]:
         return None
-    groups = kept // width
-    threads, columns = launch.THREADS, min(sums.COLUMNS, power_of_two(groups), launch.THREADS)
-    lanes, tiles = threads // columns, blocks_of(groups, columns)
-    slabs = blocks_of(count, lanes * sums.DEPTH)
-    if reduces:
-        slabs = max(1, min(blocks_of(sums.BLOCKS, tiles), slabs))
-    length = blocks_of(count, slabs)
-    return Rows(width, groups, Grid(groups, count, columns, blocks_of(count, length), length, threads))
+    g = tiled(channels // width, count, sums.COLUMNS, reduces=reduces)
+    return Lying(maps, True, g, integers(g.kept, g.count, g.length),
+                 {"width": width, "columns": g.columns, "threads": g.threads})
 
 
 def _steps(*vectors: View) -> tuple[np.int64, ...]:
@@ -96,53 +92,35 @@ def _number(x: View, value: float) -> np.generic:
     return number
 
 
+def _of_slabs(planner: Planner, g: Grid, x: View, *results: View) -> tuple[View, ...]:
+    """Where the sums of each slab go: to the results themselves if one slab is all."""
+    return results if g.slabs == 1 else tuple(
+        planner.scratch((g.slabs, x.shape[1]), compute(x.dtype)) for _ in results)
+
+
 def _batch_norm_stats(planner: Planner, mean: View, var: View, x: View) -> None:
     """Mean and biased variance of each channel."""
-    lying = _rows(x, reduces=True)
-    if lying is not None:
-        g, kept = lying.grid, x.shape[1]
-        to = (mean, var) if g.slabs == 1 else tuple(planner.scratch((g.slabs, kept), compute(x.dtype)) for _ in "12")
-        planner.launch(channel_statistics, g.blocks, *to, x, *lying.arguments, dtype=x.dtype.name, direct=g.slabs == 1,
-                       **lying.options)
-        if g.slabs > 1:
-            planner.launch(united_stats, kept, mean, var, *to, *integers(kept, g.count, g.length, g.slabs),
-                           dtype=mean.dtype.name, threads=few_threads(g.slabs))
-        return
-    (x,), g, arguments = _channels(planner, x, reduces=True)
-    options = {**g.options, "dtype": x.dtype.name}
-    if g.slabs == 1:
-        planner.launch(stats, g.blocks, mean, var, x, *arguments, direct=True, **options)
-        return
-    levels, deviations = (planner.scratch((g.slabs, g.kept), compute(x.dtype)) for _ in range(2))
-    planner.launch(stats, g.blocks, levels, deviations, x, *arguments, direct=False, **options)
-    planner.launch(united_stats, g.kept, mean, var, levels, deviations,
-                   *integers(g.kept, g.count, g.length, g.slabs), dtype=mean.dtype.name, threads=few_threads(g.slabs))
+    lying = _lying(planner, x, reduces=True)
+    g, kept = lying.grid, x.shape[1]
+    to = _of_slabs(planner, g, x, mean, var)
+    planner.launch(channel_statistics if lying.in_groups else stats, g.blocks, *to, *lying.maps, *lying.arguments,
+                   dtype=x.dtype.name, direct=g.slabs == 1, **lying.options)
+    if g.slabs > 1:
+        planner.launch(united_stats, kept, mean, var, *to, *integers(kept, g.count, g.length, g.slabs),
+                       dtype=mean.dtype.name, threads=few_threads(g.slabs))
 
 
 def _reduce(planner: Planner, dgamma: View, dbeta: View, dy: View, x: View, mean: View, var: View, gamma: View,
             beta: View, *, eps: float, relu: bool) -> None:
-    lying, vectors, small = _rows(x, dy, reduces=True), (mean, var, gamma, beta), _number(x, eps)
-    if lying is not None:
-        g, kept = lying.grid, x.shape[1]
-        to = (dgamma, dbeta) if g.slabs == 1 else tuple(planner.scratch((g.slabs, kept), compute(x.dtype))
-                                                        for _ in "12")
-        planner.launch(channel_gradient_sums, g.blocks, *to, dy, x, *vectors, small, *_steps(*vectors),
-                       *lying.arguments, dtype=x.dtype.name, relu=relu, direct=g.slabs == 1, **lying.options)
-        if g.slabs > 1:
-            planner.launch(united_gradients, kept, dgamma, dbeta, *to, var, small, *_steps(var),
-                           *integers(kept, g.slabs), dtype=var.dtype.name, threads=few_threads(g.slabs))
-        return
-    (x, dy), g, arguments = _channels(planner, x, dy, reduces=True)
-    options = {**g.options, "dtype": x.dtype.name, "relu": relu}
-    if g.slabs == 1:
-        planner.launch(gradient_sums, g.blocks, dgamma, dbeta, dy, x, *vectors, small, *_steps(*vectors), *arguments,
-                       direct=True, **options)
-        return
-    slopes, levels = (planner.scratch((g.slabs, g.kept), compute(x.dtype)) for _ in range(2))
-    planner.launch(gradient_sums, g.blocks, slopes, levels, dy, x, *vectors, small, *_steps(*vectors), *arguments,
-                   direct=False, **options)
-    planner.launch(united_gradients, g.kept, dgamma, dbeta, slopes, levels, var, small, *_steps(var),
-                   *integers(g.kept, g.slabs), dtype=var.dtype.name, threads=few_threads(g.slabs))
+    lying, vectors, small = _lying(planner, x, dy, reduces=True), (mean, var, gamma, beta), _number(x, eps)
+    (x, dy), g, kept = lying.maps, lying.grid, x.shape[1]
+    to = _of_slabs(planner, g, x, dgamma, dbeta)
+    planner.launch(channel_gradient_sums if lying.in_groups else gradient_sums, g.blocks, *to, dy, x, *vectors, small,
+                   *_steps(*vectors), *lying.arguments, dtype=x.dtype.name, relu=relu, direct=g.slabs == 1,
+                   **lying.options)
+    if g.slabs > 1:
+        planner.launch(united_gradients, kept, dgamma, dbeta, *to, var, small, *_steps(var), *integers(kept, g.slabs),
+                       dtype=var.dtype.name, threads=few_threads(g.slabs))
 
 
 def _batch_norm_grad_reduce(planner: Planner, dgamma: View, dbeta: View, dy: View, x: View, mean: View, var: View, *,
@@ -159,16 +137,10 @@ def _batch_norm_relu_grad_reduce(planner: Planner, dgamma: View, dbeta: View, dy
 
 def _apply(planner: Planner, y: View, x: View, residual: View, gamma: View, beta: View, mean: View, var: View, *,
            eps: float, add: bool, relu: bool) -> None:
-    lying = _rows(y, x, residual, reduces=False)
-    if lying is not None:
-        vectors = (mean, var, gamma, beta)
-        planner.launch(normalise_channels, lying.grid.blocks, y, x, residual, *vectors, _number(x, eps),
-                       *_steps(*vectors), *lying.arguments, dtype=x.dtype.name, add=add, relu=relu, **lying.options)
-        return
-    (y, x, residual), g, arguments = _channels(planner, y, x, residual, reduces=False)
-    vectors = (mean, var, gamma, beta)
-    planner.launch(normalise, g.blocks, y, x, residual, *vectors, _number(x, eps), *_steps(*vectors), *arguments,
-                   dtype=x.dtype.name, add=add, relu=relu, **g.options)
+    lying, vectors = _lying(planner, y, x, residual, reduces=False), (mean, var, gamma, beta)
+    planner.launch(normalise_channels if lying.in_groups else normalise, lying.grid.blocks, *lying.maps, *vectors,
+                   _number(x, eps), *_steps(*vectors), *lying.arguments, dtype=x.dtype.name, add=add, relu=relu,
+                   **lying.options)
 
 
 def _batch_norm(planner: Planner, y: View, x: View, *vectors: View, eps: float, training: bool) -> None:
@@ -189,19 +161,12 @@ def _batch_norm_add_relu(planner: Planner, y: View, x: View, residual: View, *ve
 
 def _gradient(planner: Planner, dx: View, dy: View, x: View, gamma: View, beta: View, mean: View, var: View,
               dgamma: View, dbeta: View, *, eps: float, training: bool, relu: bool) -> None:
-    lying = _rows(dx, dy, x, reduces=False)
-    if lying is not None:
-        vectors = (mean, var, gamma, beta, dgamma, dbeta)
-        share = _number(x, 1.0 / lying.grid.count if training else 0.0)
-        planner.launch(channels_gradient, lying.grid.blocks, dx, dy, x, *vectors, _number(x, eps), share,
-                       *_steps(*vectors), *lying.arguments, dtype=x.dtype.name, relu=relu, **lying.options)
-        return
-    (dx, dy, x), g, arguments = _channels(planner, dx, dy, x, reduces=False)
-    vectors = (mean, var, gamma, beta, dgamma, dbeta)
+    lying, vectors = _lying(planner, dx, dy, x, reduces=False), (mean, var, gamma, beta, dgamma, dbeta)
     # Without batch statistics the gradient does not depend on x: what is subtracted vanishes.
-    share = _number(x, 1.0 / g.count if training else 0.0)
-    planner.launch(input_gradient, g.blocks, dx, dy, x, *vectors, _number(x, eps), share, *_steps(*vectors),
-                   *arguments, dtype=x.dtype.name, relu=relu, **g.options)
+    share = _number(x, 1.0 / lying.grid.count if training else 0.0)
+    planner.launch(channels_gradient if lying.in_groups else input_gradient, lying.grid.blocks, *lying.maps, *vectors,
+                   _number(x, eps), share, *_steps(*vectors), *lying.arguments, dtype=x.dtype.name, relu=relu,
+                   **lying.options)
 
 
 def _batch_norm_grad(planner: Planner, dx: View, dy: View, x: View, gamma: View, mean: View, var: View, dgamma: View,

@@ -92,14 +92,17 @@ def split(shape: Shape, axes: tuple[int, ...], *strides: Shape) -> Split:
 
 def grid(parts: Split, *, reduces: bool = True) -> Grid:
     """The layout of a reduction, or of a pass that only needs its columns' constants (as many slabs as wanted)."""
-    kept, count = parts.sizes
+    return tiled(*parts.sizes, COLUMNS if parts.columns_last else 1, reduces=reduces)
+
+
+def tiled(kept: int, count: int, columns: int, *, reduces: bool) -> Grid:
+    """The same for so many sums of so many terms, in tiles of at most so many columns."""
     threads = launch.THREADS
-    columns = min(COLUMNS, power_of_two(kept), threads) if parts.columns_last else 1
+    columns = min(columns, power_of_two(kept), threads)
     lanes, tiles = threads // columns, blocks_of(kept, columns)
+    slabs = blocks_of(count, lanes * DEPTH)
     if reduces:
-        slabs = max(1, min(blocks_of(BLOCKS, tiles), blocks_of(count, lanes * DEPTH)))
-    else:
-        slabs = blocks_of(count, lanes * DEPTH)
+        slabs = max(1, min(blocks_of(BLOCKS, tiles), slabs))
     length = blocks_of(count, slabs)
     return Grid(kept, count, columns, blocks_of(count, length), length, threads)
 
