@@ -11,20 +11,19 @@ from typing import Any
 import numpy as np
 
 from minidl.kernels.cuda import launch
+from minidl.kernels.cuda.elementwise import group_width
 from minidl.kernels.cuda.launch import View, blocks_of
 from minidl.kernels.cuda.layout import power_of_two
 from minidl.kernels.cuda.tools import GROUP_BYTES, Tools
 
 HELD_BYTES = 128  # of a row, by a lane: 32 float32, 64 bfloat16
-FLOATS = ("float32", "bfloat16")
 
 
 def shape_of(*wide: View) -> dict[str, int] | None:
     """Options for rows of these operands; None if they do not lie in groups, or are too long for a block's lanes."""
-    first = wide[0]
-    width, length = GROUP_BYTES // first.dtype.itemsize, first.shape[-1]
-    if first.dtype.name not in FLOATS or length % width or any(
-            not a.contiguous or a.pointer.offset % GROUP_BYTES for a in wide):
+    length = wide[0].shape[-1]
+    width = group_width(length, *wide)
+    if not width or not all(a.contiguous for a in wide):
         return None
     groups, most = length // width, HELD_BYTES // GROUP_BYTES
     lanes = power_of_two(blocks_of(groups, most))

@@ -9,19 +9,16 @@ from typing import Any
 
 import numpy as np
 
+from minidl.kernels.cuda.elementwise import group_width
 from minidl.kernels.cuda.launch import View
-from minidl.kernels.cuda.tools import GROUP_BYTES, Tools
+from minidl.kernels.cuda.tools import Tools
 
 Pair = tuple[int, int]
-FLOATS = ("float32", "bfloat16")
 
 
 def width_of(maps: tuple[View, ...], index: View) -> int:
     """Channels of a group; 0 if these maps, and the index beside one of them, do not lie in such groups."""
-    width = GROUP_BYTES // maps[0].dtype.itemsize
-    fits = maps[0].dtype.name in FLOATS and maps[0].shape[1] % width == 0
-    return width if fits and all(_dense(a) and a.pointer.offset % GROUP_BYTES == 0 for a in maps) and _dense(
-        index) else 0
+    return group_width(maps[0].shape[1], *maps) if all(_dense(a) for a in (*maps, index)) else 0
 
 
 def _dense(a: View) -> bool:
