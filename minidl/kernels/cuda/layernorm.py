@@ -185,7 +185,7 @@ def _layer_norm_grad(planner: Planner, dx: View, dy: View, x: View, gamma: View,
         number, count = np.dtype(compute(x.dtype)).type, x.size // x.shape[-1]
         planner.launch(row_groups_gradient, blocks_of(count, options["threads"] // options["lanes"]), dx, dy, x, mean,
                        rstd, gamma, number(1.0 / x.shape[-1]), *integers(
-                           gamma.strides[0], 1, 1, x.shape[-1] // options["width"], count),
+                           gamma.strides[0], x.shape[-1] // options["width"], count),
                        dtype=x.dtype.name, **options)
     elif dx.size:
         operands, count, arguments = rows(planner, [dx, dy, x], [mean, rstd])

@@ -97,15 +97,15 @@ def row_groups_gradient(tools: Tools, *, dtype: str, width: int, lanes: int, hel
     load_wide, lane_sum = tools.wide(dtype)[0], _lane_sum(tools, lanes)
     in_block, size = threads // lanes, held * width
 
-    def kernel(dx: Any, dy: Any, x: Any, mean: Any, rstd: Any, gamma: Any, share: Any, gamma_s: Any, mean_s: Any,
-               rstd_s: Any, groups: Any, count: Any) -> None:
+    def kernel(dx: Any, dy: Any, x: Any, mean: Any, rstd: Any, gamma: Any, share: Any, gamma_s: Any,
+               groups: Any, count: Any) -> None:
         scratch = cuda.shared.array(threads, number)
         hats, gradients = cuda.local.array(size, number), cuda.local.array(size, number)
         lane = cuda.threadIdx.x % lanes
         r = np.int64(cuda.blockIdx.x) * in_block + cuda.threadIdx.x // lanes
         level, slope, centre, scale = number(0), number(0), number(0), number(0)
         if r < count:
-            centre, scale = load_wide(mean, r * mean_s), load_wide(rstd, r * rstd_s)
+            centre, scale = load_wide(mean, r), load_wide(rstd, r)
         for k in range(held):
             if r < count and lane + k * lanes < groups:
                 load(x, r * groups + lane + k * lanes, hats, k * width)
