@@ -12,6 +12,7 @@ import json
 import os
 import re
 from dataclasses import asdict, dataclass, replace
+from functools import cached_property
 from math import inf, prod
 from pathlib import Path
 from statistics import median
@@ -53,12 +54,16 @@ class PlanTable:
         self.vendor = vendor
         self._table: dict[str, tuple[TimedPlan, ...]] = {}
         self._tried: set[str] = set()  # by this process
-        self._clock: tuple[Handle, Handle, Handle] | None = None  # a stream and two events on it, made when needed
         self._path: Path | None = None
         if folder is not None:
             name = re.sub(r"[^\w.-]+", "-", f"{vendor.properties.name}-{vendor.properties.version}-{LAYOUT}")
             self._path = folder / f"cudnn-{name}.json"
             self._load(self._path)
+
+    @cached_property
+    def _clock(self) -> tuple[Handle, Handle, Handle]:
+        """A stream and two events on it, made when something is first timed."""
+        return self.vendor.stream(), self.vendor.event(), self.vendor.event()
 
     def of(self, convolution: Convolution) -> tuple[TimedPlan, ...]:
         """The plans of a convolution, what the heuristics like best first."""
@@ -83,8 +88,6 @@ class PlanTable:
             base = vendor.allocate(sum(sizes))
         except DeviceError:
             return plans
-        if self._clock is None:
-            self._clock = vendor.stream(), vendor.event(), vendor.event()
         stream, _, end = self._clock
         failed: DeviceError | None = None
         try:
@@ -112,7 +115,6 @@ class PlanTable:
         """``best``: seconds of the best plan so far. One that is far slower needs no median. Raises DeviceError if the
         plan does not run."""
         vendor = self.vendor
-        assert self._clock is not None
         stream, start, end = self._clock
         try:
             workspace = vendor.allocate(plan.workspace) if plan.workspace else 0
