@@ -15,6 +15,8 @@ from importlib.metadata import PackageNotFoundError, files
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from minidl.kernels.cuda import KERNELS, batchnorm_rows, elementwise, sums
 from minidl.kernels.cuda.launch import Source
 from minidl.meta import DTYPES, DType, Meta, Shape, meta, wide
@@ -25,7 +27,6 @@ BRANCH = re.compile(r"BRA.*`\((\.L_\S+)\)")
 IMAGES = (256, 64, 56, 56)  # of ResNet-50 at 256
 # (multiprocessors, their schedulers, clock in Hz, bytes a second) of a capability: P100, A100, H100 SXM.
 GPUS = {(6, 0): (56, 2, 1.328e9, 732e9), (8, 0): (108, 4, 1.41e9, 1555e9), (9, 0): (132, 4, 1.755e9, 3.35e12)}
-WORD_BYTES = {"uint16": 2, "int32": 4, "int64": 8}
 ISSUED = 0.6  # of the cycles a scheduler issues an instruction, in a loop that waits for memory: a guess
 ALLOWED = {"float32": 1.3, "bfloat16": 1.5}  # of the time that memory takes
 
@@ -117,6 +118,6 @@ def counts(capability: tuple[int, int], dtype: str, program: str, *, general: bo
         every, loops = instructions(compiler.cubin(source).code, program)
         each = max(loops, default=every) / elements(source)
         if name == "contiguous":  # which moves words: by as many bytes as they have
-            each *= kind.itemsize / WORD_BYTES[dict(source.options)["dtypes"][0]]
+            each *= kind.itemsize / np.dtype(dict(source.options)["dtypes"][0]).itemsize
         yield Count(name, source.make.__name__, dtype, each, maps * kind.itemsize,
                     each / (processors * schedulers * 32 * clock * ISSUED), maps * kind.itemsize / bandwidth)
