@@ -13,7 +13,7 @@ import sys
 
 from minidl.kernels.cuda.compile import Compiler, Cubin
 from minidl.kernels.cuda.launch import Source
-from minidl.testing.cuda_calls import PRECISIONS, sources
+from minidl.testing.cuda_calls import PRECISIONS, capability_of, sources
 
 REGISTERS = 65536  # of an SM
 THREADS = {(7, 5): 1024, (8, 6): 1536, (8, 9): 1536}  # that an SM holds at most; 2048 if not named
@@ -33,8 +33,7 @@ def main() -> int:
     args = parser.parse_args()
     spills = 0
     for architecture in args.architectures:
-        digits = architecture.removeprefix("sm_")
-        compiler = Compiler((int(digits[:-1]), int(digits[-1])), keep=not args.fresh)
+        compiler = Compiler(capability_of(architecture), keep=not args.fresh)
         lines = [(source, compiler.cubin(source)) for dtype in PRECISIONS for source in sources(dtype)]
         lines = list(dict(lines).items())
         spilling = [source for source, cubin in lines if cubin.stack_bytes or cubin.spill_bytes]

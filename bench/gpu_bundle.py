@@ -16,9 +16,11 @@ import tempfile
 from pathlib import Path
 
 from minidl.testing.bundle import NAME, pack
+from minidl.testing.cuda_calls import capability_of
 
 ROOT = Path(__file__).resolve().parent.parent
 KEPT = ("minidl", "bench", "tests", "examples", "train.py", "pyproject.toml", "README.md", "LICENSE")
+
 
 def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m bench.gpu_bundle", description="An archive for a GPU machine.")
@@ -35,8 +37,7 @@ def main() -> int:
             own.unlink()
         cubins.mkdir()
         for architecture in args.architectures:
-            digits = architecture.removeprefix("sm_")
-            compile_into(cubins, (int(digits[:-1]), int(digits[-1])))
+            compile_into(cubins, capability_of(architecture))
         contents = {"wheels": wheels, "cache/minidl/cubins": cubins,
                     **{f"source/{name}": ROOT / name for name in KEPT}}
         parts = pack(args.out, contents, args.extra, args.part_mib << 20)
@@ -48,10 +49,10 @@ def compile_into(folder: Path, capability: tuple[int, int]) -> None:
     """All kernels that the check needs, as the compilers of this environment make them."""
     from minidl.kernels.cuda.compile import Compiler
     from minidl.testing.gpu_check.sizes import FULL
-    from minidl.testing.gpu_check.warm import sources
+    from minidl.testing.gpu_check.warm import every_source
 
     compiler = Compiler(capability, folder)
-    for source in dict.fromkeys(s for dtype in FULL.dtypes for s in sources(dtype, FULL.ops_block)):
+    for source in every_source(FULL):
         compiler.cubin(source)
 
 

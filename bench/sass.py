@@ -11,6 +11,8 @@ an extra (cuda12, cuda13) and nvidia-cuda-nvdisasm.
 import argparse
 import sys
 
+from minidl.device.cuda.opening import BF16_CAPABILITY
+from minidl.testing.cuda_calls import capability_of
 from minidl.testing.sass import ALLOWED, counts, disassembler
 
 TITLE = """\
@@ -32,13 +34,12 @@ def main() -> int:
     print(TITLE)
     slow = 0
     for architecture in args.architectures:
-        digits = architecture.removeprefix("sm_")
+        capability = capability_of(architecture)
         print(f"\n## {architecture}\n\n| operation | kernel | dtype | instructions | in general | bytes | issue ps | "
               "memory ps | ratio |\n|---|---|---|--:|--:|--:|--:|--:|--:|")
         for dtype, allowed in ALLOWED.items():
-            if dtype == "bfloat16" and int(digits[:-1]) < 8:
+            if dtype == "bfloat16" and capability < BF16_CAPABILITY:
                 continue  # which such a GPU is refused
-            capability = int(digits[:-1]), int(digits[-1])
             for c, general in zip(counts(capability, dtype, program), counts(capability, dtype, program, general=True),
                                   strict=True):
                 slow += c.ratio > allowed

@@ -11,6 +11,12 @@ ROWS = ((64, 768), (64, 770), (16, 50_000))  # in groups of 16 bytes; held in re
 PRECISIONS = ("float32", "bfloat16", "float16")
 
 
+def capability_of(architecture: str) -> tuple[int, int]:
+    """sm_90 -> (9, 0)"""
+    digits = architecture.removeprefix("sm_")
+    return int(digits[:-1]), int(digits[-1])
+
+
 def channels_last(m: Meta) -> Meta:
     """The same image with its channels side by side."""
     n, c, h, w = m.shape

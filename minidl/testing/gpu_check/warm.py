@@ -15,7 +15,7 @@ from minidl.kernels.cuda.launch import Source
 from minidl.meta import DTYPES, meta
 from minidl.testing import cuda_calls, kernel_cases
 from minidl.testing.gpu_check.convolutions import convolutions_of
-from minidl.testing.gpu_check.setting import Record, Setting
+from minidl.testing.gpu_check.setting import Record, Setting, Sizes
 from minidl.testing.kernel_cases import OPS
 
 SHARE = 0.6  # of the part's time that compiling may take: the rest is for plans
@@ -27,8 +27,7 @@ def measure(setting: Setting, record: Record) -> None:
         if not isinstance(device, CudaDevice):
             record.leave_out(f"{device.name} needs no machine code and no plans")
             return
-        wanted = [s for dtype in setting.sizes.dtypes for s in sources(dtype, setting.sizes.ops_block)]
-        wanted = list(dict.fromkeys(wanted))
+        wanted = every_source(setting.sizes)
         if setting.device.startswith("cuda") and setting.compiles:
             start = perf_counter()
             done = compile_all(wanted, device.vendor.properties.capability, SHARE * setting.seconds_left())
@@ -57,6 +56,11 @@ def _list_plans(setting: Setting, record: Record, device: CudaDevice) -> None:
                f"plans of {listed} convolutions listed and timed in {perf_counter() - start:.0f} seconds")
     if left:
         record.leave_out(f"the plans of {left} convolutions: the time is up")
+
+
+def every_source(sizes: Sizes) -> list[Source]:
+    """What the check of these sizes needs, each source once."""
+    return list(dict.fromkeys(s for dtype in sizes.dtypes for s in sources(dtype, sizes.ops_block)))
 
 
 def sources(dtype: str, block: int) -> Iterator[Source]:
