@@ -28,7 +28,6 @@ CONV = Convolution("conv2d", "float32", (4, 64, 16, 16), (64, 64, 1, 1), (4, 64,
 ATTENTION = Attention(False, "bfloat16", 4, 4, 64, 64, 64, False, 0.0)
 
 
-
 @dataclass(frozen=True)
 class Kind:
     """One kind of call: how to issue it on (y, x, ones, room) at these addresses, the dtype, what each element of Y
