@@ -1,4 +1,4 @@
-"""What this machine, or the container that the program runs in, has left. Knows no device and no flags.
+"""What this machine, or the container that the program runs in, has, and has left. Knows no device and no flags.
 
 A container is a control group of Linux, and each of the groups around it may have a limit of its own. What a group
 uses counts the pages of files that it has read; the inactive ones of these are given up before anything else is.
@@ -9,6 +9,13 @@ from collections.abc import Iterator
 from pathlib import Path
 
 GROUPS, MEMBERSHIP = Path("/sys/fs/cgroup"), Path("/proc/self/cgroup")
+
+
+def processors() -> int:
+    """How many processors this process may use."""
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
 
 
 def free_memory() -> int | None:

@@ -60,7 +60,7 @@ class State:
     thread      the thread that calls now; a runtime may be made in one and used in another
     guide       follows the plan, where the policy plans
     access_list who leaves first, for a policy that reads it from its front
-    link_costs  seconds that copies take, by the device's profile
+    link_costs  what copies cost on the device
     """
 
     def __init__(self, device: Device, policy: Policy, tracker: Tracker, budget_bytes: int, host_bytes: int,
@@ -72,11 +72,11 @@ class State:
         host_bytes = host_bytes if policy.regime.swaps else 0
         self.allocator = Allocator(device, budget_bytes, host_bytes, placement, spill if policy.regime.swaps else None)
         self.arena = self.allocator.arena
-        self.link_costs = device.profile.link_costs
+        self.link_costs = device.link_costs
         self.guide: Guide | None = None
         if policy.plans:
             limits = Limits(self.arena.capacity, self.allocator.host.capacity)
-            self.guide = Guide(policy, device.link_costs, limits, switches, peak_flops=device.profile.peak_flops,
+            self.guide = Guide(policy, self.link_costs, limits, switches, peak_flops=device.profile.peak_flops,
                                measured_iterations=device.measured_iterations,
                                allowance=Allowance(device.host_now, limited=device.wall_clock))
         self.residents: dict[weakref.ref[Storage], None] = {}

@@ -12,6 +12,7 @@ from minidl.planning.problem import DROP, SWAP, problem
 from minidl.planning.schedule import NO_NOTES, simulate
 from minidl.planning.timing import Room
 from minidl.policies.auto import policy as auto
+from minidl.policies.auto.choices import alike
 from minidl.policies.auto.parts import belady, by_bytes, every_kth, parts
 from minidl.policies.auto.policy import Auto
 from minidl.policies.auto.search import SLACK
@@ -52,6 +53,20 @@ def test_chens_choices_drop_what_can_be_made_again_and_keep_some_at_equal_distan
             assert not (mode == SWAP).any() and facts.can_drop[mode == DROP].all()
     kept = facts.ids[facts.gap_tensor[next(every_kth(facts)) != DROP]]
     assert set(kept) >= {0, 2, 4, 6}  # 0 cannot be made again; of the others every second stays
+
+
+def test_gaps_are_alike_whose_tensors_are_of_a_size_and_are_made_and_read_by_the_same_operations():
+    made = chain(9)
+    for n in (1, 3, 5, 7):
+        made.tensors[n] = TraceTensor(n, 2 * UNIT, False)
+    # Call 4 makes tensor 4 and begins the gap of 3; call 15 ends that of 2. The last tensor is read at once: no gap.
+    calls = [replace(c, op="other") if k in (4, 15) else c for k, c in enumerate(made.calls)]
+    trace = with_algorithms(Trace(tuple(calls), made.tensors))
+    facts = problem(trace, LINK)
+    owners = facts.ids[facts.gap_tensor].tolist()
+    assert owners == list(range(8))
+    assert {owners[gap]: owners[then] for gap, then in enumerate(alike(trace, facts)) if then >= 0} == {
+        0: 6, 1: 5, 5: 7}
 
 
 def with_algorithms(trace):

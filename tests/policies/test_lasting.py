@@ -158,9 +158,9 @@ def test_training_with_states_away_between_iterations_changes_no_bit(share):
     assert any(tensor_id < 0 and count == 0 for tensor_id, count in how.returns.late)  # one was prefetched
 
 
-def test_gradients_from_the_step_before_wait_for_no_copy_and_little_is_moved_for_long():
-    """They are in the way of parameters that come back, while copies out of others are still under way. Where they lie
-    differs from step to step, so some are still slid aside: the last eight steps are judged together."""
+def test_gradients_from_the_step_before_wait_for_no_copy_and_nothing_is_moved_for_long():
+    """They are in the way of parameters that come back, while copies out of others are still under way. The last eight
+    steps are judged together: no step that happens to go well stands for the others."""
     with Runtime("sim:p100", memory_budget="800MiB", policy="auto") as runtime:
         layers = [nn.Linear(2048, 2048) for _ in range(12)]
         optimizer = Adam([p for layer in layers for p in layer.parameters()])
@@ -177,8 +177,8 @@ def test_gradients_from_the_step_before_wait_for_no_copy_and_little_is_moved_for
                 optimizer.step()
         after = runtime.stats().since(before)
         assert after.swapped_out_bytes > 0
-        assert after.seconds < 1.03 * 8 * runtime.plan.predicted_seconds
-        assert after.moved_bytes < 0.03 * 8 * runtime.stats().budget_bytes
+        assert after.seconds < 1.02 * 8 * runtime.plan.predicted_seconds
+        assert after.moved_bytes < 0.03 * runtime.stats().budget_bytes
 
 
 def test_gradients_that_go_before_the_first_call_of_the_next_step_are_not_moved():

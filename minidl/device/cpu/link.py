@@ -5,7 +5,6 @@ stay in a cache; the latency is that of handing a copy to its worker and hearing
 clock; no tensors and no policy.
 """
 
-import os
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import cache, partial
@@ -18,6 +17,7 @@ from minidl.device.clock import COPY_IN, COPY_OUT
 from minidl.device.cpu.numerics import Numerics
 from minidl.device.cpu.workers import WorkerStreams
 from minidl.device.profiles import Profile
+from minidl.machine import processors
 from minidl.plan.costs import Costs
 
 BLOCK_BYTES = 32 * 2**20
@@ -72,9 +72,9 @@ def both_bandwidth(nbytes: int = BLOCK_BYTES, repeats: int = REPEATS) -> float:
 def contention() -> float:
     """Seconds that kernels lose for each second that a copy runs beside them: where they take all processors, the copy
     has one of these."""
-    processors = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    count = processors()
     threads = int(numba.config.NUMBA_NUM_THREADS)  # type: ignore[attr-defined] # get_num_threads() would start them
-    return min(1.0 / processors, MOST_LOST) if threads >= processors else 0.0
+    return min(1.0 / count, MOST_LOST) if threads >= count else 0.0
 
 
 def _seconds(work: Callable[[], None]) -> float:

@@ -16,6 +16,7 @@ from minidl.lab import grid, table
 from minidl.lab.cell import Row
 from minidl.lab.commands import kinds
 from minidl.lab.papers.page import Content, Page
+from minidl.machine import processors
 
 
 def parser() -> Parser:
@@ -38,7 +39,7 @@ def parser() -> Parser:
     found.add_argument("--separate", action="store_true", help="batch norm, addition and ReLU as separate operations")
     found.add_argument("--again", action="store_true", help="run cells again that did not come to their end")
     limits = found.add_argument_group("processes")
-    limits.add_argument("--jobs", type=kinds.count, default=len(os.sched_getaffinity(0)), metavar="N",
+    limits.add_argument("--jobs", type=kinds.count, default=processors(), metavar="N",
                         help="cells at once")
     limits.add_argument("--scheduler", metavar="ADDRESS", help="a Dask scheduler, instead of processes here")
     limits.add_argument("--timeout", type=kinds.duration, metavar="SECONDS", help="of a cell")

@@ -12,9 +12,9 @@ from minidl.planning.compiled import simulate
 from minidl.planning.problem import DROP, Array, Problem
 from minidl.planning.timing import Room
 
-LONGEST = 16    # gaps of a kind that one move changes
-DOUBLINGS = 4   # 2, 4, 8 or 16
-SINGLE = 0.3    # of all moves change a single gap
+DOUBLINGS = 4   # a move changes 2, 4, 8 or 16 gaps of a kind,
+LONGEST = 1 << DOUBLINGS
+SINGLE = 0.3    # and of all moves this share a single one
 
 
 class Moves(NamedTuple):

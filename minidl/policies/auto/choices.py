@@ -58,8 +58,8 @@ def simple_choices(facts: Problem, budget: int) -> Iterator[Array]:
 
 
 def alike(trace: Trace, facts: Problem) -> Array:
-    """For each gap the next one of the same kind, -1 for the last: made by and next read by operations of one name, of
-    as many bytes. Slices of a batch are of a kind, and so are blocks of a network that come again and again."""
+    """For each gap the next one of the same kind, -1 for the last: of tensors of one size, between operations of the
+    same names, made by one of the same name. Slices of a batch are of a kind, and so are blocks that come again."""
     following = np.full(len(facts.gap_call), -1, np.int64)
     latest: dict[tuple[str, str, str, int], int] = {}
     for gap, (tensor, begin, end) in enumerate(zip(facts.gap_tensor, facts.gap_call, facts.gap_next, strict=True)):
