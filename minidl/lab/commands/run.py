@@ -10,6 +10,7 @@ from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
+from minidl.app.kinds import count, size
 from minidl.command import Parser, finish
 from minidl.errors import UserError
 from minidl.lab import grid, table
@@ -33,16 +34,16 @@ def parser() -> Parser:
     found.add_argument("--out", required=True, metavar="DIR", help="where the grid lies")
     found.add_argument("--parquet", action="store_true", help="the table as DIR/table.parquet, too")
     found.add_argument("--page", metavar="FILE.md", help="shares of the unmanaged speed as a page, a column a policy")
-    found.add_argument("--steps", type=kinds.count, help="at most so many iterations a cell")
-    found.add_argument("--bound", type=kinds.count, default=0, metavar="N", help="what no plan exceeds, at N instants")
+    found.add_argument("--steps", type=count, help="at most so many iterations a cell")
+    found.add_argument("--bound", type=count, default=0, metavar="N", help="what no plan exceeds, at N instants")
     found.add_argument("--separate", action="store_true", help="batch norm, addition and ReLU as separate operations")
     found.add_argument("--again", action="store_true", help="run cells again that did not come to their end")
     limits = found.add_argument_group("processes")
-    limits.add_argument("--jobs", type=kinds.count, default=len(os.sched_getaffinity(0)), metavar="N",
+    limits.add_argument("--jobs", type=count, default=len(os.sched_getaffinity(0)), metavar="N",
                         help="cells at once")
     limits.add_argument("--scheduler", metavar="ADDRESS", help="a Dask scheduler, instead of processes here")
     limits.add_argument("--timeout", type=kinds.duration, metavar="SECONDS", help="of a cell")
-    limits.add_argument("--memory", type=kinds.size, metavar="SIZE", help="of a cell's process")
+    limits.add_argument("--memory", type=size, metavar="SIZE", help="of a cell's process")
     kinds.add_machine(found)
     return found
 
