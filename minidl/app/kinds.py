@@ -1,4 +1,4 @@
-"""What the values of train.py's flags may be: one function a kind, from the word that was given to its value.
+"""What the values of flags may be, train.py's and others': one function a kind, from the word given to its value.
 
 Each raises argparse.ArgumentTypeError for what it does not take; argparse puts the flag's name before the message.
 """
@@ -31,23 +31,23 @@ class Share:
 
 def whole(text: str) -> int:
     """A whole number of at least 1."""
-    return _read(numbers.whole, text, least=1)
+    return read(numbers.whole, text, least=1)
 
 
 def count(text: str) -> int:
     """A whole number of at least 0."""
-    return _read(numbers.whole, text)
+    return read(numbers.whole, text)
 
 
 def positive(text: str) -> float:
     """A finite number above 0."""
-    return _read(numbers.real, text, least=_ABOVE_0, wanted="a number above 0")
+    return read(numbers.real, text, least=_ABOVE_0, wanted="a number above 0")
 
 
 def part(text: str) -> float:
     """A number of at least 0 and below 1."""
     wanted = "a number of at least 0 and below 1"
-    value = _read(numbers.real, text, wanted=wanted)
+    value = read(numbers.real, text, wanted=wanted)
     if value >= 1:
         raise argparse.ArgumentTypeError(f"must be {wanted}, not {text}")
     return value
@@ -55,12 +55,12 @@ def part(text: str) -> float:
 
 def rate(text: str) -> float:
     """A finite number of at least 0."""
-    return _read(numbers.real, text)
+    return read(numbers.real, text)
 
 
 def batch(text: str) -> int | None:
     """A batch size, or None for ``max``."""
-    return None if text == "max" else _read(numbers.whole, text, least=1, wanted="max or a whole number of at least 1")
+    return None if text == "max" else read(numbers.whole, text, least=1, wanted="max or a whole number of at least 1")
 
 
 def path(text: str) -> str:
@@ -72,24 +72,24 @@ def path(text: str) -> str:
 
 def size(text: str) -> int:
     """Bytes: ``16GiB``, ``512MB``, or a number of them."""
-    return _read(parse_bytes, text)
+    return read(parse_bytes, text)
 
 
 def budget(text: str) -> int | Share:
     """Bytes, or a Share for a percentage."""
     if text.endswith("%"):
-        return Share(_read(numbers.real, text[:-1], least=_ABOVE_0, most=MOST_PERCENT,
-                           wanted="a percentage above 0") / 100)
+        return Share(read(numbers.real, text[:-1], least=_ABOVE_0, most=MOST_PERCENT,
+                          wanted="a percentage above 0") / 100)
     nbytes = size(text)
     if nbytes < 1:
         raise argparse.ArgumentTypeError(f"must be at least 1 byte, not {text}")
     return nbytes
 
 
-def _read(read: Callable[..., Value], text: str, **bounds: Any) -> Value:
+def read(reader: Callable[..., Value], text: str, **bounds: Any) -> Value:
     """What a function that raises UserError reads. Raises ArgumentTypeError, with its words."""
     try:
-        return read(text, **bounds)
+        return reader(text, **bounds)
     except UserError as error:
         raise argparse.ArgumentTypeError(str(error)) from None
 

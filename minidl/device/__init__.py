@@ -31,7 +31,7 @@ def create(name: str, *, poisoned: bool = False, precision: str = DEFAULT, cupti
 
         return cpu.create(name, poisoned=poisoned)
     if name.startswith("sim:"):
-        profile = profiles.load(name[4:]) if name.endswith(".json") else profiles.get(name[4:])
+        profile = profiles.named(name[4:])
         return sim.create(name, profile if chosen.tf32 else profiles.without_tf32(profile))
     if name == "cuda" or name.startswith("cuda:"):
         if poisoned:

@@ -222,6 +222,11 @@ def get(name: str) -> Profile:
     return profile
 
 
+def named(name: str) -> Profile:
+    """The profile of this name, or in the file of this name if it ends in ``.json``. Raises UserError."""
+    return load(name) if name.endswith(".json") else get(name)
+
+
 @cache
 def for_bf16(profile: Profile) -> Profile:
     """The profile as products of bf16 tensors see it."""

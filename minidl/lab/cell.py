@@ -43,8 +43,7 @@ class Machine:
 
     def described(self) -> Profile:
         """The profile with what is different. Raises UserError for a name that there is not."""
-        name = self.profile.removeprefix("sim:")
-        found = profiles.load(name) if name.endswith(".json") else profiles.get(name)
+        found = profiles.named(self.profile.removeprefix("sim:"))
         if self.link is not None:
             found = replace(found, link_out_bandwidth=self.link[0], link_in_bandwidth=self.link[1])
         return found if self.latency is None else replace(found, link_latency_s=self.latency)

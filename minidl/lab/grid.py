@@ -14,13 +14,15 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 from minidl.errors import UserError
 from minidl.lab import table
 from minidl.lab.cell import Machine, Row
+from minidl.lab.sources import load
+from minidl.plan.trace_format import trace_to_json
 from minidl.reading import is_file, parse_json, read_json
 from minidl.writing import make_folder, replace_file
 
@@ -157,11 +159,6 @@ def run(wanted: Sequence[Cell], folder: str, *, jobs: int = 1, limits: Limits = 
 
 def _with_trace(cell: Cell, kept: Kept) -> Cell:
     """The cell with its trace in a file, which is made once for all its cells."""
-    from dataclasses import replace
-
-    from minidl.lab.sources import load
-    from minidl.plan.trace_format import trace_to_json
-
     path = kept.trace_file(cell)
     if cell.source.endswith(".json"):
         return replace(cell, file=os.path.abspath(cell.source))

@@ -55,7 +55,7 @@ def live_bytes(trace: Trace) -> list[int]:
     """
     made = {tensor_id for call in trace.calls for tensor_id in call.outputs}
     live = sum(t.nbytes for t in trace.tensors.values() if t.tensor_id not in made)
-    profile, ended = [], set(trace.tensors) & set()
+    profile, ended = [], set[TensorId]()
     for call in trace.calls:
         over = {given for _, given in call.donated} & set(call.frees)
         live += sum(trace.tensors[i].nbytes for i in call.outputs) - sum(trace.tensors[i].nbytes for i in over)

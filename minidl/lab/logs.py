@@ -15,7 +15,7 @@ one period, in linear time, and one period of it is the iteration, cut where lea
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 
 from minidl.errors import UserError
@@ -178,10 +178,16 @@ def of_events(found: Sequence[Event], path: str = "the log") -> Trace:
     sizes = {event.buffer: event.nbytes for event in chosen if event.buffer >= 0}
     made = {event.buffer for event in chosen if event.verb == "malloc"}
     freed = {event.buffer for event in chosen if event.verb == "free"}
-    calls = [_call(group.name, tuple(dict.fromkeys((*group.read, *group.written))), tuple(group.made),
-                   tuple(group.freed), tuple(dict.fromkeys(group.written)), group.seconds) for group in groups]
     lasting = {buffer: -1 - n for n, buffer in enumerate(sorted(set(sizes) - made - freed))}
-    return _renamed(calls, sizes, lasting)
+
+    def ids(buffers: Iterable[int]) -> tuple[TensorId, ...]:
+        return tuple(dict.fromkeys(lasting.get(buffer, buffer) for buffer in buffers))
+
+    calls = tuple(_call(group.name, ids((*group.read, *group.written)), ids(group.made), ids(group.freed),
+                        ids(group.written), group.seconds) for group in groups)
+    used = {i for call in calls for i in (*call.inputs, *call.outputs, *call.frees)}
+    tensors = {lasting.get(buffer, buffer): nbytes for buffer, nbytes in sizes.items()}
+    return Trace(calls, {i: TraceTensor(i, tensors[i], i < 0) for i in sorted(used)})
 
 
 def _groups(chosen: Sequence[Event]) -> Iterator[_Group]:
@@ -209,17 +215,6 @@ def _groups(chosen: Sequence[Event]) -> Iterator[_Group]:
             fresh.discard(event.buffer)
     if group.begun:
         yield group
-
-
-def _renamed(calls: Sequence[TraceCall], sizes: dict[int, int], lasting: dict[int, TensorId]) -> Trace:
-    def name(ids: tuple[int, ...]) -> tuple[TensorId, ...]:
-        return tuple(lasting.get(i, i) for i in ids)
-
-    renamed = tuple(_call(c.op, name(c.inputs), name(c.outputs), name(c.frees), name(c.writes), c.seconds)
-                    for c in calls)
-    used = {i for call in renamed for i in (*call.inputs, *call.outputs, *call.frees)}
-    tensors = {lasting.get(i, i): nbytes for i, nbytes in sizes.items()}
-    return Trace(renamed, {i: TraceTensor(i, tensors[i], i < 0) for i in sorted(used)})
 
 
 def _call(op: str, inputs: tuple[TensorId, ...], outputs: tuple[TensorId, ...], frees: tuple[TensorId, ...],

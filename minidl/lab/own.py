@@ -17,15 +17,14 @@ UNLIMITED = 1 << 50  # bytes
 SEPARATE = Switches(fused=False)  # as in the frameworks whose speeds were published
 
 
-def training_step(name: str, batch: int, image_size: int | None = None) -> Callable[[], None]:
+def training_step(name: str, batch: int) -> Callable[[], None]:
     """A step of a network in the current runtime, on inputs without values: forward, backward, and SGD with momentum,
     or AdamW for text. Raises UserError for a name that there is not."""
     runtime, known = current_runtime(), models.find(name)
-    model = models.create(name, image_size=image_size)
+    model = models.create(name)
     optimizer = (AdamW(model.parameters()) if known.text is not None else
                  SGD(model.parameters(), lr=0.1, momentum=0.9, weight_decay=1e-4))
-    channels, height, width = known.input_shape
-    shape = (batch, channels, image_size or height, image_size or width)
+    shape = (batch, *known.input_shape)
 
     def loss() -> Tensor:
         if known.text is not None:
@@ -44,11 +43,10 @@ def training_step(name: str, batch: int, image_size: int | None = None) -> Calla
     return step
 
 
-def trace_of(name: str, batch: int, *, device: str = "sim:p100", switches: Switches = ALL_ON,
-             image_size: int | None = None) -> Trace:
+def trace_of(name: str, batch: int, *, device: str = "sim:p100", switches: Switches = ALL_ON) -> Trace:
     """The second iteration of a training with unlimited memory, with all that running it again needs."""
     with Runtime(device=device, policy="none", memory_budget=UNLIMITED, switches=switches) as runtime:
-        step = training_step(name, batch, image_size)
+        step = training_step(name, batch)
         with recording(runtime) as recorder:
             with runtime.iteration():
                 step()

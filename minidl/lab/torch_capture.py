@@ -193,7 +193,7 @@ def capture(name: str, batch: int, device: str = "p100", *, values: bool = False
     """The second step of a program, priced by a profile, or with ``values`` by a run on this CPU. Raises UserError."""
     if values:
         return record(lambda: program(name, batch), measured)
-    profile = profiles.get(device.removeprefix("sim:"))
+    profile = profiles.named(device.removeprefix("sim:"))
     with FakeTensorMode(allow_non_fake_inputs=True):
         return record(lambda: program(name, batch), partial(modelled, profile))
 

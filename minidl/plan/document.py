@@ -15,6 +15,7 @@ from msgspec.json import decode
 
 from minidl.errors import UserError
 from minidl.numbers import MOST_REAL, MOST_WHOLE
+from minidl.reading import read_bytes
 
 MOST_BYTES = 256 << 20  # of a file: a trace has about 400 a call
 MOST_SHOWN = 200  # characters of a message: what a file calls its keys may be of any length
@@ -90,6 +91,15 @@ def read(text: str | bytes, name: str, readers: Readers[Value]) -> Value:
         raise UserError(f"{name}: not JSON: {_short(error)}") from None
     except RecursionError:
         raise UserError(f"{name}: not JSON that can be read: nested too deeply") from None
+
+
+def read_file(path: str, name: str, readers: Readers[Value]) -> Value:
+    """What a file of a format holds. Raises UserError naming the file, what is wrong, and where."""
+    data = read_bytes(path, most=MOST_BYTES)
+    try:
+        return read(data, name, readers)
+    except UserError as error:
+        raise UserError(f"{path}: {error}") from None
 
 
 def each_once(where: str, pairs: Iterable[tuple[Key, Value]]) -> dict[Key, Value]:

@@ -13,14 +13,11 @@ from typing import Annotated
 
 from msgspec import Meta, ValidationError
 
-from minidl.errors import UserError
 from minidl.meta import ALIGNMENT
 from minidl.numbers import MOST_WHOLE
-from minidl.plan import document as documents
-from minidl.plan.document import Count, Head, Id, Ids, Row, Seconds, beginning, document, each_once, read
+from minidl.plan.document import Count, Head, Id, Ids, Row, Seconds, beginning, document, each_once, read, read_file
 from minidl.plan.plan import AccessKey, Action, Eviction, Plan
 from minidl.plan.trace import TensorId, Trace
-from minidl.reading import read_bytes
 
 FORMAT, VERSION = "minidl-plan", 3
 
@@ -136,11 +133,7 @@ def plan_from_json(text: str | bytes) -> SavedPlan:
 
 def read_plan(path: str) -> SavedPlan:
     """The plan in a file. Raises UserError naming the file, what is wrong, and where."""
-    data = read_bytes(path, most=documents.MOST_BYTES)
-    try:
-        return plan_from_json(data)
-    except UserError as error:
-        raise UserError(f"{path}: {error}") from None
+    return read_file(path, FORMAT, READERS)
 
 
 def _plan(file: _Plan) -> SavedPlan:

@@ -13,11 +13,21 @@ from typing import Annotated
 
 from msgspec import Meta, ValidationError, convert, field
 
-from minidl.errors import UserError
-from minidl.plan import document as documents
-from minidl.plan.document import Count, Head, Id, Ids, Pairs, Row, Seconds, beginning, document, each_once, read
+from minidl.plan.document import (
+    Count,
+    Head,
+    Id,
+    Ids,
+    Pairs,
+    Row,
+    Seconds,
+    beginning,
+    document,
+    each_once,
+    read,
+    read_file,
+)
 from minidl.plan.trace import TensorId, Trace, TraceCall, TraceTensor
-from minidl.reading import read_bytes
 
 FORMAT, VERSION = "minidl-trace", 2
 
@@ -41,11 +51,7 @@ def trace_from_json(text: str | bytes) -> Trace:
 
 def read_trace(path: str) -> Trace:
     """The trace in a file. Raises UserError naming the file, what is wrong, and where."""
-    data = read_bytes(path, most=documents.MOST_BYTES)
-    try:
-        return trace_from_json(data)
-    except UserError as error:
-        raise UserError(f"{path}: {error}") from None
+    return read_file(path, FORMAT, READERS)
 
 
 # What a file holds ---------------------------------------------------------------------------------------------------

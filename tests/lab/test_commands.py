@@ -54,13 +54,14 @@ def test_a_table_is_parquet_if_it_is_called_so(saved, tmp_path):
     ["trace", "replay", "lenet:2", "--link", "12"], ["trace", "replay", "lenet:2", "--link", "1GB/s,2GB/s,3GB/s"],
     ["trace", "replay", "lenet:2", "--latency", "soon"], ["trace", "replay", "lenet:2", "--budget", "0%"],
     ["trace", "replay", "lenet:2", "--device", "p1000"], ["trace", "replay", "lenet:2", "--noise", "2"],
-    ["run", "--out", "x"], ["run", "--out", "x", "--models", "lenet"], ["trace"]])
+    ["trace", "replay", "lenet:2", "--steps", "-1"], ["run", "--out", "x"],
+    ["run", "--out", "x", "--models", "lenet"], ["trace"]])
 def test_what_is_wrong_is_told_in_one_line(words, capsys, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     words = [word if word != "12" else "12 parsecs" for word in words]
     assert lab.main(words) == 2
     err = capsys.readouterr().err
-    assert err.count("\n") == 1 and ": error: " in err
+    assert err.count("\n") == 1 and ": error: " in err and "unforeseen" not in err
 
 
 def test_traces_damaged_anywhere_are_told_in_one_line_or_run(saved, capsys, tmp_path):

@@ -84,6 +84,8 @@ def test_lifetimes_are_a_program_that_makes_and_reads(tmp_path):
     assert [(c.op, c.inputs, c.outputs, c.frees) for c in trace.calls] == [
         ("birth", (), (0,), ()), ("birth", (), (1,), ()), ("death", (1,), (), (1,)), ("death", (0,), (), (0,))]
     assert cell.unmanaged(completed(trace), cell.Machine())[1] == 512
+    trace = read_program(log(tmp_path, "id,lower,upper,size\na,0,9,100\nb,1,4,50\n", "y.csv"))
+    assert [call.seconds for call in trace.calls] == pytest.approx([0, 1e-6, 3e-6, 5e-6])
 
 
 @pytest.mark.parametrize(("text", "message"), [

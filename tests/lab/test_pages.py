@@ -61,6 +61,7 @@ def test_a_page_is_made(name):
     content = Content()
     PAGES[name].fill(content, True)
     assert any(part.startswith("|") for part in content.parts)
+    assert all(part.count("\n") >= 2 for part in content.parts if part.startswith("|"))  # a row below the head
 
 
 def test_what_a_program_needs_at_a_batch_follows_from_two():

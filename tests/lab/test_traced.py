@@ -84,6 +84,10 @@ def test_a_slower_link_and_no_host_are_another_machine(trace):
     usual = cell.run("r", trace, cell.Machine(), "passive", 0.6, steps=2)
     slow = cell.run("r", trace, cell.Machine(link=(1e9, 2e9)), "passive", 0.6, steps=2)
     assert slow.settled_s > usual.settled_s and slow.out_bytes == usual.out_bytes
+    for link in ((1e9, 1e11), (1e11, 1e9)):  # each way counts
+        fast = replace(cell.Machine(), link=(1e11, 1e11))
+        found = [cell.run("r", trace, each, "passive", 0.6, steps=2) for each in (fast, replace(fast, link=link))]
+        assert found[1].settled_s > found[0].settled_s
     assert cell.run("r", trace, cell.Machine(host_bytes=0), "dtr-swap", 0.7, steps=2).out_bytes == 0
     assert cell.run("r", trace, cell.Machine(), "none", 0.6, steps=2).status.startswith("no room: ")
     assert cell.run("r", trace, cell.Machine(), "vdnn-all", 0.02, steps=4).status.startswith(("cannot: ", "no room: "))

@@ -11,6 +11,7 @@ from minidl.errors import OutOfMemory, UserError
 from minidl.lab import own
 from minidl.lab.commands import placement
 from minidl.lab.commands.placement import main
+from minidl.lab.inferred import live_bytes
 from minidl.lab.lifetimes import Lifetime, events, lower_bound, read_log
 from minidl.lab.placement import Placed, check, lifetimes_of, over_time, strategies
 from minidl.memory.host_pool import HostPool
@@ -251,8 +252,11 @@ def test_the_buffers_of_a_trace_have_its_peak_and_can_be_placed_and_drawn(tmp_pa
     trace = own.trace_of("lenet", 64)
     lifetimes = lifetimes_of(trace)
     assert max(e.upper for e in lifetimes) == len(trace.calls)
+    during = zip(live_bytes(trace), trace.calls, strict=True)
+    assert lower_bound(lifetimes) == max(live + call.algorithms[0].workspace for live, call in during)
     placed = STRATEGIES["best-fit"](lifetimes, None)
     times = over_time(placed, lifetimes)
+    assert [time for time, *_ in times] == sorted({time for e in lifetimes for time in (e.lower, e.upper)})
     assert max(height for _, height, _ in times) == placed.peak_bytes and min(holes for *_, holes in times) == 0
     saved, heights = str(tmp_path / "a.png"), str(tmp_path / "a.csv")
     assert main(["--from", "lenet:64", "--strategy", "best-fit", "--over-time", heights]) == 0

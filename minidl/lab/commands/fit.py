@@ -6,6 +6,7 @@ import argparse
 from collections.abc import Sequence
 from dataclasses import replace
 
+from minidl.app.kinds import count
 from minidl.command import Parser, finish
 from minidl.lab import sources
 from minidl.lab.commands import kinds
@@ -21,7 +22,7 @@ def parser() -> Parser:
     found.add_argument("program", metavar="NAME:BATCH", help="like resnet50:32, or torch:package.module:function:8")
     found.add_argument("--devices", type=kinds.words, metavar="A,B", help="several profiles, instead of --device")
     found.add_argument("--policies", type=kinds.chosen_policies, default=["none", "passive", "capuchin"], metavar="A,B")
-    found.add_argument("--steps", type=kinds.count, default=12, help="at most so many iterations for a speed")
+    found.add_argument("--steps", type=count, default=12, help="at most so many iterations for a speed")
     kinds.add_machine(found)
     return found
 

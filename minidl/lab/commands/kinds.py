@@ -1,18 +1,13 @@
-"""What the values of flags may be that several commands have: one function a kind, and the flags of a machine."""
+"""What the values of flags may be that several commands have, beside ``app.kinds``; and the flags of a machine."""
 
 from __future__ import annotations
 
 import argparse
 from math import nextafter
-from typing import Any
 
-from minidl import policies
-from minidl.app.kinds import Share
-from minidl.app.kinds import budget as budget_of
-from minidl.errors import UserError
+from minidl.app import kinds
 from minidl.lab.cell import Machine
-from minidl.numbers import real, whole
-from minidl.units import parse_bytes
+from minidl.numbers import real
 
 _SECONDS = {"us": 1e-6, "ms": 1e-3, "s": 1.0, "": 1.0}
 _ABOVE_0 = nextafter(0, 1)
@@ -28,19 +23,13 @@ def words(text: str) -> list[str]:
 
 def chosen_policies(text: str) -> list[str]:
     """Names of policies."""
-    found = words(text)
-    for name in found:
-        try:
-            policies.REGISTRY.require(name)
-        except UserError as error:
-            raise argparse.ArgumentTypeError(str(error)) from None
-    return found
+    return [kinds.policy(name) for name in words(text)]
 
 
 def budgets(text: str) -> list[int | float]:
     """Bytes, or parts of the unmanaged peak (0.5 of ``50%``)."""
-    found = [budget_of(word) for word in words(text)]
-    return [each.of_peak if isinstance(each, Share) else each for each in found]
+    found = [kinds.budget(word) for word in words(text)]
+    return [each.of_peak if isinstance(each, kinds.Share) else each for each in found]
 
 
 def grid_budgets(text: str) -> list[int | float | None]:
@@ -48,21 +37,9 @@ def grid_budgets(text: str) -> list[int | float | None]:
     return [None if word == "device" else budgets(word)[0] for word in words(text)]
 
 
-def count(text: str) -> int:
-    """A whole number of at least 0."""
-    try:
-        return whole(text)
-    except UserError as error:
-        raise argparse.ArgumentTypeError(str(error)) from None
-
-
 def link(text: str) -> tuple[float, float]:
     """Bytes a second out, and in: ``12GB/s``, or ``12GB/s,10GB/s``."""
-    parts = [part.strip().removesuffix("/s") for part in text.split(",")]
-    try:
-        rates = [parse_bytes(part) for part in parts]
-    except UserError as error:
-        raise argparse.ArgumentTypeError(str(error)) from None
+    rates = [kinds.size(part.strip().removesuffix("/s")) for part in text.split(",")]
     if len(rates) > 2 or not all(rates):
         raise argparse.ArgumentTypeError(f"{text} is no link: write it like 12GB/s, or 12GB/s,10GB/s for out and in")
     return float(rates[0]), float(rates[-1])
@@ -71,32 +48,18 @@ def link(text: str) -> tuple[float, float]:
 def seconds(text: str) -> float:
     """Seconds: ``1e-5``, ``10us``, ``2ms``."""
     unit = next(unit for unit in _SECONDS if text.endswith(unit))
-    return _real(text[:len(text) - len(unit)], wanted="seconds, like 1e-5 or 10us") * _SECONDS[unit]
+    number = text[:len(text) - len(unit)]
+    return kinds.read(real, number, wanted="seconds, like 1e-5 or 10us") * _SECONDS[unit]
 
 
 def duration(text: str) -> float:
     """Seconds above 0."""
-    return _real(text, least=_ABOVE_0, wanted="seconds above 0")
+    return kinds.read(real, text, least=_ABOVE_0, wanted="seconds above 0")
 
 
 def part(text: str) -> float:
     """A part, from 0 to 1."""
-    return _real(text, most=1.0, wanted="a part from 0 to 1")
-
-
-def _real(text: str, **bounds: Any) -> float:
-    try:
-        return real(text, **bounds)
-    except UserError as error:
-        raise argparse.ArgumentTypeError(str(error)) from None
-
-
-def size(text: str) -> int:
-    """Bytes."""
-    try:
-        return parse_bytes(text)
-    except UserError as error:
-        raise argparse.ArgumentTypeError(str(error)) from None
+    return kinds.read(real, text, most=1.0, wanted="a part from 0 to 1")
 
 
 def add_machine(parser: argparse.ArgumentParser) -> None:
@@ -105,7 +68,7 @@ def add_machine(parser: argparse.ArgumentParser) -> None:
     group.add_argument("--device", default="p100", metavar="PROFILE", help="a GPU's name or file, without sim: (p100)")
     group.add_argument("--link", type=link, metavar="OUT[,IN]", help="its link, like 12GB/s or 12GB/s,10GB/s")
     group.add_argument("--latency", type=seconds, metavar="SECONDS", help="of a copy, like 10us")
-    group.add_argument("--host", type=size, metavar="SIZE", help="host memory for swapped tensors")
+    group.add_argument("--host", type=kinds.size, metavar="SIZE", help="host memory for swapped tensors")
     group.add_argument("--no-swap", action="store_true", help="no host memory at all")
     group.add_argument("--noise", type=part, default=0.0, metavar="PART", help="by which each call may be off")
     group.add_argument("--seed", type=int, default=0, help="of the noise")

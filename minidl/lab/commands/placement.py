@@ -13,13 +13,14 @@ from collections.abc import Sequence
 from minidl.command import Parser, finish
 from minidl.errors import OutOfMemory, UserError
 from minidl.lab import sources
+from minidl.lab.drawing import figure_of, is_png
 from minidl.lab.lifetimes import Lifetime, is_own, lower_bound, read_log, write_offsets
 from minidl.lab.placement import REGISTRY, Placed, Strategy, check, lifetimes_of, over_time, strategies
 from minidl.units import format_bytes, parse_bytes
 from minidl.writing import begins_with, require_place, write_whole
 
 TIMES = ["strategy", "time", "height", "holes"]
-_is_png, _is_times = begins_with(b"\x89PNG"), begins_with(",".join(TIMES).encode())
+_is_times = begins_with(",".join(TIMES).encode())
 
 
 def _chosen(name: str) -> dict[str, Strategy]:
@@ -35,7 +36,7 @@ def _lifetimes(arguments: argparse.Namespace) -> list[Lifetime]:
 def _compare(arguments: argparse.Namespace) -> None:
     chosen = _chosen(arguments.strategy)
     capacity = None if arguments.capacity is None else parse_bytes(arguments.capacity)
-    for path, own in ((arguments.save, is_own), (arguments.over_time, _is_times), (arguments.picture, _is_png)):
+    for path, own in ((arguments.save, is_own), (arguments.over_time, _is_times), (arguments.picture, is_png)):
         if path is not None:
             require_place(path, own, force=arguments.force)
     lifetimes = _lifetimes(arguments)
@@ -68,7 +69,7 @@ def _compare(arguments: argparse.Namespace) -> None:
     if arguments.over_time is not None:
         write_whole(arguments.over_time, _times(results, lifetimes), _is_times, force=arguments.force)
     if arguments.picture is not None:
-        write_whole(arguments.picture, picture(results[best], lifetimes, best), _is_png, force=arguments.force)
+        write_whole(arguments.picture, picture(results[best], lifetimes, best), is_png, force=arguments.force)
     print(f"{name_of_log}: {len(lifetimes)} buffers, lower bound {bound / 2**20:.2f} MiB")
     print(f"{'strategy':<20}{'peak MiB':>14}{'over bound %':>14}{'seconds':>11}")
     print("\n".join(rows))
@@ -88,13 +89,11 @@ def _times(results: dict[str, Placed], lifetimes: Sequence[Lifetime]) -> bytes:
 def picture(placed: Placed, lifetimes: Sequence[Lifetime], name: str) -> bytes:
     """A PNG of every buffer as a rectangle: time to the right, addresses upwards. Raises UserError without matplotlib.
     """
-    from minidl.lab.drawing import figure_of
-
     with figure_of(7.0, 4.0) as (figure, axes, done):
         for lifetime in lifetimes:
             axes.broken_barh([(lifetime.lower, lifetime.upper - lifetime.lower)],
                              (placed.offsets[lifetime.id] / 2**20, lifetime.size / 2**20),
-                             facecolor=f"C{hash(lifetime.size) % 10}", edgecolor="white", linewidth=0.2)
+                             facecolor=f"C{lifetime.size % 10}", edgecolor="white", linewidth=0.2)
         axes.set_xlabel("time")
         axes.set_ylabel("address, MiB")
         axes.set_title(f"{name}: {format_bytes(placed.peak_bytes)}")

@@ -10,11 +10,13 @@ from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
+from minidl.app.kinds import count, size
 from minidl.command import Parser, finish
 from minidl.errors import UserError
 from minidl.lab import grid, table
 from minidl.lab.cell import Row
 from minidl.lab.commands import kinds
+from minidl.lab.fitting import share
 from minidl.lab.papers.page import Content, Page
 from minidl.machine import processors
 
@@ -34,23 +36,23 @@ def parser() -> Parser:
     found.add_argument("--out", required=True, metavar="DIR", help="where the grid lies")
     found.add_argument("--parquet", action="store_true", help="the table as DIR/table.parquet, too")
     found.add_argument("--page", metavar="FILE.md", help="shares of the unmanaged speed as a page, a column a policy")
-    found.add_argument("--steps", type=kinds.count, help="at most so many iterations a cell")
-    found.add_argument("--bound", type=kinds.count, default=0, metavar="N", help="what no plan exceeds, at N instants")
+    found.add_argument("--steps", type=count, help="at most so many iterations a cell")
+    found.add_argument("--bound", type=count, default=0, metavar="N", help="what no plan exceeds, at N instants")
     found.add_argument("--separate", action="store_true", help="batch norm, addition and ReLU as separate operations")
     found.add_argument("--again", action="store_true", help="run cells again that did not come to their end")
     limits = found.add_argument_group("processes")
-    limits.add_argument("--jobs", type=kinds.count, default=processors(), metavar="N",
+    limits.add_argument("--jobs", type=count, default=processors(), metavar="N",
                         help="cells at once")
     limits.add_argument("--scheduler", metavar="ADDRESS", help="a Dask scheduler, instead of processes here")
     limits.add_argument("--timeout", type=kinds.duration, metavar="SECONDS", help="of a cell")
-    limits.add_argument("--memory", type=kinds.size, metavar="SIZE", help="of a cell's process")
+    limits.add_argument("--memory", type=size, metavar="SIZE", help="of a cell's process")
     kinds.add_machine(found)
     return found
 
 
 def tell(number: int, count: int, row: Row) -> None:
     """A line a cell."""
-    became = row.status if row.settled_s is None else f"{row.unmanaged_s / row.settled_s:.1%} of the unmanaged speed"
+    became = row.status if row.settled_s is None else f"{share(row):.1%} of the unmanaged speed"
     print(f"{number}/{count} {row.trace} {row.device} {row.policy} {row.budget_share:.0%}: {became}", flush=True)
 
 
@@ -73,34 +75,29 @@ def story(arguments: argparse.Namespace) -> int:
     if arguments.parquet:
         table.write(os.path.join(arguments.out, "table.parquet"), values)
     if arguments.page:
-        Page(Path(arguments.page).stem, "A grid of networks, budgets and policies", partial(shares, values=values),
+        Page(Path(arguments.page).stem, "A grid of networks, budgets and policies", partial(shares, rows=rows),
              command=f"run {' '.join(sys.argv[2:])}").write(str(Path(arguments.page).parent))
     print("\n".join(table.shown(values)))
     return 0
 
 
-def shares(content: Content, quick: bool, values: Sequence[table.Values]) -> None:
+def shares(content: Content, quick: bool, rows: Sequence[Row]) -> None:
     """A row a trace, device and budget; a column a policy, with its share of the unmanaged speed."""
-    policies = list(dict.fromkeys(str(row["policy"]) for row in values))
-    rows: dict[tuple[object, object, str], dict[str, str]] = {}
-    bounds: dict[tuple[object, object, str], str] = {}
-    for row in values:
-        place = row["trace"], row["device"], f"{float(str(row['budget_share'])):.0%}"
-        settled, bound, unmanaged = (row[name] for name in ("settled_s", "bound_s", "unmanaged_s"))
-        rows.setdefault(place, {})[str(row["policy"])] = (
-            str(row["status"]).partition(":")[0] if settled is None else f"{_part(unmanaged, settled):.1%}")
-        if bound is not None:
-            bounds[place] = f"{_part(unmanaged, bound):.1%}"
+    policies = list(dict.fromkeys(row.policy for row in rows))
+    found: dict[tuple[str, str, str], dict[str, str]] = {}
+    bounds: dict[tuple[str, str, str], str] = {}
+    for row in rows:
+        place = row.trace, row.device, f"{row.budget_share:.0%}"
+        found.setdefault(place, {})[row.policy] = (
+            row.status.partition(":")[0] if row.settled_s is None else f"{share(row):.1%}")
+        if row.bound_s is not None:
+            bounds[place] = f"{row.unmanaged_s / row.bound_s:.1%}"
     content.say("Shares of the speed with unlimited memory, once settled; the bound is what no plan exceeds. \"no "
                 "room\" is an operation that failed, \"cannot\" a policy that refused, \"time\" a cell that took too "
                 "long.")
     content.table(("trace", "device", "budget", "bound", *(f"`{name}`" for name in policies)), [
-        (*place, bounds.get(place, "-"), *(found.get(name, "-") for name in policies))
-        for place, found in rows.items()])
-
-
-def _part(seconds: object, of: object) -> float:
-    return float(str(seconds)) / float(str(of))
+        (*place, bounds.get(place, "-"), *(shown.get(name, "-") for name in policies))
+        for place, shown in found.items()])
 
 
 def main(argv: Sequence[str] | None = None) -> int:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 from collections.abc import Sequence
 
+from minidl.app.kinds import count
 from minidl.command import Parser, finish
 from minidl.lab import cell, sources, table
 from minidl.lab.commands import kinds
@@ -88,15 +89,15 @@ def parser() -> Parser:
     commands = top.add_subparsers(dest="command", required=True, parser_class=Parser)
     look = commands.add_parser("info", help="what is in a trace", description=info.__doc__)
     look.add_argument("trace", metavar="TRACE", help="a file, or a network and its batch, like resnet50:220")
-    look.add_argument("--rows", type=int, default=8, help="operations that are listed")
+    look.add_argument("--rows", type=count, default=8, help="operations that are listed")
     look.set_defaults(story=info)
     again = commands.add_parser("replay", help="run it again under policies and budgets", description=replay.__doc__)
     again.add_argument("trace", metavar="TRACE", help="a file, or a network and its batch, like resnet50:220")
     again.add_argument("--policy", type=kinds.chosen_policies, default=["auto"], metavar="A,B", help="policies")
     again.add_argument("--budget", type=kinds.budgets, default=[0.5], metavar="A,B",
                        help="device memory: 50%% of the unmanaged peak, or 8GiB")
-    again.add_argument("--steps", type=int, help="at most so many iterations; by default until nothing changes")
-    again.add_argument("--bound", type=int, default=0, metavar="N", help="what no plan exceeds, looked at N instants")
+    again.add_argument("--steps", type=count, help="at most so many iterations; by default until nothing changes")
+    again.add_argument("--bound", type=count, default=0, metavar="N", help="what no plan exceeds, looked at N instants")
     again.add_argument("--reference", metavar="CSV", help="an earlier table, to compare with")
     again.add_argument("--save", metavar="FILE", help="the rows as CSV, or as Parquet if it is called so")
     again.set_defaults(story=replay)

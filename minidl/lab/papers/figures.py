@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from minidl.errors import UserError
 from minidl.lab import cell, own
 from minidl.lab.drawing import figure_of
+from minidl.lab.fitting import share
 from minidl.lab.papers.page import Content, percent
 from minidl.lab.papers.tables import P100
 from minidl.lab.traced import TracedDevice, TracedProgram
@@ -40,7 +41,7 @@ def synchronisation(content: Content, quick: bool) -> None:
     if row.settled_s is None:
         content.say(f"vDNN on VGG16 at {batch}: {row.status}")
         return
-    loss = 1 - row.unmanaged_s / row.settled_s
+    loss = 1 - share(row)
     costs = machine.described().link_costs
     with Runtime(device=TracedDevice(machine.described(), trace), policy="vdnn-conv", memory_budget=budget) as runtime:
         program = TracedProgram(trace)

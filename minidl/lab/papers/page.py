@@ -12,13 +12,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from minidl.errors import UserError
+from minidl.lab.drawing import is_png
 from minidl.reading import is_file, read_text
-from minidl.writing import begins_with, make_folder, write_whole
+from minidl.writing import make_folder, write_whole
 
 MOST_BYTES = 1 << 20
 SHOWN = ("minidl",)  # the code that every page shows
 _COMMIT = re.compile(r"^Made by `[^`]+` at commit `([0-9a-f]{7,40})(\+changes)?`", re.MULTILINE)
-_is_png = begins_with(b"\x89PNG")
 
 
 def is_own(head: bytes) -> bool:
@@ -72,7 +72,7 @@ class Page:
         except OSError as error:
             raise UserError(f"cannot make {folder}: {error.strerror}") from None
         for name, data in content.pictures.items():
-            write_whole(Path(folder) / name, data, _is_png, force=force)
+            write_whole(Path(folder) / name, data, is_png, force=force)
         path = Path(folder) / f"{self.name}.md"
         write_whole(path, text.encode(), is_own, force=force)
         return str(path)
