@@ -31,10 +31,9 @@ from minidl.reading import is_file, is_folder, open_file, reading
 from minidl.view import exports
 from minidl.view.page import is_page, write_page
 from minidl.view.saved import read_page
-from minidl.writing import Own, begins_with, require_place, write_whole
+from minidl.writing import HEAD_BYTES, Own, begins_with, require_place, write_whole
 
 NAME = "minidl view"
-HEAD_BYTES = 4096
 # By the name of its flag: what makes the file, and which files are such ones.
 EXPORTS: dict[str, tuple[Callable[[Mapping[str, Any]], str | bytes], Own]] = {
     "perfetto": (exports.perfetto, begins_with(b'{"traceEvents":')),
