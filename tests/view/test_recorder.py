@@ -112,6 +112,12 @@ def test_a_recording_that_does_not_add_up_is_seen():
     first = recording.stays[0]
     with pytest.raises(AssertionError):
         replace(recording, stays=(*recording.stays, first)).check()
+    passing = next(n for n, stay in enumerate(recording.stays) if stay.offset and stay.end < len(recording.events) / 2)
+    for offset in (recording.stays[passing].offset - 256, recording.budget_bytes):  # into its neighbour, and beyond
+        stays = list(recording.stays)
+        stays[passing] = replace(stays[passing], offset=offset)
+        with pytest.raises(AssertionError, match="free"):
+            replace(recording, stays=tuple(stays)).check()
 
 
 @pytest.mark.parametrize("device", ["cpu", "cpu:virtual"])
