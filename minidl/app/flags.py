@@ -60,7 +60,7 @@ def parse(arguments: Sequence[str] | None) -> Options:
         earlier = [word for word in noted if word not in GRANTS]
         for flag, other in INSTEAD:
             if vars(given)[flag] is not None:
-                earlier = _without(earlier, other)
+                earlier = without(earlier, other)
         words = earlier if earlier[len(earlier) - len(words):] == words else earlier + words
         known, unknown = parser.parse_known_args(words)
         known.run = str(folder)
@@ -85,14 +85,17 @@ def parse(arguments: Sequence[str] | None) -> Options:
     return options
 
 
-def _without(words: Sequence[str], flag: str) -> list[str]:
-    """A command line without a flag and its value."""
+def without(words: Sequence[str], *flags: str) -> list[str]:
+    """A command line without some flags and their values; a value begins with no ``--``."""
     kept: list[str] = []
     left_out = False
     for word in words:
-        if not left_out and word != flag and not word.startswith(f"{flag}="):
+        if left_out and not word.startswith("--"):
+            left_out = False
+            continue
+        left_out = word in flags  # then its value is next, if it has one
+        if not left_out and word.partition("=")[0] not in flags:
             kept.append(word)
-        left_out = not left_out and word == flag  # then its value is next
     return kept
 
 

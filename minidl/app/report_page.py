@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
+from contextlib import AbstractContextManager
 
 from minidl.memory.entry import Followed
 from minidl.plan.trace import TensorId, Trace
@@ -38,11 +38,9 @@ class ReportPage:
         self._recorder = Recorder(runtime)
         self._predicted: list[float | None] = []
 
-    @contextmanager
-    def recording(self) -> Iterator[None]:
-        """Record the step that runs inside."""
-        with self._recorder.recording():
-            yield
+    def recording(self) -> AbstractContextManager[None]:
+        """``with`` around the step that is recorded."""
+        return self._recorder.recording()
 
     def note(self, followed: Followed | None) -> None:
         """A step has ended, which followed a plan, or none."""

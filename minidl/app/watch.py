@@ -108,9 +108,9 @@ class Watch:
         if self._names is None or options.explain is None:
             return ""
         names = self._names.of(trace)
-        table = explanation(trace, followed, guide.costs, names, rows=options.explain)
-        largest = decisions(trace, followed.plan, guide.costs)[:TOLD]
-        return "\n".join([*sentences(largest, len(trace.calls), followed.returns, names), table])
+        found = decisions(trace, followed.plan, guide.costs)
+        return "\n".join([*sentences(found[:TOLD], len(trace.calls), followed.returns, names),
+                          explanation(trace, followed, found, names, rows=options.explain)])
 
     def _refuse_without_a_plan(self) -> None:
         raise UserError("no step ran under a plan: one is made when the same calls have come twice after the first "

@@ -19,6 +19,8 @@ from typing import Any
 
 from minidl import models, policies
 from minidl.app import train
+from minidl.app.config import FLAG
+from minidl.app.flags import parse, without
 from minidl.app.run_folder import ARGUMENTS, read_arguments
 from minidl.app.trust import require_trust
 from minidl.command import Parser, finish
@@ -29,10 +31,9 @@ from minidl.reading import is_file, is_folder, open_file, reading
 from minidl.view import exports
 from minidl.view.page import is_page, write_page
 from minidl.view.saved import read_page
-from minidl.writing import Own, begins_with, require_place, write_whole
+from minidl.writing import HEAD_BYTES, Own, begins_with, require_place, write_whole
 
 NAME = "minidl view"
-HEAD_BYTES = 4096
 # By the name of its flag: what makes the file, and which files are such ones.
 EXPORTS: dict[str, tuple[Callable[[Mapping[str, Any]], str | bytes], Own]] = {
     "perfetto": (exports.perfetto, begins_with(b'{"traceEvents":')),
@@ -41,7 +42,7 @@ EXPORTS: dict[str, tuple[Callable[[Mapping[str, Any]], str | bytes], Own]] = {
 STEPS = 12  # of a training on real data that is made again to be looked at: enough for a plan to be followed
 # What a run folder's command line says of its own files, and has no say here.
 OWN_FILES = ("--run", "--resume", "--json", "--save", "--save-plan", "--save-trace", "--report", "--checkpoint-every",
-             "--keep", "--explain")
+             "--keep", "--explain", FLAG)
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,7 +103,7 @@ def _record(source: Source, path: str) -> int:
 def _other(first: Source, name: str, flags: Sequence[str], *, trusted: bool) -> Source:
     """What stands beside the first: a source of its own, or the first under another policy."""
     if first.page is None and name in policies.names() and not Path(name).exists():
-        return Source(None, (*_without(first.words, "--policy", "--plan"), "--policy", name), first.trace)
+        return Source(None, (*without(first.words, "--policy", "--plan"), "--policy", name), first.trace)
     return _source(name, flags, trusted=trusted)
 
 
@@ -150,40 +151,15 @@ def _again(folder: Path, *, trusted: bool) -> list[str]:
     if not is_file(folder / ARGUMENTS):
         raise UserError(f"{folder} is no run folder: it has no {ARGUMENTS}")
     noted, resolved = read_arguments(folder)
-    words = _without(noted, *OWN_FILES)
-    model = _value(words, "--model") or ""
-    require_trust(folder, model, trusted=trusted)
+    options = parse(without(noted, *OWN_FILES))
+    words = list(options.arguments)
+    require_trust(folder, options.model, trusted=trusted)
     if resolved is not None:
         words += ["--memory-budget", str(resolved.memory_budget), "--host-memory", str(resolved.host_memory),
                   "--batch", str(resolved.batch)]
-    if _value(words, "--data") not in (None, "synthetic"):
-        words = [*_without(words, "--epochs"), "--steps", str(STEPS)]
+    if options.data != "synthetic":
+        words = [*without(words, "--epochs"), "--steps", str(STEPS)]
     return words
-
-
-def _without(words: Sequence[str], *flags: str) -> list[str]:
-    """A command line without some flags and their values."""
-    kept = []
-    skipped = False
-    for word in words:
-        if skipped and not word.startswith("--"):
-            skipped = False
-            continue
-        skipped = word in flags
-        if not skipped and word.split("=")[0] not in flags:
-            kept.append(word)
-    return kept
-
-
-def _value(words: Sequence[str], flag: str) -> str | None:
-    """What a command line gives a flag, the last time if often."""
-    found = None
-    for n, word in enumerate(words):
-        if word == flag and n + 1 < len(words):
-            found = words[n + 1]
-        elif word.startswith(f"{flag}="):
-            found = word.partition("=")[2]
-    return found
 
 
 def _join(pages: Sequence[str], options: Any) -> int:

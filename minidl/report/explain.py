@@ -15,7 +15,7 @@ Knows no policy; acts on nothing.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from minidl.memory.entry import Followed, Returns
@@ -182,12 +182,12 @@ HEADINGS = ("layer", "made by", "bytes", "away from", "to", "free time", "saved/
 RIGHT = {2, 3, 4, 5, 6, 7, 8, 10}  # columns of numbers
 
 
-def explanation(trace: Trace, last: Followed, costs: Costs, names: Mapping[TensorId, str], *, rows: int) -> str:
+def explanation(trace: Trace, last: Followed, found: Sequence[Decision], names: Mapping[TensorId, str], *,
+                rows: int) -> str:
     """A table of the largest ``rows`` decisions of the plan of an iteration, and totals over all of them.
 
     names: tensor -> the layer that made it. "away" is the call and its start in ms on the stall-free timeline.
     """
-    found = decisions(trace, last.plan, costs)
     if not found:
         return "plan: nothing leaves the device"
     table = [HEADINGS]
@@ -219,7 +219,7 @@ def observed(decision: Decision, returns: Returns) -> str:
     return "stayed"  # wanted before its memory was
 
 
-def _totals(trace: Trace, found: list[Decision], last: Followed) -> list[str]:
+def _totals(trace: Trace, found: Sequence[Decision], last: Followed) -> list[str]:
     lines = []
     for action, verb in ((Action.SWAP_OUT, "swapped"), (Action.DROP, "dropped")):
         chosen = [d for d in found if d.action is action]

@@ -44,7 +44,8 @@ def _drop(d: Decision) -> str:
         + (f", which saves {format_bytes(d.msps)} for each second" if d.msps else "") + "; ")
     other = ("a swap could be hidden, were it the only one" if d.free_time_s >= 0 else
              f"a swap would take {seconds(d.swap_seconds)} more than there is")
-    return f"{takes}{other}."[0].upper() + f"{takes}{other}."[1:]
+    told = f"{takes}{other}."
+    return told[0].upper() + told[1:]
 
 
 def _unit(d: Decision, returns: Returns) -> str:

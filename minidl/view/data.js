@@ -174,7 +174,7 @@ class Recording {
     }
   }
 
-  // "here", "leaving", "arriving" or how it went: of a tensor at an event.
+  // Where a tensor is at an event, or how it went, in words.
   statusAt(i, event) {
     const {first, end, state, fate} = this.stays;
     let last = -1;

@@ -37,10 +37,11 @@ def columns(packed: Packed, part: str) -> dict[str, Any]:
             for name, each in packed[part].items()}
 
 
-def label(packed: Packed, subject: int) -> str:
-    """A tensor for people."""
-    name = packed["words"][int(values(packed["subjects"]["name"])[subject])]
-    return f"tensor {packed['subjects']['id'][subject]}{f' ({name})' if name else ''}"
+def labels(packed: Packed) -> list[str]:
+    """The tensors for people."""
+    names = (packed["words"][number] for number in values(packed["subjects"]["name"]))
+    return [f"tensor {tensor_id}{f' ({name})' if name else ''}"
+            for tensor_id, name in zip(packed["subjects"]["id"], names, strict=True)]
 
 
 # Perfetto ------------------------------------------------------------------------------------------------------------
@@ -50,7 +51,7 @@ def perfetto(packed: Packed) -> str:
 
 
 def _trace_events(packed: Packed) -> Iterator[dict[str, Any]]:
-    events = columns(packed, "events")
+    events, names = columns(packed, "events"), labels(packed)
     yield {"ph": "M", "pid": 1, "name": "process_name", "args": {"name": packed["title"]}}
     for stream, name in enumerate(STREAM_NAMES):
         yield {"ph": "M", "pid": 1, "tid": stream, "name": "thread_name", "args": {"name": name}}
@@ -67,7 +68,7 @@ def _trace_events(packed: Packed) -> Iterator[dict[str, Any]]:
         name = {EventKind.CALL: op, EventKind.REPLAY: f"replay of {op}"}.get(kind, kind.name.lower().replace("_", " "))
         piece = {"pid": 1, "tid": STREAM_OF.get(kind, 0), "ts": start}
         arguments = {"call": int(events["call"][event]), "bytes": int(events["bytes"][event]),
-                     "subject": label(packed, subject) if subject >= 0 else ""}
+                     "subject": names[subject] if subject >= 0 else ""}
         yield {"ph": "X", **piece, "dur": 1e6 * float(events["end"][event]) - start, "name": name, "args": arguments}
         if kind is EventKind.COPY_OUT:
             left[subject] = event
@@ -81,7 +82,7 @@ def _trace_events(packed: Packed) -> Iterator[dict[str, Any]]:
 # memory_viz ----------------------------------------------------------------------------------------------------------
 def memory_viz(packed: Packed) -> bytes:
     """The step as a snapshot that PyTorch's memory_viz reads: pickled plain lists and numbers."""
-    stays, events = columns(packed, "stays"), columns(packed, "events")
+    stays, events, names = columns(packed, "stays"), columns(packed, "events"), labels(packed)
     count, budget = len(events["kind"]), int(packed["budget"])
     changes: list[tuple[int, int, int]] = []  # (event, 0 freed or 1 allocated, stay)
     for stay in range(len(stays["subject"])):
@@ -91,14 +92,14 @@ def memory_viz(packed: Packed) -> bytes:
     history = [_entry("segment_alloc", 0, budget, 0, "arena")]
     for event, born, stay in sorted(changes):
         address, size = int(stays["offset"][stay]), int(stays["size"][stay])
-        name, now = label(packed, int(stays["subject"][stay])), int(1e6 * float(events["time"][event]))
+        name, now = names[stays["subject"][stay]], int(1e6 * float(events["time"][event]))
         for action in ("alloc",) if born else ("free_requested", "free_completed"):
             history.append(_entry(action, address, size, now, name))
     blocks, end = [], 0
     here = sorted((int(stays["offset"][n]), n) for n in range(len(stays["end"])) if stays["end"][n] == count)
     for address, stay in here:
         blocks += [_block(end, address - end, "")] if address > end else []
-        blocks.append(_block(address, int(stays["size"][stay]), label(packed, int(stays["subject"][stay]))))
+        blocks.append(_block(address, int(stays["size"][stay]), names[stays["subject"][stay]]))
         end = address + int(stays["size"][stay])
     blocks += [_block(end, budget - end, "")] if budget > end else []
     used = sum(block["size"] for block in blocks if block["state"] == "active_allocated")

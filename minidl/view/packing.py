@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from minidl.plan.trace import Trace
-from minidl.view.recording import Event, EventKind, Kind, Recording, Stay, Subject
+from minidl.view.recording import Event, Kind, Recording, Stay, Subject
 
 WHOLE, REAL, SMALL = "i32", "f64", "u8"
 TYPES = {WHOLE: "<i4", REAL: "<f8", SMALL: "<u1"}  # bytes are REAL: they may be more than 32 bits hold
@@ -120,11 +120,3 @@ def _lists(lists: Sequence[Sequence[int]]) -> dict[str, Any]:
         flat.extend(each)
         ends.append(len(flat))
     return {"ends": column(WHOLE, ends), "flat": column(WHOLE, flat)}
-
-
-def launches(packed: Mapping[str, Any]) -> dict[int, int]:
-    """Call -> the bytes that the arena counted when it was launched; calls that launch nothing have none."""
-    events = packed["events"]
-    return {int(call): int(used) for kind, call, used in zip(
-        values(events["kind"]), values(events["call"]), values(events["used"]), strict=True)
-        if kind == EventKind.CALL}

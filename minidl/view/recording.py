@@ -6,6 +6,7 @@ was at the first of them, so a tensor's stay goes from one event up to, not incl
 
 from __future__ import annotations
 
+from bisect import bisect
 from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import IntEnum
@@ -141,20 +142,21 @@ class Recording:
             changes[stay.first].append(stay)
             changes[stay.end].append(stay)
         live: dict[int, Stay] = {}
+        order: list[int] = []  # the addresses of what is live
         used = 0
         for position, event in enumerate(self.events):
             for stay in changes[position]:
                 if stay.end == position:
                     assert live.pop(stay.offset) is stay, f"two stays at {stay.offset}"
+                    order.remove(stay.offset)
                     used -= stay.size
             for stay in changes[position]:
                 if stay.first == position:
-                    assert stay.offset not in live, f"two stays at {stay.offset}"
+                    place = bisect(order, stay.offset)
+                    below = order[place - 1] + live[order[place - 1]].size if place else 0
+                    above = order[place] if place < len(order) else self.budget_bytes
+                    assert below <= stay.offset and stay.offset + stay.size <= above, f"{stay}: {below} to {above} free"
                     live[stay.offset] = stay
+                    order.insert(place, stay.offset)
                     used += stay.size
             assert used == event.used_bytes, f"event {position}: stays of {used} bytes, and {event.used_bytes} in use"
-        end = 0
-        for stay in sorted(live.values(), key=lambda stay: stay.offset):
-            assert stay.offset >= end, f"{stay} begins before {end}"
-            end = stay.offset + stay.size
-        assert end <= self.budget_bytes, f"{end} bytes of {self.budget_bytes}"

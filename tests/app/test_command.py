@@ -1,5 +1,7 @@
 """The command ``minidl``: what it is asked for is found, and pages come from all that a step can be known by."""
 
+import json
+import shutil
 from importlib import import_module
 from pathlib import Path
 
@@ -65,6 +67,17 @@ def test_what_is_no_source_of_a_page_is_refused_before_anything_runs(made, tmp_p
             (["view", *SMALL, "--nothing"], "unknown argument --nothing")):
         assert main(words) == 2
         assert message in capsys.readouterr().err, words
+
+
+def test_a_run_folder_names_no_code_of_its_own_and_no_file_of_flags(made, tmp_path, capsys):
+    shutil.copytree(made / "run", tmp_path / "run")
+    noted = json.loads((tmp_path / "run" / "arguments.json").read_text())
+    (tmp_path / "flags.yaml").write_text("nothing: 3\n")
+    for words, code in ((["--model", "stranger:network", "--trust"], 2), (["--config", f"{tmp_path}/flags.yaml"], 0)):
+        more = noted | {"arguments": [*noted["arguments"], *words]}
+        (tmp_path / "run" / "arguments.json").write_text(json.dumps(more))
+        assert main(["view", str(tmp_path / "run"), "-o", str(tmp_path / "out.html")]) == code
+        assert ("its model is stranger:network, code that is not minidl's" in capsys.readouterr().err) is (code == 2)
 
 
 def test_exports_are_made_of_a_page(made, tmp_path, capsys):

@@ -112,7 +112,7 @@ def test_what_was_observed_is_told_of_the_same_gap(returns, action, word):
 def test_the_table_is_cut_and_the_totals_are_not():
     plan = Plan({(0, 1): OUT, (1, 1): DROP}, {(1, 1): (0,)}, predicted_seconds=13e-3)
     followed = Followed(plan, 14e-3, 5e-3, Returns(late={(0, 1): 2e-3}))
-    lines = explanation(WIDE, followed, COSTS, {0: "block.conv"}, rows=1).splitlines()
+    lines = explanation(WIDE, followed, decisions(WIDE, plan, COSTS), {0: "block.conv"}, rows=1).splitlines()
     assert "the 1 largest of 2" in lines[0] and len(lines) == 1 + 1 + 1 + 4
     assert lines[2].split()[:4] == ["block.conv", "op0", "4.0", "MiB"]
     assert lines[3] == "  swapped: 1 tensors, 4.0 MiB, expected to lose 2.0 ms"
@@ -120,7 +120,7 @@ def test_the_table_is_cut_and_the_totals_are_not():
     assert "0.0 ms of replays; 5.0 ms of waiting for copies, of these 2.0 for swap-ins" in lines[5]
     assert lines[6] == "  step: 11.0 ms without memory management, 13.0 predicted, 14.0 observed"
     nothing = Followed(Plan(), 1.0, 0.0, Returns())
-    assert explanation(WIDE, nothing, COSTS, {}, rows=1) == "plan: nothing leaves the device"
+    assert explanation(WIDE, nothing, decisions(WIDE, Plan(), COSTS), {}, rows=1) == "plan: nothing leaves the device"
 
 
 # Layers --------------------------------------------------------------------------------------------------------------

@@ -53,7 +53,7 @@ def test_the_wheel_has_the_networks_and_the_page_and_takes_no_other_name(built):
         names = archive.namelist()
         scripts = archive.read(next(name for name in names if name.endswith("entry_points.txt"))).decode()
     assert {name.split("/")[0] for name in names if ".dist-info" not in name} == {"minidl"}
-    page = Path(__file__).resolve().parents[2] / "minidl" / "view"
+    page = ROOT / "minidl" / "view"
     wanted = {f"minidl/view/{path.name}" for path in page.iterdir() if path.suffix in (".js", ".css", ".html")}
     assert len(wanted) > 4 and wanted | {"minidl/models/resnet.py", "minidl/py.typed"} <= set(names)
     assert "minidl = minidl.__main__:console" in scripts

@@ -13,7 +13,7 @@ from watched_os import watch
 
 import train
 from minidl import machine, writing
-from minidl.app.flags import _without, parse
+from minidl.app.flags import parse, without
 from minidl.app.run_folder import RunFolder, read_arguments
 from minidl.app.run_lock import RunLock
 from minidl.checkpoint import Store
@@ -247,7 +247,7 @@ def test_steps_take_the_place_of_epochs_when_a_run_goes_on_and_a_policy_that_of_
     words, _ = read_arguments(tmp_path)
     assert "--steps" not in words and "--epochs=2" in words and "1" not in words
     assert Store(tmp_path / "checkpoints", keep=1).steps()[-1] == 6
-    assert _without(["--plan", "a", "--model", "b", "--plan=c", "-b"], "--plan") == ["--model", "b", "-b"]
+    assert without(["--plan", "a", "--model", "b", "--plan=c", "-b"], "--plan") == ["--model", "b", "-b"]
 
 
 def test_a_folders_own_code_runs_only_for_who_trusts_it(capsys, tmp_path, monkeypatch):

@@ -14,7 +14,7 @@ from recordings import VERBS, Ledger, paged, recorded
 
 import minidl.view
 from minidl import Runtime
-from minidl.view.packing import launches, pack, values
+from minidl.view.packing import pack, values
 from minidl.view.page import page
 from minidl.view.recorder import Recorder
 from minidl.view.recording import EventKind, Fate, Kind, Recording
@@ -51,6 +51,13 @@ def test_a_page_shows_at_every_piece_of_work_what_the_arena_held(way, monkeypatc
     by_call = {e.call: used for e, (used, _) in zip(recording.events, ledger, strict=False)
                if e.kind is EventKind.CALL}
     assert launches(packed) == by_call and len(by_call) > 150
+
+
+def launches(packed: dict[str, Any]) -> dict[int, int]:
+    """Call -> the bytes that the arena counted when it was launched; calls that launch nothing have none."""
+    events = {name: values(packed["events"][name]) for name in ("kind", "call", "used")}
+    calls = events["kind"] == EventKind.CALL
+    return dict(zip(events["call"][calls].tolist(), events["used"][calls].tolist(), strict=True))
 
 
 def read_packed(text: str) -> dict[str, Any]:
@@ -105,6 +112,12 @@ def test_a_recording_that_does_not_add_up_is_seen():
     first = recording.stays[0]
     with pytest.raises(AssertionError):
         replace(recording, stays=(*recording.stays, first)).check()
+    passing = next(n for n, stay in enumerate(recording.stays) if stay.offset and stay.end < len(recording.events) / 2)
+    for offset in (recording.stays[passing].offset - 256, recording.budget_bytes):  # into its neighbour, and beyond
+        stays = list(recording.stays)
+        stays[passing] = replace(stays[passing], offset=offset)
+        with pytest.raises(AssertionError, match="free"):
+            replace(recording, stays=tuple(stays)).check()
 
 
 @pytest.mark.parametrize("device", ["cpu", "cpu:virtual"])
