@@ -151,7 +151,7 @@ def _():
 
     On the way from T2 to T4 a replay makes T3. If T3 were wanted later, it would be a waste to throw it away. minidl
     keeps what comes by and is still wanted, as long as memory lasts; the paper calls that *collective*. Switch it off
-    and count. The network is a ResNet-18 in 60% of what it needs:
+    and count. The network is a ResNet-18 in 40% of what it needs:
     """)
     return
 
@@ -159,10 +159,10 @@ def _():
 @app.cell
 def _():
     need = train("resnet18", 64).steps[-1].peak_bytes
-    budget = round(0.6 * need)
+    budget = round(0.4 * need)
 
     def told(name: str, collective: bool) -> str:
-        run = train("resnet18", 64, budget=budget, policy="capuchin-recompute", steps=6,
+        run = train("resnet18", 64, budget=budget, policy="capuchin-recompute", steps=4,
                     switches=Switches(collective=collective))
         last = run.steps[-1]
         return (f"* {name}: {last.seconds * 1e3:.1f} ms a step, {last.recompute_seconds * 1e3:.1f} ms of them replays, "
