@@ -198,7 +198,7 @@ def _():
 @app.cell(hide_code=True)
 def _():
     mo.md("""
-    `dtr` has the exact neighbourhood as its price. It stays below one forward pass, whatever the length: it finds the
+    `dtr` has the exact neighbourhood as its price. It stays below one forward pass at all three lengths: it finds the
     checkpoints without being told what a chain is. `dtr-local` counts each tensor's own call alone, does not
     notice that a gap between two dropped tensors is dear, and pays more the longer the chain is. `dtr-eqclass` counts
     the neighbourhood approximately, in next to no time; on this chain that is no better than not at all.

@@ -5,7 +5,6 @@ from __future__ import annotations
 import html
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import wraps
 from math import isclose
 from typing import Any
 
@@ -26,21 +25,27 @@ class Verdict:
         return f'<p style="{style}"><b>{mark}</b> {html.escape(self.says)}</p>'
 
 
-def judged(praise: str) -> Callable[[Callable[[Any], str]], Callable[[Any], Verdict]]:
-    """Makes a check of a function that tells what is wrong with an answer ("" if nothing is). ``praise`` says what a
-    right answer has shown. An answer that is None, or that ends with an error, is not yet right."""
-    def wrap(complaint: Callable[[Any], str]) -> Callable[[Any], Verdict]:
-        @wraps(complaint)
-        def check(answer: Any) -> Verdict:
-            if answer is None:
-                return Verdict(False, "There is no answer so far.")
-            try:
-                wrong = complaint(answer)
-            except Exception as error:  # whatever a student's function does is an answer
-                wrong = f"It ends with {type(error).__name__}: {error}"
-            return Verdict(not wrong, wrong or praise)
-        return check
-    return wrap
+@dataclass(frozen=True)
+class Check:
+    """Called with an answer, it gives a verdict. ``complaint`` tells what is wrong with it ("" if nothing is), and
+    ``praise`` what a right one has shown. An answer that is None, or that ends with an error, is not yet right."""
+
+    complaint: Callable[[Any], str]
+    praise: str
+
+    def __call__(self, answer: Any) -> Verdict:
+        if answer is None:
+            return Verdict(False, "There is no answer so far.")
+        try:
+            wrong = self.complaint(answer)
+        except Exception as error:  # whatever a student's function does is an answer
+            wrong = f"It ends with {type(error).__name__}: {error}"
+        return Verdict(not wrong, wrong or self.praise)
+
+
+def judged(praise: str) -> Callable[[Callable[[Any], str]], Check]:
+    """Makes a check of a function that tells what is wrong with an answer."""
+    return lambda complaint: Check(complaint, praise)
 
 
 def same(found: Any, expected: Any) -> bool:
