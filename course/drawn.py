@@ -44,8 +44,8 @@ def buffers(lifetimes: Sequence[Lifetime], offsets: Mapping[str, int], *, unit: 
     figure, axes = _axes(9, 3.4)
     for number, lifetime in enumerate(lifetimes):
         low, width = offsets[lifetime.id] / unit, lifetime.upper - lifetime.lower
-        axes.bar(lifetime.lower, lifetime.size / unit, width, low, align="edge", edgecolor="white",
-                 color=COLOURS[number % len(COLOURS)])
+        axes.broken_barh([(lifetime.lower, width)], (low, lifetime.size / unit), edgecolor="white",
+                         facecolor=COLOURS[number % len(COLOURS)])
         if len(lifetimes) < 20:
             axes.text(lifetime.lower + width / 2, low + lifetime.size / unit / 2, lifetime.id, ha="center", va="center")
     top = max(offsets[lifetime.id] + lifetime.size for lifetime in lifetimes) / unit
@@ -56,11 +56,14 @@ def buffers(lifetimes: Sequence[Lifetime], offsets: Mapping[str, int], *, unit: 
 def streams(recorded: Recorded, *, title: str = "") -> Any:
     """What each of the three streams did when; computation that is done again has a colour of its own."""
     figure, axes = _axes(11, 2.4)
+    bars: dict[tuple[int, str], list[tuple[float, float]]] = {}
     for event in recorded.events:
         if event.kind in LANES:
             lane = LANES[event.kind]
             colour = COLOURS[1] if event.kind is EventKind.REPLAY else COLOURS[lane * 2]
-            axes.barh(lane, event.end_s - event.start_s, left=event.start_s, color=colour, linewidth=0)
+            bars.setdefault((lane, colour), []).append((event.start_s, event.end_s - event.start_s))
+    for (lane, colour), spans in bars.items():
+        axes.broken_barh(spans, (lane - 0.4, 0.8), facecolor=colour, linewidth=0)
     axes.set(xlabel="seconds", title=title, yticks=range(len(LANE_NAMES)), yticklabels=LANE_NAMES)
     axes.invert_yaxis()
     return figure

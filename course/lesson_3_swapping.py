@@ -63,7 +63,7 @@ def _():
 @app.cell
 def _(GIB):
     unmanaged = train("vgg16", 280)
-    passive = train("vgg16", 280, budget=13 * GIB, policy="passive")
+    passive = train("vgg16", 280, budget=13 * GIB, policy="passive", record=True)
     last = passive.steps[-1]
     mo.vstack([
         mo.md(f"""
@@ -168,7 +168,7 @@ def _():
 @app.cell
 def _(GIB, unmanaged):
     steps = 14
-    corrected = train("vgg16", 280, budget=13 * GIB, policy="capuchin-swap", steps=steps)
+    corrected = train("vgg16", 280, budget=13 * GIB, policy="capuchin-swap", steps=steps, record=True)
     as_it_was = train("vgg16", 280, budget=13 * GIB, policy="capuchin-swap", steps=steps,
                       switches=Switches(feedback=False))
     drawn.lines({"with feedback": corrected.seconds, "without": as_it_was.seconds,

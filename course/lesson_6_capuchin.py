@@ -38,7 +38,7 @@ def _():
 def _():
     room = named("p100").memory_bytes
     free = train("resnet50", 250, steps=1)
-    managed = train("resnet50", 250, budget=room, policy="capuchin", steps=5)
+    managed = train("resnet50", 250, budget=room, policy="capuchin", steps=5, record=True)
     drawn.memory(managed.trace, budget=room, title="what a step has live, were nothing evicted")
     return free, managed, room
 
@@ -162,7 +162,8 @@ def _():
 
 @app.cell
 def _(managed, room):
-    coupled = train("resnet50", 250, budget=room, policy="capuchin", steps=5, switches=Switches(decoupled_swap=False))
+    coupled = train("resnet50", 250, budget=room, policy="capuchin", steps=5, record=True,
+                    switches=Switches(decoupled_swap=False))
     mo.vstack([drawn.streams(coupled.recorded, title=f"coupled: {coupled.seconds[-1]:.3f} s"),
                drawn.streams(managed.recorded, title=f"decoupled: {managed.seconds[-1]:.3f} s")])
     return (coupled,)

@@ -25,7 +25,7 @@ class Run:
     steps     what each step added to the engine's counters
     plans     the plan that each step followed; None where there was none
     followed  how each step went that followed a plan to its end
-    recorded  the last step, event by event
+    recorded  the last step, event by event, where it was asked for
     trace     the calls of the last step
     costs     what copies cost on this device
     """
@@ -34,7 +34,7 @@ class Run:
     steps: list[Stats]
     plans: list[Plan | None]
     followed: list[Followed | None]
-    recorded: Recorded
+    recorded: Recorded | None
     trace: Trace
     costs: Costs
 
@@ -45,21 +45,25 @@ class Run:
 
 
 def train(network: str, batch: int, *, budget: int = UNLIMITED, policy: str | Policy = "none", steps: int = 2,
-          device: str | Device = "sim:p100", switches: Switches = ALL_ON, slices: int = 1) -> Run:
-    """Train a network of minidl on shapes alone. Raises OutOfMemory where an operation finds no room."""
+          device: str | Device = "sim:p100", switches: Switches = ALL_ON, slices: int = 1, record: bool = False) -> Run:
+    """Train a network of minidl on shapes alone. Raises OutOfMemory where an operation finds no room.
+
+    ``record``: look at the arena at each event of the last step, which takes longer than the step.
+    """
     grown: list[Stats] = []
     plans: list[Plan | None] = []
     followed: list[Followed | None] = []
     with Runtime(device, policy=policy, memory_budget=budget, switches=switches, slices=slices) as runtime:
         step, recorder = training_step(network, batch), Recorder(runtime)
+        runtime.keeps_trace = True
         for number in range(steps):
             before = runtime.stats()
-            with recorder.recording() if number == steps - 1 else nullcontext(), runtime.iteration():
+            with recorder.recording() if record and number == steps - 1 else nullcontext(), runtime.iteration():
                 step()
             grown.append(runtime.stats().since(before))
             plans.append(runtime.plan)
             ended = runtime.followed()
             followed.append(None if ended is None else ended[1])
         costs = runtime.device.profile.link_costs
-    assert recorder.recorded is not None
-    return Run(budget, grown, plans, followed, recorder.recorded, recorder.recorded.trace, costs)
+    assert runtime.last_trace is not None
+    return Run(budget, grown, plans, followed, recorder.recorded, runtime.last_trace, costs)

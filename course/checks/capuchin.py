@@ -11,7 +11,7 @@ from minidl.planning.lifetimes import Lifetimes
 from runs import train
 
 NETWORK, BATCH = "lenet", 512
-TOLERANCE = 0.02  # of the wait: a call may have taken a slower algorithm for want of a workspace
+TOLERANCE = 0.05  # of the wait: blocks are slid, and a call may find no room for its fastest algorithm's workspace
 
 
 def expected_gaps(calls: list[int], over: list[bool]) -> list[tuple[int, int]]:
@@ -53,9 +53,9 @@ def figure_7(answer: Any) -> str:
 
 @cache
 def steps() -> tuple[float, float, float, float]:
-    """(step, unmanaged, replays, waits) in seconds, of a ResNet-18 on demand in half of what it needs."""
-    free = train("resnet18", 16, steps=1).steps[-1]
-    last = train("resnet18", 16, budget=free.peak_bytes // 2, policy="passive").steps[-1]
+    """(step, unmanaged, replays, waits) in seconds, of a ResNet-18 on demand in 60% of what it needs."""
+    free = train("resnet18", 64, steps=1).steps[-1]
+    last = train("resnet18", 64, budget=round(0.6 * free.peak_bytes), policy="passive").steps[-1]
     return last.seconds, free.seconds, last.recompute_seconds, last.stall_seconds
 
 

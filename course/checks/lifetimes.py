@@ -19,7 +19,7 @@ def overlap(buffers: list[Lifetime], offsets: dict[str, int]) -> str:
     """What is wrong with a placement; "" if no two buffers share a byte at one time."""
     lost = [one.id for one in buffers if offsets.get(one.id) is None]
     if lost:
-        return f"There is no address so far for {', '.join(lost[:8])}."
+        return f"There is no answer so far for {', '.join(lost[:8])}."
     top = max(offsets[one.id] + one.size for one in buffers)
     try:
         check_placement(Placed(offsets, top), buffers)
