@@ -6,9 +6,9 @@ app = marimo.App(app_title="5. DTR")
 
 with app.setup:
     import marimo as mo
-    from chains import MIB, chain
 
     import drawn
+    from chains import MIB, chain
     from checks import dtr as check
     from minidl.errors import OutOfMemory
     from minidl.lab.cell import Machine

@@ -8,9 +8,9 @@ with app.setup:
     from math import inf
 
     import marimo as mo
-    from chains import MIB, chain
 
     import drawn
+    from chains import MIB, chain
     from checks import bounds as check
     from minidl import Runtime
     from minidl.device.profiles import named

@@ -272,6 +272,8 @@ def _output(parser: argparse.ArgumentParser) -> None:
     group.add_argument("--report", type=kinds.path, metavar="FILE.html",
                        help="write a page there that shows the memory of the last step: what lay where, what was "
                             "copied, who waited (docs/view.md)")
+    group.add_argument("--csv", type=kinds.path, metavar="FILE.csv", help="write a row there for every step")
+    group.add_argument("--tensorboard", type=kinds.path, metavar="DIR", help="write TensorBoard's files there")
     group.add_argument("--quiet", "-q", action="store_true", help="tell errors alone")
     group.add_argument(FLAG, metavar="FILE.yaml", help="flags by their names, like `batch: 32`; those given here count "
                                                        "more")

@@ -12,6 +12,7 @@ from itertools import pairwise
 from pathlib import Path
 
 import pytest
+
 from checks.verdict import Check
 
 COURSE = Path(__file__).resolve().parents[2] / "course"

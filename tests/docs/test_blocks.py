@@ -45,9 +45,13 @@ class Block(NamedTuple):
 @cache
 def blocks(page: Path) -> tuple[Block, ...]:
     """All blocks of a page, in order."""
-    found = BLOCK.finditer(page.read_text(encoding="utf-8"))
+    return blocks_of(page.read_text(encoding="utf-8"))
+
+
+def blocks_of(text: str) -> tuple[Block, ...]:
+    """All blocks of a text, in order."""
     return tuple(Block(marker, language, fenced or re.sub(r"^ {4}", "", indented, flags=re.MULTILINE))
-                 for marker, language, fenced, indented in (match.groups(default="") for match in found))
+                 for marker, language, fenced, indented in (match.groups("") for match in BLOCK.finditer(text)))
 
 
 def commands(block: Block) -> list[list[str]]:
@@ -126,10 +130,8 @@ def test_every_command_in_a_document_is_one_and_says_whether_it_is_carried_out(p
 
 def test_a_flag_or_a_program_that_is_not_there_is_seen():
     text = "<!-- parsed -->\n\n    minidl train --modell vgg16 --steps 3   # a comment\n    python bench/none.py\n\nMore."
-    path = ROOT / "README.md"
-    found = [Block(m, lang, fenced or re.sub(r"^ {4}", "", indented, flags=re.MULTILINE))
-             for m, lang, fenced, indented in (match.groups(default="") for match in BLOCK.finditer(text))]
-    assert path.is_file() and [block.marker for block in found] == ["parsed"]
+    found = blocks_of(text)
+    assert [block.marker for block in found] == ["parsed"]
     first, second = commands(found[0])
     assert wrong(first) == ["--modell"]
     with pytest.raises(AssertionError, match="no program bench/none.py"):
