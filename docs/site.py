@@ -15,7 +15,7 @@ from mkdocs.structure.files import File, Files
 ROOT = Path(__file__).resolve().parent.parent
 PAGES = {"README.md": "index.md", "DESIGN.md": "design.md", "CONTRIBUTING.md": "contributing.md",
          "CHANGELOG.md": "changelog.md", "course/README.md": "course.md",
-         **{path.relative_to(ROOT).as_posix(): f"results/{path.name}" for path in (ROOT / "bench/results").glob("*.md")}}
+         **{f"bench/results/{path.name}": f"results/{path.name}" for path in (ROOT / "bench/results").glob("*.md")}}
 LINK = re.compile(r"(!?)\[([^\]]*)\]\(([^)#\s]*)(#[^)\s]*)?\)")
 
 

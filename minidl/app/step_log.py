@@ -1,6 +1,6 @@
 """--csv and --tensorboard: the numbers of every step for other programs, as they come. Knows no model, no device.
 
-The table is that of a run folder. A run that goes on keeps the rows of the steps before it, if its table is still there.
+The table is that of a run folder. A run that goes on keeps the rows of the steps before it, if its table is there.
 """
 
 from __future__ import annotations
