@@ -2,7 +2,7 @@
 
     python -m bench.page [--out docs/page.png]
 
-Needs Chromium, or Chrome, and Pillow (extra ``data``), which leaves the picture 128 colours: README is to load quickly.
+Needs Chromium, or Chrome, and Pillow (extra ``data``), which leaves the picture 256 colours: README is to load quickly.
 """
 
 import argparse
@@ -21,9 +21,9 @@ CHOSEN = "#call=200&tensor=55"
 
 
 def shrink(picture: Path) -> None:
-    """Leave a PNG 128 colours, of which a page of diagrams has fewer."""
+    """Leave a PNG 256 colours, which are enough for all of the page's own."""
     with Image.open(picture) as image:
-        few = image.convert("RGB").quantize(128)
+        few = image.convert("RGB").quantize(256, dither=Image.Dither.NONE)
     few.save(picture, optimize=True)
 
 

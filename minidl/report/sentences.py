@@ -28,8 +28,10 @@ def copy_seconds(decision: Decision) -> float:
 
 
 def sentence(decision: Decision, calls: int, returns: Returns, name: str, *, copying_s: float = 0.0) -> str:
-    """Why one tensor leaves, what the other way would have cost, and how it came back. ``copying_s``: what the copies of
-    all swaps take that the plan is known to make."""
+    """Why one tensor leaves, what the other way would have cost, and how it came back.
+
+    ``copying_s``: what the copies of all the plan's swaps take; 0 where that is not known.
+    """
     d = decision
     told = ", ".join(part for part in (name, d.op, format_bytes(d.nbytes)) if part)
     leaves = "is copied to the host" if d.action is Action.SWAP_OUT else "is dropped"
