@@ -21,8 +21,8 @@ def main() -> int:
         if options.lessons and lesson.stem.split("_")[1] not in options.lessons:
             continue
         page = options.out.absolute() / f"{lesson.stem}.html"
-        ended = subprocess.run([sys.executable, "-m", "marimo", "-q", "export", "html", str(lesson), "-o", str(page), "-f"],
-                               cwd=COURSE, check=False)
+        command = [sys.executable, "-m", "marimo", "-q", "export", "html", str(lesson), "-o", str(page), "-f"]
+        ended = subprocess.run(command, cwd=COURSE, check=False)
         if ended.returncode:
             return ended.returncode
         print(page)

@@ -39,11 +39,9 @@ def _():
     GIB = drawn.GIB
     p100 = named("p100")
     mo.md(f"""
-    | of the simulated P100 | |
-    |---|--:|
-    | memory for tensors | {format_bytes(p100.memory_bytes)} |
-    | link to the host | {p100.link_out_bandwidth / 1e9:.1f} GB/s out, {p100.link_in_bandwidth / 1e9:.1f} GB/s in |
-    | time of an empty copy | {p100.link_latency_s * 1e6:.0f} microseconds |
+    The simulated P100 has {format_bytes(p100.memory_bytes)} for tensors, and a link of
+    {p100.link_out_bandwidth / 1e9:.1f} GB/s in each direction; an empty copy takes {p100.link_latency_s * 1e6:.0f}
+    microseconds.
     """)
     return GIB, p100
 
@@ -178,8 +176,7 @@ def _(GIB, unmanaged):
 
 @app.cell
 def _(corrected):
-    mo.vstack([
-        mo.md(f"{len(corrected.plans[-1].evictions)} tensors are swapped; a step takes {corrected.seconds[-1]:.3f} s "
+    mo.vstack([mo.md(f"{len(corrected.plans[-1].evictions)} tensors are swapped; a step takes {corrected.seconds[-1]:.3f} s "
               f"instead of {corrected.seconds[0]:.3f}, and waits {corrected.steps[-1].stall_seconds:.3f} s of it."),
         drawn.streams(corrected.recorded, title="the same, planned: copies run beside the computation")])
     return
@@ -213,8 +210,7 @@ def _():
     mo.md("""
     ## Faster cards, same straw
 
-    Would a wider link help? And what if the card computes faster and the link stays? (A cell below takes the simulated
-    P100 and changes one number of it.)
+    Would a wider link help? What if the card computes faster? The simulated P100, with one number of it changed:
     """)
     return
 

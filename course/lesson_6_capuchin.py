@@ -141,10 +141,9 @@ def _(managed, trace):
 
 @app.cell
 def _(decided, managed, trace):
-    returns = managed.followed[-1].returns
     smallest_drop = next((d for d in decided[::-1] if d.action is Action.DROP), decided[-1])
     mo.md("In words, as `--explain` and the memory page have it:\n\n" + "\n".join(
-        f"> {sentence(d, len(trace.calls), returns, '')}\n" for d in (decided[0], smallest_drop)))
+        f"> {sentence(d, len(trace.calls), managed.followed[-1].returns, '')}\n" for d in (decided[0], smallest_drop)))
     return
 
 
@@ -209,15 +208,11 @@ def _():
 def _(coupled, free, managed, room):
     unmeasured = train("resnet50", 250, budget=room, policy="capuchin", steps=5,
                        switches=Switches(measured_times=False))
-    runs = {"all of it": managed, "computation waits for copies": coupled,
-            "planned from FLOPs, not measured": unmeasured}
-    mo.ui.table([{"": name, "step, s": round(run.seconds[-1], 3), "waited, s": round(run.steps[-1].stall_seconds, 3),
-                  "replayed, s": round(run.steps[-1].recompute_seconds, 3),
-                  "speed": f"{free.seconds[-1] / run.seconds[-1]:.1%}"}
-                 for name, run in runs.items()]
-                + [{"": "on demand", "step, s": round(managed.seconds[0], 3),
-                    "waited, s": round(managed.steps[0].stall_seconds, 3), "replayed, s": 0.0,
-                    "speed": f"{free.seconds[-1] / managed.seconds[0]:.1%}"}], selection=None)
+    found = {"all of it": managed.steps[-1], "computation waits for copies": coupled.steps[-1],
+             "planned from FLOPs, not measured": unmeasured.steps[-1], "on demand": managed.steps[0]}
+    mo.ui.table([{"": name, "step, s": round(step.seconds, 3), "waited, s": round(step.stall_seconds, 3),
+                  "replayed, s": round(step.recompute_seconds, 3), "speed": f"{free.seconds[-1] / step.seconds:.1%}"}
+                 for name, step in found.items()], selection=None)
     return
 
 
@@ -247,11 +242,7 @@ def _():
 @app.cell(hide_code=True)
 def _():
     mo.md("""
-    ## Look at it
-
-    All of this in one page, which opens in a browser: who lay where and when, each tensor's life, who waited for whom.
-
-        minidl view --model resnet50 --batch 250 --policy capuchin --steps 6 -o page.html
+    All of this is on one page for a browser: `minidl view --model resnet50 --batch 250 --policy capuchin -o page.html`.
 
     ## What to take along
 
