@@ -39,9 +39,7 @@ def _():
     GIB = drawn.GIB
     p100 = named("p100")
     mo.md(f"""
-    The simulated P100 has {format_bytes(p100.memory_bytes)} for tensors, and a link of
-    {p100.link_out_bandwidth / 1e9:.1f} GB/s in each direction; an empty copy takes {p100.link_latency_s * 1e6:.0f}
-    microseconds.
+    The simulated P100 has {format_bytes(p100.memory_bytes)}, and {p100.link_out_bandwidth / 1e9:.1f} GB/s each way.
     """)
     return GIB, p100
 
@@ -52,8 +50,8 @@ def _():
     ## On demand
 
     The simplest swapping waits until memory is short (*passive mode* in the Capuchin paper). Then it pushes out what
-    was used first in this step, and fetches it when somebody asks. Each time, the computation stands still. Here is
-    VGG-16 at a batch of 280, which would need 21.1 GiB, in 13 GiB:
+    was used first, and fetches it when somebody asks. Each time, the computation stands still. Here is VGG-16 at a
+    batch of 280, which would need 21.1 GiB, in 13 GiB:
     """)
     return
 
@@ -157,8 +155,7 @@ def _():
 
     Now with a plan: Capuchin looks at one step, ranks tensors by their free time, and chooses in-triggers. Then it is
     corrected by **feedback**: where the computation still had to wait for a tensor, its copy in is started
-    earlier in the next step, by 5% of what the copy takes. The first two steps are on demand (one to warm up, one to be
-    measured); then the plan comes.
+    earlier in the next step, by 5% of what the copy takes. The first two steps are on demand, then the plan comes.
     """)
     return
 
@@ -176,7 +173,8 @@ def _(GIB, unmanaged):
 
 @app.cell
 def _(corrected):
-    mo.vstack([mo.md(f"{len(corrected.plans[-1].evictions)} tensors are swapped; a step takes {corrected.seconds[-1]:.3f} s "
+    mo.vstack([
+        mo.md(f"{len(corrected.plans[-1].evictions)} tensors are swapped; a step takes {corrected.seconds[-1]:.3f} s "
               f"instead of {corrected.seconds[0]:.3f}, and waits {corrected.steps[-1].stall_seconds:.3f} s of it."),
         drawn.streams(corrected.recorded, title="the same, planned: copies run beside the computation")])
     return
@@ -245,7 +243,7 @@ def _():
     * A copy is free while there is something to compute; free time says whether there is.
     * A plan names accesses and not times, and each direction of the link carries one copy at a time.
     * A plan is made from what was measured and corrected by what is seen. It need not be right at once.
-    * What computation there is to hide behind is given. The faster the card, the less swapping can carry for nothing.
+    * The faster the card, the less swapping can carry for nothing: what there is to hide behind is its computation.
     """)
     return
 

@@ -27,9 +27,8 @@ def _():
     Capuchin (Peng and others, ASPLOS 2020) rests on one observation: a training does the same in every step. So do not
     reason about layers. **Measure** one step, tensor access by tensor access. Make a **plan** from what was measured:
     which tensor leaves after which access, by a copy or by being dropped, and when its copy back starts. Carry it out
-    in the next steps, look at who had to wait, and **correct** it.
-
-    We follow it through a step of ResNet-50 at a batch of 250 on a P100, whose 14.8 GiB are not enough for it.
+    in the next steps, look at who had to wait, and **correct** it. We follow it through a step of ResNet-50 at a batch
+    of 250 on a P100, whose 14.8 GiB are not enough for it.
     """)
     return
 
@@ -77,8 +76,7 @@ def _():
 
     To evict a tensor helps only while memory is short. `calls` are the calls that access a tensor, in order, and
     `over[n]` says whether memory is short during call `n`. Return the pairs (evicted-access, back-access) of calls that
-    follow one upon the other, and between which there is at least one call that is short of memory. During the two
-    calls themselves the tensor is on the device, whatever we do.
+    follow one upon the other, and between which at least one call is short of memory. (The two do not count.)
     """)
     return
 
@@ -106,8 +104,7 @@ def _():
     ## Exercise 2: swap what can be hidden
 
     Each candidate is a triple (name, bytes, free time). Take them by their free time, the longest first, until at least
-    `needed` bytes are saved, or nothing is left whose free time is at least 0. Return the names in the order in which
-    you took them.
+    `needed` bytes are saved, or nothing is left whose free time is at least 0. Return the names in this order.
     """)
     return
 
@@ -152,9 +149,8 @@ def _():
     mo.md("""
     ## 3. Carried out
 
-    Earlier systems let a copy run beside one layer, and waited for both before the next layer began. Capuchin's
-    computation waits for no copy out; only who needs its memory does. The paper's Figure 7 draws the two beside each
-    other. Here are both, of this very step:
+    Earlier systems let a copy run beside one layer, and waited for both before the next began. Capuchin's computation
+    waits for no copy out; only who needs its memory does. Here are both, as in the paper's Figure 7, of this very step:
     """)
     return
 
@@ -174,9 +170,8 @@ def _():
     ## Exercise 3: Figure 7 in numbers
 
     Layer n computes for `computes[n]` seconds, and a copy out of `copies[n]` seconds starts together with it. Coupled,
-    the next layer begins when both have ended. Decoupled, it begins when the computation has ended. How long does the
-    computation of all layers take, coupled and decoupled? Return both, in this order. (Memory is enough, so nobody
-    waits for a copy's end.)
+    the next layer begins when both have ended; decoupled, when the computation has ended. How long does the computation
+    of all layers take, coupled and decoupled? Return both, in this order. (Nobody waits for memory.)
     """)
     return
 
@@ -198,8 +193,7 @@ def _():
     mo.md("""
     ## 4. Corrected
 
-    What is not right in a plan is seen in the next step. What do the parts contribute? One is switched off at a time
-    (the paper has such a breakdown as its Figure 8):
+    What do the parts contribute? One is switched off at a time (the paper has such a breakdown as its Figure 8):
     """)
     return
 

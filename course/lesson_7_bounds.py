@@ -15,8 +15,7 @@ with app.setup:
     from minidl import Runtime
     from minidl.device.profiles import named
     from minidl.errors import OutOfMemory
-    from minidl.lab.cell import Machine
-    from minidl.lab.cell import run as run_cell
+    from minidl.lab import cell
     from minidl.lab.own import UNLIMITED, trace_of, training_step
     from minidl.plan.costs import Costs, Limits
     from minidl.planning.bound import bound
@@ -136,7 +135,7 @@ def _():
         return Exact().plan(chain(layers), Costs(inf, inf, 0.0), Limits(room, UNLIMITED)).plan.predicted_seconds
 
     def reached(policy: str, layers: int) -> float:
-        return run_cell("chain", chain(layers), Machine(), policy, room).settled_s
+        return cell.run("chain", chain(layers), cell.Machine(), policy, room).settled_s
 
     mo.ui.table([{"layers": layers, "unmanaged, s": round(chain(layers).seconds, 3),
                   "optimum, s": round(optimum(layers), 3),
@@ -242,9 +241,7 @@ def _():
     * A number needs a bound beside it. A bound may be crude and still tell that nothing is left to gain.
     * Small cases can be solved exactly. They show where a policy that is good on the average decides wrongly.
     * Some bounds belong to the problem, and some to how it was put. "No tensor is cut" was of the second kind.
-    * minidl's own policy, `auto`, searches plans on the simulated step, thousands a second, and comes nearer to the
-      bound than those above: `minidl train --model resnet18 --batch 64 --memory-budget 60%`. (Its search is compiled by
-      Numba.)
+    * minidl's own policy, `auto`, searches plans on the simulated step, and comes nearer to the bound (`minidl train`).
     """)
     return
 
