@@ -59,12 +59,10 @@ def _(managed, room):
     trace = managed.trace
     facts = Lifetimes.of(trace)
     over = [live > room for live in facts.live_bytes]
-    often = max((t for t in facts.uses if t >= 0), key=lambda t: len(facts.uses[t]))
     mo.md(f"""
     * {len(trace.accesses):,} accesses by {len(trace.calls)} calls in {trace.seconds:.3f} s, were there room for all.
     * Memory is short from call {over.index(True)} to call {len(over) - 1 - over[::-1].index(True)}, at most by
       {format_bytes(max(facts.live_bytes) - room)}.
-    * The tensor of the most accesses is {often}: calls {", ".join(map(str, facts.uses[often]))}.
     """)
     return (trace,)
 

@@ -51,8 +51,8 @@ def by_the_engine() -> dict[str, float]:
     """What minidl's own algorithm says of the exercise, in ms."""
     trace = chain()
     facts = Lifetimes.of(trace)
-    found = Recomputation(facts, lambda k: round(trace.calls[k].seconds * 1e9),
-                          [Candidate(t, MIB, *facts.uses[t][-2:]) for t in (1, 2, 4)], lambda tensor_id, call: False)
+    candidates = [Candidate(t, MIB, facts.uses[t][-2], facts.uses[t][-1]) for t in (1, 2, 4)]
+    found = Recomputation(facts, lambda k: round(trace.calls[k].seconds * 1e9), candidates, lambda tensor_id, call: False)
     t1, t2, t4 = (found.candidates[t] for t in (1, 2, 4))
 
     def ms(candidate: Candidate) -> float:
