@@ -52,7 +52,8 @@ def by_the_engine() -> dict[str, float]:
     trace = chain()
     facts = Lifetimes.of(trace)
     candidates = [Candidate(t, MIB, facts.uses[t][-2], facts.uses[t][-1]) for t in (1, 2, 4)]
-    found = Recomputation(facts, lambda k: round(trace.calls[k].seconds * 1e9), candidates, lambda tensor_id, call: False)
+    found = Recomputation(facts, lambda k: round(trace.calls[k].seconds * 1e9), candidates,
+                          lambda tensor_id, call: False)
     t1, t2, t4 = (found.candidates[t] for t in (1, 2, 4))
 
     def ms(candidate: Candidate) -> float:
