@@ -1,4 +1,7 @@
-"""The lessons as HTML pages, with their pictures and nothing solved: python course/export.py [--out FOLDER]"""
+"""The lessons as HTML pages, with their pictures and nothing solved: python course/export.py [--out FOLDER]
+
+A page has all that the lesson has shown; the browser fetches marimo's viewer from the network.
+"""
 
 from __future__ import annotations
 
