@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import csv
 import io
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -45,10 +46,8 @@ class StepLog:
             kept = self._rows_up_to(done, path) if done else ""
             write_whole(path, (HEADER + kept).encode(), is_table, force=self._options.force)
         if folder is not None:
-            try:
+            with self._told_of(folder):
                 self._board = self._open(folder, purge_step=done + 1 if done else None)
-            except OSError as error:
-                raise UserError(f"cannot write TensorBoard's files in {folder}: {error.strerror or error}") from None
 
     def _rows_up_to(self, done: int, path: str) -> str:
         """The rows of a table of ours that are of the steps done."""
@@ -63,16 +62,25 @@ class StepLog:
         """One step's numbers, under ``run_folder.COLUMNS``. Raises UserError."""
         full = {name: finite(row.get(name)) for name in COLUMNS}
         if self._options.csv is not None:
-            try:
+            with self._told_of(self._options.csv):
                 append_to_file(Path(self._options.csv), table_rows(full).encode())
-            except OSError as error:
-                raise UserError(f"cannot write {self._options.csv}: {error.strerror or error}") from None
         if self._board is not None:
-            for name, value in full.items():
-                if name != "step" and value is not None:
-                    self._board.add_scalar(name, value, full["step"])
+            with self._told_of(self._options.tensorboard):
+                for name, value in full.items():
+                    if name != "step" and value is not None:
+                        self._board.add_scalar(name, value, full["step"])
 
     def close(self) -> None:
         """All that was added is written."""
         if self._board is not None:
-            self._board.close()
+            with self._told_of(self._options.tensorboard):
+                self._board.close()
+
+    @staticmethod
+    @contextmanager
+    def _told_of(path: str | None) -> Iterator[None]:
+        """What the system refuses inside becomes a UserError that names the place."""
+        try:
+            yield
+        except OSError as error:
+            raise UserError(f"cannot write {path}: {error.strerror or error}") from None

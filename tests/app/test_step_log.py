@@ -57,6 +57,16 @@ def test_tensorboard_without_its_library_is_an_error_that_names_the_extra(tmp_pa
 
 
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")
+def test_a_place_where_no_folder_can_be_is_an_error_that_names_it(tmp_path):
+    pytest.importorskip("tensorboardX", reason="extra tensorboard")
+    (tmp_path / "file").write_text("theirs")
+    log = StepLog(parse(["--tensorboard", str(tmp_path / "file" / "board")]))
+    with pytest.raises(UserError, match=r"cannot write .*board"):
+        log.begin(0)
+    log.close()
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
 def test_tensorboards_files_hold_the_numbers_of_each_step(tmp_path):
     pytest.importorskip("tensorboardX", reason="extra tensorboard")
     from tensorboardX.proto.event_pb2 import Event
