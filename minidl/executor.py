@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from math import inf
+from operator import attrgetter
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from minidl.context import NOBODY
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
     from minidl.slicing.seam import Slicing
 
 SIGNATURES = 1 << 14  # that are remembered, at least: some 2 KiB each
+_meta, _me = attrgetter("meta"), attrgetter("me")
 
 
 class Executor:
@@ -65,7 +67,7 @@ class Executor:
         if self.failures:
             self.fail()
         fixed = attrs.items() if not op.volatile else [item for item in attrs.items() if item[0] not in op.volatile]
-        key = (op, *fixed, *[s.meta for s in inputs])
+        key = (op, *fixed, *map(_meta, inputs))
         signature = self._signatures.get(key)
         if signature is None:
             signature = self._signatures[key] = self._sign(op, tuple([s.meta for s in inputs]), attrs)
@@ -107,12 +109,13 @@ class Executor:
         read, made = tracker.record_tensor_access(signature, algorithm, inputs, outputs)
         if written:
             for storage in written:
-                if storage.base.requires_grad:
-                    storage.base.sever()
+                base = storage.base
+                if base.requires_grad and base.call is not None:
+                    base.sever()
             memory.after_write(written, self.issued)
             tracker.updated |= op.update
         elif op.replayable:
-            call = Call(op, inputs, attrs, tuple([s.me for s in outputs]), self.issued, signature)
+            call = Call(op, inputs, attrs, tuple(map(_me, outputs)), self.issued, signature)
             for storage in outputs:
                 storage.call = call
             if needs:

@@ -178,11 +178,13 @@ class EventStreams:
         if self._recorder is not None:
             self._stand_still()
             exact = busy_seconds(self._recorder.spans() or ())  # None: some were lost, and so all are doubtful
+        end = ring[(self._unread - 1) % depth]
         for position in range(self._unread, self.finished[COMPUTE] + 1):
+            start, end = end, ring[position % depth]
             wants = segments.popleft()
             if wants is None:
                 continue
-            seconds = elapsed(ring[(position - 1) % depth], ring[position % depth])
+            seconds = elapsed(start, end)
             if not isinstance(wants, tuple):
                 wants(exact.get(position, seconds))
             elif wants[0] != COMPUTE:
