@@ -10,12 +10,11 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from math import inf
-from operator import attrgetter
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from minidl.context import NOBODY
 from minidl.graph import keep, needs_of, refuse_to_write, stranger
-from minidl.memory.storage import IN, RECOMPUTE, Call, Storage, View
+from minidl.memory.storage import IN, RECOMPUTE, Call, Storage, View, me_of, meta_of
 from minidl.meta import Meta
 from minidl.op import READ, Attrs, Op, Signature
 
@@ -30,7 +29,6 @@ if TYPE_CHECKING:
     from minidl.slicing.seam import Slicing
 
 SIGNATURES = 1 << 14  # that are remembered, at least: some 2 KiB each
-_meta, _me = attrgetter("meta"), attrgetter("me")
 
 
 class Executor:
@@ -67,7 +65,7 @@ class Executor:
         if self.failures:
             self.fail()
         fixed = attrs.items() if not op.volatile else [item for item in attrs.items() if item[0] not in op.volatile]
-        key = (op, *fixed, *map(_meta, inputs))
+        key = (op, *fixed, *map(meta_of, inputs))
         signature = self._signatures.get(key)
         if signature is None:
             signature = self._signatures[key] = self._sign(op, tuple([s.meta for s in inputs]), attrs)
@@ -109,13 +107,12 @@ class Executor:
         read, made = tracker.record_tensor_access(signature, algorithm, inputs, outputs)
         if written:
             for storage in written:
-                base = storage.base
-                if base.requires_grad and base.call is not None:
-                    base.sever()
+                if storage.base.requires_grad:
+                    storage.base.sever()
             memory.after_write(written, self.issued)
             tracker.updated |= op.update
         elif op.replayable:
-            call = Call(op, inputs, attrs, tuple(map(_me, outputs)), self.issued, signature)
+            call = Call(op, inputs, attrs, tuple(map(me_of, outputs)), self.issued, signature)
             for storage in outputs:
                 storage.call = call
             if needs:

@@ -12,13 +12,14 @@ from typing import Any
 import numpy as np
 
 from minidl.kernels.cuda import launch
+from minidl.kernels.cuda.element_groups import copy_strided
 from minidl.kernels.cuda.elementwise import outer, over_elements
 from minidl.kernels.cuda.launch import Kernel, Planner, View, blocks_of, integers
-from minidl.kernels.cuda.layout import RANK, is_dense, merged, padded
+from minidl.kernels.cuda.layout import RANK, Dimension, is_dense, merged, padded
 from minidl.kernels.cuda.tools import GROUP_BYTES, Tools
 from minidl.meta import DType, Shape, int32, int64, uint8
 
-TILE = 32  # a side of the tile
+TILE = 64  # a side of the tile
 # Copies move integers: as numbers of another type some bits would not survive (infinities of bfloat16 as float16).
 WORDS = {word.itemsize: word for word in (uint8, DType("uint16", 2, False), int32, int64)}
 
@@ -62,6 +63,8 @@ def copy(planner: Planner, y: View, x: View) -> None:
     if is_dense(dims):
         over_elements(planner, *_long_words(y.size, y, x), form="a")
         return
+    if copy_strided(planner, *_as_words(dims, y, x)):
+        return
     y, x = (replace(a, dtype=WORDS[a.dtype.itemsize]) for a in (y, x))
     innermost = min(range(len(dims)), key=lambda d: dims[d][2])  # where neighbours lie closest in x
     # Narrow tiles are mostly idle: such a copy goes element by element.
@@ -77,6 +80,18 @@ def copy(planner: Planner, y: View, x: View) -> None:
         planner.launch(transposed, blocks, y.moved(y_at), x.moved(x_at), *integers(
             n_b, n_i, n_j, y_a, y_b, y_i, y_j, x_a, x_b, x_i, x_j), dtype=y.dtype.name, tile=TILE,
             threads=max(TILE, launch.THREADS // TILE * TILE))
+
+
+def _as_words(dims: list[Dimension], y: View, x: View) -> tuple[list[Dimension], View, View]:
+    """The same copy in words of 4 bytes, if both sides consist of these; else as it is."""
+    count = max(1, 4 // y.dtype.itemsize)
+    halves = count > 1 and dims[-1][1:] == (1, 1) and not dims[-1][0] % count and not any(
+        step % count for d in dims[:-1] for step in d[1:])
+    if halves:
+        dims = [(n, *(s // count for s in steps)) for n, *steps in dims[:-1]] + [(dims[-1][0] // count, 1, 1)]
+    if halves or count == 1 and y.dtype.itemsize == 4:
+        y, x = (replace(a, dtype=int32) for a in (y, x))
+    return dims, y, x
 
 
 def _long_words(size: int, *views: View) -> tuple[View, ...]:
