@@ -19,6 +19,7 @@ from minidl.kernels.cuda.layout import RANK, Dimension, digits, padded
 from minidl.kernels.cuda.tools import GROUP_BYTES, GROUPED, Tools
 
 GROUPS = 2  # of a thread: that many loads of each operand are on their way at once
+REPEATED = 4  # where an operand repeats: to find the place of the first takes as long as to move some
 
 
 def application(tools: Tools, dtype: str, formula: str, form: str) -> Callable[..., Any]:
@@ -74,34 +75,49 @@ def dense_groups(tools: Tools, *, dtypes: tuple[str, str, str], formula: str, fo
     return kernel
 
 
-def repeated_groups(tools: Tools, *, dtypes: tuple[str, str, str], formula: str, form: str,
-                    width: int, narrow: bool, threads: int) -> Callable[..., None]:
-    """y[o, m, i] = formula(a[o, m, i], b[o, i], number), of which a one-operand form has b alone; ``inside`` counts
-    groups along i, ``span`` those of one o."""
+def repeated_groups(tools: Tools, *, dtypes: tuple[str, str, str], formula: str, form: str, width: int, spread: bool,
+                    narrow: bool, threads: int) -> Callable[..., None]:
+    """y[o, m, i] = formula(a[o, m, i], b[o, i], number), of which a one-operand form has b alone.
+
+    n, rows and inside count the groups in all, the m of an o, and the groups along i; the t are a step of ``threads``
+    groups in these. Unless ``spread`` there is one o.
+    """
     cuda, number, index = tools.cuda, tools.number(dtypes[0]), tools.integer if narrow else np.int64
     (_, store), (load_a, _), (load_b, _) = (tools.group(dtype, width) for dtype in dtypes)
-    function, two, held = application(tools, dtypes[0], formula, form), "a, b" in form, GROUPS * width
+    function, two, held = application(tools, dtypes[0], formula, form), "a, b" in form, REPEATED * width
 
-    def kernel(y: Any, a: Any, b: Any, value: Any, n: Any, inside: Any, span: Any) -> None:
-        first = np.int64(cuda.blockIdx.x) * (threads * GROUPS) + cuda.threadIdx.x
+    def kernel(y: Any, a: Any, b: Any, value: Any, n: Any, rows: Any, inside: Any, t_o: Any, t_m: Any,
+               t_i: Any) -> None:
+        first = np.int64(cuda.blockIdx.x) * (threads * REPEATED) + cuda.threadIdx.x
         a_values, b_values = cuda.local.array(held, number), cuda.local.array(held, number)
-        for k in range(GROUPS):
-            i = first + k * threads
-            if i < n:
+        row = index(index(first) // index(inside))
+        i, m, o = np.int64(index(first) - row * index(inside)), np.int64(0), np.int64(0)
+        if spread:
+            o = np.int64(index(row // index(rows)))
+            m = np.int64(row) - o * rows
+        for k in range(REPEATED):
+            if first + k * threads < n:
                 if two:
-                    load_a(a, i, a_values, k * width)
-                above = index(index(i) // index(inside))
-                group = np.int64(index(i) - above * index(inside))
-                load_b(b, np.int64(index(index(i) // index(span))) * inside + group, b_values, k * width)
-        for k in range(GROUPS):
-            i = first + k * threads
-            if i < n:
+                    load_a(a, first + k * threads, a_values, k * width)
+                load_b(b, o * inside + i, b_values, k * width)
+            i += t_i
+            if spread:
+                m += t_m
+                o += t_o
+            if i >= inside:
+                i -= inside
+                m += 1
+            if spread and m >= rows:
+                m -= rows
+                o += 1
+        for k in range(REPEATED):
+            if first + k * threads < n:
                 for v in range(k * width, (k + 1) * width):
                     if two:
-                        a_values[v] = function(a_values[v], b_values[v], value, i)
+                        a_values[v] = function(a_values[v], b_values[v], value, v)
                     else:
-                        a_values[v] = function(b_values[v], b_values[v], value, i)
-                store(y, i, a_values, k * width)
+                        a_values[v] = function(b_values[v], b_values[v], value, v)
+                store(y, first + k * threads, a_values, k * width)
     return kernel
 
 
@@ -182,11 +198,11 @@ def over_repeated(planner: Planner, dims: list[Dimension], y: View, inputs: list
     width = group_width(found[0], y, *inputs) if found is not None else 0
     if found is None or not width:
         return False
-    n = y.size // width
-    operands = (y, inputs[0], inputs[-1])
-    planner.launch(repeated_groups, blocks_of(n, launch.THREADS * GROUPS), *operands, value,
-                   *integers(n, found[0] // width, found[1] // width), dtypes=tuple(a.dtype.name for a in operands),
-                   formula=formula, form=form, width=width, narrow=n < 1 << 31)
+    n, inside, rows = y.size // width, found[0] // width, found[1] // found[0]
+    operands, steps = (y, inputs[0], inputs[-1]), digits(launch.THREADS, [n + launch.THREADS, rows, inside])
+    planner.launch(repeated_groups, blocks_of(n, launch.THREADS * REPEATED), *operands, value,
+                   *integers(n, rows, inside, *steps), dtypes=tuple(a.dtype.name for a in operands),
+                   formula=formula, form=form, width=width, spread=len(dims) == 3, narrow=n + launch.THREADS < 1 << 31)
     return True
 
 

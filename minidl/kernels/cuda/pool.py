@@ -247,8 +247,8 @@ def _adaptive_avg_pool2d(planner: Planner, y: View, x: View, *, size: Pair) -> N
 
 def _adaptive_avg_pool2d_grad(planner: Planner, dx: View, dy: View, *, x_shape: Shape) -> None:
     if dy.shape[2:] == (1, 1):
-        area = np.dtype(compute(dx.dtype)).type(dx.shape[2] * dx.shape[3])
-        over_elements(planner, dx, dy, formula="div", form="a, number", value=area)
+        share = np.dtype(compute(dx.dtype)).type(1 / (dx.shape[2] * dx.shape[3]))
+        over_elements(planner, dx, dy, formula="mul", form="a, number", value=share)
         return
     _each(planner, cells_gradient, dx, dy, dtype=dy.dtype.name)
 

@@ -29,29 +29,36 @@ def transposed(tools: Tools, *, dtype: str, tile: int, threads: int) -> Callable
 
     A block moves one tile of [i, j]; threads are a whole number of rows of it.
     """
-    cuda, word = tools.cuda, np.dtype(dtype).type
+    cuda, word, index = tools.cuda, np.dtype(dtype).type, tools.integer  # of blocks, of which there are less than 2^31
     rows, pitch = threads // tile, tile + 1  # one more column, so that a column of it meets every bank once
-    size = tile * pitch
+    size, turns = tile * pitch, tile // rows
 
     def kernel(y: Any, x: Any, n_b: Any, n_i: Any, n_j: Any, y_a: Any, y_b: Any, y_i: Any, y_j: Any,
                x_a: Any, x_b: Any, x_i: Any, x_j: Any) -> None:
         held = cuda.shared.array(size, word)
-        across = (n_j + tile - 1) // tile
-        down = (n_i + tile - 1) // tile
-        block = np.int64(cuda.blockIdx.x)
-        left, rest = block % across * tile, block // across
-        top, plane = rest % down * tile, rest // down
-        a, b = plane // n_b, plane % n_b
+        across, down = index((n_j + tile - 1) // tile), index((n_i + tile - 1) // tile)
+        block = index(cuda.blockIdx.x)
+        rest = index(block // across)
+        plane = index(rest // down)
+        a = index(plane // index(n_b))
+        left, top = np.int64(index(block - rest * across)) * tile, np.int64(index(rest - plane * down)) * tile
+        b = np.int64(index(plane - a * index(n_b)))
         column, row = cuda.threadIdx.x % tile, cuda.threadIdx.x // tile
-        i = top + column
-        for k in range(row, tile, rows):
-            if i < n_i and left + k < n_j:
-                held[k * pitch + column] = x[a * x_a + b * x_b + i * x_i + (left + k) * x_j]
+        place, step = np.int64(a) * x_a + b * x_b + (top + column) * x_i + (left + row) * x_j, rows * x_j
+        at, room = index(row * pitch + column), index(min(n_j - left - row, tile))  # rows of the tile that there are
+        if top + column < n_i:
+            for k in range(turns):
+                if k * rows < room:
+                    held[at + k * rows * pitch] = x[place]
+                place += step
         cuda.syncthreads()
-        j = left + column
-        for k in range(row, tile, rows):
-            if j < n_j and top + k < n_i:
-                y[a * y_a + b * y_b + (top + k) * y_i + j * y_j] = held[column * pitch + k]
+        place, step = np.int64(a) * y_a + b * y_b + (top + row) * y_i + (left + column) * y_j, rows * y_i
+        at, room = index(column * pitch + row), index(min(n_i - top - row, tile))
+        if left + column < n_j:
+            for k in range(turns):
+                if k * rows < room:
+                    y[place] = held[at + k * rows]
+                place += step
     return kernel
 
 
