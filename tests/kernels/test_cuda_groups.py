@@ -159,6 +159,19 @@ def test_rows_of_groups_have_the_values_of_the_formulas(name, rows, groups, dtyp
             assert (memory.reads[at:at + p.meta.nbytes] + memory.writes[at:at + p.meta.nbytes] == 1).all()
 
 
+# Rows of one slab and of several, with a ragged end; columns of one tile, and of two.
+@pytest.mark.parametrize("dtype", WIDTHS)
+@pytest.mark.parametrize(("rows", "groups"), [(3, 1), (67, 5)])
+def test_sums_down_dense_rows_have_the_values_of_the_formulas(rows, groups, dtype):
+    known = next(c for c in CASES if c.name == "layer_norm_grad_reduce")
+    draw = np.random.default_rng(1)
+    dy, x = draw.standard_normal((2, rows, groups * WIDTHS[dtype])).astype(dtype)
+    mean, rstd = draw.standard_normal(rows).astype(np.float32), 1 + draw.random(rows).astype(np.float32)
+    found, *_, simulator = call("layer_norm_grad_reduce", [dy, x, mean, rstd], {}, counting=True)
+    assert simulator.launches[0].make.__name__ == "parameter_column_sums"
+    check(known, found, [dy, x, mean, rstd], dtype)
+
+
 def test_rows_that_a_block_cannot_hold_and_rows_of_no_groups_go_the_general_way():
     for wide in (16 * 32 + 4, 30):
         x, vector = np.ones((2, wide), np.float32), np.ones(wide, np.float32)

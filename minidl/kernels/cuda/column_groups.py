@@ -51,3 +51,48 @@ def column_sums(tools: Tools, *, dtype: str, result: str, width: int, columns: i
             if thread < columns and q < kept:
                 store(y, (np.int64(slab) * kept + q) * width + v, united * scale)
     return kernel
+
+
+def parameter_column_sums(tools: Tools, *, dtype: str, width: int, columns: int, narrow: bool,
+                          threads: int) -> Callable[..., None]:
+    """Sums of dy (x - mean) rstd, and of dy, over the rows of a slab: the gradients of a layer norm's parameters."""
+    cuda, load, number = tools.cuda, tools.group(dtype, width)[0], tools.number(dtype)
+    (load_wide, store), tile_sum = tools.wide(dtype), tools.tile_sum(columns, threads)
+    lanes, held, index = threads // columns, ROWS // 2 * width, tools.integer if narrow else np.int64
+
+    def kernel(slopes: Any, levels: Any, dy: Any, x: Any, mean: Any, rstd: Any, groups: Any, count: Any,
+               length: Any) -> None:
+        scratch = cuda.shared.array(threads, number)
+        slope, level = cuda.local.array(width, number), cuda.local.array(width, number)
+        x_values, dy_values = cuda.local.array(held, number), cuda.local.array(held, number)
+        thread, block = cuda.threadIdx.x, index(cuda.blockIdx.x)
+        tiles = index((groups + columns - 1) // columns)
+        slab = index(block // tiles)
+        group = np.int64(index(block - slab * tiles)) * columns + thread % columns
+        for v in range(width):
+            slope[v], level[v] = number(0), number(0)
+        if group < groups:
+            row, stop = np.int64(slab) * length + thread // columns, min(count, (np.int64(slab) + 1) * length)
+            while row < stop:
+                for k in range(ROWS // 2):
+                    for v in range(width):
+                        x_values[k * width + v], dy_values[k * width + v] = number(0), number(0)
+                    if row + k * lanes < stop:
+                        load(x, (row + k * lanes) * groups + group, x_values, k * width)
+                        load(dy, (row + k * lanes) * groups + group, dy_values, k * width)
+                for k in range(ROWS // 2):
+                    centre, scale = number(0), number(0)
+                    if row + k * lanes < stop:
+                        centre, scale = load_wide(mean, row + k * lanes), load_wide(rstd, row + k * lanes)
+                    for v in range(k * width, (k + 1) * width):
+                        slope[v - k * width] += dy_values[v] * ((x_values[v] - centre) * scale)
+                        level[v - k * width] += dy_values[v]
+                row += ROWS // 2 * lanes
+        for v in range(width):
+            tilt = tile_sum(slope[v], scratch)
+            total = tile_sum(level[v], scratch)
+            if thread < columns and group < groups:
+                at = (np.int64(slab) * groups + group) * width + v
+                store(slopes, at, tilt)
+                store(levels, at, total)
+    return kernel
