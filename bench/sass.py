@@ -4,8 +4,8 @@
 
 For each kernel: instructions and bytes an element, the time of either on a GPU of that architecture (A100, H100; P100
 for sm_60, under CUDA 12), and how much longer it takes than memory needs. A scheduler is taken to issue in 60% of its
-cycles. Exit status 1 if a kernel takes more than 1.3 times its memory's time in float32, 1.5 times in bfloat16 (pooling:
-``SLOW``). Needs an extra (cuda12, cuda13) and nvidia-cuda-nvdisasm.
+cycles. Exit status 1 if a kernel takes more than 1.3 times its memory's time in float32, 1.5 times in bfloat16 (for
+pooling: ``SLOW``). Needs an extra (cuda12, cuda13) and nvidia-cuda-nvdisasm.
 """
 
 import argparse
@@ -18,8 +18,8 @@ from minidl.testing.sass import ALLOWED, SLOW, counts, disassembler
 TITLE = """\
 # Instructions of the kernels that memory should bound
 
-By `python -m bench.sass`, on maps of ResNet-50 at batch 256, channels-last, on rows of BERT, and on parameters. Picoseconds
-an element, over the whole GPU; a scheduler is taken to issue in 60% of its cycles. In general: instructions
+By `python -m bench.sass`, on maps of ResNet-50 at batch 256, channels-last, on rows of BERT, and on parameters.
+Picoseconds an element, over the whole GPU; a scheduler is taken to issue in 60% of its cycles. In general: instructions
 of the kernel for any layout, which is the reference, and what runs where operands are not whole groups of 16 bytes."""
 
 
