@@ -30,7 +30,7 @@ from minidl.kernels.cuda.launch import Source
 from minidl.meta import DTYPES, DType, Meta, Shape, meta, uint8, wide
 from minidl.testing.cuda_calls import channels_last
 
-LABEL, INSTRUCTION = re.compile(r"\s*(\.L_\S+):"), re.compile(r"\s*/\*[0-9a-f]{4,}\*/\s+(.*?);")
+LABEL, INSTRUCTION = re.compile(r"\s*(\.L_\S+):"), re.compile(r"\s*/\*[0-9a-f]{4,}\*/\s+(.*?)[;}]")
 BRANCH = re.compile(r"BRA.*`\((\.L_\S+)\)")
 IMAGES = (256, 64, 56, 56)  # of ResNet-50 at 256
 # (multiprocessors, their schedulers, clock in Hz, bytes a second) of a capability: P100, A100, H100 SXM.
