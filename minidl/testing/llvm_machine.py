@@ -114,7 +114,9 @@ def _engine() -> Any:
 @cache
 def _compiled(source: Source) -> tuple[Callable[..., None], bool]:
     """A kernel as a function, and whether its threads meet at barriers."""
-    texts = intermediate(source)
+    from minidl.kernels.cuda.compile import intermediate  # which imports CUDA
+
+    texts = intermediate(source, CAPABILITY)
     found = re.search(r'define void @"([^"]+)"', texts[0])
     assert found is not None, source.name
     modules = [llvm.parse_assembly(rewritten(text)) for text in texts]
@@ -127,23 +129,6 @@ def _compiled(source: Source) -> tuple[Callable[..., None], bool]:
     kinds: list[Any] = [ctypes.c_void_p if kind.startswith("*") else WIDTHS[kind] for kind in source.signature]
     function = ctypes.CFUNCTYPE(None, *kinds)(engine.get_function_address(found[1]))
     return function, any("llvm.nvvm.barrier0" in text for text in texts)
-
-
-def intermediate(source: Source, capability: tuple[int, int] = CAPABILITY) -> list[str]:
-    """The modules of a source, its kernel's first, as Numba's CUDA compiler hands them on."""
-    import numba.cuda.compiler
-    from numba import types
-
-    from minidl.kernels.cuda import compile as ours
-
-    tools, compile_one = ours._tools(capability), vars(numba.cuda.compiler)["_compile_pyfunc_with_fixup"]
-    signature = types.void(*map(ours._type, source.signature))
-    with ours._lock, ours._current(capability):
-        library, _ = compile_one(
-            source.make(tools, **dict(source.options)), signature, debug=None, lineinfo=False, device=False,
-            fastmath=False, cc=capability, opt=None, abi="numba", abi_info=None, forceinline=False, launch_bounds=None,
-            lto=True)
-    return [str(text) for text in library.llvm_strs]
 
 
 def rewritten(text: str) -> str:
