@@ -4,9 +4,12 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 ROOT = Path(__file__).resolve().parents[2]
 
 
+@pytest.mark.slow
 def test_a_guided_row_swaps_by_its_plan():
     """A device whose own time did not go with what its operations take would have every plan look slow, and none would
     be followed: the bench itself refuses to time that."""
