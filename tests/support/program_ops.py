@@ -230,7 +230,7 @@ def _sum(draft: Draft) -> Choice | None:
     axes = tuple(sorted(draft.draw.sample(range(len(shape)), draft.draw.randint(1, len(shape)))))
     keep = draft.draw.random() < 0.5
     result = tuple(1 if axis in axes else dim for axis, dim in enumerate(shape) if keep or axis not in axes)
-    return (x,), {"axes": axes, "keepdims": keep}, result
+    return (x,), {"dim": axes, "keepdim": keep}, result
 
 
 def _permute(draft: Draft) -> Choice | None:
@@ -371,10 +371,10 @@ KINDS: dict[str, Kind] = {
     "attention": Kind(_attention, lambda q, k, v, causal: ops.scaled_dot_product_attention(
         q, k, v, heads=2, causal=causal), lambda t, q, k, v, causal: _attention_peer(t, q, k, v, causal)),
     "embedding": Kind(_embedding, ops.embedding_, lambda t, w, ids: t.nn.functional.embedding(ids, w)),
-    "sum": Kind(_sum, lambda x, axes, keepdims: x.sum(axes, keepdims=keepdims),
-                lambda t, x, axes, keepdims: x.sum(axes, keepdim=keepdims)),
-    "mean": Kind(_sum, lambda x, axes, keepdims: x.mean(axes, keepdims=keepdims),
-                 lambda t, x, axes, keepdims: x.mean(axes, keepdim=keepdims)),
+    "sum": Kind(_sum, lambda x, dim, keepdim: x.sum(dim, keepdim=keepdim),
+                lambda t, x, dim, keepdim: x.sum(dim, keepdim=keepdim)),
+    "mean": Kind(_sum, lambda x, dim, keepdim: x.mean(dim, keepdim=keepdim),
+                 lambda t, x, dim, keepdim: x.mean(dim, keepdim=keepdim)),
     "permute": Kind(_permute, lambda x, axes: x.permute(axes), lambda t, x, axes: x.permute(axes)),
     "narrow": Kind(_narrow, lambda x, axis, start, stop: x.narrow(axis, start, stop),
                    lambda t, x, axis, start, stop: x.narrow(axis, start, stop - start)),

@@ -1,0 +1,63 @@
+"""Programs written for PyTorch train with minidl, with nothing changed but imports: under a budget with the bits of an
+unmanaged run, and beside PyTorch within float32's errors."""
+
+import numpy as np
+import pytest
+from either import main_of
+
+from minidl import Runtime
+
+
+def digits(steps=4, batch=6):
+    rng = np.random.default_rng(0)
+    return [(rng.standard_normal((batch, 1, 12, 12)).astype(np.float32), rng.integers(0, 10, batch))
+            for _ in range(steps)]
+
+
+def characters(steps=5, batch=3, length=8):
+    rng = np.random.default_rng(1)
+    made = []
+    for _ in range(steps):
+        tokens = (rng.integers(0, 11, (batch, 1)) + np.arange(length + 1)) % 11
+        targets = tokens[:, 1:].copy()
+        targets[0, :3] = -1  # not counted
+        made.append((tokens[:, :-1], targets))
+    return made
+
+
+PROGRAMS = {"digits_program": (digits, {"rate": 0.0}), "characters_program": (characters, {})}
+
+
+def run(name, start=None, *, budget="64MiB", policy="none", **options):
+    batches, usual = PROGRAMS[name]
+    with Runtime("cpu", memory_budget=budget, policy=policy, host_memory="64MiB", seed=5, poisoned=True) as runtime:
+        result = main_of(name, "minidl")(start, batches(), **{**usual, **options})
+        runtime.check()
+        return (*result, runtime.stats())
+
+
+@pytest.mark.parametrize(("name", "budget", "options"), [
+    ("digits_program", "180KiB", {"rate": 0.25}), ("characters_program", "160KiB", {"top_k": 3})])
+def test_a_program_has_the_same_bits_in_a_budget_that_makes_tensors_leave(name, budget, options):
+    *plain, free = run(name, **options)
+    *managed, tight = run(name, budget=budget, policy="auto", **options)
+    assert plain[:2] == managed[:2]
+    assert all(plain[2][key].tobytes() == managed[2][key].tobytes() for key in plain[2])
+    assert free.swapped_out_bytes + free.recomputed_bytes == 0 < tight.swapped_out_bytes + tight.recomputed_bytes
+
+
+@pytest.mark.parametrize(("name", "options"), [("digits_program", {}), ("characters_program", {}),
+                                               ("characters_program", {"fused": True})])
+def test_a_program_agrees_with_pytorch_within_float32s_errors(name, options):
+    pytest.importorskip("torch", reason="PyTorch, the peer, is not installed (pip install -e '.[peers]')")
+    batches, usual = PROGRAMS[name]
+    options = {**usual, **options}
+    theirs = main_of(name, "torch")
+    start = {key: value.copy() for key, value in theirs(None, [], **options)[2].items()}  # untrained
+    losses, scores, right = theirs(start, batches(), **options)
+    ours, our_scores, found, _ = run(name, start, **options)
+    np.testing.assert_allclose(ours, losses, rtol=2e-5)
+    assert found.keys() == right.keys()
+    for key in right:
+        np.testing.assert_allclose(found[key], right[key], rtol=1e-4, atol=1e-5, err_msg=key)
+    np.testing.assert_allclose(our_scores, scores, rtol=1e-4)
