@@ -14,6 +14,8 @@ os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 from minidl import autograd, ops, protocols  # noqa: E402, F401 - importing them attaches the Tensor's methods
 from minidl.autograd import no_grad
 from minidl.context import current
+
+# Last, in the place of the module of this name, which stays what ``from minidl.tensor import Tensor`` imports from.
 from minidl.creation import (
     arange,
     eye,
@@ -31,6 +33,7 @@ from minidl.creation import (
     randn,
     randn_like,
     randperm,
+    tensor,  # noqa: E402, I001
     tril,
     triu,
     zeros,
@@ -88,9 +91,6 @@ from minidl.ops import (
 from minidl.ops.functions import softmax
 from minidl.runtime import Runtime, current_runtime, parameter
 from minidl.tensor import Tensor
-
-# Last, in the place of the module of this name, which stays what ``from minidl.tensor import Tensor`` imports from.
-from minidl.creation import tensor  # noqa: E402, I001
 
 __version__ = "0.1.0"
 

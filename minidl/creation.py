@@ -11,6 +11,7 @@ import numpy as np
 
 from minidl.autograd import no_grad
 from minidl.calls import apply
+from minidl.context import current
 from minidl.errors import ShapeError, UserError
 from minidl.meta import DType, Shape, boolean, float32, int64
 from minidl.ops.arguments import axis_of
@@ -27,14 +28,20 @@ from minidl.tensor import Tensor
 Sizes = int | Shape
 
 
+def _leaf(made: Tensor) -> Tensor:
+    """A tensor whose gradient is wanted: what made it is no part of any graph."""
+    current().make_leaf(made.storage)
+    made.requires_grad = True
+    return made
+
+
 def tensor(data: Any, *, dtype: DType | None = None, device: object = None, requires_grad: bool = False) -> Tensor:
     """A leaf with a copy of the values: numbers, (lists of) lists of them, arrays of any library.
 
     Python's floats become float32, its integers int64; arrays keep their dtype. Raises UserError, ShapeError.
     """
     made = current_runtime().tensor(data.numpy() if isinstance(data, Tensor) else data, dtype=dtype)
-    made.requires_grad = requires_grad
-    return made
+    return _leaf(made) if requires_grad else made
 
 
 def _uploaded(values: np.ndarray, dtype: DType) -> Tensor:
@@ -47,8 +54,7 @@ def full(shape: Sizes, value: float, *, dtype: DType | None = None, device: obje
     """One value everywhere: float32 of a float, int64 of an integer, booleans of a boolean, unless ``dtype`` says."""
     kind = boolean if isinstance(value, bool) else int64 if isinstance(value, int) else float32
     made = full_((shape,) if isinstance(shape, int) else tuple(shape), value, dtype or kind)
-    made.requires_grad = requires_grad
-    return made
+    return _leaf(made) if requires_grad else made
 
 
 def zeros(*sizes: Sizes, dtype: DType = float32, device: object = None, requires_grad: bool = False) -> Tensor:
@@ -82,16 +88,14 @@ def rand(*sizes: Sizes, dtype: DType = float32, device: object = None, requires_
     """Uniform random numbers in [0, 1)."""
     made = zeros(*sizes, dtype=dtype)
     uniform_(made, seed=current_runtime().next_seed())
-    made.requires_grad = requires_grad
-    return made
+    return _leaf(made) if requires_grad else made
 
 
 def randn(*sizes: Sizes, dtype: DType = float32, device: object = None, requires_grad: bool = False) -> Tensor:
     """Normal random numbers of mean 0 and variance 1."""
     made = zeros(*sizes, dtype=dtype)
     normal_(made, seed=current_runtime().next_seed())
-    made.requires_grad = requires_grad
-    return made
+    return _leaf(made) if requires_grad else made
 
 
 def randint(low: int, high: int | None = None, size: Shape = (), *, dtype: DType = int64,

@@ -188,8 +188,8 @@ class Runtime:
         return int(np.random.SeedSequence([self.seed, count]).generate_state(1, np.uint64)[0] >> 1)
 
     def tensor(self, data: Any, *, shape: Shape | None = None, dtype: DType | None = None) -> Tensor:
-        """A leaf with a copy of an array's values (one upload), of its dtype unless ``dtype`` says another one; lists of
-        Python's floats are float32.
+        """A leaf with a copy of an array's values (one upload), of its dtype unless ``dtype`` says another one; lists
+        of Python's floats are float32.
 
         ``data`` None with a shape: values do not matter. Arrays of other libraries are taken by DLPack or
         ``__cuda_array_interface__``, from a GPU by way of the host. Raises UserError for a dtype that minidl does not

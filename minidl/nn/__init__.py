@@ -25,9 +25,10 @@ from minidl.nn.recurrent import GRU, LSTM
 from minidl.runtime import parameter
 
 __all__ = [
-    "GELU", "GRU", "LSTM", "BCELoss", "BCEWithLogitsLoss", "BatchNorm1d", "GroupNorm", "L1Loss", "LogSoftmax", "MSELoss", "ModuleDict",
-    "NLLLoss", "Parameter", "SiLU", "functional", "utils", "AdaptiveAvgPool2d", "AvgPool2d", "BatchNorm2d", "BatchNormReLU2d", "Causal", "Conv2d", "ConvReLU2d",
-    "ConvTranspose2d", "CrossEntropyLoss", "Dropout", "Embedding", "Flatten", "Identity", "LayerNorm", "Linear",
-    "MaxPool2d", "Module", "ModuleList", "MultiHeadAttention", "ReLU", "Sequential", "Sigmoid", "Softmax", "Tanh",
-    "attend", "causal_mask", "init", "lowered", "parameter",
+    "AdaptiveAvgPool2d", "AvgPool2d", "BCELoss", "BCEWithLogitsLoss", "BatchNorm1d", "BatchNorm2d",
+    "BatchNormReLU2d", "Causal", "Conv2d", "ConvReLU2d", "ConvTranspose2d", "CrossEntropyLoss", "Dropout",
+    "Embedding", "Flatten", "GELU", "GRU", "GroupNorm", "Identity", "L1Loss", "LSTM", "LayerNorm", "Linear",
+    "LogSoftmax", "MSELoss", "MaxPool2d", "Module", "ModuleDict", "ModuleList", "MultiHeadAttention", "NLLLoss",
+    "Parameter", "ReLU", "Sequential", "SiLU", "Sigmoid", "Softmax", "Tanh", "attend", "causal_mask", "functional",
+    "init", "lowered", "parameter", "utils",
 ]

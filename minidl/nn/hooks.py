@@ -1,4 +1,4 @@
-"""Functions that are called before and after a module's forward(): to look at what goes in and comes out, or change it."""
+"""Functions that are called before and after a module's forward(): they see what goes in and out, or change it."""
 
 from __future__ import annotations
 

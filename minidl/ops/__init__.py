@@ -51,8 +51,8 @@ __all__ = [
     "convert", "copy_", "cross_entropy", "detach", "div", "dropout", "embedding_", "exp", "expand", "fill_",
     "flatten", "full", "gather", "gather_rows", "gelu", "gelu_tanh", "index", "layer_norm", "linear_", "log",
     "log_softmax", "logical_and", "logical_not", "logical_or", "masked_fill", "matmul", "max", "max_pool2d",
-    "maximum", "mean", "merge_heads", "min", "minimum", "mul", "narrow", "neg", "normal_", "permute", "power",
-    "relu", "reshape", "scale", "scaled_dot_product_attention", "shift", "sigmoid", "silu", "softmax", "softplus",
-    "split", "split_heads", "sqrt", "squeeze", "stack", "std", "sub", "sum", "sum_to", "tanh", "topk", "transpose",
-    "uniform_", "unsqueeze", "upload_", "var", "where",
+    "maximum", "mean", "merge_heads", "methods", "min", "minimum", "mul", "narrow", "neg", "normal_", "permute",
+    "power", "relu", "reshape", "scale", "scaled_dot_product_attention", "shift", "sigmoid", "silu", "softmax",
+    "softplus", "split", "split_heads", "sqrt", "squeeze", "stack", "std", "sub", "sum", "sum_to", "tanh", "topk",
+    "transpose", "uniform_", "unsqueeze", "upload_", "var", "where",
 ]

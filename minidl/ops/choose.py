@@ -4,9 +4,11 @@ A comparison has no gradient, nor has a conversion to or from integers.
 """
 
 from collections.abc import Callable, Sequence
+
+import numpy as np
+
 from minidl.calls import apply, give
-from minidl.errors import ShapeError
-from minidl.kernels.relations import RELATIONS
+from minidl.errors import ShapeError, UserError
 from minidl.meta import Cost, DType, Meta, Shape, boolean, meta
 from minidl.op import Attrs, Op
 from minidl.ops.arguments import number_for
@@ -14,6 +16,8 @@ from minidl.ops.elementwise import FIRST, broadcast, expand, same_dtype, sum_to
 from minidl.ops.shape import CAST
 from minidl.slicing.rules import along, elementwise
 from minidl.tensor import Gradients, Needs, Tensor
+
+RELATIONS = ("==", "!=", "<", "<=", ">", ">=")
 
 
 def _compare_infer(a: Meta, b: Meta, *, relation: str) -> Meta:
@@ -72,11 +76,16 @@ def compare(a: Tensor, b: Tensor | float, relation: str) -> Tensor:
     assert relation in RELATIONS, relation
     if isinstance(b, Tensor):
         return apply(COMPARE, a, b, relation=relation)
+    if not isinstance(b, int | float | np.number | np.bool_):
+        raise UserError(f"{relation}: a {type(b).__name__} is no tensor: runtime.tensor(x) makes one of it")
     return apply(COMPARE_NUMBER, a, relation=relation, value=number_for(relation, a.meta, b))
 
 
 def _operator(relation: str) -> Callable[[Tensor, Tensor | float], Tensor]:
-    return lambda a, b: compare(a, b, relation)
+    def compared(a: Tensor, b: Tensor | float) -> Tensor:
+        comparable = isinstance(b, Tensor | np.ndarray | np.number | np.bool_ | int | float)
+        return compare(a, b, relation) if comparable else NotImplemented  # Python knows that anything else differs
+    return compared
 
 
 def masked_fill(x: Tensor, mask: Tensor, value: float) -> Tensor:
@@ -86,7 +95,8 @@ def masked_fill(x: Tensor, mask: Tensor, value: float) -> Tensor:
 
 
 def where(mask: Tensor, a: Tensor | float, b: Tensor | float) -> Tensor:
-    """a where the mask is true, b elsewhere, with NumPy's broadcasting; one of both may be a number. Raises ShapeError."""
+    """a where the mask is true, b elsewhere, with NumPy's broadcasting; one of both may be a number. Raises
+    ShapeError."""
     if isinstance(a, Tensor) and isinstance(b, Tensor):
         return apply(WHERE, mask, a, b)
     if isinstance(a, Tensor):

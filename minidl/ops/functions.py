@@ -99,7 +99,8 @@ def softplus(x: Tensor) -> Tensor:
 
 
 def over_last(x: Tensor, dim: int, what: str) -> tuple[Tensor, Shape]:
-    """x with one dimension moved to the end, and the order of dimensions that moves it back; x itself if it is there."""
+    """x with one dimension moved to the end, and the order of dimensions that moves it back: x itself and () if it is
+    there."""
     axis = axis_of(what, x.shape, dim)
     order = tuple(i for i in range(x.ndim) if i != axis) + (axis,)
     back = tuple(sorted(range(x.ndim), key=order.__getitem__))

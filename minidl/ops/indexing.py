@@ -147,7 +147,7 @@ def _as_run(numbers: Array | Tensor) -> tuple[int, int, int] | None:
 
 
 def index(x: Tensor, key: Any) -> Tensor:
-    """x[key]: a view for integers, slices, None and ...; a copy where lists, arrays, tensors of integers or masks choose.
+    """x[key]: a view for integers, slices, None and ...; a copy where lists, arrays, tensors or masks choose.
 
     Raises NoSuchIndex, ShapeError; UserError for a mask where there are no values.
     """
@@ -173,7 +173,7 @@ def assign(x: Tensor, key: Any, value: Tensor | float) -> None:
         while mask.ndim < x.ndim:
             mask = unsqueeze(mask, mask.ndim)
         if isinstance(value, Tensor) and value.numel() != 1:
-            raise UserError(f"x[mask] = a tensor {list(value.shape)}: one value for all alone; else use where(mask, y, x)")
+            raise UserError(f"x[mask] = a tensor {list(value.shape)}: one value for all; else use where(mask, y, x)")
         other = reshape(convert(value, x.dtype), ()) if isinstance(value, Tensor) else value
         copy_(x, where(mask, other, x))
         return

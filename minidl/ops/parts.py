@@ -44,7 +44,7 @@ def _grad_infer(dy: Meta, onto: Meta | None = None, *, shape: Shape, parts: Part
 
 
 def _vjp(needs: Needs, dy: Tensor, *, x_shape: Shape, x_partial: Tensor | None, parts: Parts) -> Gradients:
-    # What has arrived for x from its other parts is added to in place: of a loop over all parts each costs itself alone.
+    # What has arrived for x from its other parts is added to in place: in a loop over parts each costs itself alone.
     onto = () if x_partial is None else (give(x_partial),)
     return (apply(INDEX_GRAD, give(dy), *onto, shape=x_shape, parts=parts),)
 

@@ -30,9 +30,9 @@ class Optimizer:
     """Base class: ``step()`` runs one in-place update operation for each chunk of parameters that have a gradient.
 
     Parameters come in groups, each with rates of its own, which ``param_groups`` shows and lets change at any time, as
-    does ``lr``, which is that of all groups. The state is made here, not at the first step, so that what a training step
-    needs is known before the first one; it starts at zero. A subclass names its states, and gives the operation and
-    its attributes.
+    does ``lr``, which is that of all groups. The state is made here, not at the first step, so that what a training
+    step needs is known before the first one; it starts at zero. A subclass names its states, and gives the operation
+    and its attributes.
     """
 
     def __init__(self, params: Parameters, *, op: Op, rates: dict[str, Any], states: tuple[str, ...] = (),

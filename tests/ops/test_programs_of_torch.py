@@ -56,7 +56,8 @@ def test_a_program_agrees_with_pytorch_within_float32s_errors(name, options):
     batches, usual = PROGRAMS[name]
     options = {**usual, **options}
     theirs = main_of(name, "torch")
-    start = {key: value.copy() for key, value in theirs(None, [], **{**options, **UNTRAINED[name]})[2].items()}  # untrained
+    untrained = theirs(None, [], **{**options, **UNTRAINED[name]})[2]
+    start = {key: value.copy() for key, value in untrained.items()}
     losses, scores, right = theirs(start, batches(), **options)
     ours, our_scores, found, _ = run(name, start, **options)
     np.testing.assert_allclose(ours, losses, rtol=2e-5)

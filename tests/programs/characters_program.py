@@ -63,12 +63,12 @@ class Model(nn.Module):
     def __init__(self, vocabulary, context, width, heads, layers, fused):
         super().__init__()
         self.context = context
-        self.transformer = nn.ModuleDict(dict(
-            wte=nn.Embedding(vocabulary, width),
-            wpe=nn.Embedding(context, width),
-            h=nn.ModuleList([Block(width, heads, context, fused) for _ in range(layers)]),
-            ln_f=Norm(width, bias=True),
-        ))
+        self.transformer = nn.ModuleDict({
+            "wte": nn.Embedding(vocabulary, width),
+            "wpe": nn.Embedding(context, width),
+            "h": nn.ModuleList([Block(width, heads, context, fused) for _ in range(layers)]),
+            "ln_f": Norm(width, bias=True),
+        })
         self.lm_head = nn.Linear(width, vocabulary, bias=False)
         self.transformer.wte.weight = self.lm_head.weight
         self.apply(self._start)
@@ -121,7 +121,8 @@ class Model(nn.Module):
         return idx
 
 
-def main(start, batches, *, vocabulary=11, context=8, width=16, heads=2, layers=2, fused=False, top_k=1, begin=((0, 3),)):
+def main(start, batches, *, vocabulary=11, context=8, width=16, heads=2, layers=2, fused=False, top_k=1,
+         begin=((0, 3),)):
     """Losses of each step, sampled tokens, and the parameters at the end."""
     torch.manual_seed(2)
     model = Model(vocabulary, context, width, heads, layers, fused)

@@ -12,7 +12,6 @@ import numpy as np
 from minidl.kernels.cpu import (
     attention,
     batchnorm,
-    selection,
     elementwise,
     embedding,
     flash,
@@ -20,6 +19,7 @@ from minidl.kernels.cpu import (
     linear,
     loss,
     pool,
+    selection,
     shape,
     sums,
     update,

@@ -17,14 +17,15 @@ from minidl.kernels.relations import RELATIONS
 from minidl.meta import DType
 
 
-def compared(tools: Tools, *, dtype: str, relation: str, beside: bool, narrow: bool, threads: int) -> Callable[..., None]:
+def compared(tools: Tools, *, dtype: str, relation: str, beside: bool, narrow: bool,
+             threads: int) -> Callable[..., None]:
     """y = whether ``a relation b``, or the number if nothing is ``beside`` a."""
     cuda, load = tools.cuda, tools.memory(dtype)[0]
     (locate, advance), holds = tools.walk(narrow), tools.device(RELATIONS[relation])
 
-    def kernel(y: Any, a: Any, b: Any, value: Any, n: Any, n1: Any, n2: Any, n3: Any, t0: Any, t1: Any, t2: Any, t3: Any,
-               y0: Any, y1: Any, y2: Any, y3: Any, a0: Any, a1: Any, a2: Any, a3: Any, b0: Any, b1: Any, b2: Any,
-               b3: Any) -> None:
+    def kernel(y: Any, a: Any, b: Any, value: Any, n: Any, n1: Any, n2: Any, n3: Any, t0: Any, t1: Any, t2: Any,
+               t3: Any, y0: Any, y1: Any, y2: Any, y3: Any, a0: Any, a1: Any, a2: Any, a3: Any, b0: Any, b1: Any,
+               b2: Any, b3: Any) -> None:
         i = np.int64(cuda.blockIdx.x) * (threads * ITEMS) + cuda.threadIdx.x
         c0, c1, c2, c3 = locate(i, n1, n2, n3)
         for _ in range(ITEMS):

@@ -23,7 +23,7 @@ def _precedes(tools: Tools, largest: bool) -> Function:
     size, the first of equal ones first."""
     def precedes(a: Any, i: Any, b: Any, j: Any) -> Any:
         if a != a:
-            return not b != b or i < j
+            return b == b or i < j
         if b != b:
             return False
         if a == b:
@@ -57,7 +57,8 @@ def ranked(tools: Tools, *, dtype: str, largest: bool, threads: int) -> Callable
             while half >= 1:
                 if thread < half:
                     other, other_at = held[thread + half], places[thread + half]
-                    if other_at >= 0 and (places[thread] < 0 or precedes(other, other_at, held[thread], places[thread])):
+                    if other_at >= 0 and (places[thread] < 0
+                                          or precedes(other, other_at, held[thread], places[thread])):
                         held[thread], places[thread] = other, other_at
                 cuda.syncthreads()
                 half //= 2
