@@ -63,7 +63,7 @@ class Tools:
         return load, store
 
     def _scalar(self, dtype: str) -> SimpleNamespace:
-        """The formulas of ``scalar``, and log, power and softplus, for a dtype: without branches and calls for float32."""
+        """The formulas of ``scalar``, and log, power and softplus, for a dtype: those without branches for float32."""
         number = self.number(dtype)
 
         def typed(value: Any, like: Any) -> Any:
