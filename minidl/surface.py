@@ -7,20 +7,26 @@ more.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from minidl.meta import DType, Shape
 
 if TYPE_CHECKING:
     import numpy as np
 
-    from minidl.ops.ranking import Ranked
     from minidl.tensor import Tensor
 
 # The names of Python's types are those of methods below.
 Real = float
 Whole = int
 Truth = bool
+
+
+class Ranked(NamedTuple):
+    """Elements, and their positions along the dimension that they were chosen from."""
+
+    values: Tensor
+    indices: Tensor
 
 
 class Surface:

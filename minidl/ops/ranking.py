@@ -6,7 +6,6 @@ elements came from, not the rows. A NaN comes before all numbers; of equal eleme
 
 from collections.abc import Sequence
 from math import prod
-from typing import NamedTuple
 
 from minidl.calls import apply, apply_all, give
 from minidl.errors import ShapeError
@@ -18,14 +17,8 @@ from minidl.ops.embedding import GATHER_ROWS_GRAD, gather_rows
 from minidl.ops.functions import over_last
 from minidl.ops.shape import detach, flatten, permute, reshape
 from minidl.slicing.rules import along
+from minidl.surface import Ranked
 from minidl.tensor import Gradients, Needs, Tensor
-
-
-class Ranked(NamedTuple):
-    """Elements, and their positions along the dimension that they were chosen from."""
-
-    values: Tensor
-    indices: Tensor
 
 
 def _infer(x: Meta, *, k: int, largest: bool) -> tuple[Meta, Meta]:
