@@ -21,7 +21,8 @@ def runtime():
 
 
 KEYS = [0, -1, slice(1, None), (slice(None), 1), (..., 2), (None, 0), (slice(None), slice(None, None, 2), -1),
-        (0, 1, 2), [0, 1], (slice(None), [2, 0]), ([0, 1], [2, 0]), (0, [1, 2]), (slice(None), [0, 2], [1, 1]), slice(2, 2), [],
+        (0, 1, 2), [0, 1], (slice(None), [2, 0]), ([0, 1], [2, 0]), (0, [1, 2]),
+        (slice(None), [0, 2], [1, 1]), slice(2, 2), [],
         ([1, 0], slice(None), [1, 2]), A > 5, A[:, :, 0] > 3, np.array([[0, -1], [1, 1]]), (slice(None), [-1]), ...,
         (slice(None), np.array([True, False, True])), (slice(None), np.int64(1)), (slice(-5, 99),)]
 
