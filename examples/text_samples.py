@@ -14,7 +14,7 @@ from minidl.models.gpt import GPT, GPTConfig, generate
 from minidl.optim import AdamW
 from minidl.units import format_bytes
 
-LENGTH, BATCH, STEPS = 64, 16, 160
+LENGTH, BATCH, STEPS = 64, 16, 180
 
 
 def text() -> bytes:
@@ -43,17 +43,17 @@ def step(runtime: minidl.Runtime, model: GPT, optimizer: AdamW) -> float:
 
 with minidl.Runtime(device="sim:p100", policy="none") as simulator:
     model = GPT(config)
-    optimizer = AdamW(model.parameters(), lr=5e-3)
+    optimizer = AdamW(model.parameters(), lr=3e-3)
     needed = simulator.dry_run(lambda: step(simulator, model, optimizer)).unmanaged_peak_bytes
 print(f"a step needs {format_bytes(needed)}; it gets {format_bytes(needed // 2)}")
 
 with minidl.Runtime(device="cpu", memory_budget=needed // 2, seed=1) as runtime:
     model = GPT(config)
-    optimizer = AdamW(model.parameters(), lr=5e-3)
+    optimizer = AdamW(model.parameters(), lr=3e-3)
     for number in range(STEPS):
         with runtime.iteration():
             loss = step(runtime, model, optimizer)
-        if number % 40 == 39:
+        if number % 60 == 59:
             print(f"step {number + 1}: loss {loss:.3f}")
     model.eval()
     begin = runtime.tensor(tokens[None, :8], dtype=int64)
