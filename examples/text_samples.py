@@ -38,7 +38,8 @@ def step(runtime: minidl.Runtime, model: GPT, optimizer: AdamW) -> float:
     optimizer.zero_grad()
     loss.backward()
     optimizer.step()
-    return loss.item()
+    value: float = loss.item()
+    return value
 
 
 with minidl.Runtime(device="sim:p100", policy="none") as simulator:

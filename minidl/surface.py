@@ -141,34 +141,14 @@ class Surface:
             """The product of matrices, as ``@``."""
 
         def add(self, other: Tensor | Real) -> Tensor:
-            """As ``+``."""
+            """As ``+``; ``sub``, ``mul`` and ``div`` are its like."""
 
-        def sub(self, other: Tensor | Real) -> Tensor:
-            """As ``-``."""
-
-        def mul(self, other: Tensor | Real) -> Tensor:
-            """As ``*``."""
-
-        def div(self, other: Tensor | Real) -> Tensor:
-            """As ``/``."""
+        sub = mul = div = add
 
         def eq(self, other: Tensor | Real) -> Tensor:
-            """As ``==``: booleans."""
+            """As ``==``: booleans; ``ne``, ``lt``, ``le``, ``gt`` and ``ge`` are its like."""
 
-        def ne(self, other: Tensor | Real) -> Tensor:
-            """As ``!=``: booleans."""
-
-        def lt(self, other: Tensor | Real) -> Tensor:
-            """As ``<``: booleans."""
-
-        def le(self, other: Tensor | Real) -> Tensor:
-            """As ``<=``: booleans."""
-
-        def gt(self, other: Tensor | Real) -> Tensor:
-            """As ``>``: booleans."""
-
-        def ge(self, other: Tensor | Real) -> Tensor:
-            """As ``>=``: booleans."""
+        ne = lt = le = gt = ge = eq
 
         def reshape(self, *sizes: Whole | Shape) -> Tensor:
             """A view of another shape, of a copy in C order where one is needed; one dimension may be -1."""
