@@ -5,7 +5,9 @@ import numpy as np
 import pytest
 from either import main_of
 
-from minidl import Runtime
+import minidl
+from minidl import Runtime, nn, optim
+from minidl.nn import functional as F
 
 
 def digits(steps=4, batch=6):
@@ -65,3 +67,40 @@ def test_a_program_agrees_with_pytorch_within_float32s_errors(name, options):
     for key in right:
         np.testing.assert_allclose(found[key], right[key], rtol=1e-4, atol=1e-5, err_msg=key)
     np.testing.assert_allclose(our_scores, scores, rtol=1e-4)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", PROGRAMS)
+def test_a_program_gives_the_same_in_slices_and_joins_nothing(name):
+    batches, options = PROGRAMS[name]
+    found = []
+    for slices in (1, 3):
+        with Runtime("cpu", memory_budget="64MiB", policy="none", seed=5, slices=slices, poisoned=True) as runtime:
+            found.append(main_of(name, "minidl")(None, batches(), **options))
+            assert slices == 1 or not runtime.executor.slicer.joined
+    np.testing.assert_allclose(found[1][0], found[0][0], rtol=1e-5)
+
+
+def recurrent_losses(budget, policy="none", slices=1):
+    with Runtime("cpu:virtual", memory_budget=budget, policy=policy, seed=3, slices=slices, poisoned=True) as runtime:
+        lstm, gru, norm = nn.LSTM(4, 6, 2, bidirectional=True), nn.GRU(12, 5, batch_first=True), nn.GroupNorm(2, 8)
+        parameters = [p for module in (lstm, gru, norm) for p in module.parameters()]
+        optimizer = optim.Adadelta(parameters, lr=0.5)
+        x = np.random.default_rng(0).standard_normal((6, 8, 4)).astype("f4")
+        losses = []
+        for _ in range(3):
+            y = gru(lstm(minidl.tensor(x).transpose(0, 1))[0].transpose(0, 1))[0]
+            loss = F.mse_loss(norm(F.silu(y).transpose(1, 2)[:, :1].expand(-1, 8, -1)), minidl.zeros(6, 8, 8))
+            loss.backward()
+            optimizer.step()
+            optimizer.zero_grad()
+            losses.append(loss.item())
+        runtime.check()
+        return losses, [p.numpy().tobytes() for p in parameters], runtime.stats()
+
+
+def test_a_recurrent_network_has_the_same_bits_in_half_of_its_memory():
+    *plain, free = recurrent_losses("8MiB")
+    *managed, tight = recurrent_losses(free.peak_bytes // 2, "dtr-swap")
+    assert plain == managed and tight.swapped_out_bytes + tight.recomputed_bytes > 0
+    np.testing.assert_allclose(recurrent_losses("8MiB", slices=2)[0], plain[0], rtol=1e-5)
