@@ -77,7 +77,7 @@ class Tools:
                 assert isinstance(chosen, FunctionType)
                 lifted[name] = self.device(FunctionType(chosen.__code__, lifted, name))
         lifted["typed"] = self.device(typed)
-        math = self.math
+        math, relu, exp = self.math, lifted["relu"], lifted["exp"]
 
         def log(x: Any) -> Any:
             return math.log(x)
@@ -86,7 +86,7 @@ class Tools:
             return math.pow(x, value)
 
         def softplus(x: Any) -> Any:
-            return lifted["relu"](x) + math.log1p(lifted["exp"](-abs(x)))
+            return relu(x) + math.log1p(exp(-abs(x)))
         return SimpleNamespace(**lifted, **{f.__name__: self.device(f) for f in (log, power, softplus)})
 
     def _memory(self, dtype: str) -> tuple[Function, Function]:
