@@ -14,7 +14,7 @@ from minidl.models.gpt import GPT, GPTConfig, generate
 from minidl.optim import AdamW
 from minidl.units import format_bytes
 
-LENGTH, BATCH, STEPS = 64, 16, 180
+LENGTH, BATCH, STEPS = 64, 12, 180
 
 
 def text() -> bytes:
