@@ -109,7 +109,7 @@ def backward(loss: Tensor, gradient: Tensor | None = None, *, retain_graph: bool
     """
     if not loss.requires_grad:
         raise UserError("backward() of a tensor that does not depend on anything that requires a gradient")
-    if gradient is None and loss.size != 1:
+    if gradient is None and loss.numel() != 1:
         raise UserError(f"backward() of shape {list(loss.shape)} needs a gradient of that shape")
     if gradient is not None and gradient.shape != loss.shape:
         raise UserError(f"backward(): gradient {list(gradient.shape)} does not fit {list(loss.shape)}")

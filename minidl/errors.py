@@ -12,6 +12,10 @@ class ShapeError(UserError, ValueError):
     """Tensors of these shapes do not fit this operation."""
 
 
+class NoSuchIndex(ShapeError, IndexError):
+    """An index that is outside of a tensor."""
+
+
 class OutOfMemory(UserError, MemoryError):
     """An operation's working set does not fit what the policy could free.
 

@@ -12,6 +12,11 @@ from weakref import WeakValueDictionary
 
 Shape = tuple[int, ...]
 
+# Of each dimension of a tensor: () all of it, an integer one element without the dimension, (start, stop, step) some;
+# None is a new dimension.
+Part = tuple[int, ...] | int | None
+Parts = tuple[Part, ...]
+
 ALIGNMENT = 256  # bytes; every block of a device arena starts at a multiple of it
 
 
@@ -31,7 +36,8 @@ bfloat16 = DType("bfloat16", 2, True)
 int64 = DType("int64", 8, False)
 int32 = DType("int32", 4, False)
 uint8 = DType("uint8", 1, False)
-DTYPES: dict[str, DType] = {d.name: d for d in (float64, float32, float16, bfloat16, int64, int32, uint8)}
+boolean = DType("bool", 1, False)
+DTYPES: dict[str, DType] = {d.name: d for d in (float64, float32, float16, bfloat16, int64, int32, uint8, boolean)}
 
 
 def wide(dtype: DType) -> DType:

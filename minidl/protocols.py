@@ -54,15 +54,6 @@ def refuse_to_pickle(x: Tensor, protocol: int) -> NoReturn:
     raise TypeError("a tensor cannot be pickled: keep x.numpy(), or a model's state_dict()")
 
 
-def equal(x: Tensor, other: object) -> Any:
-    """Whether both are one object; UserError where values would have to be compared, as no tensor holds booleans."""
-    if x is other:
-        return True
-    if isinstance(other, Tensor | np.ndarray | np.generic | int | float):
-        raise UserError("tensors are not compared with == or !=: use np.asarray(x) == np.asarray(y), or `x is y`")
-    return NotImplemented
-
-
-for _name, _function in {"__array__": array, "__copy__": copied, "__deepcopy__": deep_copied, "__eq__": equal,
+for _name, _function in {"__array__": array, "__copy__": copied, "__deepcopy__": deep_copied,
                          "__reduce_ex__": refuse_to_pickle}.items():
     setattr(Tensor, _name, _function)

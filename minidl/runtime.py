@@ -188,7 +188,8 @@ class Runtime:
         return int(np.random.SeedSequence([self.seed, count]).generate_state(1, np.uint64)[0] >> 1)
 
     def tensor(self, data: Any, *, shape: Shape | None = None, dtype: DType | None = None) -> Tensor:
-        """A leaf with a copy of an array's values (one upload), of its dtype unless ``dtype`` says another one.
+        """A leaf with a copy of an array's values (one upload), of its dtype unless ``dtype`` says another one; lists
+        of Python's floats are float32.
 
         ``data`` None with a shape: values do not matter. Arrays of other libraries are taken by DLPack or
         ``__cuda_array_interface__``, from a GPU by way of the host. Raises UserError for a dtype that minidl does not
@@ -201,7 +202,8 @@ class Runtime:
             if slicer is not None and slicer.cuts(shape):
                 return Tensor(slicer.upload(shape, dtype, None))
             return apply(UPLOAD, shape=shape, dtype=dtype, data=None)
-        array, wanted = upload.checked(upload.host_array(data, self.device), shape, dtype)
+        array = upload.host_array(data, self.device)
+        array, wanted = upload.checked(array, shape, dtype or upload.plain_dtype(data, array))
         # The upload happens when the device gets there: by then the caller may have filled its array anew.
         values = array.astype(wanted.name, copy=True) if self.device.has_values else None
         if slicer is not None and slicer.cuts(array.shape):

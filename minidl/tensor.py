@@ -1,20 +1,21 @@
 """A Tensor is the user's handle on a Storage: it counts as one use of its bytes, and dies with one ``release``.
 
 It knows shapes and status, and how to call an operation; the operators (+, @, reshape, backward, ...) are attached
-by ``minidl.ops`` and ``minidl.autograd`` when these are imported.
+by ``minidl.ops``, ``minidl.autograd`` and others when these are imported (``minidl.surface`` declares them).
 """
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, NoReturn
 
+import numpy as np
+
 from minidl.context import current
 from minidl.errors import UserError
 from minidl.meta import DType, Meta, Shape
+from minidl.surface import Surface
 
 if TYPE_CHECKING:
-    import numpy as np
-
     from minidl.memory.storage import Status, Storage
 
 
@@ -66,9 +67,10 @@ class _Gone:
 
 
 GONE: Any = _Gone()
+SHOWN = 1000  # elements that ``repr`` shows all of
 
 
-class Tensor(Listing1):
+class Tensor(Listing1, Surface):
     """A handle on a Storage. Making one takes over a use that the storage already counts (see ``alias``)."""
 
     __slots__ = ("storage", "given", "__weakref__")
@@ -85,76 +87,6 @@ class Tensor(Listing1):
             return
         if storage is not GONE:
             storage.release()
-
-    if TYPE_CHECKING:  # attached by minidl.ops and minidl.autograd, which say more
-
-        def __add__(self, other: Tensor | float) -> Tensor: ...
-        def __radd__(self, other: float) -> Tensor: ...
-        def __sub__(self, other: Tensor | float) -> Tensor: ...
-        def __rsub__(self, other: float) -> Tensor: ...
-        def __mul__(self, other: Tensor | float) -> Tensor: ...
-        def __rmul__(self, other: float) -> Tensor: ...
-        def __truediv__(self, other: Tensor | float) -> Tensor: ...
-        def __matmul__(self, other: Tensor) -> Tensor: ...
-        def __neg__(self) -> Tensor: ...
-        def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray: ...
-
-        def sum(self, axes: int | Shape | None = None, *, keepdims: bool = False) -> Tensor:
-            """Sum over ``axes``, all by default."""
-
-        def mean(self, axes: int | Shape | None = None, *, keepdims: bool = False) -> Tensor:
-            """Mean over ``axes``, all by default."""
-
-        def exp(self) -> Tensor:
-            """e to the power of every element."""
-
-        def log(self) -> Tensor:
-            """Natural logarithm of every element."""
-
-        def sqrt(self) -> Tensor:
-            """Square root of every element."""
-
-        def relu(self) -> Tensor:
-            """max(x, 0) for every element."""
-
-        def tanh(self) -> Tensor:
-            """Hyperbolic tangent of every element."""
-
-        def sigmoid(self) -> Tensor:
-            """1 / (1 + exp(-x)) for every element."""
-
-        def reshape(self, shape: Shape) -> Tensor:
-            """A view of another shape, of a copy in C order where one is needed; one dimension may be -1."""
-
-        def permute(self, axes: Shape) -> Tensor:
-            """A view with its dimensions in the given order."""
-
-        def narrow(self, axis: int, start: int, stop: int) -> Tensor:
-            """A view of the elements start:stop along one axis."""
-
-        def flatten(self, start: int = 1) -> Tensor:
-            """The dimensions from ``start`` on merged into one."""
-
-        def contiguous(self) -> Tensor:
-            """This tensor if its elements lie in C order, else a copy in which they do."""
-
-        def cast(self, dtype: DType) -> Tensor:
-            """This tensor if it is of this dtype, else a copy rounded to it."""
-
-        def detach(self) -> Tensor:
-            """A view that gradients do not flow through."""
-
-        def add_(self, other: Tensor) -> None:
-            """Add a tensor of the same shape and dtype, in place."""
-
-        def copy_(self, other: Tensor) -> None:
-            """Overwrite this tensor with one of the same shape and dtype."""
-
-        def fill_(self, value: float) -> None:
-            """Overwrite every element with one value."""
-
-        def backward(self, gradient: Tensor | None = None, *, retain_graph: bool = False) -> None:
-            """Add the gradient of this tensor to the ``grad`` of every leaf that requires it."""
 
     def release(self) -> None:
         """Give up this handle now; it must not be used again."""
@@ -181,8 +113,7 @@ class Tensor(Listing1):
         """Number of dimensions."""
         return len(self.storage.meta.shape)
 
-    @property
-    def size(self) -> int:
+    def numel(self) -> int:
         """Number of elements."""
         return self.storage.meta.size
 
@@ -248,15 +179,17 @@ class Tensor(Listing1):
             raise AttributeError(f"the memory of {executor.device.name} is not CUDA's")
         return executor.interface(self.storage)
 
-    def item(self) -> float:
-        """The value of a tensor of one element. NaN on a device without numerics."""
+    def item(self) -> Any:
+        """The value of a tensor of one element, as a number of Python's. NaN on a device without numerics."""
         if self.storage.meta.size != 1:
-            raise ValueError(f"item() needs one element, not {self.storage.meta.size}: shape {self.shape}")
-        value: float = self.numpy().item()
-        return value
+            raise ValueError(f"item() needs one element, not {self.numel()}: shape {self.shape}")
+        return self.numpy().item()
 
     def __float__(self) -> float:
         return float(self.item())
+
+    def __int__(self) -> int:
+        return int(self.item())
 
     def __bool__(self) -> bool:
         return bool(self.item())
@@ -270,7 +203,18 @@ class Tensor(Listing1):
         if self.storage is GONE:
             return "Tensor(gone)"
         made_by = f", {self.operation_name}" if self.operation_name else ""
-        return f"Tensor({self.meta}, id {self.tensor_id}, {self.status.name}{made_by})"
+        return f"Tensor({self._values()}{self.meta}, id {self.tensor_id}, {self.status.name}{made_by})"
+
+    def _values(self) -> str:
+        """The values as NumPy shows them, the first and last of many; nothing where there are none to be had."""
+        try:
+            if not current().device.has_values:
+                return ""
+            return f"{np.array2string(self.numpy(), separator=', ', prefix='Tensor(', threshold=SHOWN)}, "
+        except UserError:  # of another runtime or thread, or lost: what is known of it is shown all the same
+            return ""
+
+    __hash__ = object.__hash__  # as == compares values
 
 
 Needs = tuple[bool, ...]  # which inputs of a call want a gradient

@@ -9,7 +9,7 @@ import numpy as np
 from minidl import device as devices
 from minidl.device import dlpack
 from minidl.errors import ShapeError, UserError
-from minidl.meta import DTYPES, DType, Shape
+from minidl.meta import DTYPES, DType, Shape, float32
 
 
 def host_array(data: Any, device: devices.Device) -> np.ndarray:
@@ -29,6 +29,12 @@ def host_array(data: Any, device: devices.Device) -> np.ndarray:
         if values is None:
             raise
         return values
+
+
+def plain_dtype(data: Any, array: np.ndarray) -> DType | None:
+    """float32 for Python's own floats and lists of them, as layers compute in it; None for what has a dtype."""
+    plain = isinstance(data, float | list | tuple) and not isinstance(data, np.generic)
+    return float32 if plain and array.dtype == np.float64 else None
 
 
 def checked(array: np.ndarray, shape: Shape | None, dtype: DType | None) -> tuple[np.ndarray, DType]:

@@ -34,7 +34,7 @@ LAYERS: list[tuple[str, ...]] = [
     ("minidl.device",),
     ("minidl.memory",),
     ("minidl.executor", "minidl.context", "minidl.graph", "minidl.slicing.seam"),
-    ("minidl.tensor", "minidl.calls"),
+    ("minidl.tensor", "minidl.surface", "minidl.calls"),
     ("minidl.ops",),
     ("minidl.autograd", "minidl.slicing"),
     ("minidl.runtime", "minidl.stats", "minidl.upload", "minidl.protocols", "minidl"),

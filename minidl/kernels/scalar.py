@@ -119,6 +119,17 @@ def sigmoid_grad(dy: Number, y: Number) -> Number:
     return dy * ((ONE - y) * y)
 
 
+def silu(x: Number) -> Number:
+    """x / (1 + exp(-x))"""
+    return x * sigmoid(x)
+
+
+def silu_grad(dy: Number, x: Number) -> Number:
+    """dy s (1 + x (1 - s)), with s the sigmoid of x"""
+    s = sigmoid(x)
+    return dy * (s * (ONE + x * (ONE - s)))
+
+
 def gelu(x: Number) -> Number:
     """x P(x), with P(x) the probability that a normal number is below x (Hendrycks & Gimpel 2016)."""
     return x * normal_below(x)
@@ -178,6 +189,15 @@ def adam(p: Number, m: Number, v: Number, g: Number, step_size: Number, beta1: N
     m = beta1 * m + rest1 * g
     v = beta2 * v + rest2 * (g * g)
     return p - step_size * (m / (math.sqrt(v) / correction + eps)), m, v
+
+
+def adadelta(p: Number, v: Number, u: Number, g: Number, lr: Number, rho: Number, rest: Number, eps: Number,
+             weight_decay: Number) -> tuple[Number, Number, Number]:
+    """Adadelta (Zeiler 2012, algorithm 1): v and u are running means of the squares of gradients and of steps."""
+    g = g + weight_decay * p
+    v = rho * v + rest * (g * g)
+    step = math.sqrt(u + eps) / math.sqrt(v + eps) * g
+    return p - lr * step, v, rho * u + rest * (step * step)
 
 
 # float32 without branches and calls ----------------------------------------------------------------------------------

@@ -15,12 +15,14 @@ from typing import NamedTuple
 import numpy as np
 
 from minidl import nn
+from minidl.autograd import no_grad
 from minidl.calls import give
+from minidl.creation import multinomial
 from minidl.errors import ShapeError
 from minidl.meta import int64
 from minidl.models.text import Text
-from minidl.ops import cross_entropy, linear_, matmul
-from minidl.runtime import Runtime
+from minidl.ops import concat, cross_entropy, linear_, matmul, softmax, topk
+from minidl.runtime import Runtime, current_runtime
 from minidl.tensor import Tensor
 
 INITIAL_STD = 0.02
@@ -155,6 +157,26 @@ class GPT(nn.Module):
     def forward(self, input_ids: Tensor, labels: Tensor) -> Tensor:
         x = self.logits(input_ids)
         return cross_entropy(give(x), labels.reshape((-1,)))
+
+
+def generate(model: GPT, input_ids: Tensor, count: int, *, temperature: float = 1.0,
+             top_k: int | None = None) -> Tensor:
+    """Sequences [N, L], each with ``count`` tokens more: drawn one after the other from the softmax of the scores over
+    ``temperature``, of the ``top_k`` likeliest if that is given. What a model does not reach back to is left out.
+
+    Put the model in inference mode first. Each token is an iteration of its own.
+    """
+    for _ in range(count):
+        with no_grad(), current_runtime().iteration():
+            seen = input_ids[:, -model.transformer.wpe.weight.shape[0]:]
+            scores = model.logits(seen).view(*seen.shape, -1)[:, -1, :].float() / temperature
+            if top_k is not None:
+                least = topk(scores, min(top_k, scores.shape[-1])).values[:, -1:]
+                scores = scores.masked_fill(scores < least, float("-inf"))
+            drawn = multinomial(softmax(scores), 1)
+            input_ids = concat([input_ids, drawn], 1)
+            del seen, scores, drawn
+    return input_ids
 
 
 def _residual_std(config: GPTConfig) -> float:

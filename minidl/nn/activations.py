@@ -5,7 +5,7 @@ from __future__ import annotations
 from minidl.calls import replaced
 from minidl.errors import UserError
 from minidl.nn.module import Module
-from minidl.ops import attention, elementwise
+from minidl.ops import attention, elementwise, functions
 from minidl.tensor import Tensor
 
 
@@ -51,8 +51,28 @@ class GELU(Module):
         return "" if self.approximate == "none" else f"approximate={self.approximate!r}"
 
 
+class SiLU(Module):
+    """x sigmoid(x) for every element."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return functions.silu(x)
+
+
 class Softmax(Module):
-    """exp(x) / sum(exp(x)) over the last dimension, after a mask, if there is one, has been added to x."""
+    """exp(x) / sum(exp(x)) over one dimension; over the last one after a mask, if there is one, was added to x."""
+
+    def __init__(self, dim: int = -1) -> None:
+        self.dim = dim
 
     def forward(self, x: Tensor, mask: Tensor | None = None) -> Tensor:
-        return attention.softmax(x, mask)
+        return functions.softmax(x, self.dim) if mask is None else attention.softmax(x, mask)
+
+
+class LogSoftmax(Module):
+    """log(softmax(x)) over one dimension."""
+
+    def __init__(self, dim: int = -1) -> None:
+        self.dim = dim
+
+    def forward(self, x: Tensor) -> Tensor:
+        return functions.log_softmax(x, self.dim)

@@ -91,7 +91,11 @@ class BatchNorm2d(Module):
                                     residual=residual)
 
     def extra_repr(self) -> str:
-        return f"{self.weight.size}, eps={self.eps}, momentum={self.momentum}"
+        return f"{self.weight.numel()}, eps={self.eps}, momentum={self.momentum}"
+
+
+class BatchNorm1d(BatchNorm2d):
+    """The same over [N, C] or [N, C, L]."""
 
 
 class BatchNormReLU2d(BatchNorm2d):

@@ -36,6 +36,16 @@ def constant_(tensor: Tensor, value: float) -> None:
     update.fill_(tensor, value)
 
 
+def zeros_(tensor: Tensor) -> None:
+    """Fill a tensor with 0."""
+    constant_(tensor, 0.0)
+
+
+def ones_(tensor: Tensor) -> None:
+    """Fill a tensor with 1."""
+    constant_(tensor, 1.0)
+
+
 def normal_(tensor: Tensor, mean: float = 0.0, std: float = 1.0) -> None:
     """Fill a tensor with normal values of this mean and standard deviation."""
     update.normal_(tensor, seed=current_runtime().next_seed(), mean=mean, std=std)

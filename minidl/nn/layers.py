@@ -13,7 +13,7 @@ from minidl.errors import UserError
 from minidl.nn import init
 from minidl.nn.module import Module
 from minidl.nn.precision import computed_in, lowered
-from minidl.ops import elementwise, embedding, layernorm, linear, loss, shape
+from minidl.ops import elementwise, embedding, layernorm, linear, shape
 from minidl.runtime import current_runtime, parameter
 from minidl.tensor import Tensor
 
@@ -51,7 +51,7 @@ class LayerNorm(Module):
         return layernorm.layer_norm(x, self.weight, self.bias, eps=self.eps)
 
     def extra_repr(self) -> str:
-        return f"{self.weight.size}, eps={self.eps}"
+        return f"{self.weight.numel()}, eps={self.eps}"
 
 
 class Embedding(Module):
@@ -92,13 +92,14 @@ class Dropout(Module):
 
 
 class Flatten(Module):
-    """Merge the dimensions from ``start_dim`` on into one; a view."""
+    """Merge the dimensions from ``start_dim`` to ``end_dim`` into one; a view."""
 
-    def __init__(self, start_dim: int = 1) -> None:
+    def __init__(self, start_dim: int = 1, end_dim: int = -1) -> None:
         self.start_dim = start_dim
+        self.end_dim = end_dim
 
     def forward(self, x: Tensor) -> Tensor:
-        return shape.flatten(x, self.start_dim)
+        return shape.flatten(x, self.start_dim, self.end_dim)
 
 
 class Identity(Module):
@@ -106,19 +107,6 @@ class Identity(Module):
 
     def forward(self, x: Tensor) -> Tensor:
         return x
-
-
-class CrossEntropyLoss(Module):
-    """Softmax cross-entropy, averaged over the rows whose label is not ``ignore_index``.
-
-    logits: [N, classes], labels: [N] integers -> a scalar.
-    """
-
-    def __init__(self, ignore_index: int = -100) -> None:
-        self.ignore_index = ignore_index
-
-    def forward(self, logits: Tensor, labels: Tensor) -> Tensor:
-        return loss.cross_entropy(logits, labels, ignore_index=self.ignore_index)
 
 
 def no_bias(bias: Tensor | None) -> str:

@@ -6,14 +6,15 @@ one would keep it alive.
 
 from __future__ import annotations
 
-from collections import OrderedDict
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from textwrap import indent
-from typing import Any, ParamSpec, Protocol, Self, TypeVar, overload
+from typing import Any, ParamSpec, Protocol, Self, TypeVar
 
 import numpy as np
 
 from minidl.errors import UserError
+from minidl.nn.hooks import Handle, Hook, hooked, run_with_hooks
+from minidl.nn.parameters import kept
 from minidl.ops.update import upload_
 from minidl.tensor import Tensor
 
@@ -26,6 +27,8 @@ Result_co = TypeVar("Result_co", covariant=True)
 
 class _Forward(Protocol[Inputs, Result_co]):
     """What calling a module takes and returns: what its forward() does."""
+
+    _hooks: dict[int, tuple[bool, Hook]]
 
     def forward(self, *inputs: Inputs.args, **options: Inputs.kwargs) -> Result_co: ...
 
@@ -40,12 +43,16 @@ class Module:
 
     training: bool = True
     _buffer_names: frozenset[str] = frozenset()
+    _unsaved_names: frozenset[str] = frozenset()
+    _hooks: dict[int, tuple[bool, Hook]] = {}
 
     def forward(self, *inputs: Any, **options: Any) -> Any:
         """The result for these inputs, which is what calling the module returns; each subclass says of what shapes."""
         raise NotImplementedError(f"{type(self).__name__} has no forward()")
 
     def __call__(self: _Forward[Inputs, Result_co], *inputs: Inputs.args, **options: Inputs.kwargs) -> Result_co:
+        if self._hooks:
+            return run_with_hooks(self, inputs, options)  # type: ignore[no-any-return]
         return self.forward(*inputs, **options)
 
     def __setattr__(self, name: str, value: Any) -> None:
@@ -54,10 +61,26 @@ class Module:
                             f"{value.operation_name}, whose memory would never be freed")
         object.__setattr__(self, name, value)
 
-    def register_buffer(self, name: str, tensor: Tensor) -> None:
-        """Keep a tensor that is part of the state but not a parameter, as attribute ``name``."""
+    def register_buffer(self, name: str, tensor: Tensor, persistent: bool = True) -> None:
+        """Keep a tensor that is no parameter, as attribute ``name``: of a result of an operation a copy. It is part of
+        the state unless it is not ``persistent``."""
         self._buffer_names = self._buffer_names | {name}
-        setattr(self, name, tensor)
+        if not persistent:
+            self._unsaved_names = self._unsaved_names | {name}
+        setattr(self, name, kept(tensor) if tensor.operation_name else tensor)
+
+    def add_module(self, name: str, module: Module) -> None:
+        """As ``setattr``: a module below this one, under a name that may be no identifier."""
+        setattr(self, name, module)
+
+    def register_forward_pre_hook(self, hook: Hook) -> Handle:
+        """Call ``hook(module, inputs)`` before forward(); what it returns, unless None, are the inputs. The handle's
+        ``remove()`` ends that."""
+        return hooked(self, hook, before=True)
+
+    def register_forward_hook(self, hook: Hook) -> Handle:
+        """Call ``hook(module, inputs, output)`` after forward(); what it returns, unless None, is the output."""
+        return hooked(self, hook, before=False)
 
     # ---- the tree
 
@@ -79,10 +102,12 @@ class Module:
         """This module and all below it, parents first."""
         return (module for _, module in self.named_modules())
 
-    def _named_tensors(self, *, parameters: bool, buffers: bool) -> Iterator[tuple[str, Tensor]]:
-        """Parameters and buffers of the tree, each module's parameters before its buffers."""
+    def _named_tensors(self, *, parameters: bool, buffers: bool, saved: bool = False) -> Iterator[tuple[str, Tensor]]:
+        """Parameters and buffers of the tree (or those that are ``saved``), each module's parameters before its
+        buffers."""
         for path, module in self.named_modules():
-            own = [(name, value) for name, value in vars(module).items() if isinstance(value, Tensor)]
+            own = [(name, value) for name, value in vars(module).items() if isinstance(value, Tensor)
+                   and not (saved and name in module._unsaved_names)]
             for are_buffers in (False, True):
                 for name, tensor in own:
                     if (name in module._buffer_names) == are_buffers and (buffers if are_buffers else parameters):
@@ -100,6 +125,13 @@ class Module:
         """Every buffer once, under the first of its dotted names."""
         return _first_of_each(self._named_tensors(parameters=False, buffers=True))
 
+    def apply(self, function: Callable[[Module], object]) -> Self:
+        """Call a function with every module of the tree, children first; returns this module."""
+        for child in self.children():
+            child.apply(function)
+        function(self)
+        return self
+
     # ---- modes and gradients
 
     def train(self, mode: bool = True) -> Self:
@@ -112,8 +144,18 @@ class Module:
         """Put every module of the tree in inference mode; returns this module."""
         return self.train(False)
 
-    def zero_grad(self) -> None:
-        """Forget the gradients of every parameter, which frees their memory."""
+    def to(self, *_: object, **__: object) -> Self:
+        """This module: its parameters live on its runtime's device, in float32 (``Runtime(precision=...)``)."""
+        return self
+
+    def requires_grad_(self, requires_grad: bool = True) -> Self:
+        """Set ``requires_grad`` of every parameter; returns this module."""
+        for tensor in self.parameters():
+            tensor.requires_grad = requires_grad
+        return self
+
+    def zero_grad(self, set_to_none: bool = True) -> None:
+        """Forget the gradients of every parameter, which frees their memory; there is no other way."""
         for tensor in self.parameters():
             tensor.grad = None
 
@@ -121,7 +163,7 @@ class Module:
 
     def state_dict(self) -> dict[str, np.ndarray]:
         """A copy on the host of every parameter and buffer, by dotted name. Waits for the device."""
-        return {name: tensor.numpy() for name, tensor in self._named_tensors(parameters=True, buffers=True)}
+        return {name: tensor.numpy() for name, tensor in self._named_tensors(parameters=True, buffers=True, saved=True)}
 
     def load_state_dict(self, arrays: Mapping[str, Any], strict: bool = True) -> tuple[list[str], list[str]]:
         """Overwrite parameters and buffers with arrays of the same names and shapes; nothing is written on an error.
@@ -130,7 +172,7 @@ class Module:
         ``num_batches_tracked`` are ignored. Raises UserError, listing names, when shapes differ, and when ``strict``
         also when names are missing or unexpected.
         """
-        targets = dict(self._named_tensors(parameters=True, buffers=True))
+        targets = dict(self._named_tensors(parameters=True, buffers=True, saved=True))
         arrays = {name: array for name, array in arrays.items() if not name.endswith(NOT_KEPT)}
         missing = [name for name in targets if name not in arrays]
         unexpected = [name for name in arrays if name not in targets]
@@ -158,50 +200,6 @@ class Module:
         if not lines:
             return f"{type(self).__name__}({self.extra_repr()})"
         return f"{type(self).__name__}(\n" + indent("\n".join(lines), "  ") + "\n)"
-
-
-class ModuleList(Module):
-    """Modules by position, named 0, 1, 2, ...; it has no forward() of its own."""
-
-    def __init__(self, modules: Iterable[Module] = ()) -> None:
-        for module in modules:
-            self.append(module)
-
-    def append(self, module: Module) -> Self:
-        """Add a module at the end; returns this list."""
-        setattr(self, str(len(self)), module)
-        return self
-
-    def __len__(self) -> int:
-        return sum(1 for _ in self.children())
-
-    def __iter__(self) -> Iterator[Module]:
-        return self.children()
-
-    def __getitem__(self, index: int) -> Module:
-        return list(self.children())[index]
-
-
-class Sequential(ModuleList):
-    """Modules applied one after the other: ``Sequential(a, b)``, or an OrderedDict where they have names."""
-
-    @overload
-    def __init__(self, *modules: Module) -> None: ...
-    @overload
-    def __init__(self, named: OrderedDict[str, Module], /) -> None: ...
-
-    def __init__(self, *modules: Any) -> None:
-        first = modules[0] if modules else None
-        if isinstance(first, dict):
-            for name, module in first.items():
-                setattr(self, name, module)
-        else:
-            super().__init__(modules)
-
-    def forward(self, x: Tensor) -> Tensor:
-        for module in self:
-            x = module(x)
-        return x
 
 
 def _first_of_each(named: Iterator[tuple[str, Tensor]]) -> Iterator[tuple[str, Tensor]]:

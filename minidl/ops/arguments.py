@@ -7,7 +7,7 @@ import math
 
 from minidl.context import current
 from minidl.errors import ShapeError
-from minidl.meta import Meta, Shape
+from minidl.meta import DType, Meta, Shape, boolean, uint8
 from minidl.tensor import Tensor
 
 EXACT = 1 << 53  # integers up to here are floats, too, which is what numbers are handed on as
@@ -31,15 +31,27 @@ def axes_of(what: str, shape: Shape, axes: int | Shape | None) -> Shape:
     return found
 
 
+def numbers(x: Meta) -> Meta:
+    """x itself. Raises ShapeError for booleans, which no arithmetic is done with."""
+    if x.dtype is boolean:
+        raise ShapeError(f"{x}: booleans are no numbers to compute with: x.to(dtype) makes 0 and 1 of them")
+    return x
+
+
 def number_for(what: str, x: Meta, value: float) -> float:
     """A number that is to be added to each element, or multiplied with it.
 
     Raises ShapeError for integers where it is a fraction, or larger than their type holds.
     """
     if not x.dtype.floating and (not math.isfinite(value) or value != int(value) or abs(value) > EXACT
-                                 or abs(value) >= 1 << (8 * x.dtype.itemsize - (x.dtype.name != "uint8"))):
+                                 or abs(value) >= _beyond(x.dtype)):
         raise ShapeError(f"{what}: {x} with {value} is no {x.dtype.name}: upload it with a floating dtype")
     return float(value)
+
+
+def _beyond(dtype: DType) -> int:
+    """The least positive integer that a dtype of integers does not hold."""
+    return 2 if dtype is boolean else 1 << (8 * dtype.itemsize - (dtype is not uint8))
 
 
 def reciprocal(value: float) -> float:

@@ -163,7 +163,7 @@ def batch_norm(x: Tensor, gamma: Tensor, beta: Tensor, running_mean: Tensor, run
     """
     if not training:
         return _normalise(x, gamma, beta, running_mean, running_var, eps, False, relu, residual)
-    count = x.size // x.shape[1]
+    count = x.numel() // x.shape[1]
     if count < 2:
         raise ShapeError(f"batch norm in training needs more than one value per channel, not {list(x.shape)}")
     mean, var = apply_all(BATCH_NORM_STATS, x)

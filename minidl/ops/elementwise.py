@@ -6,7 +6,7 @@ from minidl.calls import apply, give
 from minidl.errors import ShapeError
 from minidl.meta import DType, Meta, Shape, int64, meta, wide
 from minidl.op import Op
-from minidl.ops.arguments import axes_of, loses_gradient, number_for, reciprocal
+from minidl.ops.arguments import axes_of, loses_gradient, number_for, numbers, reciprocal
 from minidl.slicing.rules import elementwise, expanding, summing
 from minidl.tensor import Gradients, Needs, Tensor
 
@@ -22,21 +22,28 @@ def broadcast(a: Shape, b: Shape) -> Shape:
     return tuple(y if x == 1 else x for x, y in zip(longer, other, strict=True))
 
 
-def _binary(a: Meta, b: Meta) -> Meta:
+def same_dtype(a: Meta, b: Meta) -> Meta:
+    """What operands of one dtype broadcast to. Raises ShapeError."""
     if a.dtype != b.dtype:
-        raise ShapeError(f"dtypes differ: {a.dtype.name} and {b.dtype.name}")
+        raise ShapeError(f"dtypes differ: {a.dtype.name} and {b.dtype.name}; x.to(dtype) converts")
     return meta(broadcast(a.shape, b.shape), a.dtype)
 
 
-def _same(x: Meta) -> Meta:
-    return meta(x.shape, x.dtype)
+def _binary(a: Meta, b: Meta) -> Meta:
+    return same_dtype(numbers(a), b)
+
+
+def numbers_like(x: Meta) -> Meta:
+    """A result of x's shape and dtype. Raises ShapeError for booleans."""
+    return meta(numbers(x).shape, x.dtype)
 
 
 def _same_scalar(x: Meta, *, value: float) -> Meta:
-    return meta(x.shape, x.dtype)
+    return meta(numbers(x).shape, x.dtype)
 
 
-def _like_first(dy: Meta, y: Meta) -> Meta:
+def gradient_like(dy: Meta, y: Meta) -> Meta:
+    """A gradient of dy's dtype, whose shape must be y's. Raises ShapeError."""
     if dy.shape != y.shape:
         raise ShapeError(f"gradient {list(dy.shape)} does not fit {list(y.shape)}")
     return meta(dy.shape, dy.dtype)
@@ -106,31 +113,31 @@ MUL = Op("mul", _binary, vjp=_mul_vjp, donates=EITHER, exact=True, slices=BROADC
          saves=lambda attrs, needs: ("b",) * needs[0] + ("a",) * needs[1])
 DIV = Op("div", _binary, vjp=_div_vjp, donates=EITHER, slices=BROADCAST,
          saves=lambda attrs, needs: ("b",) + ("y",) * needs[1])
-NEG: Op = Op("neg", _same, vjp=lambda needs, dy: (neg(give(dy)),), donates=FIRST, exact=True, slices=BROADCAST)
+NEG: Op = Op("neg", numbers_like, vjp=lambda needs, dy: (neg(give(dy)),), donates=FIRST, exact=True, slices=BROADCAST)
 SCALE = Op("scale", _same_scalar, vjp=lambda needs, dy, *, value: (scale(give(dy), value),),
            donates=FIRST, volatile=("value",), exact=True, slices=BROADCAST)
 SHIFT = Op("shift", _same_scalar, vjp=lambda needs, dy: (dy,),
            donates=FIRST, volatile=("value",), exact=True, slices=BROADCAST)
 
-EXP = Op("exp", _same, vjp=lambda needs, dy, y: (mul(give(dy), y),), donates=FIRST, slices=BROADCAST)
-LOG = Op("log", _same, vjp=lambda needs, dy, x: (div(give(dy), x),), donates=FIRST, slices=BROADCAST)
-SQRT_GRAD = Op("sqrt_grad", _like_first, donates=EITHER, slices=BROADCAST)
-SQRT = Op("sqrt", _same, vjp=lambda needs, dy, y: (apply(SQRT_GRAD, give(dy), give(y)),),
+EXP = Op("exp", numbers_like, vjp=lambda needs, dy, y: (mul(give(dy), y),), donates=FIRST, slices=BROADCAST)
+LOG = Op("log", numbers_like, vjp=lambda needs, dy, x: (div(give(dy), x),), donates=FIRST, slices=BROADCAST)
+SQRT_GRAD = Op("sqrt_grad", gradient_like, donates=EITHER, slices=BROADCAST)
+SQRT = Op("sqrt", numbers_like, vjp=lambda needs, dy, y: (apply(SQRT_GRAD, give(dy), give(y)),),
           donates=FIRST, slices=BROADCAST)
-RELU_GRAD = Op("relu_grad", _like_first, donates=EITHER, slices=BROADCAST)
-RELU = Op("relu", _same, vjp=lambda needs, dy, y: (apply(RELU_GRAD, give(dy), give(y)),),
+RELU_GRAD = Op("relu_grad", gradient_like, donates=EITHER, slices=BROADCAST)
+RELU = Op("relu", numbers_like, vjp=lambda needs, dy, y: (apply(RELU_GRAD, give(dy), give(y)),),
           donates=FIRST, exact=True, slices=BROADCAST)
-TANH_GRAD = Op("tanh_grad", _like_first, donates=EITHER, slices=BROADCAST)
-TANH = Op("tanh", _same, vjp=lambda needs, dy, y: (apply(TANH_GRAD, give(dy), give(y)),),
+TANH_GRAD = Op("tanh_grad", gradient_like, donates=EITHER, slices=BROADCAST)
+TANH = Op("tanh", numbers_like, vjp=lambda needs, dy, y: (apply(TANH_GRAD, give(dy), give(y)),),
           donates=FIRST, slices=BROADCAST)
-SIGMOID_GRAD = Op("sigmoid_grad", _like_first, donates=EITHER, slices=BROADCAST)
-SIGMOID = Op("sigmoid", _same, vjp=lambda needs, dy, y: (apply(SIGMOID_GRAD, give(dy), give(y)),),
+SIGMOID_GRAD = Op("sigmoid_grad", gradient_like, donates=EITHER, slices=BROADCAST)
+SIGMOID = Op("sigmoid", numbers_like, vjp=lambda needs, dy, y: (apply(SIGMOID_GRAD, give(dy), give(y)),),
              donates=FIRST, slices=BROADCAST)
-GELU_GRAD = Op("gelu_grad", _like_first, donates=EITHER, slices=BROADCAST)
-GELU = Op("gelu", _same, vjp=lambda needs, dy, x: (apply(GELU_GRAD, give(dy), give(x)),),
+GELU_GRAD = Op("gelu_grad", gradient_like, donates=EITHER, slices=BROADCAST)
+GELU = Op("gelu", numbers_like, vjp=lambda needs, dy, x: (apply(GELU_GRAD, give(dy), give(x)),),
           donates=FIRST, slices=BROADCAST)
-GELU_TANH_GRAD = Op("gelu_tanh_grad", _like_first, donates=EITHER, slices=BROADCAST)
-GELU_TANH = Op("gelu_tanh", _same, vjp=lambda needs, dy, x: (apply(GELU_TANH_GRAD, give(dy), give(x)),),
+GELU_TANH_GRAD = Op("gelu_tanh_grad", gradient_like, donates=EITHER, slices=BROADCAST)
+GELU_TANH = Op("gelu_tanh", numbers_like, vjp=lambda needs, dy, x: (apply(GELU_TANH_GRAD, give(dy), give(x)),),
                donates=FIRST, slices=BROADCAST)
 
 
@@ -231,31 +238,31 @@ def dropout(x: Tensor, p: float, seed: int) -> Tensor:
     return apply(DROPOUT, x, p=float(p), seed=seed)
 
 
-def _sum(x: Tensor, axes: int | Shape | None, keepdims: bool, dtype: DType) -> Tensor:
+def _sum(x: Tensor, dim: int | Shape | None, keepdim: bool, dtype: DType) -> Tensor:
     """The sum in the dtype of the result, or in a wider one."""
     from minidl.ops.shape import reshape  # shape.py needs the arithmetic above
-    dims = axes_of("sum", x.shape, axes)
+    dims = axes_of("sum", x.shape, dim)
     shape = tuple(1 if i in dims else d for i, d in enumerate(x.shape))
     # Also where there is nothing to add up: a sum has bytes of its own.
     total = apply(SUM_TO, x, shape=shape) if dtype is x.dtype else apply(SUM_TO, x, shape=shape, dtype=dtype)
-    return total if keepdims else reshape(total, tuple(d for i, d in enumerate(x.shape) if i not in dims))
+    return total if keepdim else reshape(total, tuple(d for i, d in enumerate(x.shape) if i not in dims))
 
 
-def sum(x: Tensor, axes: int | Shape | None = None, *, keepdims: bool = False) -> Tensor:  # noqa: A001
-    """Sum over ``axes``, all by default; the dimensions go, or stay with extent 1 (``keepdims``).
+def sum(x: Tensor, dim: int | Shape | None = None, keepdim: bool = False) -> Tensor:  # noqa: A001
+    """Sum over ``dim``, all by default; the dimensions go, or stay with extent 1 (``keepdim``).
 
     Negative axes count from the end; sums of integers are int64. Raises ShapeError.
     """
-    return _sum(x, axes, keepdims, x.dtype)
+    return _sum(x, dim, keepdim, x.dtype)
 
 
-def mean(x: Tensor, axes: int | Shape | None = None, *, keepdims: bool = False) -> Tensor:
-    """Mean over ``axes``, as ``sum``; of halves it is summed up in float32, of nothing it is NaN. Raises ShapeError."""
+def mean(x: Tensor, dim: int | Shape | None = None, keepdim: bool = False) -> Tensor:
+    """Mean over ``dim``, as ``sum``; of halves it is summed up in float32, of nothing it is NaN. Raises ShapeError."""
     from minidl.ops.shape import cast
     if not x.dtype.floating:
         raise ShapeError(f"mean needs floating-point numbers, not {x.meta}: upload it with a floating dtype")
-    count = prod(x.shape[i] for i in axes_of("mean", x.shape, axes))
-    return cast(scale(_sum(x, axes, keepdims, wide(x.dtype)), 1.0 / count if count else nan), x.dtype)
+    count = prod(x.shape[i] for i in axes_of("mean", x.shape, dim))
+    return cast(scale(_sum(x, dim, keepdim, wide(x.dtype)), 1.0 / count if count else nan), x.dtype)
 
 
 def _reverse_sub(a: Tensor, b: float) -> Tensor:

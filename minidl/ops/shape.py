@@ -102,28 +102,36 @@ def cast(x: Tensor, dtype: DType) -> Tensor:
     return x if x.dtype is dtype else apply(CAST, x, dtype=dtype)
 
 
-def reshape(x: Tensor, shape: Shape) -> Tensor:
+def sizes_of(given: tuple[int | Shape, ...]) -> Shape:
+    """Several integers, or one sequence of them: ``view(2, 3)`` is ``view((2, 3))``."""
+    first = given[0] if given else ()
+    return tuple(first) if len(given) == 1 and not isinstance(first, int) else given  # type: ignore[return-value]
+
+
+def reshape(x: Tensor, *sizes: int | Shape) -> Tensor:
     """A view of another shape; one dimension may be -1. Copies first if x is not contiguous. Raises ShapeError."""
-    shape = tuple(shape)
+    shape = sizes_of(sizes)
     if any(d < -1 for d in shape) or shape.count(-1) > 1:
         raise ShapeError(f"cannot reshape {list(x.shape)} to {list(shape)}: one dimension may be -1, none below")
     if shape.count(-1) == 1:
         known = -prod(shape)
-        if known == 0 or x.size % known:
-            raise ShapeError(f"cannot reshape {list(x.shape)} ({x.size} elements) to {list(shape)}")
-        shape = tuple(x.size // known if d == -1 else d for d in shape)
+        if known == 0 or x.numel() % known:
+            raise ShapeError(f"cannot reshape {list(x.shape)} ({x.numel()} elements) to {list(shape)}")
+        shape = tuple(x.numel() // known if d == -1 else d for d in shape)
     return x if shape == x.shape and not loses_gradient(x) else apply(RESHAPE, contiguous(x), shape=shape)
 
 
-def flatten(x: Tensor, start: int = 1) -> Tensor:
-    """The dimensions from ``start`` on merged into one, as ``reshape``. Raises ShapeError."""
-    start = axis_of("flatten", x.shape or (1,), start)
-    return reshape(x, x.shape[:start] + (prod(x.shape[start:]),))
+def flatten(x: Tensor, start_dim: int = 0, end_dim: int = -1) -> Tensor:
+    """The dimensions from ``start_dim`` to ``end_dim`` (both included) merged into one, as ``reshape``. Raises
+    ShapeError."""
+    shape = x.shape or (1,)
+    start, end = axis_of("flatten", shape, start_dim), axis_of("flatten", shape, end_dim) + 1
+    return reshape(x, shape[:start] + (prod(shape[start:end]),) + shape[end:])
 
 
-def permute(x: Tensor, axes: Shape) -> Tensor:
+def permute(x: Tensor, *axes: int | Shape) -> Tensor:
     """A view with the dimensions in the given order; negative axes count from the end. Raises ShapeError."""
-    return apply(PERMUTE, x, axes=axes_of("permute", x.shape, tuple(axes)))
+    return apply(PERMUTE, x, axes=axes_of("permute", x.shape, sizes_of(axes)))
 
 
 def narrow(x: Tensor, axis: int, start: int, stop: int) -> Tensor:
@@ -131,7 +139,7 @@ def narrow(x: Tensor, axis: int, start: int, stop: int) -> Tensor:
     return apply(NARROW, x, axis=axis_of("narrow", x.shape, axis), start=start, stop=stop)
 
 
-def concat(tensors: list[Tensor] | tuple[Tensor, ...], axis: int = 1) -> Tensor:
+def concat(tensors: Sequence[Tensor], axis: int = 1) -> Tensor:
     """Tensors of one dtype joined along an axis, in which alone their shapes may differ; a negative axis counts from
     the end. Raises ShapeError."""
     if not tensors:

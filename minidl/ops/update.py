@@ -10,6 +10,7 @@ from minidl.calls import apply, apply_all
 from minidl.errors import ShapeError
 from minidl.meta import Cost, DType, Meta, Shape, float32, meta
 from minidl.op import Attrs, Op
+from minidl.ops.arguments import numbers
 from minidl.ops.shape import copy_cost
 from minidl.slicing.rules import along
 from minidl.tensor import Tensor
@@ -55,13 +56,19 @@ def _pair_infer(a: Meta, b: Meta) -> tuple[Meta, ...]:
     return ()
 
 
+def _add_infer(a: Meta, b: Meta) -> tuple[Meta, ...]:
+    return _pair_infer(numbers(a), b)
+
+
 SGD = Op("sgd_", _groups(2), _group_cost(2), mutates=_group_mutates(2), update=True,
          volatile=("lr", "weight_decay"))
 SGD_MOMENTUM = Op("sgd_momentum_", _groups(3), _group_cost(3), mutates=_group_mutates(3), update=True,
                   volatile=("lr", "momentum", "weight_decay"))
 ADAM = Op("adam_", _groups(4), _group_cost(4), mutates=_group_mutates(4), update=True,
           volatile=("lr", "beta1", "beta2", "eps", "weight_decay", "step"))
-ADD_ = Op("add_", _pair_infer, _update_cost(1), exact=True, mutates=lambda n: (0,), slices=along(0, 1))
+ADADELTA = Op("adadelta_", _groups(4), _group_cost(4), mutates=_group_mutates(4), update=True,
+              volatile=("lr", "rho", "eps", "weight_decay"))
+ADD_ = Op("add_", _add_infer, _update_cost(1), exact=True, mutates=lambda n: (0,), slices=along(0, 1))
 COPY_ = Op("copy_", _pair_infer, copy_cost, exact=True, mutates=lambda n: (0,), slices=along(0, 1))
 FILL_ = Op("fill_", _no_output, _update_cost(1), exact=True, mutates=lambda n: (0,), volatile=("value",),
            slices=along(0))

@@ -1,10 +1,12 @@
 """Optimizers: state on the device, updates in place, in groups of parameters; learning rates, and clipping."""
 
+from minidl.optim import lr_scheduler
+from minidl.optim.adadelta import Adadelta
 from minidl.optim.adam import Adam, AdamW
 from minidl.optim.clip import clip_global_norm
 from minidl.optim.optimizer import CHUNK_BYTES, Optimizer
 from minidl.optim.schedule import ENDING_SHAPES, SHAPES, Schedule
 from minidl.optim.sgd import SGD
 
-__all__ = ["CHUNK_BYTES", "ENDING_SHAPES", "SGD", "SHAPES", "Adam", "AdamW", "Optimizer", "Schedule",
-           "clip_global_norm"]
+__all__ = ["CHUNK_BYTES", "ENDING_SHAPES", "SGD", "SHAPES", "Adadelta", "Adam", "AdamW", "Optimizer", "Schedule",
+           "clip_global_norm", "lr_scheduler"]

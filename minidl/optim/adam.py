@@ -7,7 +7,7 @@
 Both are one operation, ``adam_``: AdamW's is the attribute ``decoupled``.
 """
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
@@ -15,7 +15,7 @@ import numpy as np
 from minidl.errors import UserError
 from minidl.op import Attrs
 from minidl.ops import update
-from minidl.optim.optimizer import Optimizer, require_at_least_zero
+from minidl.optim.optimizer import Optimizer, Parameters, require_at_least_zero
 from minidl.runtime import current_runtime
 from minidl.tensor import Tensor
 
@@ -25,16 +25,12 @@ STEP = "step"
 class Adam(Optimizer):
     """Adam with two states a parameter. Each parameter's steps, t, are counted from its first gradient on, from 1."""
 
-    def __init__(self, params: Iterable[Tensor], lr: float = 1e-3, betas: tuple[float, float] = (0.9, 0.999),
+    def __init__(self, params: Parameters, lr: float = 1e-3, betas: tuple[float, float] = (0.9, 0.999),
                  eps: float = 1e-8, weight_decay: float = 0.0, *,
                  decays: Callable[[Tensor], bool] | None = None) -> None:
         """``decays`` says which parameters the weight decay is for; all by default."""
-        require_at_least_zero(eps=eps)
-        if not all(0.0 <= beta < 1.0 for beta in betas):
-            raise UserError(f"Adam's betas must be in [0, 1), and are {betas}")
-        self.betas = betas
-        self.eps = eps
-        super().__init__(params, lr=lr, weight_decay=weight_decay, op=update.ADAM, states=("m", "v"), decays=decays)
+        super().__init__(params, rates={"lr": lr, "betas": betas, "eps": eps, "weight_decay": weight_decay},
+                         op=update.ADAM, states=("m", "v"), decays=decays)
         # The counts live with the runtime, which can then take back the steps of a dry run: all calls of ``step``, and
         # for each parameter how many of them found no gradient. Most have none, so most have no such count.
         counters = current_runtime().counters
@@ -42,13 +38,21 @@ class Adam(Optimizer):
         self._counter, self._missed = f"{own}.{STEP}", [f"{own}.missed.{i}" for i in range(len(self.parameters))]
         counters[self._counter] = 0
 
+    def check(self, group: dict[str, Any]) -> None:
+        super().check(group)
+        require_at_least_zero(eps=group["eps"])
+        if not all(0.0 <= beta < 1.0 for beta in group["betas"]):
+            raise UserError(f"Adam's betas must be in [0, 1), and are {group['betas']}")
+
     def attributes(self, index: int = 0) -> Attrs:
-        beta1, beta2 = self.betas
-        return super().attributes(index) | {"beta1": float(beta1), "beta2": float(beta2), "eps": float(self.eps),
+        rates = self.rates(index)
+        beta1, beta2 = rates["betas"]
+        return super().attributes(index) | {"beta1": float(beta1), "beta2": float(beta2), "eps": float(rates["eps"]),
                                             "step": self._steps(index)}
 
-    def kind(self, index: int) -> tuple[bool, int]:
-        return self._decays[index], self._steps(index)
+    def kind(self, index: int) -> tuple[int, bool, int]:
+        group, decays, _ = super().kind(index)
+        return group, decays, self._steps(index)
 
     def _steps(self, index: int) -> int:
         """How many steps a parameter has taken."""
@@ -95,7 +99,7 @@ class AdamW(Adam):
     It is usual to leave biases and norms alone: ``decays=lambda p: p.ndim > 1``.
     """
 
-    def __init__(self, params: Iterable[Tensor], lr: float = 1e-3, betas: tuple[float, float] = (0.9, 0.999),
+    def __init__(self, params: Parameters, lr: float = 1e-3, betas: tuple[float, float] = (0.9, 0.999),
                  eps: float = 1e-8, weight_decay: float = 0.01, *,
                  decays: Callable[[Tensor], bool] | None = None) -> None:
         super().__init__(params, lr, betas, eps, weight_decay, decays=decays)

@@ -22,42 +22,71 @@ from minidl.tensor import Tensor
 CHUNK_BYTES = 8 * 2**20
 
 
+# Tensors, or groups of them with rates of their own.
+Parameters = Iterable[Tensor] | Iterable[Mapping[str, Any]]
+
+
 class Optimizer:
     """Base class: ``step()`` runs one in-place update operation for each chunk of parameters that have a gradient.
 
-    ``lr`` may be changed at any time. The state is made here, not at the first step, so that what a training step
-    needs is known before the first one; it starts at zero. A subclass names its states, and gives the operation and
-    its attributes.
+    Parameters come in groups, each with rates of its own, which ``param_groups`` shows and lets change at any time, as
+    does ``lr``, which is that of all groups. The state is made here, not at the first step, so that what a training
+    step needs is known before the first one; it starts at zero. A subclass names its states, and gives the operation
+    and its attributes.
     """
 
-    def __init__(self, params: Iterable[Tensor], *, op: Op, lr: float, weight_decay: float,
-                 states: tuple[str, ...] = (), decays: Callable[[Tensor], bool] | None = None) -> None:
-        """``decays`` says which parameters the weight decay is for; all by default.
+    def __init__(self, params: Parameters, *, op: Op, rates: dict[str, Any], states: tuple[str, ...] = (),
+                 decays: Callable[[Tensor], bool] | None = None) -> None:
+        """``params``: tensors, or groups of them: {"params": tensors, "lr": ...} with the ``rates`` that differ.
+        ``decays`` says which parameters the weight decay is for; all by default.
 
         Parameters that are not trained yet (``requires_grad``) have no gradient, so they stay as they are. Raises
-        UserError if there are no parameters, one comes twice or is the result of an operation, or a number is negative.
+        UserError if there are no parameters, one comes twice or is the result of an operation, a number is negative, or
+        a group has a rate that the optimizer has not.
         """
-        self.parameters = list(params)
+        self.param_groups = _groups(params, rates)
+        self.parameters = [p for group in self.param_groups for p in group["params"]]
+        self._group = [i for i, group in enumerate(self.param_groups) for _ in group["params"]]
         if not self.parameters:
             raise UserError("the optimizer was given no parameters")
         if len({p.tensor_id for p in self.parameters}) < len(self.parameters):
             raise UserError("the optimizer was given the same parameter more than once")
         if any(p.operation_name for p in self.parameters):
             raise UserError("the optimizer was given the result of an operation, which no step can change")
-        require_at_least_zero(lr=lr, weight_decay=weight_decay)
-        self.lr = lr
-        self.weight_decay = weight_decay
+        for group in self.param_groups:
+            self.check(group)
         self._decays = [decays is None or bool(decays(p)) for p in self.parameters]
         self._op = op
         self._states = {name: [_zeros_like(p) for p in self.parameters] for name in states}
 
+    def check(self, group: dict[str, Any]) -> None:
+        """Raise UserError for a group's rates that make no sense."""
+        require_at_least_zero(lr=group["lr"], weight_decay=group["weight_decay"])
+
+    @property
+    def lr(self) -> float:
+        """The learning rate of the first group; what is set is that of all groups."""
+        rate: float = self.param_groups[0]["lr"]
+        return rate
+
+    @lr.setter
+    def lr(self, value: float) -> None:
+        for group in self.param_groups:
+            group["lr"] = value
+
+    def rates(self, index: int) -> dict[str, Any]:
+        """The rates of a parameter's group."""
+        return self.param_groups[self._group[index]]
+
     def attributes(self, index: int = 0) -> Attrs:
         """The attributes of the update operation at this step, for one parameter: those that share a call agree."""
-        return {"lr": float(self.lr), "weight_decay": float(self.weight_decay) if self._decays[index] else 0.0}
+        rates = self.rates(index)
+        return {"lr": float(rates["lr"]), "weight_decay": float(rates["weight_decay"]) if self._decays[index] else 0.0}
 
-    def kind(self, index: int) -> tuple[bool, int]:
-        """What a parameter's attributes follow from: whether it decays, and its number of steps if they count."""
-        return self._decays[index], 0
+    def kind(self, index: int) -> tuple[int, bool, int]:
+        """What a parameter's attributes follow from: its group, the first the highest; whether it decays; and its
+        number of steps if they count."""
+        return -self._group[index], self._decays[index], 0
 
     def step(self) -> None:
         """Update every parameter that has a gradient."""
@@ -68,8 +97,8 @@ class Optimizer:
             tensors += [grad for i in chunk if (grad := self.parameters[i].grad) is not None]
             apply_all(self._op, *tensors, **self.attributes(chunk[0]))
 
-    def zero_grad(self) -> None:
-        """Forget the gradients, which frees their memory."""
+    def zero_grad(self, set_to_none: bool = True) -> None:
+        """Forget the gradients, which frees their memory; there is no other way (``set_to_none``)."""
         for tensor in self.parameters:
             tensor.grad = None
 
@@ -80,7 +109,7 @@ class Optimizer:
         parameter.
         """
         most = current().memory.update_bytes // (len(self._states) + 2)
-        alike: dict[tuple[bool, int], list[int]] = {}
+        alike: dict[tuple[int, bool, int], list[int]] = {}
         for index, tensor in enumerate(self.parameters):
             if tensor.grad is not None:
                 alike.setdefault(self.kind(index), []).append(index)
@@ -123,6 +152,21 @@ class Optimizer:
         for name, tensor in targets.items():
             # A copy: the upload happens in stream order, perhaps after the caller has changed the array.
             upload_(tensor, np.array(values[name], tensor.dtype.name, order="C"))
+
+
+def _groups(params: Parameters, rates: dict[str, Any]) -> list[dict[str, Any]]:
+    """The groups with all their rates; tensors alone are one group."""
+    given = list(params)
+    groups = given if given and isinstance(given[0], Mapping) else [{"params": given}]
+    made = []
+    for group in groups:
+        assert isinstance(group, Mapping)
+        unknown = sorted(group.keys() - rates.keys() - {"params"})
+        if unknown or "params" not in group:
+            raise UserError(f"a group of parameters has params and {', '.join(rates)}, not {', '.join(unknown)}")
+        members = group["params"]
+        made.append({**rates, **group, "params": [members] if isinstance(members, Tensor) else list(members)})
+    return made
 
 
 def require_at_least_zero(**numbers: float) -> None:

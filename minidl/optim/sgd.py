@@ -3,11 +3,12 @@
     d = grad + weight_decay * p;    buf = momentum * buf + d;    p -= lr * buf
 """
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Mapping
+from typing import Any
 
 from minidl.op import Attrs
 from minidl.ops import update
-from minidl.optim.optimizer import Optimizer, require_at_least_zero
+from minidl.optim.optimizer import Optimizer, Parameters, require_at_least_zero
 from minidl.tensor import Tensor
 
 
@@ -17,14 +18,19 @@ class SGD(Optimizer):
     The sum starts at zero, so the first step needs no case of its own.
     """
 
-    def __init__(self, params: Iterable[Tensor], lr: float, momentum: float = 0.0, weight_decay: float = 0.0, *,
+    def __init__(self, params: Parameters, lr: float, momentum: float = 0.0, weight_decay: float = 0.0, *,
                  decays: Callable[[Tensor], bool] | None = None) -> None:
         """``decays`` says which parameters the weight decay is for; all by default."""
-        require_at_least_zero(momentum=momentum)
-        self.momentum = momentum
-        super().__init__(params, lr=lr, weight_decay=weight_decay, op=update.SGD_MOMENTUM if momentum else update.SGD,
-                         states=("momentum",) if momentum else (), decays=decays)
+        params = list(params)  # type: ignore[assignment]
+        keeps = bool(momentum) or any(isinstance(group, Mapping) and group.get("momentum") for group in params)
+        super().__init__(params, rates={"lr": lr, "momentum": momentum, "weight_decay": weight_decay},
+                         op=update.SGD_MOMENTUM if keeps else update.SGD, states=("momentum",) if keeps else (),
+                         decays=decays)
+
+    def check(self, group: dict[str, Any]) -> None:
+        super().check(group)
+        require_at_least_zero(momentum=group["momentum"])
 
     def attributes(self, index: int = 0) -> Attrs:
-        own = {"momentum": float(self.momentum)} if self._states else {}
+        own = {"momentum": float(self.rates(index)["momentum"])} if self._states else {}
         return super().attributes(index) | own

@@ -4,7 +4,8 @@ from typing import Any
 
 from minidl.kernels.cuda import KERNELS
 from minidl.kernels.cuda.launch import Source
-from minidl.meta import DTYPES, DType, Meta, int64, meta, uint8, wide
+from minidl.kernels.relations import RELATIONS
+from minidl.meta import DTYPES, DType, Meta, boolean, int64, meta, uint8, wide
 
 MAP, SMALL = (8, 64, 14, 14), (64,)
 ROWS = ((64, 768), (64, 770), (16, 50_000))  # in groups of 16 bytes; held in registers one by one; read again
@@ -21,6 +22,24 @@ def channels_last(m: Meta) -> Meta:
     """The same image with its channels side by side."""
     n, c, h, w = m.shape
     return meta(m.shape, m.dtype, (c * h * w, 1, w * c, c))
+
+
+def _choices(dtype: DType) -> dict[str, list[tuple[list[Meta], dict[str, Any]]]]:
+    """Calls of comparisons, masks, ranks and indexing."""
+    x, mask, odd = meta((64, 64), dtype), meta((64, 64), boolean), meta((64, 64), dtype, (1, 64))
+    place, number, row = meta((64, 3), int64), {"value": 1.0}, meta((64, 3), dtype)
+    parts: dict[str, Any] = {"shape": (64, 64), "parts": ((), (0, 64, 2))}
+    return {
+        "compare": [([mask, x, odd], {"relation": relation}) for relation in RELATIONS],
+        "compare_number": [([mask, x], {"relation": relation, **number}) for relation in RELATIONS],
+        "where": [([x, mask, x, odd], {})],
+        "masked_fill": [([x, x, mask], {"inverted": inverted, **number}) for inverted in (False, True)],
+        "convert": [([meta(m.shape, int64), m], {"dtype": int64}) for m in (x, odd)]
+        + [([m, meta(m.shape, int64, m.strides)], {"dtype": dtype}) for m in (x, odd)],
+        "topk": [([row, place, x], {"k": 3, "largest": largest}) for largest in (False, True)],
+        "log_softmax": [([x, x], {})],
+        "index_grad": [([x, meta((64, 32), dtype)], parts), ([x, meta((64, 32), dtype), x], parts)],
+    }
 
 
 def calls(dtype: DType) -> dict[str, list[tuple[list[Meta], dict[str, Any]]]]:
@@ -47,9 +66,10 @@ def calls(dtype: DType) -> dict[str, list[tuple[list[Meta], dict[str, Any]]]]:
     apart_heads = meta(heads.shape, dtype, (98304, 64, 768, 1))
     line, eps = {"eps": 1e-5, "training": True}, {"eps": 1e-5}
     ids, labels = meta((16, 128), int64), meta((64,), int64)
-    unary = dict.fromkeys(("neg", "exp", "log", "sqrt", "relu", "tanh", "sigmoid", "gelu", "gelu_tanh"), one)
+    unary = dict.fromkeys(("neg", "exp", "log", "sqrt", "relu", "tanh", "sigmoid", "silu", "softplus",
+                           "gelu", "gelu_tanh"), one)
     binary = dict.fromkeys(("add", "sub", "mul", "div", "sqrt_grad", "relu_grad", "tanh_grad", "sigmoid_grad",
-                            "gelu_grad", "gelu_tanh_grad"), two)
+                            "silu_grad", "gelu_grad", "gelu_tanh_grad"), two)
     rows = [(meta(shape, dtype), meta(shape[:1], beside), meta(shape[1:], beside)) for shape in ROWS]
     biased: list[tuple[list[Meta], dict[str, Any]]] = [([x, x, meta((64, 1, 1), beside)], {}) for x in maps]
     casts = [([meta(m.shape, to, m.strides), m], {"dtype": to}) for m in (flat, odd, plane, last, strided)
@@ -57,6 +77,8 @@ def calls(dtype: DType) -> dict[str, list[tuple[list[Meta], dict[str, Any]]]]:
     return {
         **unary, **binary, "add": two + biased, "add_relu": two + biased, "cast": casts, "cast_grad": casts,
         "scale": [(m, {"value": 2.0}) for m, _ in one], "shift": [(m, {"value": 2.0}) for m, _ in one],
+        "power": [(m, {"value": 2.5}) for m, _ in one],
+        **_choices(dtype),
         "dropout": [(m, {"p": 0.1, "seed": 1}) for m, _ in one],
         "sum_to": [(of((64,), (4096, 64)), {"shape": (64,)}),
                    (of((64, 1), (64, 100_000)), {"shape": (64, 1)}),
@@ -103,6 +125,7 @@ def calls(dtype: DType) -> dict[str, list[tuple[list[Meta], dict[str, Any]]]]:
         "sgd_": [([c] * 2, {"lr": 0.1})],
         "sgd_momentum_": [([c] * 3, {"lr": 0.1, "momentum": 0.9, "first": first}) for first in (False, True)],
         "adam_": [([c] * 4, {"lr": 0.1, "beta1": 0.9, "beta2": 0.99, "eps": 1e-8, "step": 1})],
+        "adadelta_": [([c] * 4, {"lr": 0.1, "rho": 0.9, "eps": 1e-6})],
         "add_": [([flat] * 2, {})], "copy_": [([flat] * 2, {})],
         "fill_": [([flat], {"value": 1.0})], "full": [([flat], {"shape": (4096,), "dtype": dtype, "value": 1.0})],
         "normal_": [([flat], {"seed": 1, "mean": 0.0, "std": 1.0})],

@@ -7,7 +7,6 @@ BLOCK; the check of a GPU takes the blocks as they are.
 """
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -16,52 +15,13 @@ from minidl import meta as metas
 from minidl import ops
 from minidl.meta import Meta, meta
 from minidl.op import Op, Signature
+from minidl.testing import choice_cases
 from minidl.testing import formulas as ref
+from minidl.testing.kernel_case import OPS, Case
 
-MODULES = (ops.attention, ops.batchnorm, ops.conv, ops.elementwise, ops.embedding, ops.layernorm, ops.linear, ops.loss,
-           ops.pool, ops.shape, ops.update)
-OPS = {op.name: op for module in MODULES for op in vars(module).values() if isinstance(op, Op)}
+__all__ = ["BLOCK", "CASES", "OPS", "RANDOM", "Case", "cases", "edges", "shared_bytes"]
+
 BLOCK = 64  # elements
-# Operands that are float32 where the others are halves (minidl.meta.wide), by the names that operations give them.
-WIDE = {"gamma", "beta", "mean", "var", "rstd", "dgamma", "dbeta", "running_mean", "running_var", "dloss", "lse",
-        "other_mean", "other_var", "value"}
-WIDE_OF = {"linear": {"b"}, "conv2d": {"b"}, "conv2d_relu": {"b"}}
-
-
-@dataclass(frozen=True)
-class Case:
-    """Inputs by shape ("+": positive, "i<n>": integers below n, "g<n>": such too, but every third
-    -100, for labels that are to be ignored), attributes, and the formula for the outputs."""
-
-    name: str
-    shapes: tuple[Any, ...]
-    reference: Callable[..., Any]
-    attrs: dict[str, Any] = field(default_factory=dict)
-
-    def inputs(self, dtype: str, seed: int = 7) -> list[np.ndarray[Any, Any]]:
-        """Operands by the shapes, in a dtype: integers stay integers, and what stays float32 beside halves does."""
-        rng = np.random.default_rng(seed)
-        result = []
-        names, wide = OPS[self.name].inputs, WIDE | WIDE_OF.get(self.name, set())
-        for i, spec in enumerate(self.shapes):
-            kind, shape = spec if spec and isinstance(spec[0], str) else ("", spec)
-            if kind.startswith("g"):
-                labels = rng.integers(0, int(kind[1:]), shape)
-                labels[::3] = -100
-                result.append(labels)
-            elif kind.startswith("i"):
-                result.append(rng.integers(0, int(kind[1:]), shape).astype("uint8" if self.name.endswith("grad")
-                                           and "pool" in self.name else "int64"))
-            else:
-                values = rng.uniform(0.2, 2, shape) if kind == "+" else rng.standard_normal(shape)
-                beside_halves = np.dtype(dtype).itemsize == 2 and i < len(names) and names[i] in wide
-                result.append(np.asarray(values, "float32" if beside_halves else dtype))
-        return result
-
-    def __str__(self) -> str:
-        return f"{self.name}-{'-'.join('x'.join(map(str, s)) for s in self.shapes)}"
-
-
 BINARY: dict[str, Callable[..., Any]] = {"add": np.add, "sub": np.subtract, "mul": np.multiply, "div": np.divide}
 UNARY: dict[str, Callable[..., Any]] = {
     "neg": np.negative, "exp": np.exp, "relu": lambda x: np.maximum(x, 0), "tanh": np.tanh,
@@ -261,6 +221,8 @@ def update_cases(block: int) -> Iterator[Case]:
             for way in ({}, {"decoupled": True}):
                 yield Case("adam_", some + some + positive + some, ref.by_tensor(ref.adam_ref, 4),
                            {**sgd, "beta1": 0.9, "beta2": 0.99, "eps": 1e-3, "step": step, **way})
+        yield Case("adadelta_", some + positive + positive + some, ref.by_tensor(choice_cases.adadelta_ref, 4),
+                   {**sgd, "rho": 0.9, "eps": 1e-3})
     yield Case("full", (), lambda shape, dtype, value: np.full(shape, value),
                {"shape": (3, 4), "dtype": metas.float64, "value": 2.5})
     for data in (np.arange(6.0).reshape(2, 3).T, None):
@@ -285,7 +247,7 @@ def convolution_cases(block: int) -> Iterator[Case]:
 def cases(block: int = BLOCK) -> Iterator[Case]:
     """Every operation that is launched, but for the random ones."""
     for some in (elementwise_cases, product_cases, batch_norm_cases, pool_cases, row_cases, index_cases, update_cases,
-                 convolution_cases):
+                 convolution_cases, choice_cases.cases):
         yield from some(block)
 
 

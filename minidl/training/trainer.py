@@ -60,7 +60,7 @@ class Trainer:
             if self.clip_norm is not None:
                 clip_global_norm(self.optimizer.parameters, self.clip_norm)
             self.optimizer.step()
-            loss = total.item()
+            loss: float = total.item()
             del total
         runtime.counters[STEPS] = done + 1
         self.sound = True

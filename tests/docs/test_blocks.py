@@ -1,7 +1,8 @@
 """What stands in the documents as code does what it says: Python is executed, commands are carried out or, where that
 takes long, parsed: the program is there, and so are its flags. A comment before a block says which: runs, or parsed.
 
-Blocks of Python that print have what they print beside them. `docs/semantics.md` and `docs/policies.md` are tried by
+Blocks of Python that print have what they print beside them. `docs/semantics.md`, `docs/policies.md` and
+`docs/from_pytorch.md` are tried by
 ``test_semantics_page``.
 """
 
@@ -25,7 +26,7 @@ from minidl.__main__ import main as minidl
 ROOT = Path(__file__).resolve().parents[2]
 PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").glob("*.md"), *(ROOT / "docs" / "guides").glob("*.md"),
                 ROOT / "course" / "README.md"])
-ELSEWHERE = {"semantics.md", "policies.md"}  # whose Python is executed by another test
+ELSEWHERE = {"semantics.md", "policies.md", "from_pytorch.md"}  # whose Python is executed by another test
 BLOCK = re.compile(r"(?:<!-- (\w+) -->\n\n)?"
                    r"(?:^```(\w+)\n([\s\S]*?)^```$|(?:(?<=\n\n)|\A)((?: {4}.*\n|\n(?= {4}))+))", re.MULTILINE)
 PROGRAMS = ("pip", "python", "pytest", "ruff", "mypy", "minidl", "marimo", "mkdocs")

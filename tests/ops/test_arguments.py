@@ -85,7 +85,7 @@ def test_what_is_exact_is_allowed_and_sums_of_integers_are_int64(runtime):
     assert (x * 1 + 0).dtype is uint8 and x.sum().dtype is int64 and x.sum().item() == 462
     assert runtime.tensor(np.full(4, 2**30, np.int32)).sum().item() == 2**32
     big = runtime.tensor([2**53 + 1, 5])
-    assert (big + big - big).numpy().tolist() == [2**53 + 1, 5] and big.sum(0, keepdims=True).numpy()[0] == 2**53 + 6
+    assert (big + big - big).numpy().tolist() == [2**53 + 1, 5] and big.sum(0, keepdim=True).numpy()[0] == 2**53 + 6
     with pytest.raises(ShapeError, match="cross_entropy needs integers for labels"):
         ops.cross_entropy(leaf(runtime, 2, 3), leaf(runtime, 2))
 
@@ -101,7 +101,7 @@ def test_a_mean_of_halves_is_summed_up_in_float32(runtime, dtype):
 
 
 @pytest.mark.parametrize("data, message", [
-    (np.array([True]), "there are no tensors of bool"), (np.ones(1, "i2"), "there are no tensors of int16"),
+    (np.ones(1, "i2"), "there are no tensors of int16"),
     (np.ones(1, "u4"), "there are no tensors of uint32"), (np.ones(1, "c8"), "there are no tensors of complex64"),
     (np.array(["a"]), "there are no tensors of str"), ([None, 1], "there are no tensors of object")], ids=str)
 def test_data_of_a_dtype_that_tensors_do_not_have_is_an_error(runtime, data, message):
@@ -162,7 +162,7 @@ def test_an_operand_without_elements_works_as_in_numpy_and_gives_gradients_of_ze
     y = function(*leaves)
     expected = {"linear of no features": np.ones((2, 5)), "matmul over nothing": np.zeros((2, 3)),
                 "sum": np.zeros(3), "concat": np.ones((2, 3))}.get(name)
-    assert y.size == 0 if expected is None else y.numpy().tolist() == expected.tolist()
+    assert y.numel() == 0 if expected is None else y.numpy().tolist() == expected.tolist()
     y.sum().backward()
     for x in leaves:
         whole = name == "concat" or name == "linear of no features"  # where something does come out

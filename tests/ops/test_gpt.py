@@ -9,7 +9,7 @@ from tiny_gpt import TEXT, TINY
 from minidl import Runtime, nn, no_grad
 from minidl.errors import ShapeError
 from minidl.models import create
-from minidl.models.gpt import CONTEXT, GPT, GPTConfig, Inputs, synthetic_batch
+from minidl.models.gpt import CONTEXT, GPT, GPTConfig, Inputs, generate, synthetic_batch
 from minidl.models.text import Text
 from minidl.optim import AdamW
 
@@ -32,6 +32,23 @@ def test_a_position_sees_itself_and_what_came_before():
             other = model.logits(runtime.tensor(changed)).numpy()
             assert (other[:at] == plain[:at]).all()
             assert (other[at:] != plain[at:]).any(axis=1).all()
+
+
+def test_what_is_generated_is_the_likeliest_token_of_what_the_model_reaches_back_to():
+    config = GPTConfig(1, 16, 2, vocab_size=11, n_positions=6, dropout=0.0)
+    with Runtime("cpu:virtual", memory_budget="8MiB", poisoned=True) as runtime:
+        model = GPT(config).eval()
+        nn.init.normal_(model.transformer.wte.weight)
+        ids = [[1, 2, 3], [4, 5, 6]]
+        found = generate(model, runtime.tensor(ids), 5, top_k=1).tolist()
+        for _ in range(5):
+            with no_grad():
+                seen = runtime.tensor([row[-6:] for row in ids])
+                scores = model.logits(seen).numpy().reshape(*seen.shape, 11)
+            ids = [[*row, int(best)] for row, best in zip(ids, scores[:, -1].argmax(-1), strict=True)]
+        assert found == ids
+        drawn = {tuple(generate(model, runtime.tensor([[1]]), 4, temperature=9.0).tolist()[0]) for _ in range(6)}
+        assert len(drawn) > 1
 
 
 def test_the_causal_mask_is_minus_infinity_above_the_diagonal():

@@ -150,7 +150,7 @@ CHAINS: dict[str, tuple[Callable[..., Tensor], int]] = {
     "two views of one leaf": (lambda x: ops.permute(x, (1, 0)) * ops.reshape(ops.reshape(x, (9,)), (3, 3)), 1),
     "a leaf, and a piece of it": (lambda x: ops.narrow(x, 0, 1, 2) * x, 1),
     "an input overwritten by its activation": (lambda x, y: ops.relu(x * y) + x, 2),
-    "a mean taken off": (lambda x: (lambda y: y - y.mean(1, keepdims=True))(ops.exp(x)), 1),
+    "a mean taken off": (lambda x: (lambda y: y - y.mean(1, keepdim=True))(ops.exp(x)), 1),
 }
 
 

@@ -220,7 +220,7 @@ def test_under_no_grad_nothing_is_its_own_view(runtime):
 
 def test_a_sum_has_bytes_of_its_own_also_where_there_is_nothing_to_add(runtime):
     x = runtime.tensor(np.ones((2, 1), "f4"))
-    for y in (x.sum(1, keepdims=True), x.sum(1), x.sum(())):
+    for y in (x.sum(1, keepdim=True), x.sum(1), x.sum(())):
         y.fill_(5.0)
         assert x.numpy().tolist() == [[1.0], [1.0]]
     assert runtime.tensor(np.ones((2, 1), "i4")).sum(1).dtype.name == "int64"

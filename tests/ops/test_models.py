@@ -78,7 +78,7 @@ def test_every_model_has_its_size_here():
 @pytest.mark.parametrize("name", MODELS)
 def test_a_model_has_as_many_parameters_as_its_paper_and_torchvision_say(on_simulated_gpu, name):
     model = create(name)
-    count = sum(p.size for p in model.parameters())
+    count = sum(p.numel() for p in model.parameters())
     tensors = len([*model.named_parameters(), *model.named_buffers()])
     assert (count, tensors) == SIZES[name]
 

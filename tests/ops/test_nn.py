@@ -31,7 +31,7 @@ class Pair(nn.Module):
         init.constant_(self.scale, 1.0)
 
     def forward(self, x):
-        return self.second(self.first(x).flatten()) * self.scale
+        return self.second(self.first(x).flatten(1)) * self.scale
 
 
 def test_assignment_registers_and_a_modules_own_come_before_its_children():

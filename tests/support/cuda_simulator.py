@@ -130,7 +130,8 @@ class Simulator(Launcher):
         self.cuda = SimpleNamespace(
             threadIdx=SimpleNamespace(x=0), blockIdx=SimpleNamespace(x=0), syncthreads=self._barrier,
             shared=SimpleNamespace(array=self._shared_array), local=SimpleNamespace(array=poisoned))
-        math = SimpleNamespace(exp=np.exp, log=np.log, sqrt=np.sqrt, tanh=np.tanh, cos=np.cos, erfc=erfc)
+        math = SimpleNamespace(exp=np.exp, log=np.log, sqrt=np.sqrt, tanh=np.tanh, cos=np.cos, erfc=erfc, pow=np.power,
+                               log1p=np.log1p)
         self.tools = Tools(self.cuda, lambda function: function, math, int)
         self.tools.group = cache(self._group)
 

@@ -118,6 +118,12 @@ def attention(n, length, keys, heads, d, mask=None, **attrs):
         q, k, v, None if added is None else constant(added), heads=heads, seed=9, **attrs), (q, k, k))
 
 
+def chosen(function, shape):
+    """``function(mask, ...)`` with a constant mask that is true in places."""
+    mask = np.arange(int(np.prod(shape))).reshape(shape) % 3 != 1
+    return lambda *xs: function(constant(mask), *xs)
+
+
 def pooling(function, h, w, kernel, n=2, c=3, **attrs):
     return Case(lambda x: function(x, kernel, **attrs), ((n, c, h, w),), distinct)
 
@@ -128,14 +134,30 @@ CASES: dict[str, list[Case]] = {
     "exp": unary(ops.exp), "log": unary(ops.log, positive), "sqrt": unary(ops.sqrt, positive),
     "relu": unary(ops.relu, distinct), "tanh": unary(ops.tanh), "sigmoid": unary(ops.sigmoid),
     "gelu": unary(ops.gelu), "gelu_tanh": unary(ops.gelu_tanh),
+    "power": unary(lambda x: x**2.5, positive), "silu": unary(ops.silu), "softplus": unary(ops.softplus),
+    "log_softmax": [Case(partial(ops.log_softmax, dim=dim), shapes) for n in EDGES for shapes, dim in
+                    [(((n,),), -1), (((2, n),), -1), (((n, 3, 2),), 1)]],
+    "where": [Case(chosen(ops.where, mask), shapes) for n in EDGES for mask, shapes in
+              [((n,), ((n,), (n,))), ((2, 1), ((2, n), (n,))), ((2, n), ((1, n), ()))]],
+    "masked_fill": [Case(chosen(lambda mask, x: ops.masked_fill(x, mask, 3.0), mask), (shape,)) for n in EDGES
+                    for mask, shape in [((n,), (n,)), ((2, 1), (2, n)), ((2, n), (n,))]]
+    + [Case(chosen(lambda mask, x: ops.where(mask, x, 2.0), (n,)), ((2, n),)) for n in EDGES],
+    "topk": [Case(lambda x, k=k, dim=dim: ops.topk(x, k, dim)[0], (shape,), distinct) for n in EDGES
+             for k, dim, shape in [(1, -1, (n,)), (min(n, 2), 1, (2, n)), (1, 0, (n, 3)), (2, 1, (n, 3, 2))]]
+    + [Case(lambda x: ops.amin(x, (0, 2), True), ((2, n, 3),), distinct) for n in EDGES],
+    "index": [Case(lambda x, key=key: ops.index(x, key), (shape,)) for n in EDGES for key, shape in
+              [((0,), (n, 3)), ((slice(None), -1), (3, n)), ((..., slice(0, n, 2)), (2, n)),
+               ((None, slice(1, None)), (n, 2)), ((slice(None), slice(1, 3), 0), (2, 4, n))]]
+    + [Case(lambda x: ops.concat(ops.split(x, 2, 1), 1) + ops.concat(x.chunk(2, 1), 1), ((2, n),)) for n in EDGES]
+    + [Case(lambda x: x[[0, 2, 0], ..., None] * x[1], ((3, n),)) for n in EDGES],
     "dropout": unary(lambda x: ops.dropout(x, 0.4, seed=11)),
     "sum_to": [Case(partial(ops.sum_to, shape=to), (shape,)) for n in EDGES for shape, to in
                [((3, n), (n,)), ((n, 3), (n, 1)), ((2, n, 3), (1, n, 1)), ((2, n), ()), ((2, n, 3), (n, 3))]],
     "expand": [Case(partial(ops.expand, shape=to), (shape,)) for n in EDGES for shape, to in
                [((n,), (3, n)), ((n, 1), (n, 3)), ((1, n, 1), (2, n, 3)), ((), (2, n))]],
-    "reshape": [Case(partial(ops.reshape, shape=to), (shape,)) for n in EDGES for shape, to in
+    "reshape": [Case(lambda x, to=to: ops.reshape(x, to), (shape,)) for n in EDGES for shape, to in
                 [((2, n), (n, 2, 1)), ((n, 6), (2, -1, 3)), ((2, n), (2 * n,))]],
-    "permute": [Case(partial(ops.permute, axes=axes), ((2, n, 3),)) for n in EDGES
+    "permute": [Case(lambda x, axes=axes: ops.permute(x, axes), ((2, n, 3),)) for n in EDGES
                 for axes in [(2, 1, 0), (1, 2, 0), (2, 0, 1), (0, 2, 1), (0, 1, 2)]],
     "narrow": [Case(partial(ops.narrow, axis=axis, start=start, stop=start + n), (shape,)) for n in EDGES
                for axis, start, shape in

@@ -134,7 +134,7 @@ class Branching(nn.Module):
         x = x * self.gate(x)
         x = x.narrow(1, 0, 12).contiguous() * 0.5 + x.narrow(1, 12, 24).contiguous()
         x = concat([x, x])
-        return self.head(x.flatten())
+        return self.head(x.flatten(1))
 
 
 NETWORKS: dict[str, tuple[Callable[[], nn.Module], tuple[int, ...]]] = {

@@ -230,7 +230,7 @@ def _sum(draft: Draft) -> Choice | None:
     axes = tuple(sorted(draft.draw.sample(range(len(shape)), draft.draw.randint(1, len(shape)))))
     keep = draft.draw.random() < 0.5
     result = tuple(1 if axis in axes else dim for axis, dim in enumerate(shape) if keep or axis not in axes)
-    return (x,), {"axes": axes, "keepdims": keep}, result
+    return (x,), {"dim": axes, "keepdim": keep}, result
 
 
 def _permute(draft: Draft) -> Choice | None:
@@ -339,6 +339,9 @@ KINDS: dict[str, Kind] = {
     "sigmoid": _unary_kind("sigmoid", lambda t, x: t.sigmoid(x)),
     "gelu": _unary_kind("gelu", lambda t, x: t.nn.functional.gelu(x)),
     "gelu_tanh": _unary_kind("gelu_tanh", lambda t, x: t.nn.functional.gelu(x, approximate="tanh")),
+    "silu": _unary_kind("silu", lambda t, x: t.nn.functional.silu(x)),
+    "softplus": _unary_kind("softplus", lambda t, x: t.nn.functional.softplus(x)),
+    "clamp": Kind(_unary, lambda x: x.clamp(-0.5, 0.5), lambda t, x: x.clamp(-0.5, 0.5)),
     "contiguous": _unary_kind("contiguous", lambda t, x: x.contiguous()),
     "detach": _unary_kind("detach", lambda t, x: x.detach()),
     "exp": Kind(_unary, lambda x: ops.exp(ops.tanh(x)), lambda t, x: t.exp(t.tanh(x))),
@@ -351,6 +354,7 @@ KINDS: dict[str, Kind] = {
     "sub": Kind(_binary, lambda a, b: a - b, lambda t, a, b: a - b),
     "mul": Kind(_binary, lambda a, b: a * b, lambda t, a, b: a * b),
     "div": Kind(_binary, lambda a, b: a / (ops.sigmoid(b) + 0.5), lambda t, a, b: a / (t.sigmoid(b) + 0.5)),
+    "where": Kind(_binary, lambda a, b: ops.where(a > b, a, b * 2.0), lambda t, a, b: t.where(a > b, a, b * 2.0)),
     "matmul": Kind(_product, lambda a, b: a @ b, lambda t, a, b: a @ b),
     "linear": Kind(_linear, ops.linear_, lambda t, *xs: t.nn.functional.linear(*xs)),
     "conv2d": Kind(_convolution, ops.conv2d, lambda t, *xs, padding: t.nn.functional.conv2d(*xs, padding=padding)),
@@ -366,18 +370,21 @@ KINDS: dict[str, Kind] = {
     "dropout": Kind(_seeded, ops.dropout, None),
     "cast": Kind(_unary, _rounded, lambda t, x: x * 1.0),
     "softmax": Kind(_rows, ops.softmax, lambda t, x: t.softmax(x, -1)),
+    "log_softmax": Kind(_rows, ops.log_softmax, lambda t, x: t.log_softmax(x, -1)),
     "layer_norm": Kind(_layer_norm, ops.layer_norm,
                        lambda t, x, g, b: t.nn.functional.layer_norm(x, x.shape[-1:], g, b)),
     "attention": Kind(_attention, lambda q, k, v, causal: ops.scaled_dot_product_attention(
         q, k, v, heads=2, causal=causal), lambda t, q, k, v, causal: _attention_peer(t, q, k, v, causal)),
     "embedding": Kind(_embedding, ops.embedding_, lambda t, w, ids: t.nn.functional.embedding(ids, w)),
-    "sum": Kind(_sum, lambda x, axes, keepdims: x.sum(axes, keepdims=keepdims),
-                lambda t, x, axes, keepdims: x.sum(axes, keepdim=keepdims)),
-    "mean": Kind(_sum, lambda x, axes, keepdims: x.mean(axes, keepdims=keepdims),
-                 lambda t, x, axes, keepdims: x.mean(axes, keepdim=keepdims)),
+    "sum": Kind(_sum, lambda x, dim, keepdim: x.sum(dim, keepdim=keepdim),
+                lambda t, x, dim, keepdim: x.sum(dim, keepdim=keepdim)),
+    "mean": Kind(_sum, lambda x, dim, keepdim: x.mean(dim, keepdim=keepdim),
+                 lambda t, x, dim, keepdim: x.mean(dim, keepdim=keepdim)),
     "permute": Kind(_permute, lambda x, axes: x.permute(axes), lambda t, x, axes: x.permute(axes)),
     "narrow": Kind(_narrow, lambda x, axis, start, stop: x.narrow(axis, start, stop),
                    lambda t, x, axis, start, stop: x.narrow(axis, start, stop - start)),
+    "index": Kind(_narrow, lambda x, axis, start, stop: x[(*[slice(None)] * axis, slice(start, stop))],
+                  lambda t, x, axis, start, stop: x.narrow(axis, start, stop - start)),
     "reshape": Kind(_reshape, lambda x, shape: x.reshape(shape), lambda t, x, shape: x.reshape(shape)),
     "expand": Kind(_expand, lambda x, shape: ops.expand(x, shape), lambda t, x, shape: x.expand(shape)),
     "concat": Kind(_concat, lambda *xs, axis: ops.concat(xs, axis), lambda t, *xs, axis: t.cat(xs, axis)),

@@ -114,4 +114,4 @@ class Network(nn.Module):
         for number, layer in enumerate(self.layers):
             x = layer(before(number, x))
             after(number, x)
-        return self.head(before(len(self.layers), x).flatten())
+        return self.head(before(len(self.layers), x).flatten(1))

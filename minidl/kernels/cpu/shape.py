@@ -6,7 +6,8 @@ from numpy.lib.stride_tricks import as_strided
 
 from minidl.kernels.cpu.blocks import Array
 from minidl.kernels.cpu.compiled import PARALLEL_FROM, Kernel
-from minidl.meta import Shape
+from minidl.kernels.cpu.elementwise import add
+from minidl.meta import Parts, Shape
 
 TILE = 32  # rows and columns of a transposition that stay in the first-level cache
 
@@ -80,6 +81,20 @@ def concat(y: Array, *xs: Array, axis: int) -> None:
         stop = start + x.shape[axis]
         copy(y[(slice(None),) * axis + (slice(start, stop),)], x)
         start = stop
+
+
+def index_grad(dx: Array, dy: Array, onto: Array | None = None, *, shape: Shape, parts: Parts) -> None:
+    """dy at the part of dx that was chosen, zeros elsewhere; or added to what is there, over which dx may lie."""
+    if onto is None:
+        dx.fill(0)
+    elif dx.ctypes.data != onto.ctypes.data:
+        copy(dx, onto)
+    key = tuple(slice(*(part or (None,))) if isinstance(part, tuple) else part for part in parts)
+    target = dx[(*key, ...)]
+    if target.size and onto is None:
+        copy(target, dy)
+    elif target.size:
+        add(target, target, dy)
 
 
 def narrow_grad(dx: Array, dy: Array, *, shape: Shape, axis: int, start: int) -> None:

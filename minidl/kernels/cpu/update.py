@@ -78,6 +78,18 @@ def _adam(pieces: Array, sizes: Array, like: Array, numbers: Array) -> None:
                                            correction, l2, shrink)
 
 
+@Kernel
+def _adadelta(pieces: Array, sizes: Array, like: Array, lr: float, rho: float, rest: float, eps: float,
+              weight_decay: float) -> None:
+    kind = like.dtype.type
+    for piece in prange(sizes.size):
+        p, v = _part(pieces, sizes, like, 0, piece), _part(pieces, sizes, like, 1, piece)
+        u, g = _part(pieces, sizes, like, 2, piece), _part(pieces, sizes, like, 3, piece)
+        for i in range(p.size):
+            p[i], v[i], u[i] = scalar.adadelta(p[i], v[i], u[i], g[i], kind(lr), kind(rho), kind(rest), kind(eps),
+                                               kind(weight_decay))
+
+
 def _step(kernel: Callable[..., None], tensors: Sequence[Array], groups: int, *numbers: Any) -> None:
     """Run a step on the i-th tensor of every group, for every i; all but the last group are written."""
     n = len(tensors) // groups
@@ -139,6 +151,11 @@ def adam_(*tensors: Array, lr: float, beta1: float, beta2: float, eps: float, we
     l2, shrink = (0.0, 1.0 - lr * weight_decay) if decoupled else (weight_decay, 1.0)
     _step(_adam, tensors, 4, np.array([lr / (1.0 - beta1**step), beta1, 1.0 - beta1, beta2, 1.0 - beta2, eps,
                                        (1.0 - beta2**step) ** 0.5, l2, shrink]))
+
+
+def adadelta_(*tensors: Array, lr: float, rho: float, eps: float, weight_decay: float = 0.0) -> None:
+    """Adadelta (Zeiler 2012).  Tensors: parameters, running means of squares of gradients and of steps, gradients."""
+    _step(_adadelta, tensors, 4, float(lr), float(rho), 1.0 - rho, float(eps), float(weight_decay))
 
 
 # Fills --------------------------------------------------------------------------------------------------------------

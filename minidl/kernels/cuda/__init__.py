@@ -13,12 +13,26 @@ Sources are closures over ``tools``; ``compile`` makes cubins of them, and is im
 for cubins: it alone imports CUDA.
 """
 
-from minidl.kernels.cuda import attention, batchnorm, elementwise, embedding, layernorm, loss, pool, shape, sums, update
+from minidl.kernels.cuda import (
+    attention,
+    batchnorm,
+    choose,
+    elementwise,
+    embedding,
+    layernorm,
+    loss,
+    pool,
+    ranking,
+    shape,
+    sums,
+    update,
+)
 from minidl.kernels.cuda.launch import Kernel, Launcher, Plan, Source
 
 __all__ = ["KERNELS", "Kernel", "Launcher", "Plan", "Source"]
 
 KERNELS: dict[str, Kernel] = {
     **elementwise.KERNELS, **sums.KERNELS, **attention.KERNELS, **batchnorm.KERNELS, **layernorm.KERNELS,
-    **embedding.KERNELS, **loss.KERNELS, **pool.KERNELS, **shape.KERNELS, **update.KERNELS,
+    **embedding.KERNELS, **loss.KERNELS, **pool.KERNELS, **shape.KERNELS, **update.KERNELS, **choose.KERNELS,
+    **ranking.KERNELS,
 }

@@ -17,7 +17,7 @@ from typing import Any, Protocol, final
 
 import numpy as np
 
-from minidl.meta import DTYPES, DType, Meta, Shape, aligned, row_major
+from minidl.meta import DTYPES, DType, Meta, Shape, aligned, boolean, row_major, uint8
 
 THREADS = 256  # of a block, where the problem does not ask for fewer
 WORKSPACE = -1  # the operand number of the workspace
@@ -205,8 +205,9 @@ def blocks_of(count: int, each: int) -> int:
 
 
 def view(operand: int, meta: Meta) -> View:
-    """The view of a whole operand, by its number and description."""
-    return View(Pointer(operand, meta.offset * meta.dtype.itemsize), meta.dtype, meta.shape, meta.strides)
+    """The view of a whole operand, by its number and description. Booleans are bytes of 0 and 1 to kernels."""
+    dtype = uint8 if meta.dtype is boolean else meta.dtype
+    return View(Pointer(operand, meta.offset * dtype.itemsize), dtype, meta.shape, meta.strides)
 
 
 class Kernel:

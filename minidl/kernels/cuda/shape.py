@@ -5,7 +5,7 @@ differ, a tile goes through shared memory, so that both are read and written sid
 channels-first is such a copy.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -14,10 +14,10 @@ import numpy as np
 from minidl.kernels.cuda import launch
 from minidl.kernels.cuda.element_groups import copy_strided
 from minidl.kernels.cuda.elementwise import outer, over_elements
-from minidl.kernels.cuda.launch import Kernel, Planner, View, blocks_of, integers
+from minidl.kernels.cuda.launch import Kernel, Launcher, Planner, View, blocks_of, integers
 from minidl.kernels.cuda.layout import RANK, Dimension, is_dense, merged, padded
 from minidl.kernels.cuda.tools import GROUP_BYTES, Tools
-from minidl.meta import DType, Shape, int32, int64, uint8
+from minidl.meta import DType, Meta, Parts, Shape, int32, int64, uint8
 
 TILE = 64  # a side of the tile
 # Copies move integers: as numbers of another type some bits would not survive (infinities of bfloat16 as float16).
@@ -133,6 +133,43 @@ def narrow_grad(planner: Planner, dx: View, dy: View, *, shape: Shape, axis: int
     zero(planner, dx.narrow(axis, stop, shape[axis]))
 
 
+def index_grad(planner: Planner, dx: View, dy: View, onto: View | None = None, *, shape: Shape, parts: Parts,
+               in_place: bool = False) -> None:
+    """dy at the part of dx that was chosen, zeros elsewhere; or added to what is there."""
+    if onto is None:
+        zero(planner, dx)
+    elif not in_place:
+        copy(planner, dx, onto)
+    target, axis, kept = dx, 0, []
+    for part in parts:
+        if part is None:
+            continue
+        size = target.shape[axis]
+        start, stop, step = (part, part + 1, 1) if isinstance(part, int) else part or (0, size, 1)
+        target = target.narrow(axis, start, stop)
+        target = replace(target, shape=tuple(-(-n // step) if i == axis else n for i, n in enumerate(target.shape)),
+                         strides=tuple(s * step if i == axis else s for i, s in enumerate(target.strides)))
+        kept += [] if isinstance(part, int) else [axis]
+        axis += 1
+    target = replace(target, shape=tuple(target.shape[i] for i in kept), strides=tuple(target.strides[i] for i in kept))
+    shown = [i for i, part in enumerate(p for p in parts if not isinstance(p, int)) if part is not None]
+    gradient = replace(dy, shape=target.shape, strides=tuple(dy.strides[i] for i in shown))
+    if onto is None:
+        copy(planner, target, gradient)
+    else:
+        over_elements(planner, target, target, gradient, formula="add", form="a, b")
+
+
+class Part(Kernel):
+    """``index_grad``, which leaves what it is added to where that is."""
+
+    def issue(self, launcher: Launcher, addresses: Sequence[int], metas: Sequence[Meta], attrs: dict[str, Any],
+              workspace: int = 0) -> None:
+        in_place = len(addresses) > 2 and addresses[0] == addresses[2]
+        super().issue(launcher, addresses, metas, {**attrs, "in_place": in_place}, workspace)
+
+
 KERNELS: dict[str, Kernel] = {
     "contiguous": Kernel(copy), "concat": Kernel(concat), "narrow_grad": Kernel(narrow_grad),
+    "index_grad": Part(index_grad),
 }

@@ -115,6 +115,28 @@ def adam_step(tools: Tools, *, dtypes: tuple[str, ...], threads: int) -> Callabl
     return kernel
 
 
+def adadelta_step(tools: Tools, *, dtypes: tuple[str, ...], threads: int) -> Callable[..., None]:
+    """Adadelta (Zeiler 2012, algorithm 1)"""
+    search, step, number = _search(tools, threads), tools.scalar(dtypes[0]).adadelta, tools.number(dtypes[0])
+    (load_p, store_p), (load_v, store_v), (load_u, store_u), (load_g, _) = map(tools.memory, dtypes)
+
+    def kernel(p: Any, v: Any, u: Any, g: Any, table: Any, n: Any, lr: Any, rho: Any, rest: Any, eps: Any,
+               weight_decay: Any) -> None:
+        which, first, size = search(table, n)
+        p_at, v_at = table[2 * n + which], table[3 * n + which]
+        u_at, g_at = table[4 * n + which], table[5 * n + which]
+        for k in range(ITEMS):
+            i = first + k * threads
+            if i < size:
+                value, squares, steps = step(load_p(p, p_at + i), number(load_v(v, v_at + i)),
+                                             number(load_u(u, u_at + i)), number(load_g(g, g_at + i)), lr, rho, rest,
+                                             eps, weight_decay)
+                store_p(p, p_at + i, value)
+                store_v(v, v_at + i, squares)
+                store_u(u, u_at + i, steps)
+    return kernel
+
+
 # Steps --------------------------------------------------------------------------------------------------------------
 @dataclass(frozen=True)
 class Batch:
@@ -245,4 +267,7 @@ KERNELS: dict[str, Kernel] = {
                               "lr": lr, "momentum": momentum, "weight_decay": weight_decay}),
     "adam_": Step(adam_step, 4, ("step_size", "beta1", "rest1", "beta2", "rest2", "eps", "correction", "l2",
                                 "shrink"), _adam_numbers),
+    "adadelta_": Step(adadelta_step, 4, ("lr", "rho", "rest", "eps", "weight_decay"),
+                      lambda lr, rho, eps, weight_decay=0.0: {"lr": lr, "rho": rho, "rest": 1.0 - rho, "eps": eps,
+                                                              "weight_decay": weight_decay}),
 }

@@ -63,7 +63,7 @@ class Tools:
         return load, store
 
     def _scalar(self, dtype: str) -> SimpleNamespace:
-        """The formulas of ``scalar``, and log, for a dtype: those without branches and calls where it is float32."""
+        """The formulas of ``scalar``, and log, power and softplus, for a dtype: those without branches for float32."""
         number = self.number(dtype)
 
         def typed(value: Any, like: Any) -> Any:
@@ -77,11 +77,17 @@ class Tools:
                 assert isinstance(chosen, FunctionType)
                 lifted[name] = self.device(FunctionType(chosen.__code__, lifted, name))
         lifted["typed"] = self.device(typed)
-        math = self.math
+        math, relu, exp = self.math, lifted["relu"], lifted["exp"]
 
         def log(x: Any) -> Any:
             return math.log(x)
-        return SimpleNamespace(**lifted, log=self.device(log))
+
+        def power(x: Any, value: Any) -> Any:
+            return math.pow(x, value)
+
+        def softplus(x: Any) -> Any:
+            return relu(x) + math.log1p(exp(-abs(x)))
+        return SimpleNamespace(**lifted, **{f.__name__: self.device(f) for f in (log, power, softplus)})
 
     def _memory(self, dtype: str) -> tuple[Function, Function]:
         """``load(pointer, index)`` and ``store(pointer, index, value)``; what is computed in is rounded once, here."""

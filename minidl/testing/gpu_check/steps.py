@@ -71,7 +71,7 @@ class Network:
         loss = self.loss()
         loss.backward()
         self.optimizer.step()
-        return loss.item()
+        return float(loss.item())
 
     def state(self, losses: list[float]) -> dict[str, bytes]:
         """All that training changes, see ``state_of``."""

@@ -1,0 +1,106 @@
+"""Comparisons, selection by masks, conversions, ranks of rows, and further functions: NumPy's own, which has vector
+instructions for them. Temporaries are pieces of a block."""
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from minidl.kernels.cpu.blocks import Array, index_blocks, source
+from minidl.kernels.cpu.elementwise import over_elements
+
+RELATIONS: dict[str, np.ufunc] = {"==": np.equal, "!=": np.not_equal, "<": np.less, "<=": np.less_equal,
+                                  ">": np.greater, ">=": np.greater_equal}
+
+
+PIECE = 1 << 15  # elements that are chosen among at once, where that takes room of its own
+
+
+def _in_pieces(function: Callable[..., None], y: Array, *inputs: Array) -> None:
+    """Run a function of flat arrays on a piece after the other."""
+    def run(count: int, *parts: Array) -> None:
+        for start in range(0, count, PIECE):
+            function(*[part[start:start + PIECE] for part in parts])
+    over_elements(run, y, *inputs)
+
+
+def power(y: Array, x: Array, *, value: float) -> None:
+    """x to the power of a number."""
+    over_elements(lambda _, part, x_part: np.power(x_part, x_part.dtype.type(value), out=part), y, x)
+
+
+def softplus(y: Array, x: Array) -> None:
+    """log(1 + exp(x))"""
+    over_elements(lambda _, part, x_part: np.logaddexp(x_part, 0, out=part), y, x)
+
+
+def silu(y: Array, x: Array) -> None:
+    """x / (1 + exp(-x))"""
+    _in_pieces(lambda part, x_part: np.divide(x_part, 1 + np.exp(-x_part), out=part), y, x)
+
+
+def silu_grad(dx: Array, dy: Array, x: Array) -> None:
+    """dy s (1 + x (1 - s)), with s the sigmoid of x"""
+    def run(part: Array, dy_part: Array, x_part: Array) -> None:
+        s = 1 / (1 + np.exp(-x_part))
+        np.multiply(dy_part, s * (1 + x_part * (1 - s)), out=part)
+    _in_pieces(run, dx, dy, x)
+
+
+def compare(y: Array, a: Array, b: Array, *, relation: str) -> None:
+    """Whether the relation holds, element by element."""
+    over_elements(lambda _, part, *pair: RELATIONS[relation](*pair, out=part), y, a, b)
+
+
+def compare_number(y: Array, x: Array, *, relation: str, value: float) -> None:
+    """Whether the relation to a number holds, element by element."""
+    over_elements(lambda _, part, x_part: RELATIONS[relation](x_part, x_part.dtype.type(value), out=part), y, x)
+
+
+def where(y: Array, mask: Array, a: Array, b: Array) -> None:
+    """a where the mask is true, b elsewhere; y may lie over one of them."""
+    _in_pieces(lambda part, *three: np.copyto(part, np.where(*three)), y, mask, a, b)
+
+
+def masked_fill(y: Array, x: Array, mask: Array, *, value: float, inverted: bool) -> None:
+    """A number where the mask is true (``inverted``: false), x elsewhere."""
+    def fill(part: Array, x_part: Array, mask_part: Array) -> None:
+        np.copyto(part, x_part)
+        np.copyto(part, value, where=~mask_part if inverted else mask_part, casting="unsafe")
+    _in_pieces(fill, y, x, mask)
+
+
+def convert(y: Array, x: Array, **_: Any) -> None:
+    """x as another kind of number; what is no integer is cut off."""
+    over_elements(lambda _, part, x_part: np.copyto(part, x_part, casting="unsafe"), y, x)
+
+
+def _order(rows: Array, k: int, largest: bool) -> Array:
+    """[.., k]: positions of the first k of each row, in order; NaN comes first, and the first of equal elements."""
+    if k == 1:
+        first: Array = (np.argmax if largest else np.argmin)(rows, axis=-1)[..., None]
+        return first
+    if largest:  # read backwards, a stable sort of the reversed row has equal elements in order
+        order: Array = rows.shape[-1] - 1 - np.argsort(rows[..., ::-1], axis=-1, kind="stable")[..., ::-1]
+        return order[..., :k]
+    order = np.argsort(rows, axis=-1, kind="stable")
+    numbers = np.take_along_axis(rows == rows, order, -1)
+    return np.take_along_axis(order, np.argsort(numbers, axis=-1, kind="stable"), -1)[..., :k]
+
+
+def topk(values: Array, index: Array, x: Array, *, k: int, largest: bool) -> None:
+    """The first k elements of each row by size, and their positions."""
+    for at in index_blocks(x.shape, 8, whole=1):
+        rows = x[at]
+        order = _order(source(rows), k, largest)
+        index[at] = order
+        values[at] = np.take_along_axis(rows, order, -1)
+
+
+def log_softmax(y: Array, x: Array) -> None:
+    """x - log(sum(exp(x))), row by row; sums are accumulated in float64."""
+    for at in index_blocks(x.shape, 8, whole=1):
+        rows = source(x[at])
+        rows = rows - rows.max(-1, keepdims=True)
+        total = np.exp(rows).sum(-1, keepdims=True, dtype=np.float64)
+        y[at] = rows - np.log(total).astype(rows.dtype)

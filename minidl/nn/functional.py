@@ -1,0 +1,144 @@
+"""Layers and losses as functions, with PyTorch's names and arguments: ``import minidl.nn.functional as F``."""
+
+from __future__ import annotations
+
+from minidl.errors import UserError
+from minidl.meta import Shape, wide
+from minidl.nn.attention import Causal, attend
+from minidl.nn.layers import Dropout
+from minidl.nn.precision import computed_in, lowered
+from minidl.ops import attention as attention_
+from minidl.ops import conv as conv_
+from minidl.ops import elementwise, layernorm, pool
+from minidl.ops import embedding as embedding_
+from minidl.ops import linear as linear_
+from minidl.ops import update as update_
+from minidl.ops.choose import where
+from minidl.ops.conv import Pair
+from minidl.ops.elementwise import add, mul, relu, sigmoid, tanh
+from minidl.ops.functions import log_softmax as log_softmax_
+from minidl.ops.functions import silu, softplus
+from minidl.ops.functions import softmax as softmax_
+from minidl.ops.losses import (
+    binary_cross_entropy,
+    binary_cross_entropy_with_logits,
+    cross_entropy,
+    l1_loss,
+    mse_loss,
+    nll_loss,
+)
+from minidl.ops.shape import permute, reshape
+from minidl.runtime import current_runtime
+from minidl.tensor import Tensor
+
+__all__ = ["adaptive_avg_pool2d", "avg_pool2d", "binary_cross_entropy", "binary_cross_entropy_with_logits", "conv2d",
+           "conv_transpose2d", "cross_entropy", "dropout", "embedding", "gelu", "group_norm", "l1_loss", "layer_norm",
+           "linear", "log_softmax", "max_pool2d", "mse_loss", "nll_loss", "relu", "scaled_dot_product_attention",
+           "sigmoid", "silu", "softmax", "softplus", "tanh"]
+
+
+def gelu(x: Tensor, approximate: str = "none") -> Tensor:
+    """x times the probability that a normal number is below x: exact, or by its tanh form. Raises UserError."""
+    if approximate not in ("none", "tanh"):
+        raise UserError(f"gelu: approximate is none or tanh, not {approximate!r}")
+    return elementwise.gelu(x) if approximate == "none" else elementwise.gelu_tanh(x)
+
+
+def softmax(x: Tensor, dim: int = -1) -> Tensor:
+    """exp(x) / sum(exp(x)) over one dimension."""
+    return softmax_(x, dim)
+
+
+def log_softmax(x: Tensor, dim: int = -1) -> Tensor:
+    """log(softmax(x)) over one dimension."""
+    return log_softmax_(x, dim)
+
+
+def dropout(x: Tensor, p: float = 0.5, training: bool = True) -> Tensor:
+    """In training, zero each element with probability p and divide the rest by 1 - p; else x itself."""
+    return elementwise.dropout(x, p, current_runtime().next_seed()) if training and p else x
+
+
+def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
+    """x weight^T + bias.  x: [..., in], weight: [out, in]."""
+    return linear_.linear(lowered(x), lowered(weight), bias)
+
+
+def embedding(ids: Tensor, weight: Tensor) -> Tensor:
+    """Rows of a table, by number."""
+    return embedding_.embedding(weight, ids, dtype=computed_in(weight.dtype))
+
+
+def conv2d(x: Tensor, weight: Tensor, bias: Tensor | None = None, stride: int | Pair = 1,
+           padding: int | Pair = 0) -> Tensor:
+    """Cross-correlation.  x: [N, C, H, W], weight: [K, C, R, S] -> [N, K, P, Q]."""
+    return conv_.conv2d(lowered(x), lowered(weight), bias, stride=stride, padding=padding)
+
+
+def conv_transpose2d(x: Tensor, weight: Tensor, bias: Tensor | None = None, stride: int | Pair = 1,
+                     padding: int | Pair = 0) -> Tensor:
+    """Transposed convolution.  x: [N, K, P, Q], weight: [K, C, R, S] -> [N, C, H, W]."""
+    return conv_.conv_transpose2d(lowered(x), lowered(weight), bias, stride=stride, padding=padding)
+
+
+def max_pool2d(x: Tensor, kernel_size: int | Pair, stride: int | Pair | None = None,
+               padding: int | Pair = 0) -> Tensor:
+    """Maximum of each window of [N, C, H, W]; the stride is the window by default."""
+    return pool.max_pool2d(x, kernel_size, stride=stride, padding=padding)
+
+
+def avg_pool2d(x: Tensor, kernel_size: int | Pair, stride: int | Pair | None = None,
+               padding: int | Pair = 0) -> Tensor:
+    """Mean of each window of [N, C, H, W]; the stride is the window by default."""
+    return pool.avg_pool2d(x, kernel_size, stride=stride, padding=padding)
+
+
+def adaptive_avg_pool2d(x: Tensor, output_size: int | Pair) -> Tensor:
+    """Mean over a grid of windows: [N, C, H, W] -> [N, C, *output_size]."""
+    return pool.adaptive_avg_pool2d(x, output_size)
+
+
+def layer_norm(x: Tensor, normalized_shape: int | Shape, weight: Tensor | None = None, bias: Tensor | None = None,
+               eps: float = 1e-5) -> Tensor:
+    """(x - mean) / sqrt(var + eps) * weight + bias, with mean and variance of the last dimensions, whose shape is
+    ``normalized_shape``. Raises ShapeError."""
+    shape = (normalized_shape,) if isinstance(normalized_shape, int) else tuple(normalized_shape)
+    rows = reshape(x, (*x.shape[:x.ndim - len(shape)], -1)) if len(shape) != 1 else x
+    width, kind = rows.shape[-1], None if weight is None else weight.dtype
+    kind = kind or wide(x.dtype)
+    gamma = update_.full((width,), 1.0, kind) if weight is None else reshape(weight, (width,))
+    beta = update_.full((width,), 0.0, kind) if bias is None else reshape(bias, (width,))
+    return reshape(layernorm.layer_norm(rows, gamma, beta, eps=eps), x.shape)
+
+
+def group_norm(x: Tensor, num_groups: int, weight: Tensor | None = None, bias: Tensor | None = None,
+               eps: float = 1e-5) -> Tensor:
+    """Normalisation of groups of channels (Wu & He 2018), then a factor and a summand a channel.  x: [N, C, ...].
+
+    Raises UserError if there are not so many equal groups.
+    """
+    if x.ndim < 2 or x.shape[1] % num_groups:
+        raise UserError(f"group_norm: {num_groups} equal groups of the channels of {list(x.shape)}")
+    groups = reshape(x, (x.shape[0], num_groups, -1))
+    y = reshape(layer_norm(groups, groups.shape[-1], eps=eps), x.shape)
+    channels = (x.shape[1], *(1,) * (x.ndim - 2))
+    y = y if weight is None else mul(y, reshape(weight.cast(y.dtype), channels))
+    return y if bias is None else add(y, reshape(bias.cast(y.dtype), channels))
+
+
+def scaled_dot_product_attention(query: Tensor, key: Tensor, value: Tensor, attn_mask: Tensor | None = None,
+                                 dropout_p: float = 0.0, is_causal: bool = False) -> Tensor:
+    """softmax(q k^T / sqrt(D) + mask) v.  query: [N, heads, L, D], key and value: [N, heads, S, D].
+
+    A mask of booleans says which positions are seen; another one is added. ``nn.attend`` is the same with heads side by
+    side. Raises ShapeError, UserError.
+    """
+    if query.ndim != 4:
+        raise UserError(f"attention needs [N, heads, L, D], not {list(query.shape)}")
+    mask: Tensor | Causal | None = Causal() if is_causal else attn_mask
+    if isinstance(mask, Tensor) and not mask.dtype.floating:
+        mask = where(mask, update_.full(mask.shape, 0.0, query.dtype), float("-inf"))
+    heads = query.shape[1]
+    q, k, v = (attention_.merge_heads(x) for x in (query, key, value))
+    y = attend(q, k, v, mask, heads=heads, dropout=Dropout(dropout_p))
+    return permute(reshape(y, (y.shape[0], y.shape[1], heads, -1)), (0, 2, 1, 3))

@@ -1,0 +1,41 @@
+"""Functions that are called before and after a module's forward(): they see what goes in and out, or change it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from itertools import count
+from typing import Any
+
+Hook = Callable[..., Any]
+_numbers = count()
+
+
+class Handle:
+    """A hook of a module, until ``remove()``."""
+
+    def __init__(self, module: Any, number: int) -> None:
+        self._module, self._number = module, number
+
+    def remove(self) -> None:
+        """Take the hook off its module; again it does nothing."""
+        self._module._hooks = {n: hook for n, hook in self._module._hooks.items() if n != self._number}
+
+
+def hooked(module: Any, hook: Hook, *, before: bool) -> Handle:
+    """Add a hook to a module, after those that it has."""
+    number = next(_numbers)
+    module._hooks = {**module._hooks, number: (before, hook)}
+    return Handle(module, number)
+
+
+def run_with_hooks(module: Any, inputs: tuple[Any, ...], options: dict[str, Any]) -> Any:
+    """``module.forward(*inputs, **options)`` with its hooks."""
+    hooks = list(module._hooks.values())
+    for before, hook in hooks:
+        if before and (changed := hook(module, inputs)) is not None:
+            inputs = changed if isinstance(changed, tuple) else (changed,)
+    output = module.forward(*inputs, **options)
+    for before, hook in hooks:
+        if not before and (changed := hook(module, inputs, output)) is not None:
+            output = changed
+    return output

@@ -1,0 +1,69 @@
+"""Losses as modules, with the names and arguments of torch.nn. All arithmetic is in minidl.ops."""
+
+from __future__ import annotations
+
+from minidl.nn.module import Module
+from minidl.ops import losses
+from minidl.tensor import Tensor
+
+
+class _Loss(Module):
+    """A loss whose ``reduction`` is mean, sum or none."""
+
+    def __init__(self, reduction: str = "mean") -> None:
+        self.reduction = reduction
+
+
+class CrossEntropyLoss(_Loss):
+    """Softmax cross-entropy, averaged over the rows whose label is not ``ignore_index``.
+
+    logits: [N, classes, ...], labels: [N, ...] integers -> a scalar.
+    """
+
+    def __init__(self, ignore_index: int = -100, reduction: str = "mean", label_smoothing: float = 0.0) -> None:
+        super().__init__(reduction)
+        self.ignore_index = ignore_index
+        self.label_smoothing = label_smoothing
+
+    def forward(self, logits: Tensor, labels: Tensor) -> Tensor:
+        return losses.cross_entropy(logits, labels, ignore_index=self.ignore_index, reduction=self.reduction,
+                                    label_smoothing=self.label_smoothing)
+
+
+class NLLLoss(_Loss):
+    """-log_probabilities[n, label of n], averaged over the rows whose label is not ``ignore_index``."""
+
+    def __init__(self, ignore_index: int = -100, reduction: str = "mean") -> None:
+        super().__init__(reduction)
+        self.ignore_index = ignore_index
+
+    def forward(self, log_probabilities: Tensor, labels: Tensor) -> Tensor:
+        return losses.nll_loss(log_probabilities, labels, ignore_index=self.ignore_index, reduction=self.reduction)
+
+
+class MSELoss(_Loss):
+    """(x - target)^2, averaged."""
+
+    def forward(self, x: Tensor, target: Tensor) -> Tensor:
+        return losses.mse_loss(x, target, reduction=self.reduction)
+
+
+class L1Loss(_Loss):
+    """|x - target|, averaged."""
+
+    def forward(self, x: Tensor, target: Tensor) -> Tensor:
+        return losses.l1_loss(x, target, reduction=self.reduction)
+
+
+class BCELoss(_Loss):
+    """Cross-entropy of probabilities of two classes, averaged."""
+
+    def forward(self, p: Tensor, target: Tensor) -> Tensor:
+        return losses.binary_cross_entropy(p, target, reduction=self.reduction)
+
+
+class BCEWithLogitsLoss(_Loss):
+    """The same of sigmoid(x), without its cancellation."""
+
+    def forward(self, x: Tensor, target: Tensor) -> Tensor:
+        return losses.binary_cross_entropy_with_logits(x, target, reduction=self.reduction)

@@ -1,0 +1,20 @@
+"""Persistent leaves made of tensors: parameters of given values, and buffers that an operation has made."""
+
+from minidl.autograd import no_grad
+from minidl.ops.update import copy_
+from minidl.runtime import parameter
+from minidl.tensor import Tensor
+
+
+def kept(x: Tensor, requires_grad: bool = False) -> Tensor:
+    """A persistent leaf with a copy of x's value."""
+    made = parameter(x.shape, dtype=x.dtype, requires_grad=False)
+    with no_grad():
+        copy_(made, x)
+    made.requires_grad = requires_grad
+    return made
+
+
+def Parameter(data: Tensor, requires_grad: bool = True) -> Tensor:  # noqa: N802 - PyTorch's name
+    """A parameter with a copy of a tensor's value; ``parameter(shape)`` makes one without."""
+    return kept(data, requires_grad)

@@ -1,0 +1,126 @@
+"""LSTM (Hochreiter & Schmidhuber 1997) and GRU (Cho et al. 2014) over sequences, as compositions of operations.
+
+Parameters have the names, shapes and order of gates of torch.nn's; what is computed is its formulas. What comes from
+the inputs is one product a layer for all steps.
+"""
+
+from __future__ import annotations
+
+from math import sqrt
+
+from minidl.nn import init
+from minidl.nn.layers import Dropout
+from minidl.nn.module import Module
+from minidl.nn.precision import lowered
+from minidl.ops import elementwise, linear
+from minidl.ops.parts import chunk, split, squeeze, stack
+from minidl.ops.shape import concat, permute
+from minidl.ops.update import full
+from minidl.runtime import parameter
+from minidl.tensor import Tensor
+
+State = tuple[Tensor, ...]  # of one layer and direction, [N, H] each
+
+
+class _Recurrent(Module):
+    """Layers, one or two directions each, over [L, N, inputs], or [N, L, inputs] if ``batch_first``."""
+
+    gates: int  # how many times H rows the weights have
+    states: int  # tensors of a state
+
+    def __init__(self, input_size: int, hidden_size: int, num_layers: int = 1, bias: bool = True,
+                 batch_first: bool = False, dropout: float = 0.0, bidirectional: bool = False) -> None:
+        self.hidden_size = hidden_size
+        self.num_layers = num_layers
+        self.batch_first = batch_first
+        self.dropout = Dropout(dropout)
+        self.suffixes = ("", "_reverse") if bidirectional else ("",)
+        rows, bound = self.gates * hidden_size, 1.0 / sqrt(hidden_size)
+        for layer in range(num_layers):
+            width = input_size if layer == 0 else hidden_size * len(self.suffixes)
+            for suffix in self.suffixes:
+                shapes = {"weight_ih": (rows, width), "weight_hh": (rows, hidden_size), "bias_ih": (rows,),
+                          "bias_hh": (rows,)}
+                for name, shape in shapes.items():
+                    made = parameter(shape) if bias or name.startswith("weight") else None
+                    setattr(self, f"{name}_l{layer}{suffix}", made)
+                    if made is not None:
+                        init.uniform_(made, -bound, bound)
+
+    def cell(self, given: Tensor, recurrent: Tensor, state: State) -> State:
+        """The next state, the output first, from what inputs and state contribute to the gates: [N, gates * H] each."""
+        raise NotImplementedError
+
+    def run(self, x: Tensor, state: list[State] | None) -> tuple[Tensor, list[Tensor]]:
+        """Outputs in x's layout, and the last states, [layers * directions, N, H] each."""
+        x = lowered(x if self.batch_first else permute(x, (1, 0, 2)))
+        last: list[State] = []
+        for layer in range(self.num_layers):
+            outputs = []
+            for suffix in self.suffixes:
+                start = (tuple(full((x.shape[0], self.hidden_size), 0.0, x.dtype) for _ in range(self.states))
+                         if state is None else state[len(last)])
+                made, end = self._direction(x, f"l{layer}{suffix}", start, backwards=bool(suffix))
+                outputs.append(made)
+                last.append(end)
+            x = outputs[0] if len(outputs) == 1 else concat(outputs, 2)
+            if layer < self.num_layers - 1:
+                x = self.dropout(x)
+        ends = [stack([state[i] for state in last]) for i in range(self.states)]
+        return (x if self.batch_first else permute(x, (1, 0, 2))), ends
+
+    def _direction(self, x: Tensor, name: str, state: State, *, backwards: bool) -> tuple[Tensor, State]:
+        given = linear.linear(x, lowered(getattr(self, f"weight_ih_{name}")), getattr(self, f"bias_ih_{name}"))
+        weight, bias = lowered(getattr(self, f"weight_hh_{name}")), getattr(self, f"bias_hh_{name}")
+        steps = [squeeze(step, 1) for step in split(given, 1, 1)]
+        del given
+        outputs = []
+        for step in reversed(steps) if backwards else steps:
+            state = self.cell(step, linear.linear(state[0], weight, bias), state)
+            outputs.append(state[0])
+        return stack(outputs[::-1] if backwards else outputs, 1), state
+
+    def _given(self, state: tuple[Tensor, ...] | None) -> list[State] | None:
+        """A state [layers * directions, N, H] as one of each layer and direction."""
+        if state is None:
+            return None
+        return [tuple(lowered(part[i]) for part in state) for i in range(state[0].shape[0])]
+
+    def extra_repr(self) -> str:
+        width = getattr(self, "weight_ih_l0").shape[1]  # noqa: B009 - it is set by name
+        return f"{width}, {self.hidden_size}" + (f", num_layers={self.num_layers}" if self.num_layers > 1 else "")
+
+
+class LSTM(_Recurrent):
+    """c = f c + i g and h = o tanh(c), with gates i, f, g, o; returns outputs and (h, c) of the last step."""
+
+    gates = 4
+    states = 2
+
+    def cell(self, given: Tensor, recurrent: Tensor, state: State) -> State:
+        i, f, g, o = chunk(elementwise.add(given, recurrent), 4, 1)
+        kept = elementwise.mul(elementwise.sigmoid(f), state[1])
+        c = elementwise.add(kept, elementwise.mul(elementwise.sigmoid(i), elementwise.tanh(g)))
+        return elementwise.mul(elementwise.sigmoid(o), elementwise.tanh(c)), c
+
+    def forward(self, x: Tensor, state: tuple[Tensor, Tensor] | None = None) -> tuple[Tensor, tuple[Tensor, Tensor]]:
+        outputs, (h, c) = self.run(x, self._given(state))
+        return outputs, (h, c)
+
+
+class GRU(_Recurrent):
+    """h = (1 - z) n + z h, with n = tanh(x part + r h part) and gates r, z; returns outputs and the last h."""
+
+    gates = 3
+    states = 1
+
+    def cell(self, given: Tensor, recurrent: Tensor, state: State) -> State:
+        size = self.hidden_size
+        (gates_x, n_x), (gates_h, n_h) = (split(y, [2 * size, size], 1) for y in (given, recurrent))
+        r, z = chunk(elementwise.sigmoid(elementwise.add(gates_x, gates_h)), 2, 1)
+        n = elementwise.tanh(elementwise.add(n_x, elementwise.mul(r, n_h)))
+        return (elementwise.add(n, elementwise.mul(z, elementwise.sub(state[0], n))),)
+
+    def forward(self, x: Tensor, state: Tensor | None = None) -> tuple[Tensor, Tensor]:
+        outputs, (h,) = self.run(x, self._given(None if state is None else (state,)))
+        return outputs, h

@@ -1,0 +1,140 @@
+"""Comparisons, which make booleans, and what is chosen by these; and conversions between kinds of numbers.
+
+A comparison has no gradient, nor has a conversion to or from integers.
+"""
+
+from collections.abc import Callable, Sequence
+
+import numpy as np
+
+from minidl.calls import apply, give
+from minidl.errors import ShapeError, UserError
+from minidl.meta import Cost, DType, Meta, Shape, boolean, meta
+from minidl.op import Attrs, Op
+from minidl.ops.arguments import number_for
+from minidl.ops.elementwise import FIRST, broadcast, expand, same_dtype, sum_to
+from minidl.ops.shape import CAST
+from minidl.slicing.rules import along, elementwise
+from minidl.tensor import Gradients, Needs, Tensor
+
+RELATIONS = ("==", "!=", "<", "<=", ">", ">=")
+
+
+def _compare_infer(a: Meta, b: Meta, *, relation: str) -> Meta:
+    return meta(same_dtype(a, b).shape, boolean)
+
+
+def _compare_number_infer(x: Meta, *, relation: str, value: float) -> Meta:
+    return meta(x.shape, boolean)
+
+
+def _check_mask(what: str, mask: Meta) -> None:
+    if mask.dtype is not boolean:
+        raise ShapeError(f"{what} needs a mask of booleans, not {mask}: x > 0 makes one, so does x.bool()")
+
+
+def _where_infer(mask: Meta, a: Meta, b: Meta) -> Meta:
+    _check_mask("where", mask)
+    both = same_dtype(a, b)
+    return meta(broadcast(both.shape, mask.shape), both.dtype)
+
+
+def _fill_infer(x: Meta, mask: Meta, *, value: float, inverted: bool) -> Meta:
+    _check_mask("masked_fill", mask)
+    if broadcast(x.shape, mask.shape) != x.shape:
+        raise ShapeError(f"masked_fill: a mask {list(mask.shape)} does not broadcast to {list(x.shape)}")
+    return meta(x.shape, x.dtype)
+
+
+def _where_vjp(needs: Needs, dy: Tensor, mask: Tensor, *, a_shape: Shape, b_shape: Shape) -> Gradients:
+    da = sum_to(_filled(dy, mask, 0.0, inverted=True), a_shape) if needs[1] else None
+    db = sum_to(_filled(dy, mask, 0.0, inverted=False), b_shape) if needs[2] else None
+    return None, da, db
+
+
+def _convert_cost(inputs: Sequence[Meta], outputs: Sequence[Meta], attrs: Attrs) -> Cost:
+    return Cost(0.0, float(inputs[0].nbytes + outputs[0].nbytes), "copy")
+
+
+COMPARE = Op("compare", _compare_infer, exact=True, slices=elementwise())
+COMPARE_NUMBER = Op("compare_number", _compare_number_infer, exact=True, volatile=("value",), slices=elementwise())
+MASKED_FILL = Op("masked_fill", _fill_infer, donates=FIRST, exact=True, integers=("mask",), volatile=("value",),
+                 slices=elementwise(), vjp=lambda needs, dy, mask, *, inverted:
+                 (_filled(give(dy), mask, 0.0, inverted=inverted), None))
+WHERE = Op("where", _where_infer, vjp=_where_vjp, donates=((0, 1), (0, 2)), exact=True, integers=("mask",),
+           slices=elementwise())
+CONVERT = Op("convert", lambda x, *, dtype: meta(x.shape, dtype), _convert_cost, exact=True, slices=along(0))
+
+
+def _filled(x: Tensor, mask: Tensor, value: float, *, inverted: bool) -> Tensor:
+    return apply(MASKED_FILL, x, mask, value=value, inverted=inverted)
+
+
+def compare(a: Tensor, b: Tensor | float, relation: str) -> Tensor:
+    """Booleans: whether ``a relation b``, element by element, with NumPy's broadcasting; ``relation`` as Python writes
+    it. Raises ShapeError for two dtypes, or a number that a's dtype has none of."""
+    assert relation in RELATIONS, relation
+    if isinstance(b, Tensor):
+        return apply(COMPARE, a, b, relation=relation)
+    if not isinstance(b, int | float | np.number | np.bool_):
+        raise UserError(f"{relation}: a {type(b).__name__} is no tensor: runtime.tensor(x) makes one of it")
+    return apply(COMPARE_NUMBER, a, relation=relation, value=number_for(relation, a.meta, b))
+
+
+def _operator(relation: str) -> Callable[[Tensor, Tensor | float], Tensor]:
+    def compared(a: Tensor, b: Tensor | float) -> Tensor:
+        comparable = isinstance(b, Tensor | np.ndarray | np.number | np.bool_ | int | float)
+        return compare(a, b, relation) if comparable else NotImplemented  # Python knows that anything else differs
+    return compared
+
+
+def masked_fill(x: Tensor, mask: Tensor, value: float) -> Tensor:
+    """x, but ``value`` where the mask is true; the mask broadcasts with x. Raises ShapeError."""
+    wide = expand(x, broadcast(x.shape, mask.shape))
+    return _filled(wide, mask, number_for("masked_fill", x.meta, value), inverted=False)
+
+
+def where(mask: Tensor, a: Tensor | float, b: Tensor | float) -> Tensor:
+    """a where the mask is true, b elsewhere, with NumPy's broadcasting; one of both may be a number. Raises
+    ShapeError."""
+    if isinstance(a, Tensor) and isinstance(b, Tensor):
+        return apply(WHERE, mask, a, b)
+    if isinstance(a, Tensor):
+        wide = expand(a, broadcast(a.shape, mask.shape))
+        return _filled(wide, mask, number_for("where", a.meta, float(b)), inverted=True)
+    if isinstance(b, Tensor):
+        return masked_fill(b, mask, a)
+    raise ShapeError(f"where needs a tensor beside its mask, not {a} and {b}: full(shape, {a}) makes one")
+
+
+def convert(x: Tensor, dtype: DType) -> Tensor:
+    """x in another dtype: itself if it is of this one, rounded between floats (with a gradient), cut off to integers;
+    as a boolean whether it is not zero."""
+    if x.dtype is dtype:
+        return x
+    if x.dtype.floating and dtype.floating:
+        return apply(CAST, x, dtype=dtype)
+    return compare(x, 0, "!=") if dtype is boolean else apply(CONVERT, x, dtype=dtype)
+
+
+def logical_not(x: Tensor) -> Tensor:
+    """True where x is zero."""
+    return compare(x, 0, "==")
+
+
+def logical_and(a: Tensor, b: Tensor) -> Tensor:
+    """True where both booleans are."""
+    return where(a, b, 0)
+
+
+def logical_or(a: Tensor, b: Tensor) -> Tensor:
+    """True where one of two booleans is."""
+    return where(a, 1, b)
+
+
+for _name, _relation in {"__eq__": "==", "__ne__": "!=", "__lt__": "<", "__le__": "<=", "__gt__": ">",
+                         "__ge__": ">="}.items():
+    setattr(Tensor, _name, _operator(_relation))
+for _name, _function in {"masked_fill": masked_fill, "__invert__": logical_not, "__and__": logical_and,
+                         "__or__": logical_or}.items():
+    setattr(Tensor, _name, _function)

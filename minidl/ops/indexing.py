@@ -1,0 +1,196 @@
+"""x[...] as NumPy has it: integers, slices, None and ... are a view; lists and tensors of integers look rows up.
+
+A boolean mask chooses a number of elements that its values decide: it is read, and its positions are looked up. What
+is assigned to x[...] is written in place.
+"""
+
+from collections.abc import Sequence
+from math import prod
+from typing import Any
+
+import numpy as np
+
+from minidl.calls import apply
+from minidl.context import current
+from minidl.errors import NoSuchIndex, ShapeError, UserError
+from minidl.meta import Part, Parts, boolean, int64
+from minidl.ops.choose import convert, where
+from minidl.ops.elementwise import add, expand, scale
+from minidl.ops.embedding import embedding
+from minidl.ops.parts import unsqueeze, view_of
+from minidl.ops.shape import CONTIGUOUS, permute, reshape
+from minidl.ops.update import UPLOAD, copy_, fill_
+from minidl.tensor import Tensor
+
+Array = np.ndarray[Any, Any]
+Chosen = dict[int, Array | Tensor]  # integers by the dimension of x that they choose from
+
+
+def _integer(value: int, size: int, dim: int) -> int:
+    if not -size <= value < size:
+        raise NoSuchIndex(f"index {value} of dimension {dim} is outside of its {size} elements")
+    return value % size
+
+
+def _slice(value: slice, size: int) -> tuple[int, ...]:
+    if value.step is not None and value.step < 1:
+        raise ShapeError(f"a slice takes steps of 1 or more, not {value.step}: flip the array before it is uploaded")
+    start, stop, step = value.indices(size)
+    return () if (start, stop, step) == (0, size, 1) else (start, max(start, stop), step)
+
+
+def _positions(mask: Tensor | Array) -> tuple[Array, ...]:
+    """Where a mask is true: an array of positions for each of its dimensions. Waits for the device."""
+    if isinstance(mask, Tensor):
+        if not current().device.has_values:
+            raise UserError(f"x[mask] is as long as the values of the mask say, and {current().device.name} has no "
+                            "values: use where(mask, x, 0), masked_fill or a sum over mask * x")
+        mask = mask.numpy()
+    return np.nonzero(mask)
+
+
+def _expanded(x: Tensor, key: Any) -> list[Any]:
+    """The items of a key, with ... as slices, masks as positions, and lists as arrays."""
+    items: list[Any] = []
+    for item in key if isinstance(key, tuple) else (key,):
+        if isinstance(item, list | range):
+            item = np.asarray(item)
+            item = item.astype(np.int64) if not item.size else item
+        if isinstance(item, np.ndarray) and item.ndim == 0 and item.dtype.kind in "iu":
+            item = int(item)
+        if isinstance(item, np.ndarray | Tensor) and item.dtype in (boolean, np.bool_):
+            items += _positions(item)
+        elif isinstance(item, np.ndarray) and item.dtype.kind not in "iu" or isinstance(item, Tensor) and (
+                item.dtype.floating) or not isinstance(item, int | np.integer | slice | np.ndarray | Tensor | None
+                                                       | type(...)):
+            raise UserError(f"x[...] takes integers, slices, None, ... and masks, not {type(item).__name__} "
+                            f"{getattr(item, 'dtype', '')}".rstrip())
+        else:
+            items.append(item)
+    used = sum(item is not None and item is not ... for item in items)
+    places = [i for i, item in enumerate(items) if item is ...]
+    if used > x.ndim or len(places) > 1:
+        raise NoSuchIndex(f"{used} indices{' and more than one ...' if len(places) > 1 else ''} for {list(x.shape)}")
+    at = places[0] if places else len(items)
+    items[at:at + 1] = [slice(None)] * (x.ndim - used)
+    return items
+
+
+def _parsed(x: Tensor, key: Any) -> tuple[Parts, Chosen]:
+    """The view that a key asks for, and what is looked up in it, by its dimensions."""
+    parts: list[Part] = []
+    chosen: Chosen = {}
+    dim = shown = 0  # dimensions of x, and of the view
+    for item in _expanded(x, key):
+        if item is None:
+            parts.append(None)
+        elif isinstance(item, slice):
+            parts.append(_slice(item, x.shape[dim]))
+        elif isinstance(item, int | np.integer):
+            parts.append(_integer(int(item), x.shape[dim], dim))
+            shown -= 1
+        else:
+            parts.append(())
+            chosen[shown] = item if isinstance(item, Tensor) else _inside(item, x.shape[dim], dim)
+        dim += item is not None
+        shown += 1
+    return tuple(parts), chosen
+
+
+def _inside(numbers: Array, size: int, dim: int) -> Array:
+    """Integers from 0; negative ones count from the end. Raises NoSuchIndex."""
+    if numbers.size:
+        _integer(int(numbers.min()), size, dim)
+        _integer(int(numbers.max()), size, dim)
+    return np.where(numbers < 0, numbers + size, numbers).astype(np.int64)
+
+
+def _uploaded(numbers: Array) -> Tensor:
+    return apply(UPLOAD, shape=numbers.shape, dtype=int64, data=numbers)
+
+
+def _flat(chosen: Chosen, sizes: Sequence[int]) -> Tensor:
+    """One number for each element that several dimensions choose, as if these were one in C order."""
+    arrays = list(chosen.values())
+    if all(isinstance(a, np.ndarray) for a in arrays):
+        return _uploaded(np.asarray(np.ravel_multi_index(np.broadcast_arrays(*arrays), tuple(sizes))))
+    tensors = [convert(a, int64) if isinstance(a, Tensor) else _uploaded(a) for a in arrays]
+    flat = tensors[0]
+    for tensor, size in zip(tensors[1:], sizes[1:], strict=True):
+        flat = add(scale(flat, size), tensor)
+    return flat
+
+
+def _looked_up(x: Tensor, chosen: Chosen) -> Tensor:
+    """x[..., numbers, ...]: rows of a table whose rows are the dimensions that are chosen from."""
+    dims, rest = tuple(chosen), tuple(i for i in range(x.ndim) if i not in chosen)
+    sizes, kept = [x.shape[i] for i in dims], tuple(x.shape[i] for i in rest)
+    numbers = _flat(chosen, sizes)
+    table = reshape(x if dims + rest == tuple(range(x.ndim)) else permute(x, dims + rest), (prod(sizes), prod(kept)))
+    y = reshape(embedding(table, numbers), (*numbers.shape, *kept))
+    adjacent = dims == tuple(range(dims[0], dims[-1] + 1))
+    if not adjacent or dims[0] == 0:  # as NumPy has it: else what is looked up comes first
+        return y
+    new = tuple(range(numbers.ndim))
+    others = tuple(range(numbers.ndim, y.ndim))
+    return permute(y, others[:dims[0]] + new + others[dims[0]:])
+
+
+def _as_run(numbers: Array | Tensor) -> tuple[int, int, int] | None:
+    """The slice that chooses the same as a list of numbers, if there is one."""
+    if not isinstance(numbers, np.ndarray) or numbers.ndim != 1 or not numbers.size:
+        return None
+    step = int(numbers[1] - numbers[0]) if numbers.size > 1 else 1
+    start = int(numbers[0])
+    runs = step > 0 and (numbers == start + step * np.arange(numbers.size)).all()
+    return (start, int(numbers[-1]) + 1, step) if runs else None
+
+
+def index(x: Tensor, key: Any) -> Tensor:
+    """x[key]: a view for integers, slices, None and ...; a copy where lists, arrays, tensors or masks choose.
+
+    Raises NoSuchIndex, ShapeError; UserError for a mask where there are no values.
+    """
+    parts, chosen = _parsed(x, key)
+    if not chosen:
+        return view_of(x, parts)
+    run = _as_run(next(iter(chosen.values()))) if len(chosen) == 1 else None
+    if run is not None:
+        places = iter(range(len(parts)))
+        shown = [i for i in places if not isinstance(parts[i], int)]
+        at = shown[next(iter(chosen))]
+        return apply(CONTIGUOUS, view_of(x, (*parts[:at], run, *parts[at + 1:])))
+    return _looked_up(view_of(x, parts) if any(part != () for part in parts) else x, chosen)
+
+
+def assign(x: Tensor, key: Any, value: Tensor | float) -> None:
+    """x[key] = value, in place: a tensor or array that broadcasts, or a number. Raises as ``index``; UserError where
+    lists or tensors of integers choose."""
+    if isinstance(value, np.ndarray):
+        value = apply(UPLOAD, shape=value.shape, dtype=x.dtype, data=value)
+    if isinstance(key, Tensor) and key.dtype is boolean:
+        mask = key
+        while mask.ndim < x.ndim:
+            mask = unsqueeze(mask, mask.ndim)
+        if isinstance(value, Tensor) and value.numel() != 1:
+            raise UserError(f"x[mask] = a tensor {list(value.shape)}: one value for all; else use where(mask, y, x)")
+        other = reshape(convert(value, x.dtype), ()) if isinstance(value, Tensor) else value
+        copy_(x, where(mask, other, x))
+        return
+    parts, chosen = _parsed(x, key)
+    if chosen:
+        raise UserError("x[...] = y takes integers, slices and a mask; for lists and tensors of integers use where()")
+    target = view_of(x, parts)
+    if isinstance(value, Tensor):
+        copy_(target, expand(convert(value, x.dtype), target.shape))
+    else:
+        fill_(target, value)
+
+
+def rows(x: Tensor) -> Any:
+    """The parts of x along its first dimension, one after the other."""
+    return (index(x, i) for i in range(len(x)))
+
+
+for _name, _function in {"__getitem__": index, "__setitem__": assign, "__iter__": rows}.items():
+    setattr(Tensor, _name, _function)

@@ -1,0 +1,101 @@
+"""Methods of tensors that are other names for what is there: PyTorch's users look for them. Computes nothing."""
+
+from typing import Any
+
+from minidl import meta as metas
+from minidl.calls import apply
+from minidl.context import current
+from minidl.errors import ShapeError, UserError
+from minidl.meta import DType, Shape
+from minidl.ops.choose import compare, convert
+from minidl.ops.elementwise import add, div, expand, mul, neg, sub
+from minidl.ops.linear import matmul
+from minidl.ops.parts import transpose
+from minidl.ops.shape import CONTIGUOUS, concat, detach, reshape, sizes_of
+from minidl.ops.update import fill_
+from minidl.tensor import Tensor
+
+
+def size(x: Tensor, dim: int | None = None) -> Any:
+    """The shape, or the extent of one dimension."""
+    return x.shape if dim is None else x.shape[dim]
+
+
+def to(x: Tensor, target: Any, *_: Any, **__: Any) -> Tensor:
+    """x in another dtype; itself for a device, as tensors live on their runtime's."""
+    if isinstance(target, Tensor):
+        target = target.dtype
+    return convert(x, target) if isinstance(target, DType) else x
+
+
+def expanded(x: Tensor, *sizes: int | Shape) -> Tensor:
+    """A view of x broadcast to a shape; -1 keeps an extent. Raises ShapeError."""
+    shape = sizes_of(sizes)
+    lead = len(shape) - x.ndim
+    if lead < 0 or -1 in shape[:lead]:
+        raise ShapeError(f"cannot expand {list(x.shape)} to {list(shape)}")
+    return expand(x, tuple(x.shape[i - lead] if n == -1 else n for i, n in enumerate(shape)))
+
+
+def repeat(x: Tensor, *counts: int | Shape) -> Tensor:
+    """x so many times along each dimension, new ones first: a copy. Raises ShapeError."""
+    times = sizes_of(counts)
+    if len(times) < x.ndim or min(times, default=1) < 1:
+        raise ShapeError(f"repeat: {list(times)} times of {list(x.shape)}")
+    y = reshape(x, (1,) * (len(times) - x.ndim) + x.shape)
+    for axis, count in enumerate(times):
+        y = concat([y] * count, axis) if count > 1 else y
+    return y if y is not x else clone(x)
+
+
+def clone(x: Tensor) -> Tensor:
+    """A copy of x with bytes of its own, through which gradients flow."""
+    return apply(CONTIGUOUS, x)
+
+
+def zero_(x: Tensor) -> Tensor:
+    """Overwrite every element with 0; returns x."""
+    fill_(x, 0.0)
+    return x
+
+
+def requires_grad_(x: Tensor, requires_grad: bool = True) -> Tensor:
+    """Set ``requires_grad``; returns x."""
+    x.requires_grad = requires_grad
+    return x
+
+
+def transposed(x: Tensor) -> Tensor:
+    """A matrix with its dimensions exchanged, or a vector itself: a view. Raises ShapeError."""
+    if x.ndim > 2:
+        raise ShapeError(f"t() is for matrices, not {list(x.shape)}: transpose(a, b) exchanges two dimensions")
+    return transpose(x, 0, 1) if x.ndim == 2 else x
+
+
+def _item(x: Tensor) -> Any:
+    return x.numpy().tolist()
+
+
+def _refuse_cuda(x: Tensor, *_: Any) -> Tensor:
+    if current().device.dlpack_device[0] == 1:
+        raise UserError(f"tensors live on their runtime's device, {current().device.name}: Runtime(device='cuda')")
+    return x
+
+
+_METHODS: dict[str, Any] = {
+    "size": size, "dim": lambda x: x.ndim, "tolist": _item, "to": to, "cuda": _refuse_cuda, "cpu": lambda x: x,
+    "type_as": to, "expand": expanded, "expand_as": lambda x, other: expand(x, other.shape), "repeat": repeat,
+    "clone": clone, "zero_": zero_, "requires_grad_": requires_grad_, "t": transposed, "view": reshape,
+    "view_as": lambda x, other: reshape(x, other.shape), "square": lambda x: mul(x, x), "neg": neg, "matmul": matmul,
+    "add": add, "sub": sub, "mul": mul, "div": div, "T": property(transposed), "data": property(detach),
+    "device": property(lambda x: current().device.name),
+    "eq": lambda a, b: compare(a, b, "=="), "ne": lambda a, b: compare(a, b, "!="),
+    "lt": lambda a, b: compare(a, b, "<"), "le": lambda a, b: compare(a, b, "<="),
+    "gt": lambda a, b: compare(a, b, ">"), "ge": lambda a, b: compare(a, b, ">="),
+    "float": lambda x: convert(x, metas.float32), "double": lambda x: convert(x, metas.float64),
+    "half": lambda x: convert(x, metas.float16), "bfloat16": lambda x: convert(x, metas.bfloat16),
+    "long": lambda x: convert(x, metas.int64), "int": lambda x: convert(x, metas.int32),
+    "bool": lambda x: convert(x, metas.boolean),
+}
+for _name, _function in _METHODS.items():
+    setattr(Tensor, _name, _function)

@@ -1,0 +1,132 @@
+"""Parts of tensors as views of any step: what x[1:, None, ::2] is made of; cuts and joins along one dimension."""
+
+from collections.abc import Sequence
+from itertools import accumulate
+
+from minidl.calls import apply, give
+from minidl.errors import ShapeError
+from minidl.meta import Cost, Meta, Parts, Shape, meta
+from minidl.op import Attrs, Op
+from minidl.ops.arguments import axes_of, axis_of
+from minidl.ops.shape import concat, permute
+from minidl.slicing.rules import Rule, Slices
+from minidl.tensor import Gradients, Needs, Tensor
+
+
+def layout(x: Meta, parts: Parts) -> tuple[Shape, Shape, int]:
+    """Shape, strides and offset of what the parts choose."""
+    shape: list[int] = []
+    strides: list[int] = []
+    offset, dims = x.offset, iter(zip(x.shape, x.strides, strict=True))
+    for part in parts:
+        if part is None:
+            shape.append(1)
+            strides.append(1)
+            continue
+        size, stride = next(dims)
+        if isinstance(part, int):
+            offset += part * stride
+            continue
+        start, stop, step = part or (0, size, 1)
+        shape.append(max(0, -(-(stop - start) // step)))
+        strides.append(stride * step)
+        offset += start * stride if shape[-1] else 0
+    return tuple(shape), tuple(strides), offset
+
+
+def _infer(x: Meta, *, parts: Parts) -> Meta:
+    shape, strides, offset = layout(x, parts)
+    return meta(shape, x.dtype, strides, offset)
+
+
+def _grad_infer(dy: Meta, onto: Meta | None = None, *, shape: Shape, parts: Parts) -> Meta:
+    return meta(shape, dy.dtype)
+
+
+def _vjp(needs: Needs, dy: Tensor, *, x_shape: Shape, x_partial: Tensor | None, parts: Parts) -> Gradients:
+    # What has arrived for x from its other parts is added to in place: in a loop over parts each costs itself alone.
+    onto = () if x_partial is None else (give(x_partial),)
+    return (apply(INDEX_GRAD, give(dy), *onto, shape=x_shape, parts=parts),)
+
+
+def _grad_cost(inputs: Sequence[Meta], outputs: Sequence[Meta], attrs: Attrs) -> Cost:
+    """The part read and written; all else cleared, unless it is there already."""
+    rest = 0 if len(inputs) > 1 else outputs[0].nbytes - inputs[0].nbytes
+    return Cost(0.0, float((1 + len(inputs)) * inputs[0].nbytes + rest), "copy")
+
+
+def _beside_batch(*shapes: str) -> Slices:
+    """Where the first dimension is taken whole, and stays the first."""
+    def rule(inputs: Sequence[Meta], attrs: Attrs, sliced: Sequence[bool]) -> Rule | None:
+        return Rule((True,) * len(inputs), shapes=shapes) if attrs["parts"][:1] == ((),) else None
+    return rule
+
+
+INDEX_GRAD = Op("index_grad", _grad_infer, _grad_cost, donates=((0, 1),), exact=True,
+                slices=_beside_batch("shape"))
+INDEX = Op("index", _infer, view=True, exact=True, vjp=_vjp, slices=_beside_batch())
+
+
+def view_of(x: Tensor, parts: Parts) -> Tensor:
+    """The part of x that a part for each of its dimensions, and None for new ones, choose."""
+    return apply(INDEX, x, parts=parts)
+
+
+def transpose(x: Tensor, first: int, second: int) -> Tensor:
+    """A view with two dimensions exchanged. Raises ShapeError."""
+    order = list(range(x.ndim))
+    a, b = axis_of("transpose", x.shape, first), axis_of("transpose", x.shape, second)
+    order[a], order[b] = b, a
+    return permute(x, tuple(order))
+
+
+def unsqueeze(x: Tensor, dim: int) -> Tensor:
+    """A view with a dimension of extent 1 more, at place ``dim``. Raises ShapeError."""
+    at = axis_of("unsqueeze", (*x.shape, 1), dim)
+    return view_of(x, (*((),) * at, None, *((),) * (x.ndim - at)))
+
+
+def squeeze(x: Tensor, dim: int | Shape | None = None) -> Tensor:
+    """A view without these dimensions, all by default, where their extent is 1. Raises ShapeError."""
+    gone = axes_of("squeeze", x.shape, dim)
+    return view_of(x, tuple(0 if n == 1 and i in gone else () for i, n in enumerate(x.shape)))
+
+
+def split(x: Tensor, sizes: int | Sequence[int], dim: int = 0) -> tuple[Tensor, ...]:
+    """Views of parts along one dimension: of one size, the last of what remains; or of the given sizes. Raises
+    ShapeError."""
+    axis = axis_of("split", x.shape, dim)
+    total = x.shape[axis]
+    if isinstance(sizes, int):
+        if sizes < 1:
+            raise ShapeError(f"split: parts of {sizes} elements")
+        sizes = [min(sizes, total - start) for start in range(0, total, sizes)] or [0]
+    if sum(sizes) != total or min(sizes, default=0) < 0:
+        raise ShapeError(f"split: parts {list(sizes)} of dimension {axis} of {list(x.shape)}")
+    ends = list(accumulate(sizes))
+    return tuple(view_of(x, (*((),) * axis, (end - size, end, 1), *((),) * (x.ndim - axis - 1)))
+                 for size, end in zip(sizes, ends, strict=True))
+
+
+def chunk(x: Tensor, chunks: int, dim: int = 0) -> tuple[Tensor, ...]:
+    """Views of at most so many parts along one dimension, of one size but for the last. Raises ShapeError."""
+    if chunks < 1:
+        raise ShapeError(f"chunk: {chunks} parts")
+    return split(x, max(1, -(-x.shape[axis_of("chunk", x.shape, dim)] // chunks)), dim)
+
+
+def cat(tensors: Sequence[Tensor], dim: int = 0) -> Tensor:
+    """``concat``, along the first dimension by default. Raises ShapeError."""
+    return concat(tensors, dim)
+
+
+def stack(tensors: Sequence[Tensor], dim: int = 0) -> Tensor:
+    """Tensors of one shape and dtype joined along a new dimension. Raises ShapeError."""
+    if not tensors:
+        raise ShapeError("nothing to stack")
+    return concat([unsqueeze(x, dim) for x in tensors], axis_of("stack", (*tensors[0].shape, 1), dim))
+
+
+for _name, _function in {"transpose": transpose, "unsqueeze": unsqueeze, "squeeze": squeeze, "split": split,
+                         "chunk": chunk}.items():
+    setattr(Tensor, _name, _function)

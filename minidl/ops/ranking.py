@@ -1,0 +1,136 @@
+"""The largest (or smallest) elements of rows, and where they stand: one operation for max, min, argmax and topk.
+
+Rows are along the last dimension; others are moved there, which is a view. What is kept for the gradient is where the
+elements came from, not the rows. A NaN comes before all numbers; of equal elements the first comes first.
+"""
+
+from collections.abc import Sequence
+from math import prod
+
+from minidl.calls import apply, apply_all, give
+from minidl.errors import ShapeError
+from minidl.meta import Cost, Meta, Shape, int64, meta
+from minidl.op import Attrs, Op
+from minidl.ops.arguments import axes_of
+from minidl.ops.choose import compare, where
+from minidl.ops.embedding import GATHER_ROWS_GRAD, gather_rows
+from minidl.ops.functions import over_last
+from minidl.ops.shape import detach, flatten, permute, reshape
+from minidl.slicing.rules import along
+from minidl.surface import Ranked
+from minidl.tensor import Gradients, Needs, Tensor
+
+
+def _infer(x: Meta, *, k: int, largest: bool) -> tuple[Meta, Meta]:
+    if not x.shape or not 1 <= k <= x.shape[-1]:
+        raise ShapeError(f"there are no {k} largest or smallest elements in rows of {list(x.shape)}")
+    shape = (*x.shape[:-1], k)
+    return meta(shape, x.dtype), meta(shape, int64)
+
+
+def _cost(inputs: Sequence[Meta], outputs: Sequence[Meta], attrs: Attrs) -> Cost:
+    return Cost(float(inputs[0].size), float(sum(m.nbytes for m in (*inputs, *outputs))), "reduce")
+
+
+def _vjp(needs: Needs, dy: Tensor, dindex: Tensor | None, index: Tensor, *, x_shape: Shape, k: int) -> Gradients:
+    rows, width = prod(x_shape[:-1]), x_shape[-1]
+    dx = apply(GATHER_ROWS_GRAD, reshape(give(dy), (rows * k, 1)), reshape(index, (rows, k)), x_shape=(rows, width, 1))
+    return (reshape(dx, x_shape),)
+
+
+TOPK = Op("topk", _infer, _cost, outputs=("y", "index"), vjp=_vjp, exact=True, slices=along(0, dims=2))
+
+
+def topk(x: Tensor, k: int, dim: int = -1, largest: bool = True) -> Ranked:
+    """The k largest (or smallest) elements along one dimension, in order, and their positions. Raises ShapeError."""
+    moved, back = over_last(x, dim, "topk")
+    values, index = apply_all(TOPK, moved, k=k, largest=largest)
+    return Ranked(permute(values, back), permute(index, back)) if back else Ranked(values, index)
+
+
+def _extreme(x: Tensor, dim: int, keepdim: bool, largest: bool) -> Ranked:
+    found = topk(x, 1, dim, largest)
+    if keepdim:
+        return found
+    axis = axes_of("max", x.shape, dim)[0]
+    shape = x.shape[:axis] + x.shape[axis + 1:]
+    return Ranked(reshape(found.values, shape), reshape(found.indices, shape))
+
+
+def _either(x: Tensor, other: int | Tensor | None, keepdim: bool, largest: bool) -> Tensor | Ranked:
+    if other is None:
+        return amax(x) if largest else amin(x)
+    if isinstance(other, Tensor):
+        return maximum(x, other) if largest else minimum(x, other)
+    return _extreme(x, other, keepdim, largest)
+
+
+def max(x: Tensor, dim: int | Tensor | None = None, keepdim: bool = False) -> Tensor | Ranked:  # noqa: A001
+    """The largest element; with ``dim`` the largest along it and their positions; with a tensor, ``maximum``."""
+    return _either(x, dim, keepdim, True)
+
+
+def min(x: Tensor, dim: int | Tensor | None = None, keepdim: bool = False) -> Tensor | Ranked:  # noqa: A001
+    """The smallest element, as ``max``."""
+    return _either(x, dim, keepdim, False)
+
+
+def _over(x: Tensor, dim: int | Shape | None, keepdim: bool, largest: bool) -> Tensor:
+    """Over several dimensions: they are moved to the end and merged there."""
+    axes = axes_of("amax", x.shape, dim)
+    kept = tuple(i for i in range(x.ndim) if i not in axes)
+    flat = reshape(permute(x, kept + axes), (*[x.shape[i] for i in kept], prod(x.shape[i] for i in axes)))
+    y = apply_all(TOPK, flat, k=1, largest=largest)[0]
+    return reshape(y, tuple(1 if i in axes else n for i, n in enumerate(x.shape) if keepdim or i not in axes))
+
+
+def amax(x: Tensor, dim: int | Shape | None = None, keepdim: bool = False) -> Tensor:
+    """The largest element over ``dim``, all by default; its gradient goes to the first of equal ones. Raises
+    ShapeError."""
+    return _over(x, dim, keepdim, True)
+
+
+def amin(x: Tensor, dim: int | Shape | None = None, keepdim: bool = False) -> Tensor:
+    """The smallest element, as ``amax``."""
+    return _over(x, dim, keepdim, False)
+
+
+def argmax(x: Tensor, dim: int | None = None, keepdim: bool = False) -> Tensor:
+    """Position of the largest element along ``dim``; in C order if it is None. Raises ShapeError."""
+    return _extreme(detach(x), dim, keepdim, True).indices if dim is not None else _first(x, True)
+
+
+def argmin(x: Tensor, dim: int | None = None, keepdim: bool = False) -> Tensor:
+    """Position of the smallest element, as ``argmax``."""
+    return _extreme(detach(x), dim, keepdim, False).indices if dim is not None else _first(x, False)
+
+
+def _first(x: Tensor, largest: bool) -> Tensor:
+    return _extreme(flatten(detach(x), 0), 0, False, largest).indices
+
+
+def maximum(a: Tensor, b: Tensor) -> Tensor:
+    """The larger of two elements, with NumPy's broadcasting; a NaN in b stays only where a is NaN or less."""
+    return where(compare(a, b, ">="), a, b)
+
+
+def minimum(a: Tensor, b: Tensor) -> Tensor:
+    """The smaller of two elements, as ``maximum``."""
+    return where(compare(a, b, "<="), a, b)
+
+
+def gather(x: Tensor, dim: int, index: Tensor) -> Tensor:
+    """Of each row along ``dim`` the elements at the positions of its row of ``index``, which has x's shape but for
+    that dimension. Raises ShapeError, UserError for a position that is none."""
+    moved, back = over_last(x, dim, "gather")
+    at, _ = over_last(index, dim, "gather")
+    if moved.shape[:-1] != at.shape[:-1]:
+        raise ShapeError(f"gather along {dim}: {list(index.shape)} does not fit {list(x.shape)}")
+    rows, width, count = prod(moved.shape[:-1]), moved.shape[-1], at.shape[-1]
+    y = reshape(gather_rows(reshape(moved, (rows, width, 1)), reshape(at, (rows, count))), at.shape)
+    return permute(y, back) if back else y
+
+
+for _name, _function in {"topk": topk, "max": max, "min": min, "amax": amax, "amin": amin, "argmax": argmax,
+                         "argmin": argmin, "gather": gather}.items():
+    setattr(Tensor, _name, _function)

@@ -1,0 +1,66 @@
+"""Learning rates by epoch under PyTorch's names: ``step()`` after each epoch sets those of every group.
+
+Each is a factor of the rate that a group began with, found from the number of the epoch alone. ``Schedule`` is the one
+that training here uses, by step and with a warm-up.
+"""
+
+from collections.abc import Callable
+from math import cos, pi
+from typing import Any
+
+from minidl.optim.optimizer import Optimizer
+
+
+class LambdaLR:
+    """The first rate of each group times ``factor(epoch)``, from epoch 0 on."""
+
+    def __init__(self, optimizer: Optimizer, lr_lambda: Callable[[int], float]) -> None:
+        self.optimizer = optimizer
+        self.base_lrs = [float(group["lr"]) for group in optimizer.param_groups]
+        self.last_epoch = 0
+        self._factor = lr_lambda
+        self._set()
+
+    def _set(self) -> None:
+        for group, base in zip(self.optimizer.param_groups, self.base_lrs, strict=True):
+            group["lr"] = self.rate(base)
+
+    def rate(self, base: float) -> float:
+        """The rate of this epoch for a group that began with ``base``."""
+        return base * self._factor(self.last_epoch)
+
+    def step(self) -> None:
+        """Go on to the next epoch."""
+        self.last_epoch += 1
+        self._set()
+
+    def get_last_lr(self) -> list[float]:
+        """The rate of each group now."""
+        return [float(group["lr"]) for group in self.optimizer.param_groups]
+
+    def state_dict(self) -> dict[str, Any]:
+        """The epoch, and the first rates."""
+        return {"last_epoch": self.last_epoch, "base_lrs": list(self.base_lrs)}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Go on at the epoch of another one's ``state_dict``."""
+        self.last_epoch, self.base_lrs = int(state["last_epoch"]), list(state["base_lrs"])
+        self._set()
+
+
+class StepLR(LambdaLR):
+    """Times ``gamma`` after each ``step_size`` epochs."""
+
+    def __init__(self, optimizer: Optimizer, step_size: int, gamma: float = 0.1) -> None:
+        super().__init__(optimizer, lambda epoch: gamma ** (epoch // step_size))
+
+
+class CosineAnnealingLR(LambdaLR):
+    """Down to ``eta_min`` in ``T_max`` epochs, along half a cosine (Loshchilov & Hutter 2017, SGDR, equation 5)."""
+
+    def __init__(self, optimizer: Optimizer, T_max: int, eta_min: float = 0.0) -> None:  # noqa: N803 - PyTorch's name
+        self._least = eta_min
+        super().__init__(optimizer, lambda epoch: 0.5 * (1.0 + cos(pi * epoch / T_max)))
+
+    def rate(self, base: float) -> float:
+        return self._least + (base - self._least) * self._factor(self.last_epoch)
