@@ -55,7 +55,8 @@ def test_a_table_is_parquet_if_it_is_called_so(saved, tmp_path):
     ["trace", "replay", "lenet:2", "--latency", "soon"], ["trace", "replay", "lenet:2", "--budget", "0%"],
     ["trace", "replay", "lenet:2", "--device", "p1000"], ["trace", "replay", "lenet:2", "--noise", "2"],
     ["trace", "replay", "lenet:2", "--steps", "-1"], ["run", "--out", "x"],
-    ["run", "--out", "x", "--models", "lenet"], ["trace"]])
+    ["run", "--out", "x", "--batches", "2"],
+    ["run", "--out", "x", "--models", "m:f"], ["run", "--out", "x", "--traces", "lenet:2", "--kept"], ["trace"]])
 def test_what_is_wrong_is_told_in_one_line(words, capsys, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     words = [word if word != "12" else "12 parsecs" for word in words]
@@ -97,7 +98,8 @@ def test_a_grid_goes_on_with_the_cells_that_are_missing(tmp_path, monkeypatch, c
     words = ["--models", "lenet", "--batches", "32", "--budgets", "95%,device", "--policies", "passive", "--steps", "2",
              "--out", str(tmp_path), "--jobs", "2"]
     assert run.main([*words, "--page", str(tmp_path / "grid.md")]) == 0
-    assert (tmp_path / "grid.md").read_text().splitlines()[-2].startswith("| lenet:32 | p100 | 95% | - | ")
+    page = (tmp_path / "grid.md").read_text().splitlines()
+    assert page[4].startswith("2 cells. ") and page[-1].startswith("| `passive` | ") and page[-1].endswith(" | 100.0% |")
     rows = table.read_csv(str(tmp_path / "table.csv"))
     assert [row["status"] for row in rows] == ["ok", "ok"] and rows[1]["settled_s"] == rows[1]["unmanaged_s"]
     lost = lenet_cells()[0]
