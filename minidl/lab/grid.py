@@ -1,6 +1,7 @@
 """A grid of cells: each in a process of its own with a time and a memory limit, kept as soon as it is known.
 
-Cells of one trace and budget go to one worker (``worker``), one after the other, for they have much in common. A folder holds the grid: ``traces/`` what the cells run, ``cells/`` one file a cell that has ended, under a name that
+Cells of one trace and budget go to one worker (``worker``), one after the other, for they have much in common. A
+folder holds the grid: ``traces/`` what the cells run, ``cells/`` one file a cell that has ended, under a name that
 follows from all that decides about it, and ``table.csv``. Whoever is killed and started again goes on with the cells
 that are not there. The same function carries out a cell on this machine and on a cluster, so the table is the same.
 """
@@ -86,7 +87,7 @@ class Worker:
 
     def __init__(self) -> None:
         self._process: subprocess.Popen[str] | None = None
-        self._errors = tempfile.TemporaryFile("w+", encoding="utf-8", errors="replace")
+        self._errors = tempfile.TemporaryFile("w+", encoding="utf-8", errors="replace")  # noqa: SIM115, it is a context
         self.stopped = False
 
     def __enter__(self) -> Worker:

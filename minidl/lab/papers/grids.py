@@ -29,15 +29,15 @@ def speeds(content: Content, quick: bool, rows: Sequence[Row], wanted: int, step
 
 def _about(content: Content, rows: Sequence[Row], wanted: int, steps: int | None) -> None:
     seconds = sum(row.cpu_s or 0.0 for row in rows)
-    content.say(
-        f"{len(rows):,} cells" + (f" of {wanted:,}; the others were not run" if len(rows) < wanted else "") + ". Speeds "
-        "are shares of that with unlimited memory, of the last iteration: once nothing changes any more"
-        + (f", or of {steps}" if steps else "") + ". No plan exceeds the bound "
-        "(`minidl/planning/bound.py`); it is not always reached. \"no room\" is an operation that failed, \"cannot\" a "
-        "policy that refused, \"time\" a cell that took too long, \"-\" was not run.")
+    missing = f" of {wanted:,}; the others were not run" if len(rows) < wanted else ""
+    last = f", or of {steps}" if steps else ""
+    content.say(f"{len(rows):,} cells{missing}. Speeds are shares of that with unlimited memory, of the last iteration: "
+                f"once nothing changes any more{last}. No plan exceeds the bound (`minidl/planning/bound.py`); it is "
+                "not always reached. \"no room\" is an operation that failed, \"cannot\" a policy that refused, "
+                "\"time\" a cell that took too long, \"-\" was not run.")
     if rows and seconds:
-        content.say(f"These cells took {seconds:,.0f} s of processor time, {100 * seconds / len(rows):.0f} s a hundred, "
-                    "bounds included.")
+        content.say(f"These cells took {seconds:,.0f} s of processor time, {100 * seconds / len(rows):.0f} s a "
+                    "hundred, bounds included.")
 
 
 def limit(found: Iterable[Row]) -> float | None:
@@ -49,7 +49,7 @@ def _fastest(content: Content, places: dict[Place, dict[str, Row]]) -> None:
     table = []
     for place, found in places.items():
         bound, best = limit(found.values()), max(found.values(), key=share, default=None)
-        row = [*place, "-" if bound is None else percent(bound)]
+        row = [*place, "-" if bound is None else percent(bound) if bound else "nothing fits"]
         if best is None or not share(best) or not bound:
             table.append((*row, "no policy runs", "-", "-", "-", "-"))
             continue
@@ -70,11 +70,12 @@ def _policies(content: Content, places: dict[Place, dict[str, Row]]) -> None:
         ran = {place: row for place, row in cells.items() if share(row)}
         parts = [share(row) / bound for place, row in ran.items() if (bound := limit(places[place].values()))]
         first = sum(share(row) >= (1 - EQUAL) * most[place] for place, row in ran.items())
-        table.append((f"`{name}`", f"{len(ran)} of {len(cells)}", percent(mean(map(share, ran.values()))) if ran else "-",
-                      percent(mean(parts)) if parts else "-", percent(min(parts)) if parts else "-", first))
+        speed = percent(mean(map(share, ran.values()))) if ran else "-"
+        table.append((f"`{name}`", f"{len(ran)} of {len(cells)}", speed, percent(mean(parts)) if parts else "-",
+                      percent(min(parts)) if parts else "-", first))
     table.sort(key=lambda row: -int(row[-1]))
-    content.say(f"## The policies over all cells\n\nMeans are over the cells that a policy runs, so one that refuses what "
-                f"is hard looks better than it is. First: as fast as the fastest, or less than {EQUAL:.1%} slower.")
+    content.say("## The policies over all cells\n\nMeans are over the cells that a policy runs, so one that refuses "
+                f"what is hard looks better than it is. First: as fast as the fastest, or less than {EQUAL:.1%} slower.")
     content.table(("policy", "runs", "mean speed", "mean, of the bound", "least, of the bound", "first"), table)
 
 
@@ -83,7 +84,8 @@ def _cells(content: Content, trace: str, device: str, budgets: dict[str, dict[st
     bounds = {budget: limit(found.values()) for budget, found in budgets.items()}
     table: list[tuple[str, ...]] = []
     if any(bound is not None for bound in bounds.values()):
-        table.append(("bound", *("-" if bound is None else percent(bound) for bound in bounds.values())))
+        table.append(("bound", *("-" if bound is None else percent(bound) if bound else "nothing fits"
+                                 for bound in bounds.values())))
     for name in names:
         table.append((f"`{name}`", *(_cell(found.get(name), bounds[budget]) for budget, found in budgets.items())))
     content.say(f"## {trace} on {device}\n\nSpeed" + (" / as share of the bound." if table[0][0] == "bound" else "."))
