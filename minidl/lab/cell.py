@@ -18,6 +18,7 @@ from minidl.errors import OutOfMemory, Unsuitable
 from minidl.lab.own import UNLIMITED
 from minidl.lab.traced import TracedDevice, TracedProgram
 from minidl.memory.allowance import Allowance
+from minidl.plan.policy import Policy
 from minidl.plan.trace import Trace
 from minidl.runtime import Runtime
 from minidl.stats import Stats
@@ -120,15 +121,17 @@ def _unmanaged(same: _Same, machine: Machine) -> tuple[float, int]:
     return steps[-1].seconds, steps[-1].peak_bytes
 
 
-def run(name: str, trace: Trace, machine: Machine, policy: str, budget: int | float, *, steps: int | None = None,
-        instants: int = 0) -> Row:
-    """Carry out a cell. ``budget``: bytes, or a part of the unmanaged peak. ``steps``: at most so many; ``instants``:
-    at which the bound looks at memory, 0 for none. Raises UserError for what no cell can be made of."""
+def run(name: str, trace: Trace, machine: Machine, policy: str | Policy, budget: int | float, *,
+        steps: int | None = None, instants: int = 0) -> Row:
+    """Carry out a cell, under a policy or the one of that name. ``budget``: bytes, or a part of the unmanaged peak.
+    ``steps``: at most so many; ``instants``: at which the bound looks at memory, 0 for none. Raises UserError for what
+    no cell can be made of."""
     profile = machine.described()
-    policies.create(policy)
+    if isinstance(policy, str):
+        policy = policies.create(policy)
     seconds, peak = unmanaged(trace, machine)
     budget_bytes = in_bytes(budget, peak)
-    row = Row(name, profile.name, policy, budget_bytes, budget_bytes / peak, seconds)
+    row = Row(name, profile.name, policy.name, budget_bytes, budget_bytes / peak, seconds)
     if instants:
         row = replace(row, bound_s=bound_seconds(trace, machine, budget_bytes, instants))
     device = TracedDevice(profile, trace, noise=machine.noise, seed=machine.seed)

@@ -113,16 +113,16 @@ def forked(work: Callable[[], str], limits: Limits) -> Ended:
         _child(work, limits, writing)
     os.close(writing)
     late = False
-    with open(reading, "rb") as pipe:
+    with open(reading, "rb"):
         parts = []
         end = None if limits.seconds is None else monotonic() + limits.seconds
         while True:
-            ready, _, _ = select.select([pipe, INPUT], [], [], None if end is None else max(0.0, end - monotonic()))
+            ready, _, _ = select.select([reading, INPUT], [], [], None if end is None else max(0.0, end - monotonic()))
             late = not ready
-            if late or (INPUT in ready and pipe not in ready):  # nobody asks for two at once: the input has ended
+            if late or (INPUT in ready and reading not in ready):  # nobody asks for two at once: the input has ended
                 os.kill(process, signal.SIGKILL)
                 break
-            part = os.read(pipe.fileno(), 1 << 16)
+            part = os.read(reading, 1 << 16)
             if not part:
                 break
             parts.append(part)

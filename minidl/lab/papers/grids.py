@@ -31,10 +31,10 @@ def _about(content: Content, rows: Sequence[Row], wanted: int, steps: int | None
     seconds = sum(row.cpu_s or 0.0 for row in rows)
     missing = f" of {wanted:,}; the others were not run" if len(rows) < wanted else ""
     last = f", or of {steps}" if steps else ""
-    content.say(f"{len(rows):,} cells{missing}. Speeds are shares of that with unlimited memory, of the last iteration: "
-                f"once nothing changes any more{last}. No plan exceeds the bound (`minidl/planning/bound.py`); it is "
-                "not always reached. \"no room\" is an operation that failed, \"cannot\" a policy that refused, "
-                "\"time\" a cell that took too long, \"-\" was not run.")
+    content.say(f"{len(rows):,} cells{missing}. Speeds are shares of that with unlimited memory, of the last "
+                f"iteration: once nothing changes any more{last}. No plan exceeds the bound "
+                "(`minidl/planning/bound.py`), which need not be reached. \"no room\" is an operation that failed, "
+                "\"cannot\" a policy that refused, \"time\" a cell that took too long, \"-\" was not run.")
     if rows and seconds:
         content.say(f"These cells took {seconds:,.0f} s of processor time, {100 * seconds / len(rows):.0f} s a "
                     "hundred, bounds included.")
@@ -74,8 +74,8 @@ def _policies(content: Content, places: dict[Place, dict[str, Row]]) -> None:
         table.append((f"`{name}`", f"{len(ran)} of {len(cells)}", speed, percent(mean(parts)) if parts else "-",
                       percent(min(parts)) if parts else "-", first))
     table.sort(key=lambda row: -int(row[-1]))
-    content.say("## The policies over all cells\n\nMeans are over the cells that a policy runs, so one that refuses "
-                f"what is hard looks better than it is. First: as fast as the fastest, or less than {EQUAL:.1%} slower.")
+    content.say("## The policies over all cells\n\nMeans are over the cells that a policy runs: one that refuses "
+                f"what is hard looks better than it is. First: no more than {EQUAL:.1%} slower than the fastest.")
     content.table(("policy", "runs", "mean speed", "mean, of the bound", "least, of the bound", "first"), table)
 
 

@@ -16,6 +16,7 @@ from minidl.lab.drawing import is_png
 from minidl.reading import is_file, read_text
 from minidl.writing import make_folder, write_whole
 
+SOLVER_S = 5.0
 MOST_BYTES = 1 << 20
 SHOWN = ("minidl",)  # the code that every page shows
 _COMMIT = re.compile(r"^Made by `[^`]+` at commit `([0-9a-f]{7,40})(\+changes)?`", re.MULTILINE)
@@ -28,8 +29,10 @@ def is_own(head: bytes) -> bool:
 
 @dataclass
 class Content:
-    """What a page says: paragraphs and tables, and pictures by their file's names."""
+    """What a page says: paragraphs and tables, and pictures by their file's names. ``solver_s``: seconds that each
+    integer program may take."""
 
+    solver_s: float = SOLVER_S
     parts: list[str] = field(default_factory=list)
     pictures: dict[str, bytes] = field(default_factory=dict)
 
@@ -60,11 +63,12 @@ class Page:
     fill: Callable[[Content, bool], None]
     command: str = ""
 
-    def write(self, folder: str, *, quick: bool = False, force: bool = False) -> str:
+    def write(self, folder: str, *, quick: bool = False, force: bool = False, solver_s: float = SOLVER_S) -> str:
         """Make the page; returns its file. Raises UserError."""
-        content = Content()
+        content = Content(solver_s)
         self.fill(content, quick)
-        command = self.command or f"paper {self.name}{' --quick' if quick else ''}"
+        command = self.command or (f"paper {self.name}{' --quick' if quick else ''}"
+                                   f"{f' --solver {solver_s:g}' if solver_s != SOLVER_S else ''}")
         made = f"Made by `python -m minidl.lab {command}` at commit `{commit()}`."
         text = "\n\n".join([f"# {self.title}", made, *content.parts]) + "\n"
         try:

@@ -9,9 +9,9 @@
 Of a layer whose X other layers read, too, the copy starts when the last of them has run. The X of the last layer stays.
 Convolutions take the fastest algorithm whose workspace is free, so vDNN's choice of algorithms has nothing left to do:
 ``vdnn-dyn`` takes the first of "none", "conv" and "all" that fits. ``vdnn-join`` is a reading for networks with
-shortcuts, which its authors had none of (docs/reproduction/table2.md). vDNN++ (Shriram et al., "Dynamic Memory Management
-for GPU-based training of Deep Neural Networks", IPDPS 2019) waits for no copy at a layer's end; its compression on the
-host is left out.
+shortcuts, which its authors had none of (docs/reproduction/table2.md). vDNN++ (Shriram et al., "Dynamic Memory
+Management for GPU-based training of Deep Neural Networks", IPDPS 2019) waits for no copy at a layer's end; its
+compression on the host is left out.
 """
 
 from __future__ import annotations
