@@ -112,22 +112,26 @@ def forked(work: Callable[[], str], limits: Limits) -> Ended:
     if process == 0:
         _child(work, limits, writing)
     os.close(writing)
-    late = False
-    with open(reading, "rb"):
-        parts = []
-        end = None if limits.seconds is None else monotonic() + limits.seconds
-        while True:
-            ready, _, _ = select.select([reading, INPUT], [], [], None if end is None else max(0.0, end - monotonic()))
-            late = not ready
-            if late or (INPUT in ready and reading not in ready):  # nobody asks for two at once: the input has ended
-                os.kill(process, signal.SIGKILL)
-                break
-            part = os.read(reading, 1 << 16)
-            if not part:
-                break
-            parts.append(part)
+    try:
+        said, late = _heard(reading, process, limits.seconds)
+    finally:
+        os.close(reading)
     _, status, used = os.wait4(process, 0)
-    return Ended(b"".join(parts).decode(), status, used.ru_utime + used.ru_stime, late)
+    return Ended(said, status, used.ru_utime + used.ru_stime, late)
+
+
+def _heard(reading: int, process: int, seconds: float | None) -> tuple[str, bool]:
+    """What a process says until its end, and whether that was for its time; it is ended, too, when the input ends."""
+    end = None if seconds is None else monotonic() + seconds
+    parts: list[bytes] = []
+    while True:
+        ready, _, _ = select.select([reading, INPUT], [], [], None if end is None else max(0.0, end - monotonic()))
+        if reading not in ready:  # nobody asks for two cells at once: if the input has something to say, it has ended
+            os.kill(process, signal.SIGKILL)
+            return "", not ready
+        parts.append(os.read(reading, 1 << 16))
+        if not parts[-1]:
+            return b"".join(parts).decode(), False
 
 
 def _child(work: Callable[[], str], limits: Limits, writing: int) -> None:
@@ -140,8 +144,9 @@ def _child(work: Callable[[], str], limits: Limits, writing: int) -> None:
             code = 0
         except Exception as error:
             said = f"{type(error).__name__}: {error}"
-        with open(writing, "w", encoding="utf-8") as pipe:
-            pipe.write(said)
+        rest = said.encode()
+        while rest:
+            rest = rest[os.write(writing, rest):]
     finally:
         os._exit(code)
 

@@ -9,7 +9,7 @@ from pathlib import Path
 from minidl.command import Parser, finish
 from minidl.lab.commands import kinds
 from minidl.lab.papers import PAGES
-from minidl.lab.papers.page import SOLVER_S, is_own
+from minidl.lab.papers.page import SOLVER_S, age, is_own
 from minidl.writing import require_place
 
 FOLDER = "docs/reproduction"
@@ -33,8 +33,9 @@ def parser() -> Parser:
 def story(arguments: argparse.Namespace) -> int:
     """Make the pages that were asked for, or say how old they are."""
     if "check" in arguments.pages:
-        for page in PAGES.values():
-            print(f"{page.name:10} {page.age(arguments.out)}")
+        others = sorted(path.stem for path in Path(arguments.out).glob("*.md") if path.stem not in PAGES)  # grids
+        for name in (*PAGES, *others):
+            print(f"{name:10} {age(arguments.out, name)}")
         return 0
     names = list(PAGES) if "all" in arguments.pages else list(dict.fromkeys(arguments.pages))
     for name in names:

@@ -81,21 +81,22 @@ class Page:
         write_whole(path, text.encode(), is_own, force=force)
         return str(path)
 
-    def age(self, folder: str) -> str:
-        """Whether its file is as young as the code that it shows, in words."""
-        path = Path(folder) / f"{self.name}.md"
-        if not is_file(path):
-            return "not made"
-        found = _COMMIT.search(read_text(path, most=MOST_BYTES))
-        if found is None:
-            return "names no commit"
-        changed = _git("log", "--oneline", f"{found[1]}..HEAD", "--", *SHOWN)
-        if changed is None:
-            return f"made at {found[1]}, which is not known here"
-        count = len(changed.splitlines())
-        if found[2]:
-            return f"made at {found[1]} with changes of its own"
-        return f"{count} commits older than the code" if count else "up to date"
+
+def age(folder: str, name: str) -> str:
+    """Whether a page's file is as young as the code that it shows, in words."""
+    path = Path(folder) / f"{name}.md"
+    if not is_file(path):
+        return "not made"
+    found = _COMMIT.search(read_text(path, most=MOST_BYTES))
+    if found is None:
+        return "names no commit"
+    changed = _git("log", "--oneline", f"{found[1]}..HEAD", "--", *SHOWN)
+    if changed is None:
+        return f"made at {found[1]}, which is not known here"
+    count = len(changed.splitlines())
+    if found[2]:
+        return f"made at {found[1]} with changes of its own"
+    return f"{count} commits older than the code" if count else "up to date"
 
 
 def commit() -> str:
