@@ -57,6 +57,16 @@ def donated(runtime: Runtime) -> list[tuple[str, tuple[tuple[int, int], ...]]]:
     return [(call.op, call.donated) for call in runtime.trace().calls if call.donated]
 
 
+def test_a_peak_is_that_since_it_was_reset():
+    with small_runtime(units=64) as runtime:
+        kept = leaf(runtime, units=SIZE)
+        passing = leaf(runtime, units=SIZE)
+        del passing
+        assert peak_units(runtime) == 2 * SIZE
+        assert peak_units(runtime) == SIZE
+        del kept
+
+
 # Free donation: the caller hands over the last use -------------------------------------------------------------------
 def test_a_value_given_away_is_written_over():
     with small_runtime() as runtime:

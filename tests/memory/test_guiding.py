@@ -102,6 +102,32 @@ def test_a_link_that_was_slower_before_there_was_a_plan_is_noticed_under_it():
     assert guide.costs == Costs(2e-9, 2e-9, 0.0)
 
 
+def test_a_policy_hears_how_many_iterations_led_to_the_one_that_it_sees():
+    class Told(Fixed):
+        unseen = ()
+
+        def plan(self, trace, costs, limits):
+            return Proposal()
+
+        def feedback(self, proposal, observed):
+            self.unseen += (observed.unseen,)
+            return proposal
+
+    policy, empty = Told(), Trace((), {})
+    guide = Guide(policy, Costs(1e-9, 1e-9, 0.0), Limits(MIB, MIB), ALL_ON, peak_flops=1e12, measured_iterations=2,
+                  allowance=Allowance(lambda: 0.0, limited=False))
+
+    def iterate():
+        guide.end_iteration(lambda: empty, seconds=1.0, stall_seconds=0.0, returns=Returns())
+
+    for _ in range(4):  # seen, measured twice; followed
+        iterate()
+    guide.active.settling = 2
+    for _ in range(4):
+        iterate()
+    assert policy.unseen == (0, 2, 0)
+
+
 def test_a_plan_that_is_made_anew_is_followed_only_if_it_is_better():
     class Worse(Fixed):
         def plan(self, trace, costs, limits):

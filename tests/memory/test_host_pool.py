@@ -138,10 +138,22 @@ class HostPoolAgainstModel(RuleBasedStateMachine):
         for offset, count in extents:
             self.taken[offset:offset + count] = [False] * count
 
+    @precondition(lambda self: self.taken and not self.taken[-1])
+    @rule(data=st.data())
+    def limit(self, data):
+        used = len(self.taken) - self.taken[::-1].index(True) if any(self.taken) else 0
+        capacity = data.draw(st.integers(used, len(self.taken)))
+        if used:
+            with pytest.raises(AssertionError, match="in use"):
+                self.pool.limit(used - 1)
+        self.pool.limit(capacity)
+        del self.taken[capacity:]
+
     @invariant()
     def same_bytes(self):
         if hasattr(self, "pool"):
             self.pool.check()
+            assert self.pool.capacity == len(self.taken)
             assert (self.pool.used_bytes, self.pool.peak_bytes) == (sum(self.taken), self.peak)
             free = [i for start, end in zip(self.pool._starts, self.pool._ends, strict=True) for i in range(start, end)]
             assert free == [i for i, taken in enumerate(self.taken) if not taken]
