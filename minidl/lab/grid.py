@@ -33,7 +33,7 @@ from minidl.writing import make_folder, replace_file
 MOST_CELL_BYTES = 1 << 20
 TRIED_AGAIN = ("time: ", "memory: ", "died: ")  # statuses of cells that other limits may help
 THREADS = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "NUMBA_NUM_THREADS")
-END_SECONDS = 5.0  # that a worker whose input has ended is given; it may be at work on a bound
+END_SECONDS = 2.0  # that a worker whose input has ended is given to end the cell that runs
 Told = Callable[[int, int, Row], None]
 
 
@@ -121,6 +121,11 @@ class Worker:
         if self._process is not None and self._process.stdin is not None:
             with suppress(OSError):
                 self._process.stdin.close()
+
+    def kill(self) -> None:
+        """End the process at once, from any thread: it may be at work on a bound, and hear nothing."""
+        if self._process is not None:
+            self._process.kill()
 
     def _start(self) -> subprocess.Popen[str]:
         self._errors.seek(0)
@@ -267,7 +272,9 @@ def _on_this_machine(cells: Sequence[Cell], jobs: int, limits: Limits) -> Iterat
     finally:
         for worker in workers:
             worker.stop()
-        for thread in threads:
+        for worker, thread in zip(workers, threads, strict=True):
+            thread.join(END_SECONDS)
+            worker.kill()
             thread.join()
 
 
