@@ -82,7 +82,7 @@ def selection(content: Content, quick: bool) -> None:
         if values:
             content.say(f"On average `mo-sos` takes {mean(values):.2%} less time than `{name}` (its authors: "
                         f"{PUBLISHED[name]:.2%}), over {len(values)} cells that both have plans for.")
-    content.say("**Where they differ.** VGG19: outputs are written over inputs that end there, so the network takes less "
+    content.say("**Where they differ.** VGG19: outputs are written over inputs that end there, so it takes less "
                 "here, and half of that is less than its largest operations need. On this modelled GPU the fused "
                 "Winograd convolution takes no workspace and is the fastest for 3 x 3 filters, so that there is little "
                 "to choose: the authors measured cuDNN 8.0.5, whose fastest algorithm takes up to 2 GB. Their solver "
