@@ -99,13 +99,14 @@ def _a_sample(batch: int | None, nbytes: int) -> str:
 
 
 DIFFER = (
-    "**Where they differ.** vDNN: its authors had no network with normalisation or with joins, and Capuchin's do not "
-    "say which maps they offload of those. With the inputs of convolutions alone, all that normalisation reads stays, "
-    "and the ResNets end far below the paper. By what the paper's batches leave a sample, ResNet-152 keeps 16 MB more "
-    "than ResNet-50 for 34 more blocks: two of the three inputs of a block's normalisations. So the third, which is "
-    "joined with the shortcut, must have left, and where the shortcut has a convolution of its own it must have "
-    "stayed (6 MB more): that reading is `vdnn-join`. OpenAI: which mode the paper measured on which network it does "
-    "not say; memory mode reaches further here on the Inception networks, and speed mode is within 10% of both.\n\n"
+    "**Where they differ.** vDNN: its authors had no network with batch normalisation or shortcuts, and Capuchin's do "
+    "not say which maps they offload of those. With the inputs of convolutions alone, all that normalisation reads "
+    "stays, and the ResNets end far below the paper. By what the paper's batches leave a sample, ResNet-152 keeps 16 "
+    "MB more than ResNet-50 for 34 more blocks: two of the three inputs of a block's normalisations. So the third, "
+    "which is joined with the shortcut, must have left, and where the shortcut has a convolution of its own it must "
+    "have stayed (6 MB more): that reading is `vdnn-join`. OpenAI: which mode the paper measured on which network it "
+    "does not say; memory mode reaches further here on the Inception networks, and speed mode is within 10% of "
+    "both.\n\n"
     "Capuchin's column: a policy here runs whatever the largest operation leaves possible: tensors that are in no "
     "plan are paged on demand, blocks can be slid together, and the optimizer's state may leave, too; what limits the "
     "paper's TensorFlow beyond its plan it does not say. BERT: the paper does not give the length of its sequences; "
