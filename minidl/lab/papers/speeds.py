@@ -120,10 +120,11 @@ def graph_speeds(content: Content, quick: bool) -> None:
     content.pictures |= after.pictures
     content.say("**Where they differ.** vDNN is `vdnn-dyn`: with all that it can offload where the inputs of "
                 "convolutions do not do, and with these alone, which is faster, as long as they do; so its speed falls "
-                "with the batch, which in the paper it does not. On the Inception networks OpenAI's speed mode "
-                "recomputes only what is cheap, and has no copies: there it may be ahead of Capuchin by up to 2%. "
-                "VGG16: at its largest batches the first layers leave no room for what is to come back. BERT: with "
-                "128 tokens the paper's batches press less than they did there.")
+                "with the batch, which in the paper it does not. At TensorFlow's own largest batch it offloads nothing "
+                "where all fits, and is as fast as Capuchin. On the Inception networks OpenAI's speed mode recomputes "
+                "only what is cheap, and has no copies: there it may be ahead of Capuchin by up to 2%. VGG16: at its "
+                "largest batches the first layers leave no room for what is to come back. BERT: with 128 tokens the "
+                "paper's batches press less than they did there.")
 
 
 def _slower(speeds: Speeds, model: str, at: int) -> str:
