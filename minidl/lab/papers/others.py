@@ -83,12 +83,11 @@ def _more(value: float, before: float) -> str:
 
 def overheads(content: Content, quick: bool) -> None:
     """DTR's recomputation over the budget, with its kinds of neighbourhood."""
-    content.say("How much longer a step takes under DTR, which recomputes only, over the share of the unmanaged peak "
-                "that there is, on a P100. Its paper draws such curves, for eight networks, without a table. What "
-                "they say: hardly any overhead down to about half of the memory, then more and more, and at last "
-                "nothing runs; the union-find of `dtr-eqclass` does as well as the exact neighbourhood of `dtr`; "
-                "costs alone (`dtr-local`) run out earlier; and bytes that are not freed early (`dtr-ignore`) cost "
-                "most.")
+    content.say("How much longer a step takes under DTR, which recomputes only, over the share of the unmanaged "
+                "peak that there is, on a P100. Its paper draws such curves and prints no numbers of them, so none "
+                "stand beside ours. `dtr` looks at the exact neighbourhood of what it weighs, `dtr-eqclass` at a "
+                "union-find of it, `dtr-local` at its own cost alone, and `dtr-ignore` frees nothing before its "
+                "bytes are wanted.")
     for model, batch in DTR_NETWORKS[:1] if quick else DTR_NETWORKS:
         trace = own.trace_of(model, batch)
         lines: dict[str, list[tuple[float, float]]] = {name: [] for name in DTR}
