@@ -60,7 +60,7 @@ def growth() -> None:
         nobody = np.zeros(len(that.size), np.bool_)
         start = process_time()
         addresses(notes, 2 * count, np.maximum(that.size, that.room // 9999), born_before=nobody, outlives=nobody,
-                  room=that.room)
+                  successor=np.full(len(nobody), -1), room=that.room)
         print(f"| {len(that.size):,} | {process_time() - start:.2f} |", flush=True)
 
 

@@ -22,6 +22,7 @@ COMMANDS = {
     "lab": ("minidl.lab.__main__", "experiments: traces, grids, placements, the paper's pages"),
     "calibrate": ("minidl.calibrate.__main__", "measure this machine as a device"),
     "models": ("minidl.cli.models", "the networks that are known by name"),
+    "completion": ("minidl.cli.completion", "a script by which a shell completes these commands and their flags"),
 }
 
 

@@ -13,7 +13,8 @@ from typing import Any
 import pytest
 
 ROOT = Path(__file__).resolve().parent.parent
-DOCUMENTS = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").glob("*.md")])
+DOCUMENTS = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").glob("*.md"), *(ROOT / "docs" / "guides").glob("*.md"),
+                    ROOT / "course" / "README.md"])
 NAME = re.compile(r"`([\w./-]+\.py):([\w.]+)`")
 FILE = re.compile(r"`((?:[\w-]+/)*[\w-]+\.py)`")
 TEST = re.compile(r"`(test_\w+)`")

@@ -10,6 +10,7 @@ from collections.abc import Callable
 from typing import TextIO, cast
 
 from minidl.app.options import STDOUT, Options
+from minidl.app.step_log import is_table
 from minidl.checkpoint import safetensors
 from minidl.errors import UserError
 from minidl.nn import Module
@@ -23,14 +24,16 @@ from minidl.writing import Own, require_place, write_whole
 
 def check_places(options: Options) -> None:
     """Raises UserError, before any training, if a file could not be written; leaves what is there as it is."""
-    places: dict[str, str] = {}
+    places: set[str] = set()
     for path, own in ((options.json, results.is_own), (options.save, safetensors.is_own),
-                      (options.save_plan, is_plan), (options.save_trace, is_trace), (options.report, is_page)):
+                      (options.save_plan, is_plan), (options.save_trace, is_trace), (options.report, is_page),
+                      (options.csv, is_table)):
         if path is None or path == STDOUT and own is results.is_own:
             continue
         require_place(path, own, force=options.force)
-        if places.setdefault(os.path.realpath(path), path) is not path:
+        if os.path.realpath(path) in places:
             raise UserError(f"{path} is named for two files")
+        places.add(os.path.realpath(path))
 
 
 class Leaving:

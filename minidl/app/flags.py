@@ -50,7 +50,7 @@ def parse(arguments: Sequence[str] | None) -> Options:
     With ``--resume`` it begins with the words of the run that goes on: what is given now counts more. What that run
     left to the machine is as it was then.
     """
-    parser = _parser()
+    parser = all_flags()
     words = expanded(sys.argv[1:] if arguments is None else arguments, GRANTS)
     given, unknown = parser.parse_known_args(words)
     known, resolved = given, None
@@ -128,7 +128,8 @@ def _resumed_folder(run: str | None, resume: str | None) -> Path | None:
     return Path(run or "") if is_there(Path(run or "") / ARGUMENTS) else None
 
 
-def _parser() -> argparse.ArgumentParser:
+def all_flags() -> argparse.ArgumentParser:
+    """The parser of a training's command line."""
     parser = Parser(prog="train.py", allow_abbrev=False, formatter_class=argparse.RawDescriptionHelpFormatter,
                      description="Train a network in as much memory as you allow it.",
                      epilog="keys of --json, null where the device has none:\n" + "\n".join(
@@ -272,6 +273,8 @@ def _output(parser: argparse.ArgumentParser) -> None:
     group.add_argument("--report", type=kinds.path, metavar="FILE.html",
                        help="write a page there that shows the memory of the last step: what lay where, what was "
                             "copied, who waited (docs/view.md)")
+    group.add_argument("--csv", type=kinds.path, metavar="FILE.csv", help="write a row there for every step")
+    group.add_argument("--tensorboard", type=kinds.path, metavar="DIR", help="write TensorBoard's files there")
     group.add_argument("--quiet", "-q", action="store_true", help="tell errors alone")
     group.add_argument(FLAG, metavar="FILE.yaml", help="flags by their names, like `batch: 32`; those given here count "
                                                        "more")

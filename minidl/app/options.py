@@ -75,6 +75,8 @@ class Options:
     save_plan: str | None
     save_trace: str | None
     report: str | None
+    csv: str | None
+    tensorboard: str | None
     quiet: bool
     json: str | None
     save: str | None

@@ -8,8 +8,10 @@ from minidl.report.result import LargestOp, Result
 from minidl.training.metrics import Score
 
 
-def result_of(options: Options, sizes: Sizes, meter: Meter, score: Score | None, data: Data, bad: BadFiles) -> Result:
-    """The numbers of a run that has done at least one step; ``score``: of its test data, if it has been measured.
+def result_of(options: Options, sizes: Sizes, meter: Meter, score: Score | None, data: Data, bad: BadFiles, *,
+              unmanaged_seconds: float | None = None) -> Result:
+    """The numbers of a run that has done at least one step; ``score``: of its test data, if it has been measured;
+    ``unmanaged_seconds``: of a step with unlimited memory, where that is modelled.
 
     Of a device that computes without a clock of its own, modelled times say nothing: only measured ones are told.
     """
@@ -40,4 +42,5 @@ def result_of(options: Options, sizes: Sizes, meter: Meter, score: Score | None,
         planning_seconds=allowance.seconds if allowance is not None and allowance.limited else None,
         planning_share=allowance.share if allowance is not None else None,
         moved_bytes=int(meter.median(lambda step: step.grown.moved_bytes)),
-        search_seconds=meter.unsettled_seconds() if runtime.guide is not None and timed else None, seed=options.seed)
+        search_seconds=meter.unsettled_seconds() if runtime.guide is not None and timed else None,
+        unmanaged_step_seconds=unmanaged_seconds, seed=options.seed)

@@ -87,16 +87,16 @@ class RunFolder:
             self._replace(ARGUMENTS, json.dumps(noted, indent=1) + "\n")
             rows = [row for row in self.rows() if row["step"] <= after]
             self._replace(METRICS, "".join(json.dumps(row) + "\n" for row in rows))
-            self._replace(TABLE, _csv(dict(zip(COLUMNS, COLUMNS, strict=True)), *rows))
+            self._replace(TABLE, table_rows(dict(zip(COLUMNS, COLUMNS, strict=True)), *rows))
         except OSError as error:
             raise self._refused(error) from None
 
     def add(self, row: Mapping[str, Any]) -> None:
         """One step's numbers, under COLUMNS; what is not there or not finite becomes null, and empty in the table."""
-        full = {name: _finite(row.get(name)) for name in COLUMNS}
+        full = {name: finite(row.get(name)) for name in COLUMNS}
         try:
             append_to_file(self.path / METRICS, f"{json.dumps(full)}\n".encode())
-            append_to_file(self.path / TABLE, _csv(full).encode())
+            append_to_file(self.path / TABLE, table_rows(full).encode())
         except OSError as error:
             raise self._refused(error) from None
 
@@ -176,12 +176,13 @@ def read_arguments(folder: Path) -> tuple[list[str], Resolved | None]:
     return arguments, resolved
 
 
-def _csv(*rows: Mapping[str, Any]) -> str:
+def table_rows(*rows: Mapping[str, Any]) -> str:
     """Rows of the table."""
     text = io.StringIO()
     csv.DictWriter(text, COLUMNS, lineterminator="\n").writerows(rows)
     return text.getvalue()
 
 
-def _finite(value: Any) -> Any:
+def finite(value: Any) -> Any:
+    """The value, or None for a number that is not finite."""
     return None if isinstance(value, float) and not isfinite(value) else value

@@ -15,6 +15,7 @@ from pathlib import Path
 from minidl.app.options import EPOCHS, SYNTHETIC_STEPS, Options
 from minidl.app.run_folder import AUTO, RESULT, SUMMARY, Resolved, RunFolder, folder_of
 from minidl.app.run_lock import RunLock
+from minidl.app.step_log import StepLog
 from minidl.app.trust import is_foreign
 from minidl.checkpoint import Checkpoint, Fixed, documents_of, read_checkpoint, restore, tensors_of
 from minidl.device.contract import ATTENTION
@@ -85,6 +86,7 @@ class Session:
         self._lock = lock
         self._keeps = has_values  # without values there is nothing that a checkpoint would hold
         self._saved = -1
+        self._log = StepLog(options)
         self._folder = RunFolder(Path(options.run), keep=options.keep) if options.run else None
 
     def restore(self, trainer: Trainer) -> int:
@@ -103,6 +105,7 @@ class Session:
 
     def begin(self, trainer: Trainer) -> None:
         """All is ready for the first step: from here on the folder is this run's. Raises UserError."""
+        self._log.begin(trainer.steps_done)
         if self._folder is None:
             return
         self._folder.begin(self._options.arguments, self._resolved, self._lock, after=trainer.steps_done,
@@ -128,6 +131,8 @@ class Session:
                 self.save(trainer)
                 print(self.how_to_go_on(trainer.steps_done), flush=True)
             raise
+        finally:
+            self._log.close()
 
     @contextmanager
     def noting(self, trainer: Trainer, meter: Meter) -> Iterator[Noted]:
@@ -145,16 +150,17 @@ class Session:
             self.save(trainer)
 
     def _add_row(self, trainer: Trainer, meter: Meter, score: Score | None) -> None:
-        if self._folder is None:
-            return
         step, done = meter.steps[-1], trainer.steps_done
-        self._folder.add({
+        row = {
             "step": done, "epoch": None if self._length.epoch is None else (done - 1) // self._length.epoch + 1,
             "loss": step.loss, "lr": trainer.optimizer.lr, "seconds": step.seconds,
             "items_per_second": meter.batch / step.seconds if step.seconds else None,
             "peak_bytes": step.grown.peak_bytes, "swapped_out_bytes": step.grown.swapped_out_bytes,
             "swapped_in_bytes": step.grown.swapped_in_bytes, "recomputed_bytes": step.grown.recomputed_bytes,
-            "data_seconds": step.data_seconds} | (score.named if score else {}))
+            "data_seconds": step.data_seconds} | (score.named if score else {})
+        self._log.add(row)
+        if self._folder is not None:
+            self._folder.add(row)
 
     def save(self, trainer: Trainer) -> None:
         """A checkpoint of the training as it is, unless there is one."""

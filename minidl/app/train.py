@@ -70,6 +70,7 @@ def train(options: Options, zoo: Zoo, lock: RunLock, out: TextIO) -> int:
     setup = setup_of(options, zoo, device, data, trying.note)
     with trying:
         sizes = settle(options, setup, data)
+        unmanaged_seconds = replace(setup, slices=1).unmanaged_seconds(sizes.batch)
     setup = replace(setup, slices=sizes.cut.slices)
     batch, a_step = sizes.batch, sizes.batch * options.accumulate  # a step may take several batches
     items, kind = described(data)
@@ -131,7 +132,7 @@ def train(options: Options, zoo: Zoo, lock: RunLock, out: TextIO) -> int:
             leaving.require_all(session.where_the_state_is())
             print(f"nothing was left to do: all {length.steps} steps are done")
             return 0
-        result = result_of(options, sizes, meter, score, data, bad)
+        result = result_of(options, sizes, meter, score, data, bad, unmanaged_seconds=unmanaged_seconds)
         leaving.attempt(lambda: session.keep_result(result))
         leaving.result(result)
         explained = watched.conclude(leaving, meter, sizes.demand.unmanaged_peak_bytes)
@@ -139,7 +140,7 @@ def train(options: Options, zoo: Zoo, lock: RunLock, out: TextIO) -> int:
     # What it was like, and what to try next: advice is tried on twins, when the memory of the run has been given back.
     with trying:
         hints = advice(setup, result, most=sizes.most) if not stop else []
-    text = summary(result, replace(setup, slices=1).unmanaged_seconds(batch), hints, items=items)
+    text = summary(result, unmanaged_seconds, hints, items=items)
     print(text)
     for message in bad.messages[:TOLD]:
         print(f"  left out: {message}")

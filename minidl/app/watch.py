@@ -109,7 +109,7 @@ class Watch:
             return ""
         names = self._names.of(trace)
         found = decisions(trace, followed.plan, guide.costs)
-        return "\n".join([*sentences(found[:TOLD], len(trace.calls), followed.returns, names),
+        return "\n".join([*sentences(found, len(trace.calls), followed.returns, names, told=TOLD),
                           explanation(trace, followed, found, names, rows=options.explain)])
 
     def _refuse_without_a_plan(self) -> None:

@@ -63,7 +63,7 @@ def main(words: Sequence[str]) -> int:
     def understand() -> int:
         nonlocal options
         first = words[0] if words and not words[0].startswith("-") else None
-        options, flags = _parser().parse_known_args(words if first is None else words[1:])
+        options, flags = own_flags().parse_known_args(words if first is None else words[1:])
         require_place(options.out, is_page, force=options.force)
         for kind, (_, own) in EXPORTS.items():
             if (path := getattr(options, kind)) is not None:
@@ -107,7 +107,8 @@ def _other(first: Source, name: str, flags: Sequence[str], *, trusted: bool) -> 
     return _source(name, flags, trusted=trusted)
 
 
-def _parser() -> Parser:
+def own_flags() -> Parser:
+    """The parser of what only a page has; its other flags are those of a training."""
     parser = Parser(prog=NAME, allow_abbrev=False,
                     usage=f"{NAME} [RUN|TRACE|PLAN|PAGE] [-o FILE.html] [--against OTHER] ...",
                     description="A page that shows the memory of a step: of a run folder, of a trace, of a training "

@@ -167,16 +167,30 @@ def _packed_end(here: list[Storage], end: int = 0) -> int | None:
     return end
 
 
-def _move_down(state: State, storages: list[Storage], end: int) -> None:
-    """Move each storage to where it would lie if all lay one beside the other, if nothing else is there."""
+def _move_down(state: State, storages: list[Storage], low: int) -> None:
+    """Move what lies above where all of these would end, if they lay one beside the other from an address on, into the
+    gaps between the others, as far as nothing else is there: under a plan with addresses these are its places."""
+    high = low + sum(s.block.size for s in storages if s.block is not None)
+    gaps, above, end = [], [], low  # in the order of their addresses
     for storage in storages:
         assert storage.block is not None
+        if storage.block.offset + storage.block.size > high:
+            above.append(storage)
+            continue
+        if storage.block.offset > end:
+            gaps.append((end, storage.block.offset - end))
+        end = storage.block.offset + storage.block.size
+    gaps.append((end, high - end))
+    for storage in sorted(above, key=lambda s: -s.nbytes):
+        assert storage.block is not None
         size = storage.block.size
-        if storage.block.offset != end and storage.status is IN:
-            block = state.arena.allocate_at(end, storage.nbytes, storage.me)
+        for room, offset in sorted((room, offset) for offset, room in gaps if room >= size):
+            block = state.arena.allocate_at(offset, storage.nbytes, storage.me) if storage.status is IN else None
             if block is not None:
                 state.allocator.move(storage, block)
-        end += size
+                gaps.remove((offset, room))
+                gaps.append((offset + size, room - size))
+                break
 
 
 def _pack(state: State, here: list[Storage]) -> None:

@@ -59,11 +59,10 @@ def run(problem: Problem, room: Room, steps: Steps, out: CopiesOut, back: SwapIn
     are under way when the next one starts: then all is done once more with their tails, as it is from then on. notes:
     workspaces are noted after the ``noted`` first ones.
     """
-    none = np.zeros(0, np.int64)
-    now, excess, moved, written, first, late = _pass(problem, room, steps, out, back, notes, noted, none, np.zeros(0))
+    now, excess, moved, written, first, late = _pass(problem, room, steps, out, back, notes, noted, len(out.tensor),
+                                                     np.zeros(0))
     if first < len(out.tensor):
-        now, excess, moved, written, _, _ = _pass(problem, room, steps, out, back, notes, noted, out.tensor[first:],
-                                                  late)
+        now, excess, moved, written, _, _ = _pass(problem, room, steps, out, back, notes, noted, first, late)
         now = max(now, problem.out_seconds[out.tensor].sum())  # or ever more would be left behind
     return now, excess, moved, written
 
@@ -77,13 +76,14 @@ def _lost(problem: Problem, seconds: float, now: float, out_ready: float, in_rea
 
 
 def _pass(problem: Problem, room: Room, steps: Steps, out: CopiesOut, back: SwapIns, notes: Array, noted: int,
-          carried: Array, carried_end: Array) -> tuple[float, int, int, int, int, Array]:
-    """One iteration that starts with copies out of ``carried`` tensors under way, which end at ``carried_end``.
+          first_carried: int, carried_end: Array) -> tuple[float, int, int, int, int, Array]:
+    """One iteration that starts with copies out under way, from the number ``first_carried`` of the one before on,
+    which end at ``carried_end``.
 
     As ``run``, and the first copy out that has not landed at its end, and how much longer each from there on takes.
     """
     budget, during, outs, backs = room.device_bytes, steps.during, len(out.tensor), len(back.tensor)
-    before = len(carried)
+    before = outs - first_carried
     issue = np.argsort(back.start, kind="mergesort")
     next_issue = next_arrival = next_out = first_tail = landed = 0
     last_tail = before
@@ -92,7 +92,7 @@ def _pass(problem: Problem, room: Room, steps: Steps, out: CopiesOut, back: Swap
     tail_size, tail_end = np.zeros(before + outs + 1, np.int64), np.zeros(before + outs + 1)
     arrive, landed_at = np.zeros(backs + 1), np.zeros(len(problem.size))
     for n in range(before):
-        t = carried[n]
+        t = out.tensor[first_carried + n]
         tail_size[n], tail_end[n], landed_at[t] = problem.size[t], carried_end[n], carried_end[n]
         tails += problem.size[t]
         out_ready = carried_end[n]
@@ -107,6 +107,8 @@ def _pass(problem: Problem, room: Room, steps: Steps, out: CopiesOut, back: Swap
         while len(notes) and landed < first_tail:
             if landed >= before:
                 notes[out.note[landed - before], 2] = s - 1
+            else:
+                notes[out.note[first_carried + landed], 2] = -1 - s
             landed += 1
         if during[s] > budget:
             excess += during[s] - budget

@@ -40,6 +40,7 @@ KEYS: dict[str, str] = {
     "planning_share": "of the run that this was",
     "moved_bytes": "slid to other addresses in a step (bytes)",
     "search_seconds": "what finding the plan cost: how much longer the first half of the steps took (seconds)",
+    "unmanaged_step_seconds": "one step with unlimited memory, where that is modelled (seconds)",
     "seed": "that all random numbers follow from",
     "version": "of minidl",
 }
@@ -88,6 +89,7 @@ class Result:
     planning_share: float | None = None
     moved_bytes: int = 0
     search_seconds: float | None = None
+    unmanaged_step_seconds: float | None = None
     seed: int = 0
     version: str = __version__
 

@@ -4,6 +4,7 @@ In the small traces a mebibyte takes a millisecond each way, latency none; times
 """
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import pytest
 from flags import NET
@@ -20,7 +21,7 @@ from minidl.plan.trace import Trace, TraceCall, TraceTensor
 from minidl.policies import create
 from minidl.report.explain import Decision, decisions, explanation, observed
 from minidl.report.layers import layer_names
-from minidl.report.sentences import sentence
+from minidl.report.sentences import sentence, sentences
 
 MIB = 1 << 20
 COSTS = Costs(1e-3 / MIB, 1e-3 / MIB, 0.0)
@@ -202,3 +203,13 @@ def test_a_decision_in_words_says_why_what_else_and_what_came_of_it():
     assert text == ("Tensor 0 (op0, 4.0 MiB) is dropped after call 0 and is not used again in this iteration. To "
                     "compute it again takes 3.0 ms, which saves 1.3 GiB for each second; a swap could be hidden, were "
                     "it the only one. It was expected to lose 3.0 ms; observed: replayed 3.0 ms.")
+
+
+def test_a_drop_whose_swap_could_be_hidden_alone_says_how_busy_the_link_is_already():
+    dropped, = decisions(WIDE, Plan({(0, 1): DROP}), COSTS)  # 4 MiB each way at 1 ms/MiB: 8 ms, and 10 ms for them
+    swapped = replace(dropped, tensor_id=9, action=OUT, free_time_s=-20e-3)  # 30 ms of copies in these 10
+    first, second = sentences([dropped, swapped], 3, Returns(), {})
+    assert "were it the only one: its copies would add 8.0 ms to 30.0 ms of this plan's others. It was" in first
+    assert "were it the only one" not in second
+    assert sentences([dropped, swapped], 3, Returns(), {}, told=1) == [first]
+    assert "were it the only one. It was" in sentences([dropped], 3, Returns(), {})[0]

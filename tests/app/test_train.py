@@ -24,7 +24,9 @@ from minidl.report.summary import summary
 ROOT = Path(__file__).parents[2]
 LENET = ["--model", "lenet", "--batch", "100", "--steps", "2"]
 SCORES = {"accuracy", "accuracy_top5", "dice", "masked_lm_loss", "masked_lm_accuracy", "next_sentence_accuracy"}
-NOT_OF_DIGITS = SCORES - {"accuracy", "accuracy_top5"} | {"examples_per_second"}  # they are at hand: nothing is decoded
+NOT_OF_DIGITS = SCORES - {"accuracy", "accuracy_top5"} | {
+    "examples_per_second",  # they are at hand: nothing is decoded
+    "unmanaged_step_seconds"}
 ON_DIGITS = ["--model", "lenet", "--data", "digits", "--memory-budget", "16MiB", "--host-memory", "16MiB"]
 
 
@@ -175,6 +177,7 @@ def test_the_main_job_on_a_simulator_gives_every_number_and_no_loss(capsys, tmp_
     assert result["unmanaged_peak_bytes"] == pytest.approx(1014 * (85.1e6 - 3.2e6) + 0.31e9, rel=0.02)
     assert result["items_per_second"] == pytest.approx(1014 / result["step_seconds"])
     assert 0 < result["stall_seconds"] < result["step_seconds"]
+    assert 0.2 * result["step_seconds"] < result["unmanaged_step_seconds"] < result["step_seconds"]
     # What does not fit has to leave and to come back, or to be made again.
     assert (result["swapped_out_bytes"] + result["recomputed_bytes"]
             >= result["unmanaged_peak_bytes"] - result["budget_bytes"])

@@ -44,7 +44,7 @@ COUNTED = ("--num-classes", "--workers", "--sequence-length", "--vocab-size", "-
            "--weight-decay", "--warmup-steps", "--decay-steps", "--decay-rate", "--clip-grad", "--label-smoothing",
            "--checkpoint-every", "--keep", "--nonsense")
 NAMED = ("--plan", "--save-plan", "--save-trace", "--save", "--run", "--weights", "--token-file", "--vocab",
-         "--report", "--config")
+         "--report", "--config", "--csv", "--tensorboard")
 SWITCHES = ("--detect-anomaly", "--cupti", "--no-decoupled-swap", "--no-collective", "--no-feedback", "--static-times",
             "--no-fused", "--force", "--quiet", "--trust", "--list-models", "--help")
 FLAGS = dict.fromkeys(COUNTED, NUMBERS) | dict.fromkeys(NAMED, TARGETS) | dict.fromkeys(SWITCHES, []) | {

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from minidl.app.flags import _parser
+from minidl.app.flags import all_flags
 from tests.campaigns import flag_vectors
 
 ROOT = Path(__file__).parents[2]
@@ -24,7 +24,7 @@ def kills(*arguments):
 
 
 def test_every_flag_of_train_py_is_tried():
-    flags = {action.option_strings[-1 if action.dest == "help" else 0] for action in _parser()._actions}
+    flags = {action.option_strings[-1 if action.dest == "help" else 0] for action in all_flags()._actions}
     assert flags == flag_vectors.FLAGS.keys() - {"--nonsense"}
 
 

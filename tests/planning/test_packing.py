@@ -16,13 +16,14 @@ from minidl.testing.strips import GRID, cut
 COSTS = Costs(1 / 12.4e9, 1 / 12.4e9, 1e-5)
 
 
-def pack(notes, size, room, *, born_before=(), outlives=()):
+def pack(notes, size, room, *, born_before=(), outlives=(), successor=None):
     notes, size = np.array(notes, np.int64), np.array(size, np.int64)
     flags = np.zeros((2, len(size)), np.bool_)
     flags[0, list(born_before)] = True
     flags[1, list(outlives)] = True
     steps = int(notes[:, 1:3].max()) + 1
-    offsets, left_out = addresses(notes, steps, size, born_before=flags[0], outlives=flags[1], room=room)
+    offsets, left_out = addresses(notes, steps, size, born_before=flags[0], outlives=flags[1], room=room,
+                                  successor=np.array(successor or [-1] * len(size)))
     return offsets.tolist(), left_out
 
 
@@ -42,6 +43,29 @@ def test_what_is_written_over_something_lies_where_that_lay():
     assert offsets[0] == offsets[1]
 
 
+def test_what_is_copied_out_past_the_end_lies_where_it_lay_until_it_has_landed():
+    # 0 and 1 are made at steps 2 and 3 and copied out until steps 0 and 1 of the next iteration, 2 and 4 meet them
+    # there, 3 and 4 when they are made.
+    notes = [(0, 2, -2, -1), (1, 3, -3, -1), (2, 0, 1, -1), (3, 2, 3, -1), (4, 1, 2, -1)]
+    size = [30, 20, 50, 40, 35]
+    offsets, left_out = pack(notes, size, 140, born_before=(2,))
+    assert left_out == 0
+    steps = [{2, 3, 0}, {3, 0, 1}, {0, 1}, {2, 3}, {1, 2}]
+    for n in range(5):
+        for m in range(n):
+            if steps[n] & steps[m]:
+                assert offsets[n] + size[n] <= offsets[m] or offsets[m] + size[m] <= offsets[n], (n, m)
+
+
+def test_what_is_made_in_the_stead_of_something_lies_where_that_lay_and_others_in_between():
+    # 0 and 1 are gone after step 0 and made again as 2 and 3; 4 comes in between, 5 stays on the device all the time
+    notes = [(0, 0, 0, -1), (1, 0, 0, -1), (5, 0, -1, -1), (4, 1, 2, -1), (2, 3, -1, -1), (3, 4, -1, -1)]
+    offsets, left_out = pack(notes, [20, 30, 20, 30, 50, 99], 50, born_before=(0, 1, 5), outlives=(5,),
+                             successor=[2, 3, -1, -1, -1, -1])
+    assert left_out == 0
+    assert offsets == [0, 20, NO_ADDRESS, 0, 0, 20]
+
+
 def test_what_outlives_the_iteration_lies_elsewhere_and_what_came_with_it_lies_lowest():
     notes = [(0, 0, -1, -1), (1, 0, 3, -1), (2, 1, 2, -1)]
     offsets, _ = pack(notes, [10, 20, 90], 120, born_before=(0, 1), outlives=(0,))
@@ -55,7 +79,8 @@ def test_another_packing_is_looked_for_when_the_first_one_does_not_fit(effort, l
         that = cut(seed, 40, fill=0.96)
         notes = np.stack([np.arange(len(that.size)), that.first, that.last, np.full(len(that.size), -1)], axis=1)
         nobody = np.zeros(len(that.size), np.bool_)
-        _, left_out = addresses(notes, GRID, that.size, born_before=nobody, outlives=nobody, room=that.room,
+        _, left_out = addresses(notes, GRID, that.size, born_before=nobody, outlives=nobody,
+                                successor=np.full(len(that.size), -1), room=that.room,
                                 effort=effort)
         found += not left_out
     assert least <= found <= most
@@ -89,7 +114,8 @@ def test_no_two_residencies_share_a_byte_at_the_same_step(trace, seed):
     steps = int(notes[:, 1:3].max()) + 1
     room = int(facts.size.sum())
     sizes = np.append(facts.size, facts.algorithm_bytes)
-    offsets, left_out = addresses(notes, steps, sizes, born_before=before, outlives=outlives, room=room)
+    offsets, left_out = addresses(notes, steps, sizes, born_before=before, outlives=outlives, room=room,
+                                  successor=np.full(len(before), -1))
     assert left_out == 0
     workspaces = notes[:, 0] >= len(facts.ids)
     assert (offsets[workspaces] == NO_ADDRESS).all()
@@ -129,7 +155,8 @@ def test_tensors_leave_a_hole_for_a_workspace_where_there_can_be_one():
     notes = np.array([(0, 0, 2, -1), (1, 0, 0, -1), (2, 0, 2, -1), (3, 1, 1, -1)])
     size = np.array([40, 30, 20, 60])
     nobody = np.zeros(3, np.bool_)
-    offsets, left_out = addresses(notes, 3, size, born_before=nobody, outlives=nobody, room=120)
+    offsets, left_out = addresses(notes, 3, size, born_before=nobody, outlives=nobody, room=120,
+                                  successor=np.full(len(nobody), -1))
     assert left_out == 0 and offsets[3] == NO_ADDRESS
     free = np.ones(120, np.bool_)
     for tensor in (0, 2):  # those that are there at step 1
@@ -137,5 +164,6 @@ def test_tensors_leave_a_hole_for_a_workspace_where_there_can_be_one():
     edges = np.flatnonzero(np.diff(np.concatenate([[0], free, [0]])))
     assert (edges[1::2] - edges[::2]).max() >= 60
     # Where it is too much, the tensors have their addresses all the same.
-    offsets, left_out = addresses(notes, 3, np.array([40, 30, 20, 70]), born_before=nobody, outlives=nobody, room=120)
+    offsets, left_out = addresses(notes, 3, np.array([40, 30, 20, 70]), born_before=nobody, outlives=nobody, room=120,
+                                  successor=np.full(len(nobody), -1))
     assert left_out == 0 and (offsets[:3] >= 0).all()

@@ -7,7 +7,7 @@ from minidl import Runtime, nn
 from minidl.memory.entry import SETTLING, Entry
 from minidl.meta import Algorithm
 from minidl.ops import cross_entropy, relu
-from minidl.optim import Adam
+from minidl.optim import SGD, Adam
 from minidl.plan.costs import Costs
 from minidl.plan.plan import Action, Plan, Proposal
 from minidl.plan.trace import Trace, TraceCall, TraceTensor
@@ -16,7 +16,7 @@ from minidl.planning.modes import to_plan
 from minidl.planning.problem import KEEP, SWAP, problem
 from minidl.planning.schedule import NO_NOTES, simulate
 from minidl.planning.timing import Room
-from minidl.policies.auto.addresses import gradient_slots
+from minidl.policies.auto.addresses import successors
 
 LAYERS, WIDTH, BATCH, STEPS = 8, 96, 64, 16
 BYTES = 1000  # a second each way, and no latency
@@ -78,6 +78,15 @@ def test_a_copy_out_that_the_iteration_leaves_behind_takes_memory_and_link_of_th
     assert seconds(768) == pytest.approx(6.048)  # A waits until the state has landed
 
 
+def test_a_copy_out_that_the_iteration_leaves_behind_is_noted_until_it_has_landed_in_the_next_one():
+    trace, _ = _state_and_two_temporaries()
+    facts = problem(trace, Costs(4 / BYTES, 1 / BYTES, 0.0))
+    notes = np.zeros((9, 4), np.int64)
+    noted = simulate(facts, Room(1024, 1 << 20, 0.0), np.array([SWAP]), np.array([-1]), notes).noted
+    until = {facts.ids[tensor]: last for tensor, _, last, _ in notes[:noted].tolist()}
+    assert until == {STATE: -2 - 1, A: 1, B: 3}  # the state lands during call 1
+
+
 def test_the_bound_lets_a_state_be_away_and_counts_the_copy_of_what_was_written():
     trace, costs = _state_and_two_temporaries()
     assert bound(trace, costs, 768, instants=5).seconds == pytest.approx(5.0)
@@ -96,12 +105,12 @@ def _gradients_of_two_parameters(made_first):
                          {t: TraceTensor(t, nbytes, False) for t, nbytes in sizes.items()}), Costs(0.0, 0.0, 0.0))
 
 
-def test_gradients_have_slots_if_the_old_ones_are_gone_when_new_ones_are_made():
+def test_gradients_have_successors_if_the_old_ones_are_gone_when_new_ones_are_made():
     facts = _gradients_of_two_parameters(made_first=False)
-    of = dict(zip(facts.ids.tolist(), range(4), strict=True))
-    slots = gradient_slots(facts)
-    assert {tensor_id: slots[n] for tensor_id, n in of.items()} == {A: 0, B: 256, 1 << 61: -1, 2 << 61: -1}
-    assert gradient_slots(_gradients_of_two_parameters(made_first=True)) == {}
+    ids = facts.ids.tolist()
+    after = {ids[old]: ids[new] for old, new in enumerate(successors(facts)) if new >= 0}
+    assert after == {1 << 61: B, 2 << 61: A}  # of as many bytes
+    assert (successors(_gradients_of_two_parameters(made_first=True)) < 0).all()
 
 
 def test_an_iteration_on_the_way_from_one_plan_to_another_shows_neithers_time():
@@ -179,6 +188,29 @@ def test_gradients_from_the_step_before_wait_for_no_copy_and_nothing_is_moved_fo
         assert after.swapped_out_bytes > 0
         assert after.seconds < 1.02 * 8 * runtime.plan.predicted_seconds
         assert after.moved_bytes < 0.03 * runtime.stats().budget_bytes
+
+
+@pytest.mark.slow
+def test_nothing_waits_for_a_copy_out_of_the_step_before_that_has_its_address():
+    def trained(policy, budget, steps):
+        with Runtime("sim:p100", memory_budget=budget, policy=policy) as runtime:
+            layers = [nn.Linear(2048, 2048) for _ in range(10)]
+            optimizer = SGD([p for layer in layers for p in layer.parameters()], lr=0.1, momentum=0.9)
+            for _ in range(steps):
+                before = runtime.stats()
+                with runtime.iteration():
+                    optimizer.zero_grad()
+                    x = runtime.tensor(None, shape=(4096, 2048))
+                    for layer in layers:
+                        x = relu(layer(x))
+                    x = x.sum()
+                    x.backward()
+                    optimizer.step()
+            return runtime.stats().since(before), runtime.stats().peak_bytes, runtime.plan
+
+    peak = trained("none", 1 << 40, 2)[1]
+    last, _, plan = trained("auto", int(0.6 * peak), 20)
+    assert last.seconds < 1.01 * plan.predicted_seconds and last.moved_bytes < 1 << 20
 
 
 def test_gradients_that_go_before_the_first_call_of_the_next_step_are_not_moved():

@@ -20,7 +20,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from minidl.planning.packing.strip import Strip, live, sections
+from minidl.planning.packing.strip import ANYWHERE, Strip, live, sections
 from minidl.planning.problem import Array
 
 MOST = 7  # with more than these on one side of a border nothing is guessed there
@@ -55,7 +55,7 @@ class Blocks:
         self.parts: list[Sequence[tuple[int, int]]] = [()] * len(first)  # of each block: rectangle, offset in it
         self.begin: list[set[int]] = [set() for _ in range(self.count + 1)]
         self.end: list[set[int]] = [set() for _ in range(self.count + 1)]
-        for p in np.nonzero(~strip.lowest)[0].tolist():
+        for p in np.nonzero(strip.fixed == ANYWHERE)[0].tolist():
             self.begin[self.first[p]].add(p)
             self.end[self.last[p] + 1].add(p)
         self.known: dict[int, tuple[Group, list[Group]]] = {}
@@ -64,9 +64,11 @@ class Blocks:
 
     def left(self) -> tuple[Strip, list[int]]:
         """The strip with what is left to place, blocks and those that nothing was joined with; their numbers."""
-        left = np.nonzero(self.strip.lowest)[0].tolist() + sorted(p for there in self.begin for p in there)
+        fixed = np.nonzero(self.strip.fixed != ANYWHERE)[0]
+        left = fixed.tolist() + sorted(p for there in self.begin for p in there)
         first, last, size = (np.array([of[p] for p in left], np.int64) for of in (self.first, self.last, self.size))
-        return Strip(first, last, size, self.strip.room, np.arange(len(left)) < self.strip.lowest.sum()), left
+        at = np.append(self.strip.fixed[fixed], np.full(len(left) - len(fixed), ANYWHERE))
+        return Strip(first, last, size, self.strip.room, at), left
 
     def offsets(self, left: Iterable[int], offset: Array) -> Array:
         """The offset of each rectangle, from those of what was left."""

@@ -12,7 +12,7 @@ import numpy as np
 from numba.extending import register_jitable
 
 from minidl.compiling import njit
-from minidl.planning.packing.strip import Strip
+from minidl.planning.packing.strip import ANYWHERE, Strip
 from minidl.planning.problem import Array
 
 FIRST_ORDERS = 6
@@ -24,10 +24,12 @@ def by_orders(strip: Strip, most_work: int) -> tuple[Array, int]:
     long = strip.first - strip.last
     orders = ((strip.first, -strip.size), (strip.size * (long - 1.0),), (long, -strip.size))  # later keys weigh more
     least, best, work = MUCH, np.zeros(len(strip.size), np.int64), 0
+    free = strip.fixed == ANYWHERE
     for attempt in range(FIRST_ORDERS):
-        order = np.lexsort((*orders[attempt % len(orders)], ~strip.lowest))
+        order = np.lexsort((*orders[attempt % len(orders)], strip.fixed, free))
         share = (most_work - work) // (FIRST_ORDERS - attempt)
-        offset, over, done = _improve(strip.first, strip.last, strip.size, order, strip.room, share, attempt)
+        offset, over, done = _improve(strip.first, strip.last, strip.size, strip.fixed, order, int((~free).sum()),
+                                      strip.room, share, attempt)
         work += done
         if over < least:
             least, best = over, offset
@@ -75,26 +77,27 @@ def _place(first: Array, last: Array, size: Array, order: Array, start: int, off
 
 
 @njit(cache=True)
-def _improve(first: Array, last: Array, size: Array, order: Array, room: int, most_work: int, seed: int
-             ) -> tuple[Array, int, int]:
-    """(offsets, bytes of what is above the room, work done), the best that was found from one first order."""
+def _improve(first: Array, last: Array, size: Array, fixed: Array, order: Array, begin: int, room: int, most_work: int,
+             seed: int) -> tuple[Array, int, int]:
+    """(offsets, bytes of what is above the room, work done), the best that was found from one first order, in which
+    what is fixed comes first, as it lies; ``begin``: how many these are."""
     np.random.seed(seed)
     count = len(order)
-    offset, by_offset, place = np.zeros(count, np.int64), np.zeros(count, np.int64), np.zeros(count, np.int64)
-    over, work = _place(first, last, size, order, 0, offset, by_offset, room, MUCH, most_work)
+    offset, by_offset, place = fixed.copy(), order.copy(), np.zeros(count, np.int64)
+    over, work = _place(first, last, size, order, begin, offset, by_offset, room, MUCH, most_work)
     best, lowest_first, trial = offset.copy(), by_offset.copy(), order.copy()
-    while over and work < most_work:
+    while over and work < most_work and begin < count:
         if np.random.random() < 0.6:
             above = 0
-            at = 0
-            for k in range(count):  # one of those above the room, each as likely
+            at = begin
+            for k in range(begin, count):  # one of those above the room, each as likely
                 if best[order[k]] + size[order[k]] > room:
                     above += 1
                     if np.random.randint(above) == 0:
                         at = k
-            to = np.random.randint(0, at + 1)
+            to = np.random.randint(begin, at + 1)
         else:
-            at, to = np.random.randint(count), np.random.randint(count)
+            at, to = np.random.randint(begin, count), np.random.randint(begin, count)
         step = 1 if to > at else -1
         for k in range(at, to, step):
             trial[k] = order[k + step]

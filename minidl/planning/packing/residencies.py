@@ -10,7 +10,7 @@ from __future__ import annotations
 import numpy as np
 
 from minidl.planning.packing.solve import pack
-from minidl.planning.packing.strip import Strip, most_live, strip
+from minidl.planning.packing.strip import ANYWHERE, Strip, most_live, stacked, strip
 from minidl.planning.problem import Array
 
 NO_ADDRESS = -1
@@ -21,19 +21,23 @@ FOR_WORKSPACES = 0.2  # of this, for all attempts together, when all tensors hav
 SMALL = 1e-4  # of the room: smaller residencies are too many for what they hold, and get no address
 
 
-def addresses(notes: Array, steps: int, size: Array, *, born_before: Array, outlives: Array,
+def addresses(notes: Array, steps: int, size: Array, *, born_before: Array, outlives: Array, successor: Array,
               room: int, effort: float = 1.0) -> tuple[Array, int]:
     """(offset of each residency in the strip, or NO_ADDRESS; bytes that found no place).
 
     notes: [residencies, 4] of ``schedule.simulate``; size: of each tensor and, after them, each workspace, in bytes;
-    room: bytes of the strip. born_before: tensors that are there when the iteration starts: they lie at the strip's low
-    end, but for those that outlive it and lie elsewhere, and those that go at once. Small tensors get the room that is
-    left above the strip. Workspaces get no address either: where there is no hole for one, a way to place the tensors
-    is looked for that leaves it; without its workspace a call is only slower. effort: share of the usual work.
+    room: bytes of the strip. effort: share of the usual work.
+
+    What is there when one iteration ends and the next one starts lies in the same place then. born_before: tensors that
+    are there when it starts; of these those that outlive it lie elsewhere. successor: of each such tensor, the one that
+    is made in this iteration and is there in its stead when the next one starts, or -1; it lies at the strip's low end.
+    Above them lie those that are gone without successor, but for those that go at once, and what is copied out past the
+    end. Other small tensors get the room that is left above the strip. Workspaces get no address either: where there is
+    no hole for one, a way to place the tensors is looked for that leaves it; without it a call is only slower.
     """
     tensors = len(born_before)
     none = np.zeros(len(size) - tensors, np.bool_)
-    flags = np.append(born_before, none), np.append(outlives, none)
+    flags = np.append(born_before, none), np.append(outlives, none), np.append(successor, np.full(len(none), -1))
     wanted = notes[:, 0] < tensors
     offsets = np.full(len(notes), NO_ADDRESS, np.int64)
     offsets[wanted], over = _addresses(notes[wanted], steps, size, *flags, room, effort)
@@ -71,26 +75,45 @@ def _homeless(notes: Array, tensors: int, offsets: Array, size: Array, room: int
     return result
 
 
-def _addresses(notes: Array, steps: int, size: Array, born_before: Array, outlives: Array,
+def _addresses(notes: Array, steps: int, size: Array, born_before: Array, outlives: Array, successor: Array,
                room: int, effort: float) -> tuple[Array, int]:
     count = len(notes)
     tensor = np.where(notes[:, 0] < 0, -1 - notes[:, 0], notes[:, 0])
     first, last = notes[:, 1], np.where(notes[:, 2] < 0, steps - 1, notes[:, 2])
+    until = -2 - notes[:, 2]  # until this step of the next iteration, if it is not negative
     head = np.arange(count)
     for n in range(count):
         if notes[n, 3] >= 0:
             head[n] = head[notes[n, 3]]
     end = last.copy()
     np.maximum.at(end, head, last)
-    elsewhere = born_before[tensor] & (first == 0) & (outlives[tensor] | (last == 0))
+    np.maximum.at(until, head, until.copy())
+    at_start = born_before[tensor] & (first == 0)
+    old = np.nonzero(at_start & (successor[tensor] >= 0))[0]
+    latest = np.full(len(size), -1)
+    latest[tensor] = head  # of its residencies the last one's
+    new = latest[successor[tensor[old]]]
+    elsewhere = at_start & (outlives[tensor] | (last == 0)) & (successor[tensor] < 0)
     whole = np.nonzero((head == np.arange(count)) & ~elsewhere)[0]
-    small = size[tensor[whole]] < SMALL * room
+    stays = ~at_start & (notes[:, 2] < 0)  # which lies in the way of the next iteration's, were it anywhere
+    small = (size[tensor[whole]] < SMALL * room) & ~np.isin(whole, np.append(old, head[stays]))
     # A quarter more than they need: they are placed as they come, and are to leave the strip alone.
     little = whole[small]
     left = room - most_live(strip(first[little], end[little], size[tensor[little]], room)) * 5 // 4
     placed = whole[~small]
-    lowest = born_before[tensor[placed]] & (notes[placed, 1] == 0)
-    best, over = _packed(Strip(first[placed], end[placed], size[tensor[placed]], left, lowest), effort)
+
+    fixed, base = np.full(count, ANYWHERE), 0
+    gone = placed[at_start[placed] & (successor[tensor[placed]] < 0)]
+    staying = placed[until[placed] >= 0]
+    for rows in (new, gone, staying):
+        nbytes = size[tensor[rows]]
+        fixed[rows] = base + stacked(first[rows], end[rows], nbytes)
+        base += int(nbytes.sum())
+    fixed[old] = fixed[new]
+    begins, ends = np.append(first[placed], np.zeros_like(staying)), np.append(end[placed], until[staying])
+    rows = np.append(placed, staying)
+    best, over = _packed(Strip(begins, ends, size[tensor[rows]], left, fixed[rows]), effort)
+    best = best[:len(placed)]
     offsets = np.full(count, NO_ADDRESS, np.int64)
     fits = best + size[tensor[placed]] <= left
     offsets[placed[fits]] = best[fits]

@@ -21,7 +21,7 @@ from numba.extending import register_jitable
 from minidl.compiling import njit
 from minidl.planning.compiled import forget_older
 from minidl.planning.packing import valleys
-from minidl.planning.packing.strip import Strip, live, sections
+from minidl.planning.packing.strip import ANYWHERE, Strip, live, sections
 from minidl.planning.packing.valleys import Rectangles, State, blame, fitting, may_rise, rise, survey
 from minidl.planning.problem import Array
 
@@ -38,13 +38,12 @@ class Search:
     def __init__(self, strip: Strip) -> None:
         first, last = sections(strip)
         count = int(last.max()) + 1
-        fixed, free = np.nonzero(strip.lowest)[0], np.nonzero(~strip.lowest)[0]
-        # The longest lowest, so they lie one on the other and nothing is lost between them.
-        fixed = fixed[np.argsort(-last[fixed], kind="stable")]
-        self.free = free
-        self.offsets = np.zeros(len(first), np.int64)
-        self.offsets[fixed] = np.cumsum(strip.size[fixed]) - strip.size[fixed]
-        self.floor = live(first[fixed], last[fixed], strip.size[fixed], count)
+        self.free = free = np.nonzero(strip.fixed == ANYWHERE)[0]
+        self.offsets = strip.fixed.copy()
+        self.floor = np.zeros(count, np.int64)  # what is below something fixed is given up
+        for n in np.nonzero(strip.fixed != ANYWHERE)[0]:
+            under = self.floor[first[n]:last[n] + 1]
+            np.maximum(under, strip.fixed[n] + strip.size[n], out=under)
         first, last, size = first[free], last[free], strip.size[free]
         self.spare = strip.room - self.floor - live(first, last, size, count)
         self.open = live(first, last, np.ones_like(first), count)

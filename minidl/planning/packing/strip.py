@@ -9,27 +9,29 @@ import numpy as np
 
 from minidl.planning.problem import Array
 
+ANYWHERE = -1
+
 
 class Strip(NamedTuple):
     """What is to be placed: each rectangle's first and last step and its bytes; and the bytes of the strip.
 
-    ``lowest``: which of them lie at the strip's low end. They begin with the first step.
+    ``fixed``: where each lies, in bytes from the strip's low end; ANYWHERE if that is to be found.
     """
 
     first: Array
     last: Array
     size: Array
     room: int
-    lowest: Array
+    fixed: Array
 
     def of(self, chosen: Array) -> Strip:
         """The same strip with the chosen rectangles alone."""
-        return Strip(self.first[chosen], self.last[chosen], self.size[chosen], self.room, self.lowest[chosen])
+        return Strip(self.first[chosen], self.last[chosen], self.size[chosen], self.room, self.fixed[chosen])
 
 
 def strip(first: Array, last: Array, size: Array, room: int) -> Strip:
     """A strip for rectangles of which each may lie anywhere."""
-    return Strip(first, last, size, room, np.zeros(len(size), np.bool_))
+    return Strip(first, last, size, room, np.full(len(size), ANYWHERE))
 
 
 def live(first: Array, last: Array, size: Array, steps: int) -> Array:
@@ -38,6 +40,15 @@ def live(first: Array, last: Array, size: Array, steps: int) -> Array:
     np.add.at(change, first, size)
     np.add.at(change, last + 1, -size)
     return np.cumsum(change)[:-1]
+
+
+def stacked(first: Array, last: Array, size: Array) -> Array:
+    """Offsets at which rectangles lie one on the other, from 0 on, the longest lowest: where all begin or all end
+    together, nothing is lost between them."""
+    order = np.argsort(first - last, kind="stable")
+    offset = np.empty(len(size), np.int64)
+    offset[order] = np.cumsum(size[order]) - size[order]
+    return offset
 
 
 def most_live(strip: Strip) -> int:

@@ -36,36 +36,6 @@ def addresses(facts: Problem, mode: Array, notes: Array, limits: Limits) -> tupl
 
     notes: [residencies, 4], as ``schedule.simulate`` leaves them.
     """
-    slots = gradient_slots(facts)
-    if slots:
-        found, over = _packed(facts, mode, notes, limits, slots)
-        if not over:
-            return found, over
-    return _packed(facts, mode, notes, limits, {})
-
-
-def gradient_slots(facts: Problem) -> dict[int, int]:
-    """Offsets at which gradients could lie in every iteration, from when they are made until the next one frees them:
-    tensor -> offset. Then none has to be moved in between, which is worth it where memory allows.
-
-    Empty unless what an iteration leaves has the sizes of what it finds and frees, and is made after all that is freed.
-    """
-    freed_by = np.repeat(np.arange(len(facts.free_ptr) - 1), np.diff(facts.free_ptr))
-    freed = np.full(len(facts.size), -1, np.int64)
-    freed[facts.free_idx] = freed_by
-    old = np.nonzero((facts.produced < 0) & (freed >= 0))[0]
-    new = np.nonzero((facts.produced >= 0) & (freed < 0))[0]
-    if (len(old) != len(new) or not len(new) or freed[old].max() >= facts.produced[new].min()
-            or not np.array_equal(np.sort(facts.size[old]), np.sort(facts.size[new]))):
-        return {}
-    ends = np.cumsum(facts.size[new])
-    return dict(zip(new.tolist(), (ends - facts.size[new]).tolist(), strict=True)) | dict.fromkeys(old.tolist(), -1)
-
-
-def _packed(facts: Problem, mode: Array, notes: Array, limits: Limits, slots: dict[int, int]
-            ) -> tuple[dict[ResidencyKey, int], int]:
-    """(The addresses, bytes that found none). slots: tensors that lie above what is there all the time, at these
-    offsets; -1: at that of another one."""
     from minidl.planning import packing
 
     before = facts.produced < 0
@@ -73,22 +43,34 @@ def _packed(facts: Problem, mode: Array, notes: Array, limits: Limits, slots: di
     outlives = before.copy()
     outlives[facts.free_idx] = False
     below = int(facts.size[outlives].sum())
-    strip = below + sum(int(facts.size[tensor]) for tensor, offset in slots.items() if offset >= 0)
-    packed = ~np.isin(np.where(notes[:, 0] < 0, -1 - notes[:, 0], notes[:, 0]), list(slots))
-    rest = notes[packed]
-    rest[:, 3] = np.append(np.where(packed, np.cumsum(packed) - 1, -1), -1)[rest[:, 3]]  # these are numbers of rows
     steps = int(notes[:, 1:3].max(initial=0)) + 1
-    offsets, over = packing.addresses(rest, steps, np.append(facts.size, facts.algorithm_bytes), born_before=before,
-                                      outlives=outlives, room=limits.device_bytes - strip)
-    at = np.full(len(notes), -1, np.int64)
-    at[packed] = np.where(offsets >= 0, offsets + strip, -1)
+    offsets, over = packing.addresses(notes, steps, np.append(facts.size, facts.algorithm_bytes), born_before=before,
+                                      outlives=outlives, successor=successors(facts), room=limits.device_bytes - below)
     ids = facts.ids.tolist()
     result: dict[ResidencyKey, int] = {}
     seen: dict[int, int] = {}
-    for (tensor, _, _, _), offset in zip(notes.tolist(), at.tolist(), strict=True):
+    for (tensor, _, _, _), offset in zip(notes.tolist(), offsets.tolist(), strict=True):
         if 0 <= tensor < len(ids):  # no workspace, and nothing that nobody wants
             count = seen[tensor] = seen.get(tensor, -1) + 1
-            slot = slots.get(tensor, -1)
-            if slot >= 0 or offset >= 0:
-                result[ids[tensor], count] = below + slot if slot >= 0 else offset
+            if offset >= 0:
+                result[ids[tensor], count] = below + offset
     return result, over
+
+
+def successors(facts: Problem) -> Array:
+    """Of each tensor, the one that is there in its stead when the next iteration starts, or -1: gradients, mostly. It
+    has as many bytes, and is made when the other is gone; of several, which is whose does not matter.
+    """
+    freed = np.full(len(facts.size), -1, np.int64)
+    freed[facts.free_idx] = np.repeat(np.arange(len(facts.free_ptr) - 1), np.diff(facts.free_ptr))
+    made: dict[int, list[int]] = {}
+    for tensor in np.nonzero((facts.produced >= 0) & (freed < 0))[0].tolist():
+        made.setdefault(int(facts.size[tensor]), []).append(tensor)
+    result = np.full(len(facts.size), -1, np.int64)
+    for tensor in np.nonzero((facts.produced < 0) & (freed >= 0))[0].tolist():
+        same = made.get(int(facts.size[tensor]), [])
+        later = next((new for new in same if facts.produced[new] > freed[tensor]), None)
+        if later is not None:
+            result[tensor] = later
+            same.remove(later)
+    return result

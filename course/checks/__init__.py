@@ -1,0 +1,1 @@
+"""Checks of the exercises: a module a lesson, a function an exercise."""

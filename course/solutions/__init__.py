@@ -1,0 +1,1 @@
+"""Solutions of the exercises: a module a lesson, a function an exercise."""

@@ -1,0 +1,58 @@
+"""``minidl completion SHELL``: a script for a shell, which then completes the commands and their flags.
+
+    minidl completion bash > ~/.local/share/bash-completion/completions/minidl
+
+It is made of the parsers that the commands themselves use, so it offers what they take. Making it takes shtab (extra
+``completion``); the script takes nothing.
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Sequence
+
+from minidl.app.flags import all_flags
+from minidl.cli.view import own_flags
+from minidl.command import Parser, finish
+from minidl.errors import UserError
+from minidl.lab.commands import fit, paper, placement, run, trace
+
+SHELLS = ("bash", "zsh", "tcsh")
+LAB = {"trace": trace.parser, "run": run.parser, "fit": fit.parser, "placement": placement.parser,
+       "paper": paper.parser}
+
+
+def all_commands() -> argparse.ArgumentParser:
+    """One parser with all commands, as ``minidl`` would have it if it parsed them itself. What has no help is hidden
+    from a shell."""
+    whole = argparse.ArgumentParser(prog="minidl")
+    commands = whole.add_subparsers(dest="command")
+    for name, parents in {"train": (all_flags(),), "explain": (all_flags(),), "view": (all_flags(), own_flags()),
+                          "fit": (fit.parser(),)}.items():
+        commands.add_parser(name, help=name, parents=parents, add_help=False, conflict_handler="resolve")
+    lab = commands.add_parser("lab", help="lab").add_subparsers(dest="lab")
+    for name, parser in LAB.items():
+        lab.add_parser(name, help=name, parents=[parser()], add_help=False, conflict_handler="resolve")
+    for name in ("compare", "calibrate", "models"):
+        commands.add_parser(name, help=name)
+    commands.add_parser("completion", help="completion").add_argument("shell", choices=SHELLS)
+    return whole
+
+
+def main(words: Sequence[str]) -> int:
+    """Print the script; returns the exit code."""
+    parser = Parser(prog="minidl completion", description="A script by which a shell completes minidl's commands.")
+    parser.add_argument("shell", metavar="bash|zsh|tcsh")
+
+    def story() -> int:
+        shell = parser.parse_args(list(words)).shell
+        if shell not in SHELLS:
+            raise UserError(f"no completion for {shell!r}; there is one for {', '.join(SHELLS)}")
+        try:
+            import shtab
+        except ImportError:
+            raise UserError('completion takes shtab: pip install "minidl[completion]"') from None
+        print(shtab.complete(all_commands(), shell))
+        return 0
+
+    return finish("minidl completion", story)

@@ -1,0 +1,86 @@
+"""--csv and --tensorboard: a row for every step, also of a run that goes on; a stranger's file stays as it is."""
+
+import csv
+from importlib import util
+
+import pytest
+from flags import NET
+
+import train
+from minidl.app.flags import parse
+from minidl.app.run_folder import COLUMNS
+from minidl.app.step_log import StepLog
+from minidl.errors import UserError
+
+STEPS = [*NET, "--policy", "passive", "--quiet"]
+
+
+def rows(path):
+    with open(path, newline="") as file:
+        return list(csv.DictReader(file))
+
+
+def test_a_table_has_a_row_for_every_step_and_is_that_of_the_run_folder(tmp_path):
+    table = tmp_path / "steps.csv"
+    assert train.main([*STEPS, "--steps", "3", "--csv", str(table), "--run", str(tmp_path / "run")]) == 0
+    assert table.read_bytes() == (tmp_path / "run" / "metrics.csv").read_bytes()
+    found = rows(table)
+    assert tuple(found[0]) == COLUMNS and [row["step"] for row in found] == ["1", "2", "3"]
+    assert all(float(row["seconds"]) > 0 and int(row["swapped_out_bytes"]) > 0 for row in found)
+    assert all(row["loss"] == "" for row in found)  # a simulator has none
+
+
+def test_a_run_that_goes_on_keeps_the_rows_of_the_steps_before_it_and_no_later_ones(tmp_path):
+    table = tmp_path / "steps.csv"
+    log = StepLog(parse(["--csv", str(table)]))
+    log.begin(0)
+    for step in (1, 2, 3):
+        log.add({"step": step, "loss": step / 2})
+    log.begin(2)
+    log.add({"step": 3, "loss": float("nan")})
+    assert [(row["step"], row["loss"]) for row in rows(table)] == [("1", "0.5"), ("2", "1.0"), ("3", "")]
+
+
+def test_a_strangers_file_is_refused_before_the_first_step(tmp_path, capsys):
+    theirs = tmp_path / "theirs.csv"
+    theirs.write_text("name,value\na,1\n")
+    assert train.main([*STEPS, "--steps", "1", "--csv", str(theirs)]) == 2
+    assert "theirs.csv" in capsys.readouterr().err and theirs.read_text() == "name,value\na,1\n"
+    assert train.main([*STEPS, "--steps", "1", "--csv", str(theirs), "--json", str(theirs), "--force"]) == 2
+    assert "is named for two files" in capsys.readouterr().err
+
+
+@pytest.mark.skipif(util.find_spec("tensorboardX") is not None, reason="tensorboardX is installed")
+def test_tensorboard_without_its_library_is_an_error_that_names_the_extra(tmp_path):
+    with pytest.raises(UserError, match=r"minidl\[tensorboard\]"):
+        StepLog(parse(["--tensorboard", str(tmp_path)]))
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+def test_a_place_where_no_folder_can_be_is_an_error_that_names_it(tmp_path):
+    pytest.importorskip("tensorboardX", reason="extra tensorboard")
+    (tmp_path / "file").write_text("theirs")
+    log = StepLog(parse(["--tensorboard", str(tmp_path / "file" / "board")]))
+    with pytest.raises(UserError, match=r"cannot write .*board"):
+        log.begin(0)
+    log.close()
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+def test_tensorboards_files_hold_the_numbers_of_each_step(tmp_path):
+    pytest.importorskip("tensorboardX", reason="extra tensorboard")
+    from tensorboardX.proto.event_pb2 import Event
+
+    log = StepLog(parse(["--tensorboard", str(tmp_path / "board")]))
+    log.begin(0)
+    log.add({"step": 1, "seconds": 0.5, "loss": float("nan")})
+    log.add({"step": 2, "seconds": 0.25, "peak_bytes": 1 << 40})
+    log.close()
+    (file,) = (tmp_path / "board").iterdir()
+    data, found = file.read_bytes(), []
+    while data:  # a record: its length in 8 bytes, a checksum in 4, the event, a checksum in 4
+        length = int.from_bytes(data[:8], "little")
+        event = Event.FromString(data[12:12 + length])
+        found += [(event.step, value.tag, value.simple_value) for value in event.summary.value]
+        data = data[16 + length:]
+    assert found == [(1, "seconds", 0.5), (2, "seconds", 0.25), (2, "peak_bytes", float(1 << 40))]

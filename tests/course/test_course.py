@@ -1,0 +1,127 @@
+"""The course: every lesson runs, needs no compiler, and begins with no exercise solved; every check takes the solution,
+and neither the untouched start nor a typical mistake."""
+
+import ast
+import json
+import os
+import re
+import subprocess
+import sys
+from importlib import import_module, util
+from itertools import pairwise
+from pathlib import Path
+
+import pytest
+
+from checks.verdict import Check
+
+COURSE = Path(__file__).resolve().parents[2] / "course"
+LESSONS = sorted(COURSE.glob("lesson_*.py"))
+PATIENCE_S = 600
+RUNS = """
+import json, sys
+sys.modules["numba"] = None  # what asks for it fails
+from importlib import import_module
+from checks.verdict import Verdict
+found = {}
+for name in json.loads(sys.argv[1]):
+    outputs, _ = import_module(name).app.run()
+    found[name] = [(output.right, output.says) for output in outputs if isinstance(output, Verdict)]
+print(json.dumps(found))
+"""
+
+
+def topic(path: Path) -> str:
+    """What a lesson's checks and solutions are called."""
+    return path.stem.split("_", 2)[2]
+
+
+def checks(name: str) -> dict[str, Check]:
+    """The exercises of a lesson, in order."""
+    return {key: value for key, value in vars(import_module(f"checks.{name}")).items() if isinstance(value, Check)}
+
+
+WRONG = {
+    "kept": {"feature_bytes": lambda batch, channels, height, width: batch * channels * height * width,
+             "live_bytes": lambda calls, sizes: [sum(sizes[t] for t in {*reads, *makes}) for reads, makes, _ in calls],
+             "largest_batch": lambda peaks, budget: int(budget / (peaks[128] / 128))},
+    "lifetimes": {"game": {"a": 0, "b": 2, "c": 3, "d": 5, "e": 7, "f": 9, "g": 3},  # 12, as best fit has it
+                  "fragmentation": lambda holes: 1 - 1 / len(holes) if holes else 0.0,
+                  "largest_first": lambda buffers: {one.id: sum(other.size for other in buffers[:n])
+                                                    for n, one in enumerate(buffers)}},
+    "swapping": {"free_time": lambda evicted_at, back_at, out_s, in_s: back_at - evicted_at - in_s,
+                 "in_trigger": lambda times, evict, back, in_s: back - 1,
+                 "copy_ends": lambda ready, seconds: [a + b for a, b in zip(ready, seconds, strict=True)],
+                 "corrections": lambda late_s, in_s: int(20 * late_s / in_s)},
+    "recomputing": {"spacing": lambda n: n // 2,
+                    "replayed": lambda made_by, there, wanted: {wanted},
+                    "by_hand": {"T4 after T2": 14, "T1 after T2": 1, "T1 after T2 and T4": 1},
+                    "cheaper": lambda swap_s, swap_bytes, replay_s, replay_bytes:
+                        "swap" if swap_s < replay_s else "recompute"},
+    "dtr": {"score": lambda seconds, nbytes, idle_calls: seconds / nbytes * (idle_calls + 1),
+            "price": lambda made_by, seconds, missing, tensor: seconds[tensor] + sum(
+                seconds[other] for other in made_by[tensor] if other in missing),
+            "ranking": lambda resident: [r.tensor_id for r in sorted(resident, key=lambda r: -r.idle_calls)]},
+    "capuchin": {"gaps": lambda calls, over: [(a, b) for a, b in pairwise(calls) if any(over[a:b + 1])],
+                 "hidden_swaps": lambda candidates, needed: [name for name, _, free in candidates if free >= 0],
+                 "figure_7": lambda computes, copies: (max(sum(computes), sum(copies)), sum(computes)),
+                 "waited": lambda step_s, unmanaged_s, replay_s: step_s - unmanaged_s},
+    "bounds": {"least_seconds": lambda compute_s, out_bytes, in_bytes, rate: compute_s + (out_bytes + in_bytes) / rate,
+               "gap": lambda plan_s, bound_s: 1 - bound_s / plan_s,
+               "operands": lambda inputs, outputs, over, sizes: sum(sizes[t] for t in [*inputs, *outputs]),
+               "slices": lambda operation_bytes, budget: -(-operation_bytes // budget)},
+}
+
+
+def test_there_are_seven_lessons_with_a_check_a_solution_and_a_mistake_for_every_exercise():
+    assert [topic(path) for path in LESSONS] == list(WRONG)
+    for path in LESSONS:
+        solutions = vars(import_module(f"solutions.{topic(path)}"))
+        assert len(checks(topic(path))) >= 3
+        for name in checks(topic(path)):
+            assert name in solutions and name in WRONG[topic(path)], f"{path.stem}: {name}"
+
+
+@pytest.mark.parametrize("name", WRONG)
+def test_a_check_takes_the_solution_and_neither_nothing_nor_a_typical_mistake(name):
+    solutions = vars(import_module(f"solutions.{name}"))
+    for exercise, check in checks(name).items():
+        solved = check(solutions[exercise])
+        assert solved.right and solved.says == check.praise, f"{exercise}: {solved.says}"
+        mistaken = check(WRONG[name][exercise])
+        assert not mistaken.right and "ends with" not in mistaken.says, f"{exercise}: {mistaken.says}"
+        for nothing in (None, lambda *arguments: None, lambda: 1):
+            assert not check(nothing).right
+        assert "ends with TypeError" in check(lambda: 1).says or isinstance(solutions[exercise], dict)
+
+
+def test_a_verdict_is_shown_and_what_a_student_wrote_is_escaped():
+    shown = checks("kept")["feature_bytes"](lambda *shape: "<script>")._repr_html_()
+    assert "Not yet" in shown and "<script>" not in shown
+
+
+@pytest.mark.parametrize("path", LESSONS, ids=lambda path: path.stem)
+def test_a_lesson_is_of_a_size_to_teach_says_what_it_needs_and_checks_each_exercise_once(path):
+    source = path.read_text(encoding="utf-8")
+    assert 120 <= len(source.splitlines()) <= 250
+    says = ast.get_docstring(ast.parse(source)) or ""
+    assert re.search(r"Needs neither a GPU nor a compiler|needs Numba", says)
+    assert ("compiled" in source) == ("needs Numba" in says)
+    assert sorted(re.findall(r"\bcheck\.(\w+)\((\w+)\)", source)) == sorted((n, n) for n in checks(topic(path)))
+    assert len(re.findall(r"## Exercise \d", source)) == len(checks(topic(path)))
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not util.find_spec("marimo") or not util.find_spec("matplotlib"),
+                    reason="the lessons are marimo notebooks with pictures: extra course")
+def test_every_lesson_runs_without_a_compiler_and_nothing_is_solved_yet(tmp_path):
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(COURSE), str(COURSE.parent)]),
+                   "MPLCONFIGDIR": str(tmp_path)}
+    ended = subprocess.run([sys.executable, "-c", RUNS, json.dumps([path.stem for path in LESSONS])], check=False,
+                           capture_output=True, text=True, cwd=tmp_path, timeout=PATIENCE_S, env=environment)
+    assert ended.returncode == 0, ended.stderr[-3000:]
+    found = json.loads(ended.stdout)
+    for path in LESSONS:
+        assert len(found[path.stem]) == len(checks(topic(path))), path.stem
+        solved = [says for right, says in found[path.stem] if right or not says.startswith("There is no answer so far")]
+        assert solved == [], path.stem
