@@ -6,7 +6,8 @@
 A step is timed as a whole (forward, backward, optimizer, the iteration's end) and divided by the operations that the
 program asked for: views are among them, replays are not. ``sim`` is the simulator; ``cuda`` the CUDA device over a
 vendor that does nothing, kernels planned and arguments packed. ``passive`` has all the memory it wants, ``guided``
-follows a plan of ``auto`` for a part of it. The target is 25 microseconds.
+follows a plan of ``auto`` for a part of it. ``--unlaunched``: with calls that are placed and recorded but not given to
+the device, which is what a replayed CUDA graph could spare at most. The target is 25 microseconds.
 """
 
 import argparse
@@ -18,9 +19,11 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import product
 from statistics import median
+from typing import Any
 
 from minidl import Runtime, models
 from minidl.device import Device, create, profiles
+from minidl.device.clock import COMPUTE
 from minidl.memory.switches import Switches
 from minidl.meta import int64
 from minidl.ops.loss import cross_entropy
@@ -78,14 +81,28 @@ HEADER = """\
 |---|---|---|---|---|---|---|---|---|"""
 
 
-def make_device(name: str) -> Device:
+def make_device(name: str, *, launches: bool = True) -> Device:
     """The simulator, or the CUDA device as on an H200 without the calls of the vendor."""
     if name == "sim":
         return create("sim:p100")
     from minidl.device.cuda.device import CudaDevice
     from minidl.kernels.cuda import KERNELS
 
-    device = CudaDevice("cuda", profiles.get("h200"), NullCuda(seconds=OPERATION_S), KERNELS)
+    class Paced(CudaDevice):
+        """An iteration takes what its operations take, as the vendor tells it: plans are judged by that."""
+
+        def now(self) -> float:
+            return OPERATION_S * self.positions[COMPUTE]
+
+    class Unlaunched(Paced):
+        """Its compute stream is given nothing, and no event: it only counts."""
+
+        def launch(self, *arguments: Any, **options: Any) -> int:
+            self.positions[COMPUTE] += 1
+            self.streams._segments.append(None)
+            return self.positions[COMPUTE]
+
+    device = (Paced if launches else Unlaunched)("cuda", profiles.get("h200"), NullCuda(seconds=OPERATION_S), KERNELS)
     device.has_values = False  # inputs are made by shape alone, as on the simulator
     return device
 
@@ -118,12 +135,12 @@ def budget_of(case: Case) -> int:
     return int(SHARE * peak) + capacity - device.usable_bytes(capacity)
 
 
-def measure(case: Case, repeat: int, *, profile: bool = False) -> Times:
+def measure(case: Case, repeat: int, *, profile: bool = False, launches: bool = True) -> Times:
     """Time a case, and say on stderr where the time goes if that is asked for."""
     guided = case.mode == "guided"
     budget, policy = (budget_of(case), "auto") if guided else (None, "passive")
-    with Runtime(make_device(case.device), memory_budget=budget, host_memory=HOST_MEMORY, policy=policy,
-                 switches=FIRST_PLAN) as runtime:
+    device = make_device(case.device, launches=launches)
+    with Runtime(device, memory_budget=budget, host_memory=HOST_MEMORY, policy=policy, switches=FIRST_PLAN) as runtime:
         run = training_step(runtime, case)
 
         def step() -> None:
@@ -157,13 +174,14 @@ def main() -> None:
     parser.add_argument("--mode", choices=MODES, help="by default both")
     parser.add_argument("--repeat", type=int, default=50)
     parser.add_argument("--profile", action="store_true", help="say on stderr where the time goes")
+    parser.add_argument("--unlaunched", action="store_true", help="on cuda: give the device nothing")
     args = parser.parse_args()
     named = [args.model] if args.model else list(BATCHES)
     print(f"{TITLE.format(repeat=args.repeat)}\n\n{HEADER}", flush=True)
     for model, device, mode in product(named, [args.device] if args.device else DEVICES,
                                        [args.mode] if args.mode else MODES):
         case = Case(model, args.batch or BATCHES.get(model, 64), device, mode)
-        print(measure(case, args.repeat, profile=args.profile).row(case), flush=True)
+        print(measure(case, args.repeat, profile=args.profile, launches=not args.unlaunched).row(case), flush=True)
 
 
 if __name__ == "__main__":

@@ -63,26 +63,28 @@ def _arguments(op: Op) -> tuple[tuple[str, str, int], ...]:
 
 def _take_saved(call: Call, retain_graph: bool) -> dict[int, Tensor]:
     """Handles on what the call saved; they take over the uses that it counted, or count their own."""
-    storages = [storage for index in call.saved if (storage := call.saved_storage(index)) is not None]
-    assert len(storages) == len(call.saved)  # a saved output lives as long as the first one, which brought us here
-    for storage in storages:
+    taken: dict[int, Storage] = {}
+    for index in call.saved:
+        storage = call.saved_storage(index)
+        assert storage is not None  # a saved output lives as long as the first one, which brought us here
         if storage.base.mutated_at > call.sequence:
             raise UserError(f"the gradient of {call.op.name} needs a tensor of shape {list(storage.meta.shape)} that "
                             "was written in place since")
-    saved = call.saved
-    for storage in storages:
+        taken[index] = storage
+    for storage in taken.values():
         if retain_graph:
             storage.retain()
         else:
             storage.base.saved -= 1
-    if saved and not retain_graph:  # a call that has saved nothing, as a parameter's view, may be visited again
+    if taken and not retain_graph:  # a call that has saved nothing, as a parameter's view, may be visited again
         call.saved = ()
         call.needs = ()
-    return dict(zip(saved, map(Tensor, storages), strict=True))
+    return {index: Tensor(storage) for index, storage in taken.items()}
 
 
 def _add_to_leaf(leaf: Storage, gradient: Tensor) -> None:
-    slicer = current().slicer
+    executor = current()
+    slicer = executor.slicer
     if slicer is not None and gradient.storage.memory is slicer:
         if slicer.pending:  # it is not known yet, and nobody needs it before backward() ends
             slicer.afterwards(partial(_add_to_leaf, leaf, gradient))
@@ -95,7 +97,7 @@ def _add_to_leaf(leaf: Storage, gradient: Tensor) -> None:
     storage = gradient.storage
     if storage.base is not storage or storage.refs > 1:
         gradient = apply(CONTIGUOUS, gradient)  # its bytes are shared: it must have its own to be added to
-    current().make_leaf(gradient.storage)
+    executor.make_leaf(gradient.storage)
     leaf.grad = gradient
 
 

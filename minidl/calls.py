@@ -47,7 +47,7 @@ def apply(op: Op, *tensors: Tensor, **attrs: Any) -> Tensor:
 def _run(op: Op, tensors: tuple[Tensor, ...], attrs: Attrs) -> tuple[Storage, ...]:
     """The only way from a formula to the executor."""
     executor = current()
-    memories, slicer = executor.memories, executor.slicer
+    memory, slicer = executor.memory, executor.slicer
     given = 0
     sliced = False
     inputs: list[Storage] = []
@@ -57,7 +57,7 @@ def _run(op: Op, tensors: tuple[Tensor, ...], attrs: Attrs) -> tuple[Storage, ..
         if tensor.given:
             given |= 1 << len(inputs)
         storage = tensor.storage
-        if storage.memory not in memories:
+        if storage.memory is not memory and storage.memory not in executor.memories:
             if slicer is None or storage.memory is not slicer:
                 raise stranger(op.name, storage, executor.device.name)
             sliced = True

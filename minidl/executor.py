@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 from minidl.context import NOBODY
 from minidl.graph import keep, needs_of, refuse_to_write, stranger
-from minidl.memory.storage import IN, RECOMPUTE, Call, Storage, View
+from minidl.memory.storage import IN, RECOMPUTE, Call, Storage, View, me_of, meta_of
 from minidl.meta import Meta
 from minidl.op import READ, Attrs, Op, Signature
 
@@ -65,7 +65,7 @@ class Executor:
         if self.failures:
             self.fail()
         fixed = attrs.items() if not op.volatile else [item for item in attrs.items() if item[0] not in op.volatile]
-        key = (op, *fixed, *[s.meta for s in inputs])
+        key = (op, *fixed, *map(meta_of, inputs))
         signature = self._signatures.get(key)
         if signature is None:
             signature = self._signatures[key] = self._sign(op, tuple([s.meta for s in inputs]), attrs)
@@ -112,7 +112,7 @@ class Executor:
             memory.after_write(written, self.issued)
             tracker.updated |= op.update
         elif op.replayable:
-            call = Call(op, inputs, attrs, tuple([s.me for s in outputs]), self.issued, signature)
+            call = Call(op, inputs, attrs, tuple(map(me_of, outputs)), self.issued, signature)
             for storage in outputs:
                 storage.call = call
             if needs:

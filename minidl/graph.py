@@ -4,18 +4,21 @@ records; runs nothing."""
 from __future__ import annotations
 
 from collections.abc import Sequence
+from operator import attrgetter
 
 from minidl.errors import ShapeError, UserError
-from minidl.memory.storage import Call, Storage
+from minidl.memory.storage import Call, Storage, View
 from minidl.meta import Meta
 from minidl.op import Op
+
+_requires_grad = attrgetter("requires_grad")
 
 
 def needs_of(op: Op, inputs: tuple[Storage, ...]) -> tuple[bool, ...]:
     """Which inputs want a gradient through a call; () if none does."""
     if op.vjp is None:
         return ()
-    needs = tuple([s.requires_grad for s in inputs])
+    needs = tuple(map(_requires_grad, inputs))
     return needs if True in needs else ()
 
 
@@ -57,11 +60,13 @@ def _refuse_to_overlap(op: Op, inputs: tuple[Storage, ...], written: Sequence[St
     afterwards depends on the order in which a kernel goes through them."""
     for storage in written:
         meta = storage.meta
-        if meta.size and any(n > 1 and not stride for n, stride in zip(meta.shape, meta.strides, strict=True)):
+        if meta.contiguous or not meta.size:
+            continue
+        if any(n > 1 and not stride for n, stride in zip(meta.shape, meta.strides, strict=True)):
             raise ShapeError(f"{op.name} would write several elements of {storage.named()} to one place, as it was "
                              "expanded: use contiguous()")
-    if len({storage.base for storage in inputs}) == len(inputs):
-        return
+    if len(set(inputs)) == len(inputs) and View not in map(type, inputs):
+        return  # no two have a base in common
     for storage in written:
         for other in inputs:
             if other.base is storage.base and other.meta is not storage.meta and _share_bytes(storage.meta, other.meta):

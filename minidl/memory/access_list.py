@@ -40,7 +40,7 @@ class AccessList:
     def touch(self, storages: Iterable[Storage]) -> None:
         """These have been placed, brought in or accessed."""
         if not self._stale:
-            self._touched += [storage.base.me for storage in storages]
+            self._touched += [s.me if type(s) is Storage else s.base.me for s in storages]
             if len(self._touched) > MOST_TOUCHED:
                 self.forget()
 

@@ -41,7 +41,8 @@ class Boundary:
         dropped = state.missing()
         # What has bytes becomes a leaf first: to make room for the others it may be swapped, but no longer dropped.
         for storage in state.live():
-            _cut(storage)
+            if storage.call is not None:
+                _cut(storage)
         if failed:  # whether a tensor has bytes or must be computed again is no difference to the program
             for storage in dropped:
                 for call in missing_calls(storage) or ():

@@ -188,7 +188,8 @@ class Replay:
         with state.at_work:
             for base in bases:
                 base.mutated_at = number
-                state.allocator.forget_host_copy(base)
+                if base.host is not None:
+                    state.allocator.forget_host_copy(base)
         self._written()
         for base in bases:  # what only this lineage has kept alive ends here, so the arena must not be at work
             base.call = None

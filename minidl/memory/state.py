@@ -94,11 +94,11 @@ class State:
 
     def live(self) -> list[Storage]:
         """The storages that have bytes somewhere."""
-        return [s for s in (ref() for ref in self.residents) if s is not None]
+        return [s for ref in self.residents if (s := ref()) is not None]
 
     def missing(self) -> list[Storage]:
         """The dropped storages whose records are still there."""
-        return [s for s in (ref() for ref in self.dropped) if s is not None]
+        return [s for ref in self.dropped if (s := ref()) is not None]
 
     def bytes_in_use(self, pinned: set[Storage]) -> int:
         """Bytes of the arena that the operands of the call under way have asked for."""

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import weakref
 from enum import Enum
+from operator import attrgetter
 from typing import TYPE_CHECKING, Any, Protocol
 
 from minidl.meta import Meta
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
     from minidl.memory.neighbourhood import Region
 
 TensorId = int
+meta_of, me_of = attrgetter("meta"), attrgetter("me")  # of a storage: to map over operands, in C
 
 
 class Status(Enum):

@@ -12,7 +12,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 
 from minidl.errors import UserError
-from minidl.memory.storage import Storage, TensorId
+from minidl.memory.storage import Storage, TensorId, View
 from minidl.meta import Algorithm
 from minidl.op import Signature
 from minidl.plan.trace import Trace, TraceCall, TraceTensor, scaled
@@ -79,12 +79,12 @@ class Tracker:
         Capuchin, section 5.1)."""
         sequence, start = self.sequence, self.iteration_start
         read = []
-        for storage in inputs:
-            base = storage.base
-            tensor_id, last = base.tensor_id, base.last_access
-            read.append(tensor_id)
-            if base is not storage:
-                self._bases[tensor_id] = base.nbytes
+        for base in inputs:
+            if type(base) is View:  # asked like this, as it is asked of every operand: a property takes longer
+                base = base.base
+                self._bases[base.tensor_id] = base.nbytes
+            read.append(base.tensor_id)
+            last = base.last_access
             if last != sequence:  # a tensor that is used twice by one call is accessed once
                 if last < start:
                     base.access_count = 1
@@ -92,12 +92,12 @@ class Tracker:
                 else:
                     base.access_count += 1
                 base.last_access = sequence
-        made = []
+        made: tuple[TensorId, ...] = ()
         for storage in outputs:
-            made.append(storage.tensor_id)
+            made += (storage.tensor_id,)
             storage.access_count = 1
             storage.first_access = storage.last_access = sequence
-        ids = tuple(read), tuple(made)
+        ids = tuple(read), made
         if self.keep_log:
             self._log.append((signature, algorithm, *ids))
             if len(self._log) > LONGEST:

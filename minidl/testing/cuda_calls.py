@@ -43,6 +43,8 @@ def calls(dtype: DType) -> dict[str, list[tuple[list[Meta], dict[str, Any]]]]:
     small_last = channels_last(meta(small, dtype))
     small_maps = (meta(small, dtype), small_last, meta(small, dtype, small_last.strides, 1))
     indices = (meta(small, uint8), *[channels_last(meta(small, uint8))] * 2)
+    point, heads = meta((*MAP[:2], 1, 1), dtype), meta((16, 12, 128, 64), dtype)
+    apart_heads = meta(heads.shape, dtype, (98304, 64, 768, 1))
     line, eps = {"eps": 1e-5, "training": True}, {"eps": 1e-5}
     ids, labels = meta((16, 128), int64), meta((64,), int64)
     unary = dict.fromkeys(("neg", "exp", "log", "sqrt", "relu", "tanh", "sigmoid", "gelu", "gelu_tanh"), one)
@@ -55,12 +57,12 @@ def calls(dtype: DType) -> dict[str, list[tuple[list[Meta], dict[str, Any]]]]:
     return {
         **unary, **binary, "add": two + biased, "add_relu": two + biased, "cast": casts, "cast_grad": casts,
         "scale": [(m, {"value": 2.0}) for m, _ in one], "shift": [(m, {"value": 2.0}) for m, _ in one],
-        "dropout": [(one[0][0], {"p": 0.1, "seed": 1})],
+        "dropout": [(m, {"p": 0.1, "seed": 1}) for m, _ in one],
         "sum_to": [(of((64,), (4096, 64)), {"shape": (64,)}),
                    (of((64, 1), (64, 100_000)), {"shape": (64, 1)}),
                    (of((100_000,), (2, 100_000)), {"shape": (100_000,)})],
         "bias_grad": [(m, {"axis": 1}) for m in ([meta((768,), beside), meta((4096, 768), dtype)], [c, plane],
-                                                 [c, last])],
+                                                 [c, last], [meta((770,), beside), meta((4096, 770), dtype)])],
         "softmax": [(list(m), {}) for row, *_ in rows for m in ((row, row), (row, row, row))],
         "softmax_grad": [([row] * 3, {}) for row, *_ in rows],
         "batch_norm_stats": [([c, c, x], {}) for x in maps], "batch_norm": [([x, x, c, c, c, c], line) for x in maps],
@@ -86,14 +88,16 @@ def calls(dtype: DType) -> dict[str, list[tuple[list[Meta], dict[str, Any]]]]:
                             for y, i, x in zip(small_maps, indices, maps, strict=True)],
         "avg_pool2d": [([y, x], pooled) for y, x in zip(small_maps, maps, strict=True)],
         "avg_pool2d_grad": [([x, y], {"x_shape": MAP, **pooled}) for y, x in zip(small_maps, maps, strict=True)],
-        "adaptive_avg_pool2d": [([y, x], {"size": (7, 7)}) for y, x in zip(small_maps, maps, strict=True)],
-        "adaptive_avg_pool2d_grad": [([x, y], {"x_shape": MAP}) for y, x in zip(small_maps, maps, strict=True)],
+        "adaptive_avg_pool2d": [*[([y, x], {"size": (7, 7)}) for y, x in zip(small_maps, maps, strict=True)],
+                                *[([point, x], {"size": (1, 1)}) for x in maps]],
+        "adaptive_avg_pool2d_grad": [*[([x, y], {"x_shape": MAP}) for y, x in zip(small_maps, maps, strict=True)],
+                                     *[([x, point], {"x_shape": MAP}) for x in maps]],
         "cross_entropy": [([meta((), beside), x, x, labels if x.shape[0] == 64 else meta((16,), int64)], {})
                           for x, *_ in rows],
         "cross_entropy_grad": [([x, meta((), beside), x, labels if x.shape[0] == 64 else meta((16,), int64)], {})
                                for x, *_ in rows],
         "label_share": [([meta((), beside)] * 2 + [meta((16,), int64), labels], {})],
-        "contiguous": [([plane, last], {}), ([last, plane], {}), *one],
+        "contiguous": [([plane, last], {}), ([last, plane], {}), ([heads, apart_heads], {}), *one],
         "concat": [(of((8, 6), (8, 3), (8, 3)), {"axis": 1})],
         "narrow_grad": [(of((8, 6), (8, 3)), {"shape": (8, 6), "axis": 1, "start": 1})],
         "sgd_": [([c] * 2, {"lr": 0.1})],

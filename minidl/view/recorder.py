@@ -15,7 +15,7 @@ from typing import Any
 
 from minidl.device.clock import COMPUTE, COPY_IN, COPY_OUT, VirtualClock
 from minidl.device.cpu.workers import WorkerStreams
-from minidl.errors import UserError
+from minidl.device.cuda.streams import EventStreams
 from minidl.memory.copies import storage_of
 from minidl.memory.storage import RECOMPUTE, SWAPPING_IN, SWAPPING_OUT, Storage, TensorId
 from minidl.memory.tracker import GRADIENT_ID
@@ -24,6 +24,7 @@ from minidl.runtime import Runtime
 from minidl.view.recording import Event, EventKind, Fate, Kind, State, Stay, Subject
 
 Place = tuple[int, int, State]  # whose bytes (a position among the subjects), how many, whether they are being copied
+Measured = WorkerStreams | EventStreams  # clocks on the wall's time
 SCRATCH = -(1 << 50)  # ids below it stand for what replays compute beside what they are asked for
 STATES = {SWAPPING_OUT: State.LEAVING, SWAPPING_IN: State.ARRIVING}
 
@@ -93,9 +94,6 @@ class Recorder:
         self._device = runtime.device
         self._memory = runtime.memory
         self._tracker = runtime.tracker
-        if not isinstance(self._device.clock, VirtualClock | WorkerStreams):
-            raise UserError(f"a step is recorded on a simulator or on the CPU, and not on {self._device.name}: "
-                            "sim:NAME simulates the device")
 
     @contextmanager
     def recording(self) -> Iterator[None]:
@@ -105,7 +103,7 @@ class Recorder:
             "launch": self._launching(device.launch), "move": self._moving(device.move),
             "copy_out": self._copying(device.copy_out, COPY_OUT), "copy_in": self._copying(device.copy_in, COPY_IN)}
         keeps_trace, runtime.keeps_trace = runtime.keeps_trace, True
-        if isinstance(device.clock, WorkerStreams):
+        if isinstance(device.clock, Measured):
             device.settle()
             device.clock.measure()
         self._begin()
@@ -118,7 +116,7 @@ class Recorder:
             for name in wrapped:
                 delattr(device, name)
             runtime.keeps_trace = keeps_trace
-            if isinstance(device.clock, WorkerStreams):
+            if isinstance(device.clock, Measured):
                 device.clock.measure(False)
 
     def _begin(self) -> None:
@@ -272,7 +270,7 @@ class Recorder:
     def _timed(self) -> Iterator[Event]:
         """The events with their times, in seconds from the beginning."""
         clock, now = self._device.clock, 0.0
-        spans = clock.spans if isinstance(clock, WorkerStreams) else None
+        spans = clock.spans if isinstance(clock, Measured) else None
         free = 0.0  # when the compute stream has done all so far
         for noted in self._events:
             start, end = noted.span or (self._began + free, self._began + free)

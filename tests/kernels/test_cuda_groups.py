@@ -9,7 +9,7 @@ import pytest
 from cuda_kernel_calls import Placed, call, channels_last, check
 from cuda_simulator import Memory, Simulator, Span
 
-from minidl.kernels.cuda import KERNELS, batchnorm, launch, pool_groups, sums
+from minidl.kernels.cuda import KERNELS, attention, batchnorm, element_groups, elementwise, launch, pool_groups, sums
 from minidl.meta import DTYPES, meta
 from minidl.testing.kernel_cases import CASES, Case
 
@@ -159,6 +159,19 @@ def test_rows_of_groups_have_the_values_of_the_formulas(name, rows, groups, dtyp
             assert (memory.reads[at:at + p.meta.nbytes] + memory.writes[at:at + p.meta.nbytes] == 1).all()
 
 
+# Rows of one slab and of several, with a ragged end; columns of one tile, and of two.
+@pytest.mark.parametrize("dtype", WIDTHS)
+@pytest.mark.parametrize(("rows", "groups"), [(3, 1), (67, 5)])
+def test_sums_down_dense_rows_have_the_values_of_the_formulas(rows, groups, dtype):
+    known = next(c for c in CASES if c.name == "layer_norm_grad_reduce")
+    draw = np.random.default_rng(1)
+    dy, x = draw.standard_normal((2, rows, groups * WIDTHS[dtype])).astype(dtype)
+    mean, rstd = draw.standard_normal(rows).astype(np.float32), 1 + draw.random(rows).astype(np.float32)
+    found, *_, simulator = call("layer_norm_grad_reduce", [dy, x, mean, rstd], {}, counting=True)
+    assert simulator.launches[0].make.__name__ == "parameter_column_sums"
+    check(known, found, [dy, x, mean, rstd], dtype)
+
+
 def test_rows_that_a_block_cannot_hold_and_rows_of_no_groups_go_the_general_way():
     for wide in (16 * 32 + 4, 30):
         x, vector = np.ones((2, wide), np.float32), np.ones(wide, np.float32)
@@ -173,3 +186,88 @@ def test_the_simulator_refuses_a_group_at_no_multiple_of_its_size():
     load(Span(memory, place + 16, "float32"), 1, np.empty(4, np.float32), 0)
     with pytest.raises(AssertionError, match="16 bytes at"):
         load(Span(memory, place + 8, "float32"), 1, np.empty(4, np.float32), 0)
+
+
+# What more kernels move in groups, beside the general ones: (operation, shapes, attributes, kernel, layout).
+BIASED, PLANE = (2, 16, 3, 3), (2, 16, 6, 5)
+REPEATED = [
+    ("add", [(9, 40), (40,)], {}, "repeated_groups", None),
+    ("add", [BIASED, (16, 1, 1)], {}, "repeated_groups", "last"),
+    ("mul", [BIASED, (2, 16, 1, 1)], {}, "repeated_groups", "last"),
+    ("dropout", [(5, 24)], {"p": 0.5, "seed": 3, "start": 2**32 - 7}, "dropout_groups", None),
+    ("avg_pool2d", [PLANE], {"kernel": (3, 3), "stride": (2, 2), "padding": (1, 1)}, "mean_windows_of_groups", "last"),
+    ("avg_pool2d", [PLANE], {"kernel": (2, 3), "stride": (3, 2), "padding": (0, 1)}, "mean_windows_of_groups", "last"),
+    ("adaptive_avg_pool2d_grad", [(2, 16, 1, 1)], {"x_shape": PLANE}, "repeated_groups", "last"),
+    ("softmax", [(35, 24)], {}, "softmax_row_groups", None), ("softmax", [(3, 8)], {}, "softmax_row_groups", None),
+    ("softmax_grad", [(9, 88)] * 2, {}, "softmax_gradient_row_groups", None),
+    ("bias_grad", [(37, 24)], {"axis": 1}, "column_sums", None),
+    ("bias_grad", [PLANE], {"axis": 1}, "column_sums", "last"),
+    ("adaptive_avg_pool2d", [PLANE], {"size": (1, 1)}, "column_sums", "last"),
+    ("sum_to", [(300, 8)], {"shape": (8,)}, "column_sums", None),
+]
+ROUNDED = {"adaptive_avg_pool2d_grad", "softmax", "softmax_grad", "bias_grad", "adaptive_avg_pool2d",
+           "sum_to"}  # else to the bit
+
+
+def go_the_general_way(monkeypatch):
+    for module in (attention, elementwise, pool_groups, sums):
+        monkeypatch.setattr(module, "group_width", lambda *_: 0)
+    monkeypatch.setattr(element_groups, "group_width", lambda *_: 0)
+    monkeypatch.setattr(attention, "shape_of", lambda *_: None)
+    forget(monkeypatch)
+
+
+@pytest.mark.default(dtype=["bfloat16"])
+@pytest.mark.parametrize("dtype", WIDTHS)
+@pytest.mark.parametrize(("name", "shapes", "attrs", "made", "layout"), REPEATED)
+def test_what_is_moved_in_groups_has_the_values_of_the_general_kernels(name, shapes, attrs, made, layout, dtype,
+                                                                      monkeypatch):
+    draw, lie = np.random.default_rng(1), channels_last if layout else None
+    inputs = [draw.standard_normal(shape).astype(dtype) for shape in shapes]
+    found, *_, simulator = call(name, inputs, attrs, layout=lie, counting=True)
+    assert simulator.launches[0].make.__name__ == made
+    go_the_general_way(monkeypatch)
+    general, *_, simulator = call(name, inputs, attrs, layout=lie, counting=True)
+    assert simulator.launches[0].make.__name__ != made
+    for a, b in zip(found, general, strict=True):
+        if name in ROUNDED:
+            rounding = 2.0**-8 if a.dtype.name == "bfloat16" else 2e-6
+            np.testing.assert_allclose(a.astype(np.float64), b.astype(np.float64), rtol=rounding, atol=rounding)
+        else:
+            assert a.tobytes() == b.tobytes()
+
+
+# A mask for every row, one for all heads of a sequence, and one that repeats for all rows of it.
+@pytest.mark.default(shape=[(2, 1, 1, 24)])
+@pytest.mark.parametrize("shape", [(2, 3, 5, 24), (2, 1, 5, 24), (2, 1, 1, 24)])
+def test_a_mask_is_found_for_each_row_however_it_repeats(shape):
+    x = np.random.default_rng(1).standard_normal((2, 3, 5, 24)).astype(np.float32)
+    mask = np.where(np.random.default_rng(2).random(shape) < 0.3, -np.inf, 0).astype(np.float32)
+    found, *_, simulator = call("softmax", [x, mask], {}, counting=True)
+    assert simulator.launches[0].make.__name__ == "softmax_row_groups"
+    e = np.exp((x + mask).astype(np.float64))
+    np.testing.assert_allclose(found[0], e / e.sum(-1, keepdims=True), rtol=2e-6)
+
+
+@pytest.mark.parametrize("dtype", WIDTHS)
+def test_gradients_of_means_are_gathered_in_groups_to_the_bit(dtype, monkeypatch):
+    dy = np.random.default_rng(1).standard_normal((2, 16, 3, 3)).astype(dtype)
+    attrs = {"x_shape": (2, 16, 6, 5), "kernel": (3, 3), "stride": (2, 2), "padding": (1, 1)}
+    found, *_, simulator = call("avg_pool2d_grad", [dy], attrs, layout=channels_last, counting=True)
+    assert simulator.launches[0].make.__name__ == "mean_gradient_of_groups"
+    go_the_general_way(monkeypatch)
+    general = call("avg_pool2d_grad", [dy], attrs, layout=channels_last)
+    assert found[0].tobytes() == general[0].tobytes()
+
+
+@pytest.mark.parametrize(("dtype", "last"), [("float32", 8), ("bfloat16", 16), ("bfloat16", 2), ("float64", 8)])
+def test_a_permuted_copy_of_long_runs_is_moved_in_groups_of_words(dtype, last):
+    memory, strides = Memory(1 << 16, counting=True), (3 * 5 * last, last, 3 * last, 1)  # [n, L, h, d] -> [n, h, L, d]
+    values = np.random.default_rng(1).integers(0, 256, (2, 3, 5, last * np.dtype(dtype).itemsize), dtype=np.uint8)
+    x, y = Placed(memory, (2, 3, 5, last), dtype, strides), Placed(memory, (2, 3, 5, last), dtype)
+    x.array[...] = values.view(dtype)
+    simulator = Simulator(memory)
+    KERNELS["contiguous"].issue(simulator, [y.address, x.address], [y.meta, x.meta], {})
+    grouped = last * np.dtype(dtype).itemsize % 16 == 0 and dtype != "float64"
+    assert (simulator.launches[0].make.__name__ == "strided_groups") is grouped
+    assert y.array.tobytes() == values.tobytes()

@@ -15,6 +15,7 @@ from cuda_kernel_calls import TOLERANCE, Placed, call, channels_last, check, rev
 from cuda_simulator import Memory, Simulator, Span
 
 from minidl import meta as metas
+from minidl.device.cuda import memory_format
 from minidl.errors import ShapeError
 from minidl.kernels.cpu import KERNELS as CPU
 from minidl.kernels.cuda import KERNELS, launch, shape, sums
@@ -433,3 +434,17 @@ def test_calls_that_differ_in_size_alone_share_their_machine_code():
     sources = {KERNELS["neg"].plan([meta((n,))] * 2, {}).launches[0].source for n in (70, 131)}
     assert len(sources) == 1
     assert KERNELS["neg"].plan([meta((70,), metas.bfloat16)] * 2, {}).launches[0].source not in sources
+
+
+def test_rows_of_a_layer_norm_lie_as_its_mean_does_where_the_input_lies_channels_last():
+    """On the device mean and rstd of an image are in C order, whatever the order of the image."""
+    values = np.random.default_rng(1).standard_normal((2, 3, 4, 8)).astype(np.float32)
+    x = meta(values.shape, float32, channels_last(values.shape))
+    vector = meta((8,), float32)
+    inferred = OPS["layer_norm"].infer(x, vector, vector, eps=1e-5)
+    described = [*memory_format.outputs("layer_norm", (x, vector, vector), inferred), x, vector, vector]
+    memory = Memory(1 << 16)
+    placed = [Placed(memory, m.shape, "float32", m.strides, 0) for m in described]
+    placed[3].array[...], placed[4].array[...] = values, 1
+    KERNELS["layer_norm"].issue(Simulator(memory), [p.address for p in placed], described, {"eps": 1e-5})
+    np.testing.assert_allclose(placed[1].array, values.mean(-1), rtol=1e-5, atol=1e-6)

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from minidl import Runtime, models
-from minidl.device.sim import SimDevice
+from minidl.device import Device
 from minidl.meta import int64
 from minidl.ops.loss import cross_entropy
 from minidl.optim import SGD
@@ -19,7 +19,7 @@ BATCH = 32
 Ledger = list[tuple[int, dict[int, int]]]  # at each piece of work: bytes in use, and blocks as address -> bytes
 
 
-def recorded(device: str = "sim:p100", *, policy: str = "passive", budget: str = "60MiB", steps: int = 3,
+def recorded(device: str | Device = "sim:p100", *, policy: str = "passive", budget: str = "60MiB", steps: int = 3,
              ledger: Ledger | None = None, monkeypatch: pytest.MonkeyPatch | None = None,
              **options: Any) -> tuple[Recording, Runtime, int]:
     """The last step of a small training, its runtime, and the bytes that it copied to the host."""
@@ -58,14 +58,15 @@ def paged() -> Recording:
 
 
 def keep_ledger(runtime: Runtime, ledger: Ledger, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Have every verb of a simulator note what the arena holds when it is called."""
+    """Have every verb of a device note what the arena holds when it is called."""
+    kind = type(runtime.device)
     for verb in VERBS:
-        real = getattr(SimDevice, verb)
+        real = getattr(kind, verb)
 
-        def noted(device: SimDevice, *arguments: Any, real: Any = real) -> int:
+        def noted(device: Device, *arguments: Any, real: Any = real) -> int:
             arena = runtime.memory.arena
             ledger.append((arena.used_bytes, {b.offset: b.size for b in arena.blocks() if b.owner is not None}))
             position: int = real(device, *arguments)
             return position
 
-        monkeypatch.setattr(SimDevice, verb, noted)
+        monkeypatch.setattr(kind, verb, noted)

@@ -5,15 +5,18 @@ import shutil
 import subprocess
 from collections import Counter
 from dataclasses import replace
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from fake_cuda import LINK, LINK_S, JudgedCuda
 from recordings import VERBS, Ledger, paged, recorded
 
 import minidl.view
 from minidl import Runtime
+from minidl.device import profiles
 from minidl.view.packing import pack, values
 from minidl.view.page import page
 from minidl.view.recorder import Recorder
@@ -51,6 +54,24 @@ def test_a_page_shows_at_every_piece_of_work_what_the_arena_held(way, monkeypatc
     by_call = {e.call: used for e, (used, _) in zip(recording.events, ledger, strict=False)
                if e.kind is EventKind.CALL}
     assert launches(packed) == by_call and len(by_call) > 150
+
+
+@pytest.mark.parametrize("policy", ["passive", pytest.param("capuchin", marks=pytest.mark.slow)])
+def test_a_step_on_a_gpu_is_recorded_with_the_times_of_its_events(policy, monkeypatch):
+    """Over the vendor that judges every call: bytes as in the arena; of a stream one piece of work after the other."""
+    ledger: Ledger = []
+    device = JudgedCuda(profiles.get("h200"))
+    recording, _, swapped = recorded(device, policy=policy, steps=8, ledger=ledger, monkeypatch=monkeypatch)
+    recording.check()
+    assert len(ledger) == len(recording.events) - 1 and swapped > 0
+    assert shown(read_packed(page([pack(recording)]))) == ledger
+    for kinds in ({EventKind.COPY_OUT}, {EventKind.COPY_IN}, {EventKind.CALL, EventKind.REPLAY, EventKind.MOVE}):
+        spans = [(e.start_s, e.end_s) for e in recording.events if e.kind in kinds]
+        assert all(start <= end for start, end in spans) and any(start < end for start, end in spans)
+        assert all(later[0] >= earlier[1] - 1e-9 for earlier, later in pairwise(spans))
+    for event in recording.events:  # a copy's span is the copy alone: no wait for a kernel, none for the host
+        if event.kind in (EventKind.COPY_OUT, EventKind.COPY_IN):
+            assert event.end_s - event.start_s == pytest.approx(LINK_S + event.nbytes / LINK, rel=1e-3, abs=1e-5)
 
 
 def launches(packed: dict[str, Any]) -> dict[int, int]:

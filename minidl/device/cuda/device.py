@@ -196,6 +196,7 @@ class CudaDevice(Device):
     def copy_out(self, host: Extents, offset: int, nbytes: int) -> int:
         """One copy for each piece of host memory, which is locked when it is first copied to. Raises HostShort."""
         stream, device = self.streams.handles[COPY_OUT], self._arena + offset
+        self.streams.begin_copy(COPY_OUT)
         for address, size in self._pages.pieces(host):
             self.vendor.copy(address, device, size, stream)
             device += size
@@ -204,6 +205,7 @@ class CudaDevice(Device):
     def copy_in(self, offset: int, host: Extents, nbytes: int) -> int:
         """One copy for each piece of host memory."""
         stream, device = self.streams.handles[COPY_IN], self._arena + offset
+        self.streams.begin_copy(COPY_IN)
         for address, size in self._pages.pieces(host):
             self.vendor.copy(device, address, size, stream)
             device += size

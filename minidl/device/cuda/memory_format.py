@@ -15,7 +15,8 @@ from functools import cache
 from minidl.kernels.roles import ROLES
 from minidl.meta import Meta, Shape, meta
 
-C_ORDER = frozenset({"contiguous", "matmul", "linear", "linear_dgrad", "linear_wgrad"})
+# Of a layer norm because its mean and rstd have a place for each row, in the order in which rows of the output lie.
+C_ORDER = frozenset({"contiguous", "matmul", "linear", "linear_dgrad", "linear_wgrad", "layer_norm"})
 MAKERS = frozenset({
     *ROLES, "upload",
     "max_pool2d", "max_pool2d_grad", "avg_pool2d", "avg_pool2d_grad", "adaptive_avg_pool2d", "adaptive_avg_pool2d_grad",

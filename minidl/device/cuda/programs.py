@@ -55,6 +55,8 @@ class Programs:
         plan = kernel.plan(metas, attrs)
         launches = [_template(launch) for launch in plan.launches]
         give, handle, constant = stream.vendor.launch, stream.handle, plan.constant
+        if constant and len(launches) == 1:
+            return _single(launches[0], give, handle)
 
         def program(blocks: Sequence[int], attrs: dict[str, Any], workspace: int) -> None:
             places = (*blocks, workspace)  # operand -1 is the workspace
@@ -188,6 +190,23 @@ class Programs:
 def _issue(kernel: Kernel, stream: ComputeStream, metas: tuple[Meta, ...], blocks: Sequence[int],
            attrs: dict[str, Any], workspace: int) -> None:
     kernel.issue(stream, blocks, metas, attrs, workspace)
+
+
+def _single(template: "Template", give: Callable[..., None], handle: Handle) -> Program:
+    """What most calls are: one launch, in which addresses alone differ. Whole operands, one behind the other, are
+    taken from the blocks as they come."""
+    source, count, arguments, pointers, _ = template
+    whole = next((i for i, (index, operand, offset) in enumerate(pointers) if (index, operand, offset) != (i, i, 0)),
+                 len(pointers))
+    rest, moved = arguments[whole:], [(index - whole, operand, offset) for index, operand, offset in pointers[whole:]]
+
+    def program(blocks: Sequence[int], attrs: dict[str, Any], workspace: int) -> None:
+        if moved:
+            places = (*blocks, workspace)  # operand -1 is the workspace
+            for index, operand, offset in moved:
+                rest[index] = places[operand] + offset
+        give(source, count, (*blocks[:whole], *rest), handle)
+    return program
 
 
 Template = tuple[Source, int, list[Any], list[tuple[int, int, int]], list[tuple[int, type[np.generic], str]]]

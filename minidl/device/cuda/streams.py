@@ -21,10 +21,11 @@ from time import perf_counter
 
 from minidl.device.clock import COMPUTE, COPY_IN, COPY_OUT, Timed
 from minidl.device.cuda.kernel_times import busy_seconds
-from minidl.device.cuda.seam import Recorder, Vendor
+from minidl.device.cuda.seam import Handle, Recorder, Vendor
 
 DEPTH = 8192  # events of a stream: pieces of work that the host may be ahead of it
 
+Span = tuple[float, float]  # when a piece of work began and ended
 Cause = tuple[int, int] | None  # (stream, position) that the compute stream, or the host before it, stood still for
 
 
@@ -34,6 +35,8 @@ class EventStreams:
     positions  pieces of work given to each stream; finished: how many of them the host has seen to be done
     stall      seconds that the compute stream has stood still for copies, as far as the times have been read
     stood      (stream, position) -> seconds that the compute stream waited for it
+    spans      by stream, position -> (start, end) in seconds of ``now``, as far as ``settle`` has seen work end; None
+               unless ``measure`` was called
     """
 
     def __init__(self, vendor: Vendor, *, depth: int = DEPTH) -> None:
@@ -49,6 +52,9 @@ class EventStreams:
         # The compute stream's segments whose times are not read yet, by what wants them; the first is at ``_unread``.
         self._segments: deque[Timed | Cause] = deque()
         self._unread = 1
+        self.spans: tuple[dict[int, Span], ...] | None = None
+        self._zero: tuple[Handle, float] | None = None  # an event, and when it was, from which spans count
+        self._noted: list[tuple[int, int]] = []  # (stream, position) of work whose spans are not read yet
         self._recorder: Recorder | None = None  # while times are exact; work is noted under its position
         self.gap: Cause = None  # the host has waited: when the compute stream goes on, it has stood still
         self._started = perf_counter()
@@ -62,6 +68,11 @@ class EventStreams:
             cause, self.gap = self.gap, None
             self.mark(COMPUTE, cause)
 
+    def begin_copy(self, stream: int) -> None:
+        """Say that a copy comes next: where spans are measured, it begins when the stream has come so far."""
+        if self.spans is not None:
+            self.mark(stream, (stream, 0))
+
     def mark(self, stream: int, wants: Timed | Cause = None) -> int:
         """End a piece of work that a stream was given; returns its position. ``wants``: told what it took, or what the
         compute stream stood still for."""
@@ -70,6 +81,8 @@ class EventStreams:
             self._make_room(stream, position)
         self.vendor.record(self._rings[stream][position % self.depth], self.handles[stream])
         self.positions[stream] = position
+        if self.spans is not None and not isinstance(wants, tuple):
+            self._noted.append((stream, position))
         if stream == COMPUTE:
             self._segments.append(wants)
             if self._recorder is not None:
@@ -96,6 +109,28 @@ class EventStreams:
             self._read()
             self._recorder.close()
             self._recorder = None
+
+    def measure(self, on: bool = True) -> None:
+        """Note from now on when each piece of work starts and ends, or no longer; forgets what was noted before."""
+        self.spans, self._noted = ({}, {}, {}) if on else None, []
+        if on and self._zero is None:
+            event = self.vendor.event()
+            self.vendor.record(event, self.handles[COMPUTE])
+            self.vendor.synchronize(event)
+            self._zero = event, self.now()
+        self.gap = COMPUTE, self.positions[COMPUTE]  # what comes next begins now, and not where the last work ended
+
+    def _read_spans(self) -> None:
+        """Note the times of the work that is known to have ended."""
+        assert self._zero is not None and self.spans is not None
+        (zero, began), elapsed, unread = self._zero, self.vendor.elapsed, []
+        for stream, position in self._noted:
+            if position > self.finished[stream]:
+                unread.append((stream, position))
+                continue
+            start, end = (self._rings[stream][p % self.depth] for p in (position - 1, position))
+            self.spans[stream][position] = began + elapsed(zero, start), began + elapsed(zero, end)
+        self._noted = unread
 
     def _note_next(self, recorder: Recorder) -> None:
         """What comes is the next position's. Room for its event is made now: notes are taken only between two pieces
@@ -126,6 +161,12 @@ class EventStreams:
     def settle(self) -> None:
         """Wait for all that the compute stream was given, and read its times."""
         self.synchronize(COMPUTE, self.positions[COMPUTE])
+        if self.spans is not None:
+            for stream in (COPY_OUT, COPY_IN):
+                if self.positions[stream] > self.finished[stream]:
+                    self.vendor.synchronize(self._rings[stream][self.positions[stream] % self.depth])
+                    self.finished[stream] = self.positions[stream]
+            self._read_spans()
         self._read()
 
     def collect(self) -> None:
@@ -167,6 +208,8 @@ class EventStreams:
             self.finished[stream] = reached
         if stream == COMPUTE:
             self._read()
+        if self.spans is not None:
+            self._read_spans()
         # The event at ``finished`` is where the segment behind it starts.
         self._limits[stream] = self.finished[stream] + self.depth
 
@@ -178,11 +221,13 @@ class EventStreams:
         if self._recorder is not None:
             self._stand_still()
             exact = busy_seconds(self._recorder.spans() or ())  # None: some were lost, and so all are doubtful
+        end = ring[(self._unread - 1) % depth]
         for position in range(self._unread, self.finished[COMPUTE] + 1):
+            start, end = end, ring[position % depth]
             wants = segments.popleft()
             if wants is None:
                 continue
-            seconds = elapsed(ring[(position - 1) % depth], ring[position % depth])
+            seconds = elapsed(start, end)
             if not isinstance(wants, tuple):
                 wants(exact.get(position, seconds))
             elif wants[0] != COMPUTE:

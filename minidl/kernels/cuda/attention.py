@@ -9,8 +9,12 @@ from typing import Any
 
 import numpy as np
 
-from minidl.kernels.cuda.launch import Kernel, Planner, View, integers
+from minidl.kernels.cuda.element_groups import group_width
+from minidl.kernels.cuda.launch import Kernel, Planner, View, blocks_of, integers
+from minidl.kernels.cuda.layernorm_groups import shape_of
+from minidl.kernels.cuda.layout import merged, padded
 from minidl.kernels.cuda.rows import rows, shape_of_block
+from minidl.kernels.cuda.softmax_groups import softmax_gradient_row_groups, softmax_row_groups
 from minidl.kernels.cuda.tools import Tools
 
 
@@ -137,16 +141,42 @@ def softmax_grad(tools: Tools, *, dtype: str, items: int, threads: int) -> Calla
 
 def _softmax(planner: Planner, y: View, x: View, mask: View | None = None) -> None:
     """exp(x + mask - largest) / sum, row by row."""
-    if y.size:
+    if y.size and not _softmax_of_groups(planner, y, x, mask):
         wide = [y, x, x if mask is None else mask.expand(x.shape)]
         operands, count, arguments = rows(planner, wide, [])
         planner.launch(softmax, count, *operands, x, x, *integers(0, 0), *arguments, dtype=x.dtype.name,
                        masked=mask is not None, labelled=False, **shape_of_block(x.shape[-1]))
 
 
+def _softmax_of_groups(planner: Planner, y: View, x: View, mask: View | None) -> bool:
+    """Whether rows, and those of the mask, lie in groups of 16 bytes, and were launched so."""
+    held, beside = shape_of(y, x), (1, 1, 0, 0, 0)
+    if held is None:
+        return False
+    width, length, count = held["width"], x.shape[-1], x.size // x.shape[-1]
+    if mask is not None:
+        mask = mask.expand(x.shape)
+        dims = merged(x.shape[:-1], x.strides[:-1], mask.strides[:-1])
+        steps = [step for _, _, step in dims]
+        if mask.strides[-1] != 1 or len(dims) > 3 or not group_width(length, y, x, mask) or any(
+                step % width for step in steps):
+            return False
+        (_, _, m0), (n1, _, m1), (n2, _, m2) = padded(dims, 3, 2)
+        beside = (n1, n2, m0 // width, m1 // width, m2 // width)
+    planner.launch(softmax_row_groups, blocks_of(count, held["threads"] // held["lanes"]), y, x,
+                   x if mask is None else mask, *integers(length // width, count, *beside), dtype=x.dtype.name,
+                   masked=mask is not None, narrow=count < 1 << 31, **held)
+    return True
+
+
 def _softmax_grad(planner: Planner, dx: View, dy: View, y: View) -> None:
     """y (dy - sum dy y), row by row"""
-    if y.size:
+    held = shape_of(dx, dy, y) if y.size else None
+    if held is not None:
+        length = y.shape[-1]
+        planner.launch(softmax_gradient_row_groups, blocks_of(y.size // length, held["threads"] // held["lanes"]), dx,
+                       dy, y, *integers(length // held["width"], y.size // length), dtype=y.dtype.name, **held)
+    elif y.size:
         operands, count, arguments = rows(planner, [dx, dy, y], [])
         planner.launch(softmax_grad, count, *operands, *arguments, dtype=y.dtype.name, **shape_of_block(y.shape[-1]))
 

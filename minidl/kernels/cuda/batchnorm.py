@@ -22,7 +22,7 @@ from minidl.kernels.cuda.batchnorm_rows import (
     normalise_channels,
 )
 from minidl.kernels.cuda.batchnorm_sums import gradient_sums, stats, united_gradients, united_stats
-from minidl.kernels.cuda.elementwise import group_width
+from minidl.kernels.cuda.element_groups import group_width
 from minidl.kernels.cuda.launch import Kernel, Number, Planner, View, blocks_of, compute, integers
 from minidl.kernels.cuda.shape import copy
 from minidl.kernels.cuda.sums import Grid, Split, few_threads, grid, split, tiled

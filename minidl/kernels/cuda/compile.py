@@ -20,6 +20,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import numba.cuda
+import numba.cuda.compiler
 import numpy as np
 from cuda.core import Kernel, Linker, LinkerOptions, ObjectCode
 from numba import types
@@ -102,6 +103,20 @@ class Compiler:
         code = linker.link("cubin").code
         assert isinstance(code, bytes)
         return _reported(linker.get_info_log(), code)
+
+
+def intermediate(source: Source, capability: tuple[int, int]) -> list[str]:
+    """LLVM's intermediate form of a source, as the compiler emits it: its kernel's module first, then what it calls.
+
+    For tests: Numba has no public name for it.
+    """
+    compile_one = vars(numba.cuda.compiler)["_compile_pyfunc_with_fixup"]
+    function = source.make(_tools(capability), **dict(source.options))
+    with _lock, _current(capability):
+        library, _ = compile_one(function, types.void(*map(_type, source.signature)), debug=None, lineinfo=False,
+                                 device=False, fastmath=False, cc=capability, opt=None, abi="numba", abi_info=None,
+                                 forceinline=False, launch_bounds=None, lto=True)
+    return [str(text) for text in library.llvm_strs]
 
 
 def _tools(capability: tuple[int, int]) -> Tools:

@@ -1,6 +1,7 @@
 """Elementwise operations: one thread computes a few elements, each read once and written once.
 
-Where all operands lie as runs of whole groups of 16 bytes (8 of a half beside a float32), a group is one load.
+Where operands lie as runs of whole groups of 16 bytes (8 of a half beside a float32), a group is one load
+(``element_groups``); here is what is done for any layout, which is the reference.
 An output may lie exactly over an input that the operation donates. Operands of one dense layout, whichever it is
 (channels-last, too), are one run of elements; others are walked over in up to four dimensions, neighbouring threads
 along the output's innermost one, which is fast as long as the inputs have the same innermost dimension or repeat.
@@ -12,40 +13,21 @@ from typing import Any
 import numpy as np
 
 from minidl.kernels.cuda import launch
+from minidl.kernels.cuda.element_groups import (
+    GROUPS,
+    application,
+    dense_groups,
+    dropout_groups,
+    group_width,
+    over_repeated,
+)
 from minidl.kernels.cuda.launch import Argument, Kernel, Number, Planner, View, blocks_of, compute, integers
 from minidl.kernels.cuda.layout import RANK, digits, is_dense, merged, padded
-from minidl.kernels.cuda.tools import GROUP_BYTES, GROUPED, Tools
+from minidl.kernels.cuda.tools import Tools
 from minidl.kernels.random import fold_seed
 from minidl.meta import DType, row_major
 
 ITEMS = 4  # elements of a thread: that many loads are on their way at once
-GROUPS = 2  # or groups of 16 bytes
-
-
-def _application(tools: Tools, dtype: str, formula: str, form: str) -> Callable[..., Any]:
-    """``apply(a, b, number, position)`` of a formula's form, named by what the formula takes."""
-    if form == "number":
-        def fill(a: Any, b: Any, number: Any, position: Any) -> Any:
-            return number
-        return tools.device(fill)
-    if form == "a" and not formula:
-        def same(a: Any, b: Any, number: Any, position: Any) -> Any:
-            return a
-        return tools.device(same)
-    function = getattr(tools.scalar(dtype), formula)
-    if form == "a":
-        def one(a: Any, b: Any, number: Any, position: Any) -> Any:
-            return function(a)
-        return tools.device(one)
-    if form == "a, b":
-        def two(a: Any, b: Any, number: Any, position: Any) -> Any:
-            return function(a, b)
-        return tools.device(two)
-    assert form == "a, number"
-
-    def with_number(a: Any, b: Any, number: Any, position: Any) -> Any:
-        return function(a, number)
-    return tools.device(with_number)
 
 
 def dense(tools: Tools, *, dtypes: tuple[str, str, str], formula: str, form: str,
@@ -56,7 +38,7 @@ def dense(tools: Tools, *, dtypes: tuple[str, str, str], formula: str, form: str
     """
     cuda, number = tools.cuda, tools.number(dtypes[0])
     (_, store), (load_a, _), (load_b, _) = map(tools.memory, dtypes)
-    apply, reads_a, reads_b = _application(tools, dtypes[0], formula, form), "a" in form, "a, b" in form
+    apply, reads_a, reads_b = application(tools, dtypes[0], formula, form), "a" in form, "a, b" in form
 
     def kernel(y: Any, a: Any, b: Any, value: Any, n: Any) -> None:
         first = np.int64(cuda.blockIdx.x) * (threads * ITEMS) + cuda.threadIdx.x
@@ -76,39 +58,12 @@ def dense(tools: Tools, *, dtypes: tuple[str, str, str], formula: str, form: str
     return kernel
 
 
-def dense_groups(tools: Tools, *, dtypes: tuple[str, str, str], formula: str, form: str, width: int,
-                 threads: int) -> Callable[..., None]:
-    """The same, ``width`` elements at once; n counts such groups."""
-    cuda, number = tools.cuda, tools.number(dtypes[0])
-    (_, store), (load_a, _), (load_b, _) = (tools.group(dtype, width) for dtype in dtypes)
-    apply, reads_a, reads_b = _application(tools, dtypes[0], formula, form), "a" in form, "a, b" in form
-    held = GROUPS * width
-
-    def kernel(y: Any, a: Any, b: Any, value: Any, n: Any) -> None:
-        first = np.int64(cuda.blockIdx.x) * (threads * GROUPS) + cuda.threadIdx.x
-        a_values, b_values = cuda.local.array(held, number), cuda.local.array(held, number)
-        for k in range(GROUPS):
-            i = first + k * threads
-            if i < n:
-                if reads_a:
-                    load_a(a, i, a_values, k * width)
-                if reads_b:
-                    load_b(b, i, b_values, k * width)
-        for k in range(GROUPS):
-            i = first + k * threads
-            if i < n:
-                for v in range(k * width, (k + 1) * width):
-                    a_values[v] = apply(a_values[v], b_values[v], value, i)
-                store(y, i, a_values, k * width)
-    return kernel
-
-
 def strided(tools: Tools, *, dtypes: tuple[str, str, str], formula: str, form: str, narrow: bool,
             threads: int) -> Callable[..., None]:
     """The same over four dimensions, the extents of the inner three, a step of ``threads`` elements, and strides."""
     cuda, number = tools.cuda, tools.number(dtypes[0])
     (_, store), (load_a, _), (load_b, _) = map(tools.memory, dtypes)
-    apply, reads_a, reads_b = _application(tools, dtypes[0], formula, form), "a" in form, "a, b" in form
+    apply, reads_a, reads_b = application(tools, dtypes[0], formula, form), "a" in form, "a, b" in form
     locate, advance = tools.walk(narrow)
 
     def kernel(y: Any, a: Any, b: Any, value: Any, n: Any, n1: Any, n2: Any, n3: Any, t0: Any, t1: Any, t2: Any,
@@ -170,15 +125,6 @@ def outer(dims: list[tuple[int, ...]]) -> list[tuple[int, ...]]:
     return distances
 
 
-def group_width(size: int, *operands: View) -> int:
-    """Elements that dense operands may be moved by at once, as the widest of them has 16 bytes of them; 0 if some are
-    of another dtype, or do not lie at whole groups."""
-    width = GROUP_BYTES // max(a.dtype.itemsize for a in operands)
-    fits = not size % width and all(a.dtype.name in GROUPED and a.pointer.offset % (width * a.dtype.itemsize) == 0
-                                    for a in operands)
-    return width if fits else 0
-
-
 def over_elements(planner: Planner, y: View, *inputs: View, formula: str = "", form: str,
                   value: Argument | None = None) -> None:
     """y = formula of the inputs, broadcast to its shape. One launch, but for more than four strided dimensions.
@@ -200,6 +146,8 @@ def over_elements(planner: Planner, y: View, *inputs: View, formula: str = "", f
                            *integers(y.size // width), width=width, **options)
             return
         planner.launch(dense, blocks_of(y.size, each), *operands, value, *integers(y.size), **options)
+        return
+    if over_repeated(planner, dims, y, wide, value, formula=formula, form=form):
         return
     inner = padded(dims[-RANK:], RANK, 3)
     arguments = walk_arguments(inner, launch.THREADS)
@@ -233,12 +181,18 @@ def _dropout(planner: Planner, y: View, x: View) -> None:
     if y.size == 0:
         return
     dims = merged(y.shape, y.strides, x.strides, row_major(y.shape))
+    numbers = (Number("key", "int64"), Number("threshold", "int64"), Number("keep_scale", compute(x.dtype)),
+               Number("start", "int64"))
+    width = group_width(y.size, y, x) if is_dense(dims) else 0
+    if width:
+        planner.launch(dropout_groups, blocks_of(y.size // width, launch.THREADS * GROUPS), y, x, *numbers,
+                       *integers(y.size // width), dtype=x.dtype.name, width=width)
+        return
     arguments = walk_arguments(padded(dims[-RANK:], RANK, 3), launch.THREADS)
     for y_at, x_at, position in outer(dims) or [(0, 0, 0)]:
         planner.launch(dropout_elements, blocks_of(int(arguments[0]), launch.THREADS * ITEMS), y.moved(y_at),
-                       x.moved(x_at), Number("key", "int64"), Number("threshold", "int64"),
-                       Number("keep_scale", compute(x.dtype)), Number("start", "int64"), np.int64(position), *arguments,
-                       dtype=x.dtype.name, narrow=bool(arguments[0] < 1 << 31))
+                       x.moved(x_at), *numbers, np.int64(position), *arguments, dtype=x.dtype.name,
+                       narrow=bool(arguments[0] < 1 << 31))
 
 
 def _dropout_numbers(p: float, seed: int, start: int = 0) -> dict[str, Any]:

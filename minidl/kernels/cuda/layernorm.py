@@ -11,11 +11,13 @@ from typing import Any
 import numpy as np
 
 from minidl.kernels.cuda.attention import row_place
+from minidl.kernels.cuda.column_groups import parameter_column_sums
+from minidl.kernels.cuda.element_groups import group_width
 from minidl.kernels.cuda.launch import Kernel, Planner, View, blocks_of, compute, integers
 from minidl.kernels.cuda.layernorm_groups import normalise_row_groups, row_groups_gradient, shape_of
 from minidl.kernels.cuda.rows import rows, shape_of_block
 from minidl.kernels.cuda.shape import copy
-from minidl.kernels.cuda.sums import ITEMS, few_threads, grid, split, united_sums
+from minidl.kernels.cuda.sums import COLUMNS, ITEMS, few_threads, grid, split, tiled, united_sums
 from minidl.kernels.cuda.tools import Tools
 
 
@@ -197,6 +199,8 @@ def _layer_norm_grad(planner: Planner, dx: View, dy: View, x: View, gamma: View,
 def _layer_norm_grad_reduce(planner: Planner, dgamma: View, dbeta: View, dy: View, x: View, mean: View,
                             rstd: View) -> None:
     """dbeta = sum dy, dgamma = sum dy (x - mean) rstd, over all rows."""
+    width = group_width(x.shape[-1], dy, x)
+    grouped = width > 0 and all(a.contiguous for a in (dy, x, mean, rstd)) and x.size > 0
     operands = [x, dy, *(View(a.pointer, a.dtype, x.shape, (*a.strides, 0)) for a in (mean, rstd))]
     axes = tuple(range(len(x.shape) - 1))
     parts = split(x.shape, axes, *[a.strides for a in operands])
@@ -207,17 +211,25 @@ def _layer_norm_grad_reduce(planner: Planner, dgamma: View, dbeta: View, dy: Vie
             strides = dense.strides if i < 2 else (*dense.strides, 0)
             operands[i] = View(dense.pointer, dense.dtype, x.shape, strides)
         parts = split(x.shape, axes, *[a.strides for a in operands])
-    g = grid(parts)
-    arguments = (*integers(g.kept, g.count, g.length), *parts.arguments(g.threads // g.columns))
+    count, length = x.size // max(1, x.shape[-1]), x.shape[-1]
+    g = tiled(length // width, count, COLUMNS, reduces=True) if grouped else grid(parts)
     options = {**g.options, "dtype": x.dtype.name}
+
+    def launch_into(slopes: View, levels: View) -> None:
+        if grouped:
+            planner.launch(parameter_column_sums, g.blocks, slopes, levels, dy, x, mean, rstd, *integers(
+                length // width, count, g.length), width=width, **options)
+        else:
+            planner.launch(parameter_sums, g.blocks, slopes, levels, *operands, *integers(
+                g.kept, g.count, g.length), *parts.arguments(g.threads // g.columns), **options)
     if g.slabs == 1:
-        planner.launch(parameter_sums, g.blocks, dgamma, dbeta, *operands, *arguments, **options)
+        launch_into(dgamma, dbeta)
         return
-    sums = [planner.scratch((g.slabs, g.kept), compute(x.dtype)) for _ in range(2)]
-    planner.launch(parameter_sums, g.blocks, *sums, *operands, *arguments, **options)
+    sums = [planner.scratch((g.slabs, length), compute(x.dtype)) for _ in range(2)]
+    launch_into(*sums)
     for result, parts_of_it in zip((dgamma, dbeta), sums, strict=True):
-        planner.launch(united_sums, g.kept, result, parts_of_it, np.dtype(compute(x.dtype)).type(1),
-                       *integers(g.kept, g.slabs), dtype=result.dtype.name, threads=few_threads(g.slabs))
+        planner.launch(united_sums, length, result, parts_of_it, np.dtype(compute(x.dtype)).type(1),
+                       *integers(length, g.slabs), dtype=result.dtype.name, threads=few_threads(g.slabs))
 
 
 KERNELS: dict[str, Kernel] = {

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from minidl.kernels.cuda import launch
-from minidl.kernels.cuda.elementwise import group_width
+from minidl.kernels.cuda.element_groups import group_width
 from minidl.kernels.cuda.launch import View, blocks_of
 from minidl.kernels.cuda.layout import power_of_two
 from minidl.kernels.cuda.tools import GROUP_BYTES, Tools
@@ -32,7 +32,7 @@ def shape_of(*wide: View) -> dict[str, int] | None:
     return {"width": width, "lanes": lanes, "held": blocks_of(groups, lanes), "threads": launch.THREADS}
 
 
-def _lane_sum(tools: Tools, lanes: int) -> Callable[..., Any]:
+def lane_sum_tool(tools: Tools, lanes: int) -> Callable[..., Any]:
     """``lane_sum(value, scratch)``: the sum over the ``lanes`` neighbouring threads of a row, told to all of them."""
     cuda = tools.cuda
 
@@ -56,7 +56,7 @@ def normalise_row_groups(tools: Tools, *, dtype: str, width: int, lanes: int, he
                          threads: int) -> Callable[..., None]:
     """y = (x - mean) rstd gamma + beta, and the mean and rstd of each row; ``share`` is 1 / width of the row."""
     cuda, (load, store), number = tools.cuda, tools.group(dtype, width), tools.number(dtype)
-    (load_wide, store_wide), lane_sum = tools.wide(dtype), _lane_sum(tools, lanes)
+    (load_wide, store_wide), lane_sum = tools.wide(dtype), lane_sum_tool(tools, lanes)
     sqrt, in_block, size = tools.scalar(dtype).sqrt, threads // lanes, held * width
 
     def kernel(y: Any, x: Any, mean: Any, rstd: Any, gamma: Any, beta: Any, eps: Any, share: Any, gamma_s: Any,
@@ -94,7 +94,7 @@ def row_groups_gradient(tools: Tools, *, dtype: str, width: int, lanes: int, hel
                         threads: int) -> Callable[..., None]:
     """dx = rstd (g - mean of g - xhat times the mean of g xhat), with g = dy gamma and xhat = (x - mean) rstd."""
     cuda, (load, store), number = tools.cuda, tools.group(dtype, width), tools.number(dtype)
-    load_wide, lane_sum = tools.wide(dtype)[0], _lane_sum(tools, lanes)
+    load_wide, lane_sum = tools.wide(dtype)[0], lane_sum_tool(tools, lanes)
     in_block, size = threads // lanes, held * width
 
     def kernel(dx: Any, dy: Any, x: Any, mean: Any, rstd: Any, gamma: Any, share: Any, gamma_s: Any,

@@ -11,8 +11,16 @@ from typing import Any
 import numpy as np
 
 from minidl.kernels.cuda import launch
-from minidl.kernels.cuda.launch import Kernel, Planner, View, blocks_of, integers
-from minidl.kernels.cuda.pool_groups import max_gradient_of_groups, max_windows_of_groups, width_of
+from minidl.kernels.cuda.elementwise import over_elements
+from minidl.kernels.cuda.launch import Kernel, Planner, View, blocks_of, compute, integers
+from minidl.kernels.cuda.pool_groups import (
+    in_words,
+    max_gradient_of_groups,
+    max_windows_of_groups,
+    mean_gradient_of_groups,
+    mean_windows_of_groups,
+    width_of,
+)
 from minidl.kernels.cuda.sums import sum_over
 from minidl.kernels.cuda.tools import Tools
 from minidl.meta import Shape
@@ -196,7 +204,8 @@ def _of_groups(planner: Planner, make: Callable[..., Any], width: int, result: V
 def _max_pool2d(planner: Planner, y: View, index: View, x: View, *, kernel: Pair, stride: Pair, padding: Pair) -> None:
     width = width_of((y, x), index) if y.size else 0
     if width:
-        _of_groups(planner, max_windows_of_groups, width, y, index, x, kernel=kernel, stride=stride, padding=padding)
+        _of_groups(planner, max_windows_of_groups, width, y, in_words(index), x, kernel=kernel, stride=stride,
+                   padding=padding)
         return
     _each(planner, max_windows, y, index, x, dtype=x.dtype.name, kernel=kernel, stride=stride, padding=padding)
 
@@ -205,18 +214,26 @@ def _max_pool2d_grad(planner: Planner, dx: View, dy: View, index: View, *, x_sha
                      padding: Pair) -> None:
     width = width_of((dx, dy), index) if dx.size else 0
     if width:
-        _of_groups(planner, max_gradient_of_groups, width, dx, dy, index, kernel=kernel, stride=stride,
+        _of_groups(planner, max_gradient_of_groups, width, dx, dy, in_words(index), kernel=kernel, stride=stride,
                    padding=padding)
         return
     _each(planner, max_gradient, dx, dy, index, dtype=dy.dtype.name, kernel=kernel, stride=stride, padding=padding)
 
 
 def _avg_pool2d(planner: Planner, y: View, x: View, *, kernel: Pair, stride: Pair, padding: Pair) -> None:
+    width = width_of((y, x)) if y.size else 0
+    if width:
+        _of_groups(planner, mean_windows_of_groups, width, y, x, kernel=kernel, stride=stride, padding=padding)
+        return
     _each(planner, mean_windows, y, x, dtype=x.dtype.name, kernel=kernel, stride=stride, padding=padding)
 
 
 def _avg_pool2d_grad(planner: Planner, dx: View, dy: View, *, x_shape: Shape, kernel: Pair, stride: Pair,
                      padding: Pair) -> None:
+    width = width_of((dx, dy)) if dx.size else 0
+    if width:
+        _of_groups(planner, mean_gradient_of_groups, width, dx, dy, kernel=kernel, stride=stride, padding=padding)
+        return
     _each(planner, mean_gradient, dx, dy, dtype=dy.dtype.name, kernel=kernel, stride=stride, padding=padding)
 
 
@@ -229,6 +246,10 @@ def _adaptive_avg_pool2d(planner: Planner, y: View, x: View, *, size: Pair) -> N
 
 
 def _adaptive_avg_pool2d_grad(planner: Planner, dx: View, dy: View, *, x_shape: Shape) -> None:
+    if dy.shape[2:] == (1, 1):
+        share = np.dtype(compute(dx.dtype)).type(1 / (dx.shape[2] * dx.shape[3]))
+        over_elements(planner, dx, dy, formula="mul", form="a, number", value=share)
+        return
     _each(planner, cells_gradient, dx, dy, dtype=dy.dtype.name)
 
 

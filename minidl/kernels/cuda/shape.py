@@ -12,13 +12,14 @@ from typing import Any
 import numpy as np
 
 from minidl.kernels.cuda import launch
+from minidl.kernels.cuda.element_groups import copy_strided
 from minidl.kernels.cuda.elementwise import outer, over_elements
 from minidl.kernels.cuda.launch import Kernel, Planner, View, blocks_of, integers
-from minidl.kernels.cuda.layout import RANK, is_dense, merged, padded
+from minidl.kernels.cuda.layout import RANK, Dimension, is_dense, merged, padded
 from minidl.kernels.cuda.tools import GROUP_BYTES, Tools
 from minidl.meta import DType, Shape, int32, int64, uint8
 
-TILE = 32  # a side of the tile
+TILE = 64  # a side of the tile
 # Copies move integers: as numbers of another type some bits would not survive (infinities of bfloat16 as float16).
 WORDS = {word.itemsize: word for word in (uint8, DType("uint16", 2, False), int32, int64)}
 
@@ -28,29 +29,36 @@ def transposed(tools: Tools, *, dtype: str, tile: int, threads: int) -> Callable
 
     A block moves one tile of [i, j]; threads are a whole number of rows of it.
     """
-    cuda, word = tools.cuda, np.dtype(dtype).type
+    cuda, word, index = tools.cuda, np.dtype(dtype).type, tools.integer  # of blocks, of which there are less than 2^31
     rows, pitch = threads // tile, tile + 1  # one more column, so that a column of it meets every bank once
-    size = tile * pitch
+    size, turns = tile * pitch, tile // rows
 
     def kernel(y: Any, x: Any, n_b: Any, n_i: Any, n_j: Any, y_a: Any, y_b: Any, y_i: Any, y_j: Any,
                x_a: Any, x_b: Any, x_i: Any, x_j: Any) -> None:
         held = cuda.shared.array(size, word)
-        across = (n_j + tile - 1) // tile
-        down = (n_i + tile - 1) // tile
-        block = np.int64(cuda.blockIdx.x)
-        left, rest = block % across * tile, block // across
-        top, plane = rest % down * tile, rest // down
-        a, b = plane // n_b, plane % n_b
+        across, down = index((n_j + tile - 1) // tile), index((n_i + tile - 1) // tile)
+        block = index(cuda.blockIdx.x)
+        rest = index(block // across)
+        plane = index(rest // down)
+        a = index(plane // index(n_b))
+        left, top = np.int64(index(block - rest * across)) * tile, np.int64(index(rest - plane * down)) * tile
+        b = np.int64(index(plane - a * index(n_b)))
         column, row = cuda.threadIdx.x % tile, cuda.threadIdx.x // tile
-        i = top + column
-        for k in range(row, tile, rows):
-            if i < n_i and left + k < n_j:
-                held[k * pitch + column] = x[a * x_a + b * x_b + i * x_i + (left + k) * x_j]
+        place, step = np.int64(a) * x_a + b * x_b + (top + column) * x_i + (left + row) * x_j, rows * x_j
+        at, room = index(row * pitch + column), index(min(n_j - left - row, tile))  # rows of the tile that there are
+        if top + column < n_i:
+            for k in range(turns):
+                if k * rows < room:
+                    held[at + k * rows * pitch] = x[place]
+                place += step
         cuda.syncthreads()
-        j = left + column
-        for k in range(row, tile, rows):
-            if j < n_j and top + k < n_i:
-                y[a * y_a + b * y_b + (top + k) * y_i + j * y_j] = held[column * pitch + k]
+        place, step = np.int64(a) * y_a + b * y_b + (top + row) * y_i + (left + column) * y_j, rows * y_i
+        at, room = index(column * pitch + row), index(min(n_i - top - row, tile))
+        if left + column < n_j:
+            for k in range(turns):
+                if k * rows < room:
+                    y[place] = held[at + k * rows]
+                place += step
     return kernel
 
 
@@ -61,6 +69,8 @@ def copy(planner: Planner, y: View, x: View) -> None:
     dims = merged(y.shape, y.strides, x.strides)
     if is_dense(dims):
         over_elements(planner, *_long_words(y.size, y, x), form="a")
+        return
+    if copy_strided(planner, *_as_words(dims, y, x)):
         return
     y, x = (replace(a, dtype=WORDS[a.dtype.itemsize]) for a in (y, x))
     innermost = min(range(len(dims)), key=lambda d: dims[d][2])  # where neighbours lie closest in x
@@ -77,6 +87,18 @@ def copy(planner: Planner, y: View, x: View) -> None:
         planner.launch(transposed, blocks, y.moved(y_at), x.moved(x_at), *integers(
             n_b, n_i, n_j, y_a, y_b, y_i, y_j, x_a, x_b, x_i, x_j), dtype=y.dtype.name, tile=TILE,
             threads=max(TILE, launch.THREADS // TILE * TILE))
+
+
+def _as_words(dims: list[Dimension], y: View, x: View) -> tuple[list[Dimension], View, View]:
+    """The same copy in words of 4 bytes, if both sides consist of these; else as it is."""
+    count = max(1, 4 // y.dtype.itemsize)
+    halves = count > 1 and dims[-1][1:] == (1, 1) and not dims[-1][0] % count and not any(
+        step % count for d in dims[:-1] for step in d[1:])
+    if halves:
+        dims = [(n, *(s // count for s in steps)) for n, *steps in dims[:-1]] + [(dims[-1][0] // count, 1, 1)]
+    if halves or count == 1 and y.dtype.itemsize == 4:
+        y, x = (replace(a, dtype=int32) for a in (y, x))
+    return dims, y, x
 
 
 def _long_words(size: int, *views: View) -> tuple[View, ...]:

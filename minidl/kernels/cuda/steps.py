@@ -12,7 +12,6 @@ from typing import Any
 import numpy as np
 
 from minidl.kernels.cuda import launch
-from minidl.kernels.cuda.elementwise import ITEMS
 from minidl.kernels.cuda.launch import (
     WORKSPACE,
     Kernel,
@@ -33,6 +32,8 @@ from minidl.kernels.cuda.layout import is_dense, merged
 from minidl.kernels.cuda.shape import copy
 from minidl.kernels.cuda.tools import Tools
 from minidl.meta import Meta
+
+ITEMS = 8  # elements of a thread, which share what it costs to find their parameter
 
 
 # Device functions ---------------------------------------------------------------------------------------------------

@@ -17,6 +17,8 @@ from typing import Any
 import numpy as np
 
 from minidl.kernels.cuda import launch
+from minidl.kernels.cuda.column_groups import column_sums
+from minidl.kernels.cuda.element_groups import group_width
 from minidl.kernels.cuda.launch import Kernel, Planner, View, blocks_of, compute, integers
 from minidl.kernels.cuda.layout import Dimension, digits, merged, padded, power_of_two
 from minidl.kernels.cuda.shape import copy
@@ -182,8 +184,10 @@ def sum_over(planner: Planner, y: View, x: View, axes: tuple[int, ...], *, scale
         copy(planner, dense, x)
         return sum_over(planner, y, dense, axes, scale=scale)
     assert prod(wanted) == y.size
-    g = grid(parts)
     number = np.dtype(compute(y.dtype)).type
+    if _sum_columns(planner, y, x, parts, number(scale)):
+        return
+    g = grid(parts)
     arguments = (*integers(g.kept, g.count, g.length), *parts.arguments(g.threads // g.columns))
     options = {**g.options, "dtype": x.dtype.name}
     if g.slabs == 1:
@@ -193,6 +197,25 @@ def sum_over(planner: Planner, y: View, x: View, axes: tuple[int, ...], *, scale
     planner.launch(partial_sums, g.blocks, sums, x, number(1), *arguments, result=sums.dtype.name, **options)
     planner.launch(united_sums, g.kept, y, sums, number(scale), *integers(g.kept, g.slabs), dtype=y.dtype.name,
                    threads=few_threads(g.slabs))
+
+
+def _sum_columns(planner: Planner, y: View, x: View, parts: Split, scale: np.generic) -> bool:
+    """Whether x is tables of whole groups of 16 bytes, one behind the other, and was summed down their rows."""
+    if len(parts.summed) != 1 or not 1 <= len(parts.kept) <= 2 or parts.kept[-1][1] != 1:
+        return False
+    (count, step), inside = parts.summed[0], parts.kept[-1][0]
+    width = group_width(inside, x)
+    if not width or step != inside or len(parts.kept) == 2 and parts.kept[0][1] != count * inside:
+        return False
+    kept = prod(d[0] for d in parts.kept) // width
+    g = tiled(kept, count, COLUMNS, reduces=True)
+    sums = y if g.slabs == 1 else planner.scratch((g.slabs, kept * width), compute(x.dtype))
+    planner.launch(column_sums, g.blocks, sums, x, scale if g.slabs == 1 else type(scale)(1), *integers(
+        kept, count, g.length, inside // width), dtype=x.dtype.name, result=sums.dtype.name, width=width, **g.options)
+    if g.slabs > 1:
+        planner.launch(united_sums, kept * width, y, sums, scale, *integers(kept * width, g.slabs),
+                       dtype=y.dtype.name, threads=few_threads(g.slabs))
+    return True
 
 
 def _in_order(x: View, axes: tuple[int, ...]) -> list[Dimension]:

@@ -1,5 +1,6 @@
 """Bytes a second of the kernels that memory should bound, beside those of a copy within the device."""
 
+from collections.abc import Sequence
 from typing import Any
 
 from minidl.device.clock import COMPUTE
@@ -7,7 +8,7 @@ from minidl.device.cuda.device import CudaDevice
 from minidl.meta import DTYPES, Meta, aligned
 from minidl.testing.gpu_check.link import bandwidths
 from minidl.testing.gpu_check.setting import Record, Setting
-from minidl.testing.sass import ALLOWED, measured
+from minidl.testing.sass import ALLOWED, SLOW, measured
 
 RUNS = 5
 WANTED = {dtype: 1 / times for dtype, times in ALLOWED.items()}  # of a copy's bytes a second
@@ -23,15 +24,15 @@ def measure(setting: Setting, record: Record) -> None:
         copied = bandwidths(device, setting.sizes.link_bytes)["within the device"]
         record.put("copy", copied, f"a copy within the device: {copied / 1e9:.0f} GB/s")
         for dtype in [d for d in WANTED if d in setting.sizes.dtypes]:
-            for name, (metas, attrs, maps) in measured(DTYPES[dtype], images=setting.sizes.maps).items():
-                with record.one(f"{name} in {dtype}"):
-                    largest = max(m.nbytes for m in metas)
-                    rate = maps * largest / seconds(device, name, metas, attrs)
-                    record.put(f"{name} in {dtype}", {"rate": rate, "share": rate / copied, "wanted": WANTED[dtype]},
-                               f"{name} in {dtype}: {rate / 1e9:.0f} GB/s, {rate / copied:.0%} of a copy")
+            for call in measured(DTYPES[dtype], images=setting.sizes.maps):
+                with record.one(f"{call.name} in {dtype}"):
+                    rate = call.moved * call.elements / seconds(device, call.operation, call.metas, call.attrs)
+                    wanted = min(WANTED[dtype], 1 / SLOW.get(call.operation, 1.0))
+                    record.put(f"{call.name} in {dtype}", {"rate": rate, "share": rate / copied, "wanted": wanted},
+                               f"{call.name} in {dtype}: {rate / 1e9:.0f} GB/s, {rate / copied:.0%} of a copy")
 
 
-def seconds(device: CudaDevice, name: str, metas: list[Meta], attrs: dict[str, Any]) -> float:
+def seconds(device: CudaDevice, name: str, metas: Sequence[Meta], attrs: dict[str, Any]) -> float:
     """Of one call, as the least of several runs."""
     vendor, stream = device.vendor, device.streams.handles[COMPUTE]
     run, room = device.programs.kernel(name, metas, attrs), device.programs.kernel_workspace(name, metas, attrs)

@@ -1,0 +1,107 @@
+"""Softmax of dense rows of whole groups of 16 bytes, and its gradient: several rows a block, each by a few lanes.
+
+What ``attention`` does for rows anywhere, one block a row; how rows are held is as in ``layernorm_groups``. A mask may
+repeat over rows in any way: where its row lies is found once a row, in whole groups.
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from minidl.kernels.cuda.layernorm_groups import lane_sum_tool
+from minidl.kernels.cuda.tools import Tools
+
+
+def _lane_max(tools: Tools, lanes: int) -> Callable[..., Any]:
+    """``lane_max(value, scratch)``: the largest over a row's lanes; as ``Tools.block_max`` with NaN."""
+    cuda = tools.cuda
+
+    def lane_max(value: Any, scratch: Any) -> Any:
+        thread = cuda.threadIdx.x
+        scratch[thread] = value
+        cuda.syncthreads()
+        half = lanes // 2
+        while half >= 1:
+            if thread % lanes < half:
+                other = scratch[thread + half]
+                if not other <= scratch[thread]:
+                    scratch[thread] = other
+            cuda.syncthreads()
+            half //= 2
+        result = scratch[thread - thread % lanes]
+        cuda.syncthreads()
+        return result
+    return tools.device(lane_max)
+
+
+def softmax_row_groups(tools: Tools, *, dtype: str, masked: bool, width: int, lanes: int, held: int, narrow: bool,
+                       threads: int) -> Callable[..., None]:
+    """y = exp(x + mask - largest) / sum, row by row; n1, n2 and m0 .. m2 say where a row of the mask starts."""
+    cuda, (load, store), number = tools.cuda, tools.group(dtype, width), tools.number(dtype)
+    exp, index = tools.scalar(dtype).exp, tools.integer if narrow else np.int64
+    lane_sum, lane_max = lane_sum_tool(tools, lanes), _lane_max(tools, lanes)
+    in_block, size, lowest = threads // lanes, held * width, number(-np.inf)
+
+    def kernel(y: Any, x: Any, mask: Any, groups: Any, count: Any, n1: Any, n2: Any, m0: Any, m1: Any,
+               m2: Any) -> None:
+        scratch = cuda.shared.array(threads, number)
+        values, beside = cuda.local.array(size, number), cuda.local.array(width, number)
+        lane = cuda.threadIdx.x % lanes
+        r = np.int64(cuda.blockIdx.x) * in_block + cuda.threadIdx.x // lanes
+        top, total, m_at = lowest, number(0), np.int64(0)
+        if masked:
+            above = index(index(r) // index(n2))
+            outer = index(above // index(n1))
+            m_at = (np.int64(outer) * m0 + np.int64(above - outer * index(n1)) * m1
+                    + np.int64(index(r) - above * index(n2)) * m2)
+        for k in range(held):
+            if r < count and lane + k * lanes < groups:
+                load(x, r * groups + lane + k * lanes, values, k * width)
+                if masked:
+                    load(mask, m_at + lane + k * lanes, beside, 0)
+                for v in range(width):
+                    if masked:
+                        values[k * width + v] += beside[v]
+                    if not values[k * width + v] <= top:
+                        top = values[k * width + v]
+        top = lane_max(top, scratch)
+        for k in range(held):
+            if r < count and lane + k * lanes < groups:
+                for v in range(k * width, (k + 1) * width):
+                    values[v] = exp(values[v] - top)
+                    total += values[v]
+        share = number(1) / lane_sum(total, scratch)
+        for k in range(held):
+            if r < count and lane + k * lanes < groups:
+                for v in range(k * width, (k + 1) * width):
+                    values[v] *= share
+                store(y, r * groups + lane + k * lanes, values, k * width)
+    return kernel
+
+
+def softmax_gradient_row_groups(tools: Tools, *, dtype: str, width: int, lanes: int, held: int,
+                                threads: int) -> Callable[..., None]:
+    """dx = (dy - sum dy y) y, row by row."""
+    cuda, (load, store), number = tools.cuda, tools.group(dtype, width), tools.number(dtype)
+    lane_sum, in_block, size = lane_sum_tool(tools, lanes), threads // lanes, held * width
+
+    def kernel(dx: Any, dy: Any, y: Any, groups: Any, count: Any) -> None:
+        scratch = cuda.shared.array(threads, number)
+        shares, gradients = cuda.local.array(size, number), cuda.local.array(size, number)
+        lane = cuda.threadIdx.x % lanes
+        r = np.int64(cuda.blockIdx.x) * in_block + cuda.threadIdx.x // lanes
+        level = number(0)
+        for k in range(held):
+            if r < count and lane + k * lanes < groups:
+                load(y, r * groups + lane + k * lanes, shares, k * width)
+                load(dy, r * groups + lane + k * lanes, gradients, k * width)
+                for v in range(k * width, (k + 1) * width):
+                    level += shares[v] * gradients[v]
+        level = lane_sum(level, scratch)
+        for k in range(held):
+            if r < count and lane + k * lanes < groups:
+                for v in range(k * width, (k + 1) * width):
+                    gradients[v] = (gradients[v] - level) * shares[v]
+                store(dx, r * groups + lane + k * lanes, gradients, k * width)
+    return kernel
