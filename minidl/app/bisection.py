@@ -3,10 +3,11 @@
 from collections.abc import Callable
 
 
-def largest_number(holds: Callable[[int], bool], *, guess: int, most: int) -> int:
-    """The largest n <= ``most`` with holds(n), 0 if there is none: by growing steps from the guess, then bisection."""
-    low, high, step = 0, most + 1, 1  # holds(low), not holds(high)
+def largest_number(holds: Callable[[int], bool], *, guess: int, most: int, parts: int = 0) -> int:
+    """The largest n <= ``most`` with holds(n), 0 if there is none: by growing steps from the guess, then bisection.
+    ``parts``: to so large a part of itself, and never too large; 0: exactly."""
     number = min(max(guess, 1), most)
+    low, high, step = 0, most + 1, max(1, number // parts) if parts else 1  # holds(low), not holds(high)
     if holds(number):
         low = number
         while low < most:
@@ -23,7 +24,7 @@ def largest_number(holds: Callable[[int], bool], *, guess: int, most: int) -> in
                 low = number
                 break
             high, step = number, 2 * step
-    while high - low > 1:
+    while high - low > max(1, low // parts if parts else 1):
         number = (low + high) // 2
         low, high = (number, high) if holds(number) else (low, number)
     return low

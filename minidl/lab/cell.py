@@ -6,7 +6,8 @@ is a status.
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass, fields, replace
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, field, fields, replace
 from functools import lru_cache
 from time import perf_counter
 
@@ -17,12 +18,14 @@ from minidl.errors import OutOfMemory, Unsuitable
 from minidl.lab.own import UNLIMITED
 from minidl.lab.traced import TracedDevice, TracedProgram
 from minidl.memory.allowance import Allowance
+from minidl.plan.policy import Policy
 from minidl.plan.trace import Trace
 from minidl.runtime import Runtime
 from minidl.stats import Stats
 
-MOST_STEPS, ALIKE = 60, 4  # at most so many; fewer once so many in a row took the same time under the same plan
-MOST_WITHOUT_PLAN = 8  # on demand there may be no two alike, and nothing is searched
+MOST_STEPS = 60  # at most; fewer once so many in a row took the same time under the same plan,
+ALIKE, ALIKE_WITHOUT_PLAN = 4, 2
+MOST_UNCHANGED = 8  # and no more than so many under one plan: those may take turns at two times, or at three, for good
 NOISE = 1e-9  # what two seconds differ by that are the same
 
 
@@ -51,14 +54,16 @@ class Machine:
 
 @dataclass(frozen=True)
 class Row:
-    """What became of a cell. Seconds of one iteration on the device's clock, but for ``planning_s``, which are this
-    machine's; bytes of the last iteration, but for the two peaks.
+    """What became of a cell. Seconds of one iteration on the device's clock, but for ``planning_s`` and ``cpu_s``,
+    which are this machine's; bytes of the last iteration, but for the two peaks.
 
     unmanaged_s   with unlimited memory
     first_s       of the first iteration; settled_s: of the last one, when nothing changes any more, or of steps
     predicted_s   what the plan in force says
     bound_s       no plan is faster; None: not asked for
     status        "ok", or why there are no numbers
+    cpu_s         of the processor, with what was prepared for this and later cells; rows that differ in nothing else
+                  are equal
     """
 
     trace: str
@@ -80,6 +85,7 @@ class Row:
     bound_s: float | None = None
     steps: int = 0
     status: str = "ok"
+    cpu_s: float | None = field(default=None, compare=False)
 
     def values(self) -> dict[str, object]:
         """The columns in their order."""
@@ -115,15 +121,17 @@ def _unmanaged(same: _Same, machine: Machine) -> tuple[float, int]:
     return steps[-1].seconds, steps[-1].peak_bytes
 
 
-def run(name: str, trace: Trace, machine: Machine, policy: str, budget: int | float, *, steps: int | None = None,
-        instants: int = 0) -> Row:
-    """Carry out a cell. ``budget``: bytes, or a part of the unmanaged peak. ``steps``: at most so many; ``instants``:
-    at which the bound looks at memory, 0 for none. Raises UserError for what no cell can be made of."""
+def run(name: str, trace: Trace, machine: Machine, policy: str | Policy, budget: int | float, *,
+        steps: int | None = None, instants: int = 0) -> Row:
+    """Carry out a cell, under a policy or the one of that name. ``budget``: bytes, or a part of the unmanaged peak.
+    ``steps``: at most so many; ``instants``: at which the bound looks at memory, 0 for none. Raises UserError for what
+    no cell can be made of."""
     profile = machine.described()
-    policies.create(policy)
+    if isinstance(policy, str):
+        policy = policies.create(policy)
     seconds, peak = unmanaged(trace, machine)
-    budget_bytes = budget if isinstance(budget, int) else int(budget * peak)
-    row = Row(name, profile.name, policy, budget_bytes, budget_bytes / peak, seconds)
+    budget_bytes = in_bytes(budget, peak)
+    row = Row(name, profile.name, policy.name, budget_bytes, budget_bytes / peak, seconds)
     if instants:
         row = replace(row, bound_s=bound_seconds(trace, machine, budget_bytes, instants))
     device = TracedDevice(profile, trace, noise=machine.noise, seed=machine.seed)
@@ -137,11 +145,16 @@ def run(name: str, trace: Trace, machine: Machine, policy: str, budget: int | fl
         return replace(row, status=f"cannot: {error}")
 
 
+def in_bytes(budget: int | float, peak: int) -> int:
+    """A budget in bytes: it may be a part of the unmanaged peak."""
+    return budget if isinstance(budget, int) else int(budget * peak)
+
+
 def _ran(row: Row, runtime: Runtime, program: TracedProgram, steps: int | None) -> Row:
     guide = runtime.guide
     if guide is not None:
         guide.allowance = Allowance(perf_counter, limited=False)
-    ran = _steps(runtime, program, most=steps or (MOST_WITHOUT_PLAN if guide is None else MOST_STEPS), settles=True)
+    ran = _steps(runtime, program, most=steps or MOST_STEPS, settles=True)
     runtime.check()
     last, plan = ran[-1], runtime.plan
     return replace(
@@ -156,6 +169,7 @@ def _steps(runtime: Runtime, program: TracedProgram, *, most: int, settles: bool
     """What each iteration was like; ``settles``: no more than it takes until nothing changes."""
     ran: list[Stats] = []
     answers: list[object] = []  # of the policy: a search may go on behind a plan that stays
+    alike = ALIKE_WITHOUT_PLAN if runtime.guide is None else ALIKE
     before = runtime.stats()
     while len(ran) < most:
         with runtime.iteration():
@@ -165,15 +179,28 @@ def _steps(runtime: Runtime, program: TracedProgram, *, most: int, settles: bool
         active = None if runtime.guide is None else runtime.guide.active
         answers.append(None if active is None else active.proposal)
         before = now
-        late = ran[-ALIKE:]
-        if (settles and len(ran) > ALIKE and all(answer is answers[-1] for answer in answers[-ALIKE:])
-                and all(abs(s.seconds - late[-1].seconds) <= NOISE * late[-1].seconds for s in late)):
+        if settles and (_unchanged(answers, MOST_UNCHANGED) or (
+                len(ran) > alike and _unchanged(answers, alike) and _same([s.seconds for s in ran[-alike:]]))):
             break
     return ran
 
 
+def _unchanged(answers: Sequence[object], count: int) -> bool:
+    """Whether the last so many are one and the same."""
+    return len(answers) >= count and all(answer is answers[-1] for answer in answers[-count:])
+
+
+def _same(seconds: Sequence[float]) -> bool:
+    return max(seconds) - min(seconds) <= NOISE * seconds[-1]
+
+
 def bound_seconds(trace: Trace, machine: Machine, budget_bytes: int, instants: int) -> float:
     """What no plan is faster than, with memory looked at so many instants; infinite if none can fit."""
+    return _bound_seconds(_Same(trace), machine, budget_bytes, instants)
+
+
+@lru_cache(maxsize=64)
+def _bound_seconds(same: _Same, machine: Machine, budget_bytes: int, instants: int) -> float:
     from minidl.planning.bound import bound  # it takes NumPy and SciPy
 
-    return bound(trace, machine.described().link_costs, budget_bytes, instants=instants).seconds
+    return bound(same.trace, machine.described().link_costs, budget_bytes, instants=instants).seconds

@@ -12,11 +12,12 @@ from math import inf
 
 from minidl import policies
 from minidl.app.bisection import largest_number
-from minidl.errors import UserError
+from minidl.errors import Unsuitable, UserError
 from minidl.lab import cell
 from minidl.lab.cell import Machine, Row
 from minidl.lab.inferred import live_bytes
 from minidl.meta import Algorithm
+from minidl.plan.costs import Limits
 from minidl.plan.trace import Trace, TraceCall
 
 MOST_BATCH = 1 << 20
@@ -62,27 +63,36 @@ class Program:
 
     def at(self, batch: int) -> Trace:
         """Its trace at a batch: as it was looked at, or in line with two that were."""
-        if batch not in self.known:
-            one, two = self.known[self.batch], self.known[2 * self.batch]
-            self.known[batch] = between(one, two, (batch - self.batch) / self.batch)
-        return self.known[batch]
+        return self.known[batch] if batch in self.known else self._line(batch)
+
+    def _line(self, batch: int) -> Trace:
+        return between(self.known[self.batch], self.known[2 * self.batch], (batch - self.batch) / self.batch)
 
     def largest(self, machine: Machine, policy: str, budget: int, *, steps: int = 2, parts: int = 0) -> int:
         """The largest batch of which a few iterations run; a policy may refuse after the second. ``parts``: to so large
-        a part of where the search begins, 0: exactly."""
+        a part of itself, 0: exactly."""
         guess = self._guess(_peak, self.batch, budget)
         if policies.create(policy).moves_tensors:  # the largest of large batches: small ones have it in an update
             guess = self._guess(_working_set, 4 * guess, budget)
-        grain = max(1, guess // parts) if parts else 1
 
-        def runs(number: int) -> bool:
-            batch = number * grain
-            found = cell.run(self.name, self.at(batch), machine, policy, budget, steps=steps).status == "ok"
-            if batch not in (self.batch, 2 * self.batch):
-                del self.known[batch]
-            return found
+        def runs(batch: int) -> bool:
+            return cell.run(self.name, self.at(batch), machine, policy, budget, steps=steps).status == "ok"
 
-        return grain * largest_number(runs, guess=max(1, guess // grain), most=MOST_BATCH // grain)
+        return largest_number(runs, guess=guess, most=MOST_BATCH, parts=parts)
+
+    def largest_planned(self, machine: Machine, policy: str, budget: int, *, parts: int = 0) -> int:
+        """The largest batch whose plan fits by its own account, of a policy that refuses what it cannot plan."""
+        profile = machine.described()
+        limits = Limits(budget, profile.host_memory_bytes if machine.host_bytes is None else machine.host_bytes)
+
+        def fits(batch: int) -> bool:
+            try:
+                policies.create(policy).plan(self.at(batch), profile.link_costs, limits)
+            except Unsuitable:
+                return False
+            return True
+
+        return largest_number(fits, guess=self._guess(_peak, self.batch, budget), most=MOST_BATCH, parts=parts)
 
     def _guess(self, need: Callable[[Trace], int], batch: int, budget: int) -> int:
         """The batch whose need is the budget, going by the growth from a batch to its double."""

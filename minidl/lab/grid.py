@@ -1,6 +1,7 @@
 """A grid of cells: each in a process of its own with a time and a memory limit, kept as soon as it is known.
 
-A folder holds the grid: ``traces/`` what the cells run, ``cells/`` one file a cell that has ended, under a name that
+Cells of one trace and budget go to one worker (``worker``), one after the other, for they have much in common. A
+folder holds the grid: ``traces/`` what the cells run, ``cells/`` one file a cell that has ended, under a name that
 follows from all that decides about it, and ``table.csv``. Whoever is killed and started again goes on with the cells
 that are not there. The same function carries out a cell on this machine and on a cluster, so the table is the same.
 """
@@ -12,10 +13,13 @@ import json
 import os
 import subprocess
 import sys
+import tempfile
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
+from contextlib import suppress
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
+from queue import Empty, SimpleQueue
+from threading import Thread
 from typing import Any
 
 from minidl.errors import UserError
@@ -28,6 +32,8 @@ from minidl.writing import make_folder, replace_file
 
 MOST_CELL_BYTES = 1 << 20
 TRIED_AGAIN = ("time: ", "memory: ", "died: ")  # statuses of cells that other limits may help
+THREADS = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "NUMBA_NUM_THREADS")
+END_SECONDS = 2.0  # that a worker whose input has ended is given to end the cell that runs
 Told = Callable[[int, int, Row], None]
 
 
@@ -76,29 +82,77 @@ def cells(sources: Iterable[str], machines: Iterable[Machine], budgets: Sequence
 
 
 # One cell ------------------------------------------------------------------------------------------------------------
-def carry_out(cell: Cell, limits: Limits = Limits(), started: Callable[[Any], None] | None = None) -> Row:  # noqa: B008
-    """A cell in a process of its own. Whatever becomes of that, there is a row. ``started``: is given the process."""
-    asked = json.dumps({"cell": asdict(cell), "memory_bytes": limits.memory_bytes})
-    process = subprocess.Popen([sys.executable, "-m", "minidl.lab.worker"], stdin=subprocess.PIPE,
-                               stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
-    if started is not None:
-        started(process)
-    try:
-        out, err = process.communicate(asked, timeout=limits.seconds)
-    except subprocess.TimeoutExpired:
-        process.kill()
-        process.communicate()
-        return cell.failed(f"time: more than {limits.seconds:g} s")
-    except BaseException:
-        process.kill()
-        raise
-    lines = out.splitlines()
-    if process.returncode == 0 and lines:
-        return Row(**parse_json(lines[-1]))
-    why = (f"of signal {-process.returncode}" if process.returncode < 0 else
-           (err.strip().splitlines()[-1:] or ["nothing said"])[0])
-    # Where memory is limited, that is what ends a process: not all libraries raise MemoryError.
-    return cell.failed(f"{'died' if limits.memory_bytes is None else 'memory'}: {why}")
+class Worker:
+    """A process that carries out cells, and is started again if it has died. A context."""
+
+    def __init__(self) -> None:
+        self._process: subprocess.Popen[str] | None = None
+        self._errors = tempfile.TemporaryFile("w+", encoding="utf-8", errors="replace")  # noqa: SIM115, it is a context
+        self.stopped = False
+
+    def __enter__(self) -> Worker:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.stop()
+        if self._process is not None:
+            self._end(self._process)
+        self._errors.close()
+
+    def carry_out(self, cell: Cell, limits: Limits = Limits()) -> Row:  # noqa: B008
+        """Whatever becomes of the cell, there is a row."""
+        process = self._process or self._start()
+        assert process.stdin is not None and process.stdout is not None
+        line = ""
+        with suppress(OSError, ValueError):  # it has died, or was stopped
+            process.stdin.write(json.dumps({"cell": asdict(cell), **asdict(limits)}) + "\n")
+            process.stdin.flush()
+            line = process.stdout.readline()
+        if line:
+            return Row(**parse_json(line))
+        code = self._end(process)
+        self._errors.seek(0)
+        last = self._errors.read().strip().splitlines()[-1:] or ["nothing said"]
+        return cell.failed(f"died: {f'of signal {-code}' if code < 0 else last[0]}")
+
+    def stop(self) -> None:
+        """End the process and the cell that runs, from any thread: it ends when nobody can ask any more."""
+        self.stopped = True
+        if self._process is not None and self._process.stdin is not None:
+            with suppress(OSError):
+                self._process.stdin.close()
+
+    def kill(self) -> None:
+        """End the process at once, from any thread: it may be at work on a bound, and hear nothing."""
+        if self._process is not None:
+            self._process.kill()
+
+    def _start(self) -> subprocess.Popen[str]:
+        self._errors.seek(0)
+        self._errors.truncate()
+        # Cells run beside each other, so that one thread each is enough; and what has threads cannot be forked.
+        self._process = subprocess.Popen(
+            [sys.executable, "-m", "minidl.lab.worker"], stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+            stderr=self._errors, text=True, env={**os.environ, **dict.fromkeys(THREADS, "1")})
+        return self._process
+
+    def _end(self, process: subprocess.Popen[str]) -> int:
+        self._process = None
+        assert process.stdin is not None and process.stdout is not None
+        with suppress(OSError):
+            process.stdin.close()
+        process.stdout.close()
+        try:
+            return process.wait(timeout=END_SECONDS)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            return process.wait()
+
+
+def carry_out(cell: Cell, limits: Limits = Limits()) -> Row:  # noqa: B008
+    """A cell by a worker of its own."""
+    with Worker() as worker:
+        return worker.carry_out(cell, limits)
 
 
 # The folder ----------------------------------------------------------------------------------------------------------
@@ -157,6 +211,14 @@ def run(wanted: Sequence[Cell], folder: str, *, jobs: int = 1, limits: Limits = 
     return found
 
 
+def known(wanted: Iterable[Cell], folder: str) -> list[Row]:
+    """The rows that are kept, in the order of the cells. Raises UserError if there is no such folder."""
+    if not Path(folder).is_dir():
+        raise UserError(f"{folder}: no such folder")
+    kept = Kept(folder)
+    return [row for cell in wanted if (row := kept.row(cell)) is not None]
+
+
 def _with_trace(cell: Cell, kept: Kept) -> Cell:
     """The cell with its trace in a file, which is made once for all its cells."""
     path = kept.trace_file(cell)
@@ -177,21 +239,43 @@ def _rows(cells: Sequence[Cell], jobs: int, limits: Limits, scheduler: str | Non
 
 
 def _on_this_machine(cells: Sequence[Cell], jobs: int, limits: Limits) -> Iterator[tuple[Cell, Row]]:
-    running: set[Any] = set()
-    with ThreadPoolExecutor(max_workers=jobs) as pool:
-        futures: dict[Future[Row], Cell] = {pool.submit(carry_out, cell, limits, running.add): cell for cell in cells}
+    """Cells that differ in their policies alone are carried out by one worker, one after the other."""
+    groups: dict[Cell, list[Cell]] = {}
+    for cell in cells:
+        groups.setdefault(replace(cell, policy=""), []).append(cell)
+    waiting: SimpleQueue[list[Cell]] = SimpleQueue()
+    ended: SimpleQueue[tuple[Cell, Row] | BaseException] = SimpleQueue()
+    for group in groups.values():
+        waiting.put(group)
+    workers = [Worker() for _ in range(min(jobs, len(groups)))]
+
+    def work(worker: Worker) -> None:
         try:
-            pending = set(futures)
-            while pending:
-                done, pending = wait(pending, return_when=FIRST_COMPLETED)
-                for future in done:
-                    yield futures[future], future.result()
-        except BaseException:
-            for future in futures:
-                future.cancel()
-            for process in running:
-                process.kill()
-            raise
+            with worker, suppress(Empty):
+                while True:
+                    for cell in waiting.get_nowait():
+                        if worker.stopped:
+                            return
+                        ended.put((cell, worker.carry_out(cell, limits)))
+        except BaseException as error:  # it belongs to whoever waits for rows
+            ended.put(error)
+
+    threads = [Thread(target=work, args=(worker,), daemon=True) for worker in workers]
+    for thread in threads:
+        thread.start()
+    try:
+        for _ in cells:
+            found = ended.get()
+            if isinstance(found, BaseException):
+                raise found
+            yield found
+    finally:
+        for worker in workers:
+            worker.stop()
+        for worker, thread in zip(workers, threads, strict=True):
+            thread.join(END_SECONDS)
+            worker.kill()
+            thread.join()
 
 
 def _on_a_cluster(cells: Sequence[Cell], limits: Limits, scheduler: str) -> Iterator[tuple[Cell, Row]]:

@@ -87,9 +87,10 @@ class TracedProgram:
         self._calls: list[ref[Call] | None] = []
         self.handles: dict[TensorId, Storage] = {}
         lasting = [t for t in trace.tensors.values() if t.persistent]
+        numbered = all(t.tensor_id < 0 for t in lasting)
         for tensor in sorted(lasting, key=lambda t: -t.tensor_id):
             storage = current().leaf(self._metas[tensor.tensor_id], persistent=True)
-            if all(t.tensor_id < 0 for t in lasting):
+            if numbered:
                 storage.tensor_id = tensor.tensor_id
             self.handles[tensor.tensor_id] = storage
         self._look_used(lasting)

@@ -1,18 +1,46 @@
-"""The process of one cell: what it is to do comes on standard input, the row goes to standard output."""
+"""The process that carries out cells, one after the other: a line of JSON each on standard input, and a row for each
+on standard output.
+
+What cells have in common is made once: modules, the trace, its step with unlimited memory, the bound of a budget. Each
+cell then runs in a process of its own, a fork of this one, so that a limit or a crash ends that cell alone. When
+standard input ends, whoever asked is gone, and so is the cell that runs.
+"""
 
 from __future__ import annotations
 
 import json
-import sys
+import os
+import select
+import signal
+from collections.abc import Callable
 from contextlib import suppress
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from io import FileIO
+from time import monotonic, process_time
 from typing import Any
 
 from minidl.errors import UserError
 from minidl.lab import cell as cells
-from minidl.lab.cell import Machine
-from minidl.lab.grid import Cell
+from minidl.lab import own
+from minidl.lab.cell import Machine, Row
+from minidl.lab.grid import Cell, Limits
 from minidl.lab.sources import load, read_file
+from minidl.plan.trace import Trace
 from minidl.reading import is_file, parse_json
+
+INPUT = 0  # its descriptor
+
+
+@dataclass(frozen=True)
+class Ended:
+    """What became of a process: what it said, its exit status as ``waitpid`` has it, its processor seconds, and whether
+    it was ended for its time."""
+
+    said: str
+    status: int
+    cpu_s: float
+    late: bool
 
 
 def limit_memory(nbytes: int | None) -> None:
@@ -31,20 +59,116 @@ def cell_of(said: dict[str, Any]) -> Cell:
     return Cell(**{**said, "machine": Machine(**machine)})
 
 
-def main() -> None:
-    """One cell."""
-    asked = parse_json(sys.stdin.read())
-    limit_memory(asked["memory_bytes"])
-    cell = cell_of(asked["cell"])
+@lru_cache(maxsize=2)
+def trace_of(file: str, source: str, profile: str, fused: bool) -> Trace:
+    """The trace of some cells. Raises UserError."""
+    return read_file(file) if file and is_file(file) else load(source, profile, fused=fused)
+
+
+def prepared(cell: Cell) -> Callable[[], Row]:
+    """What runs the cell, when all that others share with it is known. Raises UserError."""
+    trace = trace_of(cell.file, cell.source, cell.machine.profile, cell.fused)
+    budget = cell.machine.described().memory_bytes if cell.budget is None else cell.budget
+    _, peak = cells.unmanaged(trace, cell.machine)
+    if cell.instants:
+        cells.bound_seconds(trace, cell.machine, cells.in_bytes(budget, peak), cell.instants)
+    return lambda: cells.run(cell.source, trace, cell.machine, cell.policy, budget, steps=cell.steps,
+                             instants=cell.instants)
+
+
+def carried_out(cell: Cell, limits: Limits) -> Row:
+    """The row of a cell, whatever becomes of it."""
     try:
-        trace = (read_file(cell.file) if cell.file and is_file(cell.file) else
-                 load(cell.source, cell.machine.profile, fused=cell.fused))
-        budget = cell.machine.described().memory_bytes if cell.budget is None else cell.budget
-        row = cells.run(cell.source, trace, cell.machine, cell.policy, budget, steps=cell.steps,
-                        instants=cell.instants)
+        work = prepared(cell)
+    except UserError as error:
+        return cell.failed(f"cannot: {error}")
+    ended = forked(lambda: _row(cell, work), limits)
+    return replace(_outcome(cell, ended, limits), cpu_s=ended.cpu_s)
+
+
+def _outcome(cell: Cell, ended: Ended, limits: Limits) -> Row:
+    if ended.late:
+        return cell.failed(f"time: more than {limits.seconds:g} s")
+    if ended.status == 0 and ended.said:
+        return Row(**parse_json(ended.said))
+    code = os.waitstatus_to_exitcode(ended.status)
+    why = f"of signal {-code}" if code < 0 else ended.said or "nothing said"
+    # Where memory is limited, that is what ends a process: not all libraries raise MemoryError.
+    return cell.failed(f"{'died' if limits.memory_bytes is None else 'memory'}: {why}")
+
+
+def _row(cell: Cell, work: Callable[[], Row]) -> str:
+    try:
+        row = work()
     except UserError as error:
         row = cell.failed(f"cannot: {error}")
-    print(json.dumps(row.values()))
+    return json.dumps(row.values())
+
+
+def forked(work: Callable[[], str], limits: Limits) -> Ended:
+    """What a piece of work says in a process of its own, within limits; an exception is its last word."""
+    reading, writing = os.pipe()
+    process = os.fork()
+    if process == 0:
+        _child(work, limits, writing)
+    os.close(writing)
+    try:
+        said, late = _heard(reading, process, limits.seconds)
+    finally:
+        os.close(reading)
+    _, status, used = os.wait4(process, 0)
+    return Ended(said, status, used.ru_utime + used.ru_stime, late)
+
+
+def _heard(reading: int, process: int, seconds: float | None) -> tuple[str, bool]:
+    """What a process says until its end, and whether that was for its time; it is ended, too, when the input ends."""
+    end = None if seconds is None else monotonic() + seconds
+    parts: list[bytes] = []
+    while True:
+        ready, _, _ = select.select([reading, INPUT], [], [], None if end is None else max(0.0, end - monotonic()))
+        if reading not in ready:  # nobody asks for two cells at once: if the input has something to say, it has ended
+            os.kill(process, signal.SIGKILL)
+            return "", not ready
+        parts.append(os.read(reading, 1 << 16))
+        if not parts[-1]:
+            return b"".join(parts).decode(), False
+
+
+def _child(work: Callable[[], str], limits: Limits, writing: int) -> None:
+    """The fork: it does its work, says what came of it, and is gone."""
+    code = 1
+    try:
+        limit_memory(limits.memory_bytes)
+        try:
+            said = work()
+            code = 0
+        except Exception as error:
+            said = f"{type(error).__name__}: {error}"
+        rest = said.encode()
+        while rest:
+            rest = rest[os.write(writing, rest):]
+    finally:
+        os._exit(code)
+
+
+def load_planners() -> None:
+    """What most policies take, modules and compiled code, is loaded here once, and not in every fork."""
+    with suppress(UserError):
+        cells.run("lenet:1", own.trace_of("lenet", 1), Machine(), "tflms", 0.5, steps=3)
+
+
+def main() -> None:
+    """Cells until the input ends."""
+    asking = FileIO(INPUT, closefd=False)  # without a buffer: ``select`` sees what has not been read
+    counted = 0.0
+    for number, line in enumerate(asking):
+        if number == 1:  # for a single cell it would be loaded in vain
+            load_planners()
+        asked = parse_json(line.decode())
+        row = carried_out(cell_of(asked["cell"]), Limits(asked["seconds"], asked["memory_bytes"]))
+        own_s = process_time() - counted
+        counted += own_s
+        print(json.dumps(replace(row, cpu_s=(row.cpu_s or 0.0) + own_s).values()), flush=True)
 
 
 if __name__ == "__main__":

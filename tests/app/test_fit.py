@@ -70,6 +70,12 @@ def test_the_search_finds_the_threshold_from_any_guess(answer, guess, most):
     assert len(asked) == len(set(asked))  # a trial may take a second: none twice
 
 
+@given(answer=st.integers(0, 5000), guess=st.integers(1, 9000), parts=st.integers(1, 60))
+def test_a_search_to_a_part_ends_below_the_threshold_and_within_that_part_of_it(answer, guess, parts):
+    found = largest_number(lambda n: n <= answer, guess=guess, most=6000, parts=parts)
+    assert found <= answer < found + max(1, found // parts)
+
+
 @pytest.mark.parametrize(("guess", "trials"), [(1000, 2), (1001, 2), (996, 6), (1010, 8)])
 def test_a_good_guess_makes_the_search_short(guess, trials):  # 1000 holds, 1001 does not
     asked = []

@@ -30,8 +30,8 @@ BUDGETS = (90, 60, 30)  # percent of the unmanaged peak
 SOLVED = ("checkmate", "checkmate-lp", "str", "mo-sos")  # by a solver: minutes, where memory is short
 FLOOR = {"none": 101, "keep-all": 200, "openai-speed": 100,
          **dict.fromkeys(("vdnn-all", "vdnn-dyn", "vdnn++"), 60),
-         **dict.fromkeys(("msps", "vdnn-conv", "openai-memory", "chen-sqrt", "chen-greedy", "griewank", "tflms",
-                          "tflms-chain", "flashneuron", "dtr", "dtr-eqclass", "dtr-local", "dtr-ignore",
+         **dict.fromkeys(("msps", "vdnn-conv", "vdnn-join", "openai-memory", "chen-sqrt", "chen-greedy", "griewank",
+                          "tflms", "tflms-chain", "flashneuron", "dtr", "dtr-eqclass", "dtr-local", "dtr-ignore",
                           "megengine", "coop"), 90)}
 UNLIMITED = 1 << 26
 
@@ -178,7 +178,7 @@ def test_a_budget_below_the_largest_operation_is_refused(policy):
         Outcome("sim:p100", policy, largest - ALIGNMENT, steps=2)
 
 
-@pytest.mark.parametrize("policy", ["vdnn-all", "vdnn-conv", "vdnn-dyn", "vdnn++"])
+@pytest.mark.parametrize("policy", ["vdnn-all", "vdnn-conv", "vdnn-join", "vdnn-dyn", "vdnn++"])
 def test_vdnn_says_that_it_cannot_run_a_network_without_convolutions(policy):
     trace = _products()
     with pytest.raises(Unsuitable, match="offloads the feature maps of convolutional networks; none of"):

@@ -6,17 +6,18 @@ carries in a second.
 """
 
 import pytest
-from made_networks import AMPLE, LINK, layers, network, units
+from made_networks import AMPLE, LINK, call, layers, network, units
 
 from minidl.errors import Unsuitable
 from minidl.plan.plan import NO_PLAN, Action, Plan
-from minidl.plan.trace import Trace
+from minidl.plan.trace import Trace, TraceTensor
 from minidl.policies import create
 from minidl.policies.capuchin.hybrid import NANO
 from minidl.policies.systems.autoswap import AutoSwap, AutoSwapAoa, AutoSwapDoa, AutoSwapWdoa, Candidate
 from minidl.policies.systems.chen import Segments, segments
 from minidl.policies.systems.g10 import Migration
 from minidl.policies.systems.griewank import snapshots
+from minidl.policies.systems.network import Network
 from minidl.policies.systems.openai import checkpoints
 from minidl.policies.systems.static import outcome_of, peak_bytes
 from minidl.policies.systems.superneurons import SuperNeurons
@@ -51,6 +52,20 @@ def test_vdnn_all_offloads_all_inputs_but_those_of_activations_and_of_the_last_l
     assert {t for t, _ in create("vdnn-all").choose(made, LINK, AMPLE).evictions} == {0, 2, 3, 4}
     again = create("vdnn++").choose(made, LINK, AMPLE)
     assert {t for t, _ in again.evictions} == {0, 2, 3, 4} and not again.waits
+
+
+def test_vdnn_join_offloads_what_is_joined_with_a_shortcut_and_not_two_branches_that_are_joined():
+    """x1 is joined with x0, which a convolution reads; x3 with x5, which none does."""
+    forward = [("upload", (), 0), ("conv2d", (0,), 1), ("batch_norm_add_relu", (1, 0), 2), ("conv2d", (2,), 3),
+               ("conv2d", (2,), 4), ("batch_norm", (4,), 5), ("batch_norm_add_relu", (3, 5), 6), ("conv2d", (6,), 7)]
+    backward = [("cross_entropy_grad", (7,), 8), ("conv2d_grad", (6, 8), 9), ("batch_norm_grad", (3, 9), 10),
+                ("batch_norm_grad", (4, 9), 11), ("conv2d_grad", (2, 10, 11), 12), ("batch_norm_grad", (1, 12), 13),
+                ("conv2d_grad", (0, 13), 14)]
+    calls = tuple(call(op, reads, (makes,), 10.0) for op, reads, makes in forward + backward)
+    made = Network.of(Trace(calls, {t: TraceTensor(t, 1 << 20, False) for t in range(15)}), LINK)
+    offloaded = {name: {t for t, _ in create(name).choose(made, LINK, AMPLE).evictions}
+                 for name in ("vdnn-conv", "vdnn-join", "vdnn-all")}
+    assert offloaded == {"vdnn-conv": {0, 2}, "vdnn-join": {0, 1, 2}, "vdnn-all": {0, 1, 2, 3, 4}}
 
 
 def test_vdnn_dyn_takes_the_first_of_nothing_convolutions_and_all_that_fits():

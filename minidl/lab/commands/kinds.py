@@ -5,10 +5,13 @@ from __future__ import annotations
 import argparse
 from math import nextafter
 
+from minidl import policies
 from minidl.app import kinds
+from minidl.lab import own
 from minidl.lab.cell import Machine
 from minidl.numbers import real
 
+SOLVERS = ("exact", "checkmate", "checkmate-lp", "mo-sos", "str")  # minutes a plan
 _SECONDS = {"us": 1e-6, "ms": 1e-3, "s": 1.0, "": 1.0}
 _ABOVE_0 = nextafter(0, 1)
 
@@ -22,8 +25,18 @@ def words(text: str) -> list[str]:
 
 
 def chosen_policies(text: str) -> list[str]:
-    """Names of policies."""
-    return [kinds.policy(name) for name in words(text)]
+    """Names of policies; ``all`` for those that decide without solving integer programs."""
+    names = [name for word in words(text) for name in (_without_solvers() if word == "all" else [kinds.policy(word)])]
+    return list(dict.fromkeys(names))
+
+
+def _without_solvers() -> list[str]:
+    return [name for name in policies.names() if name not in SOLVERS and policies.create(name).moves_tensors]
+
+
+def chosen_models(text: str) -> list[str]:
+    """Names of networks; ``all`` for each of ours."""
+    return [name for word in words(text) for name in (own.BATCHES if word == "all" else [word])]
 
 
 def budgets(text: str) -> list[int | float]:

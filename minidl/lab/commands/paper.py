@@ -1,4 +1,4 @@
-"""``minidl.lab paper``: tables and figures of the Capuchin paper, made again, published numbers beside ours."""
+"""``minidl.lab paper``: tables and figures that others have published, made again, their numbers beside ours."""
 
 from __future__ import annotations
 
@@ -7,8 +7,9 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from minidl.command import Parser, finish
+from minidl.lab.commands import kinds
 from minidl.lab.papers import PAGES
-from minidl.lab.papers.page import is_own
+from minidl.lab.papers.page import SOLVER_S, age, is_own
 from minidl.writing import require_place
 
 FOLDER = "docs/reproduction"
@@ -23,6 +24,8 @@ def parser() -> Parser:
                        help=f"{known}\nall        all of them\ncheck      which are older than the code that they show")
     found.add_argument("--out", default=FOLDER, metavar="DIR", help=f"where pages are written ({FOLDER})")
     found.add_argument("--quick", action="store_true", help="small parts of them, to see that all of it works")
+    found.add_argument("--solver", type=kinds.duration, default=SOLVER_S, metavar="SECONDS",
+                       help=f"that each integer program may take ({SOLVER_S:g})")
     found.add_argument("--force", action="store_true", help="write over a file that minidl did not write, too")
     return found
 
@@ -30,15 +33,17 @@ def parser() -> Parser:
 def story(arguments: argparse.Namespace) -> int:
     """Make the pages that were asked for, or say how old they are."""
     if "check" in arguments.pages:
-        for page in PAGES.values():
-            print(f"{page.name:10} {page.age(arguments.out)}")
+        others = sorted(path.stem for path in Path(arguments.out).glob("*.md") if path.stem not in PAGES)  # grids
+        for name in (*PAGES, *others):
+            print(f"{name:10} {age(arguments.out, name)}")
         return 0
     names = list(PAGES) if "all" in arguments.pages else list(dict.fromkeys(arguments.pages))
     for name in names:
         if Path(arguments.out).is_dir():
             require_place(Path(arguments.out) / f"{name}.md", is_own, force=arguments.force)
     for name in names:
-        print(PAGES[name].write(arguments.out, quick=arguments.quick, force=arguments.force), flush=True)
+        print(PAGES[name].write(arguments.out, quick=arguments.quick, force=arguments.force,
+                                solver_s=arguments.solver), flush=True)
     return 0
 
 

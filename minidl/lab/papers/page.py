@@ -16,6 +16,7 @@ from minidl.lab.drawing import is_png
 from minidl.reading import is_file, read_text
 from minidl.writing import make_folder, write_whole
 
+SOLVER_S = 5.0
 MOST_BYTES = 1 << 20
 SHOWN = ("minidl",)  # the code that every page shows
 _COMMIT = re.compile(r"^Made by `[^`]+` at commit `([0-9a-f]{7,40})(\+changes)?`", re.MULTILINE)
@@ -28,8 +29,10 @@ def is_own(head: bytes) -> bool:
 
 @dataclass
 class Content:
-    """What a page says: paragraphs and tables, and pictures by their file's names."""
+    """What a page says: paragraphs and tables, and pictures by their file's names. ``solver_s``: seconds that each
+    integer program may take."""
 
+    solver_s: float = SOLVER_S
     parts: list[str] = field(default_factory=list)
     pictures: dict[str, bytes] = field(default_factory=dict)
 
@@ -60,11 +63,12 @@ class Page:
     fill: Callable[[Content, bool], None]
     command: str = ""
 
-    def write(self, folder: str, *, quick: bool = False, force: bool = False) -> str:
+    def write(self, folder: str, *, quick: bool = False, force: bool = False, solver_s: float = SOLVER_S) -> str:
         """Make the page; returns its file. Raises UserError."""
-        content = Content()
+        content = Content(solver_s)
         self.fill(content, quick)
-        command = self.command or f"paper {self.name}{' --quick' if quick else ''}"
+        command = self.command or (f"paper {self.name}{' --quick' if quick else ''}"
+                                   f"{f' --solver {solver_s:g}' if solver_s != SOLVER_S else ''}")
         made = f"Made by `python -m minidl.lab {command}` at commit `{commit()}`."
         text = "\n\n".join([f"# {self.title}", made, *content.parts]) + "\n"
         try:
@@ -77,21 +81,22 @@ class Page:
         write_whole(path, text.encode(), is_own, force=force)
         return str(path)
 
-    def age(self, folder: str) -> str:
-        """Whether its file is as young as the code that it shows, in words."""
-        path = Path(folder) / f"{self.name}.md"
-        if not is_file(path):
-            return "not made"
-        found = _COMMIT.search(read_text(path, most=MOST_BYTES))
-        if found is None:
-            return "names no commit"
-        changed = _git("log", "--oneline", f"{found[1]}..HEAD", "--", *SHOWN)
-        if changed is None:
-            return f"made at {found[1]}, which is not known here"
-        count = len(changed.splitlines())
-        if found[2]:
-            return f"made at {found[1]} with changes of its own"
-        return f"{count} commits older than the code" if count else "up to date"
+
+def age(folder: str, name: str) -> str:
+    """Whether a page's file is as young as the code that it shows, in words."""
+    path = Path(folder) / f"{name}.md"
+    if not is_file(path):
+        return "not made"
+    found = _COMMIT.search(read_text(path, most=MOST_BYTES))
+    if found is None:
+        return "names no commit"
+    changed = _git("log", "--oneline", f"{found[1]}..HEAD", "--", *SHOWN)
+    if changed is None:
+        return f"made at {found[1]}, which is not known here"
+    count = len(changed.splitlines())
+    if found[2]:
+        return f"made at {found[1]} with changes of its own"
+    return f"{count} commits older than the code" if count else "up to date"
 
 
 def commit() -> str:

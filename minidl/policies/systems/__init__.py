@@ -16,7 +16,7 @@ from minidl.policies.systems.openai import OpenAiMemory, OpenAiSpeed
 from minidl.policies.systems.superneurons import SuperNeurons
 from minidl.policies.systems.swapadvisor import SwapAdvisor
 from minidl.policies.systems.tflms import Tflms, TflmsChain
-from minidl.policies.systems.vdnn import VdnnAll, VdnnConv, VdnnDyn, VdnnPlusPlus
+from minidl.policies.systems.vdnn import VdnnAll, VdnnConv, VdnnDyn, VdnnJoin, VdnnPlusPlus
 
 SYSTEMS: dict[str, Callable[[], Policy]] = {
     "keep-all": KeepAll,
@@ -27,6 +27,7 @@ SYSTEMS: dict[str, Callable[[], Policy]] = {
     "vdnn-all": VdnnAll,
     "vdnn-conv": VdnnConv,
     "vdnn-dyn": VdnnDyn,
+    "vdnn-join": VdnnJoin,
     "vdnn++": VdnnPlusPlus,
     "openai-speed": OpenAiSpeed,
     "openai-memory": OpenAiMemory,

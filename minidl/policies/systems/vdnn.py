@@ -8,9 +8,10 @@
 
 Of a layer whose X other layers read, too, the copy starts when the last of them has run. The X of the last layer stays.
 Convolutions take the fastest algorithm whose workspace is free, so vDNN's choice of algorithms has nothing left to do:
-``vdnn-dyn`` takes the first of "none", "conv" and "all" that fits. vDNN++ (Shriram et al., "Dynamic Memory Management
-for GPU-based training of Deep Neural Networks", IPDPS 2019) waits for no copy at a layer's end; its compression on the
-host is left out.
+``vdnn-dyn`` takes the first of "none", "conv" and "all" that fits. ``vdnn-join`` is a reading for networks with
+shortcuts, which its authors had none of (docs/reproduction/table2.md). vDNN++ (Shriram et al., "Dynamic Memory
+Management for GPU-based training of Deep Neural Networks", IPDPS 2019) waits for no copy at a layer's end; its
+compression on the host is left out.
 """
 
 from __future__ import annotations
@@ -19,7 +20,8 @@ from minidl.errors import Unsuitable
 from minidl.meta import aligned
 from minidl.plan.costs import Costs, Limits
 from minidl.plan.plan import EMPTY_PLAN, AccessKey, Action, Plan
-from minidl.policies.systems.network import ACTIVATIONS, CONVOLUTIONS, LOSSES, PRODUCTS, FeatureMap, Network
+from minidl.plan.trace import TensorId
+from minidl.policies.systems.network import ACTIVATIONS, CONVOLUTIONS, JOINS, LOSSES, PRODUCTS, FeatureMap, Network
 from minidl.policies.systems.static import Static, outcome_of
 from minidl.policies.systems.swapping import beside_gradients
 from minidl.units import format_bytes
@@ -35,6 +37,10 @@ class VdnnAll(Static):
         """Whether the input of a layer is offloaded."""
         return op not in (*ACTIVATIONS, *PRODUCTS, *LOSSES)
 
+    def takes(self, network: Network, m: FeatureMap) -> bool:
+        """Whether a map is offloaded: a layer reads it whose input is."""
+        return any(self.offloads(network.op(k)) for k in m.readers)
+
     def choose(self, network: Network, costs: Costs, limits: Limits) -> Plan:
         """Raises Unsuitable where there is no convolution: vDNN was made for convolutional networks."""
         if not any(network.convolutions):
@@ -45,7 +51,7 @@ class VdnnAll(Static):
             raise Unsuitable(f"policy {self.name!r} cannot run this in {format_bytes(limits.device_bytes)}: its "
                              f"largest layer needs {format_bytes(layer_bytes)} for X, Y and their gradients, beside "
                              "parameters")
-        chosen = [m for m in network.maps[:-1] if any(self.offloads(network.op(k)) for k in m.readers)]
+        chosen = [m for m in network.maps[:-1] if self.takes(network, m)]
         evictions, waits = _offloading(network, chosen)
         prefetches, joins = beside_gradients(network, chosen)
         return Plan(evictions, prefetches, waits=frozenset((*waits, *joins)) if self.waits else frozenset())
@@ -59,6 +65,22 @@ class VdnnConv(VdnnAll):
     def offloads(self, op: str) -> bool:
         """Whether it is a convolution."""
         return op in CONVOLUTIONS
+
+
+class VdnnJoin(VdnnConv):
+    """Offload the inputs of convolutions, and what is joined with one of them: a branch beside its shortcut."""
+
+    name = "vdnn-join"
+
+    def takes(self, network: Network, m: FeatureMap) -> bool:
+        """Whether a convolution reads it, or a join that reads what a convolution reads, too."""
+        return super().takes(network, m) or any(
+            network.op(k) in JOINS and any(t != m.tensor_id and self._read_by_convolution(network, t)
+                                           for t in network.trace.calls[k].inputs) for k in m.readers)
+
+    def _read_by_convolution(self, network: Network, tensor_id: TensorId) -> bool:
+        return tensor_id in network.made and any(k < network.turn and self.offloads(network.op(k))
+                                                 for k in network.trace.uses[tensor_id][1:])
 
 
 class VdnnDyn(VdnnAll):
