@@ -1,4 +1,4 @@
-"""Train a small GPT-2 on the bytes of a text, in half of its memory, and sample: python text_samples.py FILE"""
+"""Train a small GPT-2 on the bytes of a text in half of its memory, and sample: python examples/text_samples.py FILE"""
 
 import codecs
 import contextlib

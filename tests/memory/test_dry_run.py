@@ -96,7 +96,7 @@ def test_a_mixture_of_experts_trains_in_the_memory_of_its_largest_call(policy):
 def test_what_has_no_elements_has_a_block_and_counts_as_one():
     """An expert without tokens: the floor that is stated is enough."""
     def step():
-        rows = runtime.tensor(np.ones((4, 0), np.float32)).sum(0, keepdims=True)
+        rows = runtime.tensor(np.ones((4, 0), np.float32)).sum(0, keepdim=True)
         linear_(runtime.tensor(np.ones((0, 3), np.float32)), runtime.tensor(np.ones((2, 3), np.float32)))
         return rows
 

@@ -68,9 +68,9 @@ def execute(runtime: Runtime, kept: Kept, command: str, a: int, b: int, serial: 
         kept.append((shift(x, 1.0), x_value + 1))  # never needs more than its input, which may be written over
     elif command == "cat" and x is not y and 2 * both <= ARENA:
         total = concat([x, y], axis=0)  # the inputs may lie anywhere; the output needs one piece
-        assert value(total.narrow(0, 0, x.size)) == x_value
-        assert value(total.narrow(0, x.size, x.size + y.size)) == y_value
-    elif x.size == y.size and x is not y and both <= ARENA:
+        assert value(total.narrow(0, 0, x.numel())) == x_value
+        assert value(total.narrow(0, x.numel(), x.numel() + y.numel())) == y_value
+    elif x.numel() == y.numel() and x is not y and both <= ARENA:
         if command == "add":
             kept.append((add(x, y), x_value + y_value))
         elif command == "step":
