@@ -453,6 +453,9 @@ def run_stand_in(source: Source, arguments: Sequence[Any]) -> None:
         attrs[name] = value.item()
     written = range(len(op.outputs)) if op.mutates is None else op.mutates(len(views))
     copies = [view.copy() for view in views]
+    for n, name in enumerate(op.inputs, start=0 if op.mutates is not None else len(op.outputs)):
+        if name == "mask" and n < len(copies) and copies[n].dtype == np.uint8:  # bytes of 0 and 1 to a GPU's kernels
+            copies[n] = copies[n].view(bool)
     if op.name == "add_relu":
         KERNELS["add"](*copies)
         KERNELS["relu"](copies[0], copies[0])

@@ -116,11 +116,14 @@ def error_of(runtime: Runtime, case: Case, dtype: str, seed: int, *, permuted: b
 
 
 def distance(value: np.ndarray, exact: np.ndarray) -> float:
-    """The norm of the difference over that of the exact value; NaN if anything is."""
+    """The norm of the difference over that of the exact value; NaN if anything is. What is the same infinity in both
+    differs by 0, and does not count."""
     if value.shape != exact.shape:
         return float("nan")
-    difference = value.astype(np.float64) - exact
-    return float(np.linalg.norm(difference) / max(float(np.linalg.norm(exact)), LEAST_NORM))
+    value, exact = value.astype(np.float64), np.asarray(exact, np.float64)
+    counts = ~(np.isinf(exact) & (value == exact))
+    value, exact = value[counts], exact[counts]
+    return float(np.linalg.norm(value - exact) / max(float(np.linalg.norm(exact)), LEAST_NORM))
 
 
 def _permuted(runtime: Runtime, array: np.ndarray) -> Tensor:
