@@ -237,7 +237,7 @@ ON_CPU = ["--data", "digits", "--device", "cpu:virtual", "--host-memory", "64MiB
     ["--model", "resnet20", "--no-fused", "--policy", "none", "--memory-budget", "100MiB", *ON_SIM],
     ["--model", "bert-tiny", "--attention", "fused", "--policy", "none", "--memory-budget", "200MiB", *ON_SIM],
     pytest.param(["--model", "lenet", "--policy", "auto", "--placement", "bfc", "--memory-budget", "3MiB", *ON_SIM],
-                 marks=pytest.mark.slow),
+                 marks=pytest.mark.full),
     ["--model", "lenet", "--policy", "passive", "--placement", "caching", "--memory-budget", "8MiB", *ON_SIM],
     ["--model", "mlp", "--policy", "none", "--memory-budget", "7MiB", *ON_CPU, "--epochs", "1"],
 ])

@@ -17,6 +17,7 @@ def result_of(tmp_path, capsys, *flags):
     return json.loads(path.read_text()), (int(found[1]), found[2]) if found else None
 
 
+@pytest.mark.slow
 def test_what_is_too_large_whole_is_cut_and_what_fits_is_not(tmp_path, capsys):
     base = ["--model", "lenet", "--steps", "2", "--memory-budget", "4MiB"]
     assert result_of(tmp_path, capsys, *base, "--batch", "50")[1] is None

@@ -7,6 +7,7 @@ import pytest
 from tests.campaigns import shapes
 
 
+@pytest.mark.slow
 def test_iterations_of_random_shapes_leave_nothing_behind():
     parts = list(shapes.campaign(60, policies=("auto", "recompute")))
     assert len(parts) == shapes.PARTS

@@ -630,7 +630,7 @@ def test_every_policy_gives_the_bits_of_an_unmanaged_run_and_obeys_the_order_of_
     assert stats.swapped_out_bytes > 0 and stats.peak_bytes <= share * peak
 
 
-@pytest.mark.slow
+@pytest.mark.full
 def test_a_bf16_training_has_the_bits_of_an_unmanaged_one_and_nearly_the_losses_of_float32():
     plain, _, stats, _ = train("resnet", "none", 1 << 26, precision="bf16")
     managed, _, moved, _ = train("resnet", "passive", int(0.7 * stats.peak_bytes), precision="bf16")
