@@ -214,7 +214,8 @@ def compare(count: int) -> np.ndarray:
 
 
 @pytest.mark.parametrize(("count", "share"), [
-    pytest.param(FEW, 0.85, id="few", marks=pytest.mark.slow), pytest.param(MANY, 0.95, id="many", marks=pytest.mark.full)])
+    pytest.param(FEW, 0.85, id="few", marks=pytest.mark.slow),
+    pytest.param(MANY, 0.95, id="many", marks=pytest.mark.full)])
 def test_auto_is_near_the_optimum(count, share, monkeypatch):
     monkeypatch.setattr(auto, "FIRST_WORK", CHOICES)
     simulated, engine, passive = compare(count).T
