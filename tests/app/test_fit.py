@@ -264,7 +264,7 @@ def test_where_memory_drifts_no_more_steps_are_tried_than_will_be_trained(steps)
     assert fits(what, 1, 1 << 20) and max(made) == 2 + steps  # two without drift come first
 
 
-@pytest.mark.slow
+@pytest.mark.full
 def test_what_the_compiler_leaves_behind_holds_no_memory_of_a_run_that_just_fits(tmp_path):
     """In a process that compiles all kernels, and in which Python looks for no cycles."""
     program = ("import gc, train; gc.collect(); gc.disable()\n"

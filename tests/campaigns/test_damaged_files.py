@@ -30,7 +30,7 @@ def test_a_damaged_file_of_any_kind_is_read_or_refused():
     run(76, 1, seconds=300)
 
 
-@pytest.mark.slow
+@pytest.mark.full
 def test_some_hundred_damaged_files_are_read_or_refused():
     run(570, 2, seconds=600)
 

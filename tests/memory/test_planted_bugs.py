@@ -250,7 +250,7 @@ RARE = {  # seen in the tenth world or later
 }
 
 
-@pytest.mark.parametrize("bug", [pytest.param(bug, marks=pytest.mark.slow if bug in RARE else ()) for bug in BUGS])
+@pytest.mark.parametrize("bug", [pytest.param(bug, marks=pytest.mark.full if bug in RARE else ()) for bug in BUGS])
 def test_a_planted_bug_is_found_by_what_it_does(bug):
     found = find(*BUGS[bug])
     assert found is not None, f"not seen in {SEEDS} worlds: {bug}"
