@@ -74,6 +74,27 @@ def row_major(shape: Shape) -> Shape:
     return tuple(reversed(strides))
 
 
+def chosen(shape: Shape, strides: Shape, parts: Parts) -> tuple[Shape, Shape, int]:
+    """Shape and strides of what the parts choose, and how far its first element is from that of the whole."""
+    found: list[int] = []
+    steps: list[int] = []
+    distance, dims = 0, iter(zip(shape, strides, strict=True))
+    for part in parts:
+        if part is None:
+            found.append(1)
+            steps.append(1)
+            continue
+        size, stride = next(dims)
+        if isinstance(part, int):
+            distance += part * stride
+            continue
+        start, stop, step = part or (0, size, 1)
+        found.append(max(0, -(-(stop - start) // step)))
+        steps.append(stride * step)
+        distance += start * stride if found[-1] else 0
+    return tuple(found), tuple(steps), distance
+
+
 # One object for each description while anybody has it. The lock is for two threads that describe the same at once.
 _interned: WeakValueDictionary[tuple[Shape, DType, Shape, int], Meta] = WeakValueDictionary()
 _interning = RLock()

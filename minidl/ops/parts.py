@@ -5,7 +5,7 @@ from itertools import accumulate
 
 from minidl.calls import apply, give
 from minidl.errors import ShapeError
-from minidl.meta import Cost, Meta, Parts, Shape, meta
+from minidl.meta import Cost, Meta, Parts, Shape, chosen, meta
 from minidl.op import Attrs, Op
 from minidl.ops.arguments import axes_of, axis_of
 from minidl.ops.shape import concat, permute
@@ -13,30 +13,9 @@ from minidl.slicing.rules import Rule, Slices
 from minidl.tensor import Gradients, Needs, Tensor
 
 
-def layout(x: Meta, parts: Parts) -> tuple[Shape, Shape, int]:
-    """Shape, strides and offset of what the parts choose."""
-    shape: list[int] = []
-    strides: list[int] = []
-    offset, dims = x.offset, iter(zip(x.shape, x.strides, strict=True))
-    for part in parts:
-        if part is None:
-            shape.append(1)
-            strides.append(1)
-            continue
-        size, stride = next(dims)
-        if isinstance(part, int):
-            offset += part * stride
-            continue
-        start, stop, step = part or (0, size, 1)
-        shape.append(max(0, -(-(stop - start) // step)))
-        strides.append(stride * step)
-        offset += start * stride if shape[-1] else 0
-    return tuple(shape), tuple(strides), offset
-
-
 def _infer(x: Meta, *, parts: Parts) -> Meta:
-    shape, strides, offset = layout(x, parts)
-    return meta(shape, x.dtype, strides, offset)
+    shape, strides, distance = chosen(x.shape, x.strides, parts)
+    return meta(shape, x.dtype, strides, x.offset + distance)
 
 
 def _grad_infer(dy: Meta, onto: Meta | None = None, *, shape: Shape, parts: Parts) -> Meta:

@@ -78,8 +78,9 @@ def cases(block: int) -> Iterator[Case]:
             yield Case("topk", ((f"i{max(2, k)}", shape),), _ranked, {"k": k, "largest": largest})
         yield Case("log_softmax", (shape,), _log_softmax)
     parts: tuple[Any, ...]
-    for shape, dy, parts in (((4, 5), (5,), (1, ())), ((4, 5), (4, 2, 1), ((), (1, 5, 2), None)),
-                             ((3, 2, block + 1), (1, 3, 2), (None, (), (), block)),
-                             ((5, 2, 6), (2, 2, 3), ((0, 4, 3), (), (1, 6, 2))), ((5,), (0,), ((2, 2, 1),))):
+    for shape, dy, parts in (((5,), (0,), ((2, 2, 1),)), ((4, 5), (5,), (1, ())),
+                             ((4, 5), (4, 2, 1), ((), (1, 5, 2), None)),
+                             ((5, 2, 6), (2, 2, 3), ((0, 4, 3), (), (1, 6, 2))),
+                             ((3, 2, block + 1), (1, 3, 2), (None, (), (), block))):
         for onto in ((), (shape,)):
             yield Case("index_grad", (dy, *onto), _put, {"shape": shape, "parts": parts})

@@ -17,7 +17,7 @@ from minidl.kernels.cuda.elementwise import outer, over_elements
 from minidl.kernels.cuda.launch import Kernel, Launcher, Planner, View, blocks_of, integers
 from minidl.kernels.cuda.layout import RANK, Dimension, is_dense, merged, padded
 from minidl.kernels.cuda.tools import GROUP_BYTES, Tools
-from minidl.meta import DType, Meta, Parts, Shape, int32, int64, uint8
+from minidl.meta import DType, Meta, Parts, Shape, chosen, int32, int64, uint8
 
 TILE = 64  # a side of the tile
 # Copies move integers: as numbers of another type some bits would not survive (infinities of bfloat16 as float16).
@@ -140,24 +140,12 @@ def index_grad(planner: Planner, dx: View, dy: View, onto: View | None = None, *
         zero(planner, dx)
     elif not in_place:
         copy(planner, dx, onto)
-    target, axis, kept = dx, 0, []
-    for part in parts:
-        if part is None:
-            continue
-        size = target.shape[axis]
-        start, stop, step = (part, part + 1, 1) if isinstance(part, int) else part or (0, size, 1)
-        target = target.narrow(axis, start, stop)
-        target = replace(target, shape=tuple(-(-n // step) if i == axis else n for i, n in enumerate(target.shape)),
-                         strides=tuple(s * step if i == axis else s for i, s in enumerate(target.strides)))
-        kept += [] if isinstance(part, int) else [axis]
-        axis += 1
-    target = replace(target, shape=tuple(target.shape[i] for i in kept), strides=tuple(target.strides[i] for i in kept))
-    shown = [i for i, part in enumerate(p for p in parts if not isinstance(p, int)) if part is not None]
-    gradient = replace(dy, shape=target.shape, strides=tuple(dy.strides[i] for i in shown))
+    part_shape, strides, distance = chosen(dx.shape, dx.strides, parts)
+    target = replace(dx.moved(distance), shape=part_shape, strides=strides)
     if onto is None:
-        copy(planner, target, gradient)
+        copy(planner, target, dy)
     else:
-        over_elements(planner, target, target, gradient, formula="add", form="a, b")
+        over_elements(planner, target, target, dy, formula="add", form="a, b")
 
 
 class Part(Kernel):
