@@ -32,31 +32,37 @@ def shape_of(*wide: View) -> dict[str, int] | None:
     return {"width": width, "lanes": lanes, "held": blocks_of(groups, lanes), "threads": launch.THREADS}
 
 
-def lane_sum_tool(tools: Tools, lanes: int) -> Callable[..., Any]:
-    """``lane_sum(value, scratch)``: the sum over the ``lanes`` neighbouring threads of a row, told to all of them."""
-    cuda = tools.cuda
+def over_lanes(tools: Tools, lanes: int, unite: Callable[..., Any]) -> Callable[..., Any]:
+    """``united(value, scratch)``: over the ``lanes`` neighbouring threads of a row, by a tree of ``unite(a, b)``; told
+    to all of them."""
+    cuda, unite = tools.cuda, tools.device(unite)
 
-    def lane_sum(value: Any, scratch: Any) -> Any:
+    def united(value: Any, scratch: Any) -> Any:
         thread = cuda.threadIdx.x
         scratch[thread] = value
         cuda.syncthreads()
         half = lanes // 2
         while half >= 1:
             if thread % lanes < half:
-                scratch[thread] += scratch[thread + half]
+                scratch[thread] = unite(scratch[thread], scratch[thread + half])
             cuda.syncthreads()
             half //= 2
         result = scratch[thread - thread % lanes]
         cuda.syncthreads()  # before someone puts the next value there
         return result
-    return tools.device(lane_sum)
+    return tools.device(united)
+
+
+def plus(a: Any, b: Any) -> Any:
+    """The sum of two."""
+    return a + b
 
 
 def normalise_row_groups(tools: Tools, *, dtype: str, width: int, lanes: int, held: int,
                          threads: int) -> Callable[..., None]:
     """y = (x - mean) rstd gamma + beta, and the mean and rstd of each row; ``share`` is 1 / width of the row."""
     cuda, (load, store), number = tools.cuda, tools.group(dtype, width), tools.number(dtype)
-    (load_wide, store_wide), lane_sum = tools.wide(dtype), lane_sum_tool(tools, lanes)
+    (load_wide, store_wide), lane_sum = tools.wide(dtype), over_lanes(tools, lanes, plus)
     sqrt, in_block, size = tools.scalar(dtype).sqrt, threads // lanes, held * width
 
     def kernel(y: Any, x: Any, mean: Any, rstd: Any, gamma: Any, beta: Any, eps: Any, share: Any, gamma_s: Any,
@@ -94,7 +100,7 @@ def row_groups_gradient(tools: Tools, *, dtype: str, width: int, lanes: int, hel
                         threads: int) -> Callable[..., None]:
     """dx = rstd (g - mean of g - xhat times the mean of g xhat), with g = dy gamma and xhat = (x - mean) rstd."""
     cuda, (load, store), number = tools.cuda, tools.group(dtype, width), tools.number(dtype)
-    load_wide, lane_sum = tools.wide(dtype)[0], lane_sum_tool(tools, lanes)
+    load_wide, lane_sum = tools.wide(dtype)[0], over_lanes(tools, lanes, plus)
     in_block, size = threads // lanes, held * width
 
     def kernel(dx: Any, dy: Any, x: Any, mean: Any, rstd: Any, gamma: Any, share: Any, gamma_s: Any,

@@ -9,30 +9,13 @@ from typing import Any
 
 import numpy as np
 
-from minidl.kernels.cuda.layernorm_groups import lane_sum_tool
+from minidl.kernels.cuda.layernorm_groups import over_lanes, plus
 from minidl.kernels.cuda.tools import Tools
 
 
-def _lane_max(tools: Tools, lanes: int) -> Callable[..., Any]:
-    """``lane_max(value, scratch)``: the largest over a row's lanes; as ``Tools.block_max`` with NaN."""
-    cuda = tools.cuda
-
-    def lane_max(value: Any, scratch: Any) -> Any:
-        thread = cuda.threadIdx.x
-        scratch[thread] = value
-        cuda.syncthreads()
-        half = lanes // 2
-        while half >= 1:
-            if thread % lanes < half:
-                other = scratch[thread + half]
-                if not other <= scratch[thread]:
-                    scratch[thread] = other
-            cuda.syncthreads()
-            half //= 2
-        result = scratch[thread - thread % lanes]
-        cuda.syncthreads()
-        return result
-    return tools.device(lane_max)
+def _larger(a: Any, b: Any) -> Any:
+    """The larger of two, any of them if one is NaN: as ``Tools.block_max``."""
+    return a if b <= a else b
 
 
 def softmax_row_groups(tools: Tools, *, dtype: str, masked: bool, width: int, lanes: int, held: int, narrow: bool,
@@ -40,7 +23,7 @@ def softmax_row_groups(tools: Tools, *, dtype: str, masked: bool, width: int, la
     """y = exp(x + mask - largest) / sum, row by row; n1, n2 and m0 .. m2 say where a row of the mask starts."""
     cuda, (load, store), number = tools.cuda, tools.group(dtype, width), tools.number(dtype)
     exp, index = tools.scalar(dtype).exp, tools.integer if narrow else np.int64
-    lane_sum, lane_max = lane_sum_tool(tools, lanes), _lane_max(tools, lanes)
+    lane_sum, lane_max = over_lanes(tools, lanes, plus), over_lanes(tools, lanes, _larger)
     in_block, size, lowest = threads // lanes, held * width, number(-np.inf)
 
     def kernel(y: Any, x: Any, mask: Any, groups: Any, count: Any, n1: Any, n2: Any, m0: Any, m1: Any,
@@ -84,7 +67,7 @@ def softmax_gradient_row_groups(tools: Tools, *, dtype: str, width: int, lanes: 
                                 threads: int) -> Callable[..., None]:
     """dx = (dy - sum dy y) y, row by row."""
     cuda, (load, store), number = tools.cuda, tools.group(dtype, width), tools.number(dtype)
-    lane_sum, in_block, size = lane_sum_tool(tools, lanes), threads // lanes, held * width
+    lane_sum, in_block, size = over_lanes(tools, lanes, plus), threads // lanes, held * width
 
     def kernel(dx: Any, dy: Any, y: Any, groups: Any, count: Any) -> None:
         scratch = cuda.shared.array(threads, number)
