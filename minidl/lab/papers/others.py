@@ -3,13 +3,10 @@ DTR's recomputation costs over the budget."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-
 from minidl import policies
-from minidl.errors import UserError
 from minidl.lab import cell, own
 from minidl.lab.cell import Machine
-from minidl.lab.drawing import figure_of
+from minidl.lab.drawing import curves
 from minidl.lab.fitting import share
 from minidl.lab.papers.page import Content, percent
 from minidl.plan.costs import Limits
@@ -105,23 +102,9 @@ def overheads(content: Content, quick: bool) -> None:
             rows.append(row)
         content.say(f"## {model} at {batch}")
         content.table(("budget", *(f"`{name}`" for name in DTR)), rows)
-        content.picture(f"dtr-{model}.png", _curves(lines), f"{model}: time over the budget")
+        drawn = curves({name: [(100 * x, 100 * y) for x, y in points] for name, points in lines.items()},
+                       "% of the unmanaged peak", "% longer", falling=True)
+        content.picture(f"dtr-{model}.png", drawn, f"{model}: time over the budget")
     content.say("**Where they differ.** The networks here are other ones, and their steps are taken apart into other "
                 "operations, whose largest decides where the curves end. Parameters and optimizer state count as part "
                 "of the peak and cannot be recomputed, so of networks that have many the curves end early.")
-
-
-def _curves(lines: Mapping[str, Sequence[tuple[float, float]]]) -> bytes | None:
-    try:
-        with figure_of(5.0, 2.8) as (_, axes, done):
-            for name, points in lines.items():
-                axes.plot([100 * x for x, _ in points], [100 * y for _, y in points], "o-", markersize=3, linewidth=1,
-                          label=name)
-            axes.set_xlabel("% of the unmanaged peak")
-            axes.set_ylabel("% longer")
-            axes.set_ylim(bottom=0)
-            axes.invert_xaxis()
-            axes.legend(fontsize=7, frameon=False)
-            return done()
-    except UserError:
-        return None

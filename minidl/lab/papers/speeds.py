@@ -7,9 +7,8 @@ from dataclasses import dataclass, replace
 from functools import cache
 from statistics import median
 
-from minidl.errors import UserError
 from minidl.lab import cell, own
-from minidl.lab.drawing import figure_of
+from minidl.lab.drawing import curves
 from minidl.lab.fitting import share
 from minidl.lab.papers.page import Content, percent
 from minidl.lab.papers.tables import BATCHES, EAGER, P100
@@ -191,20 +190,5 @@ def _curve(content: Content, model: str, batches: Sequence[int], systems: Sequen
     largest = ", ".join(str(n) for n in published if n)
     content.say(f"## {model}\n\nLargest batches in the paper: {largest}.")
     content.table(("batch", "unlimited memory", *(f"`{name}`" for name in systems)), rows)
-    content.picture(f"{figure}-{model}.png", curves(lines), f"{model}: speed over the batch")
+    content.picture(f"{figure}-{model}.png", curves(lines, "batch", "examples/s"), f"{model}: speed over the batch")
     return {name: dict(points) for name, points in lines.items()}
-
-
-def curves(lines: Mapping[str, Sequence[tuple[int, float]]]) -> bytes | None:
-    """A line a name; None without matplotlib."""
-    try:
-        with figure_of(5.0, 2.8) as (_, axes, done):
-            for name, points in lines.items():
-                axes.plot([x for x, _ in points], [y for _, y in points], "o-", markersize=3, linewidth=1, label=name)
-            axes.set_xlabel("batch")
-            axes.set_ylabel("examples/s")
-            axes.set_ylim(bottom=0)
-            axes.legend(fontsize=7, frameon=False)
-            return done()
-    except UserError:
-        return None
