@@ -15,7 +15,7 @@ from minidl import autograd, ops, protocols  # noqa: E402, F401 - importing them
 from minidl.autograd import no_grad
 from minidl.context import current
 
-# Last, in the place of the module of this name, which stays what ``from minidl.tensor import Tensor`` imports from.
+# ``tensor`` takes the place of the module of its name, which is loaded by now; others go on importing Tensor from it.
 from minidl.creation import (
     arange,
     eye,
@@ -33,7 +33,7 @@ from minidl.creation import (
     randn,
     randn_like,
     randperm,
-    tensor,  # noqa: E402, I001
+    tensor,
     tril,
     triu,
     zeros,

@@ -182,11 +182,11 @@ def _move_down(state: State, storages: list[Storage], low: int) -> None:
             gaps.append((end, storage.block.offset - end))
         end = storage.block.offset + storage.block.size
     gaps.append((end, high - end))
-    for storage in sorted(above, key=lambda s: -s.nbytes):
+    for storage in sorted((s for s in above if s.status is IN), key=lambda s: -s.nbytes):
         assert storage.block is not None
         size = storage.block.size
         for room, offset in sorted((room, offset) for offset, room in gaps if room >= size):
-            block = state.arena.allocate_at(offset, storage.nbytes, storage.me) if storage.status is IN else None
+            block = state.arena.allocate_at(offset, storage.nbytes, storage.me)
             if block is not None:
                 state.allocator.move(storage, block)
                 gaps.remove((offset, room))

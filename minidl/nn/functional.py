@@ -16,9 +16,7 @@ from minidl.ops import update as update_
 from minidl.ops.choose import where
 from minidl.ops.conv import Pair
 from minidl.ops.elementwise import add, mul, relu, sigmoid, tanh
-from minidl.ops.functions import log_softmax as log_softmax_
-from minidl.ops.functions import silu, softplus
-from minidl.ops.functions import softmax as softmax_
+from minidl.ops.functions import log_softmax, silu, softmax, softplus
 from minidl.ops.losses import (
     binary_cross_entropy,
     binary_cross_entropy_with_logits,
@@ -42,16 +40,6 @@ def gelu(x: Tensor, approximate: str = "none") -> Tensor:
     if approximate not in ("none", "tanh"):
         raise UserError(f"gelu: approximate is none or tanh, not {approximate!r}")
     return elementwise.gelu(x) if approximate == "none" else elementwise.gelu_tanh(x)
-
-
-def softmax(x: Tensor, dim: int = -1) -> Tensor:
-    """exp(x) / sum(exp(x)) over one dimension."""
-    return softmax_(x, dim)
-
-
-def log_softmax(x: Tensor, dim: int = -1) -> Tensor:
-    """log(softmax(x)) over one dimension."""
-    return log_softmax_(x, dim)
 
 
 def dropout(x: Tensor, p: float = 0.5, training: bool = True) -> Tensor:

@@ -1,6 +1,8 @@
 """Functions of one tensor beyond arithmetic: powers, SiLU, softplus, log-softmax; and those composed of others."""
 
 from collections.abc import Sequence
+from math import log as logarithm
+from math import nan, prod
 
 from minidl.calls import apply, give
 from minidl.errors import ShapeError
@@ -77,7 +79,6 @@ def power(x: Tensor, value: float) -> Tensor:
 
 def to_power_of(x: Tensor, base: float) -> Tensor:
     """A positive number to the power of every element. Raises ShapeError for another number."""
-    from math import log as logarithm
     if not base > 0:
         raise ShapeError(f"{base} ** tensor needs a number above 0")
     return exp(scale(x, logarithm(base)))
@@ -137,13 +138,11 @@ def var(x: Tensor, dim: int | Shape | None = None, *, correction: float = 1.0, k
     """Variance over ``dim``, all by default: the sum of squared distances from the mean over their number less
     ``correction``; of nothing it is NaN. Raises ShapeError."""
     axes = axes_of("var", x.shape, dim)
-    count = 1
-    for axis in axes:
-        count *= x.shape[axis]
+    count = prod(x.shape[axis] for axis in axes)
     apart = sub(x, mean(x, axes, keepdim=True))
     spread = mean(mul(apart, apart), axes, keepdim=keepdim)
     rest = count - correction
-    return scale(spread, count / rest if rest > 0 else float("nan"))
+    return scale(spread, count / rest if rest > 0 else nan)
 
 
 def std(x: Tensor, dim: int | Shape | None = None, *, correction: float = 1.0, keepdim: bool = False) -> Tensor:

@@ -156,8 +156,7 @@ def index(x: Tensor, key: Any) -> Tensor:
         return view_of(x, parts)
     run = _as_run(next(iter(chosen.values()))) if len(chosen) == 1 else None
     if run is not None:
-        places = iter(range(len(parts)))
-        shown = [i for i in places if not isinstance(parts[i], int)]
+        shown = [i for i, part in enumerate(parts) if not isinstance(part, int)]
         at = shown[next(iter(chosen))]
         return apply(CONTIGUOUS, view_of(x, (*parts[:at], run, *parts[at + 1:])))
     return _looked_up(view_of(x, parts) if any(part != () for part in parts) else x, chosen)

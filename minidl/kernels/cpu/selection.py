@@ -11,8 +11,6 @@ from minidl.kernels.cpu.elementwise import over_elements
 
 RELATIONS: dict[str, np.ufunc] = {"==": np.equal, "!=": np.not_equal, "<": np.less, "<=": np.less_equal,
                                   ">": np.greater, ">=": np.greater_equal}
-
-
 PIECE = 1 << 15  # elements that are chosen among at once, where that takes room of its own
 
 
