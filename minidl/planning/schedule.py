@@ -57,8 +57,7 @@ def simulate(problem: Problem, room: Room, mode: Array, prefetch_at: Array, note
     notes: [any length, 4]; unless empty, each residency is noted there in the order of its first step but for
     prefetches: tensor (-1 - tensor for a replay's output that nobody wants), first and last step (-1: until the end;
     -2 - s: until step s of the next iteration, while it is still copied out), and the residency whose bytes it was
-    written over, or -1. Workspaces follow, with the number of tensors + that of
-    their algorithm as tensor.
+    written over, or -1. Workspaces follow, with the number of tensors + that of their algorithm as tensor.
     """
     steps, out, back, total = expand(problem, mode, prefetch_at, notes)
     if total.noted == FAILED:
