@@ -79,3 +79,20 @@ def test_a_plan_that_stays_is_run_no_longer_than_it_takes_to_see_that_times_take
     trace = own.trace_of("vgg11_bn", 8)
     row = cell.run("noisy", trace, Machine(noise=0.2), "g10", 0.9)  # no two steps take the same time
     assert row.status == "ok" and row.steps <= 3 + cell.MOST_UNCHANGED
+
+
+def test_who_wants_no_more_rows_waits_for_no_other_cell_of_the_worker(monkeypatch):
+    carried_out = []
+
+    def carry_out(self, wanted, limits):
+        carried_out.append(wanted.policy)
+        while len(carried_out) > 1 and not self.stopped:
+            time.sleep(0.001)
+        return wanted.failed("died: of nothing")
+
+    monkeypatch.setattr(Worker, "carry_out", carry_out)
+    cells = grid.cells(["lenet:1"], [Machine()], [0.5], ["passive", "lru", "capuchin"])
+    rows = grid._on_this_machine(cells, 1, Limits())
+    next(rows)
+    rows.close()
+    assert carried_out == ["passive", "lru"]

@@ -73,6 +73,15 @@ def test_what_lies_lowest_is_the_floor_of_the_search_longest_first():
     assert not over and offset[:2].tolist() == [2, 0]
 
 
+def test_what_is_fixed_stays_where_it_lies_while_other_orders_are_tried():
+    for seed in range(4):
+        that = cut(seed, 30)
+        fixed = np.full(len(that.size), ANYWHERE)
+        fixed[:2] = 0, that.size[0]
+        offset, over = by_orders(that._replace(fixed=fixed, room=that.room // 2), 100_000)  # never all of them
+        assert over and offset[:2].tolist() == fixed[:2].tolist()
+
+
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize(("fill", "shrink"), [(1.0, False), (0.99, False), (0.99, True), (0.97, True)])
 def test_a_strip_that_was_cut_into_pieces_is_packed_again(kind, fill, shrink):
