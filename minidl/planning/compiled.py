@@ -1,9 +1,10 @@
-"""``schedule.simulate``, compiled by Numba. Loaded when a plan is searched for, not before."""
+"""``schedule.weighed``, compiled by Numba. Loaded when a plan is searched for, not before."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import suppress
+from math import inf
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -14,9 +15,11 @@ from minidl.compiling import njit
 from minidl.planning import expansion, problem, schedule, timing, walk
 
 Function = Callable[..., Any]
-Simulate = Callable[[problem.Problem, timing.Room, problem.Array, problem.Array, problem.Array], schedule.Outcome]
+Weighed = Callable[[problem.Problem, timing.Room, problem.Array, problem.Array, problem.Array, schedule.Prices, float],
+                   schedule.Outcome]
 MODULES = (problem, walk, expansion, timing, schedule)  # what the compiled function is made of
-PARTS: tuple[Function, ...] = (expansion.expand, expansion._trimmed, timing.place, timing._pass, timing.run)
+PARTS: tuple[Function, ...] = (expansion.expand, expansion._trimmed, timing.beginnings, timing.over, timing.place,
+                               timing._pass, timing.run)
 # What is done at every step of the simulation. No references are counted there, for each of these is handed groups of
 # forty arrays: counting takes fifty times as long as the rest.
 PIECES: tuple[Function, ...] = (
@@ -43,5 +46,11 @@ for part in PARTS:
 for part in PIECES:
     register_jitable(_nrt=False)(part)
 
-simulate: Simulate = njit(cache=True)(schedule.simulate)
-forget_older(simulate, MODULES)
+weighed: Weighed = njit(cache=True)(schedule.weighed)
+forget_older(weighed, MODULES)
+
+
+def simulate(that: problem.Problem, room: timing.Room, mode: problem.Array, prefetch_at: problem.Array,
+             notes: problem.Array) -> schedule.Outcome:
+    """As ``schedule.simulate``."""
+    return weighed(that, room, mode, prefetch_at, notes, schedule.FREE, inf)

@@ -24,10 +24,21 @@ import numpy as np
 
 from minidl.planning.expansion import expand
 from minidl.planning.problem import Array, Problem
-from minidl.planning.timing import Room, place, run
+from minidl.planning.timing import Room, beginnings, over, place, run
 from minidl.planning.walk import FAILED
 
 NO_NOTES = np.zeros((0, 4), np.int64)
+
+
+class Prices(NamedTuple):
+    """Seconds that a byte over the budget counts for, and a byte copied: copies that computation hides are not free,
+    they leave no room for a slower link."""
+
+    excess: float
+    copy: float
+
+
+FREE = Prices(0.0, 0.0)
 
 
 class Outcome(NamedTuple):
@@ -59,9 +70,22 @@ def simulate(problem: Problem, room: Room, mode: Array, prefetch_at: Array, note
     -2 - s: until step s of the next iteration, while it is still copied out), and the residency whose bytes it was
     written over, or -1. Workspaces follow, with the number of tensors + that of their algorithm as tensor.
     """
+    return weighed(problem, room, mode, prefetch_at, notes, FREE, np.inf)
+
+
+def weighed(problem: Problem, room: Room, mode: Array, prefetch_at: Array, notes: Array, prices: Prices, most: float
+            ) -> Outcome:
+    """As ``simulate``; but a choice that comes to more than ``most`` seconds, prices included, is given up as soon as
+    that is certain, and said to take 1e9. A search refuses most of its choices, and most of these early."""
     steps, out, back, total = expand(problem, mode, prefetch_at, notes)
     if total.noted == FAILED:
         return Outcome(1e9, 1 << 60, 0.0, 0, 0)
-    place(problem, room, steps, back, prefetch_at, notes)
-    seconds, excess, moved, noted = run(problem, room, steps, out, back, notes, total.noted)
-    return Outcome(seconds, excess + max(0, total.host_bytes - room.host_bytes), total.replay_seconds, moved, noted)
+    excess = over(room, steps) + max(0, total.host_bytes - room.host_bytes)
+    moved = problem.size[out.tensor].sum() + problem.size[back.tensor].sum()
+    starts = beginnings(problem, steps)
+    most -= prices.excess * excess + prices.copy * moved - 1e-9 * starts[len(steps.call)]  # sums are rounded
+    if starts[len(steps.call)] > most:
+        return Outcome(1e9, excess, 0.0, moved, 0)
+    place(problem, room, steps, starts, back, prefetch_at, notes)
+    seconds, noted = run(problem, room, steps, starts, out, back, most, notes, total.noted)
+    return Outcome(seconds if seconds <= most else 1e9, excess, total.replay_seconds, moved, noted)

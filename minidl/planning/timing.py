@@ -22,14 +22,21 @@ class Room(NamedTuple):
     slack: float
 
 
-def place(problem: Problem, room: Room, steps: Steps, back: SwapIns, prefetch_at: Array, notes: Array) -> None:
+def beginnings(problem: Problem, steps: Steps) -> Array:
+    """[steps + 1]: when each step begins, and the last one ends, if nothing waits and calls are as fast as can be."""
+    starts = np.zeros(len(steps.call) + 1)
+    for s in range(len(steps.call)):
+        starts[s + 1] = starts[s] + problem.algorithm_seconds[problem.algorithm_ptr[steps.call[s]]]
+    return starts
+
+
+def place(problem: Problem, room: Room, steps: Steps, starts: Array, back: SwapIns, prefetch_at: Array, notes: Array
+          ) -> None:
     """Find where each swap-in starts: as late as hides it, if one follows the other on the link up to the last use, but
     not before there is room for it. What is used first gets room first: else what is far off would fill the memory that
     the next call waits for, whenever the link is slower than the computation that is to hide it."""
     during, group, size = steps.during, steps.group, problem.size
-    starts, begin = np.zeros(len(steps.call) + 1), np.zeros(len(back.tensor))
-    for s in range(len(steps.call)):
-        starts[s + 1] = starts[s] + problem.algorithm_seconds[problem.algorithm_ptr[steps.call[s]]]
+    begin = np.zeros(len(back.tensor))
     link_free = starts[len(steps.call)]
     for n in range(len(back.tensor) - 1, -1, -1):
         link_free = min(starts[back.use[n]], link_free) - problem.in_seconds[back.tensor[n]] * (1.0 + room.slack)
@@ -52,20 +59,31 @@ def place(problem: Problem, room: Room, steps: Steps, back: SwapIns, prefetch_at
             prefetch_at[back.gap[n]] = group[best]
 
 
-def run(problem: Problem, room: Room, steps: Steps, out: CopiesOut, back: SwapIns, notes: Array, noted: int
-        ) -> tuple[float, int, int, int]:
-    """(seconds, excess on the device, bytes copied, residencies noted) of an iteration, step by step.
+def over(room: Room, steps: Steps) -> int:
+    """Bytes over the budget in the worst step, and a part of their sum over all steps. Swap-ins ahead of their use and
+    copies out behind it wait for room, so they add nothing."""
+    worst = excess = 0
+    for s in range(len(steps.during)):
+        if steps.during[s] > room.device_bytes:
+            excess += steps.during[s] - room.device_bytes
+            worst = max(worst, steps.during[s] - room.device_bytes)
+    return worst + excess // 8
+
+
+def run(problem: Problem, room: Room, steps: Steps, starts: Array, out: CopiesOut, back: SwapIns, most: float,
+        notes: Array, noted: int) -> tuple[float, int]:
+    """(Seconds, residencies noted) of an iteration, step by step; it ends early when more than ``most`` are certain.
 
     A tail is memory that a copy out still occupies. Copies out that the iteration leaves behind (of what outlives it)
-    are under way when the next one starts: then all is done once more with their tails, as it is from then on. notes:
-    workspaces are noted after the ``noted`` first ones.
+    are under way when the next one starts: then all is done once more with their tails, as it is from then on. starts:
+    ``beginnings``; notes: workspaces are noted after the ``noted`` first ones.
     """
-    now, excess, moved, written, first, late = _pass(problem, room, steps, out, back, notes, noted, len(out.tensor),
-                                                     np.zeros(0))
-    if first < len(out.tensor):
-        now, excess, moved, written, _, _ = _pass(problem, room, steps, out, back, notes, noted, first, late)
+    now, written, first, late = _pass(problem, room, steps, starts, out, back, most, notes, noted, len(out.tensor),
+                                      np.zeros(0))
+    if now <= most and first < len(out.tensor):
+        now, written, _, _ = _pass(problem, room, steps, starts, out, back, most, notes, noted, first, late)
         now = max(now, problem.out_seconds[out.tensor].sum())  # or ever more would be left behind
-    return now, excess, moved, written
+    return now, written
 
 
 def _lost(problem: Problem, seconds: float, now: float, out_ready: float, in_ready: float) -> float:
@@ -76,8 +94,8 @@ def _lost(problem: Problem, seconds: float, now: float, out_ready: float, in_rea
     return problem.contention * (min(max(out_ready - now, 0.0), longest) + min(max(in_ready - now, 0.0), longest))
 
 
-def _pass(problem: Problem, room: Room, steps: Steps, out: CopiesOut, back: SwapIns, notes: Array, noted: int,
-          first_carried: int, carried_end: Array) -> tuple[float, int, int, int, int, Array]:
+def _pass(problem: Problem, room: Room, steps: Steps, starts: Array, out: CopiesOut, back: SwapIns, most: float,
+          notes: Array, noted: int, first_carried: int, carried_end: Array) -> tuple[float, int, int, Array]:
     """One iteration that starts with copies out under way, from the number ``first_carried`` of the one before on,
     which end at ``carried_end``.
 
@@ -88,7 +106,7 @@ def _pass(problem: Problem, room: Room, steps: Steps, out: CopiesOut, back: Swap
     issue = np.argsort(back.start, kind="mergesort")
     next_issue = next_arrival = next_out = first_tail = landed = 0
     last_tail = before
-    tails = worst = excess = moved = 0
+    tails = 0
     now = out_ready = in_ready = 0.0
     tail_size, tail_end = np.zeros(before + outs + 1, np.int64), np.zeros(before + outs + 1)
     arrive, landed_at = np.zeros(backs + 1), np.zeros(len(problem.size))
@@ -98,6 +116,8 @@ def _pass(problem: Problem, room: Room, steps: Steps, out: CopiesOut, back: Swap
         tails += problem.size[t]
         out_ready = carried_end[n]
     for s in range(len(steps.call)):
+        if now + starts[len(steps.call)] - starts[s] > most:
+            return now + starts[len(steps.call)] - starts[s], noted, outs, tail_end[:0]
         while tails and during[s] + tails > budget:
             tails -= tail_size[first_tail]
             now = max(now, tail_end[first_tail])
@@ -111,14 +131,10 @@ def _pass(problem: Problem, room: Room, steps: Steps, out: CopiesOut, back: Swap
             else:
                 notes[out.note[first_carried + landed], 2] = -1 - s
             landed += 1
-        if during[s] > budget:
-            excess += during[s] - budget
-            worst = max(worst, during[s] - budget)
         while next_issue < backs and back.start[issue[next_issue]] == s:
             n = issue[next_issue]
             next_issue += 1
             t = back.tensor[n]
-            moved += problem.size[t]
             in_ready = max(in_ready, now, landed_at[t]) + problem.in_seconds[t]
             arrive[n] = in_ready
         while next_arrival < backs and back.use[next_arrival] == s:  # what this step uses must be there
@@ -139,7 +155,6 @@ def _pass(problem: Problem, room: Room, steps: Steps, out: CopiesOut, back: Swap
         while next_out < outs and out.step[next_out] == s:
             t = out.tensor[next_out]
             next_out += 1
-            moved += problem.size[t]
             out_ready = max(out_ready, now) + problem.out_seconds[t]
             tail_size[last_tail], tail_end[last_tail], landed_at[t] = problem.size[t], out_ready, out_ready
             last_tail += 1
@@ -149,4 +164,4 @@ def _pass(problem: Problem, room: Room, steps: Steps, out: CopiesOut, back: Swap
     while first_tail < last_tail and tail_end[first_tail] <= now:
         first_tail += 1
     first_tail = max(first_tail, before)  # what was carried here has landed in any steady state
-    return now, worst + excess // 8, moved, noted, first_tail - before, tail_end[first_tail:last_tail] - now
+    return now, noted, first_tail - before, tail_end[first_tail:last_tail] - now

@@ -13,11 +13,11 @@ from minidl.ops import exp
 from minidl.plan.costs import Costs, Limits
 from minidl.plan.plan import Action
 from minidl.plan.trace import Algorithm, Trace
-from minidl.planning import compiled
+from minidl.planning import compiled, schedule
 from minidl.planning.expansion import expand
 from minidl.planning.modes import effective, modes_of, to_plan
 from minidl.planning.problem import DROP, KEEP, SWAP, problem
-from minidl.planning.schedule import NO_NOTES, simulate
+from minidl.planning.schedule import NO_NOTES, Prices, simulate
 from minidl.planning.timing import Room
 from minidl.policies.auto.choices import movable, simple_choices
 from minidl.policies.auto.policy import SLACK, Auto
@@ -70,6 +70,11 @@ def test_compiled_and_interpreted_the_simulation_is_the_same(trace):
         assert plain[:4] == simulate(facts, room, mode, mine, NO_NOTES)[:4]  # noting changes nothing
         assert mine.tolist() == its.tolist()
         assert notes.tolist() == its_notes.tolist()
+        prices = Prices(1e-9, 1e-12)
+        value = plain.seconds + prices.excess * plain.excess + prices.copy * plain.moved
+        for weighed in (schedule.weighed, compiled.weighed):  # as far as it may come to so much, and no further
+            assert weighed(facts, room, mode, its, NO_NOTES, prices, value)[:4] == plain[:4]
+            assert weighed(facts, room, mode, its, NO_NOTES, prices, 0.999 * value).seconds == 1e9
 
 
 def test_a_plan_gives_back_the_modes_it_was_made_from(trace):

@@ -8,8 +8,9 @@ import numpy as np
 
 from minidl.compiling import njit
 from minidl.planning import compiled
-from minidl.planning.compiled import simulate
+from minidl.planning.compiled import weighed
 from minidl.planning.problem import DROP, Array, Problem
+from minidl.planning.schedule import Prices
 from minidl.planning.timing import Room
 
 DOUBLINGS = 4   # a move changes 2, 4, 8 or 16 gaps of a kind,
@@ -24,14 +25,6 @@ class Moves(NamedTuple):
     often: Array
     rare: Array
     alike: Array
-
-
-class Prices(NamedTuple):
-    """Seconds that a byte over the budget counts for, and a byte copied: copies that computation hides are not free,
-    they leave no room for a slower link."""
-
-    excess: float
-    copy: float
 
 
 class Effort(NamedTuple):
@@ -53,7 +46,7 @@ def improve(problem: Problem, room: Room, prices: Prices, moves: Moves, effort: 
     """
     np.random.seed(effort.seed)
     nothing = np.zeros((0, 4), np.int64)
-    found = simulate(problem, room, mode, prefetch_at, nothing)
+    found = weighed(problem, room, mode, prefetch_at, nothing, prices, np.inf)
     current = found.seconds + prices.excess * found.excess + prices.copy * found.moved
     best, best_time, best_over = current, found.seconds, found.excess
     best_mode = mode.copy()
@@ -78,9 +71,10 @@ def improve(problem: Problem, room: Room, prices: Prices, moves: Moves, effort: 
             length -= 1
         if not changed:
             continue
-        found = simulate(problem, room, mode, prefetch_at, nothing)
+        allowed = current + effort.temperature * (1.0 - n / effort.evaluations) * np.random.random()
+        found = weighed(problem, room, mode, prefetch_at, nothing, prices, allowed)
         value = found.seconds + prices.excess * found.excess + prices.copy * found.moved
-        if value <= current + effort.temperature * (1.0 - n / effort.evaluations) * np.random.random():
+        if value <= allowed:
             current = value
             if value < best:
                 best, best_time, best_over = value, found.seconds, found.excess

@@ -25,10 +25,11 @@ def fitted(found: Found, trace: Trace, facts: Problem, costs: Costs, limits: Lim
     """(The plan with addresses, or a tighter one near it; how many tighter ones were searched for, with half the work.)
 
     What has no address is placed as it comes, in the way of what has one. A byte of it counts as much as one that is
-    copied in while computation waits: less memory may do better, even at the price of a slower plan.
+    copied out and in while computation waits: less memory may do better, even at the price of a slower plan.
     """
+    per_byte = costs.out_seconds_per_byte + costs.in_seconds_per_byte
     best, over = with_addresses(found, trace, facts, limits)
-    best = replace(best, hindered=over * costs.in_seconds_per_byte)
+    best = replace(best, hindered=over * per_byte)
     tightened = 0
     while over and tightened < TIGHTENINGS:
         share = found.share - min(max(over / limits.device_bytes, LEAST_TIGHTER), TIGHTER)
@@ -38,6 +39,6 @@ def fitted(found: Found, trace: Trace, facts: Problem, costs: Costs, limits: Lim
         if tighter is None or tighter.share != share:  # it took the whole budget
             break
         found, over = with_addresses(tighter, trace, facts, limits, QUICK)
-        found = replace(found, hindered=over * costs.in_seconds_per_byte)
+        found = replace(found, hindered=over * per_byte)
         best = min(best, found, key=lambda each: each.promised)
     return best, tightened

@@ -11,7 +11,7 @@ from minidl.plan.costs import Costs, Limits
 from minidl.plan.trace import Trace
 from minidl.planning.modes import to_plan
 from minidl.planning.problem import Array, Problem
-from minidl.planning.schedule import NO_NOTES
+from minidl.planning.schedule import NO_NOTES, Prices
 from minidl.planning.timing import Room
 from minidl.policies.auto.choices import alike, movable
 from minidl.policies.auto.progress import Found
@@ -36,7 +36,7 @@ def search(trace: Trace, facts: Problem, costs: Costs, limits: Limits, begin: It
     beginning, in multiples of the usual one; seed: another one begins with other choices, too.
     """
     from minidl.planning.compiled import simulate  # compiled code: loaded when the first plan is made
-    from minidl.policies.auto.annealing import Effort, Moves, Prices, improve
+    from minidl.policies.auto.annealing import Effort, Moves, improve
 
     budget = int(limits.device_bytes * share)
     room = Room(budget, limits.host_bytes, SLACK)
