@@ -19,6 +19,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
 from minidl.device.clock import COPY_OUT, Clock, Extents, Marks, Timed
+from minidl.device.codec import Codec
 from minidl.device.profiles import Profile
 from minidl.device.spill import DiskQueue, Spill
 from minidl.device.timekeeper import Timekeeper
@@ -155,6 +156,14 @@ class Device(Choices, Timekeeper):
         """Continue the host pool's ``host_bytes`` in a file: pieces of host memory from there on are in it. Raises
         UserError where there is no room for it, or no way to it."""
         raise UserError(f"{self.name} has no way to a disk yet: leave spill away")
+
+    def encode_with(self, codec: Codec) -> None:
+        """Copy less to the host and back, from before ``attach`` on. Raises UserError where there is no way to."""
+        raise UserError(f"{self.name} copies bytes as they are, for now: leave codec away")
+
+    def spared_bytes(self) -> tuple[int, int]:
+        """How many bytes of the copies out and in that have ended a codec has kept off the link."""
+        return 0, 0
 
     def copy_seconds(self, stream: int, host: Extents, nbytes: int) -> float:
         """Modelled seconds of a copy of ``nbytes`` to or from these pieces, if it is issued to its stream now."""
