@@ -1,4 +1,4 @@
-"""Lossless codecs on the link, as cDMA and Gist have them: what a copy out writes is smaller, and comes back bit by bit.
+"""Lossless codecs on the link, as cDMA and Gist have them: copies are smaller, and bits stay the same.
 
     zero-value   a bit for each word of 4 bytes that is not zero, and these words: what a ReLU has made (our kernel)
     blosc        bytes shuffled, then LZ4 (numcodecs)
