@@ -67,7 +67,7 @@ class SimDevice(Device):
 
     def spill_to(self, spill: Spill, host_bytes: int) -> None:
         """Take the disk's time: no file exists, either."""
-        self.disk = DiskQueue(self.profile, self.clock, host_bytes)
+        self.disk, self.spills_from = DiskQueue(self.profile, self.clock, host_bytes), host_bytes
 
     def encode_with(self, codec: Codec) -> None:
         """Take the time of what is declared: there is nothing to encode."""
@@ -101,7 +101,7 @@ class SimDevice(Device):
         seconds = self.copy_seconds(COPY_OUT, host, nbytes)
         if self._codec is not None:
             self._spared[0] += self._codec.spared(nbytes)
-        return self.clock.issue(COPY_OUT, seconds, timed=self._noting(COPY_OUT, nbytes))
+        return self.clock.issue(COPY_OUT, seconds, timed=self._noting_copy(COPY_OUT, host, nbytes))
 
     def poison(self, offset: int, nbytes: int, marks: Marks) -> None:
         """There are no bytes to overwrite."""
@@ -111,7 +111,7 @@ class SimDevice(Device):
         seconds = self.copy_seconds(COPY_IN, host, nbytes)
         if self._codec is not None:
             self._spared[1] += self._codec.spared(nbytes)
-        return self.clock.issue(COPY_IN, seconds, timed=self._noting(COPY_IN, nbytes))
+        return self.clock.issue(COPY_IN, seconds, timed=self._noting_copy(COPY_IN, host, nbytes))
 
     def read(self, operand: Operand) -> "np.ndarray":
         """NaN (or zero, for integers) in the tensor's shape, when the compute stream has finished."""

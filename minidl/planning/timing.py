@@ -1,7 +1,7 @@
 """When the transfers of an expanded iteration start, and how long it takes: the second and third part of ``schedule``.
 
-One transfer at a time each way; only the compute stream waits: for what it uses, for memory, and for all copies so far
-where a plan says so. Plain Python that Numba can compile.
+One transfer at a time each way, and one in all to the disk and from it; only the compute stream waits: for what it
+uses, for memory, and for all copies so far where a plan says so. Plain Python that Numba can compile.
 """
 
 from __future__ import annotations
@@ -32,7 +32,8 @@ def place(problem: Problem, room: Room, steps: Steps, back: SwapIns, prefetch_at
     for n in range(len(back.tensor) - 1, -1, -1):
         t, use, left = back.tensor[n], back.use[n], back.left[n]
         finish = min(starts[use], link_free)
-        begin = finish - problem.in_seconds[t] * (1.0 + room.slack)
+        seconds = problem.disk_in_seconds[t] if back.spilled[n] else problem.in_seconds[t]
+        begin = finish - seconds * (1.0 + room.slack)
         best = s = use
         while s - 1 > left and during[s - 1] + size[t] <= room.device_bytes:
             s -= 1
@@ -63,7 +64,8 @@ def run(problem: Problem, room: Room, steps: Steps, out: CopiesOut, back: SwapIn
                                                      np.zeros(0))
     if first < len(out.tensor):
         now, excess, moved, written, _, _ = _pass(problem, room, steps, out, back, notes, noted, first, late)
-        now = max(now, problem.out_seconds[out.tensor].sum())  # or ever more would be left behind
+        took = np.where(out.spilled, problem.disk_out_seconds[out.tensor], problem.out_seconds[out.tensor])
+        now = max(now, took.sum())  # or ever more would be left behind
     return now, excess, moved, written
 
 
@@ -88,7 +90,7 @@ def _pass(problem: Problem, room: Room, steps: Steps, out: CopiesOut, back: Swap
     next_issue = next_arrival = next_out = first_tail = landed = 0
     last_tail = before
     tails = worst = excess = moved = 0
-    now = out_ready = in_ready = 0.0
+    now = out_ready = in_ready = disk_ready = 0.0
     tail_size, tail_end = np.zeros(before + outs + 1, np.int64), np.zeros(before + outs + 1)
     arrive, landed_at = np.zeros(backs + 1), np.zeros(len(problem.size))
     for n in range(before):
@@ -96,6 +98,8 @@ def _pass(problem: Problem, room: Room, steps: Steps, out: CopiesOut, back: Swap
         tail_size[n], tail_end[n], landed_at[t] = problem.size[t], carried_end[n], carried_end[n]
         tails += problem.size[t]
         out_ready = carried_end[n]
+        if out.spilled[first_carried + n]:
+            disk_ready = out_ready
     for s in range(len(steps.call)):
         while tails and during[s] + tails > budget:
             tails -= tail_size[first_tail]
@@ -118,7 +122,11 @@ def _pass(problem: Problem, room: Room, steps: Steps, out: CopiesOut, back: Swap
             next_issue += 1
             t = back.tensor[n]
             moved += problem.size[t]
-            in_ready = max(in_ready, now, landed_at[t]) + problem.in_seconds[t]
+            in_ready = max(in_ready, now, landed_at[t])
+            if back.spilled[n]:
+                in_ready = disk_ready = max(in_ready, disk_ready) + problem.disk_in_seconds[t]
+            else:
+                in_ready += problem.in_seconds[t]
             arrive[n] = in_ready
         while next_arrival < backs and back.use[next_arrival] == s:  # what this step uses must be there
             now = max(now, arrive[next_arrival])
@@ -137,11 +145,15 @@ def _pass(problem: Problem, room: Room, steps: Steps, out: CopiesOut, back: Swap
                 break
         while next_out < outs and out.step[next_out] == s:
             t = out.tensor[next_out]
-            next_out += 1
             moved += problem.size[t]
-            out_ready = max(out_ready, now) + problem.out_seconds[t]
+            out_ready = max(out_ready, now)
+            if out.spilled[next_out]:
+                out_ready = disk_ready = max(out_ready, disk_ready) + problem.disk_out_seconds[t]
+            else:
+                out_ready += problem.out_seconds[t]
             tail_size[last_tail], tail_end[last_tail], landed_at[t] = problem.size[t], out_ready, out_ready
             last_tail += 1
+            next_out += 1
             tails += problem.size[t]
         if problem.waits[c] and steps.group[s] == c:
             now = max(now, out_ready, in_ready)

@@ -60,7 +60,7 @@ class CpuDevice(Device):
 
     def spill_to(self, spill: Spill, host_bytes: int) -> None:
         """Open the file."""
-        self.numerics.spill = SpillFile(spill)
+        self.numerics.spill, self.spills_from = SpillFile(spill), host_bytes
 
     def algorithms(self, op_name: str, inputs: Sequence[Meta], outputs: Sequence[Meta], attrs: dict[str, Any],
                    cost: Cost) -> tuple[Algorithm, ...]:
@@ -86,13 +86,13 @@ class CpuDevice(Device):
         """Queue a copy to the host pool."""
         effect = partial(self.numerics.copy_out, host, offset)
         seconds = self.copy_seconds(COPY_OUT, host, nbytes)
-        return self.clock.issue(COPY_OUT, seconds, effect, at_end=True, timed=self._noting(COPY_OUT, nbytes))
+        return self.clock.issue(COPY_OUT, seconds, effect, at_end=True, timed=self._noting_copy(COPY_OUT, host, nbytes))
 
     def copy_in(self, offset: int, host: Extents, nbytes: int) -> int:
         """Queue a copy from the host pool."""
         effect = partial(self.numerics.copy_in, offset, host)
         seconds = self.copy_seconds(COPY_IN, host, nbytes)
-        return self.clock.issue(COPY_IN, seconds, effect, at_end=True, timed=self._noting(COPY_IN, nbytes))
+        return self.clock.issue(COPY_IN, seconds, effect, at_end=True, timed=self._noting_copy(COPY_IN, host, nbytes))
 
     def poison(self, offset: int, nbytes: int, marks: Marks) -> None:
         """Fill freed bytes with NaN, if the device was made so."""
