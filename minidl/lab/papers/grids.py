@@ -93,8 +93,8 @@ def _lost(content: Content, places: dict[Place, dict[str, Row]]) -> None:
         if ours is not None and share(ours) < (1 - EQUAL) * share(best):
             table.append((*place, f"`{best.policy}`", percent(share(best)), percent(share(ours)), why(ours)))
     run = sum("auto" in found for found in places.values())
-    content.say(f"## Where `auto` is not first\n\nOf {run} cells that it was run in, {len(table)} have a policy that is "
-                f"more than {EQUAL:.1%} faster.")
+    content.say(f"## Where `auto` is not first\n\nOf {run} cells that it was run in, {len(table)} have a policy that "
+                f"is more than {EQUAL:.1%} faster.")
     if table:
         content.table(("trace", "device", "budget", "fastest", "speed", "`auto`", "why"), table)
 
