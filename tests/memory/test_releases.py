@@ -14,7 +14,7 @@ AWAY_S = 1e-5 + 2 * UNIT / 12.4e9  # for the first copy out: call 2 wants its me
 
 
 class Following(Passive):
-    """Follows a plan that was given."""
+    """Follows a plan that was given, and lets nothing else go once it does."""
 
     name = "following"
     plans = True
@@ -24,6 +24,9 @@ class Following(Passive):
 
     def plan(self, trace, costs, limits):
         return Proposal(self.given)
+
+    def victims(self, resident, pressure):
+        return super().victims(resident, pressure) if pressure.trace is None else ()
 
 
 def grown(plan, between):
