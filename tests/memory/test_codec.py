@@ -62,6 +62,11 @@ def test_a_word_that_is_zero_takes_a_bit_and_another_one_a_bit_more_than_it_has(
     assert coding.spared == [3100 + 2300, 0]
 
 
+def test_blosc_shuffles_the_bytes_of_words():
+    ascending = np.arange(1 << 16, dtype=np.uint32).view(np.uint8)
+    assert Coding(coder("blosc")).encoded(0, ascending).size < 0.05 * ascending.size
+
+
 def test_what_does_not_shrink_and_what_begins_within_a_word_is_copied_as_it_is():
     coding, values = Coding(coder("zero-value")), np.ones(800, np.float32).view(np.uint8)
     assert coding.encoded(0, values) is values

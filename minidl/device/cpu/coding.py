@@ -35,7 +35,8 @@ class Blosc:
 
     def encode(self, piece: np.ndarray, out: np.ndarray) -> int:
         """As ``Coder``."""
-        coded = np.frombuffer(self._compressor.encode(piece), np.uint8)
+        words = piece if piece.size % zero_values.WORD else piece.view(np.uint32)  # it shuffles the bytes of each
+        coded = np.frombuffer(self._compressor.encode(words), np.uint8)
         if coded.size >= piece.size:
             return 0
         out[:coded.size] = coded
