@@ -112,7 +112,8 @@ class Residency:
     def release(self, evictions: Sequence[Eviction]) -> None:
         """Let go of these if they are here, or on their way: none of them was an operand."""
         here = {s.tensor_id: s for ref in self.state.residents
-                if (s := ref()) is not None and s.status in (IN, SWAPPING_IN) and s.refs and s not in self.state.protected}
+                if (s := ref()) is not None and s.status in (IN, SWAPPING_IN) and s.refs
+                and s not in self.state.protected}
         gone = {tensor_id for tensor_id, _ in evictions}
         if self.prefetches:  # what has not found room to come back need not any more
             self.prefetches = deque(ref for ref in self.prefetches if (s := ref()) and s.tensor_id not in gone)

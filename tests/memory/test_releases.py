@@ -31,7 +31,8 @@ class Following(Passive):
 
 def grown(plan, between):
     """What an iteration grows by under a plan. Tensor 0 (2 units) is made, is read by call 1, then by the last one;
-    before that one, another call makes 5 units of 6; ``between`` are calls in front of this, the first of which makes as many."""
+    before that one, another call makes 5 units of 6; ``between`` are calls in front of this, the first of which makes
+    as many."""
     calls = [call((), (0,), 1.0, replayable=False), call((0,), (1,), 1.0, (1,)), *between]
     t = 2 + len(between)
     calls += [call((), (t,), 1.0, (t,)), call((), (t + 1,), 1.0, (t + 1,)), call((0,), (t + 2,), 1.0, (0, t + 2))]
