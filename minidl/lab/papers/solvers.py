@@ -92,9 +92,9 @@ def selection(content: Content, quick: bool) -> None:
                 "to choose: the authors measured cuDNN 8.0.5, whose fastest algorithm takes up to 2 GB. Their solver "
                 "was Gurobi, for as long as it took. Here HiGHS is stopped by the clock, which goes on while a busy "
                 "machine does something else; what it had not settled is in the brackets, and there `str` and "
-                "`mo-sos` follow the best that they know of `checkmate`'s. By what the programs count no system is slower "
-                "than the one before it; the engine may take less than they count, as it keeps what comes by in replays "
-                "(U-Net at 0.5: 3499 instead of 3643 ms for `checkmate`).")
+                "`mo-sos` follow the best that they know of `checkmate`'s. By what the programs count no system is "
+                "slower than the one before it; the engine may take less than they count, as it keeps what comes by in "
+                "replays (U-Net at 0.5: 3499 instead of 3643 ms for `checkmate`).")
 
 
 def _cells(name: str, trace: Trace, ratio: float, seconds: float) -> dict[str, tuple[Row, str]]:
