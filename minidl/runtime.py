@@ -23,6 +23,7 @@ from minidl import device as devices
 from minidl import placements, policies, upload
 from minidl.calls import apply
 from minidl.context import activate, current
+from minidl.device.codec import codec_of
 from minidl.device.precision import DEFAULT, precision_of
 from minidl.device.spill import Spill
 from minidl.errors import UserError
@@ -65,6 +66,7 @@ class Runtime:
     switches       features to turn off, to see what they are worth
     slices         into how many parts along its first dimension a batch is cut that ``tensor`` uploads, so that no
                    operation needs all of it at once; 1: none
+    codec          what copies to the host and back are encoded by, see ``device.codec``; None: they are not
 
     Raises UserError for a name or size that does not exist.
     """
@@ -74,12 +76,14 @@ class Runtime:
                  spill_bytes: int | str | None = None, policy: str | Policy = "auto",
                  placement: str | Placement = placements.DEFAULT, precision: str = DEFAULT,
                  attention: str | None = None, seed: int = 0, poisoned: bool = False, deterministic: bool = True,
-                 switches: Switches = ALL_ON, slices: int = 1) -> None:
+                 switches: Switches = ALL_ON, slices: int = 1, codec: str | None = None) -> None:
         self.precision = precision_of(precision)
         self.device = (devices.create(device, poisoned=poisoned, precision=precision) if isinstance(device, str)
                        else device)
         if attention is not None:
             self.device.attention = attention
+        if codec is not None:
+            self.device.encode_with(codec_of(codec))
         self.policy = policies.create(policy) if isinstance(policy, str) else required(policy)
         budget = _bytes(memory_budget, self.device.profile.memory_bytes, "memory budget")
         host = _bytes(host_memory, self.device.profile.host_memory_bytes, "host memory", least=0)
@@ -255,7 +259,8 @@ class Runtime:
         return Stats(self.device.now(), self.device.stall_seconds(), replaying.seconds,
                      allocator.swapped_out_bytes, allocator.swapped_in_bytes, replaying.recomputed_bytes,
                      allocator.moved_bytes, allocator.arena.used_bytes, allocator.arena.peak_bytes,
-                     allocator.arena.capacity, allocator.host.used_bytes, allocator.host.peak_bytes, executor.issued)
+                     allocator.arena.capacity, allocator.host.used_bytes, allocator.host.peak_bytes, executor.issued,
+                     *self.device.spared_bytes())
 
     def reset_peak(self) -> None:
         """Let ``peak_bytes`` of the device start from what is in use now."""
@@ -289,9 +294,7 @@ def parameter(shape: Shape, *, dtype: DType = float32, requires_grad: bool = Tru
 
 
 def _bytes(value: int | str | None, default: int, what: str, *, least: int = 1) -> int:
-    if value is None:
-        return default
-    nbytes = parse_bytes(value) if isinstance(value, str) else value
+    nbytes = default if value is None else parse_bytes(value) if isinstance(value, str) else value
     if nbytes < least:
         raise UserError(f"{what} must be at least {least} byte, not {value}")
     return nbytes

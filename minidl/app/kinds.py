@@ -10,6 +10,7 @@ from math import nextafter
 from typing import Any, TypeVar
 
 from minidl import numbers, placements, policies
+from minidl.device.codec import codec_of
 from minidl.device.precision import precision_of
 from minidl.errors import UserError
 from minidl.registry import Registry
@@ -100,6 +101,15 @@ def precision(name: str) -> str:
         return precision_of(name).name
     except UserError as error:
         raise argparse.ArgumentTypeError(str(error)) from None
+
+
+def codec(text: str) -> str:
+    """A codec of ``minidl.device.codec``, with or without the share that it leaves."""
+    try:
+        codec_of(text)
+    except UserError as error:
+        raise argparse.ArgumentTypeError(str(error)) from None
+    return text
 
 
 def policy(name: str) -> str:

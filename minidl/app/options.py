@@ -64,6 +64,7 @@ class Options:
     host_memory: int | None
     spill: str | None
     spill_bytes: int | None
+    codec: str | None
     slices: int
     plan: str | None
     decoupled_swap: bool

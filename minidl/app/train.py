@@ -85,7 +85,7 @@ def train(options: Options, zoo: Zoo, lock: RunLock, out: TextIO) -> int:
                       has_values=device.has_values)
     with Runtime(device, memory_budget=sizes.budget_bytes, host_memory=setup.for_tensors(batch), policy=policy,
                  placement=options.placement, precision=options.precision, seed=options.seed,
-                 switches=options.switches, slices=sizes.cut.slices, spill=setup.spill) as runtime:
+                 switches=options.switches, slices=sizes.cut.slices, spill=setup.spill, codec=options.codec) as runtime:
         # A new network, or one that a run before this one has trained.
         trainer = build(options, zoo, data, steps=length.steps)
         done = session.restore(trainer)

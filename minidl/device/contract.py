@@ -15,15 +15,17 @@ A device knows offsets in its arena and times; it knows no storage's history and
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Protocol
 
 from minidl.device.clock import COPY_OUT, Clock, Extents, Marks, Timed
+from minidl.device.codec import Codec
 from minidl.device.profiles import Profile
-from minidl.device.spill import DiskQueue, Spill
+from minidl.device.spill import DiskQueue, Spill, disk_costs
 from minidl.device.timekeeper import Timekeeper
 from minidl.errors import UserError
 from minidl.meta import Algorithm, Cost, Meta
+from minidl.plan.costs import Costs
 
 if TYPE_CHECKING:
     import numpy as np
@@ -133,6 +135,7 @@ class Device(Choices, Timekeeper):
         Timekeeper.__init__(self, profile, clock)
         self.name = name
         self.disk: DiskQueue | None = None  # how long copies to a file take, where time is modelled
+        self.spills_from: int | None = None  # where in host memory the file begins, if there is one
         self.failures: list[Failure] = []  # of kernels, until ``forgive``; always the same list
 
     def dry_twin(self) -> "Device":
@@ -155,6 +158,25 @@ class Device(Choices, Timekeeper):
         """Continue the host pool's ``host_bytes`` in a file: pieces of host memory from there on are in it. Raises
         UserError where there is no room for it, or no way to it."""
         raise UserError(f"{self.name} has no way to a disk yet: leave spill away")
+
+    def encode_with(self, codec: Codec) -> None:
+        """Copy less to the host and back, from before ``attach`` on. Raises UserError where there is no way to."""
+        raise UserError(f"{self.name} copies bytes as they are, for now: leave codec away")
+
+    def spared_bytes(self) -> tuple[int, int]:
+        """How many bytes of the copies out and in that have ended a codec has kept off the link."""
+        return 0, 0
+
+    @property
+    def link_costs(self) -> Costs:
+        """What copies cost, and what it takes to go on to a file, by the profile."""
+        costs = super().link_costs
+        return costs if self.spills_from is None else replace(costs, disk=disk_costs(self.profile, self.spills_from))
+
+    def _noting_copy(self, stream: int, host: Extents, nbytes: int) -> Timed:
+        """Notes what a copy has taken on the link; nothing of one that goes on to a file, or comes from there."""
+        spilled = self.spills_from is not None and any(at >= self.spills_from for at, _ in host)
+        return None if spilled else self._noting(stream, nbytes)
 
     def copy_seconds(self, stream: int, host: Extents, nbytes: int) -> float:
         """Modelled seconds of a copy of ``nbytes`` to or from these pieces, if it is issued to its stream now."""

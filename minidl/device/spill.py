@@ -19,6 +19,7 @@ from zlib import crc32
 from minidl.device.clock import COPY_OUT, Extents, VirtualClock
 from minidl.device.profiles import Profile
 from minidl.errors import DeviceError, UserError
+from minidl.plan.costs import DiskCosts
 from minidl.units import format_bytes
 
 if TYPE_CHECKING:
@@ -111,6 +112,12 @@ def _anonymous(folder: str) -> int:
     file, path = tempfile.mkstemp(prefix="minidl-spill-", dir=folder)
     os.unlink(path)
     return file
+
+
+def disk_costs(profile: Profile, host_bytes: int) -> DiskCosts:
+    """What a planner is told of a profile's disk behind so many bytes of host memory."""
+    return DiskCosts(host_bytes, 1.0 / profile.disk_out_bandwidth, 1.0 / profile.disk_in_bandwidth,
+                     profile.disk_latency_s)
 
 
 class DiskQueue:

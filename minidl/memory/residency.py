@@ -110,12 +110,18 @@ class Residency:
         self._spent += actions.spent
 
     def release(self, evictions: Sequence[Eviction]) -> None:
-        """Let go of these if they are here: none of them was an operand."""
+        """Let go of these if they are here, or on their way: none of them was an operand."""
         here = {s.tensor_id: s for ref in self.state.residents
-                if (s := ref()) is not None and s.status is IN and s.refs and s not in self.state.protected}
+                if (s := ref()) is not None and s.status in (IN, SWAPPING_IN) and s.refs
+                and s not in self.state.protected}
+        gone = {tensor_id for tensor_id, _ in evictions}
+        if self.prefetches:  # what has not found room to come back need not any more
+            self.prefetches = deque(ref for ref in self.prefetches if (s := ref()) and s.tensor_id not in gone)
         with self.state.at_work:
             for tensor_id, action in evictions:
                 if (storage := here.get(tensor_id)) is not None:
+                    if storage.status is SWAPPING_IN:  # nobody has read it
+                        self.state.allocator.finish_swap_in(storage)
                     self._evict_ahead(storage, action)
 
     def take_replays(self) -> tuple[Sequence[Storage], Mapping[TensorId, Action]]:

@@ -1,6 +1,19 @@
-"""What plans are weighed with: the link's costs, and the bytes that a plan may use."""
+"""What plans are weighed with: the costs of link and disk, and the bytes that a plan may use."""
 
 from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class DiskCosts:
+    """A disk behind host memory: one transfer at a time, either way, and each as long as link or disk take for it.
+
+    memory_bytes   of the host come first: a copy that finds no room there goes on to the disk.
+    """
+
+    memory_bytes: int
+    out_seconds_per_byte: float
+    in_seconds_per_byte: float
+    latency_seconds: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -9,12 +22,14 @@ class Costs:
 
     contention  seconds that computation loses for each second that a copy runs beside it: none on a GPU, whose copies
                 have engines of their own; many where copies take processors and memory from the kernels.
+    disk        what lies behind the host's memory; None: nothing.
     """
 
     out_seconds_per_byte: float
     in_seconds_per_byte: float
     latency_seconds: float
     contention: float = 0.0
+    disk: DiskCosts | None = None
 
 
 @dataclass(frozen=True, slots=True)

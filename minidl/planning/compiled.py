@@ -24,7 +24,7 @@ PARTS: tuple[Function, ...] = (expansion.expand, expansion._trimmed, timing.begi
 # forty arrays: counting takes fifty times as long as the rest.
 PIECES: tuple[Function, ...] = (
     expansion._start, expansion._arrive, expansion._end_note, expansion._find_replays, expansion._bring_back,
-    expansion._find_endings, expansion._take_step, expansion._after_replay, expansion._forget_copy,
+    expansion._find_endings, expansion._take_step, expansion._after_replay, expansion._copy, expansion._forget_copy,
     expansion._after_call, expansion._evict, timing._lost)
 
 

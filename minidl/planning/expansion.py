@@ -16,6 +16,7 @@ from minidl.planning.walk import (
     DROPPED,
     FAILED,
     HOST,
+    IN_MEMORY,
     LIVE,
     MOST_ON_HOST,
     NOTED,
@@ -40,13 +41,16 @@ def expand(problem: Problem, mode: Array, prefetch_at: Array, notes: Array
     calls, tensors, gaps = len(problem.in_ptr) - 1, len(problem.size), len(problem.gap_tensor) + 1
     most = 6 * calls + 64
     steps = Steps(np.zeros(most, np.int64), np.zeros(most, np.int64), np.zeros(most, np.int64))
-    out = CopiesOut(np.zeros(gaps, np.int64), np.zeros(gaps, np.int64), np.zeros(gaps, np.int64))
+    out = CopiesOut(np.zeros(gaps, np.int64), np.zeros(gaps, np.int64), np.zeros(gaps, np.int64),
+                    np.zeros(gaps, np.bool_))
     back = SwapIns(np.zeros(gaps, np.int64), np.zeros(gaps, np.int64), np.zeros(gaps, np.int64),
-                   np.zeros(gaps, np.int64), np.zeros(gaps, np.int64), np.zeros(gaps, np.int64))
-    walk = Walk(np.zeros(7, np.int64), np.zeros(tensors, np.int64), np.zeros(tensors, np.int64),
+                   np.zeros(gaps, np.int64), np.zeros(gaps, np.int64), np.zeros(gaps, np.int64),
+                   np.zeros(gaps, np.bool_))
+    walk = Walk(np.zeros(8, np.int64), np.zeros(tensors, np.int64), np.zeros(tensors, np.int64),
                 np.zeros(tensors, np.int64), np.full(tensors, -1, np.int64), np.zeros(tensors, np.bool_),
-                np.full(tensors, -1, np.int64), np.zeros(tensors, np.int64), np.full(tensors, -1, np.int64),
-                np.zeros(calls, np.int64), np.full(calls, -1, np.int64), np.zeros(tensors + 8, np.int64))
+                np.zeros(tensors, np.bool_), np.full(tensors, -1, np.int64), np.zeros(tensors, np.int64),
+                np.full(tensors, -1, np.int64), np.zeros(calls, np.int64), np.full(calls, -1, np.int64),
+                np.zeros(tensors + 8, np.int64))
     replay_seconds = 0.0
     _start(problem, walk, mode, notes)
     for k in range(calls):
@@ -74,9 +78,9 @@ def _trimmed(steps: Steps, out: CopiesOut, back: SwapIns, walk: Walk, noted: int
     """The same arrays without what was not written."""
     n, outs, backs = walk.counts[STEPS], walk.counts[OUTS], walk.counts[BACKS]
     return (Steps(steps.call[:n], steps.group[:n], steps.during[:n]),
-            CopiesOut(out.tensor[:outs], out.step[:outs], out.note[:outs]),
+            CopiesOut(out.tensor[:outs], out.step[:outs], out.note[:outs], out.spilled[:outs]),
             SwapIns(back.tensor[:backs], back.use[:backs], back.left[:backs], back.gap[:backs], back.note[:backs],
-                    back.start[:backs]),
+                    back.start[:backs], back.spilled[:backs]),
             Total(walk.counts[MOST_ON_HOST], replay_seconds, noted))
 
 
@@ -85,8 +89,8 @@ def _start(problem: Problem, walk: Walk, mode: Array, notes: Array) -> None:
     for g in range(len(problem.gap_head)):
         if problem.gap_head[g] >= 0 and mode[g] == SWAP:
             t = problem.gap_tensor[g]
-            walk.state[t], walk.gap[t], walk.copied[t] = AWAY, g, True
-            walk.counts[HOST] += problem.size[t]
+            walk.state[t], walk.gap[t] = AWAY, g
+            _copy(problem, walk, t)
     walk.counts[MOST_ON_HOST] = walk.counts[HOST]
     for t in range(len(problem.size)):
         if problem.produced[t] < 0 and walk.state[t] != AWAY:
@@ -147,7 +151,7 @@ def _bring_back(problem: Problem, walk: Walk, c: int, back: SwapIns, notes: Arra
             n = walk.counts[BACKS]
             _arrive(problem, walk, t, walk.counts[STEPS], notes)
             back.tensor[n], back.use[n], back.left[n] = t, walk.counts[STEPS], walk.left[t]
-            back.gap[n], back.note[n] = walk.gap[t], walk.note[t]
+            back.gap[n], back.note[n], back.spilled[n] = walk.gap[t], walk.note[t], walk.spilled[t]
             walk.counts[BACKS] += 1
 
 
@@ -211,11 +215,22 @@ def _after_replay(problem: Problem, walk: Walk, c: int, notes: Array) -> None:
             _end_note(walk, t, notes)
 
 
+def _copy(problem: Problem, walk: Walk, t: int) -> None:
+    """The host has a copy of a tensor from now on: on the disk if its memory has no room."""
+    walk.copied[t] = True
+    walk.counts[HOST] += problem.size[t]
+    walk.spilled[t] = walk.counts[IN_MEMORY] + problem.size[t] > problem.memory_bytes
+    if not walk.spilled[t]:
+        walk.counts[IN_MEMORY] += problem.size[t]
+
+
 def _forget_copy(problem: Problem, walk: Walk, t: int) -> None:
     """The host's copy of a tensor, if there is one, is given up."""
     if walk.copied[t]:
         walk.copied[t] = False
         walk.counts[HOST] -= problem.size[t]
+        if not walk.spilled[t]:
+            walk.counts[IN_MEMORY] -= problem.size[t]
 
 
 def _after_call(problem: Problem, walk: Walk, k: int, notes: Array) -> None:
@@ -255,9 +270,9 @@ def _evict(problem: Problem, walk: Walk, k: int, mode: Array, prefetch_at: Array
             if len(notes):
                 notes[walk.note[t], 2] = walk.counts[STEPS] - 1
             continue
-        walk.copied[t] = True
-        walk.counts[HOST] += problem.size[t]
+        _copy(problem, walk, t)
         walk.counts[MOST_ON_HOST] = max(walk.counts[MOST_ON_HOST], walk.counts[HOST])
         n = walk.counts[OUTS]
         out.tensor[n], out.step[n], out.note[n] = t, walk.counts[STEPS] - 1, walk.note[t]
+        out.spilled[n] = walk.spilled[t]
         walk.counts[OUTS] += 1

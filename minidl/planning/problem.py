@@ -7,11 +7,12 @@ from typing import NamedTuple, TypeAlias
 import numpy as np
 
 from minidl.meta import aligned, block_bytes
-from minidl.plan.costs import Costs
+from minidl.plan.costs import Costs, DiskCosts
 from minidl.plan.trace import TensorId, Trace, TraceCall
 
 KEEP, SWAP, DROP = 0, 1, 2  # the mode of a gap
 NEVER = 1 << 30
+ENDLESS = 1 << 62  # bytes of host memory that no disk lies behind
 WORTH_MOVING = 1e-4  # of all that is live at once: smaller tensors stay, they are too many for what they hold
 
 Array: TypeAlias = np.ndarray
@@ -32,10 +33,12 @@ class Problem(NamedTuple):
     size                     per tensor: bytes on the device
     produced                 per tensor: the call that makes it, or -1 if it was there before the iteration
     out_seconds, in_seconds  per tensor: what a copy takes each way
+    disk_out_seconds, disk_in_seconds   per tensor: the same of one that goes on to the disk, or comes from there
     can_drop                 per gap: whether its tensor can be made again at its end
     waits                    per call: whether computation goes on after it only when all copies so far have ended
     seconds                  of the iteration, were every call to take its fastest algorithm and nothing to move
     contention               seconds that computation loses for each second that a copy runs beside it
+    memory_bytes             of the host, behind which the disk begins
     """
 
     ids: Array
@@ -59,6 +62,8 @@ class Problem(NamedTuple):
     gap_tensor: Array
     out_seconds: Array
     in_seconds: Array
+    disk_out_seconds: Array
+    disk_in_seconds: Array
     gap_call: Array
     gap_next: Array
     gap_head: Array
@@ -67,6 +72,7 @@ class Problem(NamedTuple):
     waits: Array
     seconds: float
     contention: float
+    memory_bytes: int
 
 
 def _flat(lists: list[list[int]]) -> tuple[Array, Array]:
@@ -126,17 +132,22 @@ def problem(trace: Trace, costs: Costs, *, lasting: bool = True) -> Problem:
     gap_ptr, gap_tensor = _flat(gap_lists)
     algorithms = [_algorithms(call) for call in calls]
     algorithm_ptr, _ = _flat([[0] * len(a) for a in algorithms])
+    out_seconds = costs.latency_seconds + size * costs.out_seconds_per_byte
+    in_seconds = costs.latency_seconds + size * costs.in_seconds_per_byte
+    disk = costs.disk or DiskCosts(ENDLESS, 0.0, 0.0, 0.0)
     return Problem(
         np.array(ids, np.int64), in_ptr, in_idx, out_ptr, out_idx, free_ptr, free_idx,
         write_ptr, write_idx, may_ptr, may_out, may_in, algorithm_ptr, np.array([s for a in algorithms for s, _ in a]),
         np.array([w for a in algorithms for _, w in a], np.int64), size, produced, gap_ptr, gap_tensor,
-        costs.latency_seconds + size * costs.out_seconds_per_byte,
-        costs.latency_seconds + size * costs.in_seconds_per_byte,
+        out_seconds, in_seconds,
+        np.maximum(out_seconds, disk.latency_seconds + size * disk.out_seconds_per_byte),
+        np.maximum(in_seconds, disk.latency_seconds + size * disk.in_seconds_per_byte),
         np.array([a for a, _, _, _ in gaps], np.int64), np.array([b for _, b, _, _ in gaps], np.int64),
         np.array([head for _, _, _, head in gaps], np.int64),
         np.array([ends.get(n, -1) for _, _, n, _ in gaps], np.int64),
         np.array([produced[n] >= 0 and b <= latest[n] for _, b, n, _ in gaps], np.bool_),
-        np.zeros(len(calls), np.bool_), float(sum(a[0][0] for a in algorithms)), costs.contention)
+        np.zeros(len(calls), np.bool_), float(sum(a[0][0] for a in algorithms)), costs.contention,
+        disk.memory_bytes)
 
 
 def _latest_replay(trace: Trace, number: dict[TensorId, int], produced: Array,

@@ -1,7 +1,7 @@
 """When the transfers of an expanded iteration start, and how long it takes: the second and third part of ``schedule``.
 
-One transfer at a time each way; only the compute stream waits: for what it uses, for memory, and for all copies so far
-where a plan says so. Plain Python that Numba can compile.
+One transfer at a time each way, and one in all to the disk and from it; only the compute stream waits: for what it
+uses, for memory, and for all copies so far where a plan says so. Plain Python that Numba can compile.
 """
 
 from __future__ import annotations
@@ -39,7 +39,9 @@ def place(problem: Problem, room: Room, steps: Steps, starts: Array, back: SwapI
     begin = np.zeros(len(back.tensor))
     link_free = starts[len(steps.call)]
     for n in range(len(back.tensor) - 1, -1, -1):
-        link_free = min(starts[back.use[n]], link_free) - problem.in_seconds[back.tensor[n]] * (1.0 + room.slack)
+        t = back.tensor[n]
+        seconds = problem.disk_in_seconds[t] if back.spilled[n] else problem.in_seconds[t]
+        link_free = min(starts[back.use[n]], link_free) - seconds * (1.0 + room.slack)
         begin[n] = link_free
     for n in range(len(back.tensor)):
         t, use, left = back.tensor[n], back.use[n], back.left[n]
@@ -82,7 +84,8 @@ def run(problem: Problem, room: Room, steps: Steps, starts: Array, out: CopiesOu
                                       np.zeros(0))
     if now <= most and first < len(out.tensor):
         now, written, _, _ = _pass(problem, room, steps, starts, out, back, most, notes, noted, first, late)
-        now = max(now, problem.out_seconds[out.tensor].sum())  # or ever more would be left behind
+        took = np.where(out.spilled, problem.disk_out_seconds[out.tensor], problem.out_seconds[out.tensor])
+        now = max(now, took.sum())  # or ever more would be left behind
     return now, written
 
 
@@ -107,7 +110,7 @@ def _pass(problem: Problem, room: Room, steps: Steps, starts: Array, out: Copies
     next_issue = next_arrival = next_out = first_tail = landed = 0
     last_tail = before
     tails = 0
-    now = out_ready = in_ready = 0.0
+    now = out_ready = in_ready = disk_ready = 0.0
     tail_size, tail_end = np.zeros(before + outs + 1, np.int64), np.zeros(before + outs + 1)
     arrive, landed_at = np.zeros(backs + 1), np.zeros(len(problem.size))
     for n in range(before):
@@ -115,6 +118,8 @@ def _pass(problem: Problem, room: Room, steps: Steps, starts: Array, out: Copies
         tail_size[n], tail_end[n], landed_at[t] = problem.size[t], carried_end[n], carried_end[n]
         tails += problem.size[t]
         out_ready = carried_end[n]
+        if out.spilled[first_carried + n]:
+            disk_ready = out_ready
     for s in range(len(steps.call)):
         if now + starts[len(steps.call)] - starts[s] > most:
             return now + starts[len(steps.call)] - starts[s], noted, outs, tail_end[:0]
@@ -135,7 +140,11 @@ def _pass(problem: Problem, room: Room, steps: Steps, starts: Array, out: Copies
             n = issue[next_issue]
             next_issue += 1
             t = back.tensor[n]
-            in_ready = max(in_ready, now, landed_at[t]) + problem.in_seconds[t]
+            in_ready = max(in_ready, now, landed_at[t])
+            if back.spilled[n]:
+                in_ready = disk_ready = max(in_ready, disk_ready) + problem.disk_in_seconds[t]
+            else:
+                in_ready += problem.in_seconds[t]
             arrive[n] = in_ready
         while next_arrival < backs and back.use[next_arrival] == s:  # what this step uses must be there
             now = max(now, arrive[next_arrival])
@@ -154,10 +163,14 @@ def _pass(problem: Problem, room: Room, steps: Steps, starts: Array, out: Copies
                 break
         while next_out < outs and out.step[next_out] == s:
             t = out.tensor[next_out]
-            next_out += 1
-            out_ready = max(out_ready, now) + problem.out_seconds[t]
+            out_ready = max(out_ready, now)
+            if out.spilled[next_out]:
+                out_ready = disk_ready = max(out_ready, disk_ready) + problem.disk_out_seconds[t]
+            else:
+                out_ready += problem.out_seconds[t]
             tail_size[last_tail], tail_end[last_tail], landed_at[t] = problem.size[t], out_ready, out_ready
             last_tail += 1
+            next_out += 1
             tails += problem.size[t]
         if problem.waits[c] and steps.group[s] == c:
             now = max(now, out_ready, in_ready)

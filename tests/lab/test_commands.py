@@ -95,6 +95,13 @@ def lenet_cells() -> list[Cell]:
     return grid.cells(["lenet:32"], [Machine()], [0.95, None], ["passive"], steps=2)
 
 
+def test_policies_that_settle_run_longer_than_others(tmp_path):
+    words = ["--traces", "lenet:32", "--budgets", "95%", "--policies", "passive,capuchin", "--steps", "2"]
+    assert run.main([*words, "--settled", "capuchin", "--jobs", "1", "--out", str(tmp_path)]) == 0
+    rows = {row["policy"]: row["steps"] for row in table.read_csv(str(tmp_path / "table.csv"))}
+    assert rows["passive"] == 2 < rows["capuchin"]
+
+
 def test_a_grid_goes_on_with_the_cells_that_are_missing(tmp_path, monkeypatch, capsys):
     words = ["--models", "lenet", "--batches", "32", "--budgets", "95%,device", "--policies", "passive", "--steps", "2",
              "--out", str(tmp_path), "--jobs", "2"]

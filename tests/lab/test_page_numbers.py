@@ -1,5 +1,7 @@
 """What pages compute from rows and speeds, worked out by hand."""
 
+from dataclasses import replace
+
 from minidl.lab.cell import Row
 from minidl.lab.papers import grids, speeds
 from minidl.lab.papers.page import Content
@@ -29,6 +31,21 @@ def test_where_nothing_fits_the_page_says_so():
     content = Content()
     grids.speeds(content, False, [row("a", 0.3, None, bound=float("inf"), status="no room: x")], 1, None)
     assert "| net:1 | p100 | 30% | nothing fits | no policy runs | - | - | - | - |" in "\n".join(content.parts)
+
+
+def test_where_auto_is_not_first_the_page_says_why():
+    beaten = {"promised": replace(row("auto", 0.9, 2.0), predicted_s=1.25), "none": row("auto", 0.7, 2.0),
+              "kept": replace(row("auto", 0.5, 2.0), predicted_s=2.0),
+              "failed": row("auto", 0.3, None, status="time: 9 s"), "near": row("auto", 0.2, 1.255)}
+    rows = [*beaten.values(), *(row("a", share, 1.25) for share in (0.9, 0.7, 0.5, 0.3, 0.2, 0.1))]
+    content = Content()
+    grids.speeds(content, False, rows, 11, None, note="As said.")
+    text = "\n".join(content.parts)
+    assert "Of 5 cells that it was run in, 4 have a policy that is more than 0.5% faster." in text
+    assert "As said." in text
+    for budget, ours, reason in (("90%", "50.0%", "its plan promises 80.0%"), ("70%", "50.0%", "it follows no plan"),
+                                 ("50%", "50.0%", "its search has found no better plan"), ("30%", "0.0%", "time")):
+        assert f"| net:1 | p100 | {budget} | `a` | 80.0% | {ours} | {reason} |" in text
 
 
 SPEEDS = {"unmanaged": {10: 100.0, 20: 100.0, 40: 100.0}, "capuchin": {10: 100.0, 20: 90.0, 40: 80.0},

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import os
+import shlex
 import sys
 from collections.abc import Sequence
 from dataclasses import replace
@@ -40,8 +41,11 @@ def parser() -> Parser:
     found.add_argument("--out", required=True, metavar="DIR", help="where the grid lies")
     found.add_argument("--parquet", action="store_true", help="the table as DIR/table.parquet, too")
     found.add_argument("--page", metavar="FILE.md", help="speeds as a page, beside what no plan exceeds")
+    found.add_argument("--note", metavar="TEXT", help="what the page says at its head beside that")
     found.add_argument("--kept", action="store_true", help="run nothing: what is known so far")
     found.add_argument("--steps", type=count, help="at most so many iterations a cell")
+    found.add_argument("--settled", type=kinds.chosen_policies, default=[], metavar="A,B",
+                       help="policies that run until nothing changes any more, whatever --steps says")
     found.add_argument("--bound", type=count, default=0, metavar="N", help="what no plan exceeds, at N instants")
     found.add_argument("--separate", action="store_true", help="batch norm, addition and ReLU as separate operations")
     found.add_argument("--again", action="store_true", help="run cells again that did not come to their end")
@@ -84,6 +88,7 @@ def story(arguments: argparse.Namespace) -> int:
         machine.described()
     wanted = grid.cells(sources(arguments), machines, arguments.budgets, arguments.policies,
                         steps=arguments.steps or None, instants=arguments.bound, fused=not arguments.separate)
+    wanted = [replace(cell, steps=None) if cell.policy in arguments.settled else cell for cell in wanted]
     if arguments.kept:
         rows = grid.known(wanted, arguments.out)
     else:
@@ -93,9 +98,10 @@ def story(arguments: argparse.Namespace) -> int:
     if arguments.parquet:
         table.write(os.path.join(arguments.out, "table.parquet"), values)
     if arguments.page:
-        words = " ".join(word for word in sys.argv[2:] if word != "--kept")
+        words = shlex.join(word for word in sys.argv[2:] if word not in ("--kept", "--note", arguments.note))
         Page(Path(arguments.page).stem, "A grid of networks, budgets and policies",
-             partial(grids.speeds, rows=rows, wanted=len(wanted), steps=arguments.steps),
+             partial(grids.speeds, rows=rows, wanted=len(wanted), steps=arguments.steps,
+                     note=arguments.note),
              command=f"run {words}").write(str(Path(arguments.page).parent))
     print("\n".join(table.shown(values)))
     return 0

@@ -10,18 +10,24 @@ from minidl.lab.fitting import share
 from minidl.lab.papers.page import Content, percent
 
 EQUAL = 0.005  # of the fastest's speed: who is within it counts as first, too
+KEPT_WORD = 0.01  # of an iteration: what a prediction may be off
 Place = tuple[str, str, str]  # trace, device, budget
 
 
-def speeds(content: Content, quick: bool, rows: Sequence[Row], wanted: int, steps: int | None) -> None:
-    """First how far the fastest is from the bound, and the policies over all cells; then each cell, trace by trace."""
+def speeds(content: Content, quick: bool, rows: Sequence[Row], wanted: int, steps: int | None,
+           note: str | None = None) -> None:
+    """First how far the fastest is from the bound, and the policies over all cells; then each cell, trace by trace.
+    ``note``: said at the head."""
     places: dict[Place, dict[str, Row]] = {}
     for row in rows:
         places.setdefault((row.trace, row.device, f"{row.budget_share:.0%}"), {})[row.policy] = row
     _about(content, rows, wanted, steps)
+    if note:
+        content.say(note)
     if any(row.bound_s is not None for row in rows):
         _fastest(content, places)
     _policies(content, places)
+    _lost(content, places)
     for trace, device in dict.fromkeys((trace, device) for trace, device, _ in places):
         _cells(content, trace, device, {budget: found for (t, d, budget), found in places.items()
                                         if (t, d) == (trace, device)})
@@ -77,6 +83,31 @@ def _policies(content: Content, places: dict[Place, dict[str, Row]]) -> None:
     content.say("## The policies over all cells\n\nMeans are over the cells that a policy runs: one that refuses "
                 f"what is hard looks better than it is. First: no more than {EQUAL:.1%} slower than the fastest.")
     content.table(("policy", "runs", "mean speed", "mean, of the bound", "least, of the bound", "first"), table)
+
+
+def _lost(content: Content, places: dict[Place, dict[str, Row]]) -> None:
+    """Where another policy is faster than ``auto``, and why."""
+    table = []
+    for place, found in places.items():
+        best, ours = max(found.values(), key=share), found.get("auto")
+        if ours is not None and share(ours) < (1 - EQUAL) * share(best):
+            table.append((*place, f"`{best.policy}`", percent(share(best)), percent(share(ours)), why(ours)))
+    run = sum("auto" in found for found in places.values())
+    content.say(f"## Where `auto` is not first\n\nOf {run} cells that it was run in, {len(table)} have a policy that "
+                f"is more than {EQUAL:.1%} faster.")
+    if table:
+        content.table(("trace", "device", "budget", "fastest", "speed", "`auto`", "why"), table)
+
+
+def why(row: Row) -> str:
+    """What a planner that was beaten has to say for itself."""
+    if row.settled_s is None:
+        return row.status.partition(":")[0]
+    if row.predicted_s is None:
+        return "it follows no plan"
+    if row.settled_s > (1 + KEPT_WORD) * row.predicted_s:
+        return f"its plan promises {percent(row.unmanaged_s / row.predicted_s)}"
+    return "its search has found no better plan"
 
 
 def _cells(content: Content, trace: str, device: str, budgets: dict[str, dict[str, Row]]) -> None:

@@ -5,8 +5,8 @@
                after its last use forward
     back       queued so that each arrives when it is wanted, if there is room
 
-Here the host's memory stands for the SSD. The second phase, which prefers what compresses well, is left out, and so is
-its allocator: all that is placed here may be moved.
+The SSD is the disk behind the host's memory, which is filled first; without one that memory stands for it. The second
+phase, which prefers what compresses well, is left out, and so is its allocator: all that is placed here may be moved.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from minidl.plan.costs import Costs, Limits
 from minidl.plan.plan import Plan
 from minidl.policies.systems.network import Network
 from minidl.policies.systems.static import Static
-from minidl.policies.systems.swapping import of_gap, serialised
+from minidl.policies.systems.swapping import Swap, of_gap, serialised
 
 
 class FlashNeuron(Static):
@@ -27,11 +27,14 @@ class FlashNeuron(Static):
     def choose(self, network: Network, costs: Costs, limits: Limits) -> Plan:
         """As many feature maps as must leave, the earliest first; all of them where that is not enough."""
         rest = sum(m.nbytes for m in network.maps) + reserved_bytes(network)
-        offloaded = []
+        offloaded: list[Swap] = []
+        on_host = 0  # bytes in its memory: all is there at once when the backward pass begins
         for m in sorted(network.maps, key=lambda m: (m.made, m.tensor_id)):
             if rest <= limits.device_bytes:
                 break
-            offloaded.append(of_gap(network, m.gap))
+            spilled = on_host + m.nbytes > network.facts.memory_bytes
+            on_host += 0 if spilled else m.nbytes
+            offloaded.append(of_gap(network, m.gap, spilled=spilled))
             rest -= m.nbytes
         return serialised(network, offloaded)
 

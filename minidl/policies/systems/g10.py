@@ -4,7 +4,8 @@ Again and again that inactive period of a tensor is taken which takes most off t
 summed over the seconds between the middle of its copy out and the middle of its copy back. A period must be longer than
 2 * 1.5 copies, and the link must have time for both: a copy out is laid as early, a copy back as late as it is free.
 
-Here the host's memory stands for the SSD and the host. What is above the line in the end is paged on demand.
+The SSD is the disk behind the host's memory: a period is taken by way of it where that memory is full. Without one the
+host's memory stands for both. What is above the line in the end is paged on demand.
 """
 
 from __future__ import annotations
@@ -52,6 +53,7 @@ class Migration:
         self.network = network
         self.starts = np.array([round(start * NANO) for start in network.starts], np.int64)
         self.over: Array = np.array(Lifetimes.of(network.trace).live_bytes, np.int64) - line_bytes
+        self.on_host: Array = np.zeros(len(self.starts), np.int64)  # bytes in its memory, call by call
         self.link_out, self.link_in = LinkTime(self.starts), LinkTime(self.starts)
 
     def chosen(self) -> list[tuple[int, Swap]]:
@@ -84,8 +86,16 @@ class Migration:
     def _times(self, gap: int) -> tuple[int, int, int, int]:
         facts = self.network.facts
         n = facts.gap_tensor[gap]
-        return (int(facts.gap_call[gap]), int(facts.gap_next[gap]), round(float(facts.out_seconds[n]) * NANO),
-                round(float(facts.in_seconds[n]) * NANO))
+        out, back = ((facts.disk_out_seconds, facts.disk_in_seconds) if self._spilled(gap) else
+                     (facts.out_seconds, facts.in_seconds))
+        return (int(facts.gap_call[gap]), int(facts.gap_next[gap]), round(float(out[n]) * NANO),
+                round(float(back[n]) * NANO))
+
+    def _spilled(self, gap: int) -> bool:
+        """Whether the host's memory is too full for a period with those that were taken."""
+        facts = self.network.facts
+        held = self.on_host[facts.gap_call[gap]:facts.gap_next[gap] + 1].max()
+        return bool(held + facts.size[facts.gap_tensor[gap]] > facts.memory_bytes)
 
     def _out_end(self, gap: int) -> int:
         first, _, out, _ = self._times(gap)
@@ -101,5 +111,8 @@ class Migration:
         self.link_out.take_out(first + 1, landed)
         self.link_in.take_in(start, last)
         low, high = int(np.searchsorted(self.starts, landed)), int(np.searchsorted(self.starts, start, side="right"))
-        self.over[low:high - 1] -= self.network.facts.size[self.network.facts.gap_tensor[gap]]
-        return high - 2, of_gap(self.network, gap)
+        nbytes, spilled = self.network.facts.size[self.network.facts.gap_tensor[gap]], self._spilled(gap)
+        self.over[low:high - 1] -= nbytes
+        if not spilled:
+            self.on_host[first:last + 1] += nbytes
+        return high - 2, of_gap(self.network, gap, spilled=spilled)

@@ -19,11 +19,12 @@ class Swap(NamedTuple):
     in_seconds: float
 
 
-def of_gap(network: Network, gap: int) -> Swap:
-    """The swap that fills a gap of the network's ``Problem``."""
+def of_gap(network: Network, gap: int, *, spilled: bool = False) -> Swap:
+    """The swap that fills a gap of the network's ``Problem``; ``spilled``: by way of the disk."""
     facts = network.facts
     n = facts.gap_tensor[gap]
-    return Swap(int(facts.ids[n]), int(facts.gap_call[gap]), int(facts.gap_next[gap]), float(facts.in_seconds[n]))
+    seconds = facts.disk_in_seconds[n] if spilled else facts.in_seconds[n]
+    return Swap(int(facts.ids[n]), int(facts.gap_call[gap]), int(facts.gap_next[gap]), float(seconds))
 
 
 def serialised(network: Network, swaps: Iterable[Swap]) -> Plan:
