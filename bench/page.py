@@ -6,8 +6,6 @@ Needs Chromium, or Chrome, and Pillow (extra ``data``), which leaves the picture
 """
 
 import argparse
-import shutil
-import subprocess
 import sys
 import tempfile
 from pathlib import Path
@@ -15,8 +13,8 @@ from pathlib import Path
 from PIL import Image
 
 from minidl.__main__ import main as minidl
+from minidl.testing import browser
 
-BROWSERS = ("chromium", "chromium-browser", "google-chrome", "chrome")
 CHOSEN = "#call=200&tensor=55"
 
 
@@ -32,17 +30,15 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--out", default="docs/page.png")
     out = Path(parser.parse_args().out).absolute()
-    browser = next(filter(None, map(shutil.which, BROWSERS)), None)
-    if browser is None:
-        print(f"none of {', '.join(BROWSERS)} is installed", file=sys.stderr)
+    chosen = browser.found()
+    if chosen is None:
+        print(f"none of {', '.join(browser.NAMES)} is installed", file=sys.stderr)
         return 2
     with tempfile.TemporaryDirectory() as folder:
         page = Path(folder) / "page.html"
         code = minidl(["view", "--model", "resnet50", "--batch", "1014", "--steps", "8", "-o", str(page)])
         if code == 0:
-            subprocess.run([browser, "--headless", "--no-sandbox", "--disable-gpu", "--hide-scrollbars",
-                            "--window-size=1280,1000", "--virtual-time-budget=4000", f"--screenshot={out}",
-                            f"file://{page}{CHOSEN}"], check=True, capture_output=True)
+            browser.opened(chosen, f"file://{page}{CHOSEN}", f"--screenshot={out}", width=1280, height=1000)
             shrink(out)
         return code
 
