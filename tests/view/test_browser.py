@@ -3,8 +3,6 @@
 import html
 import json
 import re
-import shutil
-import subprocess
 from pathlib import Path
 from typing import Any
 
@@ -12,8 +10,7 @@ import pytest
 from flags import NET
 
 import train
-
-BROWSER = next((name for name in ("chromium", "chromium-browser", "google-chrome", "chrome") if shutil.which(name)), "")
+from minidl.testing import browser
 
 HEARS = """<script>window.heard = []; window.onerror = message => window.heard.push(message);</script>"""
 ACTS = """<script>
@@ -73,18 +70,24 @@ def shown(path: Path) -> dict[str, Any]:
     """What the page tells of itself when all of this was done to it."""
     text = path.read_text().replace('<script type="application/json"', HEARS + '<script type="application/json"', 1)
     path.with_name("acted.html").write_text(text.replace("</body>", ACTS + "</body>"))
-    dom = subprocess.run([BROWSER, "--headless", "--no-sandbox", "--disable-gpu", "--virtual-time-budget=4000",
-                          f"--user-data-dir={path.parent / 'profile'}", "--window-size=1400,1000", "--dump-dom",
-                          f"file://{path.with_name('acted.html')}"], capture_output=True, text=True, check=True,
-                         timeout=120).stdout
+    chosen = browser.found()
+    assert chosen is not None
+    dom = browser.opened(chosen, f"file://{path.with_name('acted.html')}", "--dump-dom", width=1400, height=1000)
     found = re.search(r'data-told="([^"]*)"', dom)
     assert found is not None, dom[:600]
     told: dict[str, Any] = json.loads(html.unescape(found[1]))
     return told
 
 
+@pytest.fixture
+def a_browser():
+    """What a test needs that looks at the page."""
+    if browser.found() is None:
+        pytest.skip("no chromium or chrome to look at the page with")
+
+
 @pytest.mark.slow
-@pytest.mark.skipif(not BROWSER, reason="no chromium or chrome to look at the page with")
+@pytest.mark.usefixtures("a_browser")
 @pytest.mark.parametrize("flags", [["--policy", "dtr-swap", "--steps", "2"], ["--policy", "capuchin", "--steps", "5"]])
 def test_a_browser_opens_moves_through_clicks_and_searches_a_page(flags, tmp_path, capsys):
     path = tmp_path / "page.html"

@@ -1,4 +1,4 @@
-"""`.ci/browser`: a browser for the page's tests is installed where that can be done, and nothing fails where it cannot."""
+"""`.ci/browser`: a browser for the tests of the page is installed where that can be done; without one all goes on."""
 
 import os
 import subprocess
