@@ -32,7 +32,7 @@ from minidl.planning.timing import Room
 from minidl.policies.auto.addresses import with_addresses
 from minidl.policies.auto.choices import movable, simple_choices
 from minidl.policies.auto.parts import parts
-from minidl.policies.auto.progress import ON_DEMAND, TRIAL_EVERY, Found, Progress, Tried
+from minidl.policies.auto.progress import LEAST_GAIN, ON_DEMAND, TRIAL_EVERY, Found, Progress, Tried
 from minidl.policies.auto.search import SLACK, WORK, search
 from minidl.policies.dtr_swap import Weighing
 
@@ -61,11 +61,13 @@ class Auto(OnDemand):
         return Weighing().victims(resident, pressure)
 
     def plan(self, trace: Trace, costs: Costs, limits: Limits) -> Proposal:
-        """The plan of a short search, unless it promises less than going on without one; no plan if all fits."""
+        """The plan of a short search, unless it promises less than going on without one; no plan if all fits, the
+        workspaces of the fastest algorithms included."""
         facts = problem(trace, costs)
         mode = np.zeros(len(facts.gap_call), np.int64)
         kept = simulate(facts, Room(limits.device_bytes, limits.host_bytes, SLACK), mode, mode.copy(), NO_NOTES)
-        if kept.excess <= 0 or not len(movable(facts)[0]):
+        fits = kept.excess <= 0 and kept.seconds <= facts.seconds * (1.0 + LEAST_GAIN)
+        if fits or not len(movable(facts)[0]):
             return NO_PLAN
         on_demand = Tried(ON_DEMAND, () if trace.observed_seconds is None else (trace.observed_seconds,))
         progress = Progress(tried=(on_demand,), rested=TRIAL_EVERY)
