@@ -33,7 +33,7 @@ LAYERS: list[tuple[str, ...]] = [
     ("minidl.kernels",),
     ("minidl.device",),
     ("minidl.memory",),
-    ("minidl.executor", "minidl.context", "minidl.graph", "minidl.slicing.seam"),
+    ("minidl.executor", "minidl.context", "minidl.graph", "minidl.slicing.seam", "minidl.slicing.origins"),
     ("minidl.tensor", "minidl.surface", "minidl.calls"),
     ("minidl.ops",),
     ("minidl.autograd", "minidl.slicing"),
