@@ -36,8 +36,8 @@ function build() {
 function course(recording) {
   const {seconds, predicted, swapped, recomputed, plan = []} = recording.steps, count = seconds.length;
   if (count < 2) return "";
-  const most = values => values.reduce((a, b) => Math.max(a, b), 0) || 1, wide = 1060 / count, planOf = n => plan[n] || 0;
-  const top = Math.max(most(seconds), most(predicted)), bytes = Math.max(most(swapped), most(recomputed));
+  const most = values => values.reduce((a, b) => Math.max(a, b), 0), wide = 1060 / count, planOf = n => plan[n] || 0;
+  const top = Math.max(most(seconds), most(predicted)) || 1, bytes = Math.max(most(swapped), most(recomputed)) || 1;
   const x = n => 10 + (n + 0.5) * wide, y = s => 74 - 58 * s / top, bar = Math.min(12, wide / 3);
   const begins = [...seconds.keys()].filter(n => planOf(n) && planOf(n) !== planOf(n - 1));
   const spans = begins.map((n, i) => {
