@@ -170,6 +170,7 @@ def test_a_result_has_exactly_the_documented_keys():
 def test_the_main_job_on_a_simulator_gives_every_number_and_no_loss(capsys, tmp_path):
     result = result_of(tmp_path, "--model", "resnet50", "--batch", "1014", "--steps", "3")
     assert list(result) == list(KEYS)
+    assert result["versions"]["numpy"] == np.__version__ and sys.version.startswith(result["versions"]["python"])
     assert {key for key, value in result.items() if value is None} == {
         "loss", *SCORES, "examples_per_second", "planning_seconds", "planning_share"}
     assert result["peak_bytes"] <= result["budget_bytes"] == 15_127 * 2**20
