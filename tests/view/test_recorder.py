@@ -37,8 +37,8 @@ def shown(packed: dict[str, Any]) -> Ledger:
 
 
 WAYS = [{"policy": "none", "budget": "400MiB"}, {"policy": "passive"}, {"policy": "dtr-swap"}, {"policy": "capuchin"},
-        {"policy": "auto", "steps": 5}, {"policy": "passive", "placement": "bfc", "budget": "90MiB"},
-        {"policy": "recompute", "slices": 2}]
+        {"policy": "passive", "placement": "bfc", "budget": "90MiB"}, {"policy": "recompute", "slices": 2},
+        pytest.param({"policy": "auto", "steps": 5}, marks=pytest.mark.full)]
 
 
 @pytest.mark.default(way=[{"policy": "passive"}])
