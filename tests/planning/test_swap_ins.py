@@ -12,9 +12,10 @@ from minidl.planning.timing import Room
 
 
 def test_what_is_used_first_gets_room_first():
-    # Three tensors are made in 1 s each and read, after 4 s, by calls of 1 s beside their own output; a unit takes 2 s in.
-    # There is room for two: the first two come during the 4 s, the third from the second's call on, so its call waits
-    # 1 s. Were the last one to have room first, it would come then, too, and the second only when its call waits for it.
+    # Three tensors are made in 1 s each and read, after 4 s, by calls of 1 s beside their own output; a unit takes
+    # 2 s in. There is room for two: the first two come during the 4 s, the third from the second's call on, so its call
+    # waits 1 s. Were the last one to have room first, it would come then, too, and the second only when its call waits
+    # for it.
     calls = [*(call((), (n,), 1.0) for n in range(3)), call((), (3,), 4.0, (3,)),
              *(call((n,), (4 + n,), 1.0, (n, 4 + n)) for n in range(3))]
     facts = problem(trace_of(calls, [1.0] * 7), Costs(1e-3 / UNIT, 2.0 / UNIT, 0.0))
