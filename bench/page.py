@@ -6,8 +6,6 @@ Needs Chromium, or Chrome, and Pillow (extra ``data``), which leaves the picture
 """
 
 import argparse
-import shutil
-import subprocess
 import sys
 import tempfile
 from pathlib import Path
@@ -15,15 +13,16 @@ from pathlib import Path
 from PIL import Image
 
 from minidl.__main__ import main as minidl
+from minidl.testing import browser
 
-BROWSERS = ("chromium", "chromium-browser", "google-chrome", "chrome")
+WIDTH, HEIGHT, ABOVE = 1280, 1000, 120  # a part of a window's height is the browser's own, though it is not seen
 CHOSEN = "#call=200&tensor=55"
 
 
 def shrink(picture: Path) -> None:
-    """Leave a PNG 256 colours, which are enough for all of the page's own."""
+    """Leave of a PNG what README shows, in 256 colours, which are enough for all of the page's own."""
     with Image.open(picture) as image:
-        few = image.convert("RGB").quantize(256, dither=Image.Dither.NONE)
+        few = image.crop((0, 0, WIDTH, HEIGHT)).convert("RGB").quantize(256, dither=Image.Dither.NONE)
     few.save(picture, optimize=True)
 
 
@@ -32,17 +31,16 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--out", default="docs/page.png")
     out = Path(parser.parse_args().out).absolute()
-    browser = next(filter(None, map(shutil.which, BROWSERS)), None)
-    if browser is None:
-        print(f"none of {', '.join(BROWSERS)} is installed", file=sys.stderr)
+    chosen = browser.found()
+    if chosen is None:
+        print(f"none of {', '.join(browser.NAMES)} is installed", file=sys.stderr)
         return 2
     with tempfile.TemporaryDirectory() as folder:
         page = Path(folder) / "page.html"
         code = minidl(["view", "--model", "resnet50", "--batch", "1014", "--steps", "8", "-o", str(page)])
         if code == 0:
-            subprocess.run([browser, "--headless", "--no-sandbox", "--disable-gpu", "--hide-scrollbars",
-                            "--window-size=1280,1000", "--virtual-time-budget=4000", f"--screenshot={out}",
-                            f"file://{page}{CHOSEN}"], check=True, capture_output=True)
+            browser.opened(chosen, f"file://{page}{CHOSEN}", f"--screenshot={out}", width=WIDTH,
+                           height=HEIGHT + ABOVE)
             shrink(out)
         return code
 

@@ -9,6 +9,7 @@ import pkgutil
 import subprocess
 import sys
 from collections.abc import Mapping
+from functools import cache
 from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
 
@@ -33,7 +34,7 @@ LAYERS: list[tuple[str, ...]] = [
     ("minidl.kernels",),
     ("minidl.device",),
     ("minidl.memory",),
-    ("minidl.executor", "minidl.context", "minidl.graph", "minidl.slicing.seam"),
+    ("minidl.executor", "minidl.context", "minidl.graph", "minidl.slicing.seam", "minidl.slicing.origins"),
     ("minidl.tensor", "minidl.surface", "minidl.calls"),
     ("minidl.ops",),
     ("minidl.autograd", "minidl.slicing"),
@@ -92,6 +93,12 @@ def imports(tree: ast.AST, known: Mapping[str, Path] = MODULES) -> set[str]:
     return found
 
 
+@cache
+def imported(source: str) -> frozenset[str]:
+    """Dotted names that a source imports; of each it is found out once."""
+    return frozenset(imports(ast.parse(source)))
+
+
 def below(name: str, places: tuple[str, ...]) -> bool:
     """Whether a module is one of these or lies in one."""
     return any(name == place or name.startswith(place + ".") for place in places)
@@ -100,7 +107,7 @@ def below(name: str, places: tuple[str, ...]) -> bool:
 def wrong_imports(module: str, source: str) -> list[str]:
     """What a module imports from a layer above its own; a policy, anything but what policies may know."""
     mine = RANK[layer(module)]
-    ours = {name for name in imports(ast.parse(source)) if name.split(".")[0] in ("minidl", "train")}
+    ours = {name for name in imported(source) if name.split(".")[0] in ("minidl", "train")}
     closed = below(module, ("minidl.policies",))
     return sorted(name for name in ours if RANK[layer(name)] > mine or closed and not below(name, POLICIES_KNOW))
 
@@ -131,7 +138,7 @@ def test_the_check_of_imports_sees_every_kind_of_wrong_import():
 def test_nothing_but_tests_and_benchmarks_imports_what_they_share():
     for module, path in MODULES.items():
         if not below(module, ("minidl.testing",)):
-            names = imports(ast.parse(path.read_text(encoding="utf-8")))
+            names = imported(path.read_text(encoding="utf-8"))
             assert not any(below(name, ("minidl.testing",)) for name in names), module
 
 
@@ -139,7 +146,7 @@ def test_no_test_imports_from_the_benchmarks():
     files = list((ROOT / "tests").rglob("*.py"))
     assert len(files) > 80
     for file in files:
-        assert not any(below(name, ("bench",)) for name in imports(ast.parse(file.read_text(encoding="utf-8")))), file
+        assert not any(below(name, ("bench",)) for name in imported(file.read_text(encoding="utf-8"))), file
 
 
 def circle(sources: Mapping[str, str]) -> list[str]:
@@ -229,7 +236,7 @@ def test_memory_and_what_is_above_it_know_no_kernels():
     """Which kernel runs an operation is between it and the device: they share nothing but a name."""
     for module, path in MODULES.items():
         if RANK[layer(module)] > RANK["minidl.device"] and not below(module, ("minidl.testing",)):
-            names = imports(ast.parse(path.read_text(encoding="utf-8")))
+            names = imported(path.read_text(encoding="utf-8"))
             assert not any(name.startswith("minidl.kernels") for name in names), module
 
 

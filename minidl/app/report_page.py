@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from contextlib import AbstractContextManager
 
 from minidl.memory.entry import Followed
+from minidl.plan.plan import EMPTY_PLAN, Plan
 from minidl.plan.trace import TensorId, Trace
 from minidl.report.explain import decisions
 from minidl.report.layers import LayerNames
@@ -36,7 +37,8 @@ class ReportPage:
         self._runtime = runtime
         self._names = names
         self._recorder = Recorder(runtime)
-        self._predicted: list[float | None] = []
+        self._noted: list[Followed | None] = []
+        self._plans: list[Plan] = []  # all that were followed, as they came
 
     def recording(self) -> AbstractContextManager[None]:
         """``with`` around the step that is recorded."""
@@ -44,7 +46,16 @@ class ReportPage:
 
     def note(self, followed: Followed | None) -> None:
         """A step has ended, which followed a plan, or none."""
-        self._predicted.append(followed.plan.predicted_seconds if followed is not None else None)
+        is_new = followed is not None and all(followed is not other for other in self._noted)
+        self._noted.append(followed if is_new else None)  # what is known from before says nothing of this step
+
+    def _number(self, plan: Plan) -> int:
+        """That of a plan among those of the run."""
+        if plan is EMPTY_PLAN:
+            return 0
+        if all(plan is not other for other in self._plans):
+            self._plans.append(plan)
+        return 1 + next(n for n, other in enumerate(self._plans) if other is plan)
 
     def text(self, title: str, meter: Meter, unmanaged_peak_bytes: int, followed: tuple[Trace, Followed] | None) -> str:
         """The page. Raises AssertionError if no step was recorded, or if what was recorded contradicts itself."""
@@ -56,9 +67,10 @@ class ReportPage:
         assert recorded is not None, "no step was recorded"
         names = self._names.of(recorded.trace)
         told = [] if followed is None else remarks(followed, runtime, names)
-        steps = [Step(step.seconds, predicted, step.grown.swapped_out_bytes + step.grown.swapped_in_bytes,
-                      step.grown.recomputed_bytes)
-                 for step, predicted in zip(meter.steps, self._predicted[-len(meter.steps):], strict=True)]
+        plans = [EMPTY_PLAN if followed is None else followed.plan for followed in self._noted[-len(meter.steps):]]
+        steps = [Step(step.seconds, plan.predicted_seconds, step.grown.swapped_out_bytes + step.grown.swapped_in_bytes,
+                      step.grown.recomputed_bytes, self._number(plan))
+                 for step, plan in zip(meter.steps, plans, strict=True)]
         recording = Recording(title, runtime.budget_bytes, unmanaged_peak_bytes, runtime.host_bytes, recorded.trace,
                               recorded.subjects(names, self._names.owned), recorded.events, recorded.stays, steps,
                               told, self._facts(meter))

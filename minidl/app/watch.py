@@ -122,7 +122,7 @@ def watch(options: Options, runtime: Runtime, model: Module) -> Iterator[Watch]:
     """Watch the steps that are trained inside."""
     with ExitStack() as around:
         named = options.explain is not None or options.report is not None
-        names = around.enter_context(layer_names(model, runtime.tracker)) if named else None
+        names = around.enter_context(layer_names(model, runtime.executor)) if named else None
         recorder = around.enter_context(recording(runtime)) if options.save_trace else None
         yield Watch(options, runtime, names, recorder)
 

@@ -1,7 +1,8 @@
 """Which layer made which tensor, for people: the dotted name of the module whose forward pass it came from.
 
 Temporary tensors are numbered by their position in the iteration, so a module's are the numbers given out between the
-beginning and the end of its forward(). Nothing is noted per operation; and nothing at all unless somebody asks.
+beginning and the end of its forward(). Nothing is noted per operation; and nothing at all unless somebody asks. Of a
+batch in slices, whose calls are carried out later, the slicer tells.
 """
 
 from __future__ import annotations
@@ -10,9 +11,10 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from minidl.memory.tracker import Tracker
+from minidl.executor import Executor
 from minidl.nn import Module
 from minidl.plan.trace import TensorId, Trace
+from minidl.slicing.origins import Origins
 
 
 class LayerNames:
@@ -21,22 +23,26 @@ class LayerNames:
     In ``made`` the innermost module names a tensor; what the network itself makes goes by the name of its class.
     """
 
-    def __init__(self, model: Module, tracker: Tracker) -> None:
+    def __init__(self, model: Module, executor: Executor) -> None:
         self.owned = {tensor.tensor_id: name for name, tensor in (*model.named_parameters(), *model.named_buffers())}
         self.made: dict[TensorId, str] = {}
-        self._tracker = tracker
+        self._tracker = executor.tracker
+        self._origins = executor.slicer.origins if executor.slicer is not None else None
         self._iteration = -1
 
     def noting(self, forward: Callable[..., Any], name: str) -> Callable[..., Any]:
         """A forward() that does the same, and notes which tensors it made."""
-        tracker = self._tracker
+        tracker, origins = self._tracker, self._origins
 
         def run(*inputs: Any, **options: Any) -> Any:
             if tracker.iteration != self._iteration:
                 self._iteration = tracker.iteration
                 self.made.clear()
+                if origins is not None:
+                    origins.made.clear()
             first = tracker.temporaries
-            result = forward(*inputs, **options)
+            with _within(origins, name):
+                result = forward(*inputs, **options)
             for tensor_id in range(first, tracker.temporaries):
                 self.made.setdefault(tensor_id, name)  # an inner module has ended before, and named its own
             return result
@@ -49,9 +55,11 @@ class LayerNames:
         What a backward pass makes goes by a layer that its call reads from: the owner of a parameter, or else the
         maker of the latest activation, or else of a gradient.
         """
-        names = self.owned | self.made
+        later = self._origins.made if self._origins is not None else []
+        made = self.made | {tensor_id: name for name, ids in later for tensor_id in ids}
+        names = self.owned | made
         for call in trace.calls:
-            read = max((t for t in call.inputs if t in names), key=lambda t: (t in self.owned, t in self.made, t),
+            read = max((t for t in call.inputs if t in names), key=lambda t: (t in self.owned, t in made, t),
                        default=None)
             if read is not None:
                 layer = names[read].rpartition(".")[0] if read in self.owned else names[read]
@@ -61,9 +69,22 @@ class LayerNames:
 
 
 @contextmanager
-def layer_names(model: Module, tracker: Tracker) -> Iterator[LayerNames]:
+def _within(origins: Origins | None, name: str) -> Iterator[None]:
+    """What is asked for inside comes from this layer."""
+    if origins is None:
+        yield
+        return
+    before, origins.within = origins.within, name
+    try:
+        yield
+    finally:
+        origins.within = before
+
+
+@contextmanager
+def layer_names(model: Module, executor: Executor) -> Iterator[LayerNames]:
     """Note who makes what in the forward passes that run inside; a few additions for each module's forward()."""
-    names = LayerNames(model, tracker)
+    names = LayerNames(model, executor)
     modules: dict[Module, str] = {}
     for path, module in model.named_modules():
         modules.setdefault(module, path or type(module).__name__)

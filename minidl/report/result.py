@@ -1,7 +1,9 @@
 """The result of a run, as ``--json`` writes it. KEYS documents every key; knows no devices."""
 
 import json
+import platform
 from dataclasses import asdict, dataclass
+from importlib.metadata import version
 from math import isfinite
 from typing import Any
 
@@ -44,6 +46,7 @@ KEYS: dict[str, str] = {
     "spared_bytes": "of what was copied in a step, both ways, what a codec kept off the link (bytes)",
     "seed": "that all random numbers follow from",
     "version": "of minidl",
+    "versions": "{python, numpy, numba}: of what computed it",
 }
 
 
@@ -53,6 +56,15 @@ class LargestOp:
 
     name: str
     bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class Versions:
+    """Of what computes: the interpreter, and the packages that results depend on."""
+
+    python: str = platform.python_version()
+    numpy: str = version("numpy")
+    numba: str = version("numba")
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,6 +106,7 @@ class Result:
     spared_bytes: int = 0
     seed: int = 0
     version: str = __version__
+    versions: Versions = Versions()
 
     def to_json(self) -> str:
         """As one JSON object; a number that is not finite becomes null."""

@@ -14,6 +14,7 @@ from minidl.op import Attrs, Op
 from minidl.ops.elementwise import SCALE
 from minidl.ops.shape import NARROW
 from minidl.slicing.logical import Logical
+from minidl.slicing.origins import Origin, Origins
 from minidl.slicing.rules import Rule, scaled
 
 if TYPE_CHECKING:
@@ -34,6 +35,7 @@ class Queued:
     rule: Rule
     sizes: tuple[int, ...]
     outputs: tuple[Logical, ...]
+    origin: Origin
     labels: Storage | None = None  # of the whole batch, where a slice takes its share by them
 
     @property
@@ -62,6 +64,7 @@ class Queue:
 
     def __init__(self, executor: Executor) -> None:
         self.executor = executor
+        self.origins = Origins(executor)
         self._waiting: list[Queued] = []
         self._after: list[Callable[[], None]] = []
 
@@ -123,14 +126,17 @@ class Queue:
                     # Nobody asks for it after this, and once in this call: what is made may be written over it.
                     if isinstance(x, Logical) and not left[x] and not x.refs and queued.inputs.count(x) == 1:
                         last |= 1 << i
-                self._unite(queued, index, self.run_part(queued, index, last), so_far[number])
+                with self.origins.carrying_out(queued.origin):
+                    self._unite(queued, index, self.run_part(queued, index, last), so_far[number])
                 for x in tensors:
                     if isinstance(x, Logical) and x.sizes and not left[x] and not x.refs:
                         x.drop_part(index)
         for queued in waiting:
             if not queued.sizes:
                 parts = tuple([x.part(0) if isinstance(x, Logical) else x for x in queued.inputs])
-                for y, part in zip(queued.outputs, self.executor.run(queued.op, parts, queued.attrs), strict=True):
+                with self.origins.carrying_out(queued.origin):
+                    made = self.executor.run(queued.op, parts, queued.attrs)
+                for y, part in zip(queued.outputs, made, strict=True):
                     y.parts[0] = part
         for queued in waiting:
             self._finish(queued)

@@ -13,10 +13,13 @@ if TYPE_CHECKING:
     from minidl.memory.storage import Storage
     from minidl.meta import DType, Shape
     from minidl.op import Attrs, Op
+    from minidl.slicing.origins import Origins
 
 
 class Slicing(Keeper, Protocol):
     """Runs operations on tensors in slices. It is the ``memory`` of their records."""
+
+    origins: Origins
 
     @property
     def pending(self) -> bool:

@@ -43,6 +43,7 @@ class Slicer:
         self.joined: Counter[str] = Counter()
         self.tracker = executor.tracker
         self._queue = Queue(executor)
+        self.origins = self._queue.origins
         self._graph: WeakSet[Logical] = WeakSet()  # of this iteration: what gradients flow through
 
     def deallocate(self, storage: Storage, *, record_gone: bool = False) -> None:
@@ -102,7 +103,7 @@ class Slicer:
         operands = tuple([x if isinstance(x, Logical) and x.sizes and along else self._whole(x)
                           for x, along in zip(inputs, rule.along, strict=True)])
         labels = self._labels(inputs[rule.labels]) if rule.labels >= 0 else None
-        queued = Queued(op, operands, attrs, rule, sizes, outputs, labels)
+        queued = Queued(op, operands, attrs, rule, sizes, outputs, self.origins.here(), labels)
         if op.view and not any(isinstance(x, Logical) and x.pending for x in inputs):
             self._queue.view(queued)  # of what is there: nothing to wait for
         else:
@@ -148,7 +149,7 @@ class Slicer:
         """Have a call on values of the whole batch wait for these: backward() need not know the sum of two losses."""
         every = Rule((False,) * len(inputs), whole=tuple(range(len(op.outputs))))
         outputs = self._outputs(op, inputs, attrs, every, ())
-        self._queue.add(Queued(op, inputs, attrs, every, (), outputs))
+        self._queue.add(Queued(op, inputs, attrs, every, (), outputs, self.origins.here()))
         self._record(op, inputs, attrs, outputs)
         return outputs
 
@@ -195,7 +196,7 @@ class Slicer:
             if rule is None:
                 executor.run(op, tuple([self._whole(x) for x in inputs]), attrs)
             else:
-                queued = Queued(op, inputs, attrs, rule, sizes, ())
+                queued = Queued(op, inputs, attrs, rule, sizes, (), self.origins.here())
                 for index in range(self.count):
                     self._queue.run_part(queued, index)
         executor.issued += 1

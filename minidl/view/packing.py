@@ -33,7 +33,8 @@ def pack(recording: Recording) -> dict[str, Any]:
                   "predicted": column(REAL, [-1.0 if step.predicted_seconds is None else step.predicted_seconds
                                              for step in recording.steps]),
                   "swapped": column(REAL, [step.swapped_bytes for step in recording.steps]),
-                  "recomputed": column(REAL, [step.recomputed_bytes for step in recording.steps])},
+                  "recomputed": column(REAL, [step.recomputed_bytes for step in recording.steps]),
+                  "plan": column(WHOLE, [step.plan for step in recording.steps])},
         "remarks": [[row[tensor_id], text] for tensor_id, text in recording.remarks if tensor_id in row],
         "words": words.all}
 

@@ -139,7 +139,9 @@ class Recorder:
                   *timed: Any) -> int:
             self._require_this_iteration()
             replayed = not self._tracker.keep_log
-            if not self._runtime.executor.grad_enabled and not replayed:
+            slicer = self._runtime.executor.slicer
+            graded = slicer.origins.graded if slicer is not None else self._runtime.executor.grad_enabled
+            if not graded and not replayed:
                 self._backward.update(output.tensor_id for output in outputs)
             self._look()
             before = self._before(COMPUTE)

@@ -109,12 +109,18 @@ class Stay:
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """One step of the run: how long it took, and what its plan had predicted (None: there was none)."""
+    """One step of the run.
+
+    predicted_seconds   what its plan had predicted; None: there was none, or it predicts nothing
+    swapped_bytes       copied out and in
+    plan                the number of its plan among those of the run, from 1 as they came; 0: none
+    """
 
     seconds: float
     predicted_seconds: float | None
     swapped_bytes: int
     recomputed_bytes: int
+    plan: int = 0
 
 
 @dataclass(frozen=True)

@@ -32,16 +32,28 @@ function build() {
   });
 }
 
-// The steps of the run before the one that is shown, as a small picture and as a sentence.
+// How the run came to the step that is shown: seconds, plan and bytes of each step, as a picture and as a sentence.
 function course(recording) {
-  const {seconds, predicted} = recording.steps, count = seconds.length;
+  const {seconds, predicted, swapped, recomputed, plan = []} = recording.steps, count = seconds.length;
   if (count < 2) return "";
-  const top = Math.max(...seconds, ...predicted) || 1, x = n => 10 + 1060 * n / (count - 1), y = s => 66 - 60 * s / top;
-  const dots = Array.from(seconds, (s, n) => `<circle cx="${x(n).toFixed(1)}" cy="${y(s).toFixed(1)}" r="2.5" fill="${SAFE.parameters}"><title>step ${n + 1}: ${formatSeconds(s)}${predicted[n] >= 0 ? `, predicted ${formatSeconds(predicted[n])}` : ""}</title></circle>`);
-  const marks = Array.from(predicted, (s, n) => s < 0 ? "" : `<path d="M${(x(n) - 4).toFixed(1)} ${y(s).toFixed(1)}h8" stroke="${SAFE.gradients}" stroke-width="2"/>`);
-  const best = seconds.reduce((a, b) => Math.min(a, b));
-  return `<h3>Steps of this run</h3><svg viewBox="0 0 1080 72" width="100%" height="72" role="img" aria-label="Seconds of each step">${marks.join("")}${dots.join("")}</svg>` +
-    `<p class="said">${count} steps, the first took ${formatSeconds(seconds[0])}, the fastest ${formatSeconds(best)}, the last, which is shown, ${formatSeconds(seconds[count - 1])}. Dots: observed; dashes: what the plan predicted.</p>`;
+  const most = values => values.reduce((a, b) => Math.max(a, b), 0), wide = 1060 / count, planOf = n => plan[n] || 0;
+  const top = Math.max(most(seconds), most(predicted)) || 1, bytes = Math.max(most(swapped), most(recomputed)) || 1;
+  const x = n => 10 + (n + 0.5) * wide, y = s => 74 - 58 * s / top, bar = Math.min(12, wide / 3);
+  const begins = [...seconds.keys()].filter(n => planOf(n) && planOf(n) !== planOf(n - 1));
+  const spans = begins.map((n, i) => {
+    const end = [...seconds.keys()].find(m => m > n && planOf(m) !== planOf(n)) || count, room = (end - n) * wide;
+    return `<rect x="${10 + n * wide}" y="0" width="${room}" height="124" fill="var(--line)" opacity="${i % 2 ? 0.2 : 0.5}"/>` +
+      `<text x="${14 + n * wide}" y="10" font-size="10" fill="var(--soft)">${room > 44 ? `plan ${planOf(n)}` : room > 18 ? planOf(n) : ""}</text>`;
+  });
+  const upright = (n, side, value, colour) => `<rect x="${x(n) + side * bar}" y="${124 - 44 * value / bytes}" width="${bar}" height="${44 * value / bytes}" fill="${colour}"/>`;
+  const steps = Array.from(seconds, (s, n) => `<g class="step"><title>step ${n + 1}: ${formatSeconds(s)}${predicted[n] >= 0 ? `, predicted ${formatSeconds(predicted[n])}` : ""}${planOf(n) ? `, plan ${planOf(n)}` : ""}; copied ${formatBytes(swapped[n])}, computed again ${formatBytes(recomputed[n])}</title>` +
+    `<rect x="${10 + n * wide}" y="0" width="${wide}" height="124" fill="transparent"/>` + upright(n, -1, swapped[n], SAFE.leaving) + upright(n, 0, recomputed[n], SAFE.workspace) +
+    (predicted[n] < 0 ? "" : `<path d="M${x(n) - 4} ${y(predicted[n])}h8" stroke="${SAFE.gradients}" stroke-width="2"/>`) + `<circle cx="${x(n)}" cy="${y(s)}" r="2.5" fill="${SAFE.parameters}"/></g>`);
+  const best = seconds.reduce((a, b) => Math.min(a, b)), tried = new Set(begins.map(planOf)).size;
+  const plans = !tried ? "No step followed a plan" : `${tried} plan${tried > 1 ? "s were" : " was"} followed, the first from step ${begins[0] + 1} on` + (begins.length > 1 ? `; another one took over in step${begins.length > 2 ? "s" : ""} ${some(begins.slice(1), n => n + 1, 12).replaceAll("<br>", ", ")}` : "");
+  return `<h3>Steps of this run</h3><svg class="course" viewBox="0 0 1080 126" width="100%" role="img" aria-label="Seconds, plan and bytes of each step">${spans.join("")}${steps.join("")}</svg>` +
+    legend([["observed seconds (dots)", SAFE.parameters], ["predicted by the plan (dashes)", SAFE.gradients], ["bytes copied", SAFE.leaving], ["bytes computed again", SAFE.workspace]]) +
+    `<p class="said">${count} steps, the first took ${formatSeconds(seconds[0])}, the fastest ${formatSeconds(best)}, the last, which is shown, ${formatSeconds(seconds[count - 1])}. ${plans}.</p>`;
 }
 
 function colourAddresses(colours) {

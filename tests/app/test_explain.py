@@ -141,7 +141,7 @@ def test_tensors_go_by_the_innermost_module_and_gradients_by_their_layer():
     with Runtime("sim:p100", policy="passive") as runtime:
         model = nn.Sequential(Block(), nn.Flatten(), nn.Linear(4 * 64, 5))
         optimizer = SGD(model.parameters(), lr=0.1)
-        with layer_names(model, runtime.tracker) as names:
+        with layer_names(model, runtime.executor) as names:
             for _ in range(2):
                 with runtime.iteration():
                     loss = cross_entropy(model(runtime.tensor(None, shape=(2, 3, 8, 8))),

@@ -284,6 +284,7 @@ def test_unfused_operations_need_more_and_that_is_known(capsys):
     assert found[1] < found[0]
 
 
+@pytest.mark.default(policy=["passive"])
 @pytest.mark.parametrize("policy", ["none", "passive"])
 def test_the_look_at_test_data_fits_what_the_steps_fit(capsys, policy):
     flags = ["--model", "mlp", *ON_CPU, "--policy", policy, "--batch", "24", "--steps", "3"]

@@ -296,6 +296,7 @@ def save(runtime, trainer, folder):
                                           documents_of(runtime, {}))
 
 
+@pytest.mark.default(policy=["capuchin"])
 @pytest.mark.parametrize("policy", ["capuchin", "auto"])
 def test_the_plan_is_followed_again_after_one_iteration_without_being_made_again(tmp_path, policy):
     settings = {"memory_budget": "300KiB", "host_memory": "8MiB", "policy": policy}

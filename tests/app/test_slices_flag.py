@@ -19,7 +19,7 @@ def result_of(tmp_path, capsys, *flags):
 
 @pytest.mark.slow
 def test_what_is_too_large_whole_is_cut_and_what_fits_is_not(tmp_path, capsys):
-    base = ["--model", "lenet", "--steps", "2", "--memory-budget", "4MiB"]
+    base = ["--model", "lenet", "--steps", "2", "--memory-budget", "4MiB", "--policy", "passive"]
     assert result_of(tmp_path, capsys, *base, "--batch", "50")[1] is None
     result, (count, why) = result_of(tmp_path, capsys, *base, "--batch", "1000")
     assert count == 64 and re.fullmatch(r"\S+ alone takes \S+ MiB of 4.0 MiB", why)

@@ -10,6 +10,7 @@ import sys
 from importlib import import_module, util
 from itertools import pairwise
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -28,6 +29,15 @@ for name in json.loads(sys.argv[1]):
     outputs, _ = import_module(name).app.run()
     found[name] = [(output.right, output.says) for output in outputs if isinstance(output, Verdict)]
 print(json.dumps(found))
+"""
+PACKS = """
+import json
+from types import SimpleNamespace
+import lesson_2_lifetimes as lesson
+_, there = lesson.app.run(defs={"compiled": SimpleNamespace(value=True)})
+offsets = there["packed"].offsets
+print(json.dumps([there["floor"], there["packed"].peak_bytes,
+                  [(offsets[one.id], one.size, one.lower, one.upper) for one in there["log"]]]))
 """
 
 
@@ -111,17 +121,31 @@ def test_a_lesson_is_of_a_size_to_teach_says_what_it_needs_and_checks_each_exerc
     assert len(re.findall(r"## Exercise \d", source)) == len(checks(topic(path)))
 
 
-@pytest.mark.slow
-@pytest.mark.skipif(not util.find_spec("marimo") or not util.find_spec("matplotlib"),
-                    reason="the lessons are marimo notebooks with pictures: extra course")
-def test_every_lesson_runs_without_a_compiler_and_nothing_is_solved_yet(tmp_path):
+def printed(program: str, folder: Path, *words: str) -> Any:
+    """What a program prints that runs lessons, as JSON."""
+    if not util.find_spec("marimo") or not util.find_spec("matplotlib"):
+        pytest.skip("the lessons are marimo notebooks with pictures: extra course")
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(COURSE), str(COURSE.parent)]),
-                   "MPLCONFIGDIR": str(tmp_path)}
-    ended = subprocess.run([sys.executable, "-c", RUNS, json.dumps([path.stem for path in LESSONS])], check=False,
-                           capture_output=True, text=True, cwd=tmp_path, timeout=PATIENCE_S, env=environment)
+                   "MPLCONFIGDIR": str(folder)}
+    ended = subprocess.run([sys.executable, "-c", program, *words], check=False, capture_output=True, text=True,
+                           cwd=folder, timeout=PATIENCE_S, env=environment)
     assert ended.returncode == 0, ended.stderr[-3000:]
-    found = json.loads(ended.stdout)
+    return json.loads(ended.stdout)
+
+
+@pytest.mark.slow
+def test_every_lesson_runs_without_a_compiler_and_nothing_is_solved_yet(tmp_path):
+    found = printed(RUNS, tmp_path, json.dumps([path.stem for path in LESSONS]))
     for path in LESSONS:
         assert len(found[path.stem]) == len(checks(topic(path))), path.stem
         solved = [says for right, says in found[path.stem] if right or not says.startswith("There is no answer so far")]
         assert solved == [], path.stem
+
+
+@pytest.mark.slow
+def test_what_lesson_2_packs_when_it_is_asked_to_fits_into_hardly_more_than_what_is_live(tmp_path):
+    floor, peak, placed = printed(PACKS, tmp_path)
+    assert floor <= peak <= 1.01 * floor and peak == max(offset + size for offset, size, *_ in placed)
+    for n, (offset, size, first, end) in enumerate(placed):
+        assert all(offset >= low + high or low >= offset + size for low, high, other, stop in placed[:n]
+                   if other < end and first < stop)

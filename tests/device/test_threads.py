@@ -553,7 +553,7 @@ import numpy as np, minidl
 runtime = minidl.Runtime("cpu:threads", memory_budget=1 << 26, host_memory=1 << 20)
 with runtime:
     a = runtime.tensor(np.ones((1024, 1024), np.float32))
-    for _ in range(200):
+    for _ in range(40):
         b = a @ a
 """
     environment = os.environ | {"PYTHONPATH": os.pathsep.join(sys.path), "PYTHONWARNINGS": "error"}

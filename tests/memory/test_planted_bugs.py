@@ -221,6 +221,7 @@ FOUND_BY: dict[By, set[str]] = {
         "copies under way when an iteration ends are forgotten",
         "a replay reads what was written in place since",
         "an update is made twice when its operands had to be brought in",
+        "a block that swallows its right neighbour forgets its marks",
     },
     By.PROMISE: {
         "a host copy is four bytes too small",
@@ -240,6 +241,8 @@ FOUND_BY: dict[By, set[str]] = {
     },
 }
 RARE = {  # seen in the tenth world or later
+    "a block that swallows its right neighbour forgets its marks",
+    "a move does not wait for the copies of what it moves",
     "copies under way when an iteration ends are forgotten",
     "what was freed in the middle of the arena's work is freed though a replay needs it again",
     "an input that others still ask for is given away",

@@ -16,11 +16,11 @@ from minidl.errors import Unrecoverable
 from minidl.memory.replay import Replay
 from tests.campaigns.programs import run
 
-FEW, BLOCK = 300, 50
+FEW, RUN, BLOCK = 300, 150, 50
 ALL = 100_000
 
 
-@pytest.mark.parametrize("first", range(0, FEW, BLOCK))
+@pytest.mark.parametrize("first", range(0, RUN, BLOCK))
 def test_random_programs_have_the_unmanaged_bits(first, one_thread):
     for seed in range(first, first + BLOCK):
         check(program(seed), 1)

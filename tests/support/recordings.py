@@ -35,7 +35,7 @@ def recorded(device: str | Device = "sim:p100", *, policy: str = "passive", budg
                 loss.backward()
                 optimizer.step()
 
-        with layer_names(model, runtime.tracker) as names:
+        with layer_names(model, runtime.executor) as names:
             for _ in range(steps):
                 step()
             if ledger is not None and monkeypatch is not None:

@@ -1,10 +1,9 @@
 """The page in a browser: it opens without an error, is moved through, clicked and searched. Skipped where none is."""
 
+import csv
 import html
 import json
 import re
-import shutil
-import subprocess
 from pathlib import Path
 from typing import Any
 
@@ -12,8 +11,7 @@ import pytest
 from flags import NET
 
 import train
-
-BROWSER = next((name for name in ("chromium", "chromium-browser", "google-chrome", "chrome") if shutil.which(name)), "")
+from minidl.testing import browser
 
 HEARS = """<script>window.heard = []; window.onerror = message => window.heard.push(message);</script>"""
 ACTS = """<script>
@@ -64,32 +62,75 @@ drawNow();
 told.followed = $("where").textContent + $("details").textContent;
 for (const subject of recording.remarks.keys()) choose(0, subject);
 told.why = $("details").textContent;
+told.steps = [...document.querySelectorAll("svg.course g.step")].map(step => ({
+  says: step.querySelector("title").textContent, at: Number(step.querySelector("circle").getAttribute("cy")),
+  predicted: step.querySelector("path") !== null, bars: [...step.querySelectorAll("rect")].slice(1).map(
+    bar => Number(bar.getAttribute("height")))}));
+told.plans = [...recording.steps.plan];
+told.course = document.querySelector("svg.course").nextElementSibling.nextElementSibling.textContent;
+told.expects = expected.map(([seconds, swapped, recomputed]) =>
+  `: ${formatSeconds(seconds)}, copied ${formatBytes(swapped)}, computed again ${formatBytes(recomputed)}`);
 told.heard = window.heard;
 document.documentElement.dataset.told = JSON.stringify(told);
 </script>"""
 
 
-def shown(path: Path) -> dict[str, Any]:
-    """What the page tells of itself when all of this was done to it."""
+def shown(path: Path, steps: list[tuple[float, float, float]]) -> dict[str, Any]:
+    """What the page tells of itself when all of this was done to it.
+
+    steps   seconds, bytes copied and bytes computed again of each, which it is to put into the words of the page
+    """
     text = path.read_text().replace('<script type="application/json"', HEARS + '<script type="application/json"', 1)
-    path.with_name("acted.html").write_text(text.replace("</body>", ACTS + "</body>"))
-    dom = subprocess.run([BROWSER, "--headless", "--no-sandbox", "--disable-gpu", "--virtual-time-budget=4000",
-                          f"--user-data-dir={path.parent / 'profile'}", "--window-size=1400,1000", "--dump-dom",
-                          f"file://{path.with_name('acted.html')}"], capture_output=True, text=True, check=True,
-                         timeout=120).stdout
+    acts = f"<script>const expected = {json.dumps(steps)};</script>{ACTS}"
+    path.with_name("acted.html").write_text(text.replace("</body>", f"{acts}</body>"))
+    chosen = browser.found()
+    assert chosen is not None
+    dom = browser.opened(chosen, f"file://{path.with_name('acted.html')}", "--dump-dom", width=1400, height=1000)
     found = re.search(r'data-told="([^"]*)"', dom)
     assert found is not None, dom[:600]
     told: dict[str, Any] = json.loads(html.unescape(found[1]))
     return told
 
 
+def the_course_is_that_of_the_run(told: dict[str, Any], steps: list[tuple[float, float, float]], *,
+                                  planned: bool) -> None:
+    """Each step has its numbers in words, a dot as high as its seconds, and bars as high as its bytes."""
+    drawn = told["steps"]
+    assert len(drawn) == len(steps) == len(told["plans"])
+    slowest, most = max(seconds for seconds, *_ in steps), max(max(both) for _, *both in steps)
+    floor = max(step["at"] for step in drawn)
+    for number, (step, (seconds, *both), expected) in enumerate(zip(drawn, steps, told["expects"], strict=True), 1):
+        said = re.sub(r", predicted [^,;]*|, plan \d+|;", "", step["says"].replace("; copied", ", copied"))
+        assert said == f"step {number}{expected}"
+        assert (", predicted " in step["says"]) == step["predicted"]
+        assert step["bars"] == pytest.approx([44 * nbytes / most for nbytes in both])
+        # Where nothing was predicted to take longer than the slowest step, that one's dot is 58 above the axis.
+        assert step["at"] <= floor and (planned or step["at"] == pytest.approx(74 - 58 * seconds / slowest))
+    assert told["course"].startswith(f"{len(steps)} steps, ")
+    if planned:  # the first steps are measured, and a plan that is corrected is another one
+        assert told["plans"][:2] == [0, 0] and told["plans"][2] == 1 and "from step 3 on" in told["course"]
+        assert max(told["plans"]) == len(set(told["plans"])) - 1
+    else:
+        assert not any(told["plans"]) and told["course"].endswith("No step followed a plan.")
+
+
+@pytest.fixture
+def a_browser():
+    """What a test needs that looks at the page."""
+    if browser.found() is None:
+        pytest.skip("no chromium or chrome to look at the page with")
+
+
 @pytest.mark.slow
-@pytest.mark.skipif(not BROWSER, reason="no chromium or chrome to look at the page with")
+@pytest.mark.usefixtures("a_browser")
 @pytest.mark.parametrize("flags", [["--policy", "dtr-swap", "--steps", "2"], ["--policy", "capuchin", "--steps", "5"]])
 def test_a_browser_opens_moves_through_clicks_and_searches_a_page(flags, tmp_path, capsys):
     path = tmp_path / "page.html"
-    assert train.main([*NET, *flags, "--report", str(path)]) == 0
-    told = shown(path)
+    assert train.main([*NET, *flags, "--report", str(path), "--csv", str(tmp_path / "steps.csv")]) == 0
+    with open(tmp_path / "steps.csv", newline="") as file:
+        steps = [(float(row["seconds"]), float(row["swapped_out_bytes"]) + float(row["swapped_in_bytes"]),
+                  float(row["recomputed_bytes"])) for row in csv.DictReader(file)]
+    told = shown(path, steps)
     assert told["heard"] == [] and told["wrong"] == "0"
     assert told["scrubbed"].startswith("#100 ") and told["pressed"] == "#call=101"
     assert f"tensor {told['expected']} " in told["clicked"] and "access_count" in told["clicked"]
@@ -98,5 +139,6 @@ def test_a_browser_opens_moves_through_clicks_and_searches_a_page(flags, tmp_pat
     assert "tensor=" in told["chosen"] and told["zoomed"] == pytest.approx(0.8 * told["whole"])
     assert " in use. " in told["said"] and len(set(told["labels"])) == 3
     assert told["followed"].startswith("#7 ") and f"tensor {told['expected']} " in told["followed"]
+    the_course_is_that_of_the_run(told, steps, planned="capuchin" in flags)
     if "capuchin" in flags:
         assert "Why it leaves" in told["why"] and "is copied to the host after call" in told["why"]

@@ -37,8 +37,8 @@ def shown(packed: dict[str, Any]) -> Ledger:
 
 
 WAYS = [{"policy": "none", "budget": "400MiB"}, {"policy": "passive"}, {"policy": "dtr-swap"}, {"policy": "capuchin"},
-        {"policy": "auto", "steps": 5}, {"policy": "passive", "placement": "bfc", "budget": "90MiB"},
-        {"policy": "recompute", "slices": 2}]
+        {"policy": "passive", "placement": "bfc", "budget": "90MiB"}, {"policy": "recompute", "slices": 2},
+        pytest.param({"policy": "auto", "steps": 5}, marks=pytest.mark.full)]
 
 
 @pytest.mark.default(way=[{"policy": "passive"}])
@@ -96,6 +96,25 @@ def test_tensors_are_told_apart_by_what_they_are_to_the_training():
     gradients = {s.name for s in recording.subjects if s.kind is Kind.GRADIENT}
     assert "conv1.weight" in gradients and "layer1.0.conv1" in gradients
     assert {s.name for s in recording.subjects if s.kind is Kind.ACTIVATION} >= {"conv1", "layer1.0.conv1", "fc"}
+
+
+def by_operation(recording: Recording) -> dict[str, set[tuple[Kind, str]]]:
+    """What the results of each operation are, and the layers that they go by."""
+    subjects = {subject.tensor_id: subject for subject in recording.subjects}
+    found: dict[str, set[tuple[Kind, str]]] = {}
+    for call in recording.trace.calls:
+        for made in (subjects[tensor_id] for tensor_id in call.outputs if tensor_id in subjects):
+            found.setdefault(call.op, set()).add((made.kind, made.name))
+    return found
+
+
+def test_in_slices_tensors_are_told_apart_and_go_by_their_layers_as_they_do_whole():
+    whole = by_operation(recorded(policy="none", budget="400MiB")[0])
+    cut = by_operation(recorded(policy="none", budget="400MiB", slices=2)[0])
+    assert {kind for kind, _ in cut["conv2d"]} == {Kind.ACTIVATION}
+    assert {kind for kind, _ in cut["conv2d_dgrad"]} == {Kind.GRADIENT}
+    for op in ("conv2d", "conv2d_dgrad", "batch_norm_stats", "batch_norm_relu", "linear", "max_pool2d"):
+        assert cut[op] == whole[op], op
 
 
 def test_what_became_of_a_tensor_is_what_the_engine_did():
