@@ -234,7 +234,7 @@ def _exp_parts(x: Number, tail: Number) -> tuple[Number, Number]:
 
 
 def _exp_of_sum(x: Number, tail: Number) -> Number:
-    """exp(x + tail), see ``_exp_parts``; 2^n in two factors, so that results below the normal numbers are rounded once."""
+    """exp(x + tail), see ``_exp_parts``; with two factors of 2^n results below the normal numbers are rounded once."""
     p, n = _exp_parts(x, tail)
     return p * _power_of_two(np.int32(n >> 1)) * _power_of_two(np.int32(n - np.int32(n >> 1)))
 

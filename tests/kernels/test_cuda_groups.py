@@ -123,7 +123,7 @@ def test_what_begins_within_a_group_is_moved_element_by_element():
 
 
 # Windows that overlap, that leave gaps, and that reach beyond two edges; equal maxima, NaN and windows of -inf alone.
-# Where they reach too far, or stand too far apart, gradients are a pixel's at a time; where a row has but one, so is it.
+# Where they reach too far, or stand too far apart, gradients are a pixel's at a time; so is a row of one window.
 @pytest.mark.default(dtype=["float32"])
 @pytest.mark.parametrize("dtype", WIDTHS)
 @pytest.mark.parametrize(("size", "stride", "padding", "forwards", "backwards"), [

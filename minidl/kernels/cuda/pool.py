@@ -203,7 +203,7 @@ def _of_groups(planner: Planner, make: Callable[..., Any], width: int, result: V
         narrow=groups < 1 << 31, **options)
 
 
-def _windows(planner: Planner, width: int, y: View, index: View, x: View, *, largest: bool, **window: Pair) -> None:
+def _windows(planner: Planner, width: int, y: View, index: View, x: View, *, largest: bool, **window: Any) -> None:
     """Windows of groups of channels. Of means ``index`` is not looked at: any operand."""
     n, channels, rows, across = y.shape
     if across >= ABREAST and len(columns_of(window["kernel"][1], window["stride"][1])) <= MOST_PARTS:
@@ -218,7 +218,7 @@ def _windows(planner: Planner, width: int, y: View, index: View, x: View, *, lar
         _of_groups(planner, mean_windows_of_groups, width, y, x, **window)
 
 
-def _gradient(planner: Planner, width: int, dx: View, dy: View, index: View, *, largest: bool, **window: Pair) -> None:
+def _gradient(planner: Planner, width: int, dx: View, dy: View, index: View, *, largest: bool, **window: Any) -> None:
     """Gradients of groups of channels; see ``_windows``."""
     n, channels, *plane = dx.shape
     held = held_width(width, **window)

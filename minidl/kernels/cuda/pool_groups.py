@@ -36,6 +36,17 @@ def _dense(a: View) -> bool:
     return a.strides == (channels * height * width, 1, width * channels, channels)
 
 
+def place_of_group(tools: Tools, narrow: bool) -> Callable[..., Any]:
+    """``place(n, h, w, group, h_n, w_n, groups)``: which group of its tensor one is. ``narrow``: all are below 2^31, so
+    that no product takes 64 bits, which would be several instructions each."""
+    kind = tools.integer if narrow else np.int64
+
+    def place(n: Any, h: Any, w: Any, group: Any, h_n: Any, w_n: Any, groups: Any) -> Any:
+        row = kind(kind(n) * kind(h_n) + kind(h))
+        return kind(kind(row * kind(w_n) + kind(w)) * kind(groups) + kind(group))
+    return tools.device(place)
+
+
 def in_bytes(chosen: Any, c: Any) -> Any:
     """The word of INDEX_BYTES positions from the c-th on, the first one low."""
     return np.int32(chosen[c] | chosen[c + 1] << 8 | chosen[c + 2] << 16 | chosen[c + 3] << 24)

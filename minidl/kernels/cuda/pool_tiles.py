@@ -1,10 +1,10 @@
 """Gradients of pooling where channels lie side by side: a thread has a group of channels of a tile of pixels.
 
-A tile is as high and as wide as the windows' step (two, where that is one). So which windows reach into it, and where in
-each of them each of its pixels is, is known when the kernel is compiled. A thread reads each window once, where a thread
-of one pixel (``pool_groups``) divides to find them and reads them for its pixel alone. Every pixel is the same sum in the
-same order, so it has the same bits. A loop over windows would not be unrolled, and its conditions not be known: so each
-is a function of its own, one called after the other.
+A tile is as high and as wide as the windows' step (two, where that is one). So which windows reach into it, and where
+in each of them each of its pixels is, is known when the kernel is compiled. A thread reads each window once, where a
+thread of one pixel (``pool_groups``) divides to find them and reads them for its pixel alone. Every pixel is the same
+sum in the same order, so it has the same bits. A loop over windows would not be unrolled, and its conditions not be
+known: so each is a function of its own, one called after the other.
 """
 
 from collections.abc import Callable
@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from minidl.kernels.cuda.pool_groups import INDEX_BYTES
+from minidl.kernels.cuda.pool_groups import INDEX_BYTES, place_of_group
 from minidl.kernels.cuda.tools import Tools
 
 Pair = tuple[int, int]
@@ -43,13 +43,13 @@ def held_width(width: int, kernel: Pair, stride: Pair, padding: Pair) -> int:
 def gradient_of_tiles(tools: Tools, *, dtype: str, width: int, largest: bool, kernel: Pair, stride: Pair, padding: Pair,
                       narrow: bool, threads: int) -> Callable[..., None]:
     """dx: the sum of dy over the windows that cover it, of ``largest`` those whose maximum was here; else / (R S)."""
-    cuda, (load, store), number = tools.cuda, tools.group(dtype, width), tools.number(dtype)
-    (locate, _), kind = tools.walk(narrow), tools.integer if narrow else np.int64
+    cuda, store, number = tools.cuda, tools.group(dtype, width)[1], tools.number(dtype)
+    (locate, _), kind, place = tools.walk(narrow), tools.integer if narrow else np.int64, place_of_group(tools, narrow)
     (tall, wide), size = map(tile_of, stride), number(kernel[0] * kernel[1])
     held, (p_step, q_step) = tall * wide * width, (tall // stride[0], wide // stride[1])
-    windows = list(product(*(reaching(*along) for along in zip(kernel, stride, padding, strict=True))))
-    add = _adding(tools, windows, dtype=dtype, width=width, largest=largest, kernel=kernel, stride=stride,
-                  padding=padding, kind=kind)
+    down, right = (reaching(*along) for along in zip(kernel, stride, padding, strict=True))
+    add = _adding(tools, list(product(down, right)), dtype=dtype, width=width, largest=largest, kernel=kernel,
+                  stride=stride, padding=padding, kind=kind)
 
     def run(dx: Any, dy: Any, index: Any, count: Any, groups: Any, tiles_h: Any, tiles_w: Any, h_n: Any, w_n: Any,
             p_n: Any, q_n: Any) -> None:
@@ -60,17 +60,17 @@ def gradient_of_tiles(tools: Tools, *, dtype: str, width: int, largest: bool, ke
             for v in range(held):
                 total[v] = number(0)
             p, q, h, w = a * p_step, b * q_step, a * tall, b * wide
-            add(total, values, dy, index, kind(((n * p_n + p) * q_n + q) * groups + group), kind(q_n * groups),
-                kind(groups), p, q, p_n, q_n)
-            first, row = kind(((n * h_n + h) * w_n + w) * groups + group), kind(w_n * groups)
+            add(total, values, dy, index, place(n, p, q, group, p_n, q_n, groups), kind(kind(q_n) * kind(groups)),
+                kind(groups), np.int32(p), np.int32(q), np.int32(p_n), np.int32(q_n))
+            first, row = place(n, h, w, group, h_n, w_n, groups), kind(kind(w_n) * kind(groups))
             for j in range(tall):
                 for k in range(wide):
-                    if h + j < h_n and w + k < w_n:
+                    if np.int32(h + j) < np.int32(h_n) and np.int32(w + k) < np.int32(w_n):
                         at = (j * wide + k) * width
                         if not largest:
                             for v in range(at, at + width):
                                 total[v] /= size
-                        store(dx, np.int64(kind(first + j * row + k * groups)), total, at)
+                        store(dx, np.int64(kind(first + kind(j) * row + kind(k) * kind(groups))), total, at)
     return run
 
 
@@ -82,8 +82,8 @@ def _adding(tools: Tools, windows: list[Pair], **options: Any) -> Callable[..., 
 
     def one(total: Any, values: Any, dy: Any, index: Any, first: Any, row: Any, groups: Any, p: Any, q: Any, p_n: Any,
             q_n: Any) -> None:
-        if 0 <= p + down < p_n and 0 <= q + right < q_n:
-            add(total, values, dy, index, np.int64(kind(first + down * row + right * groups)))
+        if 0 <= np.int32(p + down) < p_n and 0 <= np.int32(q + right) < q_n:
+            add(total, values, dy, index, np.int64(kind(first + kind(down) * row + kind(right) * groups)))
     if not others:
         return tools.device(one)
     one, rest = tools.device(one), _adding(tools, others, **options)
@@ -98,7 +98,8 @@ def _adding(tools: Tools, windows: list[Pair], **options: Any) -> Callable[..., 
 def _window(tools: Tools, down: int, right: int, *, dtype: str, width: int, largest: bool, kernel: Pair, stride: Pair,
             padding: Pair, kind: Any) -> Callable[..., Any]:
     """``add(total, values, dy, index, at)``: the window this far down and right, whose group of dy is the at-th."""
-    load, words, (tall, wide), (r_n, s_n) = tools.group(dtype, width)[0], width // INDEX_BYTES, map(tile_of, stride), kernel
+    load, words = tools.group(dtype, width)[0], width // INDEX_BYTES
+    (tall, wide), (r_n, s_n) = map(tile_of, stride), kernel
     top, left = padding[0] - down * stride[0], padding[1] - right * stride[1]
 
     def add_largest(total: Any, values: Any, dy: Any, index: Any, at: Any) -> None:

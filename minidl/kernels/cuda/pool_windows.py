@@ -1,8 +1,8 @@
 """Pooling where channels lie side by side: a thread has a group of channels of ABREAST windows side by side.
 
-Their place is found once for all of them, and columns that they share are read once; a thread of ``pool_groups`` has one
-window. Every result is of the same values in the same order, so it has the same bits. A loop over columns would not be
-unrolled, and which windows have them not be known: so each is a function of its own, one called after the other.
+Their place is found once for all of them, and columns that they share are read once; a thread of ``pool_groups`` has
+one window. Every result is of the same values in the same order, so it has the same bits. A loop over columns would not
+be unrolled, and which windows have them not be known: so each is a function of its own, one called after the other.
 """
 
 from collections.abc import Callable
@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from minidl.kernels.cuda.pool_groups import INDEX_BYTES, in_bytes
+from minidl.kernels.cuda.pool_groups import INDEX_BYTES, in_bytes, place_of_group
 from minidl.kernels.cuda.tools import Tools
 
 Pair = tuple[int, int]
@@ -24,10 +24,10 @@ def columns_of(size: int, step: int) -> list[int]:
 
 def windows_abreast(tools: Tools, *, dtype: str, width: int, largest: bool, kernel: Pair, stride: Pair, padding: Pair,
                      narrow: bool, threads: int) -> Callable[..., None]:
-    """The mean of each window, padding counted as zeros; of ``largest`` the maximum and its position r * S + s, the first
-    of equal ones, a NaN larger than all."""
+    """The mean of each window, padding counted as zeros; of ``largest`` the maximum and its position r * S + s, the
+    first of equal ones, a NaN larger than all."""
     cuda, store, number = tools.cuda, tools.group(dtype, width)[1], tools.number(dtype)
-    (locate, _), kind = tools.walk(narrow), tools.integer if narrow else np.int64
+    (locate, _), kind, place = tools.walk(narrow), tools.integer if narrow else np.int64, place_of_group(tools, narrow)
     (r_n, s_n), words, held, size = kernel, width // INDEX_BYTES, ABREAST * width, number(kernel[0] * kernel[1])
     begin = number(-np.inf if largest else 0)
     read = _reading(tools, columns_of(s_n, stride[1]), dtype=dtype, width=width, largest=largest, size=s_n,
@@ -42,18 +42,19 @@ def windows_abreast(tools: Tools, *, dtype: str, width: int, largest: bool, kern
         if i < count:
             n, p, b, group = locate(i, p_n, across, groups)
             q = b * ABREAST
-            top, left = np.int32(p * p_step - r_pad), np.int32(q * q_step - s_pad)
+            top, left = p * p_step - r_pad, q * q_step - s_pad
             for k in range(ABREAST):
-                outside = max(0, -top) * s_n + max(0, -(left + k * q_step))  # what a window of -inf alone reports
+                outside = max(0, -top) * s_n + max(0, -left - k * q_step)  # what a window of -inf alone reports
                 for v in range(k * width, (k + 1) * width):
                     best[v], chosen[v] = begin, np.int32(outside)
             for r in range(r_n):
                 if 0 <= np.int32(top + r) < np.int32(h_n):
-                    first = kind(((n * h_n + top + r) * w_n + left) * groups + group)
-                    read(best, chosen, values, x, first, kind(groups), left, np.int32(w_n), np.int32(r * s_n))
+                    first = place(n, top + r, left, group, h_n, w_n, groups)
+                    read(best, chosen, values, x, first, kind(groups), np.int32(left), np.int32(w_n),
+                         np.int32(r * s_n))
             for k in range(ABREAST):
                 if q + k < q_n:
-                    at = kind(((n * p_n + p) * q_n + q + k) * groups + group)
+                    at = place(n, p, q + k, group, p_n, q_n, groups)
                     if largest:
                         for w in range(words):
                             index[np.int64(kind(at * words + w))] = pack(chosen, k * width + w * INDEX_BYTES)
@@ -65,14 +66,15 @@ def windows_abreast(tools: Tools, *, dtype: str, width: int, largest: bool, kern
 
 
 def _reading(tools: Tools, columns: list[int], **options: Any) -> Callable[..., Any]:
-    """``read(best, chosen, values, x, first, groups, left, w_n, tap)``: these columns of a row, one after the other; the
-    first window's own is ``left``, and its group of x the first-th; ``tap`` is that of the row's first."""
+    """``read(best, chosen, values, x, first, groups, left, w_n, tap)``: these columns of a row, one after the other;
+    the first window's own is ``left``, and its group of x the first-th; ``tap`` is that of the row's first."""
     column, *others = columns
     take, kind = _column(tools, column, **options), options["kind"]
 
-    def one(best: Any, chosen: Any, values: Any, x: Any, first: Any, groups: Any, left: Any, w_n: Any, tap: Any) -> None:
+    def one(best: Any, chosen: Any, values: Any, x: Any, first: Any, groups: Any, left: Any, w_n: Any,
+            tap: Any) -> None:
         if 0 <= np.int32(left + column) < w_n:
-            take(best, chosen, values, x, np.int64(kind(first + column * groups)), tap)
+            take(best, chosen, values, x, np.int64(kind(first + kind(column) * groups)), tap)
     if not others:
         return tools.device(one)
     one, rest = tools.device(one), _reading(tools, others, **options)
