@@ -22,7 +22,7 @@ from minidl.kernels.cuda.pool_groups import (
     width_of,
 )
 from minidl.kernels.cuda.pool_tiles import MOST_PARTS, gradient_of_tiles, held_width, tile_of
-from minidl.kernels.cuda.pool_windows import ABREAST, columns_of, windows_abreast
+from minidl.kernels.cuda.pool_windows import abreast, columns_of, windows_abreast
 from minidl.kernels.cuda.sums import sum_over
 from minidl.kernels.cuda.tools import Tools
 from minidl.meta import Shape
@@ -205,12 +205,12 @@ def _of_groups(planner: Planner, make: Callable[..., Any], width: int, result: V
 
 def _windows(planner: Planner, width: int, y: View, index: View, x: View, *, largest: bool, **window: Any) -> None:
     """Windows of groups of channels. Of means ``index`` is not looked at: any operand."""
-    n, channels, rows, across = y.shape
-    if across >= ABREAST and len(columns_of(window["kernel"][1], window["stride"][1])) <= MOST_PARTS:
-        pairs = blocks_of(across, ABREAST)
-        count = n * rows * pairs * channels // width
+    (n, channels, rows, across), several = y.shape, abreast(width)
+    if across >= several and len(columns_of(several, window["kernel"][1], window["stride"][1])) <= MOST_PARTS:
+        threads_across = blocks_of(across, several)
+        count = n * rows * threads_across * channels // width
         planner.launch(windows_abreast, blocks_of(count, launch.THREADS), y, index, x, *integers(
-            count, channels // width, pairs, *y.shape[2:], *x.shape[2:]), dtype=y.dtype.name, width=width,
+            count, channels // width, threads_across, *y.shape[2:], *x.shape[2:]), dtype=y.dtype.name, width=width,
             largest=largest, narrow=max(x.size, y.size) < 1 << 31, **window)
     elif largest:
         _of_groups(planner, max_windows_of_groups, width, y, index, x, **window)

@@ -1,4 +1,4 @@
-"""Pooling where channels lie side by side: a thread has a group of channels of ABREAST windows side by side.
+"""Pooling where channels lie side by side: a thread has a group of channels of some windows side by side.
 
 Their place is found once for all of them, and columns that they share are read once; a thread of ``pool_groups`` has
 one window. Every result is of the same values in the same order, so it has the same bits. A loop over columns would not
@@ -14,12 +14,17 @@ from minidl.kernels.cuda.pool_groups import INDEX_BYTES, in_bytes, place_of_grou
 from minidl.kernels.cuda.tools import Tools
 
 Pair = tuple[int, int]
-ABREAST = 2
+HELD = 16  # results of a thread
 
 
-def columns_of(size: int, step: int) -> list[int]:
-    """The columns, from the first window's own, that windows abreast have."""
-    return sorted({q * step + s for q in range(ABREAST) for s in range(size)})
+def abreast(width: int) -> int:
+    """Windows of a thread that has groups of ``width`` channels."""
+    return HELD // width
+
+
+def columns_of(several: int, size: int, step: int) -> list[int]:
+    """The columns, from the first window's own, that so many windows abreast have."""
+    return sorted({q * step + s for q in range(several) for s in range(size)})
 
 
 def windows_abreast(tools: Tools, *, dtype: str, width: int, largest: bool, kernel: Pair, stride: Pair, padding: Pair,
@@ -28,22 +33,22 @@ def windows_abreast(tools: Tools, *, dtype: str, width: int, largest: bool, kern
     first of equal ones, a NaN larger than all."""
     cuda, store, number = tools.cuda, tools.group(dtype, width)[1], tools.number(dtype)
     (locate, _), kind, place = tools.walk(narrow), tools.integer if narrow else np.int64, place_of_group(tools, narrow)
-    (r_n, s_n), words, held, size = kernel, width // INDEX_BYTES, ABREAST * width, number(kernel[0] * kernel[1])
+    (r_n, s_n), words, several, size = kernel, width // INDEX_BYTES, abreast(width), number(kernel[0] * kernel[1])
     begin = number(-np.inf if largest else 0)
-    read = _reading(tools, columns_of(s_n, stride[1]), dtype=dtype, width=width, largest=largest, size=s_n,
+    read = _reading(tools, columns_of(several, s_n, stride[1]), dtype=dtype, width=width, largest=largest, size=s_n,
                     step=stride[1], kind=kind)
     (p_step, q_step), (r_pad, s_pad), pack = stride, padding, tools.device(in_bytes)
 
     def run(y: Any, index: Any, x: Any, count: Any, groups: Any, across: Any, p_n: Any, q_n: Any, h_n: Any,
             w_n: Any) -> None:
-        values, best = cuda.local.array(width, number), cuda.local.array(held, number)
-        chosen = cuda.local.array(held, np.int32)
+        values, best = cuda.local.array(width, number), cuda.local.array(HELD, number)
+        chosen = cuda.local.array(HELD, np.int32)
         i = np.int64(cuda.blockIdx.x) * threads + cuda.threadIdx.x
         if i < count:
             n, p, b, group = locate(i, p_n, across, groups)
-            q = b * ABREAST
+            q = b * several
             top, left = p * p_step - r_pad, q * q_step - s_pad
-            for k in range(ABREAST):
+            for k in range(several):
                 outside = max(0, -top) * s_n + max(0, -left - k * q_step)  # what a window of -inf alone reports
                 for v in range(k * width, (k + 1) * width):
                     best[v], chosen[v] = begin, np.int32(outside)
@@ -52,7 +57,7 @@ def windows_abreast(tools: Tools, *, dtype: str, width: int, largest: bool, kern
                     first = place(n, top + r, left, group, h_n, w_n, groups)
                     read(best, chosen, values, x, first, kind(groups), np.int32(left), np.int32(w_n),
                          np.int32(r * s_n))
-            for k in range(ABREAST):
+            for k in range(several):
                 if q + k < q_n:
                     at = place(n, p, q + k, group, p_n, q_n, groups)
                     if largest:
@@ -89,11 +94,11 @@ def _reading(tools: Tools, columns: list[int], **options: Any) -> Callable[..., 
 def _column(tools: Tools, column: int, *, dtype: str, width: int, largest: bool, size: int, step: int,
             kind: Any) -> Callable[..., Any]:
     """``take(best, chosen, values, x, at, tap)``: this column of a row, whose group of x is the at-th."""
-    load = tools.group(dtype, width)[0]
+    load, several = tools.group(dtype, width)[0], abreast(width)
 
     def take_larger(best: Any, chosen: Any, values: Any, x: Any, at: Any, tap: Any) -> None:
         load(x, at, values, 0)
-        for k in range(ABREAST):
+        for k in range(several):
             if 0 <= column - k * step < size:
                 for v in range(width):
                     to = k * width + v
@@ -102,7 +107,7 @@ def _column(tools: Tools, column: int, *, dtype: str, width: int, largest: bool,
 
     def add(best: Any, chosen: Any, values: Any, x: Any, at: Any, tap: Any) -> None:
         load(x, at, values, 0)
-        for k in range(ABREAST):
+        for k in range(several):
             if 0 <= column - k * step < size:
                 for v in range(width):
                     best[k * width + v] += values[v]
