@@ -42,7 +42,7 @@ def main() -> int:
                 continue  # which such a GPU is refused
             for c, general in zip(counts(capability, dtype, program), counts(capability, dtype, program, general=True),
                                   strict=True):
-                slow += c.ratio > allowed(capability, c)
+                slow += c.ratio > allowed(capability, c.operation, dtype)
                 print(f"| {c.operation} | {c.kernel} | {c.dtype} | {c.instructions:.1f} | "
                       f"{general.instructions:.1f} | {c.registers} | {c.moved:.2f} | {1e12 * c.issue_s:.2f} | "
                       f"{1e12 * c.memory_s:.2f} | {c.ratio:.2f} |", flush=True)

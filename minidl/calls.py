@@ -64,7 +64,8 @@ def _run(op: Op, tensors: tuple[Tensor, ...], attrs: Attrs) -> tuple[Storage, ..
     except AttributeError as error:  # not asked of each, as there are many
         if isinstance(tensor, Tensor):
             raise
-        raise UserError(f"{op.name}: a {type(tensor).__name__} is no tensor: runtime.tensor(x) makes one of it") from error
+        kind = type(tensor).__name__
+        raise UserError(f"{op.name}: a {kind} is no tensor: runtime.tensor(x) makes one of it") from error
     try:
         if slicer is None:
             results = executor.run(op, tuple(inputs), attrs, given)

@@ -45,9 +45,9 @@ WINDOWS = ("avg_pool2d", "max_pool2d")
 SLOW = {(6, 0): {"max_pool2d_grad": 1.5, "contiguous of heads": 1.4}}
 
 
-def allowed(capability: tuple[int, int], count: "Count") -> float:
+def allowed(capability: tuple[int, int], operation: str, dtype: str) -> float:
     """How many times as long as its memory's a kernel may take."""
-    return SLOW.get(capability, {}).get(count.operation, ALLOWED[count.dtype])
+    return SLOW.get(capability, {}).get(operation, ALLOWED[dtype])
 
 
 @dataclass(frozen=True)

@@ -33,7 +33,7 @@ def check(capability, dtype, names=()):
     if program is None or importlib.util.find_spec("numba_cuda") is None:
         pytest.skip("numba-cuda or nvdisasm is not installed (pip install -e '.[cuda13]' nvidia-cuda-nvdisasm)")
     for count in sass.counts(capability, dtype, program, names=names):
-        assert count.ratio <= sass.allowed(capability, count), count
+        assert count.ratio <= sass.allowed(capability, count.operation, dtype), count
         assert count.stack_bytes == 0 and count.registers <= 128, count  # of an SM's 512 threads at least
 
 

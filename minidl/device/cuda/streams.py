@@ -228,7 +228,7 @@ class EventStreams:
             if wants is None:
                 continue
             seconds = elapsed(start, end)
-            if type(wants) is not tuple:
+            if not isinstance(wants, tuple):
                 wants(exact.get(position, seconds) if exact else seconds)
             elif wants[0] != COMPUTE:
                 self.stall += seconds
