@@ -191,7 +191,7 @@ def measured(dtype: DType, *, images: Shape = IMAGES, general: bool = False) -> 
         call("avg_pool2d", h, x, moved=5 * size, turns=1, **small),
         call("avg_pool2d_grad", x, h, moved=1.25 * size, turns=1, x_shape=x.shape, **small),
         call("max_pool2d", h, index, x, moved=5 * size + 1, turns=3, **large),
-        call("max_pool2d_grad", x, h, index, moved=1.25 * size + 0.25, turns=1, x_shape=x.shape, **large),
+        call("max_pool2d_grad", x, h, index, moved=1.25 * size + 0.25, turns=2, x_shape=x.shape, **large),
         call("sgd_", p, p, moved=3 * state, turns=8, lr=0.1, weight_decay=0.0),
         call("sgd_momentum_", p, p, p, moved=5 * state, turns=8, lr=0.1, momentum=0.9, weight_decay=0.0),
         call("adam_", p, p, p, p, moved=7 * state, turns=8, lr=0.1, beta1=0.9, beta2=0.99, eps=1e-8,
