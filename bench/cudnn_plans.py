@@ -105,8 +105,8 @@ def table(lister: Lister, found: list[Convolution], *, every: bool) -> Iterator[
             yield f"    {rank:2} {plan.workspace:14,} {plan.name}{'  ' if notes else ''}{', '.join(notes)}"
 
 
-def with_a_driver(run: Callable[[], None]) -> None:
-    """Run in this process if a driver can be loaded, else again in a child that finds a stub of one."""
+def with_a_driver(run: Callable[[], None], program: str = "bench.cudnn_plans") -> None:
+    """Run in this process if a driver can be loaded, else ``program`` again in a child that finds a stub of one."""
     if missing.has_driver():
         run()
         return
@@ -117,7 +117,7 @@ def with_a_driver(run: Callable[[], None]) -> None:
         subprocess.run([os.environ.get("CC", "cc"), "-shared", "-fPIC", "-o", f"{folder}/libcuda.so.1", str(source)],
                        check=True)
         paths = [folder, *filter(None, [os.environ.get("LD_LIBRARY_PATH")])]
-        child = subprocess.run([sys.executable, "-m", "bench.cudnn_plans", *sys.argv[1:]], check=False,
+        child = subprocess.run([sys.executable, "-m", program, *sys.argv[1:]], check=False,
                                env={**os.environ, "LD_LIBRARY_PATH": os.pathsep.join(paths)})
         raise SystemExit(child.returncode)
 

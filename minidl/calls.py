@@ -51,17 +51,21 @@ def _run(op: Op, tensors: tuple[Tensor, ...], attrs: Attrs) -> tuple[Storage, ..
     given = 0
     sliced = False
     inputs: list[Storage] = []
-    for tensor in tensors:
-        if not isinstance(tensor, Tensor):
-            raise UserError(f"{op.name}: a {type(tensor).__name__} is no tensor: runtime.tensor(x) makes one of it")
-        if tensor.given:
-            given |= 1 << len(inputs)
-        storage = tensor.storage
-        if storage.memory is not memory and storage.memory not in executor.memories:
-            if slicer is None or storage.memory is not slicer:
-                raise stranger(op.name, storage, executor.device.name)
-            sliced = True
-        inputs.append(storage)
+    try:
+        for tensor in tensors:
+            if tensor.given:
+                given |= 1 << len(inputs)
+            storage = tensor.storage
+            if storage.memory is not memory and storage.memory not in executor.memories:
+                if slicer is None or storage.memory is not slicer:
+                    raise stranger(op.name, storage, executor.device.name)
+                sliced = True
+            inputs.append(storage)
+    except AttributeError as error:  # not asked of each, as there are many
+        if isinstance(tensor, Tensor):
+            raise
+        kind = type(tensor).__name__
+        raise UserError(f"{op.name}: a {kind} is no tensor: runtime.tensor(x) makes one of it") from error
     try:
         if slicer is None:
             results = executor.run(op, tuple(inputs), attrs, given)

@@ -49,8 +49,8 @@ def _refuse_to_lose_gradients(op: Op, inputs: tuple[Storage, ...], written: Sequ
         if storage.base.requires_grad and storage.base.call is not None:
             raise UserError(f"{op.name} would write over a value that a gradient flows through, "
                             f"{storage.base.named()}: use the operation that returns a new tensor")
-    for storage in inputs:
-        if storage.requires_grad and storage not in written and not op.update:
+    for storage in () if op.update else inputs:
+        if storage.requires_grad and storage not in written:
             raise UserError(f"{op.name} would lose the gradient of {storage.named()}: use the operation that returns a "
                             "new tensor, detach(), or no_grad()")
 

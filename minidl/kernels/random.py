@@ -10,6 +10,11 @@ from typing import Any
 MASK = 0xFFFFFFFF
 
 
+def low(h: Any) -> Any:
+    """The lower 32 bits; a device may have it as a conversion, so that it multiplies no wider integers."""
+    return h & MASK
+
+
 def random_bits(key: Any, position: Any) -> Any:
     """32 random bits for a 32-bit key and a position below 2^32.
 
@@ -19,11 +24,11 @@ def random_bits(key: Any, position: Any) -> Any:
     h = position ^ 0x9E3779B9
     for _ in range(2):
         h = h ^ (h >> 16)
-        h = (h * 0x7FEB352D) & MASK
+        h = low(h * 0x7FEB352D)
         h = h ^ (h >> 15)
-        h = (h * 0x846CA68B) & MASK
+        h = low(h * 0x846CA68B)
         h = h ^ (h >> 16)
-        h = (h + key) & MASK
+        h = low(h + key)
     return h
 
 

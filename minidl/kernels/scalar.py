@@ -7,9 +7,9 @@ compute in double precision, or in whatever NumPy scalars they are given.
 Literals are as exact in float32 as in float64 and come as float32, because a Python number would turn all arithmetic
 into float64; ``typed`` does the same for constants that have to be rounded. Conditions are written so that NaN passes.
 
-The transcendental functions (``exp``, ``tanh``, ``bell``, ``normal_below``) are those of ``math``, but for float32 a
-device may take the polynomials instead that stand at the end (``FLOAT32``): these have no branches and no calls, so
-that loops over them become vector instructions.
+The transcendental functions (``exp`` to ``normal_below``) are those of ``math``, but for float32 a device may take the
+polynomials instead that stand at the end (``FLOAT32``): these have no branches and no calls, so that loops over them
+become vector instructions.
 """
 
 import math
@@ -34,6 +34,11 @@ def typed(value: float, like: Number) -> Number:
 # Transcendental functions -------------------------------------------------------------------------------------------
 def exp(x: Number) -> Number:
     """e to the power of x"""
+    return math.exp(x)
+
+
+def exp_below(x: Number) -> Number:
+    """e to the power of x, which is at most 0"""
     return math.exp(x)
 
 
@@ -200,13 +205,13 @@ def adadelta(p: Number, v: Number, u: Number, g: Number, lr: Number, rho: Number
     return p - lr * step, v, rho * u + rest * (step * step)
 
 
-# float32 without branches and calls ----------------------------------------------------------------------------------
-# Errors are bounds in units in the last place against exact results, measured over the whole range by the tests.
+# float32 without branches and calls; errors are in units in the last place, measured over the whole range by the tests
 _LOG2_E = np.float32(1.4426950408889634)
 _LN2_HIGH = np.float32(0.693145751953125)  # 15 bits: its products with the exponents that occur are exact
 _LN2_LOW = np.float32(1.42860682030941723212e-6)
 _ROUND = np.float32(1.5 * 2**23)  # added, it leaves the nearest integer in the lowest bits
 _ROUND_BITS = np.int32(0x4B400000)
+_POWER_OF_MINUS_64 = np.float32(2.0**-64)
 
 
 def _power_of_two(n: Number) -> Number:
@@ -214,25 +219,24 @@ def _power_of_two(n: Number) -> Number:
     return np.int32((n + 127) << 23).view(np.float32)
 
 
-def _exp_of_sum(x: Number, tail: Number) -> Number:
-    """exp(x + tail), with x in [-104, 89] (or NaN) and a tail that is small beside 1.
+def _exp_parts(x: Number, tail: Number) -> tuple[Number, Number]:
+    """p in [0.7, 1.5] and n with exp(x + tail) = p 2^n, for x in [-104, 89] (or NaN) and a tail that is small beside 1.
 
-    n = round(x / ln 2), r = x - n ln 2 + tail in [-0.37, 0.37], exp(r) by the polynomial of Cephes' expf; times 2^n in
-    two factors, so that results below the normal numbers are rounded once.
+    n = round(x / ln 2), r = x - n ln 2 + tail in [-0.37, 0.37], exp(r) by the polynomial of Cephes' expf.
     """
     shifted = x * _LOG2_E + _ROUND
     n = shifted - _ROUND
     r = ((x - n * _LN2_HIGH) - n * _LN2_LOW) + tail
-    p = np.float32(1.9875691500e-4)
-    p = p * r + np.float32(1.3981999507e-3)
-    p = p * r + np.float32(8.3334519073e-3)
-    p = p * r + np.float32(4.1665795894e-2)
-    p = p * r + np.float32(1.6666665459e-1)
-    p = p * r + np.float32(5.0000001201e-1)
-    p = p * (r * r) + r + ONE
-    exponent = np.int32(np.float32(shifted).view(np.int32) - _ROUND_BITS)
-    half = np.int32(exponent >> 1)
-    return p * _power_of_two(half) * _power_of_two(np.int32(exponent - half))
+    p = np.float32(1.9875691500e-4) * r + np.float32(1.3981999507e-3)
+    p = (p * r + np.float32(8.3334519073e-3)) * r + np.float32(4.1665795894e-2)
+    p = (p * r + np.float32(1.6666665459e-1)) * r + np.float32(5.0000001201e-1)
+    return p * (r * r) + r + ONE, np.int32(np.float32(shifted).view(np.int32) - _ROUND_BITS)
+
+
+def _exp_of_sum(x: Number, tail: Number) -> Number:
+    """exp(x + tail), see ``_exp_parts``; with two factors of 2^n results below the normal numbers are rounded once."""
+    p, n = _exp_parts(x, tail)
+    return p * _power_of_two(np.int32(n >> 1)) * _power_of_two(np.int32(n - np.int32(n >> 1)))
 
 
 def exp32(x: Number) -> Number:
@@ -240,6 +244,12 @@ def exp32(x: Number) -> Number:
     x = np.float32(89) if x > np.float32(89) else x
     x = np.float32(-104) if x < np.float32(-104) else x
     return _exp_of_sum(x, ZERO)
+
+
+def exp32_below(x: Number) -> Number:
+    """``exp32`` to the bit where x is at most 0 (or NaN): one of its factors need not depend on x there."""
+    p, n = _exp_parts(np.float32(-104) if x < np.float32(-104) else x, ZERO)
+    return p * _power_of_two(np.int32(n + 64)) * _POWER_OF_MINUS_64
 
 
 def tanh32(x: Number) -> Number:
@@ -276,21 +286,15 @@ def normal_below32(x: Number) -> Number:
     t = np.float32(15) if t > np.float32(15) else t
     share = ONE / (t + np.float32(4))
     w = (t - np.float32(4)) * share
-    q = np.float32(-0.00013661528646480292)
-    q = q * w + np.float32(0.0001704266032902524)
-    q = q * w + np.float32(0.001568485633470118)
-    q = q * w + np.float32(-0.0035071736201643944)
-    q = q * w + np.float32(-0.007523388601839542)
-    q = q * w + np.float32(0.0604027658700943)
-    q = q * w + np.float32(-0.18652379512786865)
-    q = q * w + np.float32(0.38713696599006653)
-    q = q * w + np.float32(-0.6078965663909912)
-    q = q * w + np.float32(0.7552851438522339)
+    q = np.float32(-0.00013661528646480292) * w + np.float32(0.0001704266032902524)
+    q = (q * w + np.float32(0.001568485633470118)) * w + np.float32(-0.0035071736201643944)
+    q = (q * w + np.float32(-0.007523388601839542)) * w + np.float32(0.0604027658700943)
+    q = (q * w + np.float32(-0.18652379512786865)) * w + np.float32(0.38713696599006653)
+    q = (q * w + np.float32(-0.6078965663909912)) * w + np.float32(0.7552851438522339)
     below = bell32(x) * (q * share)
     return ONE - below if x > ZERO else below
 
 
 # What a device may compute instead where the argument is a float32.
-FLOAT32: dict[Callable[..., Any], Callable[..., Any]] = {
-    exp: exp32, tanh: tanh32, bell: bell32, normal_below: normal_below32,
-}
+FLOAT32: dict[Callable[..., Any], Callable[..., Any]] = {exp: exp32, exp_below: exp32_below, tanh: tanh32, bell: bell32,
+                                                         normal_below: normal_below32}

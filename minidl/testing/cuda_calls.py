@@ -58,6 +58,7 @@ def calls(dtype: DType) -> dict[str, list[tuple[list[Meta], dict[str, Any]]]]:
     apart = meta(last.shape, dtype, last.strides, 1)  # which begins within a group of 16 bytes
     maps = (plane, last, apart)
     pooled = {"kernel": (3, 3), "stride": (2, 2), "padding": (1, 1)}
+    far, alone = {"kernel": (2, 14), "stride": (8, 8), "padding": (0, 0)}, channels_last(meta((8, 64, 2, 1), dtype))
     small = (8, 64, 7, 7)
     small_last = channels_last(meta(small, dtype))
     small_maps = (meta(small, dtype), small_last, meta(small, dtype, small_last.strides, 1))
@@ -105,11 +106,14 @@ def calls(dtype: DType) -> dict[str, list[tuple[list[Meta], dict[str, Any]]]]:
                            for table in (dtype, beside)],
         "gather_rows": [(of((320, 768), (16, 128, 768)) + [meta((16, 20), int64)], {})],
         "gather_rows_grad": [(of((16, 128, 768), (320, 768)) + [meta((16, 20), int64)], {"x_shape": (16, 128, 768)})],
-        "max_pool2d": [([y, i, x], pooled) for y, i, x in zip(small_maps, indices, maps, strict=True)],
+        "max_pool2d": [([y, i, x], pooled) for y, i, x in zip(small_maps, indices, maps, strict=True)]
+        + [([alone, channels_last(meta(alone.shape, uint8)), last], far)],
         "max_pool2d_grad": [([x, y, i], {"x_shape": MAP, **pooled})
-                            for y, i, x in zip(small_maps, indices, maps, strict=True)],
-        "avg_pool2d": [([y, x], pooled) for y, x in zip(small_maps, maps, strict=True)],
-        "avg_pool2d_grad": [([x, y], {"x_shape": MAP, **pooled}) for y, x in zip(small_maps, maps, strict=True)],
+                            for y, i, x in zip(small_maps, indices, maps, strict=True)]
+        + [([last, alone, channels_last(meta(alone.shape, uint8))], {"x_shape": MAP, **far})],
+        "avg_pool2d": [*[([y, x], pooled) for y, x in zip(small_maps, maps, strict=True)], ([alone, last], far)],
+        "avg_pool2d_grad": [([x, y], {"x_shape": MAP, **pooled}) for y, x in zip(small_maps, maps, strict=True)]
+        + [([last, alone], {"x_shape": MAP, **far})],
         "adaptive_avg_pool2d": [*[([y, x], {"size": (7, 7)}) for y, x in zip(small_maps, maps, strict=True)],
                                 *[([point, x], {"size": (1, 1)}) for x in maps]],
         "adaptive_avg_pool2d_grad": [*[([x, y], {"x_shape": MAP}) for y, x in zip(small_maps, maps, strict=True)],

@@ -23,6 +23,8 @@ from minidl.kernels.cuda import (
     column_groups,
     element_groups,
     elementwise,
+    pool_tiles,
+    pool_windows,
     shape,
     steps,
 )
@@ -38,14 +40,20 @@ GPUS = {(6, 0): (56, 2, 1.328e9, 732e9), (8, 0): (108, 4, 1.41e9, 1555e9), (9, 0
 ISSUED = 0.6  # of the cycles a scheduler issues an instruction, in a loop that waits for memory: a guess
 ALLOWED = {"float32": 1.3, "bfloat16": 1.5}  # of the time that memory takes
 WINDOWS = ("avg_pool2d", "max_pool2d")
-# What takes longer than that: an element looks for the windows that hold it, or a window for its largest element. Of a
-# ResNet this is one call forward and one backward. Of softmax in bfloat16 it is the exponential of every element.
-SLOW = {"avg_pool2d_grad": 3.5, "max_pool2d_grad": 5.0, "max_pool2d": 2.0, "softmax": 1.8}
+# What takes longer than that: on a P100 a 64-bit address is computed in pieces, as is the product of two integers, and
+# these find several places for a few values each.
+SLOW = {(6, 0): {"max_pool2d_grad": 1.5, "contiguous of heads": 1.4}}
+
+
+def allowed(capability: tuple[int, int], operation: str, dtype: str) -> float:
+    """How many times as long as its memory's a kernel may take."""
+    return SLOW.get(capability, {}).get(operation, ALLOWED[dtype])
 
 
 @dataclass(frozen=True)
 class Count:
-    """One kernel: instructions and bytes an element, and seconds an element of either on a GPU."""
+    """One kernel: instructions and bytes an element, and seconds an element of either on a GPU; registers of a thread,
+    and bytes of its arrays that are not in them."""
 
     operation: str
     kernel: str
@@ -54,6 +62,8 @@ class Count:
     moved: float
     issue_s: float
     memory_s: float
+    registers: int
+    stack_bytes: int
 
     @property
     def ratio(self) -> float:
@@ -98,6 +108,10 @@ def elements(source: Source) -> int:
     width = int(options.get("width", 1))
     if "held" in options:  # of rows by a few lanes
         return width * int(options["held"])
+    if source.make is pool_windows.windows_abreast:
+        return pool_windows.HELD
+    if source.make is pool_tiles.gradient_of_tiles:
+        return width * int(np.prod([pool_tiles.tile_of(step) for step in options["stride"]]))
     if source.make is shape.transposed:
         return int(options["tile"]) ** 2 // source.threads
     each = {"batchnorm_rows": batchnorm_rows.ROWS, "pool_groups": 1, "pool": 1, "steps": steps.ITEMS,
@@ -198,7 +212,8 @@ def counts(capability: tuple[int, int], dtype: str, program: str, *, general: bo
             continue
         plan = KERNELS[call.operation].plan(call.metas, call.attrs)
         source = plan.sources[0]
-        every, loops = instructions(compiler.cubin(source).code, program)
+        cubin = compiler.cubin(source)
+        every, loops = instructions(cubin.code, program)
         longest = max(loops, default=every)
         turns = call.turns or int(dict(source.options).get("held", 0))  # none is of a loop over elements
         each = (every + (turns - 1) * longest * bool(loops) if turns else longest) / elements(source)
@@ -207,4 +222,5 @@ def counts(capability: tuple[int, int], dtype: str, program: str, *, general: bo
             word = options["dtype"] if "dtype" in options else options["dtypes"][0]
             each *= kind.itemsize / np.dtype(word).itemsize
         yield Count(call.name, source.make.__name__, dtype, each, call.moved,
-                    each / (processors * schedulers * 32 * clock * ISSUED), call.moved / bandwidth)
+                    each / (processors * schedulers * 32 * clock * ISSUED), call.moved / bandwidth,
+                    cubin.registers, cubin.stack_bytes)

@@ -138,6 +138,12 @@ def test_the_float32_formulas_treat_infinities_and_nan_as_values():
     assert np.signbit(lifted("tanh")(x))[5]
 
 
+def test_the_exponential_of_what_is_at_most_zero_has_the_bits_of_the_exponential():
+    x = np.concatenate([np.linspace(-110, 0, 300_001), -2.0**np.linspace(-149, 8, 10_000), [-np.inf, np.nan, -0.0]])
+    x = x.astype(np.float32)
+    assert lifted("exp_below")(x).tobytes() == lifted("exp")(x).tobytes()
+
+
 @pytest.mark.parametrize("name", REACH)
 def test_the_formulas_in_float64_are_those_of_the_library(name):
     x = np.linspace(-30, 30, 1001)

@@ -5,6 +5,7 @@ import importlib.util
 import ml_dtypes  # noqa: F401 - the name bfloat16
 import numpy as np
 import pytest
+from cuda_kernel_calls import call as simulated
 from cuda_kernel_calls import channels_last, check
 
 from minidl.device.cuda import memory_format
@@ -92,6 +93,21 @@ def test_a_sample_of_compiled_kernels_has_the_values_of_the_formulas(name, shape
     found, launches = call(name, inputs, attrs)
     assert launches[0].make.__name__ == made
     check(Case(name, tuple(shapes), right, attrs), found, inputs, "float32")
+
+
+# Places in 32 bits, of which those before a plane's first row and column wrap round and are never used.
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["max_pool2d", "avg_pool2d"])
+def test_pooling_of_groups_as_compiled_has_the_bits_of_its_source(name):
+    attrs = {"kernel": (3, 3), "stride": (2, 2), "padding": (1, 1)}
+    x = np.random.default_rng(1).standard_normal((2, 8, 3, 7)).astype(np.float32)
+    (y, *index), made = call(name, [x], attrs, channels_last)
+    right = [a.copy() for a in simulated(name, [x], attrs, layout=channels_last)]
+    assert [a.tobytes() for a in (y, *index)] == [a.tobytes() for a in right]
+    (dx,), made_back = call(f"{name}_grad", [y, *index], {"x_shape": x.shape, **attrs}, channels_last)
+    assert [m.make.__name__ for m in (*made, *made_back)] == ["windows_abreast", "gradient_of_tiles"]
+    wanted = simulated(f"{name}_grad", right, {"x_shape": x.shape, **attrs}, layout=channels_last)
+    assert dx.tobytes() == wanted[0].tobytes()
 
 
 # Where a block's elements lie far beyond 2^31 of them, operands are taken to begin that much before their memory.

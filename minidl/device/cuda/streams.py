@@ -229,7 +229,7 @@ class EventStreams:
                 continue
             seconds = elapsed(start, end)
             if not isinstance(wants, tuple):
-                wants(exact.get(position, seconds))
+                wants(exact.get(position, seconds) if exact else seconds)
             elif wants[0] != COMPUTE:
                 self.stall += seconds
                 self.stood[wants] = self.stood.get(wants, 0.0) + seconds

@@ -93,7 +93,8 @@ def _lift(function: Callable[..., Any]) -> None:
 for _function in list(vars(scalar).values()):
     if isinstance(_function, FunctionType) and _function is not scalar.typed:
         _lift(_function)
-register_jitable(**_INLINE)(random.random_bits)
+for _function in (random.low, random.random_bits):
+    register_jitable(**_INLINE)(_function)
 
 
 @overload(scalar.typed)

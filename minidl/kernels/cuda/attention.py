@@ -165,7 +165,8 @@ def _softmax_of_groups(planner: Planner, y: View, x: View, mask: View | None) ->
         beside = (n1, n2, m0 // width, m1 // width, m2 // width)
     planner.launch(softmax_row_groups, blocks_of(count, held["threads"] // held["lanes"]), y, x,
                    x if mask is None else mask, *integers(length // width, count, *beside), dtype=x.dtype.name,
-                   masked=mask is not None, narrow=count < 1 << 31, **held)
+                   masked=mask is not None, whole=held["lanes"] * held["held"] * width == length,
+                   narrow=count < 1 << 31, **held)
     return True
 
 

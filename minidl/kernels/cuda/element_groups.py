@@ -122,9 +122,15 @@ def repeated_groups(tools: Tools, *, dtypes: tuple[str, str, str], formula: str,
 
 
 def strided_groups(tools: Tools, *, dtype: str, width: int, narrow: bool, threads: int) -> Callable[..., None]:
-    """y = x over four dimensions of groups, the innermost of which follow each other; all counts are of groups."""
+    """y = x over four dimensions of groups, the innermost of which follow each other; all counts are of groups, and
+    ``narrow`` says that they are below 2^31, and that the last group's place is."""
     cuda, (load, store), number = tools.cuda, tools.group(dtype, width), tools.number(dtype)
-    (locate, advance), held = tools.walk(narrow), GROUPS * width
+    (locate, advance), held, kind = tools.walk(narrow), GROUPS * width, tools.integer if narrow else np.int64
+
+    def at(c0: Any, c1: Any, c2: Any, c3: Any, s0: Any, s1: Any, s2: Any, s3: Any) -> Any:
+        outer = kind(kind(c0) * kind(s0) + kind(c1) * kind(s1))
+        return np.int64(kind(outer + kind(kind(c2) * kind(s2) + kind(c3) * kind(s3))))
+    at = tools.device(at)
 
     def kernel(y: Any, x: Any, n: Any, n1: Any, n2: Any, n3: Any, t0: Any, t1: Any, t2: Any, t3: Any,
                y0: Any, y1: Any, y2: Any, y3: Any, x0: Any, x1: Any, x2: Any, x3: Any) -> None:
@@ -133,8 +139,8 @@ def strided_groups(tools: Tools, *, dtype: str, width: int, narrow: bool, thread
         c0, c1, c2, c3 = locate(first, n1, n2, n3)
         for k in range(GROUPS):
             if first + k * threads < n:
-                places[k] = c0 * y0 + c1 * y1 + c2 * y2 + c3 * y3
-                load(x, c0 * x0 + c1 * x1 + c2 * x2 + c3 * x3, values, k * width)
+                places[k] = at(c0, c1, c2, c3, y0, y1, y2, y3)
+                load(x, at(c0, c1, c2, c3, x0, x1, x2, x3), values, k * width)
                 c0, c1, c2, c3 = advance(c0, c1, c2, c3, n1, n2, n3, t0, t1, t2, t3)
         for k in range(GROUPS):
             if first + k * threads < n:
@@ -217,7 +223,8 @@ def copy_strided(planner: Planner, dims: list[Dimension], y: View, x: View) -> b
     inner = padded(counted, RANK, 2)
     extents, step = [d[0] for d in inner], launch.THREADS
     n = int(np.prod(extents, dtype=np.int64))
+    last = [sum((d[0] - 1) * d[o] for d in inner) for o in (1, 2)]  # group of either, the farthest
     planner.launch(strided_groups, blocks_of(n, launch.THREADS * GROUPS), y, x, *integers(
         n, *extents[1:], *digits(step, [n + step, *extents[1:]]), *[d[o] for o in (1, 2) for d in inner]),
-        dtype=y.dtype.name, width=width, narrow=n < 1 << 31)
+        dtype=y.dtype.name, width=width, narrow=max(n, *last) < 1 << 31)
     return True

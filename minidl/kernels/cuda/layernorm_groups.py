@@ -1,7 +1,7 @@
 """Layer normalisation of dense rows of whole groups of 16 bytes: several rows a block, each by a few lanes.
 
-What ``layernorm`` does for rows anywhere, one block a row. A lane holds up to HELD_BYTES of its row in registers, in
-groups that stand ``lanes`` apart, so that neighbouring lanes read side by side; sums meet in shared memory, over the
+What ``layernorm`` does for rows anywhere, one block a row. A lane holds up to HELD elements of its row in registers,
+in groups that stand ``lanes`` apart, so that neighbouring lanes read side by side; sums meet in shared memory, over the
 lanes of each row alone.
 """
 
@@ -14,9 +14,9 @@ from minidl.kernels.cuda import launch
 from minidl.kernels.cuda.element_groups import group_width
 from minidl.kernels.cuda.launch import View, blocks_of
 from minidl.kernels.cuda.layout import power_of_two
-from minidl.kernels.cuda.tools import GROUP_BYTES, Tools
+from minidl.kernels.cuda.tools import Tools
 
-HELD_BYTES = 128  # of a row, by a lane: 32 float32, 64 bfloat16
+HELD = 32  # elements of a row, by a lane: with twice as many bfloat16 the compiler puts them in memory
 
 
 def shape_of(*wide: View) -> dict[str, int] | None:
@@ -25,7 +25,7 @@ def shape_of(*wide: View) -> dict[str, int] | None:
     width = group_width(length, *wide)
     if not width or not all(a.contiguous for a in wide):
         return None
-    groups, most = length // width, HELD_BYTES // GROUP_BYTES
+    groups, most = length // width, HELD // width
     lanes = power_of_two(blocks_of(groups, most))
     if lanes > launch.THREADS:
         return None

@@ -21,6 +21,8 @@ from minidl.kernels.cuda.pool_groups import (
     mean_windows_of_groups,
     width_of,
 )
+from minidl.kernels.cuda.pool_tiles import MOST_PARTS, gradient_of_tiles, held_width, tile_of
+from minidl.kernels.cuda.pool_windows import abreast, columns_of, windows_abreast
 from minidl.kernels.cuda.sums import sum_over
 from minidl.kernels.cuda.tools import Tools
 from minidl.meta import Shape
@@ -201,40 +203,67 @@ def _of_groups(planner: Planner, make: Callable[..., Any], width: int, result: V
         narrow=groups < 1 << 31, **options)
 
 
-def _max_pool2d(planner: Planner, y: View, index: View, x: View, *, kernel: Pair, stride: Pair, padding: Pair) -> None:
+def _windows(planner: Planner, width: int, y: View, index: View, x: View, *, largest: bool, **window: Any) -> None:
+    """Windows of groups of channels. Of means ``index`` is not looked at: any operand."""
+    (n, channels, rows, across), several = y.shape, abreast(width)
+    if across >= several and len(columns_of(several, window["kernel"][1], window["stride"][1])) <= MOST_PARTS:
+        threads_across = blocks_of(across, several)
+        count = n * rows * threads_across * channels // width
+        planner.launch(windows_abreast, blocks_of(count, launch.THREADS), y, index, x, *integers(
+            count, channels // width, threads_across, *y.shape[2:], *x.shape[2:]), dtype=y.dtype.name, width=width,
+            largest=largest, narrow=max(x.size, y.size) < 1 << 31, **window)
+    elif largest:
+        _of_groups(planner, max_windows_of_groups, width, y, index, x, **window)
+    else:
+        _of_groups(planner, mean_windows_of_groups, width, y, x, **window)
+
+
+def _gradient(planner: Planner, width: int, dx: View, dy: View, index: View, *, largest: bool, **window: Any) -> None:
+    """Gradients of groups of channels; see ``_windows``."""
+    n, channels, *plane = dx.shape
+    held = held_width(width, **window)
+    if held:
+        tiles = [blocks_of(size, tile_of(step)) for size, step in zip(plane, window["stride"], strict=True)]
+        count = n * tiles[0] * tiles[1] * channels // held
+        planner.launch(gradient_of_tiles, blocks_of(count, launch.THREADS), dx, dy, index, *integers(
+            count, channels // held, *tiles, *plane, *dy.shape[2:]), dtype=dx.dtype.name, width=held, largest=largest,
+            narrow=max(dx.size, dy.size) < 1 << 31, **window)
+    elif largest:
+        _of_groups(planner, max_gradient_of_groups, width, dx, dy, index, **window)
+    else:
+        _of_groups(planner, mean_gradient_of_groups, width, dx, dy, **window)
+
+
+def _max_pool2d(planner: Planner, y: View, index: View, x: View, **window: Pair) -> None:
     width = width_of((y, x), index) if y.size else 0
     if width:
-        _of_groups(planner, max_windows_of_groups, width, y, in_words(index), x, kernel=kernel, stride=stride,
-                   padding=padding)
+        _windows(planner, width, y, in_words(index), x, largest=True, **window)
         return
-    _each(planner, max_windows, y, index, x, dtype=x.dtype.name, kernel=kernel, stride=stride, padding=padding)
+    _each(planner, max_windows, y, index, x, dtype=x.dtype.name, **window)
 
 
-def _max_pool2d_grad(planner: Planner, dx: View, dy: View, index: View, *, x_shape: Shape, kernel: Pair, stride: Pair,
-                     padding: Pair) -> None:
+def _max_pool2d_grad(planner: Planner, dx: View, dy: View, index: View, *, x_shape: Shape, **window: Pair) -> None:
     width = width_of((dx, dy), index) if dx.size else 0
     if width:
-        _of_groups(planner, max_gradient_of_groups, width, dx, dy, in_words(index), kernel=kernel, stride=stride,
-                   padding=padding)
+        _gradient(planner, width, dx, dy, in_words(index), largest=True, **window)
         return
-    _each(planner, max_gradient, dx, dy, index, dtype=dy.dtype.name, kernel=kernel, stride=stride, padding=padding)
+    _each(planner, max_gradient, dx, dy, index, dtype=dy.dtype.name, **window)
 
 
-def _avg_pool2d(planner: Planner, y: View, x: View, *, kernel: Pair, stride: Pair, padding: Pair) -> None:
+def _avg_pool2d(planner: Planner, y: View, x: View, **window: Pair) -> None:
     width = width_of((y, x)) if y.size else 0
     if width:
-        _of_groups(planner, mean_windows_of_groups, width, y, x, kernel=kernel, stride=stride, padding=padding)
+        _windows(planner, width, y, x, x, largest=False, **window)
         return
-    _each(planner, mean_windows, y, x, dtype=x.dtype.name, kernel=kernel, stride=stride, padding=padding)
+    _each(planner, mean_windows, y, x, dtype=x.dtype.name, **window)
 
 
-def _avg_pool2d_grad(planner: Planner, dx: View, dy: View, *, x_shape: Shape, kernel: Pair, stride: Pair,
-                     padding: Pair) -> None:
+def _avg_pool2d_grad(planner: Planner, dx: View, dy: View, *, x_shape: Shape, **window: Pair) -> None:
     width = width_of((dx, dy)) if dx.size else 0
     if width:
-        _of_groups(planner, mean_gradient_of_groups, width, dx, dy, kernel=kernel, stride=stride, padding=padding)
+        _gradient(planner, width, dx, dy, dy, largest=False, **window)
         return
-    _each(planner, mean_gradient, dx, dy, dtype=dy.dtype.name, kernel=kernel, stride=stride, padding=padding)
+    _each(planner, mean_gradient, dx, dy, dtype=dy.dtype.name, **window)
 
 
 def _adaptive_avg_pool2d(planner: Planner, y: View, x: View, *, size: Pair) -> None:

@@ -36,12 +36,28 @@ def _dense(a: View) -> bool:
     return a.strides == (channels * height * width, 1, width * channels, channels)
 
 
+def place_of_group(tools: Tools, narrow: bool) -> Callable[..., Any]:
+    """``place(n, h, w, group, h_n, w_n, groups)``: which group of its tensor one is. ``narrow``: all are below 2^31, so
+    that no product takes 64 bits, which would be several instructions each."""
+    kind = tools.integer if narrow else np.int64
+
+    def place(n: Any, h: Any, w: Any, group: Any, h_n: Any, w_n: Any, groups: Any) -> Any:
+        row = kind(kind(n) * kind(h_n) + kind(h))
+        return kind(kind(row * kind(w_n) + kind(w)) * kind(groups) + kind(group))
+    return tools.device(place)
+
+
+def in_bytes(chosen: Any, c: Any) -> Any:
+    """The word of INDEX_BYTES positions from the c-th on, the first one low."""
+    return np.int32(chosen[c] | chosen[c + 1] << 8 | chosen[c + 2] << 16 | chosen[c + 3] << 24)
+
+
 def max_windows_of_groups(tools: Tools, *, dtype: str, width: int, kernel: Pair, stride: Pair, padding: Pair,
                           narrow: bool, threads: int) -> Callable[..., None]:
     """Maximum of each window and its position r * S + s, the first of equal ones; a NaN is larger than all."""
     cuda, (load, store), number = tools.cuda, tools.group(dtype, width), tools.number(dtype)
     (locate, _), lowest, (r_n, s_n) = tools.walk(narrow), number(-np.inf), kernel
-    (r_step, s_step), (r_pad, s_pad), words = stride, padding, width // INDEX_BYTES
+    (r_step, s_step), (r_pad, s_pad), words, pack = stride, padding, width // INDEX_BYTES, tools.device(in_bytes)
 
     def run(y: Any, index: Any, x: Any, count: Any, groups: Any, p_n: Any, q_n: Any, h_n: Any, w_n: Any) -> None:
         values, best = cuda.local.array(width, number), cuda.local.array(width, number)
@@ -62,9 +78,7 @@ def max_windows_of_groups(tools: Tools, *, dtype: str, width: int, kernel: Pair,
                                 best[v], chosen[v] = values[v], np.int32(r * s_n + s)
             store(y, i, best, 0)
             for w in range(words):
-                c = w * INDEX_BYTES
-                index[i * words + w] = np.int32(chosen[c] | chosen[c + 1] << 8 | chosen[c + 2] << 16
-                                                | chosen[c + 3] << 24)
+                index[i * words + w] = pack(chosen, w * INDEX_BYTES)
     return run
 
 

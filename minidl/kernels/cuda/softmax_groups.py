@@ -14,15 +14,16 @@ from minidl.kernels.cuda.tools import Tools
 
 
 def _larger(a: Any, b: Any) -> Any:
-    """The larger of two, any of them if one is NaN: as ``Tools.block_max``."""
-    return a if b <= a else b
+    """The larger of two, none of which is NaN: a NaN of the row makes all of it NaN by its exponential."""
+    return max(a, b)
 
 
-def softmax_row_groups(tools: Tools, *, dtype: str, masked: bool, width: int, lanes: int, held: int, narrow: bool,
-                       threads: int) -> Callable[..., None]:
-    """y = exp(x + mask - largest) / sum, row by row; n1, n2 and m0 .. m2 say where a row of the mask starts."""
+def softmax_row_groups(tools: Tools, *, dtype: str, masked: bool, width: int, lanes: int, held: int, whole: bool,
+                       narrow: bool, threads: int) -> Callable[..., None]:
+    """y = exp(x + mask - largest) / sum, row by row; n1, n2 and m0 .. m2 say where a row of the mask starts. ``whole``:
+    lanes hold whole rows between them, so that all their loads are on their way at once."""
     cuda, (load, store), number = tools.cuda, tools.group(dtype, width), tools.number(dtype)
-    exp, index = tools.scalar(dtype).exp, tools.integer if narrow else np.int64
+    exp, index, larger = tools.scalar(dtype).exp_below, tools.integer if narrow else np.int64, tools.device(_larger)
     lane_sum, lane_max = over_lanes(tools, lanes, plus), over_lanes(tools, lanes, _larger)
     in_block, size, lowest = threads // lanes, held * width, number(-np.inf)
 
@@ -31,7 +32,8 @@ def softmax_row_groups(tools: Tools, *, dtype: str, masked: bool, width: int, la
         scratch = cuda.shared.array(threads, number)
         values, beside = cuda.local.array(size, number), cuda.local.array(width, number)
         lane = cuda.threadIdx.x % lanes
-        r = np.int64(cuda.blockIdx.x) * in_block + cuda.threadIdx.x // lanes
+        own = np.int64(cuda.blockIdx.x) * in_block + cuda.threadIdx.x // lanes
+        r = min(own, count - 1)  # who is behind the last row reads it, too, so that nothing depends on it
         top, total, m_at = lowest, number(0), np.int64(0)
         if masked:
             above = index(index(r) // index(n2))
@@ -39,27 +41,27 @@ def softmax_row_groups(tools: Tools, *, dtype: str, masked: bool, width: int, la
             m_at = (np.int64(outer) * m0 + np.int64(above - outer * index(n1)) * m1
                     + np.int64(index(r) - above * index(n2)) * m2)
         for k in range(held):
-            if r < count and lane + k * lanes < groups:
+            if whole or lane + k * lanes < groups:
                 load(x, r * groups + lane + k * lanes, values, k * width)
                 if masked:
                     load(mask, m_at + lane + k * lanes, beside, 0)
-                for v in range(width):
-                    if masked:
+                    for v in range(width):
                         values[k * width + v] += beside[v]
-                    if not values[k * width + v] <= top:
-                        top = values[k * width + v]
+            else:
+                for v in range(k * width, (k + 1) * width):
+                    values[v] = lowest
+        for v in range(size):
+            top = larger(top, values[v])
         top = lane_max(top, scratch)
-        for k in range(held):
-            if r < count and lane + k * lanes < groups:
-                for v in range(k * width, (k + 1) * width):
-                    values[v] = exp(values[v] - top)
-                    total += values[v]
+        for v in range(size):
+            values[v] = exp(values[v] - top)
+            total += values[v]
         share = number(1) / lane_sum(total, scratch)
+        for v in range(size):
+            values[v] *= share
         for k in range(held):
-            if r < count and lane + k * lanes < groups:
-                for v in range(k * width, (k + 1) * width):
-                    values[v] *= share
-                store(y, r * groups + lane + k * lanes, values, k * width)
+            if own < count and (whole or lane + k * lanes < groups):
+                store(y, own * groups + lane + k * lanes, values, k * width)
     return kernel
 
 

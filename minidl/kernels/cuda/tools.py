@@ -50,7 +50,7 @@ class Tools:
         self.walk = cache(self._walk)
         self.tile_sum = cache(self._tile_sum)
         self.block_max = cache(self._block_max)
-        self.random_bits = device(random.random_bits)
+        self.random_bits = self._random_bits()
 
     @staticmethod
     def number(dtype: str) -> Any:
@@ -88,6 +88,15 @@ class Tools:
         def softplus(x: Any) -> Any:
             return relu(x) + math.log1p(exp(-abs(x)))
         return SimpleNamespace(**lifted, **{f.__name__: self.device(f) for f in (log, power, softplus)})
+
+    def _random_bits(self) -> Function:
+        """``random.random_bits`` in integers of 32 bits."""
+        integer = self.integer
+
+        def low(h: Any) -> Any:
+            return integer(h & random.MASK)
+        lifted = dict(vars(random), low=self.device(low))
+        return self.device(FunctionType(random.random_bits.__code__, lifted, "random_bits"))
 
     def _memory(self, dtype: str) -> tuple[Function, Function]:
         """``load(pointer, index)`` and ``store(pointer, index, value)``; what is computed in is rounded once, here."""

@@ -8,10 +8,9 @@ from minidl.device.cuda.device import CudaDevice
 from minidl.meta import DTYPES, Meta, aligned
 from minidl.testing.gpu_check.link import bandwidths
 from minidl.testing.gpu_check.setting import Record, Setting
-from minidl.testing.sass import ALLOWED, SLOW, measured
+from minidl.testing.sass import ALLOWED, allowed, measured
 
 RUNS = 5
-WANTED = {dtype: 1 / times for dtype, times in ALLOWED.items()}  # of a copy's bytes a second
 
 
 def measure(setting: Setting, record: Record) -> None:
@@ -23,11 +22,11 @@ def measure(setting: Setting, record: Record) -> None:
             return
         copied = bandwidths(device, setting.sizes.link_bytes)["within the device"]
         record.put("copy", copied, f"a copy within the device: {copied / 1e9:.0f} GB/s")
-        for dtype in [d for d in WANTED if d in setting.sizes.dtypes]:
+        for dtype in [d for d in ALLOWED if d in setting.sizes.dtypes]:
             for call in measured(DTYPES[dtype], images=setting.sizes.maps):
                 with record.one(f"{call.name} in {dtype}"):
                     rate = call.moved * call.elements / seconds(device, call.operation, call.metas, call.attrs)
-                    wanted = min(WANTED[dtype], 1 / SLOW.get(call.operation, 1.0))
+                    wanted = 1 / allowed(device.vendor.properties.capability, call.name, dtype)  # of a copy's
                     record.put(f"{call.name} in {dtype}", {"rate": rate, "share": rate / copied, "wanted": wanted},
                                f"{call.name} in {dtype}: {rate / 1e9:.0f} GB/s, {rate / copied:.0%} of a copy")
 

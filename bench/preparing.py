@@ -1,0 +1,115 @@
+"""Seconds that a GPU's first training takes before anything runs: machine code, and the lists of convolution plans.
+
+    python -m bench.preparing [sm_80 sm_90] > bench/results/preparing.md
+
+Compiled are the kernels of one training step of ResNet-50 in fp32 and in bf16, one after the other by one process, into
+a new folder, and then found there again; listed are the plans of its convolutions on an H200. Seconds are the process's
+own. Needs an extra (cuda12, cuda13), and neither a GPU nor a driver: of that there is a stub whose every call fails,
+under which the lists are the same.
+"""
+
+import argparse
+import ctypes
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+from time import process_time
+from typing import Any
+
+from bench.cudnn_plans import PROPERTIES, with_a_driver
+from minidl import Runtime
+from minidl.device import profiles
+from minidl.device.cuda.device import CudaDevice
+from minidl.kernels.cuda import KERNELS
+from minidl.kernels.cuda.compile import Compiler
+from minidl.kernels.cuda.launch import Source
+from minidl.testing.convolutions import TARGETS, convolutions
+from minidl.testing.cuda_calls import capability_of
+from minidl.testing.null_cuda import NullCuda
+from minidl.testing.steps import training_step
+
+MODEL, BATCH, GPU = "resnet50", 256, "h200"
+PRECISIONS = ("fp32", "bf16")
+TITLE = f"""\
+# Before the first training
+
+By `python -m bench.preparing`: seconds of one process, for a training step of {MODEL} at {BATCH}. All of it is done
+once and kept on disk; a GPU's check compiles in as many processes as there are cores.
+
+| what | of | how many | longest (s) | each (s) | all (s) | again, all (s) |
+|---|---|--:|--:|--:|--:|--:|"""
+
+
+class Noting(NullCuda):
+    """Does nothing, and notes each kernel that it is given."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.sources: dict[Source, None] = {}
+
+    def launch(self, source: Source, *arguments: Any) -> None:
+        """Note it."""
+        self.sources[source] = None
+
+
+def sources(precision: str) -> list[Source]:
+    """The kernels of the step, each once."""
+    vendor = Noting()
+    device = CudaDevice("cuda", profiles.get(GPU), vendor, KERNELS)
+    device.has_values = False  # inputs are made by shape alone
+    with Runtime(device, policy="none", host_memory=0, precision=precision) as runtime:
+        step = training_step(runtime, MODEL, BATCH)
+        with runtime.iteration():
+            step()
+    return list(vendor.sources)
+
+
+def row(what: str, of: str, seconds: Sequence[float], again: Sequence[float]) -> str:
+    """As a line of the table."""
+    return (f"| {what} | {of} | {len(seconds)} | {max(seconds):.2f} | {sum(seconds) / len(seconds):.3f} | "
+            f"{sum(seconds):.1f} | {sum(again):.2f} |")
+
+
+def compiling(architecture: str, precision: str) -> str:
+    """Compile all kernels of the step, and find them again."""
+    wanted = sources(precision)
+    with tempfile.TemporaryDirectory() as folder:
+        compiler = Compiler(capability_of(architecture), Path(folder))
+        first, again = ([timed(compiler.cubin, source) for source in wanted] for _ in range(2))
+        return row("kernels", f"{architecture} in {precision}", first, again)
+
+
+def listing() -> str:
+    """List the plans of each convolution, in fp32 (TF32) and bf16."""
+    ctypes.CDLL("libcuda.so.1", ctypes.RTLD_GLOBAL)
+    from minidl.device.cuda.cudnn_graphs import CudnnGraphs
+
+    graphs = CudnnGraphs((PROPERTIES / f"{GPU}.json").read_text(encoding="utf-8"))
+    wanted = convolutions(MODEL, BATCH, TARGETS[GPU])
+    first, again = ([timed(graphs.plans, c) for c in wanted] for _ in range(2))
+    return row("lists of plans", f"{GPU}, cuDNN {graphs.version}", first, again)
+
+
+def timed(function: Any, argument: Any) -> float:
+    """The seconds of one call."""
+    start = process_time()
+    function(argument)
+    return process_time() - start
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("architectures", nargs="*", default=["sm_80", "sm_90"])
+    args = parser.parse_args()
+
+    def run() -> None:
+        print(TITLE, flush=True)
+        for architecture in args.architectures:
+            for precision in PRECISIONS:
+                print(compiling(architecture, precision), flush=True)
+        print(listing(), flush=True)
+    with_a_driver(run, "bench.preparing")
+
+
+if __name__ == "__main__":
+    main()
