@@ -22,6 +22,9 @@ if TYPE_CHECKING:
     from minidl.executor import Executor
 
 
+LATE = 1 << 40  # a number that no call has: what only waiting operations keep goes before what a gradient is kept for
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class Queued:
     """One operation that waits: its operands (slices, and storages that every slice shares), and what it will make.
@@ -82,7 +85,7 @@ class Queue:
         with ungraded(self.executor):
             for index in range(len(queued.sizes)):
                 for y, part in zip(queued.outputs, self.run_part(queued, index), strict=True):
-                    y.parts[index] = part
+                    y.put_part(index, part)
 
     def afterwards(self, action: Callable[[], None]) -> None:
         """Do something once all that waits now has been carried out."""
@@ -112,6 +115,10 @@ class Queue:
 
     def _carry_out(self, waiting: list[Queued]) -> None:
         cut = [queued for queued in waiting if queued.sizes]
+        read_last = {x: i for i, queued in enumerate(waiting) for x in queued.inputs if isinstance(x, Logical)}
+        for read, i in read_last.items():
+            if not read.saved:
+                read.keep_until(LATE - i)
         so_far: list[dict[int, Storage]] = [{} for _ in cut]  # whole outputs of the slices up to now
         for index in range(len(cut[0].sizes) if cut else 0):
             left = Counter(x for queued in cut for x in queued.tensors)
@@ -131,7 +138,7 @@ class Queue:
             if not queued.sizes:
                 parts = tuple([x.part(0) if isinstance(x, Logical) else x for x in queued.inputs])
                 for y, part in zip(queued.outputs, self.executor.run(queued.op, parts, queued.attrs), strict=True):
-                    y.parts[0] = part
+                    y.put_part(0, part)
         for queued in waiting:
             self._finish(queued)
 
@@ -182,7 +189,7 @@ class Queue:
         whole: list[Storage] = []
         for i, (y, part) in enumerate(zip(queued.outputs, made, strict=True)):
             if i not in rule.whole:
-                y.parts[index] = part
+                y.put_part(index, part)
                 continue
             if i in rule.shares:
                 whole.append(self._share(queued, index, part))
@@ -199,7 +206,7 @@ class Queue:
         so_far.update(zip(rule.whole, whole, strict=True))
         if index == len(queued.sizes) - 1:
             for i, x in so_far.items():
-                queued.outputs[i].parts[0] = x
+                queued.outputs[i].put_part(0, x)
 
     def _folded(self, fold: Op, parts: tuple[Storage, ...], attrs: Attrs) -> Sequence[Storage]:
         """What unites parts, which it may write over; their uses end here."""
@@ -216,6 +223,8 @@ class Queue:
                 x.release()
                 continue
             x.waiting -= 1
+            if not x.waiting and not x.saved:
+                x.keep_until(None)
             if not x.waiting and not x.refs:
                 x.drop()
 
