@@ -115,7 +115,9 @@ class Queue:
 
     def _carry_out(self, waiting: list[Queued]) -> None:
         cut = [queued for queued in waiting if queued.sizes]
-        read_last = {x: i for i, queued in enumerate(waiting) for x in queued.inputs if isinstance(x, Logical)}
+        read_last = {y: len(waiting) for queued in waiting for y in queued.outputs if y.refs}  # later than all of these
+        read_last |= {x: i for i, queued in enumerate(waiting) for x in queued.inputs
+                      if isinstance(x, Logical) and not x.refs}
         for read, i in read_last.items():
             if not read.saved:
                 read.keep_until(LATE - i)
