@@ -44,8 +44,8 @@ def test_in_slices_asked_for_it_is_for_these(capsys):
 def test_where_the_host_is_the_limit_it_is_said_what_more_of_it_would_do(capsys):
     flags = ["--memory-budget", "1536KiB", "--policy", "passive", "--slices", "1"]
     batch, _, limit, _ = announced(capsys, *flags, "--host-memory", "768KiB")
-    said = re.fullmatch(r"a batch of (\d+) needs more than the 768.0 KiB of host memory; with 768.0 KiB more of it (\d+) "
-                        "would do", limit)
+    said = re.fullmatch(r"a batch of (\d+) needs more than the 768.0 KiB of host memory; "
+                        r"with 768.0 KiB more of it (\d+) would do", limit)
     assert batch < int(said[1]) <= int(said[2])
     assert train.main([*LENET, *flags, "--host-memory", "1536KiB", "--batch", said[2]]) == 0
 
@@ -55,8 +55,8 @@ def test_in_slices_device_and_host_hold_what_a_step_keeps(capsys):
     """ResNet-20 keeps what it keeps in as many slices as one likes."""
     flags = ["--model", "resnet20", "--memory-budget", "4MiB", "--host-memory", "200MiB", "--policy", "passive"]
     batch, count, limit, _ = announced(capsys, *flags)
-    said = re.fullmatch(r"a step of (\d+) keeps (\S+) MiB, and the device has 4.0 MiB, the host 200.0 MiB; with 200.0 MiB "
-                        r"more of it (\d+) would do", limit)
+    said = re.fullmatch(r"a step of (\d+) keeps (\S+) MiB, and the device has 4.0 MiB, the host 200.0 MiB; "
+                        r"with 200.0 MiB more of it (\d+) would do", limit)
     assert count > 1 and batch < int(said[1]) < int(said[3]) and float(said[2]) > 204
 
 
