@@ -112,11 +112,13 @@ def _cut_that_fits(setup: Setup, cut: Cut, batch: int, budget: int, most: int, *
     if shortage is None:
         return cut
     open_setup = replace(setup, slices=1)
+    if chosen:
+        cuts = [replace(setup, slices=n) for n in dict.fromkeys((1, cut.slices, most_slices(batch)))]
+        setup = min(cuts, key=lambda one: one.needed_bytes(one.demand(batch)))
     if chosen and policies.create(setup.policy).moves_tensors:
         for other in (open_setup, cut_that_holds(open_setup, batch, budget)):
             if other is not None and other.slices != cut.slices and other.trial(batch, budget).shortage is None:
                 return Cut(other.slices, f"{shortage.op} finds no room in {cut.slices}")
-        setup = replace(setup, slices=max(setup.slices, most_slices(batch)))
         largest = largest_batch_cut(open_setup, budget, most=most).batch
     else:
         largest = largest_batch(setup, budget, most=most, full_host=True).batch
