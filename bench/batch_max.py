@@ -56,8 +56,8 @@ def main() -> None:
                     rows.append(cell(network, device, policy, args.steps))
                     with args.rows.open("a") as file:
                         file.write(json.dumps(rows[-1]) + "\n")
-    print("# The largest batch trains\n\nMade by `python -m bench.batch_max`: each row is a run of `train.py --batch max` "
-          "of so many steps; seconds are the processor's, search included.\n")
+    print("# The largest batch trains\n\nMade by `python -m bench.batch_max`: each row is a run of `train.py --batch "
+          "max` of so many steps; seconds are the processor's, search included.\n")
     print("| network | device | policy | batch | slices | steps | limit | ended | seconds |")
     print("|---|---|---|--:|--:|--:|---|---|--:|")
     for row in rows:
