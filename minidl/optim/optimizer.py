@@ -31,9 +31,9 @@ PART_BYTES = 512 * 2**20
 
 
 class Piece(NamedTuple):
-    """Rows ``start`` to ``stop`` of a parameter, by its number; ``whole``: these are all."""
+    """Rows ``start`` to ``stop`` of its owner, a parameter by number; ``whole``: these are all."""
 
-    index: int
+    owner: int
     start: int
     stop: int
     whole: bool
@@ -75,7 +75,7 @@ class Optimizer:
         self._decays = [decays is None or bool(decays(p)) for p in self.parameters]
         self._op = op
         self._pieces = [piece for index, p in enumerate(self.parameters) for piece in _pieces(index, p)]
-        self._states = {name: [_zeros_like(self.parameters[piece.index], piece) for piece in self._pieces]
+        self._states = {name: [_zeros_like(self.parameters[piece.owner], piece) for piece in self._pieces]
                         for name in states}
 
     def check(self, group: dict[str, Any]) -> None:
@@ -112,11 +112,11 @@ class Optimizer:
         for chunk in self._chunks():
             pieces = [self._pieces[number] for number in chunk]
             with no_grad():
-                tensors = [_rows(self.parameters[piece.index], piece) for piece in pieces]
+                tensors = [_rows(self.parameters[piece.owner], piece) for piece in pieces]
                 for state in self._states.values():
                     tensors += [state[number] for number in chunk]
                 tensors += [_rows(grad, piece) for piece in pieces
-                            if (grad := self.parameters[piece.index].grad) is not None]
+                            if (grad := self.parameters[piece.owner].grad) is not None]
             apply_all(self._op, *tensors, **self.attributes(pieces[0].index))
 
     def zero_grad(self, set_to_none: bool = True) -> None:
@@ -132,14 +132,14 @@ class Optimizer:
         most = current().memory.update_bytes // (len(self._states) + 2)
         alike: dict[tuple[int, bool, int], list[int]] = {}
         for number, piece in enumerate(self._pieces):
-            if self.parameters[piece.index].grad is not None:
-                alike.setdefault(self.kind(piece.index), []).append(number)
+            if self.parameters[piece.owner].grad is not None:
+                alike.setdefault(self.kind(piece.owner), []).append(number)
         for _, numbers in sorted(alike.items(), reverse=True):
             chunk: list[int] = []
             nbytes = taken = 0  # of the parameters, and of the blocks that they lie in
             for number in numbers:
                 piece = self._pieces[number]
-                tensor = self.parameters[piece.index]
+                tensor = self.parameters[piece.owner]
                 size = tensor.nbytes if piece.whole else tensor.nbytes // tensor.shape[0] * (piece.stop - piece.start)
                 block = block_bytes(size)
                 if chunk and (nbytes + size > CHUNK_BYTES or taken + block > most):
@@ -153,7 +153,7 @@ class Optimizer:
 
     def named_states(self) -> dict[str, Tensor]:
         """The tensors of the state, as ``<state>.<index of the parameter>``, of a part with its first row."""
-        return {f"{name}.{piece.index}" if piece.whole else f"{name}.{piece.index}.{piece.start}": tensor
+        return {f"{name}.{piece.owner}" if piece.whole else f"{name}.{piece.owner}.{piece.start}": tensor
                 for name, tensors in self._states.items() for piece, tensor in zip(self._pieces, tensors, strict=True)}
 
     def state_dict(self) -> dict[str, np.ndarray]:
@@ -161,7 +161,7 @@ class Optimizer:
         found: dict[str, list[np.ndarray]] = {}
         for name, tensors in self._states.items():
             for piece, tensor in zip(self._pieces, tensors, strict=True):
-                found.setdefault(f"{name}.{piece.index}", []).append(tensor.numpy())
+                found.setdefault(f"{name}.{piece.owner}", []).append(tensor.numpy())
         return {name: parts[0] if len(parts) == 1 else np.concatenate(parts) for name, parts in found.items()}
 
     def load_state_dict(self, arrays: Mapping[str, Any]) -> None:
@@ -178,7 +178,7 @@ class Optimizer:
                                 f"{list(values[name].shape)} and must be {list(shape)}")
         for name, tensors in self._states.items():
             for piece, tensor in zip(self._pieces, tensors, strict=True):
-                array = values[f"{name}.{piece.index}"]
+                array = values[f"{name}.{piece.owner}"]
                 # A copy: the upload happens in stream order, perhaps after the caller has changed the array.
                 upload_(tensor, np.array(array if piece.whole else array[piece.start:piece.stop], tensor.dtype.name,
                                          order="C"))
