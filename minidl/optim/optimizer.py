@@ -117,7 +117,7 @@ class Optimizer:
                     tensors += [state[number] for number in chunk]
                 tensors += [_rows(grad, piece) for piece in pieces
                             if (grad := self.parameters[piece.owner].grad) is not None]
-            apply_all(self._op, *tensors, **self.attributes(pieces[0].index))
+            apply_all(self._op, *tensors, **self.attributes(pieces[0].owner))
 
     def zero_grad(self, set_to_none: bool = True) -> None:
         """Forget the gradients, which frees their memory; there is no other way (``set_to_none``)."""
