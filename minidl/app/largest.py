@@ -16,6 +16,7 @@ from minidl.memory.ledger import Demand
 from minidl.units import format_bytes
 
 FEW, MORE = 64, 128  # examples: what they need says how demand grows; a network may refuse fewer (batch norm, one)
+FEW_SLICES = 8  # which tell what a step keeps in slices
 PARTS = 32  # of a batch in slices: to one of these it is found
 GAIN = 0.9  # of the bytes, and no more, twice the slices must need, to be tried
 
@@ -75,13 +76,12 @@ def largest_batch_cut(setup: Setup, budget_bytes: int, *, most: int = 1 << 30) -
         chosen = cut(batch)
         return chosen is not None and chosen.trial(batch, budget_bytes).shortage is None
 
-    twice = min(2 * max(whole.batch, 1), most)
-    first = cut(twice)
-    if first is None:
-        return whole
-    # Slices share what the largest operation needs; what a step keeps grows with the batch.
-    held = twice * (budget_bytes + setup.elsewhere) // first.demand(twice).unmanaged_peak_bytes
-    guess = max(twice, min(held, most_slices(most) * whole.batch))
+    # Slices share what the largest operation needs; what a step keeps grows with the batch, however it is cut.
+    least = max(whole.batch, 1)
+    sample = min(2 * least, most)
+    few = replace(setup, slices=min(FEW_SLICES, sample))
+    held = sample * (budget_bytes + setup.elsewhere) // few.demand(sample).unmanaged_peak_bytes
+    guess = min(max(held, least + 1), most_slices(most) * least, most)
     promising = largest_number(lambda n: cut(n) is not None, guess=guess, most=most, parts=PARTS)
     found = largest_number(fits, guess=promising, most=promising, parts=PARTS) if promising > whole.batch else 0
     if found <= whole.batch:

@@ -8,7 +8,7 @@ import pytest
 from tiny_gpt import TEXT, TINY
 
 from minidl import OutOfMemory, Runtime, models, nn, optim
-from minidl.models import bert, gpt
+from minidl.models import bert, gpt, vgg
 from minidl.models.text import Text
 from minidl.ops.loss import cross_entropy
 
@@ -19,7 +19,7 @@ BERT_TEXT = Text(length=64, predictions=6, vocabulary=40)
 
 def vgg11():
     """Its convolutions: the first linear layer alone has more bytes than all maps of small images."""
-    return nn.Sequential(models.create("vgg11").features, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(512, 10))
+    return nn.Sequential(vgg._features(vgg.COLUMNS["A"], 3, normalised=False), nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(512, 10))
 
 
 def images(make, batch, size=32, *, pixels=False):
@@ -31,9 +31,9 @@ def images(make, batch, size=32, *, pixels=False):
 
 
 CASES = {
-    "resnet18": lambda: images(lambda: models.create("resnet18", num_classes=10), 256),
+    "resnet18": lambda: images(lambda: models.create("resnet18", num_classes=10), 512),
     "vgg11": lambda: images(vgg11, 256),
-    "unet-small": lambda: images(lambda: models.create("unet-small"), 16, pixels=True),
+    "unet-small": lambda: images(lambda: models.create("unet-small"), 16, 96, pixels=True),
     "densenet121": lambda: images(lambda: models.create("densenet121", num_classes=10), 64),
     "bert-tiny": lambda: (lambda: bert.BertForPreTraining(bert.BertConfig(2, 32, 4, vocab_size=40,
                                                                           max_position_embeddings=64)), None, None),
