@@ -5,8 +5,8 @@ and before each the replays that it needs. Memory is accounted by position in th
 
   expand   walk the calls with the state of every tensor. An input that was dropped is replayed: the missing calls of
            its lineage, in program order, each once; what they make and somebody wants later stays.
-  place    last use first, each swap-in starts as late as hides it behind computation (one transfer at a time), or
-           else at the earliest call from which there is room for it until its use.
+  place    each swap-in starts as late as hides it behind computation (one transfer at a time), or else at the earliest
+           call from which there is room for it until its use; what is used first gets room first.
   run      forward: copies out start when their tensor has been used and occupy its memory until they have landed or,
            when memory is wanted, stall the computation, earliest first. A call takes the fastest algorithm whose
            workspace is left over.

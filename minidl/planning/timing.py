@@ -23,22 +23,25 @@ class Room(NamedTuple):
 
 
 def place(problem: Problem, room: Room, steps: Steps, back: SwapIns, prefetch_at: Array, notes: Array) -> None:
-    """Find where each swap-in starts, last use first: as late as hides it, but not before there is room for it."""
+    """Find where each swap-in starts: as late as hides it, if one follows the other on the link up to the last use, but
+    not before there is room for it. What is used first gets room first: else what is far off would fill the memory that
+    the next call waits for, whenever the link is slower than the computation that is to hide it."""
     during, group, size = steps.during, steps.group, problem.size
-    starts = np.zeros(len(steps.call) + 1)
+    starts, begin = np.zeros(len(steps.call) + 1), np.zeros(len(back.tensor))
     for s in range(len(steps.call)):
         starts[s + 1] = starts[s] + problem.algorithm_seconds[problem.algorithm_ptr[steps.call[s]]]
     link_free = starts[len(steps.call)]
     for n in range(len(back.tensor) - 1, -1, -1):
+        link_free = min(starts[back.use[n]], link_free) - problem.in_seconds[back.tensor[n]] * (1.0 + room.slack)
+        begin[n] = link_free
+    for n in range(len(back.tensor)):
         t, use, left = back.tensor[n], back.use[n], back.left[n]
-        finish = min(starts[use], link_free)
-        begin = finish - problem.in_seconds[t] * (1.0 + room.slack)
         best = s = use
         while s - 1 > left and during[s - 1] + size[t] <= room.device_bytes:
             s -= 1
             if s == 0 or group[s] != group[s - 1]:  # a swap-in starts between two calls of the program
                 best = s
-                if starts[s] <= begin:
+                if starts[s] <= begin[n]:
                     break
         for q in range(best, use):
             during[q] += size[t]
@@ -47,8 +50,6 @@ def place(problem: Problem, room: Room, steps: Steps, back: SwapIns, prefetch_at
             notes[back.note[n], 1] = best
         if best < use:
             prefetch_at[back.gap[n]] = group[best]
-            begin = max(starts[best], begin)
-        link_free = min(begin, finish)
 
 
 def run(problem: Problem, room: Room, steps: Steps, out: CopiesOut, back: SwapIns, notes: Array, noted: int

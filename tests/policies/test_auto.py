@@ -1,5 +1,7 @@
 """The planner of our own: its model of an iteration against the engine, and its plans against passive mode."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from networks import Training
@@ -10,7 +12,9 @@ from minidl.memory.storage import OUT, SWAPPING_OUT
 from minidl.ops import exp
 from minidl.plan.costs import Costs, Limits
 from minidl.plan.plan import Action
+from minidl.plan.trace import Algorithm, Trace
 from minidl.planning import compiled
+from minidl.planning.expansion import expand
 from minidl.planning.modes import effective, modes_of, to_plan
 from minidl.planning.problem import DROP, KEEP, SWAP, problem
 from minidl.planning.schedule import NO_NOTES, simulate
@@ -79,6 +83,19 @@ def test_a_plan_gives_back_the_modes_it_was_made_from(trace):
 def test_what_fits_is_left_alone(trace):
     plan = Auto().plan(trace[0], COSTS, Limits(trace[1], ROOMY)).plan
     assert not plan.evictions and not plan.prefetches
+
+
+def test_room_is_made_for_the_workspace_of_a_faster_algorithm(trace):
+    facts, calls = problem(trace[0], COSTS), list(trace[0].calls)
+    mode = np.full(len(facts.gap_call), KEEP, np.int64)
+    during = expand(facts, mode, mode.copy(), NO_NOTES)[0].during
+    budget, fullest = int(during.max()), int(during.argmax())  # all tensors fit, but no workspace beside this call's
+    fast = Algorithm("fast", calls[fullest].seconds, 64 << 20)
+    calls[fullest] = replace(calls[fullest], algorithms=(fast, Algorithm("slow", fast.seconds + 0.01, 0)))
+    without = trace[0].seconds + 0.01
+    wanting = Trace(tuple(calls), trace[0].tensors, observed_seconds=without)
+    plan = Auto().plan(wanting, COSTS, Limits(budget, ROOMY)).plan
+    assert plan.evictions and plan.predicted_seconds is not None and plan.predicted_seconds < without - 0.009
 
 
 def test_only_gaps_around_the_fullest_moment_are_moved_first(trace):

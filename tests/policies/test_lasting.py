@@ -169,12 +169,12 @@ def test_training_with_states_away_between_iterations_changes_no_bit(share):
 
 def test_gradients_from_the_step_before_wait_for_no_copy_and_nothing_is_moved_for_long():
     """They are in the way of parameters that come back, while copies out of others are still under way. The last eight
-    steps are judged together: no step that happens to go well stands for the others."""
+    steps are judged together, when no trial of another plan is left: no step that happens to go well stands for all."""
     with Runtime("sim:p100", memory_budget="800MiB", policy="auto") as runtime:
         layers = [nn.Linear(2048, 2048) for _ in range(12)]
         optimizer = Adam([p for layer in layers for p in layer.parameters()])
-        for step in range(24):
-            if step == 16:
+        for step in range(44):
+            if step == 36:
                 before = runtime.stats()
             with runtime.iteration():
                 x = runtime.tensor(None, shape=(2048, 2048))

@@ -18,19 +18,22 @@ from minidl.policies.auto.search import SLACK
 NOTES = 12  # residencies noted a call, at most
 
 
-def with_addresses(found: Found, trace: Trace, facts: Problem, limits: Limits) -> tuple[Found, int]:
-    """The plan with an address for each residency that finds one, and the bytes of those that find none."""
+def with_addresses(found: Found, trace: Trace, facts: Problem, limits: Limits, effort: float = 1.0
+                   ) -> tuple[Found, int]:
+    """The plan with an address for each residency that finds one, and the bytes of those that find none. effort: share
+    of the usual work."""
     from minidl.planning.compiled import simulate
 
     mode = modes_of(found.plan, facts, trace)
     notes = np.zeros((NOTES * len(trace.calls) + len(facts.ids), 4), np.int64)
     room = Room(int(limits.device_bytes * found.share), limits.host_bytes, SLACK)
     noted = simulate(facts, room, mode, mode.copy(), notes).noted
-    offsets, over = addresses(facts, mode, notes[:noted], limits)
+    offsets, over = addresses(facts, mode, notes[:noted], limits, effort)
     return replace(found, plan=replace(found.plan, offsets=offsets)), over
 
 
-def addresses(facts: Problem, mode: Array, notes: Array, limits: Limits) -> tuple[dict[ResidencyKey, int], int]:
+def addresses(facts: Problem, mode: Array, notes: Array, limits: Limits, effort: float = 1.0
+              ) -> tuple[dict[ResidencyKey, int], int]:
     """Where each residency's bytes go, and the bytes of those that find no place. What is there all the time lies
     below, packed together.
 
@@ -45,7 +48,8 @@ def addresses(facts: Problem, mode: Array, notes: Array, limits: Limits) -> tupl
     below = int(facts.size[outlives].sum())
     steps = int(notes[:, 1:3].max(initial=0)) + 1
     offsets, over = packing.addresses(notes, steps, np.append(facts.size, facts.algorithm_bytes), born_before=before,
-                                      outlives=outlives, successor=successors(facts), room=limits.device_bytes - below)
+                                      outlives=outlives, successor=successors(facts), room=limits.device_bytes - below,
+                                      effort=effort)
     ids = facts.ids.tolist()
     result: dict[ResidencyKey, int] = {}
     seen: dict[int, int] = {}

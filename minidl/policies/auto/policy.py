@@ -9,6 +9,7 @@ short search; the iterations that follow refine it, while the program runs under
     parts       the choices of other planners
     search      one search for one share of the budget; ``annealing`` is its compiled part
     addresses   where the tensors of a plan lie
+    fitting     a plan whose tensors all find an address
     progress    what was tried, how it went, and what is followed next
 """
 
@@ -29,21 +30,18 @@ from minidl.planning.modes import modes_of
 from minidl.planning.problem import problem
 from minidl.planning.schedule import NO_NOTES, simulate
 from minidl.planning.timing import Room
-from minidl.policies.auto.addresses import with_addresses
 from minidl.policies.auto.choices import movable, simple_choices
+from minidl.policies.auto.fitting import LEAST_SHARE, WARM, fitted
 from minidl.policies.auto.parts import parts
-from minidl.policies.auto.progress import ON_DEMAND, TRIAL_EVERY, Found, Progress, Tried
+from minidl.policies.auto.progress import LEAST_GAIN, ON_DEMAND, TRIAL_EVERY, Found, Progress, Tried
 from minidl.policies.auto.search import SLACK, WORK, search
 from minidl.policies.dtr_swap import Weighing
 
 FIRST_WORK = 3e6      # calls simulated for the first plan, which is wanted at once
 # Shares of the budget that plans are made for: the less of it, the more surely all finds an address, and the slower.
 SHARES = (0.985, 0.99, 0.98, 1.0, 0.97)
-TIGHTER = 0.03        # less at most for one whose bytes found no address: a large tensor is no measure
-LEAST_SHARE = 0.5     # of one that is recalled
-ROUNDS = 16           # searches, at most one an iteration,
+ROUNDS = 16           # searches, at most one an iteration but for tighter plans,
 FRUITLESS = 5         # and no more when so many in a row have found nothing better
-WARM = 0.3            # of the usual temperature: where a search around a known plan begins
 
 
 class Auto(OnDemand):
@@ -61,15 +59,18 @@ class Auto(OnDemand):
         return Weighing().victims(resident, pressure)
 
     def plan(self, trace: Trace, costs: Costs, limits: Limits) -> Proposal:
-        """The plan of a short search, unless it promises less than going on without one; no plan if all fits."""
+        """The plan of a short search, unless it promises less than going on without one; no plan if all fits, the
+        workspaces of the fastest algorithms included."""
         facts = problem(trace, costs)
         mode = np.zeros(len(facts.gap_call), np.int64)
         kept = simulate(facts, Room(limits.device_bytes, limits.host_bytes, SLACK), mode, mode.copy(), NO_NOTES)
-        if kept.excess <= 0 or not len(movable(facts)[0]):
+        fits = kept.excess <= 0 and kept.seconds <= facts.seconds * (1.0 + LEAST_GAIN)
+        if fits or not len(movable(facts)[0]):
             return NO_PLAN
         on_demand = Tried(ON_DEMAND, () if trace.observed_seconds is None else (trace.observed_seconds,))
         progress = Progress(tried=(on_demand,), rested=TRIAL_EVERY)
-        return replace(progress, waiting=self._search(progress, 0, trace, costs, limits, FIRST_WORK)).next()
+        found, _ = self._search(progress, 0, trace, costs, limits, FIRST_WORK)
+        return replace(progress, waiting=found).next()
 
     def feedback(self, proposal: Proposal, observed: Observation) -> Proposal:
         """What to follow next, after a search if there is time for one."""
@@ -81,8 +82,8 @@ class Auto(OnDemand):
             return proposal
         progress = progress.after(proposal.plan, observed.seconds, observed.unseen)
         if observed.may_plan and not over:
-            progress = progress.searched(self._search(progress, progress.round + 1, observed.trace, observed.costs,
-                                                      observed.limits))
+            progress = progress.searched(*self._search(progress, progress.round + 1, observed.trace, observed.costs,
+                                                       observed.limits))
         return progress.next()
 
     def is_over(self, progress: Progress) -> bool:
@@ -90,12 +91,12 @@ class Auto(OnDemand):
         return progress.round >= self.rounds or progress.fruitless >= FRUITLESS
 
     def _search(self, progress: Progress, number: int, trace: Trace, costs: Costs, limits: Limits,
-                work: float = WORK) -> Found | None:
-        """A plan that promises more than all that was tried or waits: searched for from scratch for one of the shares,
-        or around the best one. None if none was found."""
+                work: float = WORK) -> tuple[Found | None, int]:
+        """(A plan that promises more than all that was tried or waits: searched for from scratch for one of the shares,
+        or around the best one, None if none was found; how many searches it took.)"""
         facts = problem(trace, costs)
         if not progress.beats(facts.seconds):
-            return None
+            return None, 1
         around = progress.waiting or progress.leader.found
         if number % 2 or not around.plan.evictions:
             share = SHARES[number % len(SHARES)]
@@ -105,20 +106,10 @@ class Auto(OnDemand):
             share = min(1.0, around.share + (0.0, 0.005, -0.005)[number // 2 % 3])
             found = search(trace, facts, costs, limits, [modes_of(around.plan, facts, trace)], share=share, seed=number,
                            work=work, temperature=WARM)
-        if found is None or not progress.beats(found.predicted) or (
-                progress.waiting is not None and found.predicted >= progress.waiting.predicted):
-            return None
-        placed, over = with_addresses(found, trace, facts, limits)
-        if not over:
-            return placed
-        # What has no address is placed as it comes, in the way of what has one: less memory may do better.
-        share = found.share - min(over / limits.device_bytes, TIGHTER)
-        tighter = search(trace, facts, costs, limits, [modes_of(found.plan, facts, trace)], share=share, seed=number,
-                         work=work / 2, temperature=WARM) if share >= LEAST_SHARE else None
-        if tighter is None or tighter.share != share or not progress.beats(tighter.predicted):
-            return placed
-        tight, still_over = with_addresses(tighter, trace, facts, limits)
-        return tight if still_over < over else placed
+        if found is None or not progress.promises(found):
+            return None, 1
+        placed, tightened = fitted(found, trace, facts, costs, limits, seed=number, work=work)
+        return (placed if progress.promises(placed) else None), 1 + tightened // 2
 
     def keep(self, proposal: Proposal) -> Kept:
         """The fastest plan so far, the share that it was made for, and the number of searches."""

@@ -25,15 +25,22 @@ REMEMBERED = 4        # plans, the fastest ones, beside none at all
 
 @dataclass(frozen=True)
 class Found:
-    """What a search has found: a plan, and the share of the device's budget that it was made for."""
+    """What a search has found: a plan, the share of the device's budget that it was made for, and the seconds that
+    bytes without an address may cost it beyond its prediction."""
 
     plan: Plan
     share: float
+    hindered: float = 0.0
 
     @property
     def predicted(self) -> float:
         """Seconds that the plan's iteration is to take; for no plan nothing is predicted."""
         return self.plan.predicted_seconds if self.plan.predicted_seconds is not None else inf
+
+    @property
+    def promised(self) -> float:
+        """Seconds that its iteration may be expected to take."""
+        return self.predicted + self.hindered
 
 
 ON_DEMAND = Found(EMPTY_PLAN, 1.0)
@@ -99,6 +106,10 @@ class Progress:
         """Whether an iteration that is predicted to take this would be faster than any that was seen."""
         return predicted_seconds * self.bias < self.leader.seconds * (1.0 - self.noise)
 
+    def promises(self, found: Found) -> bool:
+        """Whether a plan would be faster than any that was seen, and than the one that waits."""
+        return self.beats(found.promised) and (self.waiting is None or found.promised < self.waiting.promised)
+
     def after(self, plan: Plan, seconds: float, unseen: int = 0) -> Progress:
         """An iteration has run under a plan, after so many that led to it; only the fastest ones are remembered."""
         tried = [replace(each, times=(*each.times, seconds)[-TIMES:]) if each.found.plan is plan else each
@@ -107,16 +118,16 @@ class Progress:
         return replace(self, tried=(tried[0], *others[:REMEMBERED]), rested=self.rested + 1 + unseen,
                        cost=max(self.cost, 1 + 2 * unseen))
 
-    def searched(self, found: Found | None) -> Progress:
-        """One more search is over."""
+    def searched(self, found: Found | None, searches: int = 1) -> Progress:
+        """So many more searches are over, and this is what they found."""
         if found is None:
-            return replace(self, round=self.round + 1, fruitless=self.fruitless + 1)
-        return replace(self, round=self.round + 1, fruitless=0, waiting=found)
+            return replace(self, round=self.round + searches, fruitless=self.fruitless + 1)
+        return replace(self, round=self.round + searches, fruitless=0, waiting=found)
 
     def next(self) -> Proposal:
         """What to follow in the next iteration: the fastest that is known, or once in a while what may be faster."""
         waiting = self.waiting
-        if waiting is not None and not self.beats(waiting.predicted):
+        if waiting is not None and not self.beats(waiting.promised):
             return replace(self, waiting=None).next()
         if waiting is not None and self.rested >= TRIAL_EVERY * self.cost:
             return Proposal(waiting.plan, replace(self, waiting=None, rested=0, tried=(*self.tried, Tried(waiting))))

@@ -1,0 +1,55 @@
+"""What becomes of a plan whose bytes do not all find an address: tighter ones are searched for, and compared."""
+
+from dataclasses import replace
+
+import pytest
+
+from minidl.plan.costs import Costs, Limits
+from minidl.plan.plan import Plan
+from minidl.policies.auto import fitting
+from minidl.policies.auto.progress import ON_DEMAND, Found, Progress, Tried
+
+BUDGET = 1000  # bytes
+COSTS = Costs(0.01, 0.01, 0.0)  # seconds a byte
+
+
+def fitted(monkeypatch, fits_at, seconds_lost, whole=0.0):
+    """A plan of 10 s for all of the budget, where tighter ones take so much longer for each hundredth less,
+    all bytes find an address in plans of at most ``fits_at`` of it, and below ``whole`` a search finds none."""
+    def search(trace, facts, costs, limits, begin, *, share, seed, work, temperature):
+        assert (work, temperature) == (50.0, fitting.WARM)
+        return made(share if share > whole else 1.0)
+
+    def made(share):
+        return Found(Plan(predicted_seconds=10.0 + 100 * (1.0 - share) * seconds_lost), share)
+
+    monkeypatch.setattr(fitting, "search", search)
+    monkeypatch.setattr(fitting, "modes_of", lambda *_: None)
+    monkeypatch.setattr(fitting, "with_addresses", lambda found, trace, facts, limits, effort=1.0: (
+        found, max(0, round(BUDGET * (found.share - fits_at)))))
+    return fitting.fitted(made(1.0), None, None, COSTS, Limits(BUDGET, 0), seed=0, work=100.0)
+
+
+def test_a_plan_without_room_for_all_addresses_is_made_tighter_until_there_is(monkeypatch):
+    found, searches = fitted(monkeypatch, fits_at=0.95, seconds_lost=0.01)
+    assert (found.share, found.hindered, searches) == (pytest.approx(0.95), 0.0, 2)  # 3% at most, then the rest
+
+
+def test_a_tighter_plan_must_gain_more_than_the_bytes_without_address_may_cost(monkeypatch):
+    found, _ = fitted(monkeypatch, fits_at=0.95, seconds_lost=0.2)  # 50 bytes may cost 0.5 s, 5% less budget costs 1 s
+    assert (found.share, found.hindered, found.promised) == (1.0, pytest.approx(0.5), pytest.approx(10.5))
+
+
+def test_what_has_all_addresses_is_left_alone_and_what_finds_no_tighter_plan_keeps_its_own(monkeypatch):
+    assert fitted(monkeypatch, fits_at=1.0, seconds_lost=0.0) == (Found(Plan(predicted_seconds=10.0), 1.0), 0)
+    found, searches = fitted(monkeypatch, fits_at=0.5, seconds_lost=0.0, whole=0.98)
+    assert (found.share, searches) == (1.0, 1)
+
+
+def test_bytes_without_address_count_when_plans_are_compared():
+    waiting = Found(Plan(predicted_seconds=9.0), 1.0)
+    progress = Progress(tried=(Tried(ON_DEMAND, (10.0,)),), waiting=waiting)
+    better = Found(Plan(predicted_seconds=8.0), 1.0)
+    assert progress.promises(better)
+    assert not progress.promises(replace(better, hindered=1.5))  # the waiting one has all addresses
+    assert not replace(progress, waiting=None).promises(replace(better, hindered=2.0))  # as slow as what was seen
