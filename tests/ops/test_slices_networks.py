@@ -19,7 +19,8 @@ BERT_TEXT = Text(length=64, predictions=6, vocabulary=40)
 
 def vgg11():
     """Its convolutions: the first linear layer alone has more bytes than all maps of small images."""
-    return nn.Sequential(vgg._features(vgg.COLUMNS["A"], 3, normalised=False), nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(512, 10))
+    convolutions = vgg._features(vgg.COLUMNS["A"], 3, normalised=False)
+    return nn.Sequential(convolutions, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(512, 10))
 
 
 def images(make, batch, size=32, *, pixels=False):
