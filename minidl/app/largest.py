@@ -66,6 +66,7 @@ def largest_batch_cut(setup: Setup, budget_bytes: int, *, most: int = 1 << 30) -
     if whole.batch >= most or not policies.create(setup.policy).moves_tensors:
         return whole
     tried: dict[int, Setup | None] = {}
+    failed: dict[int, Shortage] = {}
 
     def cut(batch: int) -> Setup | None:
         if batch not in tried:
@@ -74,7 +75,10 @@ def largest_batch_cut(setup: Setup, budget_bytes: int, *, most: int = 1 << 30) -
 
     def fits(batch: int) -> bool:
         chosen = cut(batch)
-        return chosen is not None and chosen.trial(batch, budget_bytes).shortage is None
+        shortage = chosen.trial(batch, budget_bytes).shortage if chosen is not None else None
+        if shortage is not None:
+            failed[batch] = shortage
+        return chosen is not None and shortage is None
 
     # Slices share what the largest operation needs; what a step keeps grows with the batch, however it is cut.
     least = max(whole.batch, 1)
@@ -86,12 +90,13 @@ def largest_batch_cut(setup: Setup, budget_bytes: int, *, most: int = 1 << 30) -
     found = largest_number(fits, guess=promising, most=promising, parts=PARTS) if promising > whole.batch else 0
     if found <= whole.batch:
         return whole
-    chosen, beyond = tried[found], min(n for n in (*tried, most + 1) if n > found)
+    chosen, beyond = tried[found], min((n for n in tried if n > found), default=most + 1)
     assert chosen is not None
-    if found == most:
+    if beyond > most:
         why = f"there is no more than {most}"
-    elif beyond > most or tried[beyond] is not None:
-        why = f"{beyond} did not run"
+    elif beyond in failed:
+        why = (f"at {beyond} in {(tried[beyond] or chosen).slices} slices {failed[beyond].op} finds no room on the device"
+               + (", and none on the host" if failed[beyond].host_full else ""))
     else:
         why = _limit_in_slices(setup, found, beyond, budget_bytes)
     return LargestBatch(found, why, chosen.slices, whole.batch)
