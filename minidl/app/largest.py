@@ -95,8 +95,9 @@ def largest_batch_cut(setup: Setup, budget_bytes: int, *, most: int = 1 << 30) -
     if beyond > most:
         why = f"there is no more than {most}"
     elif beyond in failed:
-        why = (f"at {beyond} in {(tried[beyond] or chosen).slices} slices {failed[beyond].op} finds no room on the device"
-               + (", and none on the host" if failed[beyond].host_full else ""))
+        count, shortage = (tried[beyond] or chosen).slices, failed[beyond]
+        why = (f"at {beyond} in {count} slices {shortage.op} finds no room on the device"
+               + (", and none on the host" if shortage.host_full else ""))
     else:
         why = _limit_in_slices(setup, found, beyond, budget_bytes)
     return LargestBatch(found, why, chosen.slices, whole.batch)
