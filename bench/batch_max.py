@@ -31,6 +31,8 @@ def cell(network: str, device: str, policy: str, steps: int) -> dict[str, Any]:
     with contextlib.redirect_stdout(out), contextlib.redirect_stderr(errors):
         code = train.main(["--model", network, "--device", device, "--policy", policy, "--batch", "max",
                            "--steps", str(steps)])
+    if code > 2:  # stopped, which says nothing of the network
+        raise SystemExit(code)
     found, cut = FOUND.search(out.getvalue()), CUT.search(out.getvalue())
     return {"network": network, "device": device, "policy": policy, "steps": steps,
             "batch": int(found[1]) if found else None, "slices": int(cut[1]) if cut else 1,
