@@ -1,54 +1,92 @@
 """Slices on sim:p100: batches near the wall and beyond it, in so many slices, beside the unmanaged speed.
 
-    python -m bench.slices [--cases resnet50:1440,...] [--slices 1,2,4,8] [--steps 40] > bench/results/slices.md
+    python -m bench.slices [--cases resnet50:1440,...] [--slices 1,2,4,8] [--steps 40] [--instants 20]
+                           > bench/results/slices.md
 
 A share is the speed of the fastest step over that of the same batch, whole, with unlimited memory. Beside it what
-cutting costs where all fits, and the bytes of the largest operation. Copies, replays and waits are the last step's.
+cutting costs where all fits, the bytes of the largest operation, and, with ``--instants``, the share that no plan for
+these slices exceeds (``minidl.planning.bound``, which looks at memory during so many calls). Copies, replays and waits
+are the last step's.
 """
 
 import argparse
 
+from bench.networks import step_of
 from minidl import OutOfMemory, Runtime
-from minidl.testing.steps import UNLIMITED, run, training_step, unmanaged
+from minidl.planning.bound import bound
+from minidl.stats import Stats
+from minidl.testing.steps import UNLIMITED
 from minidl.units import format_bytes
 
 CASES = "resnet50:1440,resnet50:1840,resnet50:2300,vgg16:525,resnet50:4600"
+DEVICE = "sim:p100"
 
 
-def row(name: str, batch: int, slices: int, policy: str, steps: int, free: float) -> str:
-    """One batch in so many slices; ``free``: images a second of the whole with unlimited memory."""
-    with Runtime("sim:p100", memory_budget=UNLIMITED, policy="none", slices=slices) as runtime:
-        needed = format_bytes(runtime.dry_run(training_step(runtime, name, batch)).largest_op_bytes)
-    kept = run(name, batch, "none", budget=UNLIMITED, slices=slices).images_per_second / free
+def unmanaged(name: str, batch: int, slices: int, instants: int) -> tuple[float, float | None]:
+    """Seconds of a step with unlimited memory; and what a step in the device's memory takes at least, if asked for."""
+    with Runtime(DEVICE, memory_budget=UNLIMITED, policy="none", slices=slices) as runtime:
+        step = step_of(runtime, name, batch)
+        for _ in range(2):
+            before = runtime.stats()
+            with runtime.iteration():
+                step()
+                trace = runtime.trace()
+        profile = runtime.device.profile
+        seconds = runtime.stats().since(before).seconds
+    least = bound(trace, profile.link_costs, profile.memory_bytes, instants=instants).seconds if instants else None
+    return seconds, least
+
+
+def fastest(name: str, batch: int, slices: int, policy: str, steps: int) -> tuple[float, Stats]:
+    """Seconds of the fastest of so many steps, and the last one. Raises OutOfMemory."""
+    with Runtime(DEVICE, policy=policy, slices=slices) as runtime:
+        step = step_of(runtime, name, batch)
+        before, best = runtime.stats(), float("inf")
+        for _ in range(steps):
+            with runtime.iteration():
+                step()
+            now = runtime.stats()
+            last, before = now.since(before), now
+            best = min(best, last.seconds)
+    return best, last
+
+
+def row(name: str, batch: int, slices: int, policy: str, steps: int, whole: float, instants: int) -> str:
+    """One batch in so many slices; ``whole``: seconds of its step in one piece with unlimited memory."""
+    with Runtime(DEVICE, memory_budget=UNLIMITED, policy="none", slices=slices) as runtime:
+        needed = format_bytes(runtime.dry_run(step_of(runtime, name, batch)).largest_op_bytes)
+    free, least = unmanaged(name, batch, slices, instants)
+    bounded = f"{100 * whole / least:.1f}%" if least else ""
     try:
-        found = run(name, batch, policy, steps=steps, slices=slices)
-        last = found.last
-        cells = (f"{100 * batch / found.best_seconds / free:.1f}% | {last.swapped_out_bytes / 2**30:.0f} | "
+        seconds, last = fastest(name, batch, slices, policy, steps)
+        cells = (f"{100 * whole / seconds:.1f}% | {last.swapped_out_bytes / 2**30:.0f} | "
                  f"{last.recompute_seconds:.2f} | {last.stall_seconds:.2f}")
-    except OutOfMemory:
-        cells = "does not fit | | | "
-    return f"| {name} | {batch:,} | {slices} | {needed} | {100 * kept:.1f}% | {cells} |"
+    except OutOfMemory as error:
+        cells = f"does not fit{': host memory' if error.host_full else ''} | | | "
+    return f"| {name} | {batch:,} | {slices} | {needed} | {100 * whole / free:.1f}% | {bounded} | {cells} |"
 
 
 def main() -> None:
+    """The command line."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--cases", default=CASES, help="model:batch, ...")
     parser.add_argument("--slices", default="1,2,4,8")
     parser.add_argument("--policy", default="auto")
     parser.add_argument("--steps", type=int, default=40)
+    parser.add_argument("--instants", type=int, default=0, help="of the bound; 0: without it")
     args = parser.parse_args()
     print(f"# Slices\n\nMade by `python -m bench.slices --cases {args.cases} --slices {args.slices} "
-          f"--policy {args.policy} --steps {args.steps}`: the fastest of so many steps on sim:p100 (14.8 GiB, "
-          "12.4 GB/s each way) as a share of the unmanaged speed of the whole batch; its copies, replays and waits are "
-          "the last step's. Largest operation: the least that it needs at once.\n")
-    print("| model | batch | slices | largest operation | where all fits | managed | GiB out | s recomputing "
+          f"--policy {args.policy} --steps {args.steps} --instants {args.instants}`: the fastest of so many steps on "
+          f"{DEVICE} (14.8 GiB, 12.4 GB/s each way) as a share of the unmanaged speed of the whole batch; its copies, "
+          "replays and waits are the last step's. Largest operation: the least that it needs at once.\n")
+    print("| model | batch | slices | largest operation | where all fits | bound | managed | GiB out | s recomputing "
           "| s waiting |")
-    print("|---|--:|--:|--:|--:|--:|--:|--:|--:|")
+    print("|---|--:|--:|--:|--:|--:|--:|--:|--:|--:|", flush=True)
     for case in args.cases.split(","):
         name, batch = case.split(":")
-        free = unmanaged(name, int(batch)).images_per_second
+        whole, _ = unmanaged(name, int(batch), 1, 0)
         for slices in map(int, args.slices.split(",")):
-            print(row(name, int(batch), slices, args.policy, args.steps, free), flush=True)
+            print(row(name, int(batch), slices, args.policy, args.steps, whole, args.instants), flush=True)
 
 
 if __name__ == "__main__":

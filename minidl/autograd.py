@@ -75,7 +75,7 @@ def _take_saved(call: Call, retain_graph: bool) -> dict[int, Tensor]:
         if retain_graph:
             storage.retain()
         else:
-            storage.base.saved -= 1
+            storage.take_saved()
     if taken and not retain_graph:  # a call that has saved nothing, as a parameter's view, may be visited again
         call.saved = ()
         call.needs = ()

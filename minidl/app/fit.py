@@ -1,34 +1,30 @@
-"""What fits: the smallest budget, the largest batch. Found by trials on twins, never on the device itself.
+"""What fits: trials on twins, never on the device itself; and the smallest budget, found by such trials.
 
 A twin has the device's profile and algorithms, the budget and the policy, and shapes instead of values: what runs out
-of memory there would run out of memory in earnest, and nowhere else. Searches start from a dry run's demand, which
-grows almost linearly with the batch, and take fitting to be monotone: a smaller batch, or a larger budget, fits too.
-Their answers were tried, and so were their neighbours that do not fit. Knows no model and no data.
+of memory there would run out of memory in earnest, and nowhere else. Searches start from a dry run's demand, and take
+fitting to be monotone: a smaller batch (``largest``), or a larger budget, fits too. Their answers were tried, and so
+were their neighbours that do not fit. Knows no model and no data.
 """
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from functools import partial
 from typing import Any, NamedTuple
 
 from minidl import placements, policies
-from minidl.app.bisection import largest_number
 from minidl.device import Device
 from minidl.device.precision import DEFAULT
 from minidl.device.spill import Spill
-from minidl.errors import OutOfMemory, ShapeError, UserError
+from minidl.errors import OutOfMemory, UserError
 from minidl.machine import free_memory
 from minidl.memory.ledger import Demand
 from minidl.memory.switches import ALL_ON, Switches
 from minidl.meta import ALIGNMENT
 from minidl.runtime import Runtime
-from minidl.units import format_bytes
 
 ITERATIONS = 2  # of steps: the first has no gradients yet; from the second on all are alike
 MOST_ITERATIONS, ALIKE = 200, 3  # where blocks stay where they are put: until so many in a row leave the same holes
 UNLIMITED = 1 << 50  # bytes; more than any step needs, and nothing on a twin
 FIRST_BUDGET_STEP = 1 << 20  # bytes; where a search for the smallest budget begins
-FEW, MORE = 64, 128  # examples: what they need says how demand grows; a network may refuse fewer (batch norm, one)
 CPU_BUDGET_SHARE, CPU_HOST_SHARE = 0.6, 0.3  # of the machine's free memory, of which both are taken
 
 
@@ -185,14 +181,6 @@ def _run_until_alike(twin: Runtime, steps: Steps, *, most: int) -> None:
         before = left
 
 
-@dataclass(frozen=True, slots=True)
-class LargestBatch:
-    """The largest batch that fits (0: none does), and what forbids the next: for people, with its numbers."""
-
-    batch: int
-    limit: str
-
-
 def smallest_budget(setup: Setup, batch: int) -> int:
     """Bytes with which a step runs; with one unit of alignment less it does not, or, where memory drifts, might not."""
     def fits(budget_bytes: int, *, thorough: bool = False) -> bool:
@@ -214,70 +202,6 @@ def smallest_budget(setup: Setup, batch: int) -> int:
     while setup.drifts and not fits(enough, thorough=True):
         enough, step = enough + step, 2 * step
     return enough
-
-
-def largest_batch(setup: Setup, budget_bytes: int, *, most: int = 1 << 30, full_host: bool = False) -> LargestBatch:
-    """The largest batch, up to ``most``, whose step runs in a budget.
-
-    A policy that only swaps is taken at its word: what runs only because tensors are recomputed when the host is full
-    does not count, unless with ``full_host``. One that plans weighs both.
-    """
-    limits: dict[int, str] = {most + 1: f"there is no more than {most}"}
-    full_host = full_host or policies.create(setup.policy).plans
-
-    def fits(batch: int, *, thorough: bool = False) -> bool:
-        if batch > most or _refused(setup, batch):
-            return batch <= most
-        trial = setup.trial(batch, budget_bytes, thorough=thorough)
-        if trial.shortage is not None:
-            limits[batch] = _limit(setup, batch, budget_bytes, trial.shortage)
-        elif not full_host and setup.short_of_host(batch, budget_bytes, trial.recomputed_bytes):
-            limits[batch] = f"a batch of {batch} needs more than the {format_bytes(setup.elsewhere)} of host memory"
-        return batch not in limits
-
-    batch = largest_number(fits, guess=_promising(setup, budget_bytes, most, full_host), most=most)
-    if batch and setup.drifts:
-        batch = largest_number(partial(fits, thorough=True), guess=batch, most=batch)
-    return LargestBatch(batch, limits[batch + 1])
-
-
-def _limit(setup: Setup, batch: int, budget_bytes: int, shortage: Shortage) -> str:
-    if shortage.host_full:
-        return f"a batch of {batch} needs more than the {format_bytes(setup.elsewhere)} of host memory"
-    demand = setup.demand(batch)
-    if policies.create(setup.policy).moves_tensors:
-        return (f"at {batch} {demand.largest_op} alone needs {format_bytes(demand.largest_op_bytes)} of the "
-                f"{format_bytes(budget_bytes)}")
-    return (f"at {batch} a step needs {format_bytes(demand.unmanaged_peak_bytes)} of the "
-            f"{format_bytes(budget_bytes)}, and policy {setup.policy!r} evicts nothing")
-
-
-def _promising(setup: Setup, budget_bytes: int, most: int, full_host: bool) -> int:
-    """About the largest batch that fits, going by demand alone: the working set, and what device and host hold."""
-    policy = policies.create(setup.policy)
-    swaps = policy.moves_tensors and not policy.weighs_recomputation and not full_host
-
-    def may_fit(batch: int) -> bool:
-        if batch > most or _refused(setup, batch):
-            return batch <= most
-        demand = setup.demand(batch)
-        return setup.needed_bytes(demand) <= budget_bytes and (
-            not swaps or demand.unmanaged_peak_bytes <= budget_bytes + setup.elsewhere)
-
-    growth = (setup.demand(MORE).unmanaged_peak_bytes - setup.demand(FEW).unmanaged_peak_bytes) / (MORE - FEW)
-    held = budget_bytes + (setup.elsewhere if swaps else 0)
-    return largest_number(may_fit, guess=min(most, max(1, int(held / max(growth, 1.0)))), most=most)
-
-
-def _refused(setup: Setup, batch: int) -> bool:
-    """Whether the network takes no batch so small: then memory is not what forbids it."""
-    if batch >= FEW:
-        return False
-    try:
-        setup.demand(batch)
-    except ShapeError:
-        return True
-    return False
 
 
 def default_memory(device: Device) -> tuple[int, int]:

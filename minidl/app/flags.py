@@ -239,7 +239,7 @@ def _device_and_memory(parser: argparse.ArgumentParser) -> None:
     group.add_argument("--slices", type=kinds.slices, default=CHOSEN, metavar="N|auto",
                        help="cut each batch in N parts along its first dimension, so that no operation needs all of it "
                             "at once; gradients are those of the whole batch (default: auto, which is 1 unless one "
-                            "operation takes most of the budget; --batch max is for 1 then)")
+                            "operation takes most of the budget, or the batch does not fit whole)")
     decides = group.add_mutually_exclusive_group()
     decides.add_argument("--policy", type=kinds.policy, metavar="|".join(policies.names()),
                          help=f"what to do when memory is short (default: {POLICY})")

@@ -4,12 +4,14 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
 
+from minidl import policies
 from minidl.app.build import build
-from minidl.app.fit import MOST_ITERATIONS, Setup, Steps, default_memory, largest_batch, smallest_budget
+from minidl.app.fit import MOST_ITERATIONS, Setup, Steps, default_memory, smallest_budget
 from minidl.app.inputs import made_ahead
 from minidl.app.kinds import CHOSEN, Share
+from minidl.app.largest import cut_that_holds, largest_batch, largest_batch_cut
 from minidl.app.options import SYNTHETIC_STEPS, Options
-from minidl.app.slices import Cut, choose_slices
+from minidl.app.slices import Cut, choose_slices, most_slices
 from minidl.app.zoo import Zoo
 from minidl.data import Data
 from minidl.device import Device
@@ -65,19 +67,21 @@ def settle(options: Options, setup: Setup, data: Data) -> Sizes:
     Raises UserError, with the numbers that would do, if they do not fit.
     """
     most = (data.train_size or ENDLESS) // options.accumulate
-    batch, budget = _asked_for(options, setup, most)
+    batch, budget, cut = _asked_for(options, setup, most)
     whole = replace(setup, slices=1).demand(batch)
-    cut = (choose_slices(setup, batch, budget, whole) if options.slices == CHOSEN
-           else Cut(setup.slices, "as asked for"))
+    if cut is None:
+        cut = (choose_slices(setup, batch, budget, whole) if options.slices == CHOSEN
+               else Cut(setup.slices, "as asked for"))
+    cut = _cut_that_fits(replace(setup, slices=cut.slices), cut, batch, budget, most, chosen=options.slices == CHOSEN)
     setup = replace(setup, slices=cut.slices)
     demand = whole if cut.slices == 1 else replace(setup.demand(batch), unmanaged_peak_bytes=whole.unmanaged_peak_bytes)
-    _require_that_it_fits(setup, batch, budget, demand, most)
     return Sizes(batch, budget, demand, most, cut)
 
 
-def _asked_for(options: Options, setup: Setup, most: int) -> tuple[int, int]:
-    """(batch, budget in bytes); the largest batch is searched for, and told, if none is given. Raises UserError."""
-    budget, batch = options.memory_budget, options.batch
+def _asked_for(options: Options, setup: Setup, most: int) -> tuple[int, int, Cut | None]:
+    """(batch, budget in bytes, slices if they were tried); the largest batch is searched for, and told, if none is
+    given. Raises UserError."""
+    budget, batch, cut = options.memory_budget, options.batch, None
     if budget is None:
         budget, _ = default_memory(setup.device)
     elif isinstance(budget, Share):
@@ -87,27 +91,44 @@ def _asked_for(options: Options, setup: Setup, most: int) -> tuple[int, int]:
     if budget == 0:
         raise UserError(f"--memory-budget must be at least {ALIGNMENT} bytes")
     if batch is None:
-        found = largest_batch(setup, budget, most=most)
+        search = largest_batch_cut if options.slices == CHOSEN else largest_batch
+        found = search(setup, budget, most=most)
         if not found.batch:
             raise UserError(f"not even a batch of 1 fits {format_bytes(budget)}: {found.limit}")
-        print(f"the largest batch is {found.batch}: {found.limit}", flush=True)
+        in_slices = f" in {found.slices} slices" if found.slices > 1 else ""
+        print(f"the largest batch is {found.batch}{in_slices}: {found.limit}", flush=True)
         batch = found.batch
+        if found.slices > setup.slices:
+            cut = Cut(found.slices, f"whole {found.whole} is the largest")
     if batch > most:
         raise UserError(f"--batch {batch}: there are only {most} images to train on")
-    return batch, budget
+    return batch, budget, cut
 
 
-def _require_that_it_fits(setup: Setup, batch: int, budget: int, demand: Demand, most: int) -> None:
-    """Raises UserError with the largest operation, the smallest budget and the largest batch that would do."""
+def _cut_that_fits(setup: Setup, cut: Cut, batch: int, budget: int, most: int, *, chosen: bool) -> Cut:
+    """The slices with which a batch fits: those of the setup or, if they may be chosen, more. Raises UserError with the
+    largest operation, the smallest budget and the largest batch that would do."""
     shortage = setup.trial(batch, budget).shortage
     if shortage is None:
-        return
-    least = smallest_budget(setup, batch)
-    found = largest_batch(setup, budget, most=most, full_host=True).batch
+        return cut
+    open_setup = replace(setup, slices=1)
+    if chosen:
+        cuts = [replace(setup, slices=n) for n in dict.fromkeys((1, cut.slices, most_slices(batch)))]
+        setup = min(cuts, key=lambda one: one.needed_bytes(one.demand(batch)))
+    if chosen and policies.create(setup.policy).moves_tensors:
+        for other in (open_setup, cut_that_holds(open_setup, batch, budget)):
+            if other is not None and other.slices != cut.slices and other.trial(batch, budget).shortage is None:
+                return Cut(other.slices, f"{shortage.op} finds no room in {cut.slices}")
+        largest = largest_batch_cut(open_setup, budget, most=most).batch
+    else:
+        largest = largest_batch(setup, budget, most=most, full_host=True).batch
+    demand, least = setup.demand(batch), smallest_budget(setup, batch)
+    in_slices = f" in {setup.slices} slices" if setup.slices > 1 else ""
     host = f" and {format_bytes(setup.elsewhere)} of host memory" if shortage.host_full else ""
-    batches = f"the largest batch that would do in this budget is {found}" if found else "no batch would do in this one"
+    batches = (f"the largest batch that would do in this budget is {largest}" if largest else
+               "no batch would do in this one")
     raise UserError(
-        f"batch {batch} does not fit {format_bytes(budget)}{host} under policy {setup.policy}. The operation with the "
-        f"largest working set, {demand.largest_op}, needs {demand.largest_op_bytes} bytes "
+        f"batch {batch} does not fit {format_bytes(budget)}{host} under policy {setup.policy}{in_slices}. The "
+        f"operation with the largest working set, {demand.largest_op}, needs {demand.largest_op_bytes} bytes "
         f"({format_bytes(demand.largest_op_bytes)}); the smallest budget that would do is {least} bytes "
         f"({format_bytes(least)}); {batches}")

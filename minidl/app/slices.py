@@ -21,6 +21,11 @@ class Cut:
     why: str
 
 
+def most_slices(batch: int) -> int:
+    """Into how many slices a batch is cut at most: each has an example."""
+    return min(MOST, batch)
+
+
 def choose_slices(setup: Setup, batch: int, budget_bytes: int, demand: Demand) -> Cut:
     """The fewest slices, a power of two, with which no operation takes more than a quarter of the budget, if one takes
     more than half of it whole. On a device that computes values it must take more than there is: the bits of a result
@@ -32,10 +37,11 @@ def choose_slices(setup: Setup, batch: int, budget_bytes: int, demand: Demand) -
     enough = 1.0 if setup.device.has_values else LARGE
     if demand.unmanaged_peak_bytes <= budget or demand.largest_op_bytes <= enough * budget:
         return Cut(1, "no operation is large")
-    count = 1
-    while count < min(MOST, batch):
-        count *= 2
-        if replace(setup, slices=count).demand(batch).largest_op_bytes <= SMALL * budget:
+    # Slices share what the operation needs, so fewer than this cannot do.
+    count, enough_slices = 1, demand.largest_op_bytes / (SMALL * budget)
+    while count < most_slices(batch):
+        count = min(2 * count, batch)
+        if count >= enough_slices and replace(setup, slices=count).demand(batch).largest_op_bytes <= SMALL * budget:
             break
     return Cut(count, f"{demand.largest_op} alone takes {format_bytes(demand.largest_op_bytes)} of "
                       f"{format_bytes(budget)}")

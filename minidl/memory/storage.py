@@ -143,9 +143,13 @@ class Storage:
         self.refs += 1
         self.saved += 1
 
+    def take_saved(self) -> None:
+        """A call's gradient is being taken: its use goes on without it."""
+        self.saved -= 1
+
     def release_saved(self) -> None:
         """A call's gradient has been taken, or will never be."""
-        self.saved -= 1
+        self.take_saved()
         self.release()
 
     @property
@@ -219,6 +223,9 @@ class View(Storage):
 
     def retain_saved(self, sequence: int) -> None:
         self.base.retain_saved(sequence)
+
+    def take_saved(self) -> None:
+        self.base.take_saved()
 
     def release_saved(self) -> None:
         self.base.release_saved()

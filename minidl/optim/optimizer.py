@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
+from minidl.autograd import no_grad
 from minidl.calls import apply_all
 from minidl.context import current
 from minidl.errors import UserError
 from minidl.meta import block_bytes
 from minidl.op import Attrs, Op
+from minidl.ops.shape import narrow
 from minidl.ops.update import fill_, upload_
 from minidl.runtime import parameter
 from minidl.tensor import Tensor
@@ -20,6 +22,21 @@ from minidl.tensor import Tensor
 # parameters) cost nothing noticeable to launch. On small devices they are smaller (``Memory.update_bytes``), so that
 # the largest call of a program is one of its layers, or the update of one parameter.
 CHUNK_BYTES = 8 * 2**20
+
+
+# The states of a parameter of more bytes than this are kept in parts along its first dimension, with a call for each,
+# so that an update needs the parameter, its gradient and a part of each state at once: the same bits, as it is
+# elementwise.
+PART_BYTES = 512 * 2**20
+
+
+class Piece(NamedTuple):
+    """Rows ``start`` to ``stop`` of its owner, a parameter by number; ``whole``: these are all."""
+
+    owner: int
+    start: int
+    stop: int
+    whole: bool
 
 
 # Tensors, or groups of them with rates of their own.
@@ -57,7 +74,9 @@ class Optimizer:
             self.check(group)
         self._decays = [decays is None or bool(decays(p)) for p in self.parameters]
         self._op = op
-        self._states = {name: [_zeros_like(p) for p in self.parameters] for name in states}
+        self._pieces = [piece for index, p in enumerate(self.parameters) for piece in _pieces(index, p)]
+        self._states = {name: [_zeros_like(self.parameters[piece.owner], piece) for piece in self._pieces]
+                        for name in states}
 
     def check(self, group: dict[str, Any]) -> None:
         """Raise UserError for a group's rates that make no sense."""
@@ -91,11 +110,14 @@ class Optimizer:
     def step(self) -> None:
         """Update every parameter that has a gradient."""
         for chunk in self._chunks():
-            tensors = [self.parameters[i] for i in chunk]
-            for state in self._states.values():
-                tensors += [state[i] for i in chunk]
-            tensors += [grad for i in chunk if (grad := self.parameters[i].grad) is not None]
-            apply_all(self._op, *tensors, **self.attributes(chunk[0]))
+            pieces = [self._pieces[number] for number in chunk]
+            with no_grad():
+                tensors = [_rows(self.parameters[piece.owner], piece) for piece in pieces]
+                for state in self._states.values():
+                    tensors += [state[number] for number in chunk]
+                tensors += [_rows(grad, piece) for piece in pieces
+                            if (grad := self.parameters[piece.owner].grad) is not None]
+            apply_all(self._op, *tensors, **self.attributes(pieces[0].owner))
 
     def zero_grad(self, set_to_none: bool = True) -> None:
         """Forget the gradients, which frees their memory; there is no other way (``set_to_none``)."""
@@ -103,55 +125,63 @@ class Optimizer:
             tensor.grad = None
 
     def _chunks(self) -> Iterator[list[int]]:
-        """Indices of the parameters that have a gradient, in order: one kind after the other, the highest first.
+        """Numbers of the pieces that have a gradient, in order: one kind after the other, the highest first.
 
-        A chunk is over CHUNK_BYTES, or with its states and gradients over what memory allows, only if it is one
-        parameter.
+        A chunk is over CHUNK_BYTES, or with its states and gradients over what memory allows, only if it is one piece.
         """
         most = current().memory.update_bytes // (len(self._states) + 2)
         alike: dict[tuple[int, bool, int], list[int]] = {}
-        for index, tensor in enumerate(self.parameters):
-            if tensor.grad is not None:
-                alike.setdefault(self.kind(index), []).append(index)
-        for _, indices in sorted(alike.items(), reverse=True):
+        for number, piece in enumerate(self._pieces):
+            if self.parameters[piece.owner].grad is not None:
+                alike.setdefault(self.kind(piece.owner), []).append(number)
+        for _, numbers in sorted(alike.items(), reverse=True):
             chunk: list[int] = []
             nbytes = taken = 0  # of the parameters, and of the blocks that they lie in
-            for index in indices:
-                tensor = self.parameters[index]
-                block = block_bytes(tensor.nbytes)
-                if chunk and (nbytes + tensor.nbytes > CHUNK_BYTES or taken + block > most):
+            for number in numbers:
+                piece = self._pieces[number]
+                tensor = self.parameters[piece.owner]
+                size = tensor.nbytes if piece.whole else tensor.nbytes // tensor.shape[0] * (piece.stop - piece.start)
+                block = block_bytes(size)
+                if chunk and (nbytes + size > CHUNK_BYTES or taken + block > most):
                     yield chunk
                     chunk, nbytes, taken = [], 0, 0
-                chunk.append(index)
-                nbytes += tensor.nbytes
+                chunk.append(number)
+                nbytes += size
                 taken += block
             if chunk:
                 yield chunk
 
     def named_states(self) -> dict[str, Tensor]:
-        """The tensors of the state, as ``<state>.<index of the parameter>``."""
-        return {f"{name}.{index}": tensor for name, tensors in self._states.items()
-                for index, tensor in enumerate(tensors)}
+        """The tensors of the state, as ``<state>.<index of the parameter>``, of a part with its first row."""
+        return {f"{name}.{piece.owner}" if piece.whole else f"{name}.{piece.owner}.{piece.start}": tensor
+                for name, tensors in self._states.items() for piece, tensor in zip(self._pieces, tensors, strict=True)}
 
     def state_dict(self) -> dict[str, np.ndarray]:
         """A copy on the host of the state, as ``<state>.<index of the parameter>``; not of lr and the other rates."""
-        return {name: tensor.numpy() for name, tensor in self.named_states().items()}
+        found: dict[str, list[np.ndarray]] = {}
+        for name, tensors in self._states.items():
+            for piece, tensor in zip(self._pieces, tensors, strict=True):
+                found.setdefault(f"{name}.{piece.owner}", []).append(tensor.numpy())
+        return {name: parts[0] if len(parts) == 1 else np.concatenate(parts) for name, parts in found.items()}
 
     def load_state_dict(self, arrays: Mapping[str, Any]) -> None:
         """Overwrite the state with what ``state_dict`` returned; nothing is written if it raises UserError."""
-        targets = self.named_states()
-        if arrays.keys() != targets.keys():
-            wrong = sorted(arrays.keys() ^ targets.keys())
+        shapes = {f"{name}.{index}": p.shape for name in self._states for index, p in enumerate(self.parameters)}
+        if arrays.keys() != shapes.keys():
+            wrong = sorted(arrays.keys() ^ shapes.keys())
             raise UserError(f"the state does not fit {type(self).__name__} of {len(self.parameters)} parameters: "
                             f"{len(wrong)} names are missing or unexpected, the first is {wrong[0]}")
-        values = {name: np.asarray(arrays[name]) for name in targets}
-        for name, tensor in targets.items():
-            if values[name].shape != tensor.shape:
+        values = {name: np.asarray(arrays[name]) for name in shapes}
+        for name, shape in shapes.items():
+            if values[name].shape != shape:
                 raise UserError(f"the state does not fit {type(self).__name__}: {name} is "
-                                f"{list(values[name].shape)} and must be {list(tensor.shape)}")
-        for name, tensor in targets.items():
-            # A copy: the upload happens in stream order, perhaps after the caller has changed the array.
-            upload_(tensor, np.array(values[name], tensor.dtype.name, order="C"))
+                                f"{list(values[name].shape)} and must be {list(shape)}")
+        for name, tensors in self._states.items():
+            for piece, tensor in zip(self._pieces, tensors, strict=True):
+                array = values[f"{name}.{piece.owner}"]
+                # A copy: the upload happens in stream order, perhaps after the caller has changed the array.
+                upload_(tensor, np.array(array if piece.whole else array[piece.start:piece.stop], tensor.dtype.name,
+                                         order="C"))
 
 
 def _groups(params: Parameters, rates: dict[str, Any]) -> list[dict[str, Any]]:
@@ -176,7 +206,22 @@ def require_at_least_zero(**numbers: float) -> None:
             raise UserError(f"the optimizer's {name} must not be negative, and is {number}")
 
 
-def _zeros_like(tensor: Tensor) -> Tensor:
-    state = parameter(tensor.shape, dtype=tensor.dtype, requires_grad=False)
+def _pieces(index: int, tensor: Tensor) -> list[Piece]:
+    """The parts of a parameter that are updated by themselves, as equal as can be."""
+    rows = tensor.shape[0] if tensor.shape else 1
+    count = min(rows, -(-tensor.nbytes // PART_BYTES))
+    if count <= 1:
+        return [Piece(index, 0, rows, whole=True)]
+    return [Piece(index, rows * i // count, rows * (i + 1) // count, whole=False) for i in range(count)]
+
+
+def _rows(tensor: Tensor, piece: Piece) -> Tensor:
+    """A piece of a parameter, or of its gradient: a view."""
+    return tensor if piece.whole else narrow(tensor, 0, piece.start, piece.stop)
+
+
+def _zeros_like(tensor: Tensor, piece: Piece) -> Tensor:
+    shape = tensor.shape if piece.whole else (piece.stop - piece.start, *tensor.shape[1:])
+    state = parameter(shape, dtype=tensor.dtype, requires_grad=False)
     fill_(state, 0.0)
     return state

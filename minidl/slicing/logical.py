@@ -24,9 +24,10 @@ class Logical(Storage):
     parts    its storages, in order; None where one is still to be computed, or is not needed any more.
     sizes    the extents of the slices along the first dimension; () of a value that is one for the whole batch.
     waiting  how many queued operations read it.
+    until    how long the parts are kept, as ``Storage.saved_by`` has it (less is longer); None: as long as a handle is.
     """
 
-    __slots__ = ("parts", "sizes", "waiting", "failed", "owner")
+    __slots__ = ("parts", "sizes", "waiting", "failed", "owner", "until")
 
     def __init__(self, meta: Meta, slicer: Slicer, sizes: tuple[int, ...], base: Logical | None = None) -> None:
         self.meta = meta
@@ -45,6 +46,7 @@ class Logical(Storage):
         self.parts: list[Storage | None] = [None] * max(1, len(sizes))
         self.sizes = sizes
         self.waiting = 0
+        self.until: int | None = None
         self.failed = ""  # why it will never have a value
         self.owner = base  # of a view: whose elements these are
 
@@ -77,12 +79,39 @@ class Logical(Storage):
             self.drop()
 
     def retain_saved(self, sequence: int) -> None:
+        if not self.saved:
+            self.keep_until(sequence)
         self.refs += 1
-        self.base.saved += 1
+        self.saved += 1
 
-    def release_saved(self) -> None:
-        self.base.saved -= 1
-        self.release()
+    def take_saved(self) -> None:
+        self.saved -= 1
+        if not self.saved:
+            self.keep_until(None)
+
+    def keep_until(self, number: int | None) -> None:
+        """Let the memory know how long the parts are there: what starts from them can be made again as long."""
+        parts = list(self.parts)
+        for i in range(len(parts)):
+            self._take_part(i)
+        self.until = number
+        for i, part in enumerate(parts):
+            if part is not None:
+                self.put_part(i, part)
+
+    def put_part(self, index: int, part: Storage) -> None:
+        """Take over the use of a part."""
+        self.parts[index] = part
+        if self.until is not None:
+            base = part.base
+            base.saved_by = self.until if not base.saved else min(base.saved_by, self.until)
+            base.saved += 1
+
+    def _take_part(self, index: int) -> Storage | None:
+        part, self.parts[index] = self.parts[index], None
+        if part is not None and self.until is not None:
+            part.base.saved -= 1
+        return part
 
     def part(self, index: int) -> Storage:
         """One of the parts. Raises UserError where it is not to be had any more."""
@@ -98,7 +127,7 @@ class Logical(Storage):
 
     def drop_part(self, index: int) -> None:
         """Give up one part."""
-        part, self.parts[index] = self.parts[index], None
+        part = self._take_part(index)
         if part is not None:
             part.release()
 
@@ -113,9 +142,7 @@ class Logical(Storage):
         return f"tensor {self.tensor_id} ({self.meta}, {kind})"
 
     def __del__(self) -> None:
-        for part in self.parts:
-            if part is not None:
-                part.release()
+        self.drop()
 
     def __repr__(self) -> str:
         return f"Logical({self.meta}, {self.sizes or 'whole'}, refs {self.refs})"

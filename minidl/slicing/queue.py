@@ -23,6 +23,9 @@ if TYPE_CHECKING:
     from minidl.executor import Executor
 
 
+LATE = 1 << 40  # a number that no call has: what only waiting operations keep goes before what a gradient is kept for
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class Queued:
     """One operation that waits: its operands (slices, and storages that every slice shares), and what it will make.
@@ -85,7 +88,7 @@ class Queue:
         with ungraded(self.executor):
             for index in range(len(queued.sizes)):
                 for y, part in zip(queued.outputs, self.run_part(queued, index), strict=True):
-                    y.parts[index] = part
+                    y.put_part(index, part)
 
     def afterwards(self, action: Callable[[], None]) -> None:
         """Do something once all that waits now has been carried out."""
@@ -115,6 +118,12 @@ class Queue:
 
     def _carry_out(self, waiting: list[Queued]) -> None:
         cut = [queued for queued in waiting if queued.sizes]
+        read_last = {y: len(waiting) for queued in waiting for y in queued.outputs if y.refs}  # later than all of these
+        read_last |= {x: i for i, queued in enumerate(waiting) for x in queued.inputs
+                      if isinstance(x, Logical) and not x.refs}
+        for read, i in read_last.items():
+            if not read.saved:
+                read.keep_until(LATE - i)
         so_far: list[dict[int, Storage]] = [{} for _ in cut]  # whole outputs of the slices up to now
         for index in range(len(cut[0].sizes) if cut else 0):
             left = Counter(x for queued in cut for x in queued.tensors)
@@ -137,7 +146,7 @@ class Queue:
                 with self.origins.carrying_out(queued.origin):
                     made = self.executor.run(queued.op, parts, queued.attrs)
                 for y, part in zip(queued.outputs, made, strict=True):
-                    y.parts[0] = part
+                    y.put_part(0, part)
         for queued in waiting:
             self._finish(queued)
 
@@ -188,7 +197,7 @@ class Queue:
         whole: list[Storage] = []
         for i, (y, part) in enumerate(zip(queued.outputs, made, strict=True)):
             if i not in rule.whole:
-                y.parts[index] = part
+                y.put_part(index, part)
                 continue
             if i in rule.shares:
                 whole.append(self._share(queued, index, part))
@@ -205,7 +214,7 @@ class Queue:
         so_far.update(zip(rule.whole, whole, strict=True))
         if index == len(queued.sizes) - 1:
             for i, x in so_far.items():
-                queued.outputs[i].parts[0] = x
+                queued.outputs[i].put_part(0, x)
 
     def _folded(self, fold: Op, parts: tuple[Storage, ...], attrs: Attrs) -> Sequence[Storage]:
         """What unites parts, which it may write over; their uses end here."""
@@ -222,6 +231,8 @@ class Queue:
                 x.release()
                 continue
             x.waiting -= 1
+            if not x.waiting and not x.saved:
+                x.keep_until(None)
             if not x.waiting and not x.refs:
                 x.drop()
 

@@ -70,7 +70,7 @@ class Slicer:
         for i, size in enumerate(made.sizes):
             values = None if data is None else data[start:start + size]
             attrs = {"shape": (size, *shape[1:]), "dtype": dtype, "data": values}
-            (made.parts[i],) = executor.run(UPLOAD, (), attrs)
+            made.put_part(i, executor.run(UPLOAD, (), attrs)[0])
             start += size
         return made
 
@@ -79,7 +79,7 @@ class Slicer:
         start = 0
         for i, size in enumerate(x.sizes):
             x.drop_part(i)
-            x.parts[i] = narrowed(self.executor, whole, start, size)
+            x.put_part(i, narrowed(self.executor, whole, start, size))
             start += size
         whole.release()
 
@@ -178,7 +178,7 @@ class Slicer:
             return made
         outputs = tuple([Logical(y.meta, self, (), _base(op, inputs)) for y in made])
         for y, part in zip(outputs, made, strict=True):
-            y.parts[0] = part
+            y.put_part(0, part)
         self._record(op, inputs, attrs, outputs)
         return outputs
 

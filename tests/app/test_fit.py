@@ -17,7 +17,8 @@ import train
 from minidl import OutOfMemory, Runtime, current_runtime, device, models
 from minidl.app import fit
 from minidl.app.bisection import largest_number
-from minidl.app.fit import Setup, Shortage, Steps, largest_batch, smallest_budget
+from minidl.app.fit import Setup, Shortage, Steps, smallest_budget
+from minidl.app.largest import largest_batch
 from minidl.data import Batch
 from minidl.device import profiles
 from minidl.meta import ALIGNMENT

@@ -45,7 +45,7 @@ def test_where_bits_matter_what_fits_whole_is_not_cut_however_little_room_it_lea
 
 
 def test_the_advice_of_a_run_in_slices_is_one_in_slices(capsys):
-    """``--batch max``, which it gives elsewhere, looks for what fits whole: less than what ran already."""
+    """Its number of slices is the one that was tried."""
     flags = ["--model", "lenet", "--policy", "passive", "--memory-budget", "3MiB", "--steps", "2"]
     assert train.main([*flags, "--batch", "83"]) == 0
     advised = re.search(r"try next +--batch 166 --slices (\d+) fits this budget too$", capsys.readouterr().out, re.M)

@@ -131,7 +131,7 @@ def test_the_numbers_of_a_refusal_are_exact(capsys, flags):
 
 def test_the_largest_batch_is_run_and_one_more_is_refused(capsys, tmp_path):
     flags = ["--model", "lenet", "--steps", "2", "--memory-budget", "3MiB"]
-    batch = result_of(tmp_path, *flags, "--batch", "max")["batch"]
+    batch = result_of(tmp_path, *flags, "--slices", "1", "--batch", "max")["batch"]
     out = capsys.readouterr().out
     assert f"the largest batch is {batch}: at {batch + 1} tanh_grad alone needs" in out
     refused(capsys, *flags, "--slices", "1", "--batch", str(batch + 1))
@@ -140,7 +140,7 @@ def test_the_largest_batch_is_run_and_one_more_is_refused(capsys, tmp_path):
 
 
 def test_the_largest_batch_says_when_host_memory_is_the_limit(capsys):
-    flags = ["--model", "lenet", "--steps", "2", "--memory-budget", "3MiB", "--host-memory", "1MiB"]
+    flags = ["--model", "lenet", "--steps", "2", "--memory-budget", "3MiB", "--host-memory", "1MiB", "--slices", "1"]
     assert train.main([*flags, "--batch", "max"]) == 0
     assert re.search(r"the largest batch is \d+: a batch of \d+ needs more than the 1.0 MiB of host memory",
                      capsys.readouterr().out)

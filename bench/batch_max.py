@@ -1,0 +1,72 @@
+"""Whether the largest batch trains: every network at ``--batch max``, under several policies, on simulated GPUs.
+
+    python -m bench.batch_max [--networks lenet,...] [--devices sim:p100,sim:rtx3090] [--policies auto,...]
+                              [--steps 200] --rows FILE.jsonl > bench/results/batch_max.md
+
+Each run is what ``train.py`` does: the search on twins, then so many steps. A row is written to FILE as soon as it is
+known, and what is there is not run again, so this may be stopped and goes on. Printed is the table of all rows.
+"""
+
+import argparse
+import contextlib
+import io
+import json
+import re
+import time
+from pathlib import Path
+from typing import Any
+
+import train
+from minidl import models
+
+DEVICES = "sim:p100,sim:rtx3090"
+POLICIES = "auto,passive,dtr,capuchin"
+FOUND = re.compile(r"the largest batch is (\d+)(?: in (\d+) slices)?: (.*)")
+CUT = re.compile(r"^in (\d+) slices", re.MULTILINE)
+
+
+def cell(network: str, device: str, policy: str, steps: int) -> dict[str, Any]:
+    """One run: its batch, slices and limit, and how it ended."""
+    out, errors, began = io.StringIO(), io.StringIO(), time.process_time()
+    with contextlib.redirect_stdout(out), contextlib.redirect_stderr(errors):
+        code = train.main(["--model", network, "--device", device, "--policy", policy, "--batch", "max",
+                           "--steps", str(steps)])
+    if code > 2:  # stopped, which says nothing of the network
+        raise SystemExit(code)
+    found, cut = FOUND.search(out.getvalue()), CUT.search(out.getvalue())
+    return {"network": network, "device": device, "policy": policy, "steps": steps,
+            "batch": int(found[1]) if found else None, "slices": int(cut[1]) if cut else 1,
+            "limit": found[3] if found else None, "seconds": round(time.process_time() - began, 1),
+            "ended": "" if code == 0 else errors.getvalue().strip().splitlines()[-1][:300]}
+
+
+def main() -> None:
+    """The command line."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--networks", default=",".join(models.MODELS))
+    parser.add_argument("--devices", default=DEVICES)
+    parser.add_argument("--policies", default=POLICIES)
+    parser.add_argument("--steps", type=int, default=200)
+    parser.add_argument("--rows", type=Path, required=True)
+    args = parser.parse_args()
+    rows = [json.loads(line) for line in args.rows.read_text().splitlines()] if args.rows.exists() else []
+    known = {(row["network"], row["device"], row["policy"]) for row in rows}
+    for network in args.networks.split(","):
+        for device in args.devices.split(","):
+            for policy in args.policies.split(","):
+                if (network, device, policy) not in known:
+                    rows.append(cell(network, device, policy, args.steps))
+                    with args.rows.open("a") as file:
+                        file.write(json.dumps(rows[-1]) + "\n")
+    print("# The largest batch trains\n\nMade by `python -m bench.batch_max`: each row is a run of `train.py --batch "
+          "max` of so many steps; seconds are the processor's, search included.\n")
+    print("| network | device | policy | batch | slices | steps | limit | ended | seconds |")
+    print("|---|---|---|--:|--:|--:|---|---|--:|")
+    for row in rows:
+        batch = f"{row['batch']:,}" if row["batch"] else ""
+        print(f"| {row['network']} | {row['device']} | {row['policy']} | {batch} | {row['slices']} | {row['steps']} "
+              f"| {row['limit'] or ''} | {row['ended'] or 'well'} | {row['seconds']} |")
+
+
+if __name__ == "__main__":
+    main()

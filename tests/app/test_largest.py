@@ -1,0 +1,84 @@
+"""The largest batch, whole and in slices: what is announced runs, and what forbids the next one is said."""
+
+import re
+
+import pytest
+
+import train
+from minidl.app import slices
+
+LENET = ["--model", "lenet", "--device", "sim:p100", "--steps", "2"]
+
+
+@pytest.fixture(autouse=True)
+def few_slices(monkeypatch):
+    """In 64 slices a step of LeNet takes half a second."""
+    monkeypatch.setattr(slices, "MOST", 8)
+
+
+def announced(capsys, *flags):
+    """(batch, slices, what forbids the next, what else was printed) of a run with ``--batch max``."""
+    assert train.main([*LENET, *flags, "--batch", "max"]) == 0
+    out = capsys.readouterr().out
+    found = re.search(r"the largest batch is (\d+)(?: in (\d+) slices)?: (.*)", out)
+    return int(found[1]), int(found[2] or 1), found[3], out
+
+
+@pytest.mark.parametrize("policy", [pytest.param("auto", marks=pytest.mark.slow), "passive"])
+def test_beyond_the_largest_whole_batch_it_is_in_slices_and_runs_in_these(capsys, policy):
+    flags = ["--memory-budget", "3MiB", "--policy", policy]
+    whole, one, limit, _ = announced(capsys, *flags, "--slices", "1")
+    assert (whole, one) == (83, 1) and limit == "at 84 tanh_grad alone needs 3.0 MiB of the 3.0 MiB"
+    batch, count, limit, out = announced(capsys, *flags)
+    assert batch > 7 * whole and count == 8  # 8 slices of 83 each at most, found to a 32nd
+    assert re.fullmatch(r"at \d+ tanh_grad alone needs 3.\d MiB of the 3.0 MiB in 8 slices", limit)
+    assert "in 8 slices: whole 83 is the largest" in out
+
+
+def test_in_slices_asked_for_it_is_for_these(capsys):
+    batch, count, limit, _ = announced(capsys, "--memory-budget", "3MiB", "--policy", "passive", "--slices", "2")
+    assert 2 * 80 < batch <= 2 * 84 and count == 2
+    assert limit == f"at {batch + 1} tanh_grad alone needs 3.0 MiB of the 3.0 MiB in 2 slices"
+
+
+def test_where_the_host_is_the_limit_it_is_said_what_more_of_it_would_do(capsys):
+    flags = ["--memory-budget", "1536KiB", "--policy", "passive", "--slices", "1"]
+    batch, _, limit, _ = announced(capsys, *flags, "--host-memory", "768KiB")
+    said = re.fullmatch(r"a batch of (\d+) needs more than the 768.0 KiB of host memory; "
+                        r"with 768.0 KiB more of it (\d+) would do", limit)
+    assert batch < int(said[1]) <= int(said[2])
+    assert train.main([*LENET, *flags, "--host-memory", "1536KiB", "--batch", said[2]]) == 0
+
+
+@pytest.mark.slow
+def test_in_slices_device_and_host_hold_what_a_step_keeps(capsys):
+    """ResNet-20 keeps what it keeps in as many slices as one likes."""
+    flags = ["--model", "resnet20", "--memory-budget", "4MiB", "--host-memory", "200MiB", "--policy", "passive"]
+    batch, count, limit, _ = announced(capsys, *flags)
+    said = re.fullmatch(r"a step of (\d+) keeps (\S+) MiB, and the device has 4.0 MiB, the host 200.0 MiB; "
+                        r"with 200.0 MiB more of it (\d+) would do", limit)
+    assert count > 1 and batch < int(said[1]) < int(said[3]) and float(said[2]) > 204
+
+
+@pytest.mark.slow
+def test_where_slices_leave_no_room_and_the_whole_does_it_runs_whole(capsys):
+    """One operation takes most of the budget, so the batch would be cut; then the host is full."""
+    flags = ["--model", "resnet20", "--memory-budget", "4MiB", "--host-memory", "20MiB"]
+    batch, count, limit, out = announced(capsys, *flags)
+    assert (batch, count) == (31, 1) and limit == "at 32 conv2d alone needs 4.0 MiB of the 4.0 MiB"
+    assert "slices" not in out
+
+
+def test_a_batch_that_fits_in_no_slices_is_refused_with_what_would_do_in_them(capsys):
+    flags = [*LENET, "--memory-budget", "1MiB"]
+    assert train.main([*flags, "--batch", "4000"]) == 2
+    said = re.search(r"under policy auto in 8 slices\. .* tanh_grad, needs .* smallest budget that would do is (\d+) "
+                     r"bytes \(.*\); the largest batch that would do in this budget is (\d+)", capsys.readouterr().err)
+    assert train.main([*flags, "--batch", said[2]]) == 0
+    assert train.main([*flags, "--batch", "4000", "--memory-budget", said[1]]) == 0
+
+
+def test_a_batch_has_an_example_for_each_slice(capsys):
+    assert train.main([*LENET, "--memory-budget", "600KiB", "--batch", "6", "--host-memory", "0"]) in (0, 2)
+    out = capsys.readouterr()
+    assert "in 8 slices" not in out.out + out.err

@@ -1,0 +1,63 @@
+"""How long the slices of a tensor are kept, as the memory is told: what is made from a kept one has a price."""
+
+import pytest
+
+from minidl import Runtime, models, nn
+from minidl.memory.neighbourhood import price
+from minidl.meta import int64
+from minidl.ops.loss import cross_entropy
+from minidl.optim import SGD
+
+SHAPE = (3, 32, 32)
+
+
+def test_slices_that_a_gradient_wants_are_kept_until_it_is_taken():
+    with Runtime("sim:p100", policy="none", slices=2) as runtime:
+        first, norm, second = nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4), nn.Conv2d(4, 4, 3)
+        with runtime.iteration():
+            made = first(runtime.tensor(None, shape=(4, *SHAPE)))
+            used = norm(made)
+            end = second(used)
+            loss = (end * end).sum()
+            runtime.executor.slicer.flush()
+            conv, normed = made.storage.parts, used.storage.parts
+            assert [x.saved for x in (*conv, *normed)] == [1, 1, 1, 1]
+            assert all(price(x) for x in normed)  # it starts from one that is kept for longer
+            loss.backward()
+            assert [x.saved for x in (*conv, *normed)] == [0, 0, 0, 0]
+
+
+def test_what_waits_keeps_what_it_reads_and_no_longer():
+    """Without statistics the whole step waits, and the gradients have been asked for before anything is there."""
+    priced = []
+    with Runtime("sim:p100", policy="none", slices=2) as runtime:
+        model = nn.Sequential(nn.Conv2d(3, 4, 3), nn.ReLU(), nn.Conv2d(4, 4, 3), nn.ReLU())
+
+        def look(name, inputs, outputs):
+            if name == "relu":
+                priced.append((name, inputs[0].saved > 0))
+        runtime.executor.inspect = look
+        with runtime.iteration():
+            out = model(runtime.tensor(None, shape=(4, *SHAPE)))
+            out.sum().backward()
+            assert len(priced) == 4 and all(kept for _, kept in priced)
+        assert not any(storage.saved for storage in runtime.memory.live())
+
+
+@pytest.mark.parametrize("host", ["40MiB", "80MiB"])
+def test_in_slices_too_what_finds_no_room_on_the_host_is_dropped_before_gradients_are(host):
+    """Half of what is kept has room on device and host: a gradient that was dropped would take half of the step with
+    it when it is wanted, more than there is room for."""
+    with Runtime("sim:p100", memory_budget="24MiB", host_memory=host, policy="dtr-swap", slices=8) as runtime:
+        model = models.create("resnet20")
+        optimizer = SGD(model.parameters(), lr=0.1, momentum=0.9)
+        for _ in range(2):
+            with runtime.iteration():
+                images = runtime.tensor(None, shape=(128, *SHAPE))
+                loss = cross_entropy(model(images), runtime.tensor(None, shape=(128,), dtype=int64))
+                del images
+                optimizer.zero_grad()
+                loss.backward()
+                optimizer.step()
+                runtime.check()
+        assert runtime.stats().recomputed_bytes > 0

@@ -1,0 +1,118 @@
+"""Networks on the CPU in half of what their largest operation needs whole: in slices they train, with the same bits
+under every policy and budget, and learn as the whole does."""
+
+from functools import cache
+
+import numpy as np
+import pytest
+from tiny_gpt import TEXT, TINY
+
+from minidl import OutOfMemory, Runtime, models, nn, optim
+from minidl.models import bert, gpt, vgg
+from minidl.models.text import Text
+from minidl.ops.loss import cross_entropy
+
+POLICIES = ("auto", "passive", "recompute", "dtr-swap", "capuchin")
+SHARES = (0.5, 0.7, 1.0, 50.0)  # of the bytes of the largest operation of the whole batch
+BERT_TEXT = Text(length=64, predictions=6, vocabulary=40)
+
+
+def vgg11():
+    """Its convolutions: the first linear layer alone has more bytes than all maps of small images."""
+    convolutions = vgg._features(vgg.COLUMNS["A"], 3, normalised=False)
+    return nn.Sequential(convolutions, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(512, 10))
+
+
+def images(make, batch, size=32, *, pixels=False):
+    """A network on random images: (make, (images, labels), loss)."""
+    rng = np.random.default_rng(7)
+    labels = rng.integers(0, 2 if pixels else 10, (batch, size, size) if pixels else batch)
+    loss = models.find("unet-small").loss if pixels else (lambda model, x, y: cross_entropy(model(x), y))
+    return make, (rng.standard_normal((batch, 3, size, size)).astype("float32"), labels), loss
+
+
+CASES = {
+    "resnet18": lambda: images(lambda: models.create("resnet18", num_classes=10), 512),
+    "vgg11": lambda: images(vgg11, 256),
+    "unet-small": lambda: images(lambda: models.create("unet-small"), 16, 96, pixels=True),
+    "densenet121": lambda: images(lambda: models.create("densenet121", num_classes=10), 64),
+    "bert-tiny": lambda: (lambda: bert.BertForPreTraining(bert.BertConfig(2, 32, 4, vocab_size=40,
+                                                                          max_position_embeddings=64)), None, None),
+    "gpt2-tiny": lambda: (lambda: gpt.GPT(TINY), None, None),
+}
+
+
+def batch_of(name, runtime, arrays):
+    """The operands of one step."""
+    if name == "bert-tiny":
+        return bert.synthetic_batch(runtime, 64, BERT_TEXT)
+    if name == "gpt2-tiny":
+        return gpt.synthetic_batch(runtime, 64, TEXT)
+    return [runtime.tensor(array) for array in arrays]
+
+
+def train(name, slices, *, policy="none", budget=1 << 32, steps=3):
+    """Losses, the bits of all parameters, and what a step needs."""
+    make, arrays, loss = CASES[name]()
+    with Runtime("cpu", memory_budget=budget, host_memory=1 << 32, policy=policy, slices=slices, seed=11) as runtime:
+        model = make()
+        optimizer = optim.SGD(model.parameters(), lr=0.02)
+
+        def value():
+            operands = batch_of(name, runtime, arrays)
+            return loss(model, *operands) if loss is not None else model(*operands)
+
+        def step():
+            optimizer.zero_grad()
+            value().backward()
+            optimizer.step()
+        demand = runtime.dry_run(step) if not steps else None
+        losses = []
+        for _ in range(steps):
+            with runtime.iteration():
+                optimizer.zero_grad()
+                result = value()
+                result.backward()
+                optimizer.step()
+                losses.append(result.item())
+                del result
+        return losses, {key: array.tobytes() for key, array in model.state_dict().items()}, demand
+
+
+@cache
+def facts(name):
+    """(bytes of the largest operation of the whole, the slices that need half of it, their losses and bits)."""
+    whole = train(name, 1, steps=0)[2].largest_op_bytes
+    slices = next(k for k in (2, 4, 8) if train(name, k, steps=0)[2].largest_op_bytes <= whole // 2)
+    losses, state, _ = train(name, slices)
+    return whole, slices, losses, state
+
+
+def in_half(name, policy, share):
+    """Train in a share of what the largest operation needs whole, and compare the bits."""
+    whole, slices, losses, state = facts(name)
+    if share == 0.5:
+        with pytest.raises(OutOfMemory):
+            train(name, 1, policy=policy, budget=whole // 2)
+    found, bits, _ = train(name, slices, policy=policy, budget=int(whole * share))
+    assert found == losses and bits == state
+
+
+@pytest.mark.parametrize("policy", ["passive"])
+def test_a_tiny_gpt_trains_in_half_of_its_largest_operation_with_the_same_bits(policy):
+    in_half("gpt2-tiny", policy, 0.5)
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("name", CASES)
+@pytest.mark.parametrize("share", SHARES)
+@pytest.mark.parametrize("policy", POLICIES)
+def test_networks_train_in_half_of_their_largest_operation_with_the_same_bits(name, policy, share):
+    in_half(name, policy, share)
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("name", CASES)
+def test_fifty_steps_in_slices_have_the_losses_of_the_whole(name):
+    slices = facts(name)[1]
+    np.testing.assert_allclose(train(name, slices, steps=50)[0], train(name, 1, steps=50)[0], rtol=2e-3)
