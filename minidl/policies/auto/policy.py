@@ -109,7 +109,7 @@ class Auto(OnDemand):
         if found is None or not progress.promises(found):
             return None, 1
         placed, tightened = fitted(found, trace, facts, costs, limits, seed=number, work=work)
-        return (placed if progress.promises(placed) else None), 1 + tightened // 2
+        return (placed if progress.promises(placed) else None), 1 + tightened // 4
 
     def keep(self, proposal: Proposal) -> Kept:
         """The fastest plan so far, the share that it was made for, and the number of searches."""
