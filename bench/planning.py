@@ -7,6 +7,7 @@ The compiled search is loaded before anything is timed: its first compilation on
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from time import perf_counter
 
 from minidl import Runtime
@@ -21,7 +22,7 @@ from minidl.plan.trace import Trace
 from minidl.policies.auto.policy import Auto
 from minidl.policies.capuchin.policy import Capuchin
 from minidl.testing.on_demand import step_of
-from minidl.testing.steps import UNLIMITED
+from minidl.testing.steps import UNLIMITED, unmanaged_step
 
 CASES = [("resnet50", 1014), ("resnet152", 798), ("vgg16", 350), ("bert-base", 450)]
 DEPTHS = (1, 3, 10, 30, 100, 170)  # blocks in each of a ResNet's four stages
@@ -50,20 +51,6 @@ class Timed(Auto):
     def feedback(self, proposal: Proposal, observed: Observation) -> Proposal:
         with self._timed():
             return super().feedback(proposal, observed)
-
-
-def unmanaged(name: str, batch: int) -> tuple[float, Trace, Costs, int]:
-    """Seconds and trace of a step with unlimited memory, what its plans cost, and the memory of the GPU."""
-    with Runtime("sim:p100", policy="none", memory_budget=UNLIMITED) as runtime:
-        step = step_of(runtime, name, batch)
-        for _ in range(2):
-            before = runtime.stats()
-            with runtime.iteration():
-                step()
-                trace = runtime.trace()
-        seconds = runtime.stats().since(before).seconds
-        profile = runtime.device.profile
-        return seconds, trace, profile.link_costs, profile.memory_bytes
 
 
 def guided(name: str, batch: int, limit: float) -> tuple[Timed, list[float]]:
@@ -109,9 +96,10 @@ def main() -> None:
     print("| model | batch | `capuchin` | first plan of `auto` | its speed | all plans of `auto` | the fastest |")
     print("|---|--:|--:|--:|--:|--:|--:|")
     for name, batch in CASES:
-        limit, trace, costs, budget = unmanaged(name, batch)
+        limit, trace, profile = unmanaged_step(partial(step_of, name=name, batch=batch))
         policy, shares = guided(name, batch, limit)
-        print(f"| {name} | {batch} | {planned(trace, costs, budget):.2f} | {policy.seconds[0]:.2f} | {shares[2]:.1f}% "
+        alone = planned(trace, profile.link_costs, profile.memory_bytes)
+        print(f"| {name} | {batch} | {alone:.2f} | {policy.seconds[0]:.2f} | {shares[2]:.1f}% "
               f"| {sum(policy.seconds):.1f} | {shares[-1]:.1f}% |", flush=True)
     print("\n`capuchin` over ever deeper ResNets, with 30% of what the accessed tensors hold:\n")
     print("| accesses | seconds | microseconds an access |\n|--:|--:|--:|")

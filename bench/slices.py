@@ -10,55 +10,39 @@ are the last step's.
 """
 
 import argparse
+from functools import partial
 
 from bench.networks import step_of
 from minidl import OutOfMemory, Runtime
 from minidl.planning.bound import bound
 from minidl.stats import Stats
-from minidl.testing.steps import UNLIMITED
+from minidl.testing.steps import UNLIMITED, Unmanaged, repeated, unmanaged_step
 from minidl.units import format_bytes
 
 CASES = "resnet50:1440,resnet50:1840,resnet50:2300,vgg16:525,resnet50:4600"
 DEVICE = "sim:p100"
 
 
-def unmanaged(name: str, batch: int, slices: int, instants: int) -> tuple[float, float | None]:
-    """Seconds of a step with unlimited memory; and what a step in the device's memory takes at least, if asked for."""
-    with Runtime(DEVICE, memory_budget=UNLIMITED, policy="none", slices=slices) as runtime:
-        step = step_of(runtime, name, batch)
-        for _ in range(2):
-            before = runtime.stats()
-            with runtime.iteration():
-                step()
-                trace = runtime.trace()
-        profile = runtime.device.profile
-        seconds = runtime.stats().since(before).seconds
-    least = bound(trace, profile.link_costs, profile.memory_bytes, instants=instants).seconds if instants else None
-    return seconds, least
+def whole_or_cut(name: str, batch: int, slices: int) -> Unmanaged:
+    """A step with unlimited memory."""
+    return unmanaged_step(partial(step_of, name=name, batch=batch), device=DEVICE, slices=slices)
 
 
-def fastest(name: str, batch: int, slices: int, policy: str, steps: int) -> tuple[float, Stats]:
-    """Seconds of the fastest of so many steps, and the last one. Raises OutOfMemory."""
+def fastest(name: str, batch: int, slices: int, policy: str, steps: int) -> tuple[Stats, float]:
+    """The last of so many steps, and the seconds of the fastest. Raises OutOfMemory."""
     with Runtime(DEVICE, policy=policy, slices=slices) as runtime:
-        step = step_of(runtime, name, batch)
-        before, best = runtime.stats(), float("inf")
-        for _ in range(steps):
-            with runtime.iteration():
-                step()
-            now = runtime.stats()
-            last, before = now.since(before), now
-            best = min(best, last.seconds)
-    return best, last
+        return repeated(runtime, step_of(runtime, name, batch), steps)
 
 
 def row(name: str, batch: int, slices: int, policy: str, steps: int, whole: float, instants: int) -> str:
     """One batch in so many slices; ``whole``: seconds of its step in one piece with unlimited memory."""
     with Runtime(DEVICE, memory_budget=UNLIMITED, policy="none", slices=slices) as runtime:
         needed = format_bytes(runtime.dry_run(step_of(runtime, name, batch)).largest_op_bytes)
-    free, least = unmanaged(name, batch, slices, instants)
+    free, trace, profile = whole_or_cut(name, batch, slices)
+    least = bound(trace, profile.link_costs, profile.memory_bytes, instants=instants).seconds if instants else None
     bounded = f"{100 * whole / least:.1f}%" if least else ""
     try:
-        seconds, last = fastest(name, batch, slices, policy, steps)
+        last, seconds = fastest(name, batch, slices, policy, steps)
         cells = (f"{100 * whole / seconds:.1f}% | {last.swapped_out_bytes / 2**30:.0f} | "
                  f"{last.recompute_seconds:.2f} | {last.stall_seconds:.2f}")
     except OutOfMemory as error:
@@ -84,7 +68,7 @@ def main() -> None:
     print("|---|--:|--:|--:|--:|--:|--:|--:|--:|--:|", flush=True)
     for case in args.cases.split(","):
         name, batch = case.split(":")
-        whole, _ = unmanaged(name, int(batch), 1, 0)
+        whole = whole_or_cut(name, int(batch), 1).seconds
         for slices in map(int, args.slices.split(",")):
             print(row(name, int(batch), slices, args.policy, args.steps, whole, args.instants), flush=True)
 

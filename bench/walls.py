@@ -8,14 +8,14 @@ slid from one place on the device to another are those of the last step.
 """
 
 import argparse
+from functools import partial
 from typing import NamedTuple
 
 from bench.networks import step_of
 from minidl import OutOfMemory, Runtime
-from minidl.plan.trace import Trace
 from minidl.planning.bound import bound
 from minidl.stats import Stats
-from minidl.testing.steps import UNLIMITED
+from minidl.testing.steps import repeated, unmanaged_step
 from minidl.units import parse_bytes
 
 
@@ -41,34 +41,17 @@ CASES = (
 INSTANTS = {"gpt2-xl": 24}  # during which the bound looks at memory, where the usual number takes too long
 
 
-def unmanaged(case: Case) -> tuple[float, Trace, Runtime]:
-    """Seconds and trace of a step of the whole batch with unlimited memory; and the runtime."""
-    with Runtime(case.device, policy="none", memory_budget=UNLIMITED) as runtime:
-        step = step_of(runtime, case.model, case.batch)
-        for _ in range(2):
-            before = runtime.stats()
-            with runtime.iteration():
-                step()
-                trace = runtime.trace()
-        return runtime.stats().since(before).seconds, trace, runtime
-
-
 def managed(case: Case, slices: int, steps: int) -> tuple[Stats, float | None]:
     """The last step, and what the plan that it followed predicted for it. Raises OutOfMemory."""
     with Runtime(case.device, policy="auto", memory_budget=case.budget, slices=slices) as runtime:
-        step = step_of(runtime, case.model, case.batch)
-        for _ in range(steps):
-            before = runtime.stats()
-            with runtime.iteration():
-                step()
+        last, _ = repeated(runtime, step_of(runtime, case.model, case.batch), steps)
         plan = runtime.plan
-        return runtime.stats().since(before), plan.predicted_seconds if plan is not None else None
+        return last, plan.predicted_seconds if plan is not None else None
 
 
 def rows(case: Case, steps: int) -> None:
     """Print the lines of one case."""
-    free, trace, runtime = unmanaged(case)
-    profile = runtime.device.profile
+    free, trace, profile = unmanaged_step(partial(step_of, name=case.model, batch=case.batch), device=case.device)
     budget = parse_bytes(case.budget) if case.budget is not None else profile.memory_bytes
     least = bound(trace, profile.link_costs, budget, **({"instants": INSTANTS[case.model]} if case.model in INSTANTS
                                                         else {})).seconds

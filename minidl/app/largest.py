@@ -10,7 +10,7 @@ from functools import partial
 from minidl import policies
 from minidl.app.bisection import largest_number
 from minidl.app.fit import Setup, Shortage
-from minidl.app.slices import choose_slices, most_slices
+from minidl.app.slices import choose_slices, in_slices, most_slices
 from minidl.errors import ShapeError
 from minidl.memory.ledger import Demand
 from minidl.units import format_bytes
@@ -132,7 +132,7 @@ def _holds(setup: Setup, demand: Demand, budget_bytes: int) -> bool:
 
 def _limit(setup: Setup, batch: int, budget_bytes: int, shortage: Shortage, full_host: bool) -> str:
     """Why a batch does not fit."""
-    in_slices = f" in {setup.slices} slices" if setup.slices > 1 else ""
+    cut = in_slices(setup.slices)
     if shortage.host_full:
         roomy = replace(setup, host_memory=2 * setup.host_memory)
         would = partial(_runs, roomy, budget_bytes, full_host)
@@ -142,12 +142,12 @@ def _limit(setup: Setup, batch: int, budget_bytes: int, shortage: Shortage, full
     demand = setup.demand(batch)
     if not policies.create(setup.policy).moves_tensors:
         return (f"at {batch} a step needs {format_bytes(demand.unmanaged_peak_bytes)} of the "
-                f"{format_bytes(budget_bytes)}{in_slices}, and policy {setup.policy!r} evicts nothing")
+                f"{format_bytes(budget_bytes)}{cut}, and policy {setup.policy!r} evicts nothing")
     if setup.needed_bytes(demand) <= budget_bytes:
-        return (f"at {batch} {shortage.op} finds no room in the {format_bytes(budget_bytes)}{in_slices}, though no "
+        return (f"at {batch} {shortage.op} finds no room in the {format_bytes(budget_bytes)}{cut}, though no "
                 f"operation needs more than {format_bytes(demand.largest_op_bytes)}")
     return (f"at {batch} {demand.largest_op} alone needs {format_bytes(demand.largest_op_bytes)} of the "
-            f"{format_bytes(budget_bytes)}{in_slices}")
+            f"{format_bytes(budget_bytes)}{cut}")
 
 
 def _limit_in_slices(setup: Setup, found: int, batch: int, budget_bytes: int) -> str:

@@ -11,7 +11,7 @@ from minidl.app.inputs import made_ahead
 from minidl.app.kinds import CHOSEN, Share
 from minidl.app.largest import cut_that_holds, largest_batch, largest_batch_cut
 from minidl.app.options import SYNTHETIC_STEPS, Options
-from minidl.app.slices import Cut, choose_slices, most_slices
+from minidl.app.slices import Cut, choose_slices, in_slices, most_slices
 from minidl.app.zoo import Zoo
 from minidl.data import Data
 from minidl.device import Device
@@ -95,8 +95,7 @@ def _asked_for(options: Options, setup: Setup, most: int) -> tuple[int, int, Cut
         found = search(setup, budget, most=most)
         if not found.batch:
             raise UserError(f"not even a batch of 1 fits {format_bytes(budget)}: {found.limit}")
-        in_slices = f" in {found.slices} slices" if found.slices > 1 else ""
-        print(f"the largest batch is {found.batch}{in_slices}: {found.limit}", flush=True)
+        print(f"the largest batch is {found.batch}{in_slices(found.slices)}: {found.limit}", flush=True)
         batch = found.batch
         if found.slices > setup.slices:
             cut = Cut(found.slices, f"whole {found.whole} is the largest")
@@ -111,8 +110,8 @@ def _cut_that_fits(setup: Setup, cut: Cut, batch: int, budget: int, most: int, *
     shortage = setup.trial(batch, budget).shortage
     if shortage is None:
         return cut
-    open_setup = replace(setup, slices=1)
     if chosen:
+        open_setup = replace(setup, slices=1)
         cuts = [replace(setup, slices=n) for n in dict.fromkeys((1, cut.slices, most_slices(batch)))]
         setup = min(cuts, key=lambda one: one.needed_bytes(one.demand(batch)))
     if chosen and policies.create(setup.policy).moves_tensors:
@@ -123,12 +122,12 @@ def _cut_that_fits(setup: Setup, cut: Cut, batch: int, budget: int, most: int, *
     else:
         largest = largest_batch(setup, budget, most=most, full_host=True).batch
     demand, least = setup.demand(batch), smallest_budget(setup, batch)
-    in_slices = f" in {setup.slices} slices" if setup.slices > 1 else ""
     host = f" and {format_bytes(setup.elsewhere)} of host memory" if shortage.host_full else ""
     batches = (f"the largest batch that would do in this budget is {largest}" if largest else
                "no batch would do in this one")
     raise UserError(
-        f"batch {batch} does not fit {format_bytes(budget)}{host} under policy {setup.policy}{in_slices}. The "
-        f"operation with the largest working set, {demand.largest_op}, needs {demand.largest_op_bytes} bytes "
+        f"batch {batch} does not fit {format_bytes(budget)}{host} under policy "
+        f"{setup.policy}{in_slices(setup.slices)}. The operation with the largest working set, {demand.largest_op}, "
+        f"needs {demand.largest_op_bytes} bytes "
         f"({format_bytes(demand.largest_op_bytes)}); the smallest budget that would do is {least} bytes "
         f"({format_bytes(least)}); {batches}")

@@ -26,6 +26,11 @@ def most_slices(batch: int) -> int:
     return min(MOST, batch)
 
 
+def in_slices(count: int) -> str:
+    """" in N slices", for people; nothing of what is whole."""
+    return f" in {count} slices" if count > 1 else ""
+
+
 def choose_slices(setup: Setup, batch: int, budget_bytes: int, demand: Demand) -> Cut:
     """The fewest slices, a power of two, with which no operation takes more than a quarter of the budget, if one takes
     more than half of it whole. On a device that computes values it must take more than there is: the bits of a result

@@ -2,7 +2,8 @@
 
 import json
 import platform
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
+from functools import partial
 from importlib.metadata import version
 from math import isfinite
 from typing import Any
@@ -62,9 +63,9 @@ class LargestOp:
 class Versions:
     """Of what computes: the interpreter, and the packages that results depend on."""
 
-    python: str = platform.python_version()
-    numpy: str = version("numpy")
-    numba: str = version("numba")
+    python: str = field(default_factory=platform.python_version)
+    numpy: str = field(default_factory=partial(version, "numpy"))
+    numba: str = field(default_factory=partial(version, "numba"))
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,7 +107,7 @@ class Result:
     spared_bytes: int = 0
     seed: int = 0
     version: str = __version__
-    versions: Versions = Versions()
+    versions: Versions = field(default_factory=Versions)
 
     def to_json(self) -> str:
         """As one JSON object; a number that is not finite becomes null."""

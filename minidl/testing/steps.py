@@ -2,8 +2,10 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from minidl import Runtime, models
+from minidl.device.profiles import Profile
 from minidl.memory.switches import ALL_ON, Switches
 from minidl.meta import int64
 from minidl.ops.loss import cross_entropy
@@ -47,20 +49,23 @@ def training_step(runtime: Runtime, name: str, batch: int) -> Callable[[], None]
     return step
 
 
+def repeated(runtime: Runtime, step: Callable[[], None], steps: int) -> tuple[Stats, float]:
+    """The last of so many steps, by its counters, and the seconds of the fastest. Raises OutOfMemory."""
+    before, best = runtime.stats(), float("inf")
+    for _ in range(steps):
+        with runtime.iteration():
+            step()
+        now = runtime.stats()
+        last, before = now.since(before), now
+        best = min(best, last.seconds)
+    return last, best
+
+
 def run(name: str, batch: int, policy: str, *, steps: int = 3, device: str = "sim:p100",
         budget: int | str | None = None, switches: Switches = ALL_ON, slices: int = 1) -> Run:
     """Train a few steps. Raises OutOfMemory."""
     with Runtime(device=device, policy=policy, memory_budget=budget, switches=switches, slices=slices) as runtime:
-        step = training_step(runtime, name, batch)
-        before = runtime.stats()
-        best = float("inf")
-        for _ in range(steps):
-            with runtime.iteration():
-                step()
-            now = runtime.stats()
-            last, before = now.since(before), now
-            best = min(best, last.seconds)
-    return Run(batch, last, best)
+        return Run(batch, *repeated(runtime, training_step(runtime, name, batch), steps))
 
 
 def unmanaged(name: str, batch: int, *, device: str = "sim:p100", switches: Switches = ALL_ON) -> Run:
@@ -68,17 +73,31 @@ def unmanaged(name: str, batch: int, *, device: str = "sim:p100", switches: Swit
     return run(name, batch, "none", device=device, budget=UNLIMITED, switches=switches)
 
 
-def unmanaged_trace(name: str, batch: int, *, switches: Switches = ALL_ON) -> tuple[Trace, Costs, int]:
-    """A training step with unlimited memory; and what a plan for it is weighed with: the link, the bytes there are."""
-    with Runtime(device="sim:p100", policy="none", memory_budget=UNLIMITED, switches=switches) as runtime:
-        step = training_step(runtime, name, batch)
+class Unmanaged(NamedTuple):
+    """A step with unlimited memory: its seconds, its trace, and the profile of the GPU."""
+
+    seconds: float
+    trace: Trace
+    profile: Profile
+
+
+def unmanaged_step(make: Callable[[Runtime], Callable[[], None]], *, device: str = "sim:p100",
+                   switches: Switches = ALL_ON, slices: int = 1) -> Unmanaged:
+    """The second step, like all after it, of what ``make`` makes in a runtime."""
+    with Runtime(device=device, policy="none", memory_budget=UNLIMITED, switches=switches, slices=slices) as runtime:
+        step = make(runtime)
         for _ in range(2):
+            before = runtime.stats()
             with runtime.iteration():
                 step()
                 trace = runtime.trace()
-        profile = runtime.device.profile
-        costs = profile.link_costs
-        return trace, costs, profile.memory_bytes
+        return Unmanaged(runtime.stats().since(before).seconds, trace, runtime.device.profile)
+
+
+def unmanaged_trace(name: str, batch: int, *, switches: Switches = ALL_ON) -> tuple[Trace, Costs, int]:
+    """A training step with unlimited memory; and what a plan for it is weighed with: the link, the bytes there are."""
+    _, trace, profile = unmanaged_step(lambda runtime: training_step(runtime, name, batch), switches=switches)
+    return trace, profile.link_costs, profile.memory_bytes
 
 
 def forward_seconds(name: str, batch: int) -> tuple[float, float]:
