@@ -25,6 +25,16 @@ def test_a_plan_that_promises_less_than_going_on_without_is_never_tried():
     assert replace(on_demand(1.0), waiting=better).next().plan is better.plan
 
 
+def test_a_search_goes_on_around_a_plan_that_is_not_yet_worth_a_trial():
+    progress = on_demand(3.0).searched(plan(5.0)).searched(plan(4.0)).searched(plan(3.99))
+    assert progress.best is not None and progress.best.predicted == 4.0  # the last came no nearer
+    assert (progress.round, progress.fruitless, progress.waiting) == (3, 1, None)
+    assert not progress.next().plan.evictions
+    progress = progress.searched(plan(2.0)).searched(plan(2.5))
+    assert progress.best is progress.waiting and progress.waiting.predicted == 2.0
+    assert progress.fruitless == 1
+
+
 def test_of_four_iterations_at_most_one_is_a_trial_and_the_others_follow_the_fastest():
     progress, followed = on_demand(1.0), []
     for predicted in (0.9, 0.8, 0.7, 0.6, 0.5, 0.4, 0.3, 0.2, 0.1):

@@ -16,7 +16,6 @@ short search; the iterations that follow refine it, while the program runs under
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 from itertools import chain
 
 import numpy as np
@@ -74,7 +73,7 @@ class Auto(OnDemand):
         enough = SCARCE * len(trace.calls) * len(facts.gap_call) <= WORK
         progress = Progress(tried=(on_demand,), rested=TRIAL_EVERY, rounds=self.rounds if enough else 2 * self.rounds)
         found, _ = self._search(progress, 0, trace, costs, limits, FIRST_WORK)
-        return replace(progress, waiting=found).next()
+        return progress.searched(found, 0).next()
 
     def feedback(self, proposal: Proposal, observed: Observation) -> Proposal:
         """What to follow next, after a search if there is time for one."""
@@ -96,14 +95,14 @@ class Auto(OnDemand):
 
     def _search(self, progress: Progress, number: int, trace: Trace, costs: Costs, limits: Limits,
                 work: float = WORK) -> tuple[Found | None, int]:
-        """(A plan that promises more than all that was tried or waits: searched for from scratch for one of the shares,
-        or around the best one, None if none was found; how many searches it took.)"""
+        """(A plan, searched for from scratch for a share, or around the best one, with addresses if it promises
+        more than all that was tried or waits, None if none was found; how many searches it took.)"""
         facts = problem(trace, costs)
         if not progress.beats(facts.seconds):
             return None, 1
-        around = progress.waiting or progress.leader.found
+        around = progress.best
         fresh = number <= EARLY or FRESH * len(trace.calls) * len(facts.gap_call) <= work
-        if (number % 2 and fresh) or not around.plan.evictions:
+        if (number % 2 and fresh) or around is None:
             share = SHARES[number % len(SHARES)]
             begin = chain(simple_choices(facts, int(share * limits.device_bytes)), parts(trace, facts, costs, limits))
             found = search(trace, facts, costs, limits, begin, share=share, seed=number, work=work)
@@ -112,9 +111,9 @@ class Auto(OnDemand):
             found = search(trace, facts, costs, limits, [modes_of(around.plan, facts, trace)], share=share, seed=number,
                            work=work, temperature=WARM)
         if found is None or not progress.promises(found):
-            return None, 1
+            return found, 1
         placed, tightened = fitted(found, trace, facts, costs, limits, seed=number, work=work)
-        return (placed if progress.promises(placed) else None), 1 + tightened // 4
+        return placed, 1 + tightened // 4
 
     def keep(self, proposal: Proposal) -> Kept:
         """The fastest plan so far, the share that it was made for, and the number of searches."""

@@ -16,6 +16,7 @@ from minidl.plan.plan import EMPTY_PLAN, Plan, Proposal
 from minidl.plan.spread import spread
 
 LEAST_GAIN = 0.001    # of an iteration: what is predicted to gain less is not worth a trial
+LEAST_NEARER = 0.01   # of what a plan promises: what comes less near to iterations without one is no progress
 TRIAL_EVERY = 4       # iterations: of so many at most one belongs to a trial
 TIMES = 7             # iterations whose seconds are remembered of a plan
 ENOUGH_TIMES = 3      # of these tell how much iterations differ by themselves
@@ -74,6 +75,7 @@ class Progress:
               nothing better.
     tried     what has run, on demand first.
     waiting   the most promising plan that has not run yet.
+    nearest   while no plan is faster than going on without, the best of them: several searches on, it may be.
     rested    iterations since the latest trial, itself and the way to it included.
     cost      iterations that a trial takes, with the ways there and back.
     """
@@ -81,6 +83,7 @@ class Progress:
     round: int = 0
     tried: tuple[Tried, ...] = ()
     waiting: Found | None = None
+    nearest: Found | None = None
     rested: int = 0
     cost: int = 1
     fruitless: int = 0
@@ -90,6 +93,12 @@ class Progress:
     def leader(self) -> Tried:
         """What has been fastest."""
         return min(self.tried, key=lambda each: each.seconds)
+
+    @property
+    def best(self) -> Found | None:
+        """The plan that a search may go on around."""
+        leader = self.leader.found
+        return self.waiting or (leader if leader.plan.evictions else self.nearest)
 
     @property
     def noise(self) -> float:
@@ -122,9 +131,13 @@ class Progress:
 
     def searched(self, found: Found | None, searches: int = 1) -> Progress:
         """So many more searches are over, and this is what they found."""
-        if found is None:
-            return replace(self, round=self.round + searches, fruitless=self.fruitless + 1)
-        return replace(self, round=self.round + searches, fruitless=0, waiting=found)
+        if found is not None and self.promises(found):
+            return replace(self, round=self.round + searches, fruitless=0, waiting=found)
+        nearer = found is not None and self.best is self.nearest and (
+            self.nearest is None or found.promised < (1.0 - LEAST_NEARER) * self.nearest.promised)
+        if nearer:
+            return replace(self, round=self.round + searches, fruitless=0, nearest=found)
+        return replace(self, round=self.round + searches, fruitless=self.fruitless + 1)
 
     def next(self) -> Proposal:
         """What to follow in the next iteration: the fastest that is known, or once in a while what may be faster."""
