@@ -90,7 +90,7 @@ CALLS = {  # kernel: (operation, shapes of its inputs, attributes, layout of its
     "pool_windows.windows_abreast": ("max_pool2d", (PLANE,), LARGE, LAST),
     "ranking.log_softmax": ("log_softmax", ((3, 37),), {}, None),
     "ranking.ranked": ("topk", ((5, 7),), {"k": 3, "largest": True}, WIDER),
-    "shape.transposed": ("contiguous", ((2, 5, 9, 4),), {}, LAST),  # tiles with one row, and with one column
+    "shape.transposed": ("contiguous", ((9, 5),), {}, WIDER),  # tiles with one row, and with one column
     "softmax_groups.softmax_gradient_row_groups": ("softmax_grad", (ROWS, ROWS), {}, None),
     "softmax_groups.softmax_row_groups": ("softmax", ((2, 3, 5, 24), (2, 1, 1, 24)), {}, None),
     "steps.adadelta_step": ("adadelta_", (*STEP, *POSITIVE, *POSITIVE, *STEP), {**SGD, "rho": 0.9, "eps": 1e-3}, None),
@@ -119,11 +119,12 @@ SERVED = sorted({(name_of(source.make), dtype) for dtype in (*PRECISIONS, "float
 
 
 def written():
-    """The kernels that the files define: functions of tools with a number of threads."""
+    """The kernels that the files define: functions of tools and of options, the number of threads among them."""
     for module in pkgutil.iter_modules(cuda.__path__):
         if module.name not in ("compile", "words"):  # which import CUDA
             for function in vars(importlib.import_module(f"{cuda.__name__}.{module.name}")).values():
-                if inspect.isfunction(function) and {"tools", "threads"} <= set(inspect.signature(function).parameters):
+                named = inspect.getfullargspec(function) if inspect.isfunction(function) else None
+                if named and named.args == ["tools"] and "threads" in named.kwonlyargs:
                     yield name_of(function)
 
 
