@@ -3,8 +3,9 @@
 So the widths and conversions of the compiler's integers are what runs, where the simulators run the Python source. The
 modules of a kernel are rewritten as text: pointers lose their types and address spaces, of which the CPU has one; what
 names a thread or a block, and the barrier, become calls of functions here. Threads of a block follow one another; where
-there is a barrier each is a thread of Python's, and they run one at a time from one barrier to the next. What is left of PTX (bfloat16's pairs since Ampere)
-cannot run: sources are compiled for an architecture before that.
+there is a barrier each is a thread of Python's, and they run one at a time from one barrier to the next. Of PTX there
+are float16's conversions, which become calls, too; bfloat16's pairs since Ampere could not run, so that sources are
+compiled for an architecture before that.
 
 A launcher (``kernels.cuda.launch.Launcher``) on addresses of this process. Needs numba-cuda; knows no device.
 """
@@ -112,10 +113,24 @@ def _by_phases(run: Callable[..., None], block: int, threads: int, given: Sequen
 
 
 # What kernels call -------------------------------------------------------------------------------------------------
+def _half(number: float) -> int:
+    """The bits of the nearest float16; of NaN as GPUs have it."""
+    with np.errstate(over="ignore"):
+        return 0x7FFF if number != number else int(np.float32(number).astype(np.float16).view(np.uint16))
+
+
+def _widened(bits: int) -> float:
+    return float(np.uint16(bits).view(np.float16))
+
+
 _number = ctypes.CFUNCTYPE(ctypes.c_int32)
+HALVES = {"cvt.f32.f16": "half.widened", "cvt.rn.f16.f32": "half.rounded"}  # PTX, and what it is called here
+ASSEMBLY = re.compile(r'asm\s+"(' + "|".join(map(re.escape, HALVES)) + r') \$0, \$1;", "[^"]*"')
 CALLS = {"llvm.nvvm.read.ptx.sreg.tid.x": _number(lambda: _where.thread),
          "llvm.nvvm.read.ptx.sreg.ctaid.x": _number(lambda: _where.block),
          **{f"llvm.nvvm.read.ptx.sreg.{name}.{axis}": _number(lambda: 0) for name in ("tid", "ctaid") for axis in "yz"},
+         "half.widened": ctypes.CFUNCTYPE(ctypes.c_float, ctypes.c_uint16)(_widened),
+         "half.rounded": ctypes.CFUNCTYPE(ctypes.c_uint16, ctypes.c_float)(_half),
          "llvm.nvvm.barrier0": ctypes.CFUNCTYPE(None)(lambda: _where.turn.meet())}
 
 
@@ -150,7 +165,7 @@ def _compiled(source: Source) -> tuple[Callable[..., None], bool]:
     library = ctypes.CDLL("libm.so.6")
     for name in {name for text in texts for name in MATH.findall(text)}:
         llvm.add_symbol(f"__nv_{name}", ctypes.cast(getattr(library, name), ctypes.c_void_p).value)
-    # One of its own for each kernel: shared memory of several has the same name, and would be one, as large as the first.
+    # One of its own for each kernel: shared memory of several has one name, and would be one, as large as the first.
     engine = llvm.create_mcjit_compiler(modules[0], llvm.Target.from_default_triple().create_target_machine(opt=1))
     engine.finalize_object()
     _engines.append(engine)  # the code lives as long as it does
@@ -168,6 +183,10 @@ def rewritten(text: str) -> str:
     while text != before:  # from the inside: a pointer to a structure of pointers
         before, text = text, POINTER.sub("ptr", text)
     text = re.sub(r" addrspace\(\d+\)", "", text).replace("addrspacecast", "bitcast")
+    called = {name: f'declare {kind} @"{_ours(name)}"({given})'
+              for name, kind, given in (("half.widened", "float", "i16"), ("half.rounded", "i16", "float"))}
+    text = ASSEMBLY.sub(lambda found: f'@"{_ours(HALVES[found[1]])}"', text)
+    text += "".join(f"\n{line}" for name, line in called.items() if _ours(name) in text)
     for name in CALLS:
         text = text.replace(f'@"{name}"', f'@"{_ours(name)}"')
     return text

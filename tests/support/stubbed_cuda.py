@@ -258,8 +258,11 @@ def each_call_of_the_seam_makes_its_gpu_current_where_another_was():
     """By the driver's own word after each: what the stubs refuse is not what is looked at here."""
     sys.modules |= {"cupy": MagicMock(), "minidl.device.cuda.cupti_recorder": MagicMock()}
     first, second = real.Cuda(0), real.Cuda(1)
-    stream, event, where, host = first.stream(), first.event(), first.allocate(1 << 12), first.allocate_host(64)
-    spare, spare_host = first.allocate(64), first.allocate_host(64)
+    stream, event, where = first.stream(), first.event(), first.allocate(1 << 12)
+    spare, spare_host, seen = first.allocate(64), first.allocate_host(64), []
+
+    def current():
+        return int(real.driver.cuCtxGetCurrent()[1])
     calls = {
         "allocate": lambda: first.allocate(64), "free": lambda: first.free(spare),
         "allocate_host": lambda: first.allocate_host(64), "free_host": lambda: first.free_host(spare_host),
@@ -275,11 +278,16 @@ def each_call_of_the_seam_makes_its_gpu_current_where_another_was():
         "attention_plans": lambda: first.attention_plans(None),
         "attend": lambda: first.attend(None, "a plan", [where], 0, 0, stream), "close": first.close}
     assert set(calls) == {name for name, value in vars(real.Cuda).items() if callable(value) and name[0] != "_"}
+    first._bind()
+    elsewhere = threading.Thread(target=lambda: first.record(event, stream) or seen.append(current()))
+    elsewhere.start()
+    elsewhere.join()
+    assert seen == [int(first._context)], "a thread went by what is current in another"
     for name, call in calls.items():
         second._bind()
         with suppress(Exception):
             call()
-        assert int(real.driver.cuCtxGetCurrent()[1]) == int(first._context), f"{name}: the other GPU is current"
+        assert current() == int(first._context), f"{name}: the other GPU is current"
     second.close()
     new_notes()
 
