@@ -44,8 +44,8 @@ POSITIVE = tuple(("+", s) for s in STEP)
 LAST, WIDER = channels_last, reversed_in_wider
 
 CALLS = {  # kernel: (operation, shapes of its inputs, attributes, layout of its inputs)
-    "attention.softmax": ("softmax", (ODD, (7,)), {}, None),
-    "attention.softmax_grad": ("softmax_grad", (ODD, ODD), {}, WIDER),
+    "attention.softmax": ("softmax", ((2, 3, 7), (7,)), {}, None),
+    "attention.softmax_grad": ("softmax_grad", ((2, 3, 7), (2, 3, 7)), {}, WIDER),
     "batchnorm_maps.input_gradient": ("batch_norm_relu_grad", (ODD, ODD, D, D, D, ("+", D), D, D), LINE, None),
     "batchnorm_maps.merge_statistics": ("batch_norm_merge", (D, ("+", D), D, ("+", D)), {"count": 3, "other": 2}, None),
     "batchnorm_maps.normalise": ("batch_norm_add_relu", (ODD, ODD, D, D, D, ("+", D)), LINE, WIDER),

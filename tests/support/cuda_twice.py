@@ -14,8 +14,8 @@ TOLERANCE = {"float64": 1e-14, "float32": 1e-6, "bfloat16": 2.0**-8, "float16": 
 def of_a_library(source):
     """Whether a kernel may call functions that differ in the last bits: in float64 all may."""
     options = dict(source.options)
-    return ("*float64" in source.signature or options.get("formula") in LIBRARY_FORMULAS or options.get("labelled", False)
-            or source.make.__name__ in LIBRARY_KERNELS)
+    return ("*float64" in source.signature or options.get("formula") in LIBRARY_FORMULAS
+            or options.get("labelled", False) or source.make.__name__ in LIBRARY_KERNELS)
 
 
 class Twice(Simulator):
