@@ -155,3 +155,12 @@ def test_the_sittings_of_the_reading_guide_are_as_long_as_it_says():
         lines = sum(len((ROOT / file).read_text(encoding="utf-8").splitlines()) for file in files)
         assert len(files) >= 3 and abs(lines - said) <= 0.03 * lines, f"{files}: {lines} lines, and not {said}"
     assert sittings()[0][1] < 900
+
+
+def test_what_has_broken_its_names_between_minor_versions_is_bounded_in_every_cuda_extra():
+    """``cuda.core.launch`` takes a launch's arguments, and cuDNN's frontend is called below its Python."""
+    extras = project()["project"]["optional-dependencies"]
+    for extra in ("cuda12", "cuda13"):
+        for name in ("cuda-core", "nvidia-cudnn-frontend"):
+            (requirement,) = [r for r in extras[extra] if r.startswith(name)]
+            assert re.fullmatch(name + r">=(\d+)\.\d+,<\1\.\d+", requirement), f"{extra}: {requirement}"

@@ -3,8 +3,9 @@
 So the widths and conversions of the compiler's integers are what runs, where the simulators run the Python source. The
 modules of a kernel are rewritten as text: pointers lose their types and address spaces, of which the CPU has one; what
 names a thread or a block, and the barrier, become calls of functions here. Threads of a block follow one another; where
-there is a barrier each is a thread of Python's, and all meet there. What is left of PTX (bfloat16's pairs since Ampere)
-cannot run: sources are compiled for an architecture before that.
+there is a barrier each is a thread of Python's, and they run one at a time from one barrier to the next. Of PTX there
+are float16's conversions, which become calls, too; bfloat16's pairs since Ampere could not run, so that sources are
+compiled for an architecture before that.
 
 A launcher (``kernels.cuda.launch.Launcher``) on addresses of this process. Needs numba-cuda; knows no device.
 """
@@ -13,8 +14,7 @@ import ctypes
 import re
 import threading
 from collections.abc import Callable, Iterable, Sequence
-from contextlib import suppress
-from functools import cache
+from functools import cache, partial
 from typing import Any
 
 import llvmlite.binding as llvm
@@ -23,12 +23,12 @@ import numpy as np
 from minidl.kernels.cuda.launch import Source
 
 CAPABILITY = (7, 5)
-BARRIER_SECONDS = 60.0  # until a block counts as one whose threads do not all come to the barrier
+MOST_SECONDS = 60.0  # of a thread, from one barrier to the next
 POINTER = re.compile(r'(?:\b(?:i\d+|float|double|half|void|ptr)|%"[^"]+"|\{[^{}*]*\}|\[[^\[\]*]*\]|<[^<>*]*>)'
                      r"(?: addrspace\(\d+\))?\*")
 WIDTHS = {"int64": ctypes.c_int64, "int32": ctypes.c_int32, "float32": ctypes.c_float, "float64": ctypes.c_double}
-MATH = {"expf": 1, "exp": 1, "logf": 1, "log": 1, "sqrtf": 1, "sqrt": 1, "tanhf": 1, "tanh": 1, "erff": 1, "erf": 1,
-        "fabsf": 1, "fabs": 1, "cosf": 1, "cos": 1, "fmaf": 3, "fma": 3}  # of libdevice, by their names in C
+_engines: list[Any] = []
+MATH = re.compile(r'declare [^@]*@"?__nv_(\w+)"?\(')  # functions of libdevice, by their names in C
 _where = threading.local()  # block and thread of whoever runs
 
 
@@ -47,7 +47,7 @@ class LlvmMachine:
         for block in range(blocks) if self.blocks is None else self.blocks:
             assert 0 <= block < blocks, f"block {block} of {blocks}"
             if meets:
-                _together(run, block, source.threads, given)
+                _by_phases(run, block, source.threads, given)
             else:
                 for thread in range(source.threads):
                     _where.block, _where.thread = block, thread
@@ -58,37 +58,80 @@ class LlvmMachine:
         ctypes.memmove(address, data.ctypes.data, data.nbytes)
 
 
-def _together(run: Callable[..., None], block: int, threads: int, given: Sequence[Any]) -> None:
-    """One block whose threads wait for each other."""
-    barrier, failed = threading.Barrier(threads), []
+class _Turn(threading.Thread):
+    """One thread of a block, which runs only while it is let to: to its next barrier, or to its end."""
 
-    def one(thread: int) -> None:
-        _where.block, _where.thread, _where.barrier = block, thread, barrier
-        try:
-            run(*given)
-        except BaseException as error:  # raised below
-            failed.append(error)
-            barrier.abort()
-    every = [threading.Thread(target=one, args=(thread,)) for thread in range(threads)]
-    for thread in every:
-        thread.start()
-    for thread in every:
-        thread.join()
-    if failed or barrier.broken:
-        raise AssertionError(f"block {block}: not all {threads} threads came to a barrier {failed}")
+    def __init__(self) -> None:
+        super().__init__(daemon=True)
+        self.go, self.back = threading.Semaphore(0), threading.Semaphore(0)
+        self.task: Callable[[], None] = lambda: None
+        self.waits = False  # at a barrier
+        self.start()
+
+    def run(self) -> None:
+        _where.turn = self
+        while True:
+            self.go.acquire()
+            self.task()
+            self.waits = False
+            self.back.release()
+
+    def resume(self) -> None:
+        self.go.release()
+        assert self.back.acquire(timeout=MOST_SECONDS), f"a thread ran for {MOST_SECONDS:.0f} s"
+
+    def meet(self) -> None:
+        self.waits = True
+        self.back.release()
+        self.go.acquire()
+
+
+_turns: list[_Turn] = []
+
+
+def _by_phases(run: Callable[..., None], block: int, threads: int, given: Sequence[Any]) -> None:
+    """One block whose threads wait for each other: all run to the barrier, upwards and downwards by turns, then on."""
+    _turns.extend(_Turn() for _ in range(threads - len(_turns)))
+    turns = _turns[:threads]
+
+    def task(thread: int) -> None:
+        _where.block, _where.thread = block, thread
+        run(*given)
+    for thread, turn in enumerate(turns):
+        turn.task = partial(task, thread)
+    order = turns
+    while True:
+        for turn in order:
+            turn.resume()
+        waiting = sum(turn.waits for turn in turns)
+        if not waiting:
+            return
+        if waiting < threads:
+            _turns.clear()  # some of them wait for ever
+            raise AssertionError(f"block {block}: {waiting} of {threads} threads came to a barrier")
+        order = order[::-1]
 
 
 # What kernels call -------------------------------------------------------------------------------------------------
-def _meet() -> None:
-    with suppress(threading.BrokenBarrierError):  # told by _together: nothing may be raised through compiled code
-        _where.barrier.wait(BARRIER_SECONDS)
+def _half(number: float) -> int:
+    """The bits of the nearest float16; of NaN as GPUs have it."""
+    with np.errstate(over="ignore"):
+        return 0x7FFF if number != number else int(np.float32(number).astype(np.float16).view(np.uint16))
+
+
+def _widened(bits: int) -> float:
+    return float(np.uint16(bits).view(np.float16))
 
 
 _number = ctypes.CFUNCTYPE(ctypes.c_int32)
+HALVES = {"cvt.f32.f16": "half.widened", "cvt.rn.f16.f32": "half.rounded"}  # PTX, and what it is called here
+ASSEMBLY = re.compile(r'asm\s+"(' + "|".join(map(re.escape, HALVES)) + r') \$0, \$1;", "[^"]*"')
 CALLS = {"llvm.nvvm.read.ptx.sreg.tid.x": _number(lambda: _where.thread),
          "llvm.nvvm.read.ptx.sreg.ctaid.x": _number(lambda: _where.block),
          **{f"llvm.nvvm.read.ptx.sreg.{name}.{axis}": _number(lambda: 0) for name in ("tid", "ctaid") for axis in "yz"},
-         "llvm.nvvm.barrier0": ctypes.CFUNCTYPE(None)(_meet)}
+         "half.widened": ctypes.CFUNCTYPE(ctypes.c_float, ctypes.c_uint16)(_widened),
+         "half.rounded": ctypes.CFUNCTYPE(ctypes.c_uint16, ctypes.c_float)(_half),
+         "llvm.nvvm.barrier0": ctypes.CFUNCTYPE(None)(lambda: _where.turn.meet())}
 
 
 def _ours(name: str) -> str:
@@ -98,17 +141,12 @@ def _ours(name: str) -> str:
 
 # Compiling ---------------------------------------------------------------------------------------------------------
 @cache
-def _engine() -> Any:
-    """The compiler of this machine, which knows what kernels call."""
+def _known() -> None:
+    """Let what kernels call be known to every compiler of this process."""
     llvm.initialize_native_target()
     llvm.initialize_native_asmprinter()
     for name, function in CALLS.items():
         llvm.add_symbol(_ours(name), ctypes.cast(function, ctypes.c_void_p).value)
-    library = ctypes.CDLL("libm.so.6")
-    for name in MATH:
-        llvm.add_symbol(f"__nv_{name}", ctypes.cast(getattr(library, name), ctypes.c_void_p).value)
-    machine = llvm.Target.from_default_triple().create_target_machine(opt=1)
-    return llvm.create_mcjit_compiler(llvm.parse_assembly(""), machine)
 
 
 @cache
@@ -123,9 +161,14 @@ def _compiled(source: Source) -> tuple[Callable[..., None], bool]:
     for module in modules[1:]:
         modules[0].link_in(module)
     modules[0].verify()
-    engine = _engine()
-    engine.add_module(modules[0])
+    _known()
+    library = ctypes.CDLL("libm.so.6")
+    for name in {name for text in texts for name in MATH.findall(text)}:
+        llvm.add_symbol(f"__nv_{name}", ctypes.cast(getattr(library, name), ctypes.c_void_p).value)
+    # One of its own for each kernel: shared memory of several has one name, and would be one, as large as the first.
+    engine = llvm.create_mcjit_compiler(modules[0], llvm.Target.from_default_triple().create_target_machine(opt=1))
     engine.finalize_object()
+    _engines.append(engine)  # the code lives as long as it does
     kinds: list[Any] = [ctypes.c_void_p if kind.startswith("*") else WIDTHS[kind] for kind in source.signature]
     function = ctypes.CFUNCTYPE(None, *kinds)(engine.get_function_address(found[1]))
     return function, any("llvm.nvvm.barrier0" in text for text in texts)
@@ -140,6 +183,10 @@ def rewritten(text: str) -> str:
     while text != before:  # from the inside: a pointer to a structure of pointers
         before, text = text, POINTER.sub("ptr", text)
     text = re.sub(r" addrspace\(\d+\)", "", text).replace("addrspacecast", "bitcast")
+    called = {name: f'declare {kind} @"{_ours(name)}"({given})'
+              for name, kind, given in (("half.widened", "float", "i16"), ("half.rounded", "i16", "float"))}
+    text = ASSEMBLY.sub(lambda found: f'@"{_ours(HALVES[found[1]])}"', text)
+    text += "".join(f"\n{line}" for name, line in called.items() if _ours(name) in text)
     for name in CALLS:
         text = text.replace(f'@"{name}"', f'@"{_ours(name)}"')
     return text

@@ -1,18 +1,20 @@
-"""Kernels as Numba's CUDA compiler makes them, run on the CPU: integers have their compiled widths."""
+"""Kernels as Numba's CUDA compiler makes them, run on the CPU beside the formulas, and on indices beyond 2^31.
+
+``test_cuda_as_compiled`` runs each of them beside its source.
+"""
 
 import importlib.util
 
 import ml_dtypes  # noqa: F401 - the name bfloat16
 import numpy as np
 import pytest
-from cuda_kernel_calls import call as simulated
 from cuda_kernel_calls import channels_last, check
 
 from minidl.device.cuda import memory_format
 from minidl.kernels.cuda import KERNELS, launch, sums
 from minidl.kernels.cuda.launch import Planner, view
 from minidl.meta import DTYPES, aligned, meta
-from minidl.testing.kernel_cases import CASES, OPS, Case
+from minidl.testing.kernel_cases import CASES, OPS
 
 if importlib.util.find_spec("numba_cuda") is None:
     pytest.skip("numba-cuda is not installed (pip install -e '.[cuda13]')", allow_module_level=True)
@@ -80,34 +82,6 @@ def test_a_compiled_kernel_has_the_values_of_the_formula(case, lie, dtype):
     inputs = case.inputs(dtype)
     found, _ = call(case.name, inputs, case.attrs, lie)
     check(case, found, inputs, dtype)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(("name", "shapes", "attrs", "made", "right"), [
-    ("add", [(5, 24), (24,)], {}, "repeated_groups", np.add),
-    ("bias_grad", [(37, 24)], {"axis": 1}, "column_sums", lambda dy, axis: dy.sum(0)),
-    ("softmax_grad", [(5, 40)] * 2, {}, "softmax_gradient_row_groups",
-     lambda dy, y: (dy - (dy * y).sum(1, keepdims=True)) * y)], ids=["add", "bias_grad", "softmax_grad"])
-def test_a_sample_of_compiled_kernels_has_the_values_of_the_formulas(name, shapes, attrs, made, right):
-    inputs = [np.random.default_rng(i).standard_normal(shape).astype(np.float32) for i, shape in enumerate(shapes)]
-    found, launches = call(name, inputs, attrs)
-    assert launches[0].make.__name__ == made
-    check(Case(name, tuple(shapes), right, attrs), found, inputs, "float32")
-
-
-# Places in 32 bits, of which those before a plane's first row and column wrap round and are never used.
-@pytest.mark.slow
-@pytest.mark.parametrize("name", ["max_pool2d", "avg_pool2d"])
-def test_pooling_of_groups_as_compiled_has_the_bits_of_its_source(name):
-    attrs = {"kernel": (3, 3), "stride": (2, 2), "padding": (1, 1)}
-    x = np.random.default_rng(1).standard_normal((2, 8, 3, 7)).astype(np.float32)
-    (y, *index), made = call(name, [x], attrs, channels_last)
-    right = [a.copy() for a in simulated(name, [x], attrs, layout=channels_last)]
-    assert [a.tobytes() for a in (y, *index)] == [a.tobytes() for a in right]
-    (dx,), made_back = call(f"{name}_grad", [y, *index], {"x_shape": x.shape, **attrs}, channels_last)
-    assert [m.make.__name__ for m in (*made, *made_back)] == ["windows_abreast", "gradient_of_tiles"]
-    wanted = simulated(f"{name}_grad", right, {"x_shape": x.shape, **attrs}, layout=channels_last)
-    assert dx.tobytes() == wanted[0].tobytes()
 
 
 # Where a block's elements lie far beyond 2^31 of them, operands are taken to begin that much before their memory.

@@ -9,8 +9,10 @@ import ctypes
 import os
 import sys
 import threading
+from contextlib import suppress
 from pathlib import Path
 from types import SimpleNamespace
+from unittest.mock import MagicMock
 
 import numpy as np
 import stub_cudnn
@@ -195,6 +197,8 @@ def check_lifetimes(every):
 
 
 # One by one -----------------------------------------------------------------------------------------------------------
+PRODUCT = Gemm("float32", False, False, 2, 2, 2, 2, 2, 2)
+NUMBERS = np.int64(1), np.int32(1), np.float32(1), np.float64(1)
 SOURCE = Source(load, ("*bfloat16", "int64", "int32", "float32", "float64", "*float32"), 96, ())
 
 
@@ -214,15 +218,15 @@ def every_call_is_made_in_the_context_of_its_own_gpu_from_any_thread():
     first, second = real.Cuda(0), real.Cuda(1)
     errors = []
 
-    def work(vendor, product):
+    def work(vendor):
         stream, event = vendor.stream(), vendor.event()
         where = vendor.allocate(1 << 12)
         vendor.set_workspace(where, 256, stream)
         other = second if vendor is first else first
         for _ in range(2):
             vendor.fill(where, 0, 256, stream)
-            vendor.launch(SOURCE, 1, [where, np.int64(1), np.int32(1), np.float32(1), np.float64(1), where], stream)
-            vendor.gemm(product, where, where, where, stream)
+            vendor.launch(SOURCE, 1, [where, *NUMBERS, where], stream)
+            vendor.gemm(PRODUCT, where, where, where, stream)
             vendor.record(event, stream)
             other.free(other.allocate(64))  # the other GPU's context is current now
             vendor.wait(stream, event)
@@ -236,10 +240,9 @@ def every_call_is_made_in_the_context_of_its_own_gpu_from_any_thread():
             work(*arguments)
         except BaseException as error:  # told below
             errors.append(error)
-    product = Gemm("float32", False, False, 2, 2, 2, 2, 2, 2)
     for vendor in (first, second):
-        work(vendor, product)
-    threads = [threading.Thread(target=guarded, args=(vendor, product)) for vendor in (first, second)]
+        work(vendor)
+    threads = [threading.Thread(target=guarded, args=(vendor,)) for vendor in (first, second)]
     for thread in threads:
         thread.start()
         thread.join()
@@ -251,10 +254,48 @@ def every_call_is_made_in_the_context_of_its_own_gpu_from_any_thread():
     assert {note[1]["gpu"] for note in every if note[0] == "cuMemAlloc"} == {0, 1}
 
 
+def each_call_of_the_seam_makes_its_gpu_current_where_another_was():
+    """By the driver's own word after each: what the stubs refuse is not what is looked at here."""
+    sys.modules |= {"cupy": MagicMock(), "minidl.device.cuda.cupti_recorder": MagicMock()}
+    first, second = real.Cuda(0), real.Cuda(1)
+    stream, event, where = first.stream(), first.event(), first.allocate(1 << 12)
+    spare, spare_host, seen = first.allocate(64), first.allocate_host(64), []
+
+    def current():
+        return int(real.driver.cuCtxGetCurrent()[1])
+    calls = {
+        "allocate": lambda: first.allocate(64), "free": lambda: first.free(spare),
+        "allocate_host": lambda: first.allocate_host(64), "free_host": lambda: first.free_host(spare_host),
+        "stream": first.stream, "event": first.event, "record": lambda: first.record(event, stream),
+        "wait": lambda: first.wait(stream, event), "synchronize": lambda: first.synchronize(event),
+        "done": lambda: first.done(event), "elapsed": lambda: first.elapsed(event, event),
+        "recorder": lambda: first.recorder(stream), "copy": lambda: first.copy(where + 256, where, 256, stream),
+        "fill": lambda: first.fill(where, 0, 256, stream), "array": lambda: first.array(where, (2,), (1,), "float32"),
+        "launch": lambda: first.launch(SOURCE, 1, [where, *NUMBERS, where], stream),
+        "set_workspace": lambda: first.set_workspace(where, 256, stream),
+        "gemm": lambda: first.gemm(PRODUCT, where, where, where, stream), "plans": lambda: first.plans(CONV),
+        "convolve": lambda: first.convolve(CONV, "a plan", where, where, where, 0, stream),
+        "attention_plans": lambda: first.attention_plans(None),
+        "attend": lambda: first.attend(None, "a plan", [where], 0, 0, stream), "close": first.close}
+    assert set(calls) == {name for name, value in vars(real.Cuda).items() if callable(value) and name[0] != "_"}
+    first._bind()
+    elsewhere = threading.Thread(target=lambda: first.record(event, stream) or seen.append(current()))
+    elsewhere.start()
+    elsewhere.join()
+    assert seen == [int(first._context)], "a thread went by what is current in another"
+    for name, call in calls.items():
+        second._bind()
+        with suppress(Exception):
+            call()
+        assert current() == int(first._context), f"{name}: the other GPU is current"
+    second.close()
+    new_notes()
+
+
 def whatever_fails_is_a_device_error_with_the_call_and_its_code():
     vendor = real.Cuda()
     stream, event, where = vendor.stream(), vendor.event(), vendor.allocate(64)
-    given = [where, np.int64(1), np.int32(1), np.float32(1), np.float64(1), where]
+    given = [where, *NUMBERS, where]
     attempts = {
         "cuMemcpyAsync": lambda: vendor.copy(where + 32, where, 16, stream),
         "cuEventRecord": lambda: vendor.record(event, stream),
@@ -286,6 +327,7 @@ def whatever_fails_is_a_device_error_with_the_call_and_its_code():
 CHECKS = (a_training_reaches_the_libraries_call_for_call_as_the_judge_saw_it,
           arguments_are_packed_in_the_widths_of_the_signature,
           every_call_is_made_in_the_context_of_its_own_gpu_from_any_thread,
+          each_call_of_the_seam_makes_its_gpu_current_where_another_was,
           whatever_fails_is_a_device_error_with_the_call_and_its_code)
 
 if __name__ == "__main__":

@@ -119,6 +119,7 @@ def intermediate(source: Source, capability: tuple[int, int]) -> list[str]:
     return [str(text) for text in library.llvm_strs]
 
 
+@cache
 def _tools(capability: tuple[int, int]) -> Tools:
     return Tools(cuda, cuda.jit(device=True), math, np.uint32, access=words.ACCESS,
                  pair=words.pair if capability >= words.PAIRS_SINCE else None)

@@ -115,12 +115,13 @@ def max_gradient_of_groups(tools: Tools, *, dtype: str, width: int, kernel: Pair
 
 def _covering(tools: Tools) -> Callable[..., Any]:
     """``covering(h, p_n, size, step, pad)``: the windows first .. last - 1 that hold a row (or column), of p_n: those
-    with p * step - pad <= h < p * step - pad + size. Rows are counted in 32 bits, as divisions of 64 take longer."""
+    with p * step - pad <= h < p * step - pad + size. Rows are counted in 32 bits, as divisions of 64 take longer: none
+    may be negative, since these have no sign."""
     index = tools.integer
 
     def covering(h: Any, p_n: Any, size: Any, step: Any, pad: Any) -> Any:
         beyond = index(h) + index(pad)
-        first = max(index(0), index(index(beyond - index(size) + index(step)) // index(step)))
+        first = index(index(max(index(beyond + index(step)), index(size)) - index(size)) // index(step))
         last = min(index(p_n), index(beyond // index(step)) + index(1))
         return np.int64(first), np.int64(last)
     return tools.device(covering)

@@ -45,7 +45,8 @@ def transposed(tools: Tools, *, dtype: str, tile: int, threads: int) -> Callable
         b = np.int64(index(plane - a * index(n_b)))
         column, row = cuda.threadIdx.x % tile, cuda.threadIdx.x // tile
         place, step = np.int64(a) * x_a + b * x_b + (top + column) * x_i + (left + row) * x_j, rows * x_j
-        at, room = index(row * pitch + column), index(min(n_j - left - row, tile))  # rows of the tile that there are
+        # Rows of the tile that there are from this one on; less than none, with a sign, where it lies beyond the edge.
+        at, room = index(row * pitch + column), np.int32(min(n_j - left - row, tile))
         if top + column < n_i:
             for k in range(turns):
                 if k * rows < room:
@@ -53,7 +54,7 @@ def transposed(tools: Tools, *, dtype: str, tile: int, threads: int) -> Callable
                 place += step
         cuda.syncthreads()
         place, step = np.int64(a) * y_a + b * y_b + (top + row) * y_i + (left + column) * y_j, rows * y_i
-        at, room = index(column * pitch + row), index(min(n_i - top - row, tile))
+        at, room = index(column * pitch + row), np.int32(min(n_i - top - row, tile))
         if left + column < n_j:
             for k in range(turns):
                 if k * rows < room:
