@@ -1,6 +1,8 @@
 """What the documents of the laboratory show runs; pages of the paper are made, and say how old they are."""
 
 import re
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -47,6 +49,17 @@ def test_a_page_names_its_commit_and_says_when_the_code_has_gone_on(tmp_path, mo
     Path(path).write_text("mine")
     with pytest.raises(UserError):
         made.write(str(tmp_path))
+
+
+def test_what_no_page_shows_is_loaded_by_none(tmp_path):
+    """What pages and a grid's worker load, in a process of its own: tests load more."""
+    code = ("import sys; from minidl.lab.commands import paper; from minidl.lab.worker import load_planners\n"
+            f"load_planners(); paper.main(['figure1', '--quick', '--out', {str(tmp_path)!r}])\n"
+            "print(*sys.modules, sep='\\n', file=sys.stderr)")
+    ended = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    loaded = [name.replace(".", "/") for name in ended.stderr.splitlines()]
+    assert "minidl/lab/cell" in loaded
+    assert not [name for name in loaded if name.startswith(tuple(f"minidl/{part}" for part in page.UNSEEN))]
 
 
 def test_every_page_of_the_paper_is_told_by_its_command(tmp_path, capsys):

@@ -18,7 +18,8 @@ from minidl.writing import make_folder, write_whole
 
 SOLVER_S = 5.0
 MOST_BYTES = 1 << 20
-SHOWN = ("minidl",)  # the code that every page shows
+UNSEEN = ("calibrate", "cli", "device/cpu", "device/cuda", "kernels/cpu", "kernels/cuda", "testing", "view")
+SHOWN = ("minidl", *(f":(exclude)minidl/{part}" for part in UNSEEN))  # pages are of modelled devices, without values
 _COMMIT = re.compile(r"^Made by `[^`]+` at commit `([0-9a-f]{7,40})(\+changes)?`", re.MULTILINE)
 
 
