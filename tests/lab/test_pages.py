@@ -14,6 +14,8 @@ from minidl.lab.fitting import Needs, Program, between
 from minidl.lab.papers import PAGES, page
 from minidl.lab.papers.page import Content, Page
 from minidl.lab.sources import checked
+from minidl.meta import Algorithm
+from minidl.plan.trace import Trace, TraceCall, TraceTensor
 from minidl.plan.trace_format import trace_from_json
 
 ROOT = Path(__file__).parents[2]
@@ -94,6 +96,23 @@ def test_what_a_program_needs_at_a_batch_follows_from_two():
     assert abs(largest - 100) <= 1
     with pytest.raises(UserError):
         between(there, own.trace_of("mlp", 100), 0.5)
+
+
+@pytest.mark.parametrize(("update", "state"), [
+    ([((4, 2), (4,)), ((1, 4), (1,))], {4}),  # SGD: a momentum takes the gradient, then the parameter the momentum
+    ([((1,), (1,)), ((4, 2), (4,)), ((5, 2), (5,)), ((5,), (6,)), ((1, 4, 6), (1,))], {4, 5}),  # AdamW: 6 is a root
+    ([((1, 2), (6,)), ((4, 6), (4,)), ((1, 4), (1,))], {4})])  # weight decay: 6 is the gradient with it
+def test_what_parameters_gradients_and_states_are_follows_from_the_order_of_reads_and_writes(update, state):
+    """A parameter 1 of 100 bytes and the batch's statistics 3 of 5; a step reads the gradient 2, of 100 as each state
+    is. Names: what a call reads, and what it makes or writes."""
+    lasting = {1, 3, *state}
+    step = [((0, 1, 3), (3, 8)), ((8, 1), (2,)), *update]  # forward, backward, the optimizer
+    calls = tuple(TraceCall("op", reads, tuple(i for i in makes if i not in reads), 1.0, (Algorithm("op", 1.0),), (),
+                            writes=tuple(i for i in makes if i in reads)) for reads, makes in step)
+    sizes = {0: 7, 3: 5, 8: 9}
+    trace = Trace(calls, {i: TraceTensor(i, sizes.get(i, 100), i in lasting) for i in range(9)})
+    needs = Needs.of(trace)
+    assert (needs.parameters, needs.gradients, needs.state) == (100, 100, 100 * len(state) + 5)
 
 
 def test_fit_tells_what_is_needed_and_a_line_a_policy(capsys):

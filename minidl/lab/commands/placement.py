@@ -60,7 +60,10 @@ def _compare(arguments: argparse.Namespace) -> None:
             rows.append(f"{name:<20}{'does not fit':>14}")
             continue
         seconds = time.perf_counter() - start
-        check(placed, lifetimes)
+        try:
+            check(placed, lifetimes)
+        except AssertionError as error:  # a strategy may be the user's
+            raise UserError(f"{name} places wrongly: {error}") from None
         results[name] = placed
         over = 100 * (placed.peak_bytes / bound - 1)
         rows.append(f"{name:<20}{placed.peak_bytes / 2**20:>14.2f}{over:>14.2f}{seconds:>11.3f}")
