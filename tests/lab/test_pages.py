@@ -59,9 +59,17 @@ def test_what_no_page_shows_is_loaded_by_none(tmp_path):
             f"load_planners(); paper.main(['figure1', '--quick', '--out', {str(tmp_path)!r}])\n"
             "print(*sys.modules, sep='\\n', file=sys.stderr)")
     ended = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    loaded = [name.replace(".", "/") for name in ended.stderr.splitlines()]
-    assert "minidl/lab/cell" in loaded
+    loaded = [f"{name.replace('.', '/')}.py" for name in ended.stderr.splitlines()]
+    assert "minidl/lab/cell.py" in loaded
     assert not [name for name in loaded if name.startswith(tuple(f"minidl/{part}" for part in page.UNSEEN))]
+
+
+def test_a_page_is_older_for_the_code_that_it_shows_and_no_other():
+    usual, captured = page.shown(), page.shown(PAGES["captured"].shows)
+    assert usual[0] == "minidl" and ":(exclude)minidl/kernels/cuda" in usual
+    assert set(usual) - set(captured) == {f":(exclude)minidl/{part}" for part in page.CAPTURE}
+    for part in page.UNSEEN:
+        assert (ROOT / "minidl" / part).exists(), part
 
 
 def test_every_page_of_the_paper_is_told_by_its_command(tmp_path, capsys):
