@@ -119,6 +119,15 @@ def test_a_write_in_place_is_a_result_that_takes_the_place_over():
     assert cell.unmanaged(made, cell.Machine()) == (pytest.approx(5e-3, rel=0.1), 4 * 1024)
 
 
+def test_what_was_drawn_by_lot_stays_written_in_place():
+    """1 takes the place of 0, which is room; what draws it cannot be carried out twice, and nor can what writes it."""
+    trace = small(call([], [0]), call([0], [], writes=[0], replayable=False), call([0], [], writes=[0]), call([0], []))
+    room, draw, scale, reading = functional(trace).calls
+    assert (draw.outputs, draw.writes, draw.replayable) == ((1,), (), False)
+    assert (scale.outputs, scale.writes, scale.inputs, scale.replayable) == ((), (1,), (1,), False)
+    assert room == trace.calls[0] and reading.inputs == (1,)
+
+
 def test_a_call_may_write_and_make_outputs_at_once_and_leaves_may_appear_on_the_way():
     """0 is left by one iteration to the next; 2 is written while 3 is made; 3 becomes a leaf."""
     trace = small(call([-1], [1]), call([0, 1], [2], frees=[0]), call([2, 1], [3], writes=[2], frees=[1]),
