@@ -39,18 +39,36 @@ class Needs:
 
     @classmethod
     def of(cls, trace: Trace) -> Needs:
-        """Parameters are what some call reads without writing it; gradients are read by what writes a parameter."""
+        """Parameters are read before they are written, and before any of them is. A step writes them, or what it
+        reads to do so; gradients are what steps read that was made before the first."""
         lasting = {t.tensor_id for t in trace.tensors.values() if t.persistent}
-        read = {i for call in trace.calls for i in call.inputs if i in lasting and i not in call.writes}
-        steps = [call for call in trace.calls if read.intersection(call.writes)]
-        gradients = {i for call in steps for i in call.inputs if i not in lasting}
-        trained = {i for call in steps for i in call.writes if i in read}
+        read, written = _first_uses(trace, lasting)
+        first_step = min((at for i, at in written.items() if i in read), default=len(trace.calls))
+        trained = {i for i, at in read.items() if i in written and at < first_step}
+        stepped = {i for call in trace.calls if trained.intersection(call.writes) for i in call.inputs if i in written}
+        steps = [at for at, call in enumerate(trace.calls) if stepped.intersection(call.writes)]
+        made = {i for call in trace.calls[:min(steps, default=0)] for i in call.outputs}
+        gradients = {i for at in steps for i in trace.calls[at].inputs if i in made}
         size = {i: t.nbytes for i, t in trace.tensors.items()}
         held = sum(size[i] for i in lasting)
         parameters = sum(size[i] for i in (trained or read))
         workspace = max((call.algorithms[0].workspace for call in trace.calls), default=0)
         return cls(parameters, sum(size[i] for i in gradients), held - parameters, max(live_bytes(trace)) - held,
                    workspace)
+
+
+def _first_uses(trace: Trace, lasting: set[int]) -> tuple[dict[int, int], dict[int, int]]:
+    """The first call that reads each of some tensors, of those that none has written by then, and the first that
+    writes it."""
+    read: dict[int, int] = {}
+    written: dict[int, int] = {}
+    for at, call in enumerate(trace.calls):
+        for i in lasting.intersection(call.inputs):
+            if i in call.writes:
+                written.setdefault(i, at)
+            elif i not in written:
+                read.setdefault(i, at)
+    return read, written
 
 
 class Program:

@@ -1,36 +1,32 @@
 """A grid of cells: each in a process of its own with a time and a memory limit, kept as soon as it is known.
 
 Cells of one trace and budget go to one worker (``worker``), one after the other, for they have much in common. A
-folder holds the grid: ``traces/`` what the cells run, ``cells/`` one file a cell that has ended, under a name that
-follows from all that decides about it, and ``table.csv``. Whoever is killed and started again goes on with the cells
-that are not there. The same function carries out a cell on this machine and on a cluster, so the table is the same.
+folder holds the grid (``kept``), and ``table.csv``. Whoever is killed and started again goes on with the cells that are
+not there. The same function carries out a cell on this machine and on a cluster, so the table is the same.
 """
 
 from __future__ import annotations
 
-import hashlib
 import json
 import os
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
-from dataclasses import asdict, dataclass, field, replace
-from pathlib import Path
+from dataclasses import asdict, dataclass, replace
 from queue import Empty, SimpleQueue
 from threading import Thread
-from typing import Any
 
 from minidl.errors import UserError
 from minidl.lab import table
-from minidl.lab.cell import Machine, Row
+from minidl.lab.cell import Row
+from minidl.lab.kept import Cell, Kept
 from minidl.lab.sources import load
 from minidl.plan.trace_format import trace_to_json
-from minidl.reading import is_file, parse_json, read_json
-from minidl.writing import make_folder, replace_file
+from minidl.reading import is_file, parse_json
+from minidl.writing import replace_file
 
-MOST_CELL_BYTES = 1 << 20
 TRIED_AGAIN = ("time: ", "memory: ", "died: ")  # statuses of cells that other limits may help
 THREADS = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "NUMBA_NUM_THREADS")
 END_SECONDS = 2.0  # that a worker whose input has ended is given to end the cell that runs
@@ -43,42 +39,6 @@ class Limits:
 
     seconds: float | None = None
     memory_bytes: int | None = None
-
-
-@dataclass(frozen=True)
-class Cell:
-    """All that decides about a row. ``budget``: bytes, a part of the unmanaged peak, or None for all that the device
-    has; ``file``: where the trace lies if it was made before, which decides nothing."""
-
-    source: str
-    machine: Machine
-    policy: str
-    budget: int | float | None
-    steps: int | None = None
-    instants: int = 0
-    fused: bool = True
-    file: str = field(default="", compare=False)
-
-    @property
-    def name(self) -> str:
-        """The same for the same cell, on every machine and in every run."""
-        said = asdict(self)
-        del said["file"]
-        return hashlib.sha256(json.dumps(said, sort_keys=True).encode()).hexdigest()[:20]
-
-    def failed(self, status: str) -> Row:
-        """The row of a cell that has not come to its end."""
-        nbytes, part = (self.budget, 0.0) if isinstance(self.budget, int) else (0, self.budget or 0.0)
-        return Row(self.source, self.machine.profile.removeprefix("sim:"), self.policy, nbytes, part, 0.0,
-                   status=status)
-
-
-def cells(sources: Iterable[str], machines: Iterable[Machine], budgets: Sequence[int | float | None],
-          policies: Sequence[str], **options: Any) -> list[Cell]:
-    """Every combination, in this order."""
-    machines = list(machines)
-    return [Cell(source, machine, policy, budget, **options)
-            for source in sources for machine in machines for budget in budgets for policy in policies]
 
 
 # One cell ------------------------------------------------------------------------------------------------------------
@@ -155,41 +115,7 @@ def carry_out(cell: Cell, limits: Limits = Limits()) -> Row:  # noqa: B008
         return worker.carry_out(cell, limits)
 
 
-# The folder ----------------------------------------------------------------------------------------------------------
-class Kept:
-    """The cells of a folder that have ended."""
-
-    def __init__(self, folder: str) -> None:
-        """Raises UserError if it cannot be made."""
-        self.folder = Path(folder)
-        try:
-            for part in ("cells", "traces"):
-                make_folder(self.folder / part)
-        except OSError as error:
-            raise UserError(f"cannot make {folder}: {error.strerror}") from None
-
-    def row(self, cell: Cell) -> Row | None:
-        """What is known of a cell; None if nothing is, or what is there is damaged."""
-        path = self.folder / "cells" / f"{cell.name}.json"
-        if not is_file(path):
-            return None
-        try:
-            found = read_json(path, most=MOST_CELL_BYTES)
-            return Row(**found)
-        except (UserError, TypeError):
-            return None
-
-    def keep(self, cell: Cell, row: Row) -> None:
-        """Write a cell, whole or not at all."""
-        replace_file(self.folder / "cells" / f"{cell.name}.json", (json.dumps(asdict(row)) + "\n").encode())
-
-    def trace_file(self, cell: Cell) -> Path:
-        """Where the trace of a cell lies, or should."""
-        made = f".{cell.machine.profile.removeprefix('sim:').replace('/', '_')}{'' if cell.fused else '.separate'}"
-        name = "".join(c if c.isalnum() or c in "-_.:" else "_" for c in cell.source).replace(":", "-")
-        return self.folder / "traces" / f"{name}{made}.json"
-
-
+# All of them --------------------------------------------------------------------------------------------------------
 def run(wanted: Sequence[Cell], folder: str, *, jobs: int = 1, limits: Limits = Limits(), again: bool = False,  # noqa: B008
         scheduler: str | None = None, told: Told | None = None) -> list[Row]:
     """All rows, in the order of the cells; those that are kept are not run again, unless ``again`` and they had not
@@ -211,19 +137,9 @@ def run(wanted: Sequence[Cell], folder: str, *, jobs: int = 1, limits: Limits = 
     return found
 
 
-def known(wanted: Iterable[Cell], folder: str) -> list[Row]:
-    """The rows that are kept, in the order of the cells. Raises UserError if there is no such folder."""
-    if not Path(folder).is_dir():
-        raise UserError(f"{folder}: no such folder")
-    kept = Kept(folder)
-    return [row for cell in wanted if (row := kept.row(cell)) is not None]
-
-
 def _with_trace(cell: Cell, kept: Kept) -> Cell:
     """The cell with its trace in a file, which is made once for all its cells."""
     path = kept.trace_file(cell)
-    if cell.source.endswith(".json"):
-        return replace(cell, file=os.path.abspath(cell.source))
     if not is_file(path):
         trace = load(cell.source, cell.machine.profile, fused=cell.fused)
         replace_file(path, trace_to_json(trace).encode())

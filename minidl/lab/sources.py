@@ -18,6 +18,8 @@ from minidl.plan.trace import Trace
 from minidl.plan.trace_format import read_trace
 
 TORCH = "torch:"
+LOGS = (".csv", ".log")
+FILES = (".json", *LOGS)
 
 
 def load(source: str, device: str = "p100", *, fused: bool = True, measured: bool = False) -> Trace:
@@ -28,7 +30,7 @@ def load(source: str, device: str = "p100", *, fused: bool = True, measured: boo
     """
     if source.endswith(".json"):
         return read_file(source)
-    if source.endswith((".csv", ".log")):
+    if source.endswith(LOGS):
         from minidl.lab.logs import read_program
 
         return checked(read_program(source))

@@ -2,9 +2,10 @@
 
 PyTorch's fake tensors have shapes and no bytes; a dispatch mode above them sees every operation that runs, forward,
 backward and optimizer, after autograd and composite operations have been taken apart. A storage is a tensor of the
-trace: an operation that returns other views of its inputs makes none, and one that writes in place writes. Storages
-end when PyTorch lets go of them, and hooks on saved tensors tell what each call keeps for its gradient. Seconds are
-those of a device profile's cost model, or with ``measured`` those of a run of the same step with values on this CPU.
+trace, and from each write in place on another one that takes its bytes over (``functional``); an operation that returns
+other views of its inputs makes none. Storages end when PyTorch lets go of them, and hooks on saved tensors tell what
+each call keeps for its gradient. Seconds are those of a device profile's cost model, or with ``measured`` those of a
+run of the same step with values on this CPU.
 
 The program is named by ``package.module:function``. Called with the batch, the function returns a step without
 arguments; called with nothing, it returns a network, which is given images of 3x224x224 or, where its configuration
@@ -26,6 +27,7 @@ from minidl.device import profiles
 from minidl.device.cost_model import kernel_seconds
 from minidl.device.profiles import Profile
 from minidl.errors import UserError
+from minidl.lab.functional import functional
 from minidl.lab.inferred import with_lasting
 from minidl.meta import Algorithm
 from minidl.plan.trace import TensorId, Trace, TraceCall, TraceTensor
@@ -112,7 +114,7 @@ class Watch(TorchDispatchMode):  # type: ignore[misc] # PyTorch may not be here
         self.calls.append({
             "op": func._schema.name.removeprefix("aten::"), "inputs": inputs, "outputs": outputs,
             "seconds": self.price(func, args, kwargs, result, took), "frees": [], "writes": written, "saves": [],
-            "takes": self._takes, "replayable": not seeded and not written})
+            "takes": self._takes, "replayable": not seeded})
         self._takes = []
 
     def save(self, tensor: Any) -> tuple[int, Any]:
@@ -208,7 +210,7 @@ def record(make: Callable[[], tuple[Step, Callable[[], list[Any]]]], price: Any)
         step()
         trace = watch.trace()
         watch.on = False
-    return with_lasting(trace)
+    return with_lasting(functional(trace))
 
 
 def program(name: str, batch: int) -> tuple[Step, Callable[[], list[Any]]]:

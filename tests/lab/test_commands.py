@@ -11,10 +11,11 @@ from pathlib import Path
 import pytest
 
 from minidl.lab import __main__ as lab
-from minidl.lab import grid, table
+from minidl.lab import grid, kept, table
 from minidl.lab.cell import COLUMNS, Machine, Row
 from minidl.lab.commands import kinds, run, trace
-from minidl.lab.grid import Cell, Kept, Limits
+from minidl.lab.grid import Limits
+from minidl.lab.kept import Cell, Kept
 
 
 @pytest.fixture(scope="module")
@@ -92,7 +93,7 @@ def test_traces_damaged_anywhere_are_told_in_one_line_or_run(saved, capsys, tmp_
 
 # Grids ---------------------------------------------------------------------------------------------------------------
 def lenet_cells() -> list[Cell]:
-    return grid.cells(["lenet:32"], [Machine()], [0.95, None], ["passive"], steps=2)
+    return kept.cells(["lenet:32"], [Machine()], [0.95, None], ["passive"], steps=2)
 
 
 def test_policies_that_settle_run_longer_than_others(tmp_path):
@@ -107,7 +108,7 @@ def test_a_grid_goes_on_with_the_cells_that_are_missing(tmp_path, monkeypatch, c
              "--out", str(tmp_path), "--jobs", "2"]
     assert run.main([*words, "--page", str(tmp_path / "grid.md")]) == 0
     page = (tmp_path / "grid.md").read_text().splitlines()
-    assert page[4].startswith("2 cells. ") and re.match(r"\| `passive` \| [0-9.]+% \| 100.0% \|$", page[-1])
+    assert page[4].startswith("2 cells. ") and re.match(r"\| `passive` \| [0-9.]+% \| 100.0% \|$", page[-3])
     rows = table.read_csv(str(tmp_path / "table.csv"))
     assert [row["status"] for row in rows] == ["ok", "ok"] and rows[1]["settled_s"] == rows[1]["unmanaged_s"]
     lost = lenet_cells()[0]
@@ -123,6 +124,24 @@ def test_a_grid_goes_on_with_the_cells_that_are_missing(tmp_path, monkeypatch, c
 def test_limits_end_a_cell_and_not_the_grid():
     cell = lenet_cells()[0]
     assert grid.carry_out(cell, Limits(seconds=1e-4)).status == "time: more than 0.0001 s"
+
+
+def test_a_grid_of_a_trace_s_file_knows_what_is_in_it(tmp_path, saved, monkeypatch, capsys):
+    """Another trace under the same name is other cells; what cannot be read, or run, ends the command."""
+    monkeypatch.setattr(grid.Worker, "carry_out", lambda self, cell, *_: cell.failed(f"cannot: {cell.file[-13:]}"))
+    path = tmp_path / "step.json"
+    words = ["--traces", str(path), "--policies", "passive", "--out", str(tmp_path / "grid")]
+    text = Path(saved).read_text()
+    for different in (text, text.replace('"conv2d"', '"conv"')):
+        path.write_text(different)
+        assert run.main(words) == 0
+    assert [len(list((tmp_path / "grid" / part).iterdir())) for part in ("cells", "traces")] == [2, 2]
+    capsys.readouterr()
+    path.write_text(text[:-30])
+    assert run.main(words) == 2
+    path.unlink()
+    assert run.main(words) == 2
+    assert [line.startswith("lab run: error: ") for line in capsys.readouterr().err.splitlines()] == [True, True]
 
 
 @pytest.mark.slow
@@ -159,10 +178,10 @@ def test_a_cluster_gives_the_same_table(tmp_path):
 
 
 def test_a_row_that_is_damaged_counts_as_missing(tmp_path):
-    kept, cell = Kept(str(tmp_path)), lenet_cells()[0]
-    assert kept.row(cell) is None
-    kept.keep(cell, cell.failed("died: of signal 9"))
-    assert kept.row(cell) == Row("lenet:32", "p100", "passive", 0, 0.95, 0.0, status="died: of signal 9")
+    folder, cell = Kept(str(tmp_path)), lenet_cells()[0]
+    assert folder.row(cell) is None
+    folder.keep(cell, cell.failed("died: of signal 9"))
+    assert folder.row(cell) == Row("lenet:32", "p100", "passive", 0, 0.95, 0.0, status="died: of signal 9")
     assert cell.name != Cell("lenet:32", Machine(seed=1), "passive", 0.95, 2).name
 
 

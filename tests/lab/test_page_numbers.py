@@ -1,6 +1,7 @@
 """What pages compute from rows and speeds, worked out by hand."""
 
 from dataclasses import replace
+from math import inf
 
 from minidl.lab.cell import Row
 from minidl.lab.papers import grids, speeds
@@ -8,29 +9,48 @@ from minidl.lab.papers.page import Content
 
 
 def row(policy, budget, seconds, bound=1.25, status="ok"):
-    return Row("net:1", "p100", policy, 100, budget, 1.0, settled_s=seconds, bound_s=bound, status=status, cpu_s=2.0)
+    return Row("net:1", "p100", policy, 100, budget, 1.0, settled_s=seconds, bound_s=bound, status=status,
+               steps=7, cpu_s=2.0)
+
+
+def page_of(rows, wanted, steps, **options):
+    content = Content()
+    grids.speeds(content, False, rows, wanted, steps, **options)
+    return "\n".join(content.parts)
 
 
 def test_a_grid_s_page_tells_the_fastest_the_share_of_the_bound_and_who_is_first():
     """Unmanaged 1 s. At 90% the bound is 1.25 s: 80%. `a` takes 2 s, 50%, which is 62.5% of the bound; `b` 4 s."""
-    rows = [row("a", 0.9, 2.0), row("b", 0.9, 4.0), row("a", 0.5, None, bound=2.0, status="no room: need 3 B"),
-            row("b", 0.5, 2.005, bound=2.0)]
-    content = Content()
-    grids.speeds(content, False, rows, 5, 6)
-    text = "\n".join(content.parts)
-    assert "4 cells of 5; the others were not run" in text and "8 s of processor time, 200 s a hundred" in text
-    assert "| net:1 | p100 | 90% | 80.0% | `a` | 50.0% | 62.5% | - | - |" in text
-    assert "| net:1 | p100 | 50% | 50.0% | `b` | 49.9% | 99.8% | - | - |" in text
+    text = page_of([row("a", 0.9, 2.0), row("b", 0.9, 4.0), row("a", 0.5, None, bound=2.0, status="no room: need 3 B"),
+                    row("b", 0.5, 2.005, bound=2.0)], 5, 6)
+    assert "4 cells of 5; the others were not run" in text
+    assert "8 s of processor time, 200 s a hundred, bounds included: none those of `auto`, 200 s all others" in text
+    assert "| trace | device | 90% | 50% |\n|---|--:|--:|--:|\n| net:1 | p100 | 62.5% `a` | 99.8% `b` |" in text
     assert "| `a` | 1 of 2 | 50.0% | 62.5% | 62.5% | 1 |" in text
     assert "| `b` | 2 of 2 | 37.4% | 65.5% | 31.2% | 1 |" in text  # (25 + 49.9) / 2; (31.25 + 99.8) / 2
-    assert content.parts[-1].splitlines()[2:] == [
-        "| bound | 80.0% | 50.0% |", "| `a` | 50.0% / 62.5% | no room |", "| `b` | 25.0% / 31.2% | 49.9% / 99.8% |"]
+    assert "| bound | 80.0% | 50.0% |\n| `a` | 62.5% | no room |\n| `b` | 31.2% | 99.8% |\n</details>" in text
+
+
+def test_a_grid_s_page_names_the_fastest_where_auto_is_behind_and_what_a_hundred_cells_take():
+    slow = replace(row("capuchin", 0.9, 2.5), trace="other:1", cpu_s=9.0)
+    text = page_of([row("auto", 0.9, 1.255), row("a", 0.9, 1.25), row("auto", 0.5, 2.5), row("a", 0.5, 1.25), slow],
+                   5, 6)
+    assert "| net:1 | p100 | 99.6% | 100.0% `a` |\n| other:1 | p100 | 50.0% `capuchin` | - |" in text
+    assert "`capuchin`, as share of the same:" in text
+    assert "| net:1 | p100 | - | - |\n| other:1 | p100 | 50.0% | - |" in text
+    assert "340 s a hundred, bounds included: 200 s those of `auto`, 433 s all others; on other:1" in text
+
+
+def test_without_bounds_a_grid_s_page_has_speeds():
+    text = page_of([row("a", 0.9, 2.0, bound=None)], 1, None)
+    assert "How far" not in text and "p100: speeds</summary>" in text and "| `a` | 50.0% |\n</details>" in text
 
 
 def test_where_nothing_fits_the_page_says_so():
-    content = Content()
-    grids.speeds(content, False, [row("a", 0.3, None, bound=float("inf"), status="no room: x")], 1, None)
-    assert "| net:1 | p100 | 30% | nothing fits | no policy runs | - | - | - | - |" in "\n".join(content.parts)
+    rows = [row("a", budget, None, bound=bound, status="no room: x") for budget, bound in ((0.5, 2.0), (0.3, inf))]
+    text = page_of(rows, 2, None)
+    assert "| net:1 | p100 | none runs | nothing fits |" in text
+    assert "| bound | 50.0% | nothing fits |\n| `a` | no room | nothing fits |" in text
 
 
 def test_where_auto_is_not_first_the_page_says_why():
@@ -38,13 +58,13 @@ def test_where_auto_is_not_first_the_page_says_why():
               "kept": replace(row("auto", 0.5, 2.0), predicted_s=2.0),
               "failed": row("auto", 0.3, None, status="time: 9 s"), "near": row("auto", 0.2, 1.255)}
     rows = [*beaten.values(), *(row("a", share, 1.25) for share in (0.9, 0.7, 0.5, 0.3, 0.2, 0.1))]
-    content = Content()
-    grids.speeds(content, False, rows, 11, None, note="As said.")
-    text = "\n".join(content.parts)
+    text = page_of(rows, 11, None, note="As said.")
     assert "Of 5 cells that it was run in, 4 have a policy that is more than 0.5% faster." in text
     assert "As said." in text
-    for budget, ours, reason in (("90%", "50.0%", "its plan promises 80.0%"), ("70%", "50.0%", "it follows no plan"),
-                                 ("50%", "50.0%", "its search has found no better plan"), ("30%", "0.0%", "time")):
+    for budget, ours, reason in (("90%", "50.0%", "its plan promises 80.0%, after 7 iterations"),
+                                 ("70%", "50.0%", "it follows no plan, after 7 iterations"),
+                                 ("50%", "50.0%", "its search has found no better plan, after 7 iterations"),
+                                 ("30%", "0.0%", "time: 9 s")):
         assert f"| net:1 | p100 | {budget} | `a` | 80.0% | {ours} | {reason} |" in text
 
 

@@ -1,6 +1,8 @@
 """What the documents of the laboratory show runs; pages of the paper are made, and say how old they are."""
 
 import re
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -12,6 +14,8 @@ from minidl.lab.fitting import Needs, Program, between
 from minidl.lab.papers import PAGES, page
 from minidl.lab.papers.page import Content, Page
 from minidl.lab.sources import checked
+from minidl.meta import Algorithm
+from minidl.plan.trace import Trace, TraceCall, TraceTensor
 from minidl.plan.trace_format import trace_from_json
 
 ROOT = Path(__file__).parents[2]
@@ -49,6 +53,25 @@ def test_a_page_names_its_commit_and_says_when_the_code_has_gone_on(tmp_path, mo
         made.write(str(tmp_path))
 
 
+def test_what_no_page_shows_is_loaded_by_none(tmp_path):
+    """What pages and a grid's worker load, in a process of its own: tests load more."""
+    code = ("import sys; from minidl.lab.commands import paper; from minidl.lab.worker import load_planners\n"
+            f"load_planners(); paper.main(['figure1', '--quick', '--out', {str(tmp_path)!r}])\n"
+            "print(*sys.modules, sep='\\n', file=sys.stderr)")
+    ended = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    loaded = [f"{name.replace('.', '/')}.py" for name in ended.stderr.splitlines()]
+    assert "minidl/lab/cell.py" in loaded
+    assert not [name for name in loaded if name.startswith(tuple(f"minidl/{part}" for part in page.UNSEEN))]
+
+
+def test_a_page_is_older_for_the_code_that_it_shows_and_no_other():
+    usual, captured = page.shown(), page.shown(PAGES["captured"].shows)
+    assert usual[0] == "minidl" and ":(exclude)minidl/kernels/cuda" in usual
+    assert set(usual) - set(captured) == {f":(exclude)minidl/{part}" for part in page.CAPTURE}
+    for part in page.UNSEEN:
+        assert (ROOT / "minidl" / part).exists(), part
+
+
 def test_every_page_of_the_paper_is_told_by_its_command(tmp_path, capsys):
     assert paper.main(["check", "--out", str(tmp_path)]) == 0
     assert [line.split()[0] for line in capsys.readouterr().out.splitlines()] == list(PAGES)
@@ -81,6 +104,23 @@ def test_what_a_program_needs_at_a_batch_follows_from_two():
     assert abs(largest - 100) <= 1
     with pytest.raises(UserError):
         between(there, own.trace_of("mlp", 100), 0.5)
+
+
+@pytest.mark.parametrize(("update", "state"), [
+    ([((4, 2), (4,)), ((1, 4), (1,))], {4}),  # SGD: a momentum takes the gradient, then the parameter the momentum
+    ([((1,), (1,)), ((4, 2), (4,)), ((5, 2), (5,)), ((5,), (6,)), ((1, 4, 6), (1,))], {4, 5}),  # AdamW: 6 is a root
+    ([((1, 2), (6,)), ((4, 6), (4,)), ((1, 4), (1,))], {4})])  # weight decay: 6 is the gradient with it
+def test_what_parameters_gradients_and_states_are_follows_from_the_order_of_reads_and_writes(update, state):
+    """A parameter 1 of 100 bytes and the batch's statistics 3 of 5; a step reads the gradient 2, of 100 as each state
+    is. Names: what a call reads, and what it makes or writes."""
+    lasting = {1, 3, *state}
+    step = [((0, 1, 3), (3, 8)), ((8, 1), (2,)), *update]  # forward, backward, the optimizer
+    calls = tuple(TraceCall("op", reads, tuple(i for i in makes if i not in reads), 1.0, (Algorithm("op", 1.0),), (),
+                            writes=tuple(i for i in makes if i in reads)) for reads, makes in step)
+    sizes = {0: 7, 3: 5, 8: 9}
+    trace = Trace(calls, {i: TraceTensor(i, sizes.get(i, 100), i in lasting) for i in range(9)})
+    needs = Needs.of(trace)
+    assert (needs.parameters, needs.gradients, needs.state) == (100, 100, 100 * len(state) + 5)
 
 
 def test_fit_tells_what_is_needed_and_a_line_a_policy(capsys):

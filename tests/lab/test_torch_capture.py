@@ -56,6 +56,8 @@ def test_the_peak_of_a_trace_is_that_of_pytorchs_own_tracker():
     assert "convolution" in ops and any("batch_norm" in op for op in ops)
     assert any(call.writes for call in trace.calls) and any(call.saves for call in trace.calls)
     assert not any(call.replayable for call in trace.calls if call.writes)
+    rectified = next(call for call in trace.calls if call.op == "relu_")
+    assert rectified.replayable and rectified.donated == ((*rectified.outputs, *rectified.inputs),)
     row = cell.run("torch", trace, cell.Machine(), "capuchin", 0.7, steps=5)
     assert row.status == "ok" and row.settled_s > 0
 

@@ -9,6 +9,7 @@ from minidl import Runtime
 from minidl.device import profiles
 from minidl.errors import UserError
 from minidl.lab import cell, own
+from minidl.lab.functional import functional
 from minidl.lab.inferred import completed, live_bytes
 from minidl.lab.traced import TracedDevice, TracedProgram, check
 from minidl.meta import Algorithm
@@ -101,6 +102,30 @@ def small(*calls: TraceCall, lasting: tuple[int, ...] = ()) -> Trace:
 def call(inputs, outputs, *, frees=(), writes=(), **more) -> TraceCall:
     return TraceCall("op", tuple(inputs), tuple(outputs), 1e-3, (Algorithm("op", 1e-3),), tuple(frees),
                      writes=tuple(writes), **more)
+
+
+def test_a_write_in_place_is_a_result_that_takes_the_place_over():
+    """1 is made of 0, written by a call that keeps it for its gradient, and read; -1 lasts, and stays what it is."""
+    trace = small(call([-1], [0]), call([0], [1], saves=(0,)), call([1], [], writes=[1], saves=(1,)),
+                  call([1], [2], frees=[1]), call([-1, 2], [], writes=[-1], frees=[0, 2]), lasting=(-1,))
+    made = functional(trace)
+    assert made.calls[:2] == trace.calls[:2]
+    write, reading, update = made.calls[2:]
+    assert (write.inputs, write.outputs, write.writes, write.frees, write.saves) == ((1,), (3,), (), (1,), (3,))
+    assert write.donated == write.may_donate == ((3, 1),) and write.replayable
+    assert (reading.inputs, reading.frees) == ((3,), (3,))
+    assert update.writes == (-1,) and not update.replayable
+    assert live_bytes(made) == live_bytes(trace) and made.tensors[3].nbytes == 1024
+    assert cell.unmanaged(made, cell.Machine()) == (pytest.approx(5e-3, rel=0.1), 4 * 1024)
+
+
+def test_what_was_drawn_by_lot_stays_written_in_place():
+    """1 takes the place of 0, which is room; what draws it cannot be carried out twice, and nor can what writes it."""
+    trace = small(call([], [0]), call([0], [], writes=[0], replayable=False), call([0], [], writes=[0]), call([0], []))
+    room, draw, scale, reading = functional(trace).calls
+    assert (draw.outputs, draw.writes, draw.replayable) == ((1,), (), False)
+    assert (scale.outputs, scale.writes, scale.inputs, scale.replayable) == ((), (1,), (1,), False)
+    assert room == trace.calls[0] and reading.inputs == (1,)
 
 
 def test_a_call_may_write_and_make_outputs_at_once_and_leaves_may_appear_on_the_way():

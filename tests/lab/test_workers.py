@@ -7,7 +7,7 @@ import time
 
 import pytest
 
-from minidl.lab import cell, grid, own, worker
+from minidl.lab import cell, grid, kept, own, worker
 from minidl.lab.cell import Machine
 from minidl.lab.grid import Limits, Worker
 from minidl.planning import bound as bounds
@@ -51,7 +51,7 @@ def test_a_fork_is_ended_for_its_time_and_when_nobody_asks_any_more(asking):
 
 @pytest.mark.slow
 def test_a_cell_that_dies_or_takes_too_long_is_a_row_and_the_next_one_runs_in_the_same_worker():
-    one, other = grid.cells(["lenet:8"], [Machine()], [0.9], ["passive", "lru"], steps=1)
+    one, other = kept.cells(["lenet:8"], [Machine()], [0.9], ["passive", "lru"], steps=1)
     with Worker() as working:
         assert working.carry_out(one, Limits(seconds=1e-4)).status == "time: more than 0.0001 s"
         process = working._process
@@ -67,11 +67,11 @@ def test_what_cells_have_in_common_is_made_once(monkeypatch, asking):
     asked = []
     found = bounds.bound
     monkeypatch.setattr(bounds, "bound", lambda *words, **more: asked.append(words) or found(*words, **more))
-    wanted = grid.cells(["lenet:12"], [Machine()], [0.9], ["passive", "lru"], steps=1, instants=3)
+    wanted = kept.cells(["lenet:12"], [Machine()], [0.9], ["passive", "lru"], steps=1, instants=3)
     rows = [worker.carried_out(one, Limits()) for one in wanted]
     assert len(asked) == 1 and rows[0].bound_s == rows[1].bound_s > 0
     assert worker.trace_of("", "lenet:12", "p100", True) is worker.trace_of("", "lenet:12", "p100", True)
-    unknown = worker.carried_out(grid.Cell("lenat:12", Machine(), "lru", 0.9), Limits())
+    unknown = worker.carried_out(kept.Cell("lenat:12", Machine(), "lru", 0.9), Limits())
     assert unknown.status.startswith("cannot: ") and json.loads(json.dumps(unknown.values()))
 
 
@@ -91,7 +91,7 @@ def test_who_wants_no_more_rows_waits_for_no_other_cell_of_the_worker(monkeypatc
         return wanted.failed("died: of nothing")
 
     monkeypatch.setattr(Worker, "carry_out", carry_out)
-    cells = grid.cells(["lenet:1"], [Machine()], [0.5], ["passive", "lru", "capuchin"])
+    cells = kept.cells(["lenet:1"], [Machine()], [0.5], ["passive", "lru", "capuchin"])
     rows = grid._on_this_machine(cells, 1, Limits())
     next(rows)
     rows.close()

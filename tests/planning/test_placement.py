@@ -241,6 +241,25 @@ def test_a_strategy_that_does_not_fit_is_a_row_when_another_does(tmp_path, capsy
     assert [row.endswith("does not fit") for row in rows] == [True, True, True, True, False, False, False]
 
 
+def test_a_log_of_events_is_placed_as_the_program_that_it_shows(tmp_path, capsys):
+    """`a` and `b` are live together: 12 bytes."""
+    path = tmp_path / "x.log"
+    path.write_text("malloc a 8\nwrite a\nmalloc b 4\nread a\nwrite b\nfree a\nread b\nfree b\n")
+    assert main([str(path), "--strategy", "best-fit"]) == 0
+    assert capsys.readouterr().out.startswith(f"{path}: 2 buffers, lower bound {12 / 2**20:.2f} MiB")
+    path.write_text("malloc a\n")
+    assert main([str(path)]) == 2
+    assert capsys.readouterr().err.endswith("x.log, line 1: malloc has an id and bytes\n")
+
+
+def test_a_strategy_that_places_wrongly_is_told_in_one_line(tmp_path, capsys, monkeypatch):
+    wrong = {"mine": lambda lifetimes, capacity: Placed({e.id: 0 for e in lifetimes}, 4)}
+    monkeypatch.setattr(placement, "strategies", lambda: wrong)
+    assert main([written(tmp_path, log_text())]) == 2
+    assert capsys.readouterr().err == \
+        "placement: error: mine places wrongly: 'b' at 0..2 and 'a' at 0..4 are both live at time 0\n"
+
+
 def test_the_module_runs_as_a_program(tmp_path):
     done = subprocess.run([sys.executable, "-m", placement.__name__, written(tmp_path, log_text()), "--strategy", "x"],
                           capture_output=True, text=True, check=False)

@@ -96,6 +96,19 @@ def test_openai_memory_keeps_every_fourth_of_fifteen_values_that_cut_the_network
     assert checkpoints(network(*["relu"] * 3)) == [1, 2]  # no more than ceil(sqrt 2): all of them
 
 
+def test_a_mask_that_all_layers_read_hinders_no_cut_as_it_is_made_of_the_data_alone():
+    """1 is made of the data 0. Layers i = 1..3 read it, and make i + 1 of i with the parameter -1; layer 1 reads 0."""
+    def cuts(lasting: bool) -> list[int]:
+        calls = [call("upload", (), (0,), 1.0), call("scale", (0,), (1,), 1.0),
+                 *(call("linear", (i if i > 1 else 0, 1, -1), (i + 1,), 1.0) for i in (1, 2, 3)),
+                 call("cross_entropy_grad", (4,), (5,), 1.0, (4,)),
+                 *(call("linear_grad", (i if i > 1 else 0, 1, -1, 8 - i), (9 - i,), 1.0) for i in (3, 2, 1))]
+        return checkpoints(Network.of(Trace(tuple(calls), {
+            i: TraceTensor(i, 1 << 20, i < 0 and lasting) for i in range(-1, 9)}), LINK))
+    assert cuts(lasting=True) == [2, 3]
+    assert cuts(lasting=False) == [1]  # nothing is known to be a parameter
+
+
 def test_chen_keeps_every_fourth_of_fifteen_values_and_greedily_one_of_three():
     """isqrt(14) + 1 = 4. Greedily at a threshold of 2.5 units: x0, x1 and x2 are 3, so x2 is kept, then x5, ..."""
     made = network(*["relu"] * 16)

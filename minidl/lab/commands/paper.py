@@ -35,7 +35,8 @@ def story(arguments: argparse.Namespace) -> int:
     if "check" in arguments.pages:
         others = sorted(path.stem for path in Path(arguments.out).glob("*.md") if path.stem not in PAGES)  # grids
         for name in (*PAGES, *others):
-            print(f"{name:10} {age(arguments.out, name)}")
+            shows = PAGES[name].shows if name in PAGES else ()
+            print(f"{name:10} {age(arguments.out, name, shows)}")
         return 0
     names = list(PAGES) if "all" in arguments.pages else list(dict.fromkeys(arguments.pages))
     for name in names:

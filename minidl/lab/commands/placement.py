@@ -19,6 +19,7 @@ from minidl.lab.placement import REGISTRY, Placed, Strategy, check, lifetimes_of
 from minidl.units import format_bytes, parse_bytes
 from minidl.writing import begins_with, require_place, write_whole
 
+PROGRAMS = (".log", ".json")
 TIMES = ["strategy", "time", "height", "holes"]
 _is_times = begins_with(",".join(TIMES).encode())
 
@@ -30,7 +31,9 @@ def _chosen(name: str) -> dict[str, Strategy]:
 def _lifetimes(arguments: argparse.Namespace) -> list[Lifetime]:
     if (arguments.log is None) == (arguments.source is None):
         raise UserError("one of a log and --from is wanted")
-    return read_log(arguments.log) if arguments.source is None else lifetimes_of(sources.load(arguments.source))
+    if arguments.source is None and not arguments.log.endswith(PROGRAMS):
+        return read_log(arguments.log)
+    return lifetimes_of(sources.load(arguments.source or arguments.log))
 
 
 def _compare(arguments: argparse.Namespace) -> None:
@@ -57,7 +60,10 @@ def _compare(arguments: argparse.Namespace) -> None:
             rows.append(f"{name:<20}{'does not fit':>14}")
             continue
         seconds = time.perf_counter() - start
-        check(placed, lifetimes)
+        try:
+            check(placed, lifetimes)
+        except AssertionError as error:  # a strategy may be the user's
+            raise UserError(f"{name} places wrongly: {error}") from None
         results[name] = placed
         over = 100 * (placed.peak_bytes / bound - 1)
         rows.append(f"{name:<20}{placed.peak_bytes / 2**20:>14.2f}{over:>14.2f}{seconds:>11.3f}")
@@ -110,7 +116,7 @@ def parser() -> Parser:
                "engine's placements, see the log in time order, deaths before births; offline ones (greedy-*) see all\n"
                "of it at once.\n\n"
                "exit code: 0; 2 if an argument or the log is wrong, or if no chosen strategy fits the capacity")
-    found.add_argument("log", metavar="LOG", nargs="?", help="CSV file of lifetimes")
+    found.add_argument("log", metavar="LOG", nargs="?", help="CSV file of lifetimes; x.log or x.json: of a program")
     found.add_argument("--from", dest="source", metavar="TRACE", help="a trace instead, like resnet50:220 or T.json")
     found.add_argument("--strategy", default="all", metavar="NAME",
                        help=f"all (default), {', '.join(REGISTRY.names())}")

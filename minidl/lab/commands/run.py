@@ -14,7 +14,7 @@ from pathlib import Path
 from minidl.app.kinds import count, size
 from minidl.command import Parser, finish
 from minidl.errors import UserError
-from minidl.lab import grid, own, table
+from minidl.lab import grid, kept, own, table
 from minidl.lab.cell import Row
 from minidl.lab.commands import kinds
 from minidl.lab.fitting import share
@@ -86,11 +86,11 @@ def story(arguments: argparse.Namespace) -> int:
     machines = [replace(one, profile=name) for name in arguments.devices or [one.profile]]
     for machine in machines:
         machine.described()
-    wanted = grid.cells(sources(arguments), machines, arguments.budgets, arguments.policies,
+    wanted = kept.cells(sources(arguments), machines, arguments.budgets, arguments.policies,
                         steps=arguments.steps or None, instants=arguments.bound, fused=not arguments.separate)
     wanted = [replace(cell, steps=None) if cell.policy in arguments.settled else cell for cell in wanted]
     if arguments.kept:
-        rows = grid.known(wanted, arguments.out)
+        rows = kept.known(wanted, arguments.out)
     else:
         rows = grid.run(wanted, arguments.out, jobs=max(1, arguments.jobs), again=arguments.again, told=tell,
                         limits=grid.Limits(arguments.timeout, arguments.memory), scheduler=arguments.scheduler)

@@ -1,7 +1,7 @@
 """Tables and figures that others have published, made again: one function a page, and one line in PAGES."""
 
 from minidl.lab.papers import captured, figures, others, solvers, speeds, tables
-from minidl.lab.papers.page import Page
+from minidl.lab.papers.page import CAPTURE, Page
 
 PAGES: dict[str, Page] = {page.name: page for page in (
     Page("table1", "Table 1: the workloads", tables.workloads),
@@ -16,5 +16,5 @@ PAGES: dict[str, Page] = {page.name: page for page in (
     Page("mosos", "MO-SOS, figures 4 and 5: algorithms chosen with what leaves", solvers.selection),
     Page("survey", "A survey's experiments with memonger and TFLMS", others.survey),
     Page("dtr", "DTR: overhead over the budget", others.overheads),
-    Page("captured", "Programs of PyTorch at half of their peak", captured.programs),
+    Page("captured", "Programs of PyTorch at half of their peak", captured.programs, shows=CAPTURE),
 )}

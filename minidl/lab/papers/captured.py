@@ -15,7 +15,7 @@ PROGRAMS = (
     "torch:timm:mobilenetv3_small_100:64", "torch:transformers:DistilBertForMaskedLM:16",
     "torch:transformers:GPT2LMHeadModel:8")
 P100 = Machine("p100")
-BUDGET, STEPS, INSTANTS = 0.5, 8, 10
+BUDGET, STEPS, INSTANTS = 0.5, 16, 10
 
 
 def programs(content: Content, quick: bool) -> None:

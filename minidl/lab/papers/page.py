@@ -18,7 +18,9 @@ from minidl.writing import make_folder, write_whole
 
 SOLVER_S = 5.0
 MOST_BYTES = 1 << 20
-SHOWN = ("minidl",)  # the code that every page shows
+CAPTURE = ("lab/functional.py", "lab/torch_capture.py")
+UNSEEN = (  # by pages, which are of modelled devices, without values, and of networks of ours, if they do not say more
+    *CAPTURE, "calibrate", "cli", "device/cpu", "device/cuda", "kernels/cpu", "kernels/cuda", "testing", "view")
 _COMMIT = re.compile(r"^Made by `[^`]+` at commit `([0-9a-f]{7,40})(\+changes)?`", re.MULTILINE)
 
 
@@ -56,12 +58,13 @@ class Content:
 @dataclass(frozen=True)
 class Page:
     """One page: its name on the command line and as a file, its title, and what fills it; ``quick`` is asked for what
-    takes seconds, to see that all of it works."""
+    takes seconds, to see that all of it works; ``shows``: of the code that pages usually do not."""
 
     name: str
     title: str
     fill: Callable[[Content, bool], None]
     command: str = ""
+    shows: tuple[str, ...] = ()
 
     def write(self, folder: str, *, quick: bool = False, force: bool = False, solver_s: float = SOLVER_S) -> str:
         """Make the page; returns its file. Raises UserError."""
@@ -82,7 +85,12 @@ class Page:
         return str(path)
 
 
-def age(folder: str, name: str) -> str:
+def shown(shows: tuple[str, ...] = ()) -> list[str]:
+    """The code that a page shows, as git has it."""
+    return ["minidl", *(f":(exclude)minidl/{part}" for part in UNSEEN if part not in shows)]
+
+
+def age(folder: str, name: str, shows: tuple[str, ...] = ()) -> str:
     """Whether a page's file is as young as the code that it shows, in words."""
     path = Path(folder) / f"{name}.md"
     if not is_file(path):
@@ -90,7 +98,7 @@ def age(folder: str, name: str) -> str:
     found = _COMMIT.search(read_text(path, most=MOST_BYTES))
     if found is None:
         return "names no commit"
-    changed = _git("log", "--oneline", f"{found[1]}..HEAD", "--", *SHOWN)
+    changed = _git("log", "--oneline", f"{found[1]}..HEAD", "--", *shown(shows))
     if changed is None:
         return f"made at {found[1]}, which is not known here"
     count = len(changed.splitlines())
@@ -105,7 +113,7 @@ def commit() -> str:
     head = _git("rev-parse", "--short=12", "HEAD")
     if head is None:
         return "0000000"
-    return head.strip() + ("+changes" if _git("status", "--porcelain", "--", *SHOWN) else "")
+    return head.strip() + ("+changes" if _git("status", "--porcelain", "--", "minidl") else "")
 
 
 def _git(*words: str) -> str | None:

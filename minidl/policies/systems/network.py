@@ -20,7 +20,6 @@ from minidl.planning.problem import Problem, problem
 CONVOLUTIONS = ("conv2d", "conv2d_relu", "conv2d_dgrad")  # the last one is a transposed one, where it is forward
 PRODUCTS = ("linear", "matmul")
 ACTIVATIONS = ("relu", "gelu", "gelu_tanh", "sigmoid", "tanh")
-NORMS = ("batch_norm", "batch_norm_stats", "layer_norm")
 LOSSES = ("cross_entropy", "softmax")
 JOINS = ("add", "concat", "batch_norm_add_relu")
 SOURCES = ("upload", "full")
@@ -107,9 +106,20 @@ class Network:
         of = self.trace.calls[call]
         return self.key((*of.inputs, *of.outputs)[0], call)
 
+    @cached_property
+    def learned(self) -> frozenset[TensorId]:
+        """What the forward pass computes with parameters: not what it makes of the data alone, as a mask. All that it
+        makes, if it reads no parameter."""
+        found = {t.tensor_id for t in self.trace.tensors.values() if t.persistent}
+        for call in self.trace.calls[:self.turn]:
+            if not found.isdisjoint(call.inputs):
+                found.update(call.outputs)
+        return frozenset(found.intersection(self.made) or self.made)
+
     def articulations(self, candidates: frozenset[TensorId]) -> list[TensorId]:
         """Those of some values of the forward pass that cut it in two, in the order in which they are made: all that is
-        computed after one is computed from it alone, as far as the candidates tell."""
+        computed after one is computed from it alone, as far as the candidates tell, and what is made of the data."""
+        candidates &= self.learned
         last = {t: max((k for k in self.trace.uses[t] if k < self.turn), default=-1) for t in candidates}
         found: list[TensorId] = []
         crossing: set[TensorId] = set()

@@ -5,8 +5,9 @@
              fewer than sqrt(N): all of them if they are no more than sqrt(N), else every ceil(B / sqrt(N))-th, N being
              how many values backward reads and B how many cut it.
 
-Values of up to 1,024 elements, of normalisations, of dropout and of the loss do not count. A segment is computed again
-when backward first needs something of it: by a replay, which keeps all that it makes; there, as a copy of the graph.
+Values of up to 1,024 elements, of batch normalisation, of dropout and of the loss do not count. A segment is computed
+again when backward first needs something of it: by a replay, which keeps all that it makes; there, as a copy of the
+graph.
 """
 
 from __future__ import annotations
@@ -17,11 +18,11 @@ from minidl.errors import Unsuitable
 from minidl.plan.costs import Costs, Limits
 from minidl.plan.plan import Plan
 from minidl.plan.trace import TensorId
-from minidl.policies.systems.network import CONVOLUTIONS, LOSSES, NORMS, PRODUCTS, SOURCES, Network
+from minidl.policies.systems.network import CONVOLUTIONS, LOSSES, PRODUCTS, SOURCES, Network
 from minidl.policies.systems.static import Static, recomputing
 
 LEAST_BYTES = 1024 * 4  # of a value that counts: more than 1,024 elements of float32
-LEFT_OUT = (*NORMS, *LOSSES, *SOURCES, "dropout", "cast")
+LEFT_OUT = ("batch_norm", "batch_norm_stats", *LOSSES, *SOURCES, "dropout", "cast")
 
 
 class OpenAiSpeed(Static):

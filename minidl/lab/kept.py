@@ -1,0 +1,114 @@
+"""The cells of a grid, and the folder that holds them.
+
+``traces/`` is what the cells run, ``cells/`` one file a cell that has ended, under a name that follows from all that
+decides about it: of a trace from a file its bytes, too.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+from minidl.errors import UserError
+from minidl.lab.cell import Machine, Row
+from minidl.lab.sources import FILES
+from minidl.plan.document import MOST_BYTES
+from minidl.reading import is_file, read_bytes, read_json
+from minidl.writing import make_folder, replace_file
+
+MOST_CELL_BYTES = 1 << 20
+
+
+@dataclass(frozen=True)
+class Cell:
+    """All that decides about a row. ``budget``: bytes, a part of the unmanaged peak, or None for all that the device
+    has; ``digest``: of the source's bytes, if it is a file; ``file``: where the trace lies if it was made before, which
+    decides nothing."""
+
+    source: str
+    machine: Machine
+    policy: str
+    budget: int | float | None
+    steps: int | None = None
+    instants: int = 0
+    fused: bool = True
+    digest: str = ""
+    file: str = field(default="", compare=False)
+
+    @property
+    def name(self) -> str:
+        """The same for the same cell, on every machine and in every run."""
+        said = asdict(self)
+        del said["file"]
+        if not self.digest:
+            del said["digest"]
+        return hashlib.sha256(json.dumps(said, sort_keys=True).encode()).hexdigest()[:20]
+
+    def failed(self, status: str) -> Row:
+        """The row of a cell that has not come to its end."""
+        nbytes, part = (self.budget, 0.0) if isinstance(self.budget, int) else (0, self.budget or 0.0)
+        return Row(self.source, self.machine.profile.removeprefix("sim:"), self.policy, nbytes, part, 0.0,
+                   status=status)
+
+
+def cells(sources: Iterable[str], machines: Iterable[Machine], budgets: Sequence[int | float | None],
+          policies: Sequence[str], **options: Any) -> list[Cell]:
+    """Every combination, in this order. Raises UserError for a file that cannot be read."""
+    machines = list(machines)
+    return [Cell(source, machine, policy, budget, digest=digest, **options)
+            for source in sources for digest in (digest_of(source),)
+            for machine in machines for budget in budgets for policy in policies]
+
+
+def digest_of(source: str) -> str:
+    """What tells a file from another one of its name; nothing for what is no file. Raises UserError."""
+    if not source.endswith(FILES):
+        return ""
+    return hashlib.sha256(read_bytes(Path(source), most=MOST_BYTES)).hexdigest()[:20]
+
+
+class Kept:
+    """The cells of a folder that have ended."""
+
+    def __init__(self, folder: str) -> None:
+        """Raises UserError if it cannot be made."""
+        self.folder = Path(folder)
+        try:
+            for part in ("cells", "traces"):
+                make_folder(self.folder / part)
+        except OSError as error:
+            raise UserError(f"cannot make {folder}: {error.strerror}") from None
+
+    def row(self, cell: Cell) -> Row | None:
+        """What is known of a cell; None if nothing is, or what is there is damaged."""
+        path = self.folder / "cells" / f"{cell.name}.json"
+        if not is_file(path):
+            return None
+        try:
+            found = read_json(path, most=MOST_CELL_BYTES)
+            return Row(**found)
+        except (UserError, TypeError):
+            return None
+
+    def keep(self, cell: Cell, row: Row) -> None:
+        """Write a cell, whole or not at all."""
+        replace_file(self.folder / "cells" / f"{cell.name}.json", (json.dumps(asdict(row)) + "\n").encode())
+
+    def trace_file(self, cell: Cell) -> Path:
+        """Where the trace of a cell lies, or should."""
+        made = f".{cell.machine.profile.removeprefix('sim:').replace('/', '_')}{'' if cell.fused else '.separate'}"
+        made += f".{cell.digest}" if cell.digest else ""
+        name = "".join(c if c.isalnum() or c in "-_.:" else "_" for c in cell.source).replace(":", "-")
+        return self.folder / "traces" / f"{name}{made}.json"
+
+
+def known(wanted: Iterable[Cell], folder: str) -> list[Row]:
+    """The rows that are kept, in the order of the cells. Raises UserError if there is no such folder."""
+    if not Path(folder).is_dir():
+        raise UserError(f"{folder}: no such folder")
+    kept = Kept(folder)
+    return [row for cell in wanted if (row := kept.row(cell)) is not None]
