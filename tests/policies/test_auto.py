@@ -12,7 +12,7 @@ from minidl.memory.storage import OUT, SWAPPING_OUT
 from minidl.ops import exp
 from minidl.plan.costs import Costs, Limits
 from minidl.plan.plan import Action
-from minidl.plan.trace import Algorithm, Trace
+from minidl.plan.trace import Algorithm, Trace, TraceCall, TraceTensor
 from minidl.planning import compiled, schedule
 from minidl.planning.expansion import expand
 from minidl.planning.modes import effective, modes_of, to_plan
@@ -105,10 +105,25 @@ def test_room_is_made_for_the_workspace_of_a_faster_algorithm(trace):
 
 def test_only_gaps_around_the_fullest_moment_are_moved_first(trace):
     facts = problem(trace[0], COSTS)
-    there, others = movable(facts)
+    there, others = movable(facts, trace[1])
     assert len(there) and not set(there) & set(others)
     within = there[facts.gap_head[there] < 0]
     assert facts.gap_call[within].max() < facts.gap_next[within].min()  # they share a moment
+
+
+def test_short_gaps_are_considered_where_calls_would_else_need_much_of_the_budget():
+    size = 100 << 20
+
+    def call(op, inputs, made, seconds, frees=()):
+        return TraceCall(op, inputs, (made,), seconds, (Algorithm("", seconds, 0),), frees)
+
+    calls = (call("make", (), 1, 1.0), call("use", (1,), 2, 1e-6), call("other", (), 3, 1e-6),
+             call("join", (1, 3), 4, 1e-6, (1, 3)), call("last", (2, 4), 5, 1.0, (2, 4)), call("large", (), 6, 1.0),
+             call("between", (), 7, 1.0, (7,)), call("end", (5, 6), 8, 1.0, (5, 6, 8)))
+    facts = problem(Trace(calls, {n: TraceTensor(n, (1 + 9 * (n == 6)) * size, False) for n in range(1, 9)}), COSTS)
+    short, = [g for g in range(len(facts.gap_call)) if (facts.gap_call[g], facts.gap_next[g]) == (1, 3)]
+    considered = [set(np.concatenate(movable(facts, n * size)).tolist()) for n in (20, 4)]
+    assert short not in considered[0] and short in considered[1]
 
 
 @pytest.mark.default(name=["vgg11"])

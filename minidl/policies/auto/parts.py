@@ -16,7 +16,7 @@ from minidl.plan.costs import Costs, Limits
 from minidl.plan.trace import Trace
 from minidl.planning.modes import modes_of
 from minidl.planning.problem import DROP, SWAP, Array, Problem
-from minidl.policies.auto.choices import movable
+from minidl.policies.auto.choices import live_bytes, most_held
 from minidl.policies.capuchin.policy import Capuchin, CapuchinRecompute
 
 EVERY = (2, 3, 4, 6, 8, 12)             # Chen's k
@@ -38,13 +38,13 @@ def parts(trace: Trace, facts: Problem, costs: Costs, limits: Limits) -> Iterato
 def _pairs(facts: Problem, budget: int) -> float:
     """How much work Capuchin's choice is: for each decision it looks at all candidates."""
     sizes = facts.size[np.unique(facts.gap_tensor[facts.gap_round < 0])]
-    over = float(_live_bytes(facts).max(initial=0)) - budget
+    over = float(live_bytes(facts).max(initial=0)) - budget
     return len(sizes) * min(len(sizes), max(over, 0.0) / max(1.0, sizes.mean())) if len(sizes) else 0.0
 
 
 def belady(facts: Problem, budget: int) -> Array:
     """Swap, at each call for which memory is short, what is there and wanted again last."""
-    live = _live_bytes(facts)
+    live = live_bytes(facts)
     mode = np.zeros(len(facts.gap_call), np.int64)
     there: list[tuple[int, int]] = []  # (-next use, gap)
     gap = 0
@@ -82,17 +82,6 @@ def by_bytes(facts: Problem) -> Iterator[Array]:
 
 
 def _droppable(facts: Problem) -> Array:
-    there, _ = movable(facts)
+    there = most_held(facts)
     droppable: Array = there[facts.can_drop[there]]
     return droppable
-
-
-def _live_bytes(facts: Problem) -> Array:
-    """Per call: bytes on the device while it runs, were nothing evicted and nothing written over."""
-    calls = len(facts.gap_ptr) - 1
-    change = np.zeros(calls + 1, np.int64)
-    np.add.at(change, np.maximum(facts.produced, 0), facts.size)
-    freed_by = np.repeat(np.arange(calls), np.diff(facts.free_ptr))
-    np.subtract.at(change, freed_by + 1, facts.size[facts.free_idx])
-    live: Array = np.cumsum(change)[:calls]
-    return live

@@ -30,7 +30,7 @@ from minidl.planning.modes import modes_of
 from minidl.planning.problem import problem
 from minidl.planning.schedule import NO_NOTES, simulate
 from minidl.planning.timing import Room
-from minidl.policies.auto.choices import movable, simple_choices
+from minidl.policies.auto.choices import most_held, simple_choices
 from minidl.policies.auto.fitting import LEAST_SHARE, WARM, fitted
 from minidl.policies.auto.parts import parts
 from minidl.policies.auto.progress import LEAST_GAIN, ON_DEMAND, TRIAL_EVERY, Found, Progress, Tried
@@ -40,7 +40,10 @@ from minidl.policies.dtr_swap import Weighing
 FIRST_WORK = 3e6      # calls simulated for the first plan, which is wanted at once
 # Shares of the budget that plans are made for: the less of it, the more surely all finds an address, and the slower.
 SHARES = (0.985, 0.99, 0.98, 1.0, 0.97)
-ROUNDS = 16           # searches, at most one an iteration but for tighter plans,
+ROUNDS = 16           # searches, at most one an iteration but for tighter plans, (twice as many where one simulates
+SCARCE = 3            # each gap less often than this: it is over before it has come far)
+EARLY = 3             # every second of the first few, and of all that simulate
+FRESH = 10            # each gap so often, begins from scratch: else it would end far behind one around the best plan
 FRUITLESS = 5         # and no more when so many in a row have found nothing better
 
 
@@ -65,10 +68,11 @@ class Auto(OnDemand):
         mode = np.zeros(len(facts.gap_call), np.int64)
         kept = simulate(facts, Room(limits.device_bytes, limits.host_bytes, SLACK), mode, mode.copy(), NO_NOTES)
         fits = kept.excess <= 0 and kept.seconds <= facts.seconds * (1.0 + LEAST_GAIN)
-        if fits or not len(movable(facts)[0]):
+        if fits or not len(most_held(facts)):
             return NO_PLAN
         on_demand = Tried(ON_DEMAND, () if trace.observed_seconds is None else (trace.observed_seconds,))
-        progress = Progress(tried=(on_demand,), rested=TRIAL_EVERY)
+        enough = SCARCE * len(trace.calls) * len(facts.gap_call) <= WORK
+        progress = Progress(tried=(on_demand,), rested=TRIAL_EVERY, rounds=self.rounds if enough else 2 * self.rounds)
         found, _ = self._search(progress, 0, trace, costs, limits, FIRST_WORK)
         return replace(progress, waiting=found).next()
 
@@ -88,7 +92,7 @@ class Auto(OnDemand):
 
     def is_over(self, progress: Progress) -> bool:
         """Whether there is no further search."""
-        return progress.round >= self.rounds or progress.fruitless >= FRUITLESS
+        return progress.round >= progress.rounds or progress.fruitless >= FRUITLESS
 
     def _search(self, progress: Progress, number: int, trace: Trace, costs: Costs, limits: Limits,
                 work: float = WORK) -> tuple[Found | None, int]:
@@ -98,7 +102,8 @@ class Auto(OnDemand):
         if not progress.beats(facts.seconds):
             return None, 1
         around = progress.waiting or progress.leader.found
-        if number % 2 or not around.plan.evictions:
+        fresh = number <= EARLY or FRESH * len(trace.calls) * len(facts.gap_call) <= work
+        if (number % 2 and fresh) or not around.plan.evictions:
             share = SHARES[number % len(SHARES)]
             begin = chain(simple_choices(facts, int(share * limits.device_bytes)), parts(trace, facts, costs, limits))
             found = search(trace, facts, costs, limits, begin, share=share, seed=number, work=work)
@@ -129,4 +134,4 @@ class Auto(OnDemand):
             raise UserError(f"a plan for {share:g} of the budget, which must be from {LEAST_SHARE:g} to 1")
         found = Tried(Found(kept.plan, share))
         tried = (Tried(ON_DEMAND), found) if kept.plan.evictions else (found,)
-        return Proposal(kept.plan, Progress(int(numbers["round"]), tried))
+        return Proposal(kept.plan, Progress(int(numbers["round"]), tried, rounds=self.rounds))

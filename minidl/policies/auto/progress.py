@@ -70,7 +70,8 @@ class Tried:
 class Progress:
     """What ``auto`` notes beside a plan.
 
-    round     how many searches there were, and fruitless those of them in a row that found nothing better.
+    round     how many searches there were, of so many ``rounds`` at most; fruitless: those of them in a row that found
+              nothing better.
     tried     what has run, on demand first.
     waiting   the most promising plan that has not run yet.
     rested    iterations since the latest trial, itself and the way to it included.
@@ -83,6 +84,7 @@ class Progress:
     rested: int = 0
     cost: int = 1
     fruitless: int = 0
+    rounds: int = 0
 
     @property
     def leader(self) -> Tried:

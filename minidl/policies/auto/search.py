@@ -42,7 +42,7 @@ def search(trace: Trace, facts: Problem, costs: Costs, limits: Limits, begin: It
     room = Room(budget, limits.host_bytes, SLACK)
     prices = Prices(EXCESS_WEIGHT * facts.seconds / budget, COPY_WEIGHT * costs.out_seconds_per_byte)
     prefetch_at = np.full(len(facts.gap_call), -1, np.int64)
-    moves, heat = Moves(*movable(facts), alike(trace, facts)), temperature * TEMPERATURE * facts.seconds
+    moves, heat = Moves(*movable(facts, budget), alike(trace, facts)), temperature * TEMPERATURE * facts.seconds
 
     def value(choice: Array) -> float:
         seconds, excess, _, moved, _ = simulate(facts, room, choice, prefetch_at, NO_NOTES)
