@@ -46,7 +46,7 @@ def test_what_waits_keeps_what_it_reads_and_no_longer():
 
 
 @pytest.mark.parametrize("source, wanted, priced", [(None, 5, False), (6, 5, False), (4, 5, True), (None, None, True)])
-def test_what_is_wanted_for_long_has_no_price_if_it_starts_by_way_of_something_freed_from_what_goes(source, wanted, priced):
+def test_what_is_wanted_for_long_has_no_price_if_it_starts_behind_freed_ones_from_what_goes(source, wanted, priced):
     """By the number until which each is kept; what nobody has said that of is a gradient, which is used at once."""
     with Runtime("sim:p100", policy="none") as runtime, no_grad():
         first = relu(runtime.tensor(None, shape=(4, 8)))
