@@ -10,7 +10,8 @@ where walking its lineage would take as long as the replay has calls.
 A tensor that starts from one nobody keeps, neither a leaf nor saved for a gradient, has no price: as soon as that one
 is freed, making this one again could mean to run half of the iteration. Gradients are of this kind. So is a tensor
 whose own gradient is taken after that of all that saved the one it starts from (gradients are taken newest first): a
-cell's tanh, for one, whose cell only later cells have saved.
+cell's tanh, for one, whose cell only later cells have saved. What is wanted for long (gradients that wait for other
+slices) is asked the same of what it starts from by way of tensors that have been freed.
 
 Source: Kirisame et al., Dynamic Tensor Rematerialization, ICLR 2021, section 4.1 and appendix (the e* neighbourhood and
 its approximation by classes of equivalence). Knows records and modelled seconds; drops nothing and replays nothing.
@@ -24,6 +25,8 @@ from weakref import ref
 from minidl.memory.lineage import missing_calls
 from minidl.memory.storage import RECOMPUTE, Call, Storage
 from minidl.plan.policy import Price
+
+MOST_FREED = 64  # freed calls that are looked at for one price
 
 
 class Region:
@@ -106,9 +109,11 @@ def price(storage: Storage) -> float | None:
         if base.call is None:
             continue
         if base.status is not RECOMPUTE:
-            if not base.saved or storage.saved and base.saved_by > storage.saved_by:
+            if _goes_before(base, storage):
                 return None
             continue
+        if storage.saved and not base.refs and _starts_from_what_goes(base.call, storage):
+            return None
         if base.call.region is None:  # freed after those that start from it had been dropped
             lost(base)
             assert base.call.region is not None
@@ -120,6 +125,31 @@ def price(storage: Storage) -> float | None:
         if region not in around:
             around.append(region)
     return _seconds(call) + sum(region.seconds for region in around)
+
+
+def _goes_before(base: Storage, storage: Storage) -> bool:
+    """Whether a tensor will be freed while another is still wanted."""
+    return not base.saved or bool(storage.saved) and base.saved_by > storage.saved_by
+
+
+def _starts_from_what_goes(call: Call, storage: Storage) -> bool:
+    """Whether a call whose outputs have been freed starts, perhaps by way of others that have, from a tensor that will
+    be freed while ``storage`` is still wanted; a chain of more than MOST_FREED calls is not followed, but counts so."""
+    freed, seen = [call], {call}
+    while freed:
+        for given in freed.pop().inputs:
+            base = given.base
+            if base.call is None or base.call in seen:
+                continue
+            if base.status is not RECOMPUTE:
+                if _goes_before(base, storage):
+                    return True
+            elif not base.refs:
+                seen.add(base.call)
+                freed.append(base.call)
+                if len(seen) > MOST_FREED:
+                    return True
+    return False
 
 
 # As published, without regions: exact, and slower ------------------------------------------------------------------

@@ -2,9 +2,10 @@
 
 import pytest
 
-from minidl import Runtime, models, nn
+from minidl import Runtime, models, nn, no_grad
 from minidl.memory.neighbourhood import price
 from minidl.meta import int64
+from minidl.ops.elementwise import relu
 from minidl.ops.loss import cross_entropy
 from minidl.optim import SGD
 
@@ -42,6 +43,23 @@ def test_what_waits_keeps_what_it_reads_and_no_longer():
             out.sum().backward()
             assert len(priced) == 4 and all(kept for _, kept in priced)
         assert not any(storage.saved for storage in runtime.memory.live())
+
+
+@pytest.mark.parametrize("source, wanted, priced", [(None, 5, False), (6, 5, False), (4, 5, True), (None, None, True)])
+def test_what_is_wanted_for_long_has_no_price_if_it_starts_behind_freed_ones_from_what_goes(source, wanted, priced):
+    """By the number until which each is kept; what nobody has said that of is a gradient, which is used at once."""
+    with Runtime("sim:p100", policy="none") as runtime, no_grad():
+        first = relu(runtime.tensor(None, shape=(4, 8)))
+        between = relu(first)
+        last = relu(between)
+        for x, number in ((first, source), (last, wanted)):
+            if number is not None:
+                x.storage.retain_saved(number)
+        del between
+        assert (price(last.storage) is not None) is priced
+        for x, number in ((first, source), (last, wanted)):
+            if number is not None:
+                x.storage.release_saved()
 
 
 @pytest.mark.parametrize("host", ["40MiB", "80MiB"])
