@@ -1,7 +1,7 @@
 """The last image of more than 2^35 elements, by compiled kernels on the CPU: as that image alone, bit for bit.
 
-Operands lie in memory that is reserved and never filled: of each only the pages of its last image are touched, and of each
-launch only the last blocks run.
+Operands lie in memory that is reserved and never filled: of each only the last image is touched, of each launch
+only the last blocks run.
 """
 
 import importlib.util
