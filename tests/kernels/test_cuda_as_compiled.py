@@ -10,10 +10,9 @@ import pkgutil
 
 import ml_dtypes  # noqa: F401 - the name bfloat16
 import pytest
-from cuda_kernel_calls import call, channels_last, reversed_in_wider
+from cuda_kernel_calls import call, channels_last, make_blocks_tiny, reversed_in_wider
 
 from minidl.kernels import cuda
-from minidl.kernels.cuda import KERNELS, launch, shape, sums
 from minidl.testing.cuda_calls import PRECISIONS, sources
 from minidl.testing.kernel_cases import Case
 
@@ -140,12 +139,7 @@ def written():
 
 @pytest.fixture(autouse=True)
 def tiny_blocks(monkeypatch):
-    monkeypatch.setattr(launch, "THREADS", 16)
-    monkeypatch.setattr(sums, "COLUMNS", 4)
-    monkeypatch.setattr(sums, "DEPTH", 2)
-    monkeypatch.setattr(shape, "TILE", 4)
-    for kernel in KERNELS.values():
-        monkeypatch.setattr(kernel, "_plans", {})
+    make_blocks_tiny(monkeypatch)
 
 
 def test_every_kernel_that_is_defined_is_launched_and_has_a_call_here():

@@ -6,7 +6,7 @@ A value that is computed from one place of each operand has the same bits by eit
 import ml_dtypes  # noqa: F401 - the name bfloat16
 import numpy as np
 import pytest
-from cuda_kernel_calls import Placed, call, channels_last, check
+from cuda_kernel_calls import Placed, call, channels_last, check, forget_plans, make_blocks_tiny
 from cuda_simulator import Memory, Simulator, Span
 
 from minidl.kernels.cuda import (
@@ -15,7 +15,6 @@ from minidl.kernels.cuda import (
     batchnorm,
     element_groups,
     elementwise,
-    launch,
     layernorm_groups,
     pool_groups,
     sums,
@@ -30,15 +29,7 @@ WIDTHS = {"float32": 4, "bfloat16": 8}  # elements of 16 bytes
 
 @pytest.fixture(autouse=True)
 def tiny_blocks(monkeypatch):
-    monkeypatch.setattr(launch, "THREADS", 16)
-    monkeypatch.setattr(sums, "COLUMNS", 4)
-    monkeypatch.setattr(sums, "DEPTH", 2)
-    forget(monkeypatch)
-
-
-def forget(monkeypatch):
-    for kernel in KERNELS.values():
-        monkeypatch.setattr(kernel, "_plans", {})
+    make_blocks_tiny(monkeypatch)
 
 
 def case_of(name, plane):
@@ -72,7 +63,7 @@ def test_maps_in_groups_of_channels_have_the_values_of_the_general_kernels(name,
             moved = memory.reads[at:at + p.meta.nbytes] + memory.writes[at:at + p.meta.nbytes]
             assert (moved == 1).all()
     monkeypatch.setattr(batchnorm, "group_width", lambda *_: 0)
-    forget(monkeypatch)
+    forget_plans(monkeypatch)
     general = call(name, inputs, case.attrs, layout=channels_last)
     if name in EXACT:
         assert [a.tobytes() for a in found] == [a.tobytes() for a in general]
@@ -144,7 +135,7 @@ def test_pooling_of_groups_of_channels_has_the_bits_of_the_general_kernels(size,
         means, _ = both_ways("avg_pool2d", [x], attrs, forth)
         both.append([a.tobytes() for a in (y, index, dx, mean, means)])
         monkeypatch.setattr(pool_groups, "group_width", lambda *_: 0)
-        forget(monkeypatch)
+        forget_plans(monkeypatch)
     assert both[0] == both[1]
 
 
@@ -229,7 +220,7 @@ def go_the_general_way(monkeypatch):
         monkeypatch.setattr(module, "group_width", lambda *_: 0)
     monkeypatch.setattr(element_groups, "group_width", lambda *_: 0)
     monkeypatch.setattr(attention, "shape_of", lambda *_: None)
-    forget(monkeypatch)
+    forget_plans(monkeypatch)
 
 
 @pytest.mark.default(dtype=["bfloat16"])

@@ -11,14 +11,14 @@ from pathlib import Path
 import ml_dtypes  # noqa: F401 - the name bfloat16
 import numpy as np
 import pytest
-from cuda_kernel_calls import TOLERANCE, Placed, call, channels_last, check, reversed_in_wider
+from cuda_kernel_calls import TOLERANCE, Placed, call, channels_last, check, make_blocks_tiny, reversed_in_wider
 from cuda_simulator import Memory, Simulator, Span
 
 from minidl import meta as metas
 from minidl.device.cuda import memory_format
 from minidl.errors import ShapeError
 from minidl.kernels.cpu import KERNELS as CPU
-from minidl.kernels.cuda import KERNELS, launch, shape, sums
+from minidl.kernels.cuda import KERNELS
 from minidl.meta import float32, meta
 from minidl.testing.kernel_cases import CASES, OPS, RANDOM, Case, shared_bytes
 
@@ -29,12 +29,7 @@ HERE = [c for c in CASES if c.name not in PRODUCTS]
 
 @pytest.fixture(autouse=True)
 def tiny_blocks(monkeypatch):
-    monkeypatch.setattr(launch, "THREADS", 16)
-    monkeypatch.setattr(sums, "COLUMNS", 4)
-    monkeypatch.setattr(sums, "DEPTH", 2)
-    monkeypatch.setattr(shape, "TILE", 4)
-    for kernel in KERNELS.values():
-        monkeypatch.setattr(kernel, "_plans", {})
+    make_blocks_tiny(monkeypatch)
 
 
 

@@ -8,10 +8,10 @@ import importlib.util
 import ml_dtypes  # noqa: F401 - the name bfloat16
 import numpy as np
 import pytest
-from cuda_kernel_calls import channels_last, check
+from cuda_kernel_calls import channels_last, check, make_blocks_tiny
 
 from minidl.device.cuda import memory_format
-from minidl.kernels.cuda import KERNELS, launch, sums
+from minidl.kernels.cuda import KERNELS
 from minidl.kernels.cuda.launch import Planner, view
 from minidl.meta import DTYPES, aligned, meta
 from minidl.testing.kernel_cases import CASES, OPS
@@ -26,11 +26,7 @@ GUARD, FILL = 256, 0xA5  # bytes around every operand, which nothing may change
 
 @pytest.fixture(autouse=True)
 def tiny_blocks(monkeypatch):
-    monkeypatch.setattr(launch, "THREADS", 16)
-    monkeypatch.setattr(sums, "COLUMNS", 4)
-    monkeypatch.setattr(sums, "DEPTH", 2)
-    for kernel in KERNELS.values():
-        monkeypatch.setattr(kernel, "_plans", {})
+    make_blocks_tiny(monkeypatch)
 
 
 class Memory:

@@ -5,12 +5,28 @@ import numpy as np
 from cuda_simulator import Memory, Simulator
 
 from minidl import meta as metas
-from minidl.kernels.cuda import KERNELS
+from minidl.kernels.cuda import KERNELS, launch, sums
+from minidl.kernels.cuda import shape as shapes
 from minidl.meta import meta, row_major
 from minidl.testing.kernel_cases import OPS
 
 # Rounding once to the dtype, after float32 sums by trees; float64 shows that the formulas are right.
 TOLERANCE = {"float64": 1e-11, "float32": 2e-5, "bfloat16": 1.02 * 2.0**-8, "float16": 1.02 * 2.0**-11}
+
+
+def make_blocks_tiny(monkeypatch):
+    """Blocks and tiles of a few threads, so that small operands have several, and ragged ends."""
+    monkeypatch.setattr(launch, "THREADS", 16)
+    monkeypatch.setattr(sums, "COLUMNS", 4)
+    monkeypatch.setattr(sums, "DEPTH", 2)
+    monkeypatch.setattr(shapes, "TILE", 4)
+    forget_plans(monkeypatch)
+
+
+def forget_plans(monkeypatch):
+    """Kernels are planned again for each call's operands."""
+    for kernel in KERNELS.values():
+        monkeypatch.setattr(kernel, "_plans", {})
 
 
 def channels_last(shape):

@@ -26,7 +26,7 @@ from minidl.plan.plan import NO_PLAN, Eviction, Kept, Proposal
 from minidl.plan.policy import Observation, OnDemand, Pressure, Residency
 from minidl.plan.trace import Trace
 from minidl.planning.modes import modes_of
-from minidl.planning.problem import problem
+from minidl.planning.problem import Problem, problem
 from minidl.planning.schedule import NO_NOTES, simulate
 from minidl.planning.timing import Room
 from minidl.policies.auto.choices import most_held, simple_choices
@@ -39,15 +39,17 @@ from minidl.policies.dtr_swap import Weighing
 FIRST_WORK = 3e6      # calls simulated for the first plan, which is wanted at once
 # Shares of the budget that plans are made for: the less of it, the more surely all finds an address, and the slower.
 SHARES = (0.985, 0.99, 0.98, 1.0, 0.97)
-ROUNDS = 16           # searches, at most one an iteration but for tighter plans, (twice as many where one simulates
-SCARCE = 3            # each gap less often than this: it is over before it has come far)
-EARLY = 3             # every second of the first few, and of all that simulate
-FRESH = 10            # each gap so often, begins from scratch: else it would end far behind one around the best plan
+ROUNDS = 16           # searches, at most one an iteration but for tighter plans,
 FRUITLESS = 5         # and no more when so many in a row have found nothing better
+# How often a search simulates the iteration for each gap:
+SCARCE = 3            # with less it is over before it has come far, and there are twice as many,
+FRESH = 10            # and with less than this it ends far behind one around the best plan if it begins from scratch,
+EARLY = 3             # as every second one does that simulates more; of the others only those among the first few
 
 
 class Auto(OnDemand):
-    """Search with the simulator as its objective; of what ``rounds`` searches find, the plan that ran fastest."""
+    """Search with the simulator as its objective; of what ``rounds`` searches find, twice as many for a long trace, the
+    plan that ran fastest."""
 
     name = "auto"
     weighs_recomputation = True
@@ -70,8 +72,8 @@ class Auto(OnDemand):
         if fits or not len(most_held(facts)):
             return NO_PLAN
         on_demand = Tried(ON_DEMAND, () if trace.observed_seconds is None else (trace.observed_seconds,))
-        enough = SCARCE * len(trace.calls) * len(facts.gap_call) <= WORK
-        progress = Progress(tried=(on_demand,), rested=TRIAL_EVERY, rounds=self.rounds if enough else 2 * self.rounds)
+        rounds = self.rounds if _simulates(facts, SCARCE, WORK) else 2 * self.rounds
+        progress = Progress(tried=(on_demand,), rested=TRIAL_EVERY, rounds=rounds)
         found, _ = self._search(progress, 0, trace, costs, limits, FIRST_WORK)
         return progress.searched(found, 0).next()
 
@@ -101,8 +103,8 @@ class Auto(OnDemand):
         if not progress.beats(facts.seconds):
             return None, 1
         around = progress.best
-        fresh = number <= EARLY or FRESH * len(trace.calls) * len(facts.gap_call) <= work
-        if (number % 2 and fresh) or around is None:
+        fresh = number % 2 and (number <= EARLY or _simulates(facts, FRESH, work))
+        if fresh or around is None:
             share = SHARES[number % len(SHARES)]
             begin = chain(simple_choices(facts, int(share * limits.device_bytes)), parts(trace, facts, costs, limits))
             found = search(trace, facts, costs, limits, begin, share=share, seed=number, work=work)
@@ -134,3 +136,9 @@ class Auto(OnDemand):
         found = Tried(Found(kept.plan, share))
         tried = (Tried(ON_DEMAND), found) if kept.plan.evictions else (found,)
         return Proposal(kept.plan, Progress(int(numbers["round"]), tried, rounds=self.rounds))
+
+
+def _simulates(facts: Problem, times: int, work: float) -> bool:
+    """Whether a search simulates the iteration so many times for each gap."""
+    calls = len(facts.gap_ptr) - 1
+    return times * calls * len(facts.gap_call) <= work

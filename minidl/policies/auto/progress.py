@@ -16,7 +16,7 @@ from minidl.plan.plan import EMPTY_PLAN, Plan, Proposal
 from minidl.plan.spread import spread
 
 LEAST_GAIN = 0.001    # of an iteration: what is predicted to gain less is not worth a trial
-LEAST_NEARER = 0.01   # of what a plan promises: what comes less near to iterations without one is no progress
+LEAST_NEARER = 0.01   # of what the nearest plan promises: what promises to gain less on it is no progress
 TRIAL_EVERY = 4       # iterations: of so many at most one belongs to a trial
 TIMES = 7             # iterations whose seconds are remembered of a plan
 ENOUGH_TIMES = 3      # of these tell how much iterations differ by themselves
@@ -131,13 +131,17 @@ class Progress:
 
     def searched(self, found: Found | None, searches: int = 1) -> Progress:
         """So many more searches are over, and this is what they found."""
+        searched = replace(self, round=self.round + searches, fruitless=0)
         if found is not None and self.promises(found):
-            return replace(self, round=self.round + searches, fruitless=0, waiting=found)
-        nearer = found is not None and self.best is self.nearest and (
-            self.nearest is None or found.promised < (1.0 - LEAST_NEARER) * self.nearest.promised)
-        if nearer:
-            return replace(self, round=self.round + searches, fruitless=0, nearest=found)
-        return replace(self, round=self.round + searches, fruitless=self.fruitless + 1)
+            return replace(searched, waiting=found)
+        if found is not None and self._comes_nearer(found):
+            return replace(searched, nearest=found)
+        return replace(searched, fruitless=self.fruitless + 1)
+
+    def _comes_nearer(self, found: Found) -> bool:
+        """Whether, while no plan is faster than going on without, this one is faster than the best of them."""
+        best = self.best
+        return best is self.nearest and (best is None or found.promised < (1.0 - LEAST_NEARER) * best.promised)
 
     def next(self) -> Proposal:
         """What to follow in the next iteration: the fastest that is known, or once in a while what may be faster."""
