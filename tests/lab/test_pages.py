@@ -109,7 +109,8 @@ def test_what_a_program_needs_at_a_batch_follows_from_two():
 @pytest.mark.parametrize(("update", "state"), [
     ([((4, 2), (4,)), ((1, 4), (1,))], {4}),  # SGD: a momentum takes the gradient, then the parameter the momentum
     ([((1,), (1,)), ((4, 2), (4,)), ((5, 2), (5,)), ((5,), (6,)), ((1, 4, 6), (1,))], {4, 5}),  # AdamW: 6 is a root
-    ([((1, 2), (6,)), ((4, 6), (4,)), ((1, 4), (1,))], {4})])  # weight decay: 6 is the gradient with it
+    ([((1, 2), (6,)), ((4, 6), (4,)), ((1, 4), (1,))], {4}),  # weight decay: 6 is the gradient with it
+    ([((1,), (1,)), ((4,), (6,)), ((4, 6, 2), (4,)), ((1, 4), (1,))], {4})])  # 6 is of a state as it was before
 def test_what_parameters_gradients_and_states_are_follows_from_the_order_of_reads_and_writes(update, state):
     """A parameter 1 of 100 bytes and the batch's statistics 3 of 5; a step reads the gradient 2, of 100 as each state
     is. Names: what a call reads, and what it makes or writes."""
