@@ -11,7 +11,7 @@ from minidl.memory.entry import Actions
 from minidl.memory.storage import OUT, SWAPPING_OUT
 from minidl.ops import exp
 from minidl.plan.costs import Costs, Limits
-from minidl.plan.plan import Action
+from minidl.plan.plan import Action, Plan
 from minidl.plan.trace import Algorithm, Trace, TraceCall, TraceTensor
 from minidl.planning import compiled, schedule
 from minidl.planning.expansion import expand
@@ -19,8 +19,11 @@ from minidl.planning.modes import effective, modes_of, to_plan
 from minidl.planning.problem import DROP, KEEP, SWAP, problem
 from minidl.planning.schedule import NO_NOTES, Prices, simulate
 from minidl.planning.timing import Room
+from minidl.policies.auto import policy
 from minidl.policies.auto.choices import movable, simple_choices
+from minidl.policies.auto.fitting import WARM
 from minidl.policies.auto.policy import SLACK, Auto
+from minidl.policies.auto.progress import Found
 from minidl.testing.steps import run, training_step, unmanaged
 
 COSTS = Costs(1 / 12.4e9, 1 / 12.4e9, 1e-5)
@@ -109,6 +112,37 @@ def test_only_gaps_around_the_fullest_moment_are_moved_first(trace):
     assert len(there) and not set(there) & set(others)
     within = there[facts.gap_head[there] < 0]
     assert facts.gap_call[within].max() < facts.gap_next[within].min()  # they share a moment
+
+
+def test_each_choice_to_begin_with_comes_again_with_all_else_away(trace):
+    facts = problem(trace[0], COSTS)
+    _, others = movable(facts, trace[1] // 2)
+    choices = list(simple_choices(facts, trace[1] // 2))
+    for choice, away in zip(choices[::2], choices[1::2], strict=True):
+        assert len(others) and not choice[others].any() and (away[others] == SWAP).all()
+        away[others] = KEEP
+        assert (away == choice).all()
+
+
+def test_searches_of_long_traces_are_twice_as_many_and_after_the_first_go_on_around_the_best(trace, monkeypatch):
+    measured, peak = trace
+    begun = []
+
+    def search(*_, temperature=1.0, **__):
+        begun.append(temperature)
+
+    monkeypatch.setattr(policy, "search", search)
+    for scarce, fresh, rounds, scratch in ((0, 0, 16, True), (1 << 40, 1 << 40, 32, False)):
+        monkeypatch.setattr(policy, "SCARCE", scarce)
+        monkeypatch.setattr(policy, "FRESH", fresh)
+        auto, limits = Auto(), Limits(peak // 2, ROOMY)
+        progress = auto.plan(measured, COSTS, limits).notes
+        assert progress.rounds == rounds
+        known = progress.searched(Found(Plan({}, predicted_seconds=10.0), 0.98))
+        begun.clear()
+        for number in (2, 3, 4, 5):
+            auto._search(known, number, measured, COSTS, limits)
+        assert begun == [WARM, 1.0, WARM, 1.0 if scratch else WARM]
 
 
 def test_short_gaps_are_considered_where_calls_would_else_need_much_of_the_budget():
