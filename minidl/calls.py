@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from minidl.context import current
 from minidl.errors import UserError
@@ -11,6 +11,10 @@ from minidl.graph import stranger
 from minidl.memory.storage import Storage
 from minidl.op import Attrs, Op
 from minidl.tensor import GONE, Tensor
+
+if TYPE_CHECKING:
+    from minidl.sharding.seam import Sharding
+    from minidl.slicing.seam import Slicing
 
 
 def give(tensor: Tensor) -> Tensor:
@@ -47,9 +51,9 @@ def apply(op: Op, *tensors: Tensor, **attrs: Any) -> Tensor:
 def _run(op: Op, tensors: tuple[Tensor, ...], attrs: Attrs) -> tuple[Storage, ...]:
     """The only way from a formula to the executor."""
     executor = current()
-    memory, slicer = executor.memory, executor.slicer
+    memory, slicer, sharder = executor.memory, executor.slicer, executor.sharder
     given = 0
-    sliced = False
+    keeper: Slicing | Sharding | None = None  # of an operand that is not one storage; one in shards comes first
     inputs: list[Storage] = []
     try:
         for tensor in tensors:
@@ -57,9 +61,12 @@ def _run(op: Op, tensors: tuple[Tensor, ...], attrs: Attrs) -> tuple[Storage, ..
                 given |= 1 << len(inputs)
             storage = tensor.storage
             if storage.memory is not memory and storage.memory not in executor.memories:
-                if slicer is None or storage.memory is not slicer:
+                if storage.memory is sharder:
+                    keeper = sharder
+                elif slicer is None or storage.memory is not slicer:
                     raise stranger(op.name, storage, executor.device.name)
-                sliced = True
+                elif keeper is None:
+                    keeper = slicer
             inputs.append(storage)
     except AttributeError as error:  # not asked of each, as there are many
         if isinstance(tensor, Tensor):
@@ -67,14 +74,12 @@ def _run(op: Op, tensors: tuple[Tensor, ...], attrs: Attrs) -> tuple[Storage, ..
         kind = type(tensor).__name__
         raise UserError(f"{op.name}: a {kind} is no tensor: runtime.tensor(x) makes one of it") from error
     try:
-        if slicer is None:
-            results = executor.run(op, tuple(inputs), attrs, given)
-        elif sliced:
-            results = slicer.run(op, tuple(inputs), attrs, given)
-        else:
-            if slicer.pending and op.mutates is not None:  # what waits reads what is written here as it is now
-                slicer.flush()
-            results = executor.run(op, tuple(inputs), attrs, given)
+        if op.mutates is not None:
+            if sharder is not None:
+                sharder.refuse_copies(op, inputs)
+            if slicer is not None and keeper is None and slicer.pending:
+                slicer.flush()  # what waits reads what is written here as it is now
+        results = (executor if keeper is None else keeper).run(op, tuple(inputs), attrs, given)
     except BaseException:
         for tensor in tensors:  # the call was not made: what it was given is still the caller's
             tensor.given = False

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from minidl.memory.manager import Memory
     from minidl.memory.tracker import Tracker
     from minidl.plan.trace import Trace
+    from minidl.sharding.seam import Sharding
     from minidl.slicing.seam import Slicing
 
 SIGNATURES = 1 << 14  # that are remembered, at least: some 2 KiB each
@@ -43,10 +44,11 @@ class Executor:
         self.failures = device.failures  # of kernels, which may have run long after their call
         self.thread, self.entered = NOBODY, 0  # that is inside, and how many times (``context``)
         self.tracker, self.deterministic = tracker, deterministic
+        self.fuses, self.keeps_outputs = fuses, keeps_outputs  # operations that have a fused form use it
         self.guide: Guide | None = memory.guide
-        self.grad_enabled, self.keeps_outputs = True, keeps_outputs
-        self.fuses = fuses  # operations that have a fused form use it
+        self.grad_enabled = True
         self.slicer: Slicing | None = None  # runs operations on tensors that are in slices
+        self.sharder: Sharding | None = None  # and this one on those in shards
         # Is shown every result when it is made: name of the operation, inputs, what it wrote.
         self.inspect: Callable[[str, tuple[Storage, ...], tuple[Storage, ...]], None] | None = None
         self.explicit_iterations = False  # the program marks its iterations itself
@@ -129,9 +131,7 @@ class Executor:
         """What the operation and the device say of a call that is like none before, or none that is remembered."""
         if len(self._signatures) >= self._most_signatures:
             self._forget_signatures()
-        op.check_dtypes(metas)
-        result = op.infer(*metas, **attrs)
-        outputs = result if isinstance(result, tuple) else (result,)
+        outputs = op.describe(metas, attrs)
         if op.view:
             return Signature(op, metas, outputs, ())
         outputs = self.device.lay_out(op.name, metas, outputs)
@@ -185,11 +185,10 @@ class Executor:
     def lose(self) -> None:
         """Take what has failed off the memory, if anything has, once all that was launched is over."""
         if self.failures:
-            device = self.device
-            for stream, position in enumerate(device.positions):
-                device.synchronize(stream, position)
+            for stream, position in enumerate(self.device.positions):
+                self.device.synchronize(stream, position)
             self.memory.lose(tuple(self.failures))
-            device.forgive()
+            self.device.forgive()
 
     def read(self, storage: Storage) -> np.ndarray:
         """A host copy of a value; waits for the device. Raises OutOfMemory, Unrecoverable."""
@@ -207,8 +206,9 @@ class Executor:
 
     def _look(self, storage: Storage, how: Callable[[Storage], Any]) -> Any:
         """One access from outside, after all calls so far."""
-        if self.slicer is not None and storage.memory is self.slicer:
-            return self.slicer.look(storage, lambda part: self._look(part, how), joined=how != self.device.read)
+        for keeper in (self.slicer, self.sharder):
+            if keeper is not None and storage.memory is keeper:
+                return keeper.look(storage, lambda part: self._look(part, how), joined=how != self.device.read)
         if storage.memory not in self.memories:
             raise stranger(READ.name, storage, self.device.name)
         if (key := (READ, storage.meta)) not in self._signatures:
@@ -240,9 +240,9 @@ class Executor:
 
     def make_leaf(self, storage: Storage) -> None:
         """Cut a storage's lineage: from now on it keeps its bytes, and pins nothing that it was computed from."""
-        if self.slicer is not None and storage.memory is self.slicer:
-            self.slicer.make_leaf(storage)
-            return
+        for keeper in (self.slicer, self.sharder):
+            if keeper is not None and storage.memory is keeper:
+                return keeper.make_leaf(storage)
         if storage.status is RECOMPUTE:
             self.memory.replay(storage)
         storage.call = storage.severed = None

@@ -91,6 +91,12 @@ class Op:
                 kind = "integers" if x.dtype.floating else "floating-point numbers"
                 raise ShapeError(f"{self.name} needs {kind} for {name}, not {x}")
 
+    def describe(self, inputs: Sequence[Meta], attrs: Attrs) -> tuple[Meta, ...]:
+        """What a call makes: the descriptions of its outputs. Raises ShapeError."""
+        self.check_dtypes(inputs)
+        made = self.infer(*inputs, **attrs)
+        return made if isinstance(made, tuple) else (made,)
+
     def saved_indices(self, attrs: Attrs, needs: tuple[bool, ...], n_inputs: int) -> tuple[int, ...]:
         """Which of inputs + outputs a call must keep for its gradient, as indices into that sequence."""
         wanted = self.vjp_names if self.saves is None else self.saves(attrs, needs)

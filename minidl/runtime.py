@@ -26,21 +26,23 @@ from minidl.context import activate, current
 from minidl.device.codec import codec_of
 from minidl.device.precision import DEFAULT, precision_of
 from minidl.device.spill import Spill
+from minidl.dryrun import dry_run
 from minidl.errors import UserError
 from minidl.executor import Executor
 from minidl.memory.entry import Followed
 from minidl.memory.guide import Guide
-from minidl.memory.ledger import Demand, Ledger
+from minidl.memory.ledger import Demand
 from minidl.memory.manager import Manager
 from minidl.memory.storage import Storage
 from minidl.memory.switches import ALL_ON, Switches
 from minidl.memory.tracker import Tracker
-from minidl.meta import DType, Shape, block_bytes, float32, meta
+from minidl.meta import DType, Shape, float32, meta
 from minidl.ops.update import UPLOAD
 from minidl.placements import Placement
 from minidl.plan.plan import Plan
 from minidl.plan.policy import Policy, required
 from minidl.plan.trace import Trace
+from minidl.sharding.sharder import Sharder
 from minidl.slicing.slicer import Slicer
 from minidl.stats import Stats
 from minidl.tensor import Tensor
@@ -66,6 +68,8 @@ class Runtime:
     switches       features to turn off, to see what they are worth
     slices         into how many parts along its first dimension a batch is cut that ``tensor`` uploads, so that no
                    operation needs all of it at once; 1: none
+    shard_bytes    parameters of more bytes are kept in shards along their first dimension, so that neither an operation
+                   nor an update needs all of one at once; by default none is
     codec          what copies to the host and back are encoded by, see ``device.codec``; None: they are not
 
     Raises UserError for a name or size that does not exist.
@@ -76,7 +80,8 @@ class Runtime:
                  spill_bytes: int | str | None = None, policy: str | Policy = "auto",
                  placement: str | Placement = placements.DEFAULT, precision: str = DEFAULT,
                  attention: str | None = None, seed: int = 0, poisoned: bool = False, deterministic: bool = True,
-                 switches: Switches = ALL_ON, slices: int = 1, codec: str | None = None) -> None:
+                 switches: Switches = ALL_ON, slices: int = 1, shard_bytes: int | str | None = None,
+                 codec: str | None = None) -> None:
         self.precision = precision_of(precision)
         self.device = (devices.create(device, poisoned=poisoned, precision=precision) if isinstance(device, str)
                        else device)
@@ -101,6 +106,8 @@ class Runtime:
         self.slices = slices
         if slices > 1:
             self.executor.slicer = Slicer(self.executor, slices)
+        if shard_bytes is not None:
+            self.executor.sharder = Sharder(_bytes(shard_bytes, 0, "shard_bytes"))
         self.keeps_trace = False  # whether ``iteration`` leaves what it did in ``last_trace``
         self.last_trace: Trace | None = None
         self.seed = seed
@@ -222,36 +229,7 @@ class Runtime:
         later steps begin with these. Every value that is read is NaN: of a step that branches on one this is what one
         path needs (``Demand.reads_values``).
         """
-        live = self.memory.live()
-        kept = [(s, s.grad, s.access_count, s.first_access, s.last_access) for s in live]
-        counters = dict(self.counters)
-        tracker = Tracker()
-        ledger = Ledger(tracker, sum(block_bytes(s.nbytes) for s in live))
-        for storage in live:
-            if storage.grad is not None:
-                storage.grad = Tensor(ledger.stand_in(storage.grad.storage))
-        executor = Executor(self.device.dry_twin(), ledger, tracker, deterministic=self.executor.deterministic,
-                            fuses=self.executor.fuses, keeps_outputs=self.executor.keeps_outputs,
-                            stands_for=(self.memory,))
-        if self.slices > 1:
-            executor.slicer = Slicer(executor, self.slices)
-        executor.issued = self.executor.issued  # what was written in place before the dry run lies before its calls
-        try:
-            with activate(executor):
-                step()
-                if executor.slicer is not None:
-                    executor.slicer.flush()
-                reads_values = executor.first_read < executor.issued
-                if any(storage.grad is not None and grad is None for storage, grad, *_ in kept):
-                    step()
-                    if executor.slicer is not None:
-                        executor.slicer.flush()
-        finally:
-            self.counters = counters
-            for storage, grad, count, first, last in kept:
-                storage.grad = grad
-                storage.access_count, storage.first_access, storage.last_access = count, first, last
-        return ledger.demand(reads_values=reads_values)
+        return dry_run(self, step)
 
     def stats(self) -> Stats:
         """All counters and gauges now."""
@@ -287,8 +265,12 @@ def current_runtime() -> Runtime:
 
 
 def parameter(shape: Shape, *, dtype: DType = float32, requires_grad: bool = True) -> Tensor:
-    """An uninitialised persistent leaf: a parameter, a buffer or optimizer state. Raises OutOfMemory."""
-    storage: Storage = current().leaf(meta(tuple(shape), dtype), persistent=True)
+    """An uninitialised persistent leaf: a parameter, a buffer or optimizer state; in shards, if the runtime says so.
+    Raises OutOfMemory."""
+    executor, described = current(), meta(tuple(shape), dtype)
+    if executor.sharder is not None and executor.sharder.cuts(described):
+        return Tensor(executor.sharder.leaf(described, requires_grad=requires_grad))
+    storage: Storage = executor.leaf(described, persistent=True)
     storage.requires_grad = requires_grad
     return Tensor(storage)
 

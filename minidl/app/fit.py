@@ -75,6 +75,7 @@ class Setup:
     slices       into which a batch is cut
     note         is told the batch and the budget of each trial before it runs
     spill        where host memory is continued
+    shard_bytes  from which on parameters are kept in shards
     """
 
     program: Program
@@ -90,6 +91,7 @@ class Setup:
     slices: int = 1
     steps: int = MOST_ITERATIONS
     spill: Spill | None = None
+    shard_bytes: int | None = None
 
     def for_tensors(self, batch: int) -> int:
         """Host memory for swapped tensors, at a batch."""
@@ -99,8 +101,17 @@ class Setup:
         """What an unmanaged step needs, and its largest operation."""
         keeps = policies.create(self.policy).regime.keeps_outputs  # then it needs more
         with Runtime(self.device.dry_twin(), memory_budget=UNLIMITED, policy=self.policy if keeps else "none",
-                     precision=self.precision, seed=self.seed, switches=self.switches, slices=self.slices) as twin:
+                     precision=self.precision, seed=self.seed, switches=self.switches, slices=self.slices,
+                     shard_bytes=self.shard_bytes) as twin:
             return twin.dry_run(self.program(batch).all)
+
+    def largest_parameter(self) -> int:
+        """Bytes of the largest parameter or buffer, or state of either."""
+        with Runtime(self.device.dry_twin(), memory_budget=UNLIMITED, policy="none", precision=self.precision) as twin:
+            held = self.program(1)
+            largest = max((storage.nbytes for storage in twin.memory.live() if storage.persistent), default=0)
+            del held
+        return largest
 
     @property
     def elsewhere(self) -> int:
@@ -123,7 +134,7 @@ class Setup:
         twin = Runtime(simulated or self.device.dry_twin(), memory_budget=budget_bytes,
                        host_memory=self.for_tensors(batch), policy=self.policy, placement=self.placement,
                        precision=self.precision, seed=self.seed, switches=self.switches, slices=self.slices,
-                       spill=self.spill)
+                       spill=self.spill, shard_bytes=self.shard_bytes)
         shortage = None
         try:
             with twin:

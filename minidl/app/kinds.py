@@ -16,7 +16,7 @@ from minidl.errors import UserError
 from minidl.registry import Registry
 from minidl.units import parse_bytes
 
-CHOSEN = 0  # slices: as many as are fastest
+CHOSEN = 0  # slices: as many as are fastest; shards: where a parameter has no room whole
 
 Value = TypeVar("Value")
 _ABOVE_0 = nextafter(0, 1)
@@ -81,6 +81,11 @@ def budget(text: str) -> int | Share:
     if text.endswith("%"):
         return Share(read(numbers.real, text[:-1], least=_ABOVE_0, most=MOST_PERCENT,
                           wanted="a percentage above 0") / 100)
+    return _some(text)
+
+
+def _some(text: str) -> int:
+    """As ``size``, but 0 is none."""
     nbytes = size(text)
     if nbytes < 1:
         raise argparse.ArgumentTypeError(f"must be at least 1 byte, not {text}")
@@ -133,3 +138,8 @@ def _known(registry: Registry[Any], name: str) -> str:
 def slices(text: str) -> int:
     """A number of slices, or ``auto``."""
     return CHOSEN if text == "auto" else whole(text)
+
+
+def shard_bytes(text: str) -> int:
+    """Bytes, or ``auto``."""
+    return CHOSEN if text == "auto" else _some(text)

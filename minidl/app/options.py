@@ -66,6 +66,7 @@ class Options:
     spill_bytes: int | None
     codec: str | None
     slices: int
+    shard_bytes: int
     plan: str | None
     decoupled_swap: bool
     collective: bool

@@ -202,7 +202,7 @@ class Session:
             self._folder.keep(SUMMARY, text + "\n")
 
 
-def fixed_arguments(options: Options, batch: int, steps: int, slices: int = 1) -> Fixed:
+def fixed_arguments(options: Options, batch: int, steps: int, slices: int = 1, shard_bytes: int | None = None) -> Fixed:
     """The arguments that decide the results, by their flags: a run goes on only with the same ones."""
     fixed = {"--model": options.model, "--image-size": options.image_size, "--num-classes": options.num_classes,
              "--data": options.data, "--batch": batch, "--seed": options.seed, "--optimizer": options.optimizer,
@@ -211,7 +211,7 @@ def fixed_arguments(options: Options, batch: int, steps: int, slices: int = 1) -
              "--decay-steps": options.decay_steps, "--decay-rate": options.decay_rate,
              "--clip-grad": options.clip_grad, "--grad-accum-steps": options.accumulate,
              "--label-smoothing": options.label_smoothing, "--sequence-length": options.sequence_length,
-             "--slices": None if slices == 1 else slices,
+             "--slices": None if slices == 1 else slices, "--shard-bytes": shard_bytes,
              "--vocab": options.vocab, "--vocab-size": options.vocab_size,
              "--on-bad-file": "skip" if options.skips_bad_files else None,
              "--precision": None if options.precision == DEFAULT else options.precision,

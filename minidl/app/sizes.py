@@ -11,7 +11,7 @@ from minidl.app.inputs import made_ahead
 from minidl.app.kinds import CHOSEN, Share
 from minidl.app.largest import cut_that_holds, largest_batch, largest_batch_cut
 from minidl.app.options import SYNTHETIC_STEPS, Options
-from minidl.app.slices import Cut, choose_slices, in_slices, most_slices
+from minidl.app.slices import Cut, choose_shards, choose_slices, in_slices, most_slices
 from minidl.app.zoo import Zoo
 from minidl.data import Data
 from minidl.device import Device
@@ -22,6 +22,7 @@ from minidl.meta import ALIGNMENT
 from minidl.units import format_bytes
 
 ENDLESS = 1 << 30  # examples, of data that has no end
+LEAST = 2  # examples in a batch that tells what parameters need: batch norm cannot do with one
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,6 +32,7 @@ class Sizes:
     demand  what an unmanaged step of this batch needs
     most    the largest batch that makes sense: there are no more examples to train on
     cut     its slices
+    setup   with these, and with the shards of its parameters
     """
 
     batch: int
@@ -38,6 +40,7 @@ class Sizes:
     demand: Demand
     most: int
     cut: Cut
+    setup: Setup
 
 
 def setup_of(options: Options, zoo: Zoo, device: Device, data: Data, note: Callable[[int, int], None]) -> Setup:
@@ -58,7 +61,8 @@ def setup_of(options: Options, zoo: Zoo, device: Device, data: Data, note: Calla
 
     steps = options.steps or (MOST_ITERATIONS if data.train_size else SYNTHETIC_STEPS)
     return Setup(program, device, options.policy, host, options.precision, options.seed,
-                 options.placement, ahead, options.switches, note, max(options.slices, 1), steps, spill)
+                 options.placement, ahead, options.switches, note, max(options.slices, 1), steps, spill,
+                 options.shard_bytes or None)
 
 
 def settle(options: Options, setup: Setup, data: Data) -> Sizes:
@@ -67,7 +71,10 @@ def settle(options: Options, setup: Setup, data: Data) -> Sizes:
     Raises UserError, with the numbers that would do, if they do not fit.
     """
     most = (data.train_size or ENDLESS) // options.accumulate
-    batch, budget, cut = _asked_for(options, setup, most)
+    budget = _budget(options, setup)
+    if options.shard_bytes == CHOSEN:
+        setup = replace(setup, shard_bytes=choose_shards(setup, options.batch or LEAST, budget))
+    batch, cut = _batch(options, setup, budget, most)
     whole = replace(setup, slices=1).demand(batch)
     if cut is None:
         cut = (choose_slices(setup, batch, budget, whole) if options.slices == CHOSEN
@@ -75,21 +82,27 @@ def settle(options: Options, setup: Setup, data: Data) -> Sizes:
     cut = _cut_that_fits(replace(setup, slices=cut.slices), cut, batch, budget, most, chosen=options.slices == CHOSEN)
     setup = replace(setup, slices=cut.slices)
     demand = whole if cut.slices == 1 else replace(setup.demand(batch), unmanaged_peak_bytes=whole.unmanaged_peak_bytes)
-    return Sizes(batch, budget, demand, most, cut)
+    return Sizes(batch, budget, demand, most, cut, setup)
 
 
-def _asked_for(options: Options, setup: Setup, most: int) -> tuple[int, int, Cut | None]:
-    """(batch, budget in bytes, slices if they were tried); the largest batch is searched for, and told, if none is
-    given. Raises UserError."""
-    budget, batch, cut = options.memory_budget, options.batch, None
+def _budget(options: Options, setup: Setup) -> int:
+    """The budget in bytes. Raises UserError."""
+    budget = options.memory_budget
     if budget is None:
         budget, _ = default_memory(setup.device)
     elif isinstance(budget, Share):
-        assert batch is not None  # the command line is checked
-        budget = int(setup.demand(batch).unmanaged_peak_bytes * budget.of_peak)
+        assert options.batch is not None  # the command line is checked
+        budget = int(setup.demand(options.batch).unmanaged_peak_bytes * budget.of_peak)
     budget = budget // ALIGNMENT * ALIGNMENT
     if budget == 0:
         raise UserError(f"--memory-budget must be at least {ALIGNMENT} bytes")
+    return budget
+
+
+def _batch(options: Options, setup: Setup, budget: int, most: int) -> tuple[int, Cut | None]:
+    """(batch, slices if they were tried); the largest batch is searched for, and told, if none is given. Raises
+    UserError."""
+    batch, cut = options.batch, None
     if batch is None:
         search = largest_batch_cut if options.slices == CHOSEN else largest_batch
         found = search(setup, budget, most=most)
@@ -101,7 +114,7 @@ def _asked_for(options: Options, setup: Setup, most: int) -> tuple[int, int, Cut
             cut = Cut(found.slices, f"whole {found.whole} is the largest")
     if batch > most:
         raise UserError(f"--batch {batch}: there are only {most} images to train on")
-    return batch, budget, cut
+    return batch, cut
 
 
 def _cut_that_fits(setup: Setup, cut: Cut, batch: int, budget: int, most: int, *, chosen: bool) -> Cut:

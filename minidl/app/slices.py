@@ -1,9 +1,11 @@
-"""Into how many slices a batch is cut, where that is left to the program. Runs a step on shapes alone, nothing else."""
+"""Into how many slices a batch is cut, and whether parameters are kept in shards, where that is left to the program.
+Runs a step on shapes alone, nothing else."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
+from minidl import policies
 from minidl.app.fit import Setup
 from minidl.memory.ledger import Demand
 from minidl.units import format_bytes
@@ -11,6 +13,8 @@ from minidl.units import format_bytes
 LARGE = 0.5  # of the budget, for one operation: from here on hardly anything can be in flight beside it
 SMALL = 0.25  # and up to here enough can
 MOST = 64
+SHARD = 0.125  # of the budget: an update takes a shard, its gradient and some states at once
+LEAST_SHARD = 4 << 20  # bytes: each is some calls more a step
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,3 +54,15 @@ def choose_slices(setup: Setup, batch: int, budget_bytes: int, demand: Demand) -
             break
     return Cut(count, f"{demand.largest_op} alone takes {format_bytes(demand.largest_op_bytes)} of "
                       f"{format_bytes(budget)}")
+
+
+def choose_shards(setup: Setup, batch: int, budget_bytes: int) -> int | None:
+    """Bytes of a parameter from which on it is kept in shards of as many: None where a batch runs with all of them
+    whole, in slices or not. Results follow from them, so they are for what else has none."""
+    shard_bytes = max(int(SHARD * budget_bytes), LEAST_SHARD)
+    if not policies.create(setup.policy).moves_tensors or setup.largest_parameter() <= shard_bytes:
+        return None
+    for slices in dict.fromkeys((setup.slices, max(setup.slices, most_slices(batch)))):
+        if replace(setup, slices=slices).trial(batch, budget_bytes).shortage is None:
+            return None
+    return shard_bytes

@@ -71,21 +71,24 @@ def train(options: Options, zoo: Zoo, lock: RunLock, out: TextIO) -> int:
     with trying:
         sizes = settle(options, setup, data)
         unmanaged_seconds = replace(setup, slices=1).unmanaged_seconds(sizes.batch)
-    setup = replace(setup, slices=sizes.cut.slices)
+    setup = sizes.setup
     batch, a_step = sizes.batch, sizes.batch * options.accumulate  # a step may take several batches
     items, kind = described(data)
     print(f"{options.model}, batch {batch}, {'x'.join(map(str, data.input_shape))} {kind}, "
           f"{options.precision}, budget {format_bytes(sizes.budget_bytes)}, {options.manager}", flush=True)
     if sizes.cut.slices > 1:
         print(f"in {sizes.cut.slices} slices: {sizes.cut.why}", flush=True)
+    if setup.shard_bytes is not None:
+        print(f"parameters of more than {format_bytes(setup.shard_bytes)} in shards of no more", flush=True)
 
     length = Length.of(options, data.train_size, a_step)
     resolved = Resolved(options.device, sizes.budget_bytes, setup.host_memory, batch)
-    session = Session(options, length, fixed_arguments(options, batch, length.steps, sizes.cut.slices), resolved, lock,
-                      has_values=device.has_values)
+    fixed = fixed_arguments(options, batch, length.steps, setup.slices, setup.shard_bytes)
+    session = Session(options, length, fixed, resolved, lock, has_values=device.has_values)
     with Runtime(device, memory_budget=sizes.budget_bytes, host_memory=setup.for_tensors(batch), policy=policy,
                  placement=options.placement, precision=options.precision, seed=options.seed,
-                 switches=options.switches, slices=sizes.cut.slices, spill=setup.spill, codec=options.codec) as runtime:
+                 switches=options.switches, slices=setup.slices, shard_bytes=setup.shard_bytes, spill=setup.spill,
+                 codec=options.codec) as runtime:
         # A new network, or one that a run before this one has trained.
         trainer = build(options, zoo, data, steps=length.steps)
         done = session.restore(trainer)

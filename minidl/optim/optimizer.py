@@ -16,6 +16,7 @@ from minidl.op import Attrs, Op
 from minidl.ops.shape import narrow
 from minidl.ops.update import fill_, upload_
 from minidl.runtime import parameter
+from minidl.sharding.sharder import shard_bounds
 from minidl.tensor import Tensor
 
 # Parameters, state and gradients of one update call must be on the device together. Calls of this size (bytes of
@@ -207,12 +208,14 @@ def require_at_least_zero(**numbers: float) -> None:
 
 
 def _pieces(index: int, tensor: Tensor) -> list[Piece]:
-    """The parts of a parameter that are updated by themselves, as equal as can be."""
-    rows = tensor.shape[0] if tensor.shape else 1
-    count = min(rows, -(-tensor.nbytes // PART_BYTES))
-    if count <= 1:
-        return [Piece(index, 0, rows, whole=True)]
-    return [Piece(index, rows * i // count, rows * (i + 1) // count, whole=False) for i in range(count)]
+    """The parts of a parameter, or of each of its shards, that are updated by themselves, as equal as can be."""
+    found = []
+    for first, stop in (bounds := shard_bounds(tensor)):
+        rows = stop - first
+        count = max(1, min(rows, -(-tensor.nbytes * rows // (bounds[-1][1] * PART_BYTES)))) if rows else 1
+        cuts = [first + rows * i // count for i in range(count + 1)]
+        found += [Piece(index, *cut, whole=False) for cut in zip(cuts, cuts[1:], strict=False)]
+    return found if len(found) > 1 else [found[0]._replace(whole=True)]
 
 
 def _rows(tensor: Tensor, piece: Piece) -> Tensor:

@@ -135,9 +135,7 @@ class Slicer:
                  sizes: tuple[int, ...]) -> tuple[Logical, ...]:
         """The records of what a call will make. Raises ShapeError."""
         metas = tuple([x.meta for x in inputs])
-        op.check_dtypes(metas)
-        made = op.infer(*metas, **attrs)
-        made = made if isinstance(made, tuple) else (made,)
+        made = op.describe(metas, attrs)
         if not op.view:
             made = self.executor.device.lay_out(op.name, metas, made)
         total = sum(sizes)

@@ -179,31 +179,33 @@ def full(y: Array, *, value: float, **_: Any) -> None:
     y.fill(value)
 
 
-def _samples(a: Array, seed: int) -> Iterator[tuple[Array, Array, np.random.Generator]]:
-    """Pieces of a, where their values are computed, and the generator, which goes on from piece to piece.
+def _samples(a: Array, draw: Callable[..., Array], seed: int, start: int) -> Iterator[tuple[Array, Array]]:
+    """Where the values of a's pieces are computed, and what was drawn for them: number ``start`` and all that follow.
 
-    NumPy's generator: initial values are made once.
+    By NumPy's generator, as initial values are made once. It goes on from piece to piece, and what lies before the
+    first of them is drawn, too, as it takes more for some numbers than for others.
     """
     generator = np.random.Generator(np.random.Philox(key=seed))
+    kind = np.float32 if is_half(a.dtype) else a.dtype.type
+    for before in range(0, start, CHUNK):
+        draw(generator, min(CHUNK, start - before), dtype=kind)
     for (part,) in blocks(a):
         values = room(part)
-        yield part, values, generator
+        yield values, draw(generator, values.shape, dtype=kind)
         settle(part, values)
 
 
-def normal_(a: Array, *, seed: int, mean: float, std: float) -> None:
-    """Normal numbers: element i, in C order, follows from (seed, i)."""
-    for _, values, generator in _samples(a, seed):
-        sample = generator.standard_normal(values.shape, dtype=values.dtype.type)
+def normal_(a: Array, *, seed: int, mean: float, std: float, start: int = 0) -> None:
+    """Normal numbers: element i, in C order, follows from (seed, start + i)."""
+    for values, sample in _samples(a, np.random.Generator.standard_normal, seed, start):
         sample *= std
         np.add(sample, mean, out=values)
 
 
-def uniform_(a: Array, *, seed: int, low: float, high: float) -> None:
-    """Uniform numbers in [low, high): element i, in C order, follows from (seed, i)."""
+def uniform_(a: Array, *, seed: int, low: float, high: float, start: int = 0) -> None:
+    """Uniform numbers in [low, high): element i, in C order, follows from (seed, start + i)."""
     below = np.nextafter(a.dtype.type(high), a.dtype.type(low))  # scaling may round up to high itself
-    for _, values, generator in _samples(a, seed):
-        sample = generator.random(values.shape, dtype=values.dtype.type)
+    for values, sample in _samples(a, np.random.Generator.random, seed, start):
         sample *= high - low
         sample += low
         np.minimum(sample, values.dtype.type(below), out=values)

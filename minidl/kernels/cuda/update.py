@@ -52,7 +52,7 @@ def _fill(planner: Planner, y: View, **_: Any) -> None:
     over_elements(planner, y, form="number", value=Number("value", compute(y.dtype)))
 
 
-def _random(planner: Planner, y: View, *, normal: bool) -> None:
+def _random(planner: Planner, y: View, *, normal: bool, start: int = 0) -> None:
     if not y.size:
         return
     kind = compute(y.dtype)
@@ -62,8 +62,9 @@ def _random(planner: Planner, y: View, *, normal: bool) -> None:
     level, width = (Number(name, kind) for name in (("mean", "std") if normal else ("low", "width")))
     for y_at, position in outer(dims) or [(0, 0)]:
         planner.launch(random_numbers, blocks_of(int(arguments[0]), launch.THREADS * ITEMS), y.moved(y_at),
-                       Number("key", "int64"), Number("second_key", "int64"), level, width, most, np.int64(position),
-                       *arguments, dtype=y.dtype.name, normal=normal, narrow=bool(arguments[0] < 1 << 31))
+                       Number("key", "int64"), Number("second_key", "int64"), level, width, most,
+                       np.int64(start + position), *arguments, dtype=y.dtype.name, normal=normal,
+                       narrow=bool(arguments[0] < 1 << 31))
 
 
 def _keys(seed: int) -> dict[str, Any]:
@@ -124,8 +125,9 @@ KERNELS: dict[str, Kernel] = {
     "copy_": Kernel(copy),
     "fill_": Kernel(_fill, numbers=lambda value: {"value": value}),
     "full": Kernel(_fill, numbers=lambda value: {"value": value}),
-    "normal_": Kernel(lambda planner, y: _random(planner, y, normal=True),
+    "normal_": Kernel(lambda planner, y, **start: _random(planner, y, normal=True, **start),
                       numbers=lambda seed, mean, std: {**_keys(seed), "mean": mean, "std": std}),
-    "uniform_": Kernel(lambda planner, y: _random(planner, y, normal=False), numbers=_uniform_numbers),
+    "uniform_": Kernel(lambda planner, y, **start: _random(planner, y, normal=False, **start),
+                       numbers=_uniform_numbers),
     "upload": Upload(), "upload_": Upload(),
 }
