@@ -31,7 +31,8 @@ from minidl.tensor import Tensor
 
 
 class Sharder:
-    """Cuts matrices (and what has more dimensions) of more than ``shard_bytes`` bytes in as few shards of no more, of one row at least."""
+    """Cuts parameters of more than ``shard_bytes`` bytes, if they have rows, in as few shards of no more, of one row at
+    least."""
 
     tracker: Clock  # of no record in shards: its shards have their own
 
