@@ -194,6 +194,8 @@ def test_random_fills_follow_from_the_seed_alone_and_have_their_moments(name, at
     monkeypatch.setattr(blocks, "BLOCK_BYTES", 1 << 20)
     assert call(name, [empty], {"seed": 1, **attrs})[0].tobytes() == one.tobytes()
     assert call(name, [empty], {"seed": 2, **attrs})[0].tobytes() != one.tobytes()
+    later = call(name, [empty[:5_001]], {"seed": 1, "start": 20_003, **attrs})[0]
+    assert later.tobytes() == one[20_003:25_004].tobytes()
     if name == "uniform_":
         assert one.min() >= -1 and one.max() < 5
 

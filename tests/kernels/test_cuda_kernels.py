@@ -352,6 +352,8 @@ def test_random_fills_follow_from_the_seed_alone_and_have_their_moments(name, at
     assert strided.copy(order="C").tobytes() == one.tobytes()
     assert call(name, [empty], {"seed": 2, **attrs})[0].tobytes() != one.tobytes()
     assert dtype != "float32" or np.unique(one).size > 1990
+    later = call(name, [np.zeros(7, one.dtype)], {"seed": 1, "start": 13, **attrs})[0]
+    assert later.tobytes() == one.reshape(-1)[13:20].tobytes()
     if name == "uniform_":
         assert values.min() >= -1 and values.max() < 5
 
