@@ -14,6 +14,7 @@ from typing import Any
 from minidl.executor import Executor
 from minidl.nn import Module
 from minidl.plan.trace import TensorId, Trace
+from minidl.sharding.sharder import shards_of
 from minidl.slicing.origins import Origins
 
 
@@ -24,7 +25,8 @@ class LayerNames:
     """
 
     def __init__(self, model: Module, executor: Executor) -> None:
-        self.owned = {tensor.tensor_id: name for name, tensor in (*model.named_parameters(), *model.named_buffers())}
+        self.owned = {shard.tensor_id: name for name, tensor in (*model.named_parameters(), *model.named_buffers())
+                      for shard in shards_of(tensor)}
         self.made: dict[TensorId, str] = {}
         self._tracker = executor.tracker
         self._origins = executor.slicer.origins if executor.slicer is not None else None

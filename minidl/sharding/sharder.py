@@ -127,7 +127,7 @@ class Sharder:
     # Whole values --------------------------------------------------------------------------------------------------
     def joined(self, x: Tensor) -> Tensor:
         """A tensor in one piece: itself, or a copy that gradients flow through. Raises OutOfMemory."""
-        return apply(CONCAT, *x.storage.shards, axis=0) if isinstance(x.storage, Sharded) else x
+        return apply(CONCAT, *shards_of(x), axis=0) if isinstance(x.storage, Sharded) else x
 
     def look(self, x: Sharded, how: Callable[[Storage], Any], *, joined: bool) -> Any:
         """As in ``Sharding``. Raises OutOfMemory."""
@@ -194,6 +194,11 @@ def rows_of(x: Tensor, start: int, stop: int) -> Tensor:
 
 def _rows_of_each(operands: Sequence[Tensor], along: Sequence[bool], start: int, stop: int) -> list[Tensor]:
     return [rows_of(x, start, stop) if one else x for x, one in zip(operands, along, strict=True)]
+
+
+def shards_of(x: Tensor) -> tuple[Tensor, ...]:
+    """The shards of a tensor, or itself."""
+    return x.storage.shards if isinstance(x.storage, Sharded) else (x,)
 
 
 def shard_bounds(x: Tensor) -> list[tuple[int, int]]:

@@ -12,6 +12,7 @@ from minidl.autograd import no_grad
 from minidl.errors import OutOfMemory, ShapeError, UserError
 from minidl.nn import functional as F
 from minidl.ops import concat, copy_, fill_, mul, narrow, normal_, permute, reshape, sum, uniform_, upload_
+from minidl.report.layers import LayerNames
 from minidl.runtime import parameter
 from minidl.sharding.sharder import shard_bounds
 
@@ -248,3 +249,8 @@ def test_what_is_larger_than_the_device_trains_in_shards_and_in_nothing_else(cas
     assert trains_in(budget, budget // 16, layer, inputs) <= budget
     with pytest.raises(OutOfMemory):
         trains_in(budget, None, layer, inputs)
+
+
+def test_every_shard_has_its_parameter_s_name(runtime):
+    named = LayerNames(Net(), runtime.executor).owned
+    assert list(named.values()).count("table.weight") == 4 and len(set(named.values())) == 5

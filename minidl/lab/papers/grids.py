@@ -35,6 +35,7 @@ def speeds(content: Content, quick: bool, rows: Sequence[Row], wanted: int, step
         _fastest(content, places)
     _policies(content, places)
     _lost(content, places)
+    _predicted(content, places)
     content.say("## Every cell")
     for trace, device in dict.fromkeys((trace, device) for trace, device, _ in places):
         _cells(content, trace, device, {budget: found for (t, d, budget), found in places.items()
@@ -141,6 +142,23 @@ def _lost(content: Content, places: Mapping[Place, Cells]) -> None:
                 f"is more than {EQUAL:.1%} faster.")
     if table:
         content.table(("trace", "device", "budget", "fastest", "speed", f"`{OURS}`", "why"), table)
+
+
+def _predicted(content: Content, places: Mapping[Place, Cells]) -> None:
+    """How well plans of ``auto`` are kept: what each promises beside what the iteration then takes."""
+    ours = {place: found[OURS] for place, found in places.items() if OURS in found and found[OURS].settled_s}
+    off = {place: row.settled_s / row.predicted_s - 1 for place, row in ours.items()
+           if row.predicted_s and row.settled_s}
+    if not off:
+        return
+    wrong = sorted(((place, each) for place, each in off.items() if abs(each) > KEPT_WORD),
+                   key=lambda entry: -abs(entry[1]))
+    content.say(f"## Predicted and observed\n\nIn {len(off)} of {len(ours)} cells `{OURS}` follows a plan in the end. "
+                f"{len(off) - len(wrong)} of these take what it predicts, to {KEPT_WORD:.0%}" + (":" if wrong else "."))
+    if wrong:
+        content.table(("trace", "device", "budget", "predicted", "observed", "longer by"),
+                      [(*place, percent(ours[place].unmanaged_s / (ours[place].predicted_s or 1)),
+                        percent(share(ours[place])), f"{each:+.1%}") for place, each in wrong])
 
 
 def why(row: Row) -> str:
