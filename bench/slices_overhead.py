@@ -138,8 +138,9 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=15)
     args = parser.parse_args()
     print(f"# What slices cost where all fits\n\nMade by `python -m bench.slices_overhead --cases {args.cases} "
-          f"--slices {args.slices} --times {args.times} --rounds {args.rounds}`:\na step on the CPU in {args.slices} slices against one, in "
-          "turns, medians of the rounds' ratios. Batch: examples x pixels a side, or tokens.\n")
+          f"--slices {args.slices} --times {args.times} --rounds {args.rounds}`:\na step on the "
+          f"CPU in {args.slices} slices against one, in turns, medians of the rounds' ratios. "
+          "Batch: examples x pixels a side, or tokens.\n")
     print("| network | batch | ms whole | calls | calls in slices | joined | wall clock | processors "
           "| processors' us for a call more |")
     print("|---|--:|--:|--:|--:|--:|--:|--:|--:|", flush=True)
