@@ -3,41 +3,54 @@
     python -m bench.batch_max [--networks lenet,...] [--devices sim:p100,sim:rtx3090] [--policies auto,...]
                               [--steps 200] --rows FILE.jsonl > bench/results/batch_max.md
 
-Each run is what ``train.py`` does: the search on twins, then so many steps. A row is written to FILE as soon as it is
-known, and what is there is not run again, so this may be stopped and goes on. Printed is the table of all rows.
+Each run is ``train.py`` in a process of its own: the search on twins, then so many steps. A row is written to FILE as
+soon as it is known, and what is there is not run again, so this may be stopped and goes on: a signal ends it and its
+run at once. Printed is the table of all rows.
 """
 
 import argparse
-import contextlib
-import io
 import json
 import re
-import time
+import resource
+import signal
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
-import train
 from minidl import models
 
+TRAIN = Path(__file__).parents[1] / "train.py"
 DEVICES = "sim:p100,sim:rtx3090"
 POLICIES = "auto,passive,dtr,capuchin"
 FOUND = re.compile(r"the largest batch is (\d+)(?: in (\d+) slices)?: (.*)")
 CUT = re.compile(r"^in (\d+) slices", re.MULTILINE)
 
 
+def children_seconds() -> float:
+    """The processors' time of all runs so far."""
+    used = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return used.ru_utime + used.ru_stime
+
+
+def end_at_once(number: int, frame: object) -> None:
+    """What a signal does: the error goes through ``subprocess.run``, which kills the run and waits for its end."""
+    raise SystemExit(128 + number)
+
+
 def cell(network: str, device: str, policy: str, steps: int) -> dict[str, Any]:
     """One run: its batch, slices and limit, and how it ended."""
-    out, errors, began = io.StringIO(), io.StringIO(), time.process_time()
-    with contextlib.redirect_stdout(out), contextlib.redirect_stderr(errors):
-        code = train.main(["--model", network, "--device", device, "--policy", policy, "--batch", "max",
-                           "--steps", str(steps)])
-    if code > 2:  # stopped, which says nothing of the network
-        raise SystemExit(code)
-    found, cut = FOUND.search(out.getvalue()), CUT.search(out.getvalue())
+    print(f"{network} on {device} under {policy}", file=sys.stderr, flush=True)
+    before = children_seconds()
+    done = subprocess.run([sys.executable, TRAIN, "--model", network, "--device", device, "--policy", policy, "--batch",
+                           "max", "--steps", str(steps)], capture_output=True, text=True)
+    if done.returncode not in (0, 2):  # stopped, which says nothing of the network
+        raise SystemExit(done.returncode if done.returncode > 0 else 128 - done.returncode)
+    found, cut = FOUND.search(done.stdout), CUT.search(done.stdout)
     return {"network": network, "device": device, "policy": policy, "steps": steps,
             "batch": int(found[1]) if found else None, "slices": int(cut[1]) if cut else 1,
-            "limit": found[3] if found else None, "seconds": round(time.process_time() - began, 1),
-            "ended": "" if code == 0 else errors.getvalue().strip().splitlines()[-1][:300]}
+            "limit": found[3] if found else None, "seconds": round(children_seconds() - before, 1),
+            "ended": "" if done.returncode == 0 else done.stderr.strip().splitlines()[-1][:300]}
 
 
 def main() -> None:
@@ -49,6 +62,8 @@ def main() -> None:
     parser.add_argument("--steps", type=int, default=200)
     parser.add_argument("--rows", type=Path, required=True)
     args = parser.parse_args()
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, end_at_once)
     rows = [json.loads(line) for line in args.rows.read_text().splitlines()] if args.rows.exists() else []
     known = {(row["network"], row["device"], row["policy"]) for row in rows}
     for network in args.networks.split(","):

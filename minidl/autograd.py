@@ -90,7 +90,7 @@ def _add_to_leaf(leaf: Storage, gradient: Tensor) -> None:
             slicer.afterwards(partial(_add_to_leaf, leaf, gradient))
             return
         if leaf.memory is not slicer:
-            gradient = Tensor(slicer.real(gradient.storage))
+            gradient = Tensor(slicer.taken(gradient.storage))
     if leaf.grad is not None:
         add_(leaf.grad, gradient)
         return

@@ -3,8 +3,6 @@ tensors by layer. Knows names alone; nothing is decided by them."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -42,13 +40,32 @@ class Origins:
         """Whether gradients were being noted when the call was asked for that runs now."""
         return self._carried.graded if self._carried is not None else self._executor.grad_enabled
 
-    @contextmanager
-    def carrying_out(self, origin: Origin) -> Iterator[None]:
+    def carrying_out(self, origin: Origin) -> _Carrying:
         """The calls inside are those of an operation that was asked for there."""
-        first, self._carried = self._executor.tracker.temporaries, origin
-        try:
-            yield
-        finally:
-            self._carried = None
-            if origin.within:
-                self.made.append((origin.within, range(first, self._executor.tracker.temporaries)))
+        return _Carrying(self, origin)
+
+    def begin(self, origin: Origin) -> int:
+        """Go there; the id of the next temporary tensor."""
+        self._carried = origin
+        return self._executor.tracker.temporaries
+
+    def end(self, origin: Origin, first: int) -> None:
+        """Come back from there."""
+        self._carried = None
+        if origin.within:
+            self.made.append((origin.within, range(first, self._executor.tracker.temporaries)))
+
+
+class _Carrying:
+    """A context; one made by a generator takes longer, and there is one for each call of each slice."""
+
+    __slots__ = ("first", "origin", "origins")
+
+    def __init__(self, origins: Origins, origin: Origin) -> None:
+        self.origins, self.origin, self.first = origins, origin, 0
+
+    def __enter__(self) -> None:
+        self.first = self.origins.begin(self.origin)
+
+    def __exit__(self, *raised: object) -> None:
+        self.origins.end(self.origin, self.first)

@@ -3,7 +3,6 @@ the other, each through all that waits."""
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Callable, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -40,11 +39,6 @@ class Queued:
     outputs: tuple[Logical, ...]
     origin: Origin
     labels: Storage | None = None  # of the whole batch, where a slice takes its share by them
-
-    @property
-    def tensors(self) -> set[Storage]:
-        """All that it reads and makes."""
-        return {*self.inputs, *self.outputs}
 
 
 @contextmanager
@@ -124,22 +118,22 @@ class Queue:
         for read, i in read_last.items():
             if not read.saved:
                 read.keep_until(LATE - i)
+        # What no later operation of a slice reads, by operation; and which inputs are that, and operands only once.
+        last_use = {x: number for number, queued in enumerate(cut) for x in (*queued.inputs, *queued.outputs)}
+        ending = [[x for x in dict.fromkeys((*queued.inputs, *queued.outputs))
+                   if isinstance(x, Logical) and last_use[x] == number] for number, queued in enumerate(cut)]
+        given = [[(i, x) for i, x in enumerate(queued.inputs) if x in ends and queued.inputs.count(x) == 1]
+                 for queued, ends in zip(cut, ending, strict=True)]
         so_far: list[dict[int, Storage]] = [{} for _ in cut]  # whole outputs of the slices up to now
         for index in range(len(cut[0].sizes) if cut else 0):
-            left = Counter(x for queued in cut for x in queued.tensors)
             for number, queued in enumerate(cut):
-                tensors = queued.tensors
-                left.subtract(tensors)
-                last = 0
-                for i, x in enumerate(queued.inputs):
-                    # Nobody asks for it after this, and once in this call: what is made may be written over it.
-                    if isinstance(x, Logical) and not left[x] and not x.refs and queued.inputs.count(x) == 1:
-                        last |= 1 << i
+                # Nobody asks for it after this, and once in this call: what is made may be written over it.
+                last = sum([1 << i for i, x in given[number] if not x.refs])
                 with self.origins.carrying_out(queued.origin):
                     self._unite(queued, index, self.run_part(queued, index, last), so_far[number])
-                for x in tensors:
-                    if isinstance(x, Logical) and x.sizes and not left[x] and not x.refs:
-                        x.drop_part(index)
+                for y in ending[number]:
+                    if y.sizes and not y.refs:
+                        y.drop_part(index)
         for queued in waiting:
             if not queued.sizes:
                 parts = tuple([x.part(0) if isinstance(x, Logical) else x for x in queued.inputs])

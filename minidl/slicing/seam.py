@@ -43,6 +43,9 @@ class Slicing(Keeper, Protocol):
     def real(self, x: Storage) -> Storage:
         """One storage with all of a value, with one use for the caller."""
 
+    def taken(self, x: Storage) -> Storage:
+        """Likewise, of a value that its only handle gives up."""
+
     def look(self, x: Any, how: Callable[[Storage], Any], *, joined: bool) -> Any:
         """What ``how`` makes of a value: of all of it in one storage, or host copies of its parts, put together."""
 

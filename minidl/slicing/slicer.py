@@ -55,10 +55,8 @@ class Slicer:
         return bool(shape) and shape[0] >= self.count
 
     def upload(self, shape: Shape, dtype: DType, data: np.ndarray | None) -> Logical:
-        """A leaf in slices, equal but for one example, with the values of a host array.
-
-        A small one is one storage, of which its slices are views. Raises OutOfMemory.
-        """
+        """A leaf in slices, equal but for one example, with the values of a host array; a small one is one storage, of
+        which its slices are views. Raises OutOfMemory."""
         each, rest = divmod(shape[0], self.count)
         made = Logical(meta(shape, dtype), self, tuple([each + (i < rest) for i in range(self.count)]))
         executor = self.executor
@@ -252,6 +250,13 @@ class Slicer:
         """One storage with all of a value, with one use for the caller."""
         whole = self._whole(x)
         whole.retain()
+        return whole
+
+    def taken(self, x: Storage) -> Storage:
+        """As ``real``, of a value that its only handle gives up: nobody else has a use of the storage then."""
+        whole = self.real(x)
+        if isinstance(x, Logical) and not x.sizes and x.refs == 1:
+            x.drop()
         return whole
 
     def look(self, x: Logical, how: Callable[[Storage], Any], *, joined: bool) -> Any:

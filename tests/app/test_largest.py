@@ -1,6 +1,11 @@
 """The largest batch, whole and in slices: what is announced runs, and what forbids the next one is said."""
 
+import os
 import re
+import signal
+import subprocess
+import sys
+from pathlib import Path
 
 import pytest
 
@@ -83,3 +88,19 @@ def test_a_batch_has_an_example_for_each_slice(capsys):
     assert train.main([*LENET, "--memory-budget", "600KiB", "--batch", "6", "--host-memory", "0"]) in (0, 2)
     out = capsys.readouterr()
     assert "in 8 slices" not in out.out + out.err
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_the_benchmark_of_largest_batches_ends_with_its_run_when_it_is_told_to(tmp_path, number):
+    command = [sys.executable, "-m", "bench.batch_max", "--networks", "mlp", "--devices", "sim:p100", "--steps",
+               "1000000", "--rows", str(tmp_path / "rows")]
+    bench = subprocess.Popen(command, cwd=Path(train.__file__).parent, stdout=subprocess.DEVNULL,
+                             stderr=subprocess.PIPE, text=True, start_new_session=True)
+    assert bench.stderr is not None
+    with bench.stderr as told:
+        assert told.readline() == "mlp on sim:p100 under auto\n"
+        bench.send_signal(number)
+        assert bench.wait() == 128 + number and told.read() == ""
+    with pytest.raises(ProcessLookupError):
+        os.killpg(bench.pid, 0)  # nothing is left of its session
+    assert not (tmp_path / "rows").exists()

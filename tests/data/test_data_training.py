@@ -187,3 +187,17 @@ def test_a_small_resnet_on_digits_reaches_98_percent_in_half_of_its_memory(tmp_p
     assert train.main(["--model", "resnet20", "--data", "digits", "--batch", "64", "--epochs", "12", "--lr", "0.1",
                        "--schedule", "cosine", "--memory-budget", "50%", "--json", str(tmp_path / "json")]) == 0
     assert json.loads((tmp_path / "json").read_text())["accuracy"] >= 0.98
+
+
+@pytest.mark.slow
+def test_a_small_resnet_learns_digits_in_four_slices_as_well_as_whole(tmp_path):
+    """359 digits are tested, so two accuracies of the same network differ by chance: that of 97% has a standard
+    deviation of sqrt(0.97 x 0.03 / 359) = 0.9 points, a difference of two 1.3, and three of these are 3.8."""
+    accuracies = {}
+    for slices in ("1", "4"):
+        path = tmp_path / slices
+        assert train.main(["--model", "resnet20", "--data", "digits", "--image-size", "16", "--batch", "64", "--epochs",
+                           "4", "--lr", "0.1", "--schedule", "cosine", "--memory-budget", "1GiB", "--slices", slices,
+                           "--json", str(path)]) == 0
+        accuracies[slices] = json.loads(path.read_text())["accuracy"]
+    assert min(accuracies.values()) > 0.95 and abs(accuracies["1"] - accuracies["4"]) < 0.038

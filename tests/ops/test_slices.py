@@ -153,6 +153,7 @@ def test_without_statistics_a_slice_goes_forward_and_backward_before_the_next():
             loss.backward()
         order = [name for name in names if name in ("linear", "linear_wgrad")]
         assert order == (["linear"] * 3 + ["linear_wgrad"] * 3) * 4
+        assert "contiguous" not in names  # the sums over slices are the gradients: no copy of them is made
 
 
 def test_values_in_slices_are_read_shared_and_written_as_one():
