@@ -24,6 +24,7 @@ TRAIN = Path(__file__).parents[1] / "train.py"
 DEVICES = "sim:p100,sim:rtx3090"
 POLICIES = "auto,passive,dtr,capuchin"
 FOUND = re.compile(r"the largest batch is (\d+)(?: in (\d+) slices)?: (.*)")
+ENDING = (signal.SIGINT, signal.SIGTERM)
 CUT = re.compile(r"^in (\d+) slices", re.MULTILINE)
 
 
@@ -34,23 +35,37 @@ def children_seconds() -> float:
 
 
 def end_at_once(number: int, frame: object) -> None:
-    """What a signal does: the error goes through ``subprocess.run``, which kills the run and waits for its end."""
+    """What a signal does: the error goes through ``carried_out``, which kills the run and waits for its end."""
     raise SystemExit(128 + number)
+
+
+def carried_out(command: list[str]) -> tuple[int, str, str]:
+    """A run's exit status, and what it said. No signal comes between its start and the care for its end."""
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, ENDING)
+    run = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    try:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+        out, errors = run.communicate()
+    except BaseException:
+        run.kill()
+        run.wait()
+        raise
+    return run.returncode, out, errors
 
 
 def cell(network: str, device: str, policy: str, steps: int) -> dict[str, Any]:
     """One run: its batch, slices and limit, and how it ended."""
     print(f"{network} on {device} under {policy}", file=sys.stderr, flush=True)
     before = children_seconds()
-    done = subprocess.run([sys.executable, TRAIN, "--model", network, "--device", device, "--policy", policy, "--batch",
-                           "max", "--steps", str(steps)], capture_output=True, text=True)
-    if done.returncode not in (0, 2):  # stopped, which says nothing of the network
-        raise SystemExit(done.returncode if done.returncode > 0 else 128 - done.returncode)
-    found, cut = FOUND.search(done.stdout), CUT.search(done.stdout)
+    status, out, errors = carried_out([sys.executable, str(TRAIN), "--model", network, "--device", device, "--policy",
+                                       policy, "--batch", "max", "--steps", str(steps)])
+    if status not in (0, 2):  # stopped, which says nothing of the network
+        raise SystemExit(status if status > 0 else 128 - status)
+    found, cut = FOUND.search(out), CUT.search(out)
     return {"network": network, "device": device, "policy": policy, "steps": steps,
             "batch": int(found[1]) if found else None, "slices": int(cut[1]) if cut else 1,
             "limit": found[3] if found else None, "seconds": round(children_seconds() - before, 1),
-            "ended": "" if done.returncode == 0 else done.stderr.strip().splitlines()[-1][:300]}
+            "ended": "" if status == 0 else errors.strip().splitlines()[-1][:300]}
 
 
 def main() -> None:
@@ -62,7 +77,7 @@ def main() -> None:
     parser.add_argument("--steps", type=int, default=200)
     parser.add_argument("--rows", type=Path, required=True)
     args = parser.parse_args()
-    for number in (signal.SIGINT, signal.SIGTERM):
+    for number in ENDING:
         signal.signal(number, end_at_once)
     rows = [json.loads(line) for line in args.rows.read_text().splitlines()] if args.rows.exists() else []
     known = {(row["network"], row["device"], row["policy"]) for row in rows}
