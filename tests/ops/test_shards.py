@@ -254,3 +254,20 @@ def test_what_is_larger_than_the_device_trains_in_shards_and_in_nothing_else(cas
 def test_every_shard_has_its_parameter_s_name(runtime):
     named = LayerNames(Net(), runtime.executor).owned
     assert list(named.values()).count("table.weight") == 4 and len(set(named.values())) == 5
+
+
+def test_a_layer_larger_than_the_arena_has_the_bits_that_it_has_with_room():
+    found = []
+    for budget in ("256KiB", "8MiB"):
+        with Runtime(memory_budget=budget, policy="passive", shard_bytes="32KiB", seed=6) as runtime:
+            layer = nn.Linear(512, 300)  # of 600 KiB
+            optimizer = optim.SGD(layer.parameters(), lr=0.1, momentum=0.9)
+            for step in range(3):
+                with runtime.iteration():
+                    x = runtime.tensor(np.random.default_rng(step).standard_normal((4, 512), np.float32))
+                    optimizer.zero_grad()
+                    (layer(x) * layer(x)).sum().backward()
+                    optimizer.step()
+            runtime.check()
+            found.append({**layer.state_dict(), **optimizer.state_dict()})
+    assert_same_bits(*found)
