@@ -60,6 +60,7 @@ FLAGS = dict.fromkeys(COUNTED, NUMBERS) | dict.fromkeys(NAMED, TARGETS) | dict.f
     "--policy": ["none", "passive", "lru", "recompute", "dtr", "vdnn-conv", "capuchin", "capuchin-swap", "exact", "x",
                  "\x1b"],
     "--slices": ["1", "2", "5", "auto", "0", "x", "9" * 400],
+    "--shard-bytes": ["64KiB", "1MiB", "auto", "1", "0", "-1", "x", "9" * 400],
     "--placement": ["best-fit", "first-fit", "bfc", "caching", "x"], "--explain": ["3", "0", "x", "9" * 400],
     "--json": ["-", *TARGETS], "--resume": ["auto", *TARGETS],
 }
