@@ -160,17 +160,14 @@ class Sharder:
 
     def set_gradient(self, x: Sharded, value: Tensor | None) -> None:
         """Let each shard have its rows of a gradient, or none."""
-        bounds, pieces = x.bounds, x.shards
-        for shard, (start, stop) in zip(pieces, bounds, strict=True):
+        for shard, (start, stop) in zip(x.shards, x.bounds, strict=True):
             if value is None:
                 shard.grad = None
-            elif isinstance(value.storage, Sharded) and value.storage.bounds == bounds:
-                shard.grad = value.storage.shards[bounds.index((start, stop))].alias()
-            else:
-                with no_grad():
-                    rows = contiguous(rows_of(value, start, stop))
-                current().make_leaf(rows.storage)
-                shard.grad = rows
+                continue
+            with no_grad():
+                rows = contiguous(rows_of(value, start, stop))
+            current().make_leaf(rows.storage)
+            shard.grad = rows.alias()
 
 
 def part_of(described: Meta, rows: int) -> Meta:
