@@ -5,12 +5,14 @@ import re
 import signal
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 import train
 from minidl.app import slices
+from minidl.app.fit import Setup, Shortage
 
 LENET = ["--model", "lenet", "--device", "sim:p100", "--steps", "2"]
 
@@ -73,6 +75,24 @@ def test_the_largest_whole_batch_that_the_host_allows_runs_in_slices_where_one_o
     assert batch == 29
     assert limit == "a batch of 30 needs more than the 10.0 MiB of host memory; with 10.0 MiB more of it 31 would do"
     assert "in 8 slices: conv2d alone takes 3.6 MiB of 4.0 MiB" in out
+
+
+@pytest.mark.slow
+def test_where_slices_leave_no_room_and_the_whole_does_it_runs_whole(capsys, monkeypatch):
+    """One operation takes most of the budget, so the batch would be cut; then, as trials in slices tell, the host is
+    full."""
+    tried = Setup.trial
+
+    def trial(setup, batch, budget_bytes, **options):
+        found = tried(setup, batch, budget_bytes, **options)
+        return found if setup.slices == 1 else replace(found, shortage=Shortage("conv2d", host_full=True))
+
+    monkeypatch.setattr(Setup, "trial", trial)
+    flags = ["--model", "resnet20", "--memory-budget", "4MiB", "--host-memory", "10MiB"]
+    batch, count, limit, out = announced(capsys, *flags)
+    assert (batch, count) == (29, 1)
+    assert limit == "a batch of 30 needs more than the 10.0 MiB of host memory; with 10.0 MiB more of it 31 would do"
+    assert "slices" not in out
 
 
 def test_a_batch_that_fits_in_no_slices_is_refused_with_what_would_do_in_them(capsys):
