@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from minidl.planning.packing.blocks import Blocks, Guess
-from minidl.planning.packing.orders import by_orders
+from minidl.planning.packing.orders import _meeting, by_orders
 from minidl.planning.packing.search import FOUND, NONE, UNKNOWN, Search
 from minidl.planning.packing.solve import pack, pack_low
 from minidl.planning.packing.strip import ANYWHERE, Strip, apart, check, most_live, sections, stacked, strip
@@ -146,6 +146,30 @@ def test_work_is_limited_and_what_is_left_lies_on_top():
     offset, over = by_orders(that, 10_000)
     assert over > 0
     check(that._replace(room=1 << 60), offset)
+
+
+def test_what_is_left_after_other_orders_is_counted_and_overlaps_nowhere():
+    for kind in KINDS:
+        for seed in range(3):
+            that = cut(seed, 60, kind)
+            that = that._replace(room=that.room * 9 // 10)  # never all of them
+            offset, over = by_orders(that, 3_000_000)
+            check(that._replace(room=1 << 60), offset)
+            high = offset + that.size
+            assert over == that.size[high > that.room].sum() + high.max() - that.room > 0
+            assert over < by_orders(that, 10_000)[1]
+
+
+def test_what_meets_is_found_unless_it_is_too_much():
+    that = cut(1, 50, "network")
+    by_first = np.argsort(that.first, kind="stable")
+    begins, others = _meeting(that.first, that.last, by_first, 1 << 40)
+    for n in range(len(that.size)):
+        meets = (that.first <= that.last[n]) & (that.last >= that.first[n])
+        meets[n] = False
+        assert sorted(others[begins[n]:begins[n + 1]]) == np.nonzero(meets)[0].tolist()
+    none = _meeting(that.first, that.last, by_first, len(others) - 1)
+    assert not none[0].any() and not len(none[1])
 
 
 def test_what_does_not_meet_is_packed_apart():

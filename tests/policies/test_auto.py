@@ -19,11 +19,12 @@ from minidl.planning.modes import effective, modes_of, to_plan
 from minidl.planning.problem import DROP, KEEP, SWAP, problem
 from minidl.planning.schedule import NO_NOTES, Prices, simulate
 from minidl.planning.timing import Room
-from minidl.policies.auto import policy
+from minidl.policies.auto import annealing, policy
 from minidl.policies.auto.choices import movable, simple_choices
 from minidl.policies.auto.fitting import WARM
-from minidl.policies.auto.policy import SLACK, Auto
+from minidl.policies.auto.policy import RISING, SLACK, Auto
 from minidl.policies.auto.progress import Found
+from minidl.policies.auto.search import WORK, search
 from minidl.testing.steps import run, training_step, unmanaged
 
 COSTS = Costs(1 / 12.4e9, 1 / 12.4e9, 1e-5)
@@ -124,25 +125,49 @@ def test_each_choice_to_begin_with_comes_again_with_all_else_away(trace):
         assert (away == choice).all()
 
 
-def test_searches_of_long_traces_are_twice_as_many_and_after_the_first_go_on_around_the_best(trace, monkeypatch):
+def test_long_traces_are_searched_from_all_kept_and_after_the_first_ones_around_the_best(trace, monkeypatch):
     measured, peak = trace
-    begun = []
+    begun, worked = [], []
 
-    def search(*_, temperature=1.0, **__):
-        begun.append(temperature)
+    def search(*given, temperature=1.0, work, **_):
+        begun.append("kept" if given[4] is None else "around" if temperature == WARM else "simple")
+        worked.append(work)
 
     monkeypatch.setattr(policy, "search", search)
-    for scarce, fresh, rounds, scratch in ((0, 0, 16, True), (1 << 40, 1 << 40, 32, False)):
-        monkeypatch.setattr(policy, "SCARCE", scarce)
+    auto, limits = Auto(), Limits(peak // 2, ROOMY)
+    known = auto.plan(measured, COSTS, limits).notes.searched(Found(Plan({}, predicted_seconds=10.0), 0.98))
+    for fresh, kinds in ((0, ["simple", "around"] * 3), (1 << 40, ["kept", "around"] * 2 + ["around"] * 2)):
         monkeypatch.setattr(policy, "FRESH", fresh)
-        auto, limits = Auto(), Limits(peak // 2, ROOMY)
-        progress = auto.plan(measured, COSTS, limits).notes
-        assert progress.rounds == rounds
-        known = progress.searched(Found(Plan({}, predicted_seconds=10.0), 0.98))
         begun.clear()
-        for number in (2, 3, 4, 5):
-            auto._search(known, number, measured, COSTS, limits)
-        assert begun == [WARM, 1.0, WARM, 1.0 if scratch else WARM]
+        worked.clear()
+        searches = [auto._search(known, number, measured, COSTS, limits)[1] for number in range(1, 7)]
+        assert begun == kinds
+        more = [RISING if kind == "kept" else 1 for kind in kinds]  # as much as that takes it counts for
+        assert searches == more and worked == [times * worked[1] for times in more]
+
+
+def test_a_search_from_all_kept_begins_with_a_low_price_of_bytes_over_the_budget(trace, monkeypatch):
+    measured, peak = trace
+    facts, limits = problem(measured, COSTS), Limits(peak // 2, ROOMY)
+    improve, prices, begins = annealing.improve, [], []
+
+    def watched(facts, room, priced, moves, effort, mode, prefetch_at):
+        prices.append(priced.excess)
+        begins.append(mode.copy())
+        return improve(facts, room, priced, moves, effort, mode, prefetch_at)
+
+    monkeypatch.setattr(annealing, "improve", watched)
+    found = search(measured, facts, COSTS, limits, None, share=0.985, seed=1)
+    assert not begins[0].any() and prices == sorted(prices) and prices[0] < 1e-4 * prices[-1]
+    choices = search(measured, facts, COSTS, limits, simple_choices(facts, peak // 2), share=0.985, seed=1)
+    assert found is not None and found.predicted < 1.05 * choices.predicted
+
+
+def test_a_search_of_long_iterations_takes_longer(trace, monkeypatch):
+    facts = problem(trace[0], COSTS)
+    monkeypatch.setattr(policy, "ENOUGH", 1 << 40)
+    for seconds, times in ((0.1, 1), (policy.LONG, 1), (2 * policy.LONG, 2), (1e3, policy.MOST)):
+        assert policy._work(facts._replace(seconds=seconds)) == times * WORK
 
 
 def test_short_gaps_are_considered_where_calls_would_else_need_much_of_the_budget():

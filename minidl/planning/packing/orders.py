@@ -2,8 +2,9 @@
 
 Largest first is good (greedy by size: Pisarchyk and Lee 2020, "Efficient Memory Management for Deep Neural Net
 Inference"). While some reach above the strip, one of these goes to a random earlier place in the order, or any to any
-other place; kept unless more bytes are above the strip than before. Work is counted, in comparisons; if it is used up
-before all have been placed once, the rest goes on top, with no comparisons.
+other place; kept unless more bytes are above the strip than before. Only what meets something that has moved is placed
+again. Work is counted, in comparisons; if it is used up before all have been placed once, the rest goes on top, with
+no comparisons.
 """
 
 from __future__ import annotations
@@ -16,20 +17,26 @@ from minidl.planning.packing.strip import ANYWHERE, Strip
 from minidl.planning.problem import Array
 
 FIRST_ORDERS = 6
+A_PAIR = 6  # units of work to find two that meet, or to look at them as to where they lie
 MUCH = 1 << 62
 
 
 def by_orders(strip: Strip, most_work: int) -> tuple[Array, int]:
-    """(offsets, bytes of what lies above the room)."""
+    """(offsets, bytes of what lies above the room and by how many the highest does)."""
     long = strip.first - strip.last
     orders = ((strip.first, -strip.size), (strip.size * (long - 1.0),), (long, -strip.size))  # later keys weigh more
-    least, best, work = MUCH, np.zeros(len(strip.size), np.int64), 0
+    least, best = MUCH, np.zeros(len(strip.size), np.int64)
     free = strip.fixed == ANYWHERE
-    for attempt in range(FIRST_ORDERS):
+    begins, others, work = np.zeros(len(free) + 1, np.int64), np.zeros(0, np.int64), 0
+    for attempt in range(1 + FIRST_ORDERS):
+        if attempt == 1:  # the first one is only placed
+            begins, others = _meeting(strip.first, strip.last, np.argsort(strip.first, kind="stable"),
+                                      most_work // A_PAIR)
+            work += A_PAIR * len(others)
         order = np.lexsort((*orders[attempt % len(orders)], strip.fixed, free))
-        share = (most_work - work) // (FIRST_ORDERS - attempt)
+        share = (most_work - work) // (1 + FIRST_ORDERS - attempt)
         offset, over, done = _improve(strip.first, strip.last, strip.size, strip.fixed, order, int((~free).sum()),
-                                      strip.room, share, attempt)
+                                      begins, others.copy(), strip.room, share, attempt)
         work += done
         if over < least:
             least, best = over, offset
@@ -38,23 +45,55 @@ def by_orders(strip: Strip, most_work: int) -> tuple[Array, int]:
     return best, int(least)
 
 
-@register_jitable(_nrt=False)
-def _place(first: Array, last: Array, size: Array, order: Array, start: int, offset: Array, by_offset: Array, room: int,
-           most_over: int, most_work: int) -> tuple[int, int]:
-    """Place all in this order from ``start`` on: (bytes of what is above the room, work done).
+@njit(cache=True)
+def _meeting(first: Array, last: Array, by_first: Array, most: int) -> tuple[Array, Array]:
+    """For each rectangle those that share a step with it: where its own begin, and all of them; none if they are more
+    than so many."""
+    count = len(first)
+    there = np.zeros(count, np.int64)
+    begins = np.zeros(count + 1, np.int64)
+    others = np.zeros(0, np.int64)
+    for fills in range(2):
+        at = begins[:-1].copy()
+        alive = pairs = 0
+        for i in by_first:
+            kept = 0
+            for k in range(alive):
+                j = there[k]
+                if last[j] >= first[i]:
+                    there[kept] = j
+                    kept += 1
+                    if fills:
+                        others[at[i]], others[at[j]] = j, i
+                        at[j] += 1
+                        at[i] += 1
+                    else:
+                        begins[i + 1] += 1
+                        begins[j + 1] += 1
+            there[kept] = i
+            alive = kept + 1
+            pairs += 2 * kept
+            if pairs > most:
+                return np.zeros(count + 1, np.int64), others
+        if not fills:
+            begins = np.cumsum(begins)
+            others = np.zeros(begins[-1], np.int64)
+    return begins, others
 
-    ``by_offset`` has what has been placed, lowest first. Ends early if more than most_over are above.
+
+@register_jitable(_nrt=False)
+def _place_all(first: Array, last: Array, size: Array, order: Array, begin: int, offset: Array, by_offset: Array,
+               most_work: int) -> int:
+    """Place all in this order from ``begin`` on; returns the work done. What comes before lies somewhere already.
+
+    by_offset: as long as the order, to work in.
     """
-    high = above = work = 0
-    for n in range(start):
-        end = offset[order[n]] + size[order[n]]
-        high = max(high, end)
-        above += size[order[n]] if end > room else 0
-    for n in range(start, len(order)):
-        i = order[n]
-        at = 0
-        m = n
-        if work > most_work:
+    high = work = 0
+    for n in range(len(order)):
+        i, at, m = order[n], 0, n
+        if n < begin:
+            at = offset[i]
+        elif work > most_work:
             at = high
         else:
             for k in range(n):
@@ -63,58 +102,117 @@ def _place(first: Array, last: Array, size: Array, order: Array, start: int, off
                     if offset[j] - at >= size[i]:
                         break
                     at = max(at, offset[j] + size[j])
+            work += n
+        if work <= most_work:
             while m > 0 and offset[by_offset[m - 1]] > at:
                 by_offset[m] = by_offset[m - 1]
                 m -= 1
-            work += n
         by_offset[m] = i
         offset[i] = at
         high = max(high, at + size[i])
-        above += size[i] if at + size[i] > room else 0
-        if above + max(0, high - room) > most_over:
-            return MUCH, work
-    return above + max(0, high - room), work
+    return work
+
+
+@register_jitable(_nrt=False)
+def _lowest(i: int, size: Array, offset: Array, place: Array, begins: Array, others: Array) -> int:
+    """The lowest free bytes for one, beside what meets it and comes before it in the order. What meets it is left
+    sorted by where it lies: next time little has changed."""
+    at = 0
+    for k in range(begins[i], begins[i + 1]):
+        j, m = others[k], k
+        while m > begins[i] and offset[others[m - 1]] > offset[j]:
+            others[m] = others[m - 1]
+            m -= 1
+        others[m] = j
+    for k in range(begins[i], begins[i + 1]):
+        j = others[k]
+        if place[j] < place[i]:
+            if offset[j] - at >= size[i]:
+                break
+            at = max(at, offset[j] + size[j])
+    return at
+
+
+@register_jitable(_nrt=False)
+def _shift(order: Array, place: Array, at: int, to: int) -> None:
+    """What is at one place of the order goes to another; those between make way."""
+    moved, step = order[at], 1 if to > at else -1
+    for k in range(at, to, step):
+        order[k] = order[k + step]
+        place[order[k]] = k
+    order[to] = moved
+    place[moved] = to
 
 
 @njit(cache=True)
-def _improve(first: Array, last: Array, size: Array, fixed: Array, order: Array, begin: int, room: int, most_work: int,
-             seed: int) -> tuple[Array, int, int]:
-    """(offsets, bytes of what is above the room, work done), the best that was found from one first order, in which
-    what is fixed comes first, as it lies; ``begin``: how many these are."""
+def _improve(first: Array, last: Array, size: Array, fixed: Array, order: Array, begin: int, begins: Array,
+             others: Array, room: int, most_work: int, seed: int) -> tuple[Array, int, int]:
+    """(offsets, bytes above the room as ``by_orders``, work done), the best that was found from one first order, in
+    which what is fixed comes first, as it lies; ``begin``: how many these are. begins, others: what meets what."""
     np.random.seed(seed)
     count = len(order)
-    offset, by_offset, place = fixed.copy(), order.copy(), np.zeros(count, np.int64)
-    over, work = _place(first, last, size, order, begin, offset, by_offset, room, MUCH, most_work)
-    best, lowest_first, trial = offset.copy(), by_offset.copy(), order.copy()
-    while over and work < most_work and begin < count:
+    offset, place = fixed.copy(), np.zeros(count, np.int64)
+    work = _place_all(first, last, size, order, begin, offset, order.copy(), most_work)
+    place[order] = np.arange(count)
+    over = size[offset + size > room].sum()
+    again = np.zeros(count, np.bool_)  # those to be placed again
+    moved, before = np.zeros(count, np.int64), np.zeros(count, np.int64)
+    work += A_PAIR * len(others) if over else 0
+    for i in range(count if over and len(others) and work < most_work else 0):
+        its = others[begins[i]:begins[i + 1]]
+        its[:] = its[np.argsort(offset[its])]
+    while over and work < most_work and begin < count and len(others):
         if np.random.random() < 0.6:
             above = 0
             at = begin
             for k in range(begin, count):  # one of those above the room, each as likely
-                if best[order[k]] + size[order[k]] > room:
+                if offset[order[k]] + size[order[k]] > room:
                     above += 1
                     if np.random.randint(above) == 0:
                         at = k
             to = np.random.randint(begin, at + 1)
         else:
             at, to = np.random.randint(begin, count), np.random.randint(begin, count)
-        step = 1 if to > at else -1
-        for k in range(at, to, step):
-            trial[k] = order[k + step]
-        trial[to] = order[at]
-        start = min(at, to)  # before it all stay where they are
-        place[order] = np.arange(count)
-        n = 0
-        for i in lowest_first:
-            if place[i] < start:
-                by_offset[n] = i
-                n += 1
-        offset[:] = best
-        now, done = _place(first, last, size, trial, start, offset, by_offset, room, over, most_work)
-        work += done + 4 * count
+        i = order[at]
+        _shift(order, place, at, to)
+        low, high = min(at, to), max(at, to)
+        again[i] = True
+        waiting = 1
+        for k in range(begins[i], begins[i + 1]):
+            j = others[k]
+            if low <= place[j] <= high:
+                again[j] = True
+                waiting += 1
+        now, changes = over, 0
+        n = low
+        work += 4 * count + A_PAIR * (begins[i + 1] - begins[i])
+        while waiting and now <= over:
+            i = order[n]
+            n += 1
+            if not again[i]:
+                continue
+            again[i] = False
+            waiting -= 1
+            old, new = offset[i], _lowest(i, size, offset, place, begins, others)
+            work += A_PAIR * (begins[i + 1] - begins[i])
+            if new == old:
+                continue
+            moved[changes], before[changes] = i, old
+            changes += 1
+            offset[i] = new
+            now += size[i] * ((new + size[i] > room) - (old + size[i] > room))
+            for k in range(begins[i], begins[i + 1]):
+                j = others[k]  # of what comes later: what could lie lower now, and what is in the way
+                if place[j] >= n and not again[j] and (
+                        old < offset[j] or (new < offset[j] + size[j] and offset[j] < new + size[i])):
+                    again[j] = True
+                    waiting += 1
         if now <= over:
             over = now
-            best[:], lowest_first[:], order[:] = offset, by_offset, trial
-        else:
-            trial[:] = order
-    return best, over, work
+            continue
+        if waiting:
+            again[:] = False
+        for k in range(changes - 1, -1, -1):
+            offset[moved[k]] = before[k]
+        _shift(order, place, to, at)
+    return offset, over + max(0, (offset + size).max() - room), work

@@ -15,7 +15,7 @@ from minidl.planning.problem import Array
 
 NO_ADDRESS = -1
 # The most work for n rectangles: so many units for each n log2 n, and never more than about a second's.
-ORDERS, MOST_ORDERS = 100_000, 250_000_000
+ORDERS, MOST_ORDERS = 200_000, 250_000_000
 SEARCHES, MOST_SEARCHES = 100_000, 250_000_000
 FOR_WORKSPACES = 0.2  # of this, for all attempts together, when all tensors have a place already
 SMALL = 1e-4  # of the room: smaller residencies are too many for what they hold, and get no address

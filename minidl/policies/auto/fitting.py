@@ -10,10 +10,11 @@ from minidl.planning.modes import modes_of
 from minidl.planning.problem import Problem
 from minidl.policies.auto.addresses import with_addresses
 from minidl.policies.auto.progress import Found
-from minidl.policies.auto.search import search
+from minidl.policies.auto.search import WORK, search
 
 TIGHTENINGS = 4       # at most, one after the other,
-QUICK = 0.2           # and this share of the work to find addresses for each
+LEAST_EFFORT = 0.5    # of the usual one for addresses,
+QUICK = 0.2           # and so much of it where a tighter plan is tried
 TIGHTER = 0.03        # of the budget less at most: a large tensor without an address is no measure,
 LEAST_TIGHTER = 0.005  # and at least
 LEAST_SHARE = 0.5     # of the budget that a plan is made for
@@ -28,7 +29,8 @@ def fitted(found: Found, trace: Trace, facts: Problem, costs: Costs, limits: Lim
     copied out and in while computation waits: less memory may do better, even at the price of a slower plan.
     """
     per_byte = costs.out_seconds_per_byte + costs.in_seconds_per_byte
-    best, over = with_addresses(found, trace, facts, limits)
+    effort = max(LEAST_EFFORT, work / WORK)
+    best, over = with_addresses(found, trace, facts, limits, effort)
     best = replace(best, hindered=over * per_byte)
     tightened = 0
     while over and tightened < TIGHTENINGS:
@@ -38,7 +40,7 @@ def fitted(found: Found, trace: Trace, facts: Problem, costs: Costs, limits: Lim
         tightened += 1
         if tighter is None or tighter.share != share:  # it took the whole budget
             break
-        found, over = with_addresses(tighter, trace, facts, limits, QUICK)
+        found, over = with_addresses(tighter, trace, facts, limits, effort * QUICK)
         found = replace(found, hindered=over * per_byte)
         best = min(best, found, key=lambda each: each.promised)
     return best, tightened

@@ -15,8 +15,9 @@ short search; the iterations that follow refine it, while the program runs under
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from itertools import chain
+from math import ceil
 
 import numpy as np
 
@@ -26,30 +27,31 @@ from minidl.plan.plan import NO_PLAN, Eviction, Kept, Proposal
 from minidl.plan.policy import Observation, OnDemand, Pressure, Residency
 from minidl.plan.trace import Trace
 from minidl.planning.modes import modes_of
-from minidl.planning.problem import Problem, problem
+from minidl.planning.problem import Array, Problem, problem
 from minidl.planning.schedule import NO_NOTES, simulate
 from minidl.planning.timing import Room
 from minidl.policies.auto.choices import most_held, simple_choices
 from minidl.policies.auto.fitting import LEAST_SHARE, WARM, fitted
 from minidl.policies.auto.parts import parts
 from minidl.policies.auto.progress import LEAST_GAIN, ON_DEMAND, TRIAL_EVERY, Found, Progress, Tried
-from minidl.policies.auto.search import SLACK, WORK, search
+from minidl.policies.auto.search import ENOUGH, SLACK, WORK, search
 from minidl.policies.dtr_swap import Weighing
 
 FIRST_WORK = 3e6      # calls simulated for the first plan, which is wanted at once
 # Shares of the budget that plans are made for: the less of it, the more surely all finds an address, and the slower.
 SHARES = (0.985, 0.99, 0.98, 1.0, 0.97)
-ROUNDS = 16           # searches, at most one an iteration but for tighter plans,
+ROUNDS = 14           # searches, at most one an iteration but for tighter plans,
 FRUITLESS = 5         # and no more when so many in a row have found nothing better
-# How often a search simulates the iteration for each gap:
-SCARCE = 3            # with less it is over before it has come far, and there are twice as many,
-FRESH = 10            # and with less than this it ends far behind one around the best plan if it begins from scratch,
-EARLY = 3             # as every second one does that simulates more; of the others only those among the first few
+LONG, MOST = 1.25, 8  # seconds: the work of a search is so many times that of one, at most, as an iteration is long
+# A search that simulates the iteration less than so often for each gap ends far behind one around the best plan if it
+FRESH = 16            # begins with simple choices, as every second one does that simulates more. Of the others only the
+EARLY = 3             # second and the fourth begin anew, with all kept, and simulate more:
+RISING = 4            # times as much at most.
 
 
 class Auto(OnDemand):
-    """Search with the simulator as its objective; of what ``rounds`` searches find, twice as many for a long trace, the
-    plan that ran fastest."""
+    """Search with the simulator as its objective; of what ``rounds`` searches at most find, the plan that ran
+    fastest."""
 
     name = "auto"
     weighs_recomputation = True
@@ -72,8 +74,7 @@ class Auto(OnDemand):
         if fits or not len(most_held(facts)):
             return NO_PLAN
         on_demand = Tried(ON_DEMAND, () if trace.observed_seconds is None else (trace.observed_seconds,))
-        rounds = self.rounds if _simulates(facts, SCARCE, WORK) else 2 * self.rounds
-        progress = Progress(tried=(on_demand,), rested=TRIAL_EVERY, rounds=rounds)
+        progress = Progress(tried=(on_demand,), rested=TRIAL_EVERY, rounds=self.rounds)
         found, _ = self._search(progress, 0, trace, costs, limits, FIRST_WORK)
         return progress.searched(found, 0).next()
 
@@ -96,26 +97,30 @@ class Auto(OnDemand):
         return progress.round >= progress.rounds or progress.fruitless >= FRUITLESS
 
     def _search(self, progress: Progress, number: int, trace: Trace, costs: Costs, limits: Limits,
-                work: float = WORK) -> tuple[Found | None, int]:
+                work: float | None = None) -> tuple[Found | None, int]:
         """(A plan, searched for from scratch for a share, or around the best one, with addresses if it promises
         more than all that was tried or waits, None if none was found; how many searches it took.)"""
         facts = problem(trace, costs)
         if not progress.beats(facts.seconds):
             return None, 1
-        around = progress.best
-        fresh = number % 2 and (number <= EARLY or _simulates(facts, FRESH, work))
-        if fresh or around is None:
+        around, work, spent = progress.best, work or _work(facts), 1
+        if around is None or (number % 2 and (number <= EARLY or work >= FRESH * _simulated(facts))):
             share = SHARES[number % len(SHARES)]
-            begin = chain(simple_choices(facts, int(share * limits.device_bytes)), parts(trace, facts, costs, limits))
-            found = search(trace, facts, costs, limits, begin, share=share, seed=number, work=work)
+            begin: Iterator[Array] | None = None
+            if number % 2 and work < FRESH * _simulated(facts):
+                spent = ceil(min(RISING, FRESH * _simulated(facts) / work))
+            else:
+                begin = chain(simple_choices(facts, int(share * limits.device_bytes)),
+                              parts(trace, facts, costs, limits))
+            found = search(trace, facts, costs, limits, begin, share=share, seed=number, work=spent * work)
         else:
             share = min(1.0, around.share + (0.0, 0.005, -0.005)[number // 2 % 3])
             found = search(trace, facts, costs, limits, [modes_of(around.plan, facts, trace)], share=share, seed=number,
                            work=work, temperature=WARM)
         if found is None or not progress.promises(found):
-            return found, 1
+            return found, spent
         placed, tightened = fitted(found, trace, facts, costs, limits, seed=number, work=work)
-        return placed, 1 + tightened // 4
+        return placed, spent + tightened // 2
 
     def keep(self, proposal: Proposal) -> Kept:
         """The fastest plan so far, the share that it was made for, and the number of searches."""
@@ -138,7 +143,11 @@ class Auto(OnDemand):
         return Proposal(kept.plan, Progress(int(numbers["round"]), tried, rounds=self.rounds))
 
 
-def _simulates(facts: Problem, times: int, work: float) -> bool:
-    """Whether a search simulates the iteration so many times for each gap."""
-    calls = len(facts.gap_ptr) - 1
-    return times * calls * len(facts.gap_call) <= work
+def _simulated(facts: Problem) -> int:
+    """The calls of an iteration that is simulated once for each gap."""
+    return (len(facts.gap_ptr) - 1) * len(facts.gap_call)
+
+
+def _work(facts: Problem) -> float:
+    """Calls that one search simulates."""
+    return min(WORK * min(max(facts.seconds / LONG, 1.0), MOST), ENOUGH * _simulated(facts))

@@ -107,10 +107,10 @@ class Progress:
 
     @property
     def bias(self) -> float:
-        """How much longer iterations take than predicted: the median of the plans that were tried. Of a plan that took
+        """How much longer iterations take than promised: the median of the plans that were tried. Of a plan that took
         far longer nothing is concluded for others: something was in its way that the prediction does not know."""
-        ratios = [each.seconds / each.found.predicted for each in self.tried
-                  if each.seconds < inf and 0.0 < each.found.predicted < inf]
+        ratios = [each.seconds / each.found.promised for each in self.tried
+                  if each.seconds < inf and 0.0 < each.found.promised < inf]
         return min(median(ratios), MOST_BIAS) if ratios else 1.0
 
     def beats(self, predicted_seconds: float) -> bool:

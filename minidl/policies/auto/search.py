@@ -20,20 +20,23 @@ SLACK = 0.05          # a swap-in starts this share of its duration earlier than
 EXCESS_WEIGHT = 2e3   # going over the budget by all of it costs as much as this many iterations
 COPY_WEIGHT = 0.002   # a copied byte costs this share of its time on the link, even when computation hides it
 TEMPERATURE = 0.003   # of the iteration: how much worse a move may be and still be kept, at first
-WORK = 1e7            # calls simulated for one plan
+WORK = 6e6            # calls simulated for one plan
 ENOUGH = 4000         # simulations a gap: a small iteration needs no more
 FEWEST = 40           # simulations from one choice, however long the iteration
 STARTS = 8            # choices that a search improves a little,
 STRIDE = 3            # each so many places behind the other in the order of what they come to
+RISING = (1e-5, 1e-4, 1e-3, 1e-2)  # of EXCESS_WEIGHT: the prices under which a search from scratch begins
 
 
-def search(trace: Trace, facts: Problem, costs: Costs, limits: Limits, begin: Iterable[Array], *, share: float,
+def search(trace: Trace, facts: Problem, costs: Costs, limits: Limits, begin: Iterable[Array] | None, *, share: float,
            seed: int, work: float = WORK, temperature: float = 1.0) -> Found | None:
     """The plan that is found from some choices of modes; None if it needs more than the whole budget.
 
     begin: the choices; several of the best ones are improved a little, as none says how good what is near it is, and
-    the one that has become best with what is left of the work. work: calls to simulate; temperature: that of the
-    beginning, in multiples of the usual one; seed: another one begins with other choices, too.
+    the one that has become best with what is left of the work. None: from scratch, with all kept and a price of bytes
+    over the budget that is low at first and rises, so that they go where that costs least time. work: calls to
+    simulate; temperature: that of the beginning, in multiples of the usual one; seed: another one begins with other
+    choices, too.
     """
     from minidl.planning.compiled import simulate  # compiled code: loaded when the first plan is made
     from minidl.policies.auto.annealing import Effort, Moves, improve
@@ -48,18 +51,24 @@ def search(trace: Trace, facts: Problem, costs: Costs, limits: Limits, begin: It
         seconds, excess, _, moved, _ = simulate(facts, room, choice, prefetch_at, NO_NOTES)
         return seconds + prices.excess * excess + prices.copy * moved
 
-    def improved(choice: Array, evaluations: float) -> Array:
+    def improved(choice: Array, evaluations: float, prices: Prices = prices) -> Array:
         choice = choice.copy()
         improve(facts, room, prices, moves, Effort(max(FEWEST, int(evaluations)), heat, seed), choice, prefetch_at)
         return choice
 
-    ranked = sorted(begin, key=value)
     evaluations = min(work / len(trace.calls), ENOUGH * len(facts.gap_call))
-    first = ranked[seed % STRIDE::STRIDE][:STARTS] or ranked
-    if len(first) > 1:
-        evaluations /= 2
-        first = [min((improved(choice, evaluations / len(first)) for choice in first), key=value)]
-    mode = improved(first[0], evaluations)
+    if begin is None:
+        mode, evaluations = np.zeros(len(facts.gap_call), np.int64), evaluations / 2
+        for part in RISING:
+            mode = improved(mode, evaluations / len(RISING), prices._replace(excess=part * prices.excess))
+    else:
+        ranked = sorted(begin, key=value)
+        first = ranked[seed % STRIDE::STRIDE][:STARTS] or ranked
+        if len(first) > 1:
+            evaluations /= 2
+            first = [min((improved(choice, evaluations / len(first)) for choice in first), key=value)]
+        mode = first[0]
+    mode = improved(mode, evaluations)
     found = simulate(facts, room, mode, prefetch_at, NO_NOTES)
     if found.excess > 0:
         share = 1.0
