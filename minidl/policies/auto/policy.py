@@ -17,7 +17,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from itertools import chain
-from math import ceil
+from math import ceil, sqrt
 
 import numpy as np
 
@@ -42,8 +42,8 @@ FIRST_WORK = 3e6      # calls simulated for the first plan, which is wanted at o
 SHARES = (0.985, 0.99, 0.98, 1.0, 0.97)
 ROUNDS = 14           # searches, at most one an iteration but for tighter plans,
 FRUITLESS = 5         # and no more when so many in a row have found nothing better
-LONG, MOST = 1.25, 6  # seconds: a search takes so many times the work of one, at most, as an iteration is long,
-SELDOM = 4            # if it would else simulate the iteration less than so often for each gap
+LONG, MOST = 1.25, 6  # seconds: what a search takes grows with the root of an iteration's length beyond that; with the
+SELDOM = 4            # length, up to so many times, if it simulates the iteration less than so often for each gap
 # A search that simulates the iteration less than so often for each gap ends far behind one around the best plan if it
 FRESH = 16            # begins with simple choices, as every second one does that simulates more. Of the others only the
 EARLY = 3             # second and the fourth begin anew, with all kept, and simulate more:
@@ -152,4 +152,4 @@ def _simulated(facts: Problem) -> int:
 def _work(facts: Problem) -> float:
     """Calls that one search simulates."""
     long = min(max(facts.seconds / LONG, 1.0), MOST)
-    return min(max(WORK, SELDOM * _simulated(facts)), WORK * long, ENOUGH * _simulated(facts))
+    return min(max(WORK * sqrt(long), SELDOM * _simulated(facts)), WORK * long, ENOUGH * _simulated(facts))
