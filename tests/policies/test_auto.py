@@ -163,7 +163,7 @@ def test_a_search_from_all_kept_begins_with_a_low_price_of_bytes_over_the_budget
     assert found is not None and found.predicted < 1.05 * choices.predicted
 
 
-def test_a_search_of_long_iterations_takes_longer_above_all_if_it_would_simulate_each_gap_too_seldom(trace, monkeypatch):
+def test_long_iterations_are_searched_longer_above_all_if_gaps_are_simulated_too_seldom(trace, monkeypatch):
     facts = problem(trace[0], COSTS)
     for seldom in (False, True):
         for seconds, times in ((0.1, 1), (policy.LONG, 1), (4 * policy.LONG, 4), (1e3, policy.MOST)):
