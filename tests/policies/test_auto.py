@@ -19,11 +19,11 @@ from minidl.planning.modes import effective, modes_of, to_plan
 from minidl.planning.problem import DROP, KEEP, SWAP, problem
 from minidl.planning.schedule import NO_NOTES, Prices, simulate
 from minidl.planning.timing import Room
-from minidl.policies.auto import annealing, policy
+from minidl.policies.auto import annealing, fitting, policy
 from minidl.policies.auto.choices import movable, simple_choices
 from minidl.policies.auto.fitting import WARM
 from minidl.policies.auto.policy import RISING, SLACK, Auto
-from minidl.policies.auto.progress import Found
+from minidl.policies.auto.progress import Found, Progress, Tried
 from minidl.policies.auto.search import WORK, search
 from minidl.testing.steps import run, training_step, unmanaged
 
@@ -161,6 +161,27 @@ def test_a_search_from_all_kept_begins_with_a_low_price_of_bytes_over_the_budget
     assert not begins[0].any() and prices == sorted(prices) and prices[0] < 1e-4 * prices[-1]
     choices = search(measured, facts, COSTS, limits, simple_choices(facts, peak // 2), share=0.985, seed=1)
     assert found is not None and found.predicted < 1.05 * choices.predicted
+
+
+def test_what_is_known_to_hinder_a_plan_is_no_bias_of_predictions():
+    hindered = Found(Plan({}, predicted_seconds=1.0), 0.98, hindered=0.01)
+    assert Progress(tried=(Tried(hindered, (1.01,)),)).bias == 1.0
+
+
+def test_addresses_are_looked_for_as_long_as_a_plan_was(trace, monkeypatch):
+    measured, peak = trace
+    facts, limits, efforts = problem(measured, COSTS), Limits(peak // 2, ROOMY), []
+
+    def nowhere(found, trace, facts, limits, effort):
+        efforts.append(effort)
+        return found, 1 << 20
+
+    monkeypatch.setattr(fitting, "with_addresses", nowhere)
+    found = search(measured, facts, COSTS, limits, None, share=0.985, seed=1)
+    for work, effort in ((WORK / 100, fitting.LEAST_EFFORT), (WORK, 1.0), (3 * WORK, 3.0)):
+        efforts.clear()
+        fitting.fitted(found, measured, facts, COSTS, limits, seed=1, work=work)
+        assert efforts[0] == effort and set(efforts[1:]) == {effort * fitting.QUICK}
 
 
 def test_long_iterations_are_searched_longer_above_all_if_gaps_are_simulated_too_seldom(trace, monkeypatch):

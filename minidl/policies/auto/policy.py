@@ -75,7 +75,7 @@ class Auto(OnDemand):
         if fits or not len(most_held(facts)):
             return NO_PLAN
         on_demand = Tried(ON_DEMAND, () if trace.observed_seconds is None else (trace.observed_seconds,))
-        progress = Progress(tried=(on_demand,), rested=TRIAL_EVERY, rounds=self.rounds)
+        progress = Progress(tried=(on_demand,), rested=TRIAL_EVERY)
         found, _ = self._search(progress, 0, trace, costs, limits, FIRST_WORK)
         return progress.searched(found, 0).next()
 
@@ -95,7 +95,7 @@ class Auto(OnDemand):
 
     def is_over(self, progress: Progress) -> bool:
         """Whether there is no further search."""
-        return progress.round >= progress.rounds or progress.fruitless >= FRUITLESS
+        return progress.round >= self.rounds or progress.fruitless >= FRUITLESS
 
     def _search(self, progress: Progress, number: int, trace: Trace, costs: Costs, limits: Limits,
                 work: float | None = None) -> tuple[Found | None, int]:
@@ -105,11 +105,12 @@ class Auto(OnDemand):
         if not progress.beats(facts.seconds):
             return None, 1
         around, work, spent = progress.best, work or _work(facts), 1
-        if around is None or (number % 2 and (number <= EARLY or work >= FRESH * _simulated(facts))):
+        wanting = FRESH * _simulated(facts) / work  # over 1: searches simulate each gap too seldom
+        if around is None or (number % 2 and (number <= EARLY or wanting <= 1)):
             share = SHARES[number % len(SHARES)]
             begin: Iterator[Array] | None = None
-            if number % 2 and work < FRESH * _simulated(facts):
-                spent = ceil(min(RISING, FRESH * _simulated(facts) / work))
+            if number % 2 and wanting > 1:
+                spent = ceil(min(RISING, wanting))
             else:
                 begin = chain(simple_choices(facts, int(share * limits.device_bytes)),
                               parts(trace, facts, costs, limits))
@@ -141,7 +142,7 @@ class Auto(OnDemand):
             raise UserError(f"a plan for {share:g} of the budget, which must be from {LEAST_SHARE:g} to 1")
         found = Tried(Found(kept.plan, share))
         tried = (Tried(ON_DEMAND), found) if kept.plan.evictions else (found,)
-        return Proposal(kept.plan, Progress(int(numbers["round"]), tried, rounds=self.rounds))
+        return Proposal(kept.plan, Progress(int(numbers["round"]), tried))
 
 
 def _simulated(facts: Problem) -> int:

@@ -71,8 +71,7 @@ class Tried:
 class Progress:
     """What ``auto`` notes beside a plan.
 
-    round     how many searches there were, of so many ``rounds`` at most; fruitless: those of them in a row that found
-              nothing better.
+    round     how many searches there were; fruitless: those of them in a row that found nothing better.
     tried     what has run, on demand first.
     waiting   the most promising plan that has not run yet.
     nearest   while no plan is faster than going on without, the best of them: several searches on, it may be.
@@ -87,7 +86,6 @@ class Progress:
     rested: int = 0
     cost: int = 1
     fruitless: int = 0
-    rounds: int = 0
 
     @property
     def leader(self) -> Tried:
