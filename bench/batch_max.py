@@ -1,7 +1,7 @@
 """Whether the largest batch trains: every network at ``--batch max``, under several policies, on simulated GPUs.
 
     python -m bench.batch_max [--networks lenet,...] [--devices sim:p100,sim:rtx3090] [--policies auto,...]
-                              [--steps 200] --rows FILE.jsonl > bench/results/batch_max.md
+                              [--slices auto] [--steps 200] --rows FILE.jsonl > bench/results/batch_max.md
 
 Each run is ``train.py`` in a process of its own: the search on twins, then so many steps. A row is written to FILE as
 soon as it is known, and what is there is not run again, so this may be stopped and goes on: a signal ends it and its
@@ -53,16 +53,16 @@ def carried_out(command: list[str]) -> tuple[int, str, str]:
     return run.returncode, out, errors
 
 
-def cell(network: str, device: str, policy: str, steps: int) -> dict[str, Any]:
-    """One run: its batch, slices and limit, and how it ended."""
+def cell(network: str, device: str, policy: str, asked: str, steps: int) -> dict[str, Any]:
+    """One run: its batch, slices and limit, and how it ended; asked: what ``--slices`` is told."""
     print(f"{network} on {device} under {policy}", file=sys.stderr, flush=True)
     before = children_seconds()
     status, out, errors = carried_out([sys.executable, str(TRAIN), "--model", network, "--device", device, "--policy",
-                                       policy, "--batch", "max", "--steps", str(steps)])
+                                       policy, "--batch", "max", "--slices", asked, "--steps", str(steps)])
     if status not in (0, 2):  # stopped, which says nothing of the network
         raise SystemExit(status if status > 0 else 128 - status)
     found, cut = FOUND.search(out), CUT.search(out)
-    return {"network": network, "device": device, "policy": policy, "steps": steps,
+    return {"network": network, "device": device, "policy": policy, "asked": asked, "steps": steps,
             "batch": int(found[1]) if found else None, "slices": int(cut[1]) if cut else 1,
             "limit": found[3] if found else None, "seconds": round(children_seconds() - before, 1),
             "ended": "" if status == 0 else errors.strip().splitlines()[-1][:300]}
@@ -74,28 +74,32 @@ def main() -> None:
     parser.add_argument("--networks", default=",".join(models.MODELS))
     parser.add_argument("--devices", default=DEVICES)
     parser.add_argument("--policies", default=POLICIES)
+    parser.add_argument("--slices", default="auto", help="as train.py has it")
     parser.add_argument("--steps", type=int, default=200)
     parser.add_argument("--rows", type=Path, required=True)
     args = parser.parse_args()
     for number in ENDING:
         signal.signal(number, end_at_once)
     rows = [json.loads(line) for line in args.rows.read_text().splitlines()] if args.rows.exists() else []
-    known = {(row["network"], row["device"], row["policy"]) for row in rows}
+    known = {(row["network"], row["device"], row["policy"], row["asked"]) for row in rows}
     for network in args.networks.split(","):
         for device in args.devices.split(","):
             for policy in args.policies.split(","):
-                if (network, device, policy) not in known:
-                    rows.append(cell(network, device, policy, args.steps))
+                if (network, device, policy, args.slices) not in known:
+                    rows.append(cell(network, device, policy, args.slices, args.steps))
                     with args.rows.open("a") as file:
                         file.write(json.dumps(rows[-1]) + "\n")
     print("# The largest batch trains\n\nMade by `python -m bench.batch_max`: each row is a run of `train.py --batch "
           "max` of so many steps; seconds are the processor's, search included.\n")
-    print("| network | device | policy | batch | slices | steps | limit | ended | seconds |")
-    print("|---|---|---|--:|--:|--:|---|---|--:|")
-    for row in rows:
-        batch = f"{row['batch']:,}" if row["batch"] else ""
-        print(f"| {row['network']} | {row['device']} | {row['policy']} | {batch} | {row['slices']} | {row['steps']} "
-              f"| {row['limit'] or ''} | {row['ended'] or 'well'} | {row['seconds']} |")
+    for asked in dict.fromkeys(row["asked"] for row in rows):
+        print(f"## `--slices {asked}`\n")
+        print("| network | device | policy | batch | slices | steps | limit | ended | seconds |\n"
+              "|---|---|---|--:|--:|--:|---|---|--:|")
+        for row in (each for each in rows if each["asked"] == asked):
+            batch = f"{row['batch']:,}" if row["batch"] else ""
+            print(f"| {row['network']} | {row['device']} | {row['policy']} | {batch} | {row['slices']} "
+                  f"| {row['steps']} | {row['limit'] or ''} | {row['ended'] or 'well'} | {row['seconds']} |")
+        print()
 
 
 if __name__ == "__main__":

@@ -8,6 +8,7 @@ were their neighbours that do not fit. Knows no model and no data.
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from math import inf
 from typing import Any, NamedTuple
 
 from minidl import placements, policies
@@ -24,6 +25,7 @@ from minidl.runtime import Runtime
 ITERATIONS = 2  # of steps: the first has no gradients yet; from the second on all are alike
 MOST_ITERATIONS, ALIKE = 200, 3  # where blocks stay where they are put: until so many in a row leave the same holes
 UNLIMITED = 1 << 50  # bytes; more than any step needs, and nothing on a twin
+UNTIL_PLANNED = 8  # iterations, at most, until one follows a first plan to its end
 FIRST_BUDGET_STEP = 1 << 20  # bytes; where a search for the smallest budget begins
 CPU_BUDGET_SHARE, CPU_HOST_SHARE = 0.6, 0.3  # of the machine's free memory, of which both are taken
 
@@ -131,10 +133,7 @@ class Setup:
         self.note(batch, budget_bytes)
         thorough &= self.drifts
         simulated = self.device.simulated_twin() if thorough else None
-        twin = Runtime(simulated or self.device.dry_twin(), memory_budget=budget_bytes,
-                       host_memory=self.for_tensors(batch), policy=self.policy, placement=self.placement,
-                       precision=self.precision, seed=self.seed, switches=self.switches, slices=self.slices,
-                       spill=self.spill, shard_bytes=self.shard_bytes)
+        twin = self._twin(simulated or self.device.dry_twin(), batch, budget_bytes)
         shortage = None
         try:
             with twin:
@@ -152,6 +151,32 @@ class Setup:
             shortage = Shortage(error.op, error.host_full)
         stats = twin.stats()
         return Trial(shortage, stats.swapped_out_bytes, stats.recomputed_bytes)
+
+    def _twin(self, device: Device, batch: int, budget_bytes: int) -> Runtime:
+        """A runtime on a device like this one, as it will be for a batch."""
+        return Runtime(device, memory_budget=budget_bytes, host_memory=self.for_tensors(batch), policy=self.policy,
+                       placement=self.placement, precision=self.precision, seed=self.seed, switches=self.switches,
+                       slices=self.slices, spill=self.spill, shard_bytes=self.shard_bytes)
+
+    def planned_seconds(self, batch: int, budget_bytes: int) -> float | None:
+        """Modelled seconds of a step under the first plan, infinite if it does not fit; None if there are no plans, or
+        the device is not simulated."""
+        simulated = self.device.simulated_twin()
+        if simulated is None or not policies.create(self.policy).plans:
+            return None
+        self.note(batch, budget_bytes)
+        try:
+            with self._twin(simulated, batch, budget_bytes) as twin:
+                step = self.program(batch).step
+                for _ in range(UNTIL_PLANNED):
+                    before = twin.stats()
+                    step()
+                    followed = twin.followed()
+                    if followed is not None and followed[1].plan.evictions:
+                        return followed[1].seconds
+                return twin.stats().since(before).seconds
+        except OutOfMemory:
+            return inf
 
     def unmanaged_seconds(self, batch: int) -> float | None:
         """Modelled seconds of a step with unlimited memory; None for a device that is not simulated."""

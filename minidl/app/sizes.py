@@ -11,7 +11,7 @@ from minidl.app.inputs import made_ahead
 from minidl.app.kinds import CHOSEN, Share
 from minidl.app.largest import cut_that_holds, largest_batch, largest_batch_cut
 from minidl.app.options import SYNTHETIC_STEPS, Options
-from minidl.app.slices import Cut, choose_shards, choose_slices, in_slices, most_slices
+from minidl.app.slices import Cut, choose_shards, choose_slices, faster, in_slices, most_slices
 from minidl.app.zoo import Zoo
 from minidl.data import Data
 from minidl.device import Device
@@ -77,7 +77,7 @@ def settle(options: Options, setup: Setup, data: Data) -> Sizes:
     batch, cut = _batch(options, setup, budget, most)
     whole = replace(setup, slices=1).demand(batch)
     if cut is None:
-        cut = (choose_slices(setup, batch, budget, whole) if options.slices == CHOSEN
+        cut = (faster(setup, choose_slices(setup, batch, budget, whole), batch, budget) if options.slices == CHOSEN
                else Cut(setup.slices, "as asked for"))
     cut = _cut_that_fits(replace(setup, slices=cut.slices), cut, batch, budget, most, chosen=options.slices == CHOSEN)
     setup = replace(setup, slices=cut.slices)
