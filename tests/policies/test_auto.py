@@ -130,20 +130,41 @@ def test_long_traces_are_searched_from_all_kept_and_after_the_first_ones_around_
     begun, worked = [], []
 
     def search(*given, temperature=1.0, work, **_):
-        begun.append("kept" if given[4] is None else "around" if temperature == WARM else "simple")
+        begun.append("kept" if given[4] is None else "around" if temperature == WARM else
+                     "capuchin" if isinstance(given[4], list) else "simple")
         worked.append(work)
 
     monkeypatch.setattr(policy, "search", search)
     auto, limits = Auto(), Limits(peak // 2, ROOMY)
     known = auto.plan(measured, COSTS, limits).notes.searched(Found(Plan({}, predicted_seconds=10.0), 0.98))
-    for fresh, kinds in ((0, ["simple", "around"] * 3), (1 << 40, ["kept", "around"] * 2 + ["around"] * 2)):
+    kept = ["kept", "capuchin", "around", "kept", "around", "around", "around"]
+    for fresh, kinds in ((0, ["simple", "around"] * 3), (1 << 40, kept)):
         monkeypatch.setattr(policy, "FRESH", fresh)
         begun.clear()
         worked.clear()
         searches = [auto._search(known, number, measured, COSTS, limits)[1] for number in range(1, 7)]
         assert begun == kinds
         more = [RISING if kind == "kept" else 1 for kind in kinds]  # as much as that takes it counts for
-        assert searches == more and worked == [times * worked[1] for times in more]
+        assert worked == [times * worked[-1] for times in more] and sum(searches) == sum(more)
+        assert searches[0] == (sum(more[:2]) if fresh else 1)
+
+
+def test_of_two_searches_from_scratch_the_one_that_promises_more_is_followed(trace, monkeypatch):
+    measured, peak = trace
+    monkeypatch.setattr(policy, "FRESH", 1 << 40)
+    monkeypatch.setattr(policy, "fitted", lambda found, *_, **__: (found, 0))
+    auto, limits = Auto(), Limits(peak // 2, ROOMY)
+    slow = Found(Plan({}, predicted_seconds=measured.seconds * 3), 0.98)
+    known = auto.plan(measured, COSTS, limits).notes.searched(slow)
+    for from_kept, from_capuchin in ((1.2, 1.1), (1.1, 1.2), (None, 1.1), (1.1, None), (None, None)):
+        def search(*given, seconds=(from_kept, from_capuchin), **_):
+            factor = seconds[given[4] is not None]
+            return factor and Found(Plan({}, predicted_seconds=measured.seconds * factor), 0.98)
+
+        monkeypatch.setattr(policy, "search", search)
+        found, _ = auto._search(replace(known, tried=known.tried[:1]), 1, measured, COSTS, limits)
+        least = min(filter(None, (from_kept, from_capuchin)), default=None)
+        assert (found and found.predicted) == (least and measured.seconds * least)
 
 
 def test_a_search_from_all_kept_begins_with_a_low_price_of_bytes_over_the_budget(trace, monkeypatch):

@@ -29,6 +29,11 @@ def parts(trace: Trace, facts: Problem, costs: Costs, limits: Limits) -> Iterato
     yield belady(facts, limits.device_bytes)
     yield from every_kth(facts)
     yield from by_bytes(facts)
+    yield from capuchins(trace, facts, costs, limits)
+
+
+def capuchins(trace: Trace, facts: Problem, costs: Costs, limits: Limits) -> Iterator[Array]:
+    """The choices of the paper's two planners, if they are not too long in making them."""
     for policy in (Capuchin(), CapuchinRecompute()) if _pairs(facts, limits.device_bytes) <= MOST_PAIRS else ():
         mode = modes_of(policy.plan(trace, costs, limits).plan, facts, trace)
         mode[(mode == DROP) & ~facts.can_drop] = SWAP

@@ -15,7 +15,7 @@ short search; the iterations that follow refine it, while the program runs under
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from itertools import chain
 from math import ceil, sqrt
 
@@ -32,7 +32,7 @@ from minidl.planning.schedule import NO_NOTES, simulate
 from minidl.planning.timing import Room
 from minidl.policies.auto.choices import most_held, simple_choices
 from minidl.policies.auto.fitting import LEAST_SHARE, WARM, fitted
-from minidl.policies.auto.parts import parts
+from minidl.policies.auto.parts import capuchins, parts
 from minidl.policies.auto.progress import LEAST_GAIN, ON_DEMAND, TRIAL_EVERY, Found, Progress, Tried
 from minidl.policies.auto.search import ENOUGH, SLACK, WORK, search
 from minidl.policies.dtr_swap import Weighing
@@ -47,7 +47,7 @@ SELDOM = 4            # length, up to so many times, if it simulates the iterati
 # A search that simulates the iteration less than so often for each gap ends far behind one around the best plan if it
 FRESH = 16            # begins with simple choices, as every second one does that simulates more. Of the others only the
 EARLY = 3             # second and the fourth begin anew, with all kept, and simulate more:
-RISING = 4            # times as much at most.
+RISING = 4            # times as much at most. Beside the second there is one from what Capuchin would do.
 
 
 class Auto(OnDemand):
@@ -108,13 +108,19 @@ class Auto(OnDemand):
         wanting = FRESH * _simulated(facts) / work  # over 1: searches simulate each gap too seldom
         if around is None or (number % 2 and (number <= EARLY or wanting <= 1)):
             share = SHARES[number % len(SHARES)]
-            begin: Iterator[Array] | None = None
+            begins: list[tuple[Iterable[Array] | None, int]] = []  # and how many searches' work they are worth
             if number % 2 and wanting > 1:
-                spent = ceil(min(RISING, wanting))
+                begins.append((None, ceil(min(RISING, wanting))))
+                choices = list(capuchins(trace, facts, costs, limits)) if number == 1 else []
+                if choices:  # what is near them is now and then better than all that is found from scratch
+                    begins.append((choices, 1))
             else:
-                begin = chain(simple_choices(facts, int(share * limits.device_bytes)),
-                              parts(trace, facts, costs, limits))
-            found = search(trace, facts, costs, limits, begin, share=share, seed=number, work=spent * work)
+                begins.append((chain(simple_choices(facts, int(share * limits.device_bytes)),
+                                     parts(trace, facts, costs, limits)), 1))
+            ends = [search(trace, facts, costs, limits, begin, share=share, seed=number, work=count * work)
+                    for begin, count in begins]
+            found = min(filter(None, ends), key=lambda each: each.predicted, default=None)
+            spent = sum(count for _, count in begins)
         else:
             share = min(1.0, around.share + (0.0, 0.005, -0.005)[number // 2 % 3])
             found = search(trace, facts, costs, limits, [modes_of(around.plan, facts, trace)], share=share, seed=number,
