@@ -167,6 +167,28 @@ def test_of_two_searches_from_scratch_the_one_that_promises_more_is_followed(tra
         assert (found and found.predicted) == (least and measured.seconds * least)
 
 
+@pytest.mark.parametrize(("choices", "seeds", "improved"), [
+    (1, (0, 1), [1, 1]), (3, (0, 1, 2), [3, 3, 3]), (9, (0, 1), [3, 3])])
+def test_of_few_choices_a_search_improves_all_and_of_many_other_ones_by_its_number(trace, choices, seeds, improved,
+                                                                                   monkeypatch):
+    measured, peak = trace
+    facts, limits, begun = problem(measured, COSTS), Limits(peak // 2, ROOMY), []
+
+    def improve(facts, room, prices, moves, effort, choice, prefetch_at):
+        begun.append(tuple(choice))
+
+    monkeypatch.setattr(annealing, "improve", improve)
+    begin = list(simple_choices(facts, peak // 2))[:choices]
+    assert len({tuple(choice) for choice in begin}) == choices
+    firsts = []
+    for seed in seeds:
+        begun.clear()
+        search(measured, facts, COSTS, limits, begin, share=1.0, seed=seed)
+        firsts.append({*begun})
+    assert [len(first) for first in firsts] == improved
+    assert choices <= 3 or not firsts[0] & firsts[1]
+
+
 def test_a_search_from_all_kept_begins_with_a_low_price_of_bytes_over_the_budget(trace, monkeypatch):
     measured, peak = trace
     facts, limits = problem(measured, COSTS), Limits(peak // 2, ROOMY)

@@ -32,9 +32,9 @@ def parts(trace: Trace, facts: Problem, costs: Costs, limits: Limits) -> Iterato
     yield from capuchins(trace, facts, costs, limits)
 
 
-def capuchins(trace: Trace, facts: Problem, costs: Costs, limits: Limits) -> Iterator[Array]:
-    """The choices of the paper's two planners, if they are not too long in making them."""
-    for policy in (Capuchin(), CapuchinRecompute()) if _pairs(facts, limits.device_bytes) <= MOST_PAIRS else ():
+def capuchins(trace: Trace, facts: Problem, costs: Costs, limits: Limits, most: int = MOST_PAIRS) -> Iterator[Array]:
+    """The choices of the paper's two planners, if they look at no more than so many pairs of candidate and decision."""
+    for policy in (Capuchin(), CapuchinRecompute()) if _pairs(facts, limits.device_bytes) <= most else ():
         mode = modes_of(policy.plan(trace, costs, limits).plan, facts, trace)
         mode[(mode == DROP) & ~facts.can_drop] = SWAP
         yield mode

@@ -47,7 +47,8 @@ SELDOM = 4            # length, up to so many times, if it simulates the iterati
 # A search that simulates the iteration less than so often for each gap ends far behind one around the best plan if it
 FRESH = 16            # begins with simple choices, as every second one does that simulates more. Of the others only the
 EARLY = 3             # second and the fourth begin anew, with all kept, and simulate more:
-RISING = 4            # times as much at most. Beside the second there is one from what Capuchin would do.
+RISING = 4            # times as much at most. Beside the second there is one from what Capuchin would do, looking at
+MORE_PAIRS = 200_000  # so many pairs of candidate and decision at most, twice as many as for a first plan.
 
 
 class Auto(OnDemand):
@@ -111,7 +112,7 @@ class Auto(OnDemand):
             begins: list[tuple[Iterable[Array] | None, int]] = []  # and how many searches' work they are worth
             if number % 2 and wanting > 1:
                 begins.append((None, ceil(min(RISING, wanting))))
-                choices = list(capuchins(trace, facts, costs, limits)) if number == 1 else []
+                choices = list(capuchins(trace, facts, costs, limits, MORE_PAIRS)) if number == 1 else []
                 if choices:  # what is near them is now and then better than all that is found from scratch
                     begins.append((choices, 1))
             else:

@@ -63,7 +63,7 @@ def search(trace: Trace, facts: Problem, costs: Costs, limits: Limits, begin: It
             mode = improved(mode, evaluations / len(RISING), prices._replace(excess=part * prices.excess))
     else:
         ranked = sorted(begin, key=value)
-        first = ranked[seed % STRIDE::STRIDE][:STARTS] or ranked
+        first = ranked[seed % STRIDE::STRIDE][:STARTS] if len(ranked) > STRIDE else ranked
         if len(first) > 1:
             evaluations /= 2
             first = [min((improved(choice, evaluations / len(first)) for choice in first), key=value)]
