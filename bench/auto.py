@@ -1,9 +1,7 @@
 """`auto` against every other policy on sim:p100: every network of ``--list-models``, in parts of its unmanaged peak.
 
     python -m bench.auto --log cells.jsonl [--networks resnet50,...] [--budgets 90,50,30] [--alone] [--minutes N]
-    python -m bench.auto --log cells.jsonl --print speeds > bench/results/auto.md
-    python -m bench.auto --log cells.jsonl --print predictions > bench/results/predictions.md
-    python -m bench.auto --log cells.jsonl --print planning > bench/results/planning_all.md
+    python -m bench.auto --log cells.jsonl --print speeds|predictions|planning
 
 Without ``--print``, cells that the log does not have are run and added to it. A speed is that of a step when plans have
 settled. Other policies are run only where `auto` leaves so much to be gained that one could win, and not at all with
