@@ -24,6 +24,7 @@ from minidl.runtime import Runtime
 
 ITERATIONS = 2  # of steps: the first has no gradients yet; from the second on all are alike
 MOST_ITERATIONS, ALIKE = 200, 3  # where blocks stay where they are put: until so many in a row leave the same holes
+NEARLY_FULL, WITH_FULL_HOST = 0.9, 8  # of the host's memory; iterations
 UNLIMITED = 1 << 50  # bytes; more than any step needs, and nothing on a twin
 UNTIL_PLANNED = 8  # iterations, at most, until one follows a first plan to its end
 FIRST_BUDGET_STEP = 1 << 20  # bytes; where a search for the smallest budget begins
@@ -57,11 +58,13 @@ class Shortage:
 
 @dataclass(frozen=True, slots=True)
 class Trial:
-    """How a few iterations on a twin went."""
+    """How a few iterations on a twin went; the bytes are those of the first two. ``host_nearly_full``: what the host
+    held decided what could leave the device, and will be something else in later iterations."""
 
     shortage: Shortage | None
     swapped_out_bytes: int
     recomputed_bytes: int
+    host_nearly_full: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,6 +102,10 @@ class Setup:
         """Host memory for swapped tensors, at a batch."""
         return max(self.host_memory - self.ahead(batch), 0)
 
+    def elsewhere_for(self, batch: int) -> int:
+        """Bytes for swapped tensors on the host and in the file behind it, at a batch."""
+        return self.for_tensors(batch) + (self.spill.nbytes if self.spill else 0)
+
     def demand(self, batch: int) -> Demand:
         """What an unmanaged step needs, and its largest operation."""
         keeps = policies.create(self.policy).regime.keeps_outputs  # then it needs more
@@ -126,15 +133,21 @@ class Setup:
         return not placements.create(self.placement).compacts
 
     def trial(self, batch: int, budget_bytes: int, *, thorough: bool = True) -> Trial:
-        """Run a few iterations on a twin; thorough: where memory drifts, until it does so no more.
+        """Run a few iterations on a twin; thorough: more of them where the host is nearly full, and where memory
+        drifts, until it does so no more.
 
-        Then a simulated device's plans are tried, too; those of others follow from times that are not known before.
+        Where it drifts a simulated device's plans are tried, too; those of others follow from times that are not known
+        before.
         """
         self.note(batch, budget_bytes)
-        thorough &= self.drifts
-        simulated = self.device.simulated_twin() if thorough else None
+        drifts = thorough and self.drifts
+        simulated = self.device.simulated_twin() if drifts else None
         twin = self._twin(simulated or self.device.dry_twin(), batch, budget_bytes)
-        shortage = None
+        shortage = stats = None
+
+        def nearly_full() -> bool:
+            return twin.stats().host_peak_bytes > NEARLY_FULL * self.elsewhere_for(batch)
+
         try:
             with twin:
                 if simulated is None:
@@ -142,15 +155,19 @@ class Setup:
                 steps = self.program(batch)
                 for _ in range(ITERATIONS):
                     steps.step()
+                stats = twin.stats()
                 if steps.test is not None:
                     steps.test()
                     steps.step()
-                if thorough:
+                if thorough and nearly_full():
+                    for _ in range(ITERATIONS, min(self.steps, WITH_FULL_HOST)):
+                        steps.step()
+                if drifts:
                     _run_until_alike(twin, steps, most=min(self.steps, MOST_ITERATIONS))
         except OutOfMemory as error:
             shortage = Shortage(error.op, error.host_full)
-        stats = twin.stats()
-        return Trial(shortage, stats.swapped_out_bytes, stats.recomputed_bytes)
+        stats = stats or twin.stats()
+        return Trial(shortage, stats.swapped_out_bytes, stats.recomputed_bytes, nearly_full())
 
     def _twin(self, device: Device, batch: int, budget_bytes: int) -> Runtime:
         """A runtime on a device like this one, as it will be for a batch."""

@@ -40,11 +40,14 @@ def largest_batch(setup: Setup, budget_bytes: int, *, most: int = 1 << 30, full_
     """
     full_host = full_host or policies.create(setup.policy).plans
     failed: dict[int, Shortage] = {}
+    nearly_full = set()
 
     def fits(batch: int, *, thorough: bool = False) -> bool:
         if batch > most or _refused(setup, batch):
             return batch <= most
         trial = setup.trial(batch, budget_bytes, thorough=thorough)
+        if trial.host_nearly_full:
+            nearly_full.add(batch)
         if trial.shortage is not None:
             failed[batch] = trial.shortage
         elif not full_host and setup.short_of_host(batch, budget_bytes, trial.recomputed_bytes):
@@ -52,7 +55,7 @@ def largest_batch(setup: Setup, budget_bytes: int, *, most: int = 1 << 30, full_
         return batch not in failed
 
     batch = largest_number(fits, guess=_promising(setup, budget_bytes, most, full_host), most=most)
-    if batch and setup.drifts:
+    if batch and (setup.drifts or batch in nearly_full):  # later iterations may need more
         batch = largest_number(partial(fits, thorough=True), guess=batch, most=batch)
     why = (_limit(setup, batch + 1, budget_bytes, failed[batch + 1], full_host) if batch < most else
            f"there is no more than {most}")
@@ -73,9 +76,9 @@ def largest_batch_cut(setup: Setup, budget_bytes: int, *, most: int = 1 << 30) -
             tried[batch] = cut_that_holds(setup, batch, budget_bytes)
         return tried[batch]
 
-    def fits(batch: int) -> bool:
+    def fits(batch: int, *, thorough: bool = setup.drifts) -> bool:
         chosen = cut(batch)
-        shortage = chosen.trial(batch, budget_bytes).shortage if chosen is not None else None
+        shortage = chosen.trial(batch, budget_bytes, thorough=thorough).shortage if chosen is not None else None
         if shortage is not None:
             failed[batch] = shortage
         return chosen is not None and shortage is None
@@ -88,6 +91,8 @@ def largest_batch_cut(setup: Setup, budget_bytes: int, *, most: int = 1 << 30) -
     guess = min(max(held, least + 1), most_slices(most) * least, most)
     promising = largest_number(lambda n: cut(n) is not None, guess=guess, most=most, parts=PARTS)
     found = largest_number(fits, guess=promising, most=promising, parts=PARTS) if promising > whole.batch else 0
+    if found > whole.batch and not setup.drifts:  # the answer is tried for longer, in case that the host is nearly full
+        found = largest_number(partial(fits, thorough=True), guess=found, most=found, parts=PARTS)
     if found <= whole.batch:
         return whole
     chosen, beyond = tried[found], min((n for n in tried if n > found), default=most + 1)

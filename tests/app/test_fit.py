@@ -296,6 +296,30 @@ def test_where_memory_drifts_no_more_steps_are_tried_than_will_be_trained(steps)
     assert fits(what, 1, 1 << 20) and max(made) == 2 + steps  # two without drift come first
 
 
+@pytest.mark.parametrize(("host", "steps", "tried"), [(1.0, 200, 8), (1.0, 5, 5), (2.0, 200, 2)])
+def test_where_the_host_is_nearly_full_more_iterations_are_tried(host, steps, tried):
+    """What the host holds differs from iteration to iteration: the third may fail where two have run."""
+    what, count = setup(**LENET), []
+    budget = what.demand(100).largest_op_bytes
+    held = _host_peak(what, 100, budget)
+
+    def program(batch):
+        inner = what.program(batch)
+        return Steps(lambda: (count.append(batch), inner.step()))
+
+    trial = replace(what, program=program, host_memory=int(host * held), steps=steps).trial(100, budget)
+    assert trial.shortage is None and len(count) == tried
+    assert trial.swapped_out_bytes == what.trial(100, budget).swapped_out_bytes  # of the first two
+
+
+def _host_peak(what, batch, budget):
+    with Runtime("sim:p100", memory_budget=budget, policy="passive") as runtime:
+        inner = what.program(batch)
+        for _ in range(2):
+            inner.step()
+        return runtime.stats().host_peak_bytes
+
+
 @pytest.mark.full
 def test_what_the_compiler_leaves_behind_holds_no_memory_of_a_run_that_just_fits(tmp_path):
     """In a process that compiles all kernels, and in which Python looks for no cycles."""
