@@ -29,10 +29,10 @@ def parts(trace: Trace, facts: Problem, costs: Costs, limits: Limits) -> Iterato
     yield belady(facts, limits.device_bytes)
     yield from every_kth(facts)
     yield from by_bytes(facts)
-    yield from capuchins(trace, facts, costs, limits)
+    yield from capuchins(trace, facts, costs, limits, MOST_PAIRS)
 
 
-def capuchins(trace: Trace, facts: Problem, costs: Costs, limits: Limits, most: int = MOST_PAIRS) -> Iterator[Array]:
+def capuchins(trace: Trace, facts: Problem, costs: Costs, limits: Limits, most: int) -> Iterator[Array]:
     """The choices of the paper's two planners, if they look at no more than so many pairs of candidate and decision."""
     for policy in (Capuchin(), CapuchinRecompute()) if _pairs(facts, limits.device_bytes) <= most else ():
         mode = modes_of(policy.plan(trace, costs, limits).plan, facts, trace)
