@@ -104,7 +104,7 @@ class Setup:
 
     def elsewhere_for(self, batch: int) -> int:
         """Bytes for swapped tensors on the host and in the file behind it, at a batch."""
-        return self.for_tensors(batch) + (self.spill.nbytes if self.spill else 0)
+        return self.elsewhere - self.host_memory + self.for_tensors(batch)
 
     def demand(self, batch: int) -> Demand:
         """What an unmanaged step needs, and its largest operation."""

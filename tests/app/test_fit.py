@@ -312,6 +312,17 @@ def test_where_the_host_is_nearly_full_more_iterations_are_tried(host, steps, tr
     assert trial.swapped_out_bytes == what.trial(100, budget).swapped_out_bytes  # of the first two
 
 
+@pytest.mark.parametrize(("nearly_full", "answer"), [(True, 80), (False, 100)])
+def test_what_only_two_iterations_have_run_is_not_the_largest_batch_if_the_host_was_nearly_full(nearly_full, answer,
+                                                                                               monkeypatch):
+    def trial(self, batch, budget, *, thorough=True):
+        most = 80 if thorough else 100
+        return fit.Trial(Shortage("add", True) if batch > most else None, 0, 0, nearly_full)
+
+    monkeypatch.setattr(Setup, "trial", trial)
+    assert largest_batch(setup(**LENET), 1 << 30, full_host=True).batch == answer
+
+
 def _host_peak(what, batch, budget):
     with Runtime("sim:p100", memory_budget=budget, policy="passive") as runtime:
         inner = what.program(batch)
