@@ -70,6 +70,7 @@ def largest_batch_cut(setup: Setup, budget_bytes: int, *, most: int = 1 << 30) -
         return whole
     tried: dict[int, Setup | None] = {}
     failed: dict[int, Shortage] = {}
+    nearly_full = set()
 
     def cut(batch: int) -> Setup | None:
         if batch not in tried:
@@ -78,10 +79,14 @@ def largest_batch_cut(setup: Setup, budget_bytes: int, *, most: int = 1 << 30) -
 
     def fits(batch: int, *, thorough: bool = setup.drifts) -> bool:
         chosen = cut(batch)
-        shortage = chosen.trial(batch, budget_bytes, thorough=thorough).shortage if chosen is not None else None
-        if shortage is not None:
-            failed[batch] = shortage
-        return chosen is not None and shortage is None
+        if chosen is None:
+            return False
+        trial = chosen.trial(batch, budget_bytes, thorough=thorough)
+        if trial.host_nearly_full:
+            nearly_full.add(batch)
+        if trial.shortage is not None:
+            failed[batch] = trial.shortage
+        return trial.shortage is None
 
     # Slices share what the largest operation needs; what a step keeps grows with the batch, however it is cut.
     least = max(whole.batch, 1)
@@ -91,7 +96,7 @@ def largest_batch_cut(setup: Setup, budget_bytes: int, *, most: int = 1 << 30) -
     guess = min(max(held, least + 1), most_slices(most) * least, most)
     promising = largest_number(lambda n: cut(n) is not None, guess=guess, most=most, parts=PARTS)
     found = largest_number(fits, guess=promising, most=promising, parts=PARTS) if promising > whole.batch else 0
-    if found > whole.batch and not setup.drifts:  # the answer is tried for longer, in case that the host is nearly full
+    if found > whole.batch and not setup.drifts and found in nearly_full:  # as for whole batches
         found = largest_number(partial(fits, thorough=True), guess=found, most=found, parts=PARTS)
     if found <= whole.batch:
         return whole

@@ -16,10 +16,10 @@ from hypothesis import strategies as st
 
 import train
 from minidl import OutOfMemory, Runtime, current_runtime, device, models
-from minidl.app import fit
+from minidl.app import fit, largest
 from minidl.app.bisection import largest_number
 from minidl.app.fit import Setup, Shortage, Steps, smallest_budget
-from minidl.app.largest import largest_batch
+from minidl.app.largest import largest_batch, largest_batch_cut
 from minidl.app.slices import Cut, faster
 from minidl.data import Batch
 from minidl.device import profiles
@@ -312,15 +312,30 @@ def test_where_the_host_is_nearly_full_more_iterations_are_tried(host, steps, tr
     assert trial.swapped_out_bytes == what.trial(100, budget).swapped_out_bytes  # of the first two
 
 
-@pytest.mark.parametrize(("nearly_full", "answer"), [(True, 80), (False, 100)])
-def test_what_only_two_iterations_have_run_is_not_the_largest_batch_if_the_host_was_nearly_full(nearly_full, answer,
-                                                                                               monkeypatch):
-    def trial(self, batch, budget, *, thorough=True):
-        most = 80 if thorough else 100
+def runs(monkeypatch, nearly_full, *, two, eight):
+    """Let trials of two and of eight iterations find room for so many examples in each slice."""
+    def trial(self, batch, budget, *, thorough=False):
+        most = (eight if thorough else two) * self.slices
         return fit.Trial(Shortage("add", True) if batch > most else None, 0, 0, nearly_full)
 
     monkeypatch.setattr(Setup, "trial", trial)
+
+
+@pytest.mark.parametrize(("nearly_full", "answer"), [(True, 80), (False, 100)])
+def test_what_only_two_iterations_have_run_is_not_the_largest_batch_if_the_host_was_nearly_full(nearly_full, answer,
+                                                                                               monkeypatch):
+    runs(monkeypatch, nearly_full, two=100, eight=80)
     assert largest_batch(setup(**LENET), 1 << 30, full_host=True).batch == answer
+
+
+@pytest.mark.parametrize("nearly_full", [True, False])
+def test_nor_is_it_in_slices(nearly_full, monkeypatch):
+    """Found to a 32nd."""
+    runs(monkeypatch, nearly_full, two=100, eight=80)
+    monkeypatch.setattr(largest, "cut_that_holds", lambda setup, batch, budget: replace(setup, slices=min(batch, 10)))
+    found, least = largest_batch_cut(setup(**LENET), 1 << 30), 800 if nearly_full else 1000
+    assert found.slices == 10 and least - least // 32 <= found.batch <= least
+    assert "add finds no room on the device, and none on the host" in found.limit
 
 
 def _host_peak(what, batch, budget):
