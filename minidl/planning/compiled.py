@@ -12,20 +12,21 @@ from typing import Any
 from numba.extending import register_jitable
 
 from minidl.compiling import njit
-from minidl.planning import expansion, problem, schedule, timing, walk
+from minidl.planning import expansion, levels, problem, schedule, timing, walk
 
 Function = Callable[..., Any]
 Weighed = Callable[[problem.Problem, timing.Room, problem.Array, problem.Array, problem.Array, schedule.Prices, float],
                    schedule.Outcome]
-MODULES = (problem, walk, expansion, timing, schedule)  # what the compiled function is made of
-PARTS: tuple[Function, ...] = (expansion.expand, expansion._trimmed, timing.beginnings, timing.over, timing.place,
-                               timing._pass, timing.run)
+MODULES = (problem, walk, expansion, levels, timing, schedule)  # what the compiled function is made of
+PARTS: tuple[Function, ...] = (expansion.expand, expansion._trimmed, timing.beginnings, timing.over, levels.tops,
+                               timing._openings, timing.place, timing._pass, timing.run)
 # What is done at every step of the simulation. No references are counted there, for each of these is handed groups of
 # forty arrays: counting takes fifty times as long as the rest.
 PIECES: tuple[Function, ...] = (
     expansion._start, expansion._arrive, expansion._end_note, expansion._find_replays, expansion._bring_back,
     expansion._find_endings, expansion._take_step, expansion._after_replay, expansion._copy, expansion._forget_copy,
-    expansion._after_call, expansion._evict, timing._lost)
+    expansion._after_call, expansion._evict, levels.reach, levels.lift,
+    levels.settle, timing._lost)
 
 
 def forget_older(compiled: Any, modules: tuple[ModuleType, ...]) -> None:

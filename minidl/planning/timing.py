@@ -10,6 +10,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from minidl.planning.levels import BLOCK, lift, reach, settle, tops
 from minidl.planning.problem import Array, Problem
 from minidl.planning.walk import CopiesOut, Steps, SwapIns
 
@@ -43,22 +44,33 @@ def place(problem: Problem, room: Room, steps: Steps, starts: Array, back: SwapI
         seconds = problem.disk_in_seconds[t] if back.spilled[n] else problem.in_seconds[t]
         link_free = min(starts[back.use[n]], link_free) - seconds * (1.0 + room.slack)
         begin[n] = link_free
+    first, following = _openings(steps)
+    top, added = tops(during), np.zeros(len(during) // BLOCK + 1, np.int64)
     for n in range(len(back.tensor)):
-        t, use, left = back.tensor[n], back.use[n], back.left[n]
-        best = s = use
-        while s - 1 > left and during[s - 1] + size[t] <= room.device_bytes:
-            s -= 1
-            if s == 0 or group[s] != group[s - 1]:  # a swap-in starts between two calls of the program
-                best = s
-                if starts[s] <= begin[n]:
-                    break
-        for q in range(best, use):
-            during[q] += size[t]
+        t, use = back.tensor[n], back.use[n]
+        latest = min(np.searchsorted(starts, begin[n], side="right") - 1, use - 1)
+        hidden = first[latest] if latest >= 0 else -1  # the latest opening that hides it
+        roomy = reach(during, top, added, max(hidden, back.left[n] + 1), use, room.device_bytes - size[t])
+        best = hidden if roomy == hidden else min(following[roomy], use)
+        lift(during, top, added, best, use, size[t])
         back.start[n] = best
         if len(notes):
             notes[back.note[n], 1] = best
         if best < use:
             prefetch_at[back.gap[n]] = group[best]
+    settle(during, added)
+
+
+def _openings(steps: Steps) -> tuple[Array, Array]:
+    """[steps], [steps + 1]: where a swap-in may start, between two calls of the program: the latest such step up to
+    each, and the earliest from each on (or the end)."""
+    count = len(steps.call)
+    first, following = np.zeros(count, np.int64), np.full(count + 1, count, np.int64)
+    for s in range(1, count):
+        first[s] = s if steps.group[s] != steps.group[s - 1] else first[s - 1]
+    for s in range(count - 1, -1, -1):
+        following[s] = s if first[s] == s else following[s + 1]
+    return first, following
 
 
 def over(room: Room, steps: Steps) -> int:
