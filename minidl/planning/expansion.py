@@ -40,12 +40,13 @@ def expand(problem: Problem, mode: Array, prefetch_at: Array, notes: Array
     """
     calls, tensors, gaps = len(problem.in_ptr) - 1, len(problem.size), len(problem.gap_tensor) + 1
     most = 6 * calls + 64
-    steps = Steps(np.zeros(most, np.int64), np.zeros(most, np.int64), np.zeros(most, np.int64))
-    out = CopiesOut(np.zeros(gaps, np.int64), np.zeros(gaps, np.int64), np.zeros(gaps, np.int64),
-                    np.zeros(gaps, np.bool_))
-    back = SwapIns(np.zeros(gaps, np.int64), np.zeros(gaps, np.int64), np.zeros(gaps, np.int64),
-                   np.zeros(gaps, np.int64), np.zeros(gaps, np.int64), np.zeros(gaps, np.int64),
-                   np.zeros(gaps, np.bool_))
+    # What is not written is cut off in the end; pages that nobody touches cost nothing.
+    steps = Steps(np.empty(most, np.int64), np.empty(most, np.int64), np.empty(most, np.int64))
+    out = CopiesOut(np.empty(gaps, np.int64), np.empty(gaps, np.int64), np.empty(gaps, np.int64),
+                    np.empty(gaps, np.bool_))
+    back = SwapIns(np.empty(gaps, np.int64), np.empty(gaps, np.int64), np.empty(gaps, np.int64),
+                   np.empty(gaps, np.int64), np.empty(gaps, np.int64), np.empty(gaps, np.int64),
+                   np.empty(gaps, np.bool_))
     walk = Walk(np.zeros(8, np.int64), np.zeros(tensors, np.int64), np.zeros(tensors, np.int64),
                 np.zeros(tensors, np.int64), np.full(tensors, -1, np.int64), np.zeros(tensors, np.bool_),
                 np.zeros(tensors, np.bool_), np.full(tensors, -1, np.int64), np.zeros(tensors, np.int64),

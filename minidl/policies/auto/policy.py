@@ -77,7 +77,7 @@ class Auto(OnDemand):
             return NO_PLAN
         on_demand = Tried(ON_DEMAND, () if trace.observed_seconds is None else (trace.observed_seconds,))
         progress = Progress(tried=(on_demand,), rested=TRIAL_EVERY)
-        found, _ = self._search(progress, 0, trace, costs, limits, FIRST_WORK)
+        found, _ = self._search(progress, 0, trace, facts, costs, limits, FIRST_WORK)
         return progress.searched(found, 0).next()
 
     def feedback(self, proposal: Proposal, observed: Observation) -> Proposal:
@@ -90,19 +90,19 @@ class Auto(OnDemand):
             return proposal
         progress = progress.after(proposal.plan, observed.seconds, observed.unseen)
         if observed.may_plan and not over:
-            progress = progress.searched(*self._search(progress, progress.round + 1, observed.trace, observed.costs,
-                                                       observed.limits))
+            facts = problem(observed.trace, observed.costs)
+            progress = progress.searched(*self._search(progress, progress.round + 1, observed.trace, facts,
+                                                       observed.costs, observed.limits))
         return progress.next()
 
     def is_over(self, progress: Progress) -> bool:
         """Whether there is no further search."""
         return progress.round >= self.rounds or progress.fruitless >= FRUITLESS
 
-    def _search(self, progress: Progress, number: int, trace: Trace, costs: Costs, limits: Limits,
+    def _search(self, progress: Progress, number: int, trace: Trace, facts: Problem, costs: Costs, limits: Limits,
                 work: float | None = None) -> tuple[Found | None, int]:
         """(A plan, searched for from scratch for a share, or around the best one, with addresses if it promises
         more than all that was tried or waits, None if none was found; how many searches it took.)"""
-        facts = problem(trace, costs)
         if not progress.beats(facts.seconds):
             return None, 1
         around, work, spent = progress.best, work or _work(facts), 1
