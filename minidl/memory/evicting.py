@@ -125,7 +125,7 @@ class Evicting:
     def drop(self, storage: Storage) -> None:
         """Give up a storage's bytes, to be computed again when somebody asks for them."""
         self.state.allocator.leave_device(storage)
-        self._forget(storage)
+        self.give_up_copy(storage)
 
     def lineage_of(self, storage: Storage) -> list[Call] | None:
         """The calls that would make a storage again if it were dropped now; None if it must not be."""
@@ -183,10 +183,10 @@ class Evicting:
             if host.capacity - host.used_bytes >= nbytes:
                 break
             if self.lineage_of(storage) is not None:
-                self._forget(storage)
+                self.give_up_copy(storage)
         return host.capacity - host.used_bytes >= nbytes
 
-    def _forget(self, storage: Storage) -> None:
+    def give_up_copy(self, storage: Storage) -> None:
         """It has no bytes any more, though someone may still ask for them."""
         state = self.state
         state.allocator.forget_host_copy(storage)

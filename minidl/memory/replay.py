@@ -21,7 +21,7 @@ from minidl.memory.lineage import missing_calls, reads, reason
 from minidl.memory.placing import Placing
 from minidl.memory.residency import Residency
 from minidl.memory.state import State
-from minidl.memory.storage import IN, RECOMPUTE, Call, Storage, TensorId
+from minidl.memory.storage import IN, OUT, RECOMPUTE, Call, Storage, TensorId
 from minidl.plan.plan import Action, Eviction
 
 NOTHING: Mapping[TensorId, Action] = {}
@@ -51,9 +51,30 @@ class Replay:
             for base in bases:
                 if base.status is RECOMPUTE:
                     self.replay(base)
-            self.residency.bring_in(bases, op_name)
+            self._bring_in(bases, added, op_name)
         finally:
             protected.difference_update(added)
+
+    def _bring_in(self, bases: Sequence[Storage], mine: Iterable[Storage], op_name: str) -> None:
+        """Copies to the device. While one is made both sides hold it, for which there may be no room where both are
+        full: then those of ``mine`` that can be are computed again instead, which frees the host's bytes first."""
+        left = list(mine)
+        while True:
+            try:
+                self.residency.bring_in(bases, op_name)
+                return
+            except OutOfMemory as error:
+                instead = next(filter(self._can_be_computed, left), None) if error.host_full else None
+                if instead is None:
+                    raise
+            left.remove(instead)  # once: it might be swapped out again
+            self.evicting.give_up_copy(instead)
+            self.replay(instead)
+
+    def _can_be_computed(self, base: Storage) -> bool:
+        """Whether what is on the host alone can be made again."""
+        calls = missing_calls(base) if base.status is OUT else None
+        return calls is not None and not reads(calls, self.state.writing)
 
     def replay(self, *targets: Storage, alone: bool = False, spent: Mapping[TensorId, Action] = NOTHING) -> None:
         """Compute dropped storages again: the missing calls of all in program order, each once.

@@ -86,7 +86,7 @@ BUGS: dict[str, tuple[str, str, str]] = {
     "a workspace forgets the kernel that used it": (
         ALLOCATOR + "take_back", "self.arena.touched(block, marks)", "pass"),
     "a dropped tensor keeps its host copy": (
-        EVICTING + "_forget", "state.allocator.forget_host_copy(storage)", "pass"),
+        EVICTING + "give_up_copy", "state.allocator.forget_host_copy(storage)", "pass"),
     "a freed tensor keeps its host copy": (
         FREEING + "deallocate", "state.allocator.forget_host_copy(storage)", "pass"),
     "an input that was written over keeps naming its block": (

@@ -314,3 +314,39 @@ def test_nothing_from_a_call_that_cannot_be_replayed_is_dropped():
         x = leaf(runtime)  # bytes that crossed the link once
         assert missing_calls(x.storage) is None
         assert runtime.memory.evict(x.storage, Action.DROP) and x.status is OUT
+
+
+def full_on_both_sides(then):
+    """Arena of 3 tensors, full of leaves; x is on the host, where another one has no room: neither can change places.
+    Then relu(x)."""
+    with small_runtime(units=24, host_memory=15 * UNIT) as runtime:
+        s = leaf(runtime, 1.0, units=8)
+        x = scale(s, 2.0)
+        swap_out(runtime, x)
+        p, q = leaf(runtime, 2.0, units=8), leaf(runtime, 3.0, units=8)
+        assert x.status is OUT and all(each.status is IN for each in (s, p, q)) and used_units(runtime) == 24
+        then(runtime, s, x)
+        runtime.check()
+        for each, value in ((p, 2.0), (q, 3.0)):
+            assert set(each.numpy().ravel()) == {value}
+
+
+def test_what_cannot_come_back_from_a_full_host_to_a_full_device_is_computed_again():
+    def then(runtime, s, x):
+        with launches(runtime) as names:
+            y = relu(x)
+        assert names == ["scale", "relu"]
+        for each, value in ((y, 2.0), (x, 2.0), (s, 1.0)):
+            assert set(each.numpy().ravel()) == {value}
+
+    full_on_both_sides(then)
+
+
+def test_what_cannot_be_computed_again_stays_on_the_full_host():
+    def then(runtime, s, x):
+        fill_(s, 5.0)
+        with pytest.raises(OutOfMemory, match="host memory is full"):
+            relu(x)
+        assert x.status is OUT and set(s.numpy().ravel()) == {5.0}
+
+    full_on_both_sides(then)
