@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from itertools import islice
+from math import inf
 
 from minidl.errors import UserError
 from minidl.memory import neighbourhood
@@ -103,15 +104,18 @@ class Evicting:
                          after.size if after is not None and after.owner is None else 0)
 
     # Leaving -------------------------------------------------------------------------------------------------
-    def evict(self, storage: Storage, action: Action) -> bool:
-        """Take a storage off the device; False if neither the host has room nor lineage can make it again."""
+    def evict(self, storage: Storage, action: Action, *, at_any_price: bool = False) -> bool:
+        """Take a storage off the device; False if neither the host has room nor lineage can make it again.
+
+        at_any_price: what is on the host goes for it even where nobody can say what making it again would take.
+        """
         if action is Action.DROP and self.lineage_of(storage) is not None:
             self.drop(storage)
         elif self.back_up(storage):
             self._leave(storage)
         elif self.lineage_of(storage) is not None:  # the host is full: swapping degrades to recomputation
             self.drop(storage)
-        elif self._make_host_room(storage.nbytes) and self.back_up(storage):
+        elif self._make_host_room(storage.nbytes, at_any_price) and self.back_up(storage):
             self._leave(storage)
         else:
             return False
@@ -172,13 +176,13 @@ class Evicting:
         return seconds is None or (
             seconds > state.device.out_seconds(storage.nbytes) + state.device.in_seconds(storage.nbytes))
 
-    def _make_host_room(self, nbytes: int) -> bool:
-        """Give up what is on the host alone and can be made again, cheapest for its bytes first, until so many bytes
-        are free there; False if they cannot be."""
+    def _make_host_room(self, nbytes: int, at_any_price: bool) -> bool:
+        """Give up what is on the host alone and can be made again, cheapest for its bytes first and what has no price
+        last, if at all, until so many bytes are free there; False if they cannot be."""
         host = self.state.allocator.host
-        swapped = (s for s in self.state.live() if s.status is OUT and s.nbytes)
-        prices = [(price / s.nbytes, s.tensor_id, s) for s in swapped
-                  if (price := neighbourhood.price(s)) is not None]
+        swapped = [s for s in self.state.live() if s.status is OUT and s.nbytes]
+        prices = [(inf if price is None else price / s.nbytes, s.tensor_id, s)
+                  for s in swapped if (price := neighbourhood.price(s)) is not None or at_any_price]
         for _, _, storage in sorted(prices, key=lambda entry: entry[:2]):
             if host.capacity - host.used_bytes >= nbytes:
                 break

@@ -112,10 +112,16 @@ class Room:
         # Where what stays splits all that may leave, no number of victims makes one piece: then blocks are slid.
         one_piece = state.policy.regime.one_piece and arena.cheapest_window(
             need, lambda block: 0.0 if storage_of(block) in willing else None) is not None
+        stuck: list[tuple[Storage, Action]] = []
         for storage, action in offered:
             if arena.fits(need) if one_piece else arena.free_bytes >= need:
                 break
             if self.evicting.evict(storage, action):
+                willing.pop(storage, None)
+            else:
+                stuck.append((storage, action))
+        for storage, action in stuck:  # the host is full
+            if arena.free_bytes < need and self.evicting.evict(storage, action, at_any_price=True):
                 willing.pop(storage, None)
         if arena.free_bytes < need:
             raise self._out_of_memory(need, pinned, op_name)

@@ -11,6 +11,7 @@ import minidl
 from minidl import nn
 from minidl.calls import apply_all
 from minidl.errors import OutOfMemory, Unrecoverable
+from minidl.memory import neighbourhood
 from minidl.memory.lineage import missing_calls
 from minidl.memory.storage import IN, OUT, RECOMPUTE
 from minidl.ops.batchnorm import BATCH_NORM_STATS, batch_norm
@@ -350,3 +351,25 @@ def test_what_cannot_be_computed_again_stays_on_the_full_host():
         assert x.status is OUT and set(s.numpy().ravel()) == {5.0}
 
     full_on_both_sides(then)
+
+
+def test_what_has_no_price_leaves_a_full_host_before_an_allocation_fails(monkeypatch):
+    """Arena of 2 tensors, host of 2: u and x are there, both made from s, and nobody can say what x would cost."""
+    with small_runtime(units=16, host_memory=16 * UNIT) as runtime:
+        s = leaf(runtime, 1.0, units=8)
+        made = []
+        for factor in (2.0, 3.0):
+            made.append(scale(s, factor))
+            swap_out(runtime, made[-1])
+        u, x = made
+        price = neighbourhood.price
+        monkeypatch.setattr(neighbourhood, "price", lambda storage: None if storage is x.storage else price(storage))
+        others = [leaf(runtime, 4.0, units=8), leaf(runtime, 5.0, units=8)]
+        assert u.status is RECOMPUTE and x.status is OUT  # one of the leaves has its place
+        others.append(leaf(runtime, 6.0, units=8))
+        assert x.status is RECOMPUTE
+        with pytest.raises(OutOfMemory, match="host memory is full"):
+            leaf(runtime, 7.0, units=8)
+        runtime.check()
+        del others[0]
+        assert [value(each) for each in (x, u, s, *others)] == [3.0, 2.0, 1.0, 5.0, 6.0]
