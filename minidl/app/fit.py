@@ -136,12 +136,19 @@ class Setup:
         """Run a few iterations on a twin; thorough: more of them where the host is nearly full, and where memory
         drifts, until it does so no more.
 
-        Where it drifts a simulated device's plans are tried, too; those of others follow from times that are not known
+        In both cases a simulated device's plans are tried, too; those of others follow from times that are not known
         before.
         """
         self.note(batch, budget_bytes)
-        drifts = thorough and self.drifts
-        simulated = self.device.simulated_twin() if drifts else None
+        simulated = self.device.simulated_twin() if thorough else None
+        found = self._tried(simulated if self.drifts else None, batch, budget_bytes, thorough)
+        plans = simulated is not None and not self.drifts and policies.create(self.policy).plans
+        if plans and found.shortage is None and found.host_nearly_full:  # what a plan keeps there differs
+            found = replace(found, shortage=self._tried(simulated, batch, budget_bytes, thorough).shortage)
+        return found
+
+    def _tried(self, simulated: Device | None, batch: int, budget_bytes: int, thorough: bool) -> Trial:
+        """A trial on a simulated device, with its plans, or without any on shapes alone."""
         twin = self._twin(simulated or self.device.dry_twin(), batch, budget_bytes)
         shortage = stats = None
 
@@ -162,7 +169,7 @@ class Setup:
                 if thorough and nearly_full():
                     for _ in range(ITERATIONS, min(self.steps, WITH_FULL_HOST)):
                         steps.step()
-                if drifts:
+                if thorough and self.drifts:
                     _run_until_alike(twin, steps, most=min(self.steps, MOST_ITERATIONS))
         except OutOfMemory as error:
             shortage = Shortage(error.op, error.host_full)

@@ -312,6 +312,32 @@ def test_where_the_host_is_nearly_full_more_iterations_are_tried(host, steps, tr
     assert trial.swapped_out_bytes == what.trial(100, budget).swapped_out_bytes  # of the first two
 
 
+@pytest.mark.parametrize("policy", ["capuchin", "passive"])
+def test_where_the_host_is_nearly_full_plans_are_tried_too(policy):
+    """A plan keeps other tensors there than paging on demand: this batch trains without one, and died in its third
+    step with one."""
+    what, devices = replace(setup(**LENET, policy=policy, host=481_908), slices=4), []
+    budget = 3_751_194
+
+    def program(batch):
+        inner = what.program(batch)
+        return Steps(lambda: (devices.append(current_runtime().device.name), inner.step()))
+
+    def trained():
+        try:
+            with what._twin(device.create("sim:p100"), 256, budget):
+                inner = what.program(256)
+                for _ in range(12):
+                    inner.step()
+        except OutOfMemory:
+            return False
+        return True
+
+    assert fits(replace(what, program=program), 256, budget) == trained()
+    assert set(devices) == {"dry sim:p100"} | ({"sim:p100"} if policy == "capuchin" else set())
+    assert devices.count("dry sim:p100") == 8
+
+
 def runs(monkeypatch, nearly_full, *, two, eight):
     """Let trials of two and of eight iterations find room for so many examples in each slice."""
     def trial(self, batch, budget, *, thorough=False):
