@@ -8,6 +8,7 @@
     least          the seconds of all that is carried out
     R[t, v] <= S[t, x] + R[t, maker of x]   for every x that v reads
     S[t+1, x] <= S[t, x] + R[t, maker of x]
+    R[t, maker of x] + copies of x that have ended before t <= 1   as a replay begins at what the host has
     U[t, k] <= budget
 
 Jain et al., "Checkmate: Breaking the Memory Wall with Optimal Tensor Rematerialization", MLSys 2020. There Free is
@@ -74,6 +75,10 @@ class Program:
                 self._choose(stage, k)
                 self._depend(stage, k)
             self._memory(stage, line)
+        for (stage, k), done in self.repeat.items():
+            for x in self._made(k):
+                if copies := self.copied.get((stage, x)):  # a replay begins at what the host has
+                    self.program.row([(done, 1.0), *((v, 1.0) for v in copies)], high=1.0)
         for (stage, x), kept in self.keep.items():
             maker = self.graph.values[x].made
             if not self.graph.remakable(x, stage):  # as long as somebody may ask for it, it is somewhere

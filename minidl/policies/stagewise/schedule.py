@@ -89,6 +89,9 @@ def judge(graph: Graph, schedule: Schedule, budget: int) -> Verdict:
             if missing or not own and stage > each.latest:
                 return Verdict(seconds, most, ways, f"stage {stage}: node {k} cannot be carried out")
             made = [x for x in each.outputs if graph.values[x].decided]
+            if not own and any(x in schedule.copies and schedule.copies[x].ended <= stage <= graph.values[x].last
+                               for x in made):
+                return Verdict(seconds, most, ways, f"stage {stage}: node {k} makes again what the host has")
             live += sum(size[x] for x in made)
             number = schedule.ways.get((stage, k))
             fitting = [way for way in options if live + way.nbytes <= budget]
