@@ -180,6 +180,26 @@ def test_a_value_is_copied_out_once_and_back_as_often_as_it_is_wanted():
     assert planned(Checkmate(), trace, 6.1) is NO_PLAN
 
 
+def test_nothing_is_made_again_while_the_host_has_it_as_the_engine_would_fetch_it():
+    # As above, but 0 can be made again, in 1 s. What comes back before its first use would be late (0.5 s), and a copy
+    # out after it, too. Out before it, made again for it, and back for the second (17 s) is no way: that replay begins
+    # at the host's copy.
+    calls, sizes = [call((), (0,), 1.0)], [4]
+    for last, seconds in ((False, (2.0, 2.0, 2.0, 0.5)), (True, (0.5, 2.0, 2.0, 2.0))):
+        t = len(sizes)
+        calls += [call((), (t,), seconds[0]), call((t,), (t + 1,), seconds[1], (t,)),
+                  call((t + 1,), (t + 2,), seconds[2], (t + 1,)),
+                  call((t + 2,), (t + 3,), seconds[3], (t + 2, t + 3)),
+                  call((0,), (t + 4,), 1.0, (t + 4, 0) if last else (t + 4,))]
+        sizes += [1, 5, 1, 1, 1]
+    trace, costs = trace_of(calls, sizes), Costs(0.5 / UNIT, 0.5 / UNIT, 0.0)
+    plan, stages, budget = planned(SwapDominated(), trace, 6.1, costs).plan, graph(trace, most=100), round(6.1 * UNIT)
+    assert plan.predicted_seconds == pytest.approx(1 + 6.5 + 1 + 6.5 + 1 + 2)
+    choices = list(SwapDominated().choices(stages, costs, budget))
+    assert len(choices) == 3 and not any(judge(stages, choice.schedule, budget).wrong for choice in choices)
+    assert not plan.prefetches and set(plan.evictions.values()) == {Action.DROP}
+
+
 def test_transfers_do_not_hold_computation_up_so_a_link_too_slow_to_hide_is_not_used():
     assert planned(SwapDominated(), twice_wanted(between=0.9), 6.1, Costs(0.5 / UNIT, 0.5 / UNIT, 0.0)) is NO_PLAN
 
@@ -196,6 +216,17 @@ def test_a_schedule_that_fetches_what_was_not_copied_is_seen_to_be_wrong():
     assert "before there is a copy" in judge(stages, with_copy(Copy(0, 5)), 1 << 60).wrong
     assert "not there" in judge(stages, replace(with_copy(Copy(0, 2)), fetches=()), 1 << 60).wrong
     assert "takes" in judge(stages, with_copy(Copy(0, 2)), 5 * UNIT).wrong
+
+
+def test_a_schedule_that_makes_again_what_the_host_has_is_seen_to_be_wrong():
+    stages = graph(trace_of([call((), (0,), 1.0), *(call((), (t,), 1.0, (t,)) for t in range(1, 6)),
+                             call((0,), (6,), 1.0, (0, 6))], [1] * 7), most=100)
+    there = list(keep_all(stages).resident)
+    for stage in range(3, 7):
+        there[stage] = there[stage] - {0}
+    schedule = Schedule((*((),) * 6, (0,)), tuple(there))
+    assert not judge(stages, schedule, 1 << 60).wrong
+    assert "what the host has" in judge(stages, replace(schedule, copies={0: Copy(0, 3)}), 1 << 60).wrong
 
 
 # Algorithms -----------------------------------------------------------------------------------------------------------
