@@ -8,12 +8,13 @@
     least          the seconds of all that is carried out
     R[t, v] <= S[t, x] + R[t, maker of x]   for every x that v reads
     S[t+1, x] <= S[t, x] + R[t, maker of x]
-    R[t, maker of x] + copies of x that have ended before t <= 1   as a replay begins at what the host has
+    R[t, maker of x] + copies of x that have ended before t <= 1 + Wait[t, x]
     U[t, k] <= budget
 
 Jain et al., "Checkmate: Breaking the Memory Wall with Optimal Tensor Rematerialization", MLSys 2020. There Free is
 integer, bound by one row with a large coefficient; here each of its reasons has a row of its own, so that it is 0 or 1
-wherever R and S are, and the relaxation is tighter. A node may make several values; one that is made while it is there
+wherever R and S are, and the relaxation is tighter. Wait takes a copy back, as a replay begins at what the host has: the
+engine fetches it. A node may make several values; one that is made while it is there
 is given back at once. A value that the program has freed is not kept from stage to stage, as nobody holds it.
 
 ``transfers`` adds copies; ``chooses`` gives R a variable for each way of a node, with its own bytes (MO-SOS), else
@@ -43,6 +44,7 @@ class Program:
     held       per stage: terms of the bytes in use when it begins, to which transfers add
     copied     (stage, value) -> variables of copies out that have ended when that stage begins
     arrives    (stage, value) -> variables of copies that bring a value before that stage begins
+    fetching   value -> the seconds of a copy back, for all that may be copied
     surely     seconds of the nodes about which nothing is chosen
     """
 
@@ -57,6 +59,7 @@ class Program:
         self.held: list[list[Term]] = [[] for _ in self.stages]
         self.copied: dict[tuple[int, int], list[int]] = {}
         self.arrives: dict[tuple[int, int], list[int]] = {}
+        self.fetching: dict[int, float] = {}
         self.surely = 0.0
         for x, value in enumerate(graph.values):
             if value.decided:
@@ -77,8 +80,9 @@ class Program:
             self._memory(stage, line)
         for (stage, k), done in self.repeat.items():
             for x in self._made(k):
-                if copies := self.copied.get((stage, x)):  # a replay begins at what the host has
-                    self.program.row([(done, 1.0), *((v, 1.0) for v in copies)], high=1.0)
+                if copies := self.copied.get((stage, x)):
+                    waits = self.program.variable(high=1.0, cost=self.fetching[x] / self.graph.seconds)
+                    self.program.row([(done, 1.0), *((v, 1.0) for v in copies), (waits, -1.0)], high=1.0)
         for (stage, x), kept in self.keep.items():
             maker = self.graph.values[x].made
             if not self.graph.remakable(x, stage):  # as long as somebody may ask for it, it is somewhere

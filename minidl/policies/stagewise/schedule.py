@@ -15,10 +15,11 @@ from minidl.policies.stagewise.graph import Graph
 @dataclass(frozen=True)
 class Copy:
     """A copy out of a value that starts when node ``after`` has been carried out, and has ended before stage
-    ``ended``."""
+    ``ended``; back: seconds of a copy back."""
 
     after: int
     ended: int
+    back: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -89,9 +90,10 @@ def judge(graph: Graph, schedule: Schedule, budget: int) -> Verdict:
             if missing or not own and stage > each.latest:
                 return Verdict(seconds, most, ways, f"stage {stage}: node {k} cannot be carried out")
             made = [x for x in each.outputs if graph.values[x].decided]
-            if not own and any(x in schedule.copies and schedule.copies[x].ended <= stage <= graph.values[x].last
-                               for x in made):
-                return Verdict(seconds, most, ways, f"stage {stage}: node {k} makes again what the host has")
+            for x in () if own else made:  # a replay begins at what the host has, and waits for it
+                copy = schedule.copies.get(x)
+                if copy is not None and copy.ended <= stage <= graph.values[x].last:
+                    seconds += copy.back
             live += sum(size[x] for x in made)
             number = schedule.ways.get((stage, k))
             fitting = [way for way in options if live + way.nbytes <= budget]

@@ -49,6 +49,7 @@ class Transfers:
         value, program = self.program.graph.values[x], self.program.program
         out_seconds, in_seconds = (self.costs.latency_seconds + value.nbytes * rate for rate in
                                    (self.costs.out_seconds_per_byte, self.costs.in_seconds_per_byte))
+        self.program.fetching[x] = in_seconds
         copies: list[tuple[int, int]] = []  # variable, the stage when it has ended
         for a, b in zip(value.uses, value.uses[1:], strict=False):
             ended = self._after(a + 1, out_seconds)
@@ -96,7 +97,8 @@ class Transfers:
         """A schedule with the copies of a solution."""
         values = solution.values
         assert values is not None
-        copies = {x: Copy(a, ended) for (a, x), (v, ended) in self.out.items() if values[v] > 0.5}
+        copies = {x: Copy(a, ended, self.program.fetching[x]) for (a, x), (v, ended) in self.out.items()
+                  if values[v] > 0.5}
         fetches = tuple(sorted((Fetch(x, begins, stage) for (stage, x), (v, begins) in self.back.items()
                                 if values[v] > 0.5), key=lambda f: (f.starts, f.lands, f.value)))
         return replace(schedule, copies=copies, fetches=fetches)
