@@ -13,9 +13,9 @@
 
 Jain et al., "Checkmate: Breaking the Memory Wall with Optimal Tensor Rematerialization", MLSys 2020. There Free is
 integer, bound by one row with a large coefficient; here each of its reasons has a row of its own, so that it is 0 or 1
-wherever R and S are, and the relaxation is tighter. Wait takes a copy back, as a replay begins at what the host has: the
-engine fetches it. A node may make several values; one that is made while it is there
-is given back at once. A value that the program has freed is not kept from stage to stage, as nobody holds it.
+wherever R and S are, and the relaxation is tighter. Wait takes a copy back: a replay begins at what the host has, which
+the engine fetches. A node may make several values; one that is made while it is there is given back at once. A value
+that the program has freed is not kept from stage to stage, as nobody holds it.
 
 ``transfers`` adds copies; ``chooses`` gives R a variable for each way of a node, with its own bytes (MO-SOS), else
 every node is counted in its fastest way and with its least bytes. Without ``repeats`` nothing is carried out again: a
