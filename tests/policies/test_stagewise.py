@@ -20,7 +20,9 @@ from minidl.policies.passive import Passive
 from minidl.policies.stagewise import policy as stagewise
 from minidl.policies.stagewise.graph import graph
 from minidl.policies.stagewise.policy import Checkmate, CheckmateRounded, OperatorSelection, SwapDominated, keep_all
+from minidl.policies.stagewise.program import Program
 from minidl.policies.stagewise.schedule import Copy, Fetch, Schedule, judge
+from minidl.policies.stagewise.transfers import Transfers
 
 NAMES = ("checkmate", "checkmate-lp", "str", "mo-sos")
 FAST = Costs(1e-12, 1e-12, 0.0)  # a copy of a unit takes a millionth of a second
@@ -198,6 +200,21 @@ def test_what_is_made_again_while_the_host_has_it_waits_for_a_copy_as_the_engine
     choices = list(SwapDominated().choices(stages, costs, budget))
     assert [judge(stages, choice.schedule, budget).seconds for choice in choices] == pytest.approx([18.0] * 3)
     assert not plan.prefetches and set(plan.evictions.values()) == {Action.DROP}
+
+
+def test_a_copy_back_that_brings_nothing_is_not_made():
+    # A solver that stops short of the optimum may leave them: here all that there could be.
+    trace, costs, budget = twice_wanted(), Costs(0.5 / UNIT, 0.5 / UNIT, 0.0), round(6.1 * UNIT)
+    program = Program(graph(trace, most=100), budget, repeats=False)
+    transfers = Transfers(program, costs)
+    program.build()
+    solution = program.program.solve(seconds=60.0, gap=1e-6)
+    found = transfers.read(solution, program.read(solution))
+    assert [(fetch.starts, fetch.lands) for fetch in found.fetches] == [(4, 5), (9, 10)]
+    values = solution.values.copy()
+    values[[variable for variable, _ in transfers.back.values()]] = 1.0
+    assert len(transfers.back) > 2
+    assert transfers.read(replace(solution, values=values), program.read(solution)) == found
 
 
 def test_transfers_do_not_hold_computation_up_so_a_link_too_slow_to_hide_is_not_used():

@@ -94,11 +94,14 @@ class Transfers:
         return min(stage - 1, bisect_right(self.starts, self.starts[stage] - seconds + 1e-12) - 1)
 
     def read(self, solution: Solution, schedule: Schedule) -> Schedule:
-        """A schedule with the copies of a solution."""
+        """A schedule with the copies of a solution, but for those that bring nothing: a solver stops short of its
+        optimum, and what comes though it is not kept, or is there, takes room that others need."""
         values = solution.values
         assert values is not None
         copies = {x: Copy(a, ended, self.program.fetching[x]) for (a, x), (v, ended) in self.out.items()
                   if values[v] > 0.5}
+        there = schedule.resident
         fetches = tuple(sorted((Fetch(x, begins, stage) for (stage, x), (v, begins) in self.back.items()
-                                if values[v] > 0.5), key=lambda f: (f.starts, f.lands, f.value)))
+                                if values[v] > 0.5 and x in there[stage] and x not in there[stage - 1]),
+                               key=lambda f: (f.starts, f.lands, f.value)))
         return replace(schedule, copies=copies, fetches=fetches)
