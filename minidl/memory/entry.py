@@ -10,7 +10,7 @@ from typing import NamedTuple
 from minidl.memory.drift import REMEMBERED
 from minidl.memory.storage import TensorId
 from minidl.op import Signature
-from minidl.plan.plan import NO_PLAN, AccessKey, Action, Eviction, Plan, Proposal
+from minidl.plan.plan import NO_PLAN, AccessKey, Action, Eviction, Move, Plan, Proposal
 from minidl.plan.trace import Trace
 
 SETTLING = 2  # iterations: what is to be away leaves in the first, and what stays is packed; the second moves the rest
@@ -27,6 +27,7 @@ class Actions(NamedTuple):
     prefetches: tuple[TensorId, ...] = ()
     replays: tuple[TensorId, ...] = ()
     spent: tuple[Eviction, ...] = ()
+    moves: tuple[Move, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,19 +94,19 @@ class Entry:
 def _actions(plan: Plan, trace: Trace) -> dict[int, Actions]:
     """Call -> what is to be done after it."""
     found: dict[int, Actions] = {}
-    if not (plan.evictions or plan.prefetches or plan.releases or plan.replays or plan.waits):
+    if not (plan.evictions or plan.prefetches or plan.releases or plan.replays or plan.waits or plan.moves):
         return found
     for access in trace.accesses:
         key = (access.tensor_id, access.access_count)
         action = plan.evictions.get(key)
         new = Actions({} if action is None else {access.tensor_id: action}, plan.releases.get(key, ()),
                       key in plan.waits, plan.prefetches.get(key, ()), plan.replays.get(key, ()),
-                      plan.spent.get(key, ()))
+                      plan.spent.get(key, ()), plan.moves.get(key, ()))
         if any(new):
             old = found.get(access.call, Actions())
             found[access.call] = Actions({**old.evictions, **new.evictions}, old.releases + new.releases,
                                          old.waits or new.waits, old.prefetches + new.prefetches,
-                                         old.replays + new.replays, old.spent + new.spent)
+                                         old.replays + new.replays, old.spent + new.spent, old.moves + new.moves)
     return found
 
 

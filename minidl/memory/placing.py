@@ -130,7 +130,8 @@ class Placing:
         """
         if address is not None:
             block = (self.room.claim(output, address)
-                     or self._write_over(signature, inputs, outputs, output, saved, address=address))
+                     or self._write_over(signature, inputs, outputs, output, saved, address=address)
+                     or self.room.clear(output, address))
             if block is not None:
                 return block
         block = self.state.arena.allocate(output.nbytes, output.me, high=high)

@@ -16,7 +16,7 @@ from minidl.memory.evicting import Evicting
 from minidl.memory.room import Room
 from minidl.memory.state import State
 from minidl.memory.storage import IN, OUT, RECOMPUTE, SWAPPING_IN, SWAPPING_OUT, Storage, TensorId
-from minidl.plan.plan import AccessKey, Action, Eviction
+from minidl.plan.plan import AccessKey, Action, Eviction, Move
 
 
 class Residency:
@@ -34,6 +34,7 @@ class Residency:
         self._evicted: dict[TensorId, weakref.ref[Storage]] = {}  # by the plan, in this iteration
         self._replays: list[TensorId] = []  # to be computed again before the next call
         self._spent: tuple[Eviction, ...] = ()  # goes when they have read it
+        self._moves: tuple[Move, ...] = ()  # to other addresses, before the next call
         self._arrivals: list[tuple[AccessKey, int, int]] = []
         self._paged_in: dict[AccessKey, float] = {}
         self._recomputed: dict[AccessKey, Sequence[float]] = {}
@@ -71,7 +72,9 @@ class Residency:
         """Where the plan wants a storage that comes back, if it says so and these bytes can be had."""
         guide = self.state.guide
         address = guide.address(storage) if guide is not None else None
-        return self.room.claim(storage, address) if address is not None else None
+        if address is None:
+            return None
+        return self.room.claim(storage, address) or self.room.clear(storage, address)
 
     def _arrive(self, storage: Storage) -> None:
         """A prefetched tensor is wanted now; how late it was is known when the iteration is over."""
@@ -108,6 +111,10 @@ class Residency:
                 self._replays.append(tensor_id)
                 self.prefetches.append(storage.me)
         self._spent += actions.spent
+        if actions.moves:  # not now, for the same reason
+            self._moves += actions.moves
+            gone = {tensor_id for tensor_id, _ in actions.moves}
+            self.prefetches.extend(ref for ref in self.state.residents if (s := ref()) and s.tensor_id in gone)
 
     def release(self, evictions: Sequence[Eviction]) -> None:
         """Let go of these if they are here, or on their way: none of them was an operand."""
@@ -160,6 +167,8 @@ class Residency:
     def prefetch(self) -> None:
         """Start the swap-ins that are due, in order, as far as there is room; the others are postponed."""
         state, queue = self.state, self.prefetches
+        if self._moves:
+            self._move()
         while queue:
             storage = queue[0]()
             if storage is not None and storage.status is SWAPPING_OUT and self._takes_its_place(storage):
@@ -188,6 +197,22 @@ class Residency:
             if block is None:
                 return
             queue.popleft()
+
+    def _move(self) -> None:
+        """Move what the plan has another address for from here on, unless it is not here, or something lies there that
+        stays. One may go where another one leaves."""
+        moves, self._moves = dict(self._moves), ()
+        waiting = {s: moves[s.tensor_id] for ref in self.prefetches
+                   if (s := ref()) and s.status is IN and s.tensor_id in moves}
+        tried = len(waiting) + 1
+        with self.state.at_work:
+            while waiting and len(waiting) < tried:
+                tried = len(waiting)
+                for storage, offset in list(waiting.items()):
+                    block = self.room.claim(storage, offset) or self.room.clear(storage, offset)
+                    if block is not None:
+                        self.state.allocator.move(storage, block)
+                        del waiting[storage]
 
     def _takes_its_place(self, storage: Storage) -> bool:
         """Whether what is still being copied out has begun to come back to another address, where its plan wants it:
@@ -232,6 +257,7 @@ class Residency:
         """Nothing of a plan is left to be done but to bring back what is away, and the notes begin anew."""
         self.prefetches.clear()
         self.take_replays()
+        self._moves = ()
         self._evicted = {storage.tensor_id: storage.me for storage in self.away()}
         self._arrivals.clear()
         self._paged_in.clear()

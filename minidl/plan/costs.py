@@ -23,6 +23,7 @@ class Costs:
     contention  seconds that computation loses for each second that a copy runs beside it: none on a GPU, whose copies
                 have engines of their own; many where copies take processors and memory from the kernels.
     disk        what lies behind the host's memory; None: nothing.
+    move_seconds_per_byte   of a copy within the device, which takes computation's time.
     """
 
     out_seconds_per_byte: float
@@ -30,6 +31,7 @@ class Costs:
     latency_seconds: float
     contention: float = 0.0
     disk: DiskCosts | None = None
+    move_seconds_per_byte: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,10 +16,10 @@ from msgspec import Meta, ValidationError
 from minidl.meta import ALIGNMENT
 from minidl.numbers import MOST_WHOLE
 from minidl.plan.document import Count, Head, Id, Ids, Row, Seconds, beginning, document, each_once, read, read_file
-from minidl.plan.plan import AccessKey, Action, Eviction, Plan
+from minidl.plan.plan import AccessKey, Action, Eviction, Move, Plan
 from minidl.plan.trace import TensorId, Trace
 
-FORMAT, VERSION = "minidl-plan", 3
+FORMAT, VERSION = "minidl-plan", 4
 
 AccessCount = Annotated[int, Meta(ge=1, le=MOST_WHOLE)]
 Address = Annotated[int, Meta(ge=0, le=MOST_WHOLE, multiple_of=ALIGNMENT)]
@@ -60,6 +60,7 @@ def plan_to_json(saved: SavedPlan) -> str:
         "releases": _releases(plan.releases),
         "replays": [{"tensor": t, "access": n, "replay": ids} for (t, n), ids in plan.replays.items()],
         "spent": _releases(plan.spent),
+        "moves": [{"tensor": t, "access": n, "move": [[*to] for to in each]} for (t, n), each in plan.moves.items()],
         "algorithms": [{"call": call, "algorithm": name} for call, name in plan.algorithms.items()]})
 
 
@@ -101,6 +102,15 @@ class _Replay(_Access):
     replay: Ids
 
 
+class _To(Move):
+    tensor_id: Id
+    offset: Address
+
+
+class _Moves(_Access):
+    move: tuple[_To, ...]
+
+
 class _Choice(Row):
     call: Count
     algorithm: str
@@ -112,7 +122,7 @@ class _Offset(Row):
     offset: Address
 
 
-class _Plan(Head, forbid_unknown_fields=True):
+class _PlanOfThree(Head, forbid_unknown_fields=True):
     calls: Count
     predicted_seconds: Seconds | None
     evictions: list[_Eviction]
@@ -123,6 +133,10 @@ class _Plan(Head, forbid_unknown_fields=True):
     replays: list[_Replay]
     spent: list[_Release]
     algorithms: list[_Choice]
+
+
+class _Plan(_PlanOfThree, forbid_unknown_fields=True):
+    moves: list[_Moves]
 
 
 # Reading -------------------------------------------------------------------------------------------------------------
@@ -136,7 +150,7 @@ def read_plan(path: str) -> SavedPlan:
     return read_file(path, FORMAT, READERS)
 
 
-def _plan(file: _Plan) -> SavedPlan:
+def _plan(file: _PlanOfThree) -> SavedPlan:
     evicted: dict[TensorId, tuple[str, int]] = {}
     for n, row in enumerate(file.evictions):
         if evicted.setdefault(row.tensor, (row.op, row.bytes)) != (row.op, row.bytes):
@@ -149,9 +163,14 @@ def _plan(file: _Plan) -> SavedPlan:
         releases=each_once("releases", ((row.key, row.release) for row in file.releases)),
         spent=each_once("spent", ((row.key, row.release) for row in file.spent)),
         replays=each_once("replays", ((row.key, row.replay) for row in file.replays)),
+        moves=each_once("moves", ((row.key, tuple(Move(*to) for to in row.move)) for row in _moves(file))),
         algorithms=each_once("algorithms", ((row.call, row.algorithm) for row in file.algorithms)),
         predicted_seconds=file.predicted_seconds)
     return SavedPlan(plan, file.calls, evicted)
 
 
-READERS = {VERSION: (_Plan, _plan)}
+def _moves(file: _PlanOfThree) -> list[_Moves]:
+    return file.moves if isinstance(file, _Plan) else []
+
+
+READERS = {3: (_PlanOfThree, _plan), VERSION: (_Plan, _plan)}

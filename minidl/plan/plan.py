@@ -25,6 +25,13 @@ class Eviction(NamedTuple):
     action: Action
 
 
+class Move(NamedTuple):
+    """One tensor whose bytes go to another address (in bytes), within the device."""
+
+    tensor_id: TensorId
+    offset: int
+
+
 @dataclass(frozen=True)
 class Plan:
     """What to do after which access. The empty plan is passive mode.
@@ -41,6 +48,8 @@ class Plan:
     replays      access -> dropped tensors that are computed again after it, before the next call: all together, each
                  call once, and nothing that comes by on the way is kept.
     spent        access -> evictions of what the replays after it are the last to read, as soon as they have.
+    moves        access -> tensors whose bytes go to another address before the next call, each with that address: what
+                 finds no place for all of its time may have several, one after the other.
     algorithms   call (its position in the iteration) -> the algorithm that it takes: no faster one is tried, though its
                  workspace may be free; a slower one is, where this one's is not.
     predicted_seconds   length of an iteration under this plan, if the policy knows.
@@ -53,6 +62,7 @@ class Plan:
     releases: Mapping[AccessKey, tuple[Eviction, ...]] = field(default_factory=dict)
     replays: Mapping[AccessKey, tuple[TensorId, ...]] = field(default_factory=dict)
     spent: Mapping[AccessKey, tuple[Eviction, ...]] = field(default_factory=dict)
+    moves: Mapping[AccessKey, tuple[Move, ...]] = field(default_factory=dict)
     algorithms: Mapping[int, str] = field(default_factory=dict)
     predicted_seconds: float | None = None
 

@@ -14,13 +14,16 @@ from minidl.planning.problem import DROP, KEEP, SWAP, Array, Problem
 
 def _keys(trace: Trace) -> tuple[dict[tuple[int, TensorId], AccessKey], dict[int, AccessKey]]:
     """The access of a tensor by a call, and the first access of each call."""
-    key_of: dict[tuple[int, TensorId], AccessKey] = {}
+    key_of = {(access.call, access.tensor_id): (access.tensor_id, access.access_count) for access in trace.accesses}
+    return key_of, first_accesses(trace)
+
+
+def first_accesses(trace: Trace) -> dict[int, AccessKey]:
+    """The first access of each call."""
     first: dict[int, AccessKey] = {}
     for access in trace.accesses:
-        key = (access.tensor_id, access.access_count)
-        key_of[access.call, access.tensor_id] = key
-        first.setdefault(access.call, key)
-    return key_of, first
+        first.setdefault(access.call, (access.tensor_id, access.access_count))
+    return first
 
 
 def modes_of(plan: Plan, facts: Problem, trace: Trace) -> Array:

@@ -42,7 +42,7 @@ def misfit(saved: SavedPlan, trace: Trace) -> str | None:
             return (f"tensor {tensor_id} is {nbytes} bytes of {op or 'a leaf'} there, and {here[tensor_id][1]} bytes "
                     f"of {here[tensor_id][0] or 'a leaf'} here")
     for tensor_id, count in (*saved.plan.evictions, *saved.plan.prefetches, *saved.plan.waits, *saved.plan.releases,
-                             *saved.plan.replays, *saved.plan.spent):
+                             *saved.plan.replays, *saved.plan.spent, *saved.plan.moves):
         if accesses.get(tensor_id, 0) < count:
             return f"it names access {count} of tensor {tensor_id}, and here are {accesses.get(tensor_id, 0)}"
     for ids in saved.plan.prefetches.values():
@@ -56,7 +56,7 @@ def misfit(saved: SavedPlan, trace: Trace) -> str | None:
     for position, name in saved.plan.algorithms.items():
         if position >= len(trace.calls) or name not in {a.name for a in trace.calls[position].algorithms}:
             return f"it has call {position} take algorithm {name!r}, which is not to be had here"
-    for tensor_id, _ in saved.plan.offsets:
+    for tensor_id, _ in (*saved.plan.offsets, *chain(*saved.plan.moves.values())):
         if tensor_id not in trace.tensors:
             return f"it gives tensor {tensor_id} an address, which is not used here"
     return None

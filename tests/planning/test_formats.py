@@ -1,7 +1,7 @@
 """Traces and plans survive JSON; what is wrong in a file is named with its place."""
 
 import json
-from dataclasses import fields
+from dataclasses import fields, replace
 from typing import Any
 
 import pytest
@@ -17,7 +17,7 @@ from minidl.plan.formats import (
     plan_to_json,
     read_plan,
 )
-from minidl.plan.plan import NO_PLAN, Action, Eviction, Plan, Proposal
+from minidl.plan.plan import NO_PLAN, Action, Eviction, Move, Plan, Proposal
 from minidl.plan.trace import Trace, TraceCall, TraceTensor
 from minidl.plan.trace_format import trace_from_json, trace_to_json
 from minidl.policies.capuchin.policy import Capuchin
@@ -34,6 +34,7 @@ PLAN = Plan(evictions={(5, 1): Action.SWAP_OUT, (-2, 3): Action.DROP}, prefetche
             waits=frozenset({(6, 2), (5, 1)}),
             releases={(6, 2): (Eviction(5, Action.SWAP_OUT), Eviction(9, Action.DROP))}, replays={(6, 3): (-2, 9)},
             spent={(6, 3): (Eviction(7, Action.DROP),)},
+            moves={(6, 2): (Move(5, 512), Move(-2, 0)), (6, 3): (Move(9, 256),)},
             algorithms={17: "winograd", 1106: ""}, predicted_seconds=0.1 + 0.2)
 SAVED = SavedPlan(PLAN, 1107, {5: ("conv", 4), -2: ("", 1 << 40)})
 
@@ -51,7 +52,7 @@ def test_a_trace_is_the_same_after_a_round_trip():
 
 def test_a_plan_is_the_same_after_a_round_trip():
     assert plan_from_json(plan_to_json(SAVED)) == SAVED
-    assert head(plan_to_json(SAVED)) == {"format": "minidl-plan", "version": 3}
+    assert head(plan_to_json(SAVED)) == {"format": "minidl-plan", "version": 4}
     nothing = SavedPlan(Plan(), 0, {})
     assert plan_from_json(plan_to_json(nothing)) == nothing
     assert list(plan_from_json(plan_to_json(SAVED)).plan.prefetches) == list(PLAN.prefetches)  # order is part of a plan
@@ -81,7 +82,7 @@ TRACE_1 = """{"format": "minidl-trace", "version": 1,
 OLD_TRACE = TRACE_1.replace('"version": 1', '"version": 2').replace(
     'false}', 'false, "idle": 0}', 1).replace('"persistent": true}', '"persistent": true, "idle": 0}').replace(
     '"replayable": true', '"replayable": true, "saves": [], "takes": [], "leaves": [], "long_lived": false')
-OLD_PLAN = """{"format": "minidl-plan", "version": 3,
+PLAN_3 = """{"format": "minidl-plan", "version": 3,
  "calls": 3,
  "predicted_seconds": null,
  "evictions": [
@@ -101,16 +102,22 @@ OLD_PLAN = """{"format": "minidl-plan", "version": 3,
 """
 
 
+OLD_PLAN = PLAN_3.replace('"version": 3', '"version": 4').replace(
+    ' "algorithms"', ' "moves": [\n  {"tensor": 6, "access": 3, "move": [[7, 1024], [8, 0]]}],\n "algorithms"')
+
+
 def test_files_of_these_versions_stay_as_they_are_to_the_byte():
     assert trace_to_json(trace_from_json(OLD_TRACE)) == OLD_TRACE
     assert trace_from_json(TRACE_1) == trace_from_json(OLD_TRACE)  # version 1 is still read
     assert plan_to_json(plan_from_json(OLD_PLAN)) == OLD_PLAN
+    assert plan_from_json(PLAN_3) == replace(plan_from_json(OLD_PLAN), plan=replace(
+        plan_from_json(OLD_PLAN).plan, moves={}))  # version 3 is still read
 
 
 def test_each_call_and_each_tensor_is_one_line():
     assert len(trace_to_json(TRACE).splitlines()) == 1 + 1 + 5 + 1 + 2  # head, "tensors", "calls"
     # head, "calls", "predicted_seconds"; then each list
-    lists = (1 + 2) + (1 + 2) + (1 + 3) + (1 + 2) + (1 + 1) + (1 + 1) + (1 + 1) + (1 + 2)
+    lists = (1 + 2) + (1 + 2) + (1 + 3) + (1 + 2) + (1 + 1) + (1 + 1) + (1 + 1) + (1 + 2) + (1 + 2)
     assert len(plan_to_json(SAVED).splitlines()) == 1 + 1 + 1 + lists
 
 
@@ -204,7 +211,9 @@ def test_a_bad_trace_is_refused_with_the_place(path, value, message):
     ("offsets.0.offset", 100, "Expected `int` that's a multiple of 256 - at `$.offsets[0].offset`"),
     ("offsets.0.offset", 1 << 70, f"Expected `int` <= {1 << 53} - at `$.offsets[0].offset`"),
     ("waits.0", {"tensor": 6, "access": 2}, "(6, 2) is listed twice - at `$.waits[1]`"),
-    ("version", 2, "version 2; only version 3 can be read"),
+    ("moves.0.move.0.1", 100, "Expected `int` that's a multiple of 256 - at `$.moves[0].move[0][1]`"),
+    ("moves.1.access", 2, "(6, 2) is listed twice - at `$.moves[1]`"),
+    ("version", 2, "version 2; only versions 3 and 4 can be read"),
     ("calls", -1, "Expected `int` >= 0 - at `$.calls`"),
 ])
 def test_a_bad_plan_is_refused_with_the_place(path, value, message):

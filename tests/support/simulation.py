@@ -195,11 +195,11 @@ class Following:
         if self._guide is None or self._guide.active is None:
             return
         plan = self._guide.active.plan
-        releases, prefetches, replays, spent = (
+        releases, prefetches, replays, spent, moves = (
             tuple(each for key in keys for each in orders.get(key, ()))
-            for orders in (plan.releases, plan.prefetches, plan.replays, plan.spent))
+            for orders in (plan.releases, plan.prefetches, plan.replays, plan.spent, plan.moves))
         due = Actions({key[0]: plan.evictions[key] for key in keys if key in plan.evictions}, releases,
-                      any(key in plan.waits for key in keys), prefetches, replays, spent)
+                      any(key in plan.waits for key in keys), prefetches, replays, spent, moves)
         assert acted == due, f"the plan wants {due} after this call, the engine did {acted}"
         self.actions += due != NO_ACTIONS
 

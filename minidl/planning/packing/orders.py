@@ -1,10 +1,10 @@
 """Heuristic placing: in some order each rectangle takes the lowest bytes that are free during all its steps.
 
 Largest first is good (greedy by size: Pisarchyk and Lee 2020, "Efficient Memory Management for Deep Neural Net
-Inference"). While some reach above the strip, one of these goes to a random earlier place in the order, or any to any
-other place; kept unless more bytes are above the strip than before. Only what meets something that has moved is placed
-again. Work is counted, in comparisons; if it is used up before all have been placed once, the rest goes on top, with
-no comparisons.
+Inference"), mostly. While some reach above the strip, one of these goes to a random earlier place in the order, or any
+to any other place; kept unless more bytes are above the strip than before. Only what meets something that has moved is
+placed again. Work is counted, in comparisons; if it is used up before all have been placed once, the rest goes on top,
+with no comparisons.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from minidl.compiling import njit
 from minidl.planning.packing.strip import ANYWHERE, Strip
 from minidl.planning.problem import Array
 
-FIRST_ORDERS = 6
+TRIAL = 10  # of what work is left, each first order has one part in so many; that which did best has the rest
 A_PAIR = 6  # units of work to find two that meet, or to look at them as to where they lie
 MUCH = 1 << 62
 
@@ -24,22 +24,23 @@ MUCH = 1 << 62
 def by_orders(strip: Strip, most_work: int) -> tuple[Array, int]:
     """(offsets, bytes of what lies above the room and by how many the highest does)."""
     long = strip.first - strip.last
-    orders = ((strip.first, -strip.size), (strip.size * (long - 1.0),), (long, -strip.size))  # later keys weigh more
-    least, best = MUCH, np.zeros(len(strip.size), np.int64)
+    keys = ((strip.first, -strip.size), (strip.size * (long - 1.0),), (long, -strip.size))  # later keys weigh more
     free = strip.fixed == ANYWHERE
+    orders = [np.lexsort((*key, strip.fixed, free)) for key in keys]
+    least, best, leading = MUCH, np.zeros(len(strip.size), np.int64), 0
     begins, others, work = np.zeros(len(free) + 1, np.int64), np.zeros(0, np.int64), 0
-    for attempt in range(1 + FIRST_ORDERS):
+    for attempt in range(2 + len(orders)):
         if attempt == 1:  # the first one is only placed
             begins, others = _meeting(strip.first, strip.last, np.argsort(strip.first, kind="stable"),
                                       most_work // A_PAIR)
             work += A_PAIR * len(others)
-        order = np.lexsort((*orders[attempt % len(orders)], strip.fixed, free))
-        share = (most_work - work) // (1 + FIRST_ORDERS - attempt)
-        offset, over, done = _improve(strip.first, strip.last, strip.size, strip.fixed, order, int((~free).sum()),
-                                      begins, others.copy(), strip.room, share, attempt)
+        number = attempt % len(orders) if attempt <= len(orders) else leading
+        share = (most_work - work) // (TRIAL if attempt <= len(orders) else 1)
+        offset, over, done = _improve(strip.first, strip.last, strip.size, strip.fixed, orders[number],
+                                      int((~free).sum()), begins, others.copy(), strip.room, share, attempt)
         work += done
         if over < least:
-            least, best = over, offset
+            least, best, leading = over, offset, number
         if not over or work >= most_work:
             break
     return best, int(least)

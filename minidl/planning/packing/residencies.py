@@ -7,8 +7,12 @@ does not fit gets no address. Knows steps and sizes only.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import NamedTuple
+
 import numpy as np
 
+from minidl.planning.packing.routes import routes
 from minidl.planning.packing.solve import pack
 from minidl.planning.packing.strip import ANYWHERE, Strip, most_live, stacked, strip
 from minidl.planning.problem import Array
@@ -18,15 +22,37 @@ NO_ADDRESS = -1
 ORDERS, MOST_ORDERS = 200_000, 250_000_000
 SEARCHES, MOST_SEARCHES = 100_000, 250_000_000
 FOR_WORKSPACES = 0.2  # of this, for all attempts together, when all tensors have a place already
+TOLERANCES = (0.02, 0.01, 0.005, 0.0025)  # shares by which a residency may be taken for larger than it is
 SMALL = 1e-4  # of the room: smaller residencies are too many for what they hold, and get no address
 
 
+class Moved(NamedTuple):
+    """A residency whose bytes go to another offset before a step."""
+
+    note: int
+    step: int
+    offset: int
+
+
+class Addresses(NamedTuple):
+    """The offset in the strip at which each residency begins, or NO_ADDRESS; bytes that found no place; and what goes
+    on elsewhere."""
+
+    offsets: Array
+    over: int
+    moves: tuple[Moved, ...] = ()
+
+
+Movable = Callable[[int], Array]
+"""Of a residency, the steps before which its bytes may be moved, in ascending order."""
+
+
 def addresses(notes: Array, steps: int, size: Array, *, born_before: Array, outlives: Array, successor: Array,
-              room: int, effort: float = 1.0) -> tuple[Array, int]:
-    """(offset of each residency in the strip, or NO_ADDRESS; bytes that found no place).
+              room: int, effort: float = 1.0, movable: Movable | None = None) -> Addresses:
+    """Where all residencies lie.
 
     notes: [residencies, 4] of ``schedule.simulate``; size: of each tensor and, after them, each workspace, in bytes;
-    room: bytes of the strip. effort: share of the usual work.
+    room: bytes of the strip. effort: share of the usual work. movable: without it nothing is moved.
 
     What is there when one iteration ends and the next one starts lies in the same place then. born_before: tensors that
     are there when it starts; of these those that outlive it lie elsewhere. successor: of each such tensor, the one that
@@ -40,14 +66,14 @@ def addresses(notes: Array, steps: int, size: Array, *, born_before: Array, outl
     flags = np.append(born_before, none), np.append(outlives, none), np.append(successor, np.full(len(none), -1))
     wanted = notes[:, 0] < tensors
     offsets = np.full(len(notes), NO_ADDRESS, np.int64)
-    offsets[wanted], over = _addresses(notes[wanted], steps, size, *flags, room, effort)
-    if not over:
+    offsets[wanted], over, moves = _addresses(notes[wanted], steps, size, *flags, room, effort, movable)
+    if not over and not moves:
         wanted |= _homeless(notes, tensors, offsets, size, room)
         effort *= FOR_WORKSPACES
         # Workspaces come last in the notes, so leaving some out changes no number that the others refer to.
         while notes[wanted, 0].max(initial=-1) >= tensors:
             effort /= 2
-            found, left_out = _addresses(notes[wanted], steps, size, *flags, room, effort)
+            found, left_out, _ = _addresses(notes[wanted], steps, size, *flags, room, effort, None)
             if not left_out:
                 offsets[wanted] = found
                 break
@@ -57,7 +83,7 @@ def addresses(notes: Array, steps: int, size: Array, *, born_before: Array, outl
                 break
             wanted = placed
     offsets[notes[:, 0] >= tensors] = NO_ADDRESS
-    return offsets, over
+    return Addresses(offsets, over, moves)
 
 
 def _homeless(notes: Array, tensors: int, offsets: Array, size: Array, room: int) -> Array:
@@ -76,7 +102,7 @@ def _homeless(notes: Array, tensors: int, offsets: Array, size: Array, room: int
 
 
 def _addresses(notes: Array, steps: int, size: Array, born_before: Array, outlives: Array, successor: Array,
-               room: int, effort: float) -> tuple[Array, int]:
+               room: int, effort: float, movable: Movable | None) -> Addresses:
     count = len(notes)
     tensor = np.where(notes[:, 0] < 0, -1 - notes[:, 0], notes[:, 0])
     first, last = notes[:, 1], np.where(notes[:, 2] < 0, steps - 1, notes[:, 2])
@@ -112,15 +138,61 @@ def _addresses(notes: Array, steps: int, size: Array, born_before: Array, outliv
     fixed[old] = fixed[new]
     begins, ends = np.append(first[placed], np.zeros_like(staying)), np.append(end[placed], until[staying])
     rows = np.append(placed, staying)
-    best, over = _packed(Strip(begins, ends, size[tensor[rows]], left, fixed[rows]), effort)
-    best = best[:len(placed)]
+    that = _rounded(Strip(begins, ends, size[tensor[rows]], left, fixed[rows]))
+    best, over = _packed(that, effort)
     offsets = np.full(count, NO_ADDRESS, np.int64)
-    fits = best + size[tensor[placed]] <= left
-    offsets[placed[fits]] = best[fits]
-    return offsets[head], over
+    fits = best[:len(placed)] + size[tensor[placed]] <= left
+    offsets[placed[fits]] = best[:len(placed)][fits]
+    offsets = offsets[head]
+    moves: list[Moved] = []
+    if over and movable is not None:
+        ends_here = ~at_start & (notes[:, 2] >= 0)
+        parts = [np.nonzero(head == row)[0] for row in rows]  # of each rectangle, in the order of their steps
+
+        def cuts(n: int) -> Array:
+            if n >= len(placed) or not ends_here[parts[n]].all():
+                return np.zeros(0, np.int64)
+            return np.concatenate([movable(int(part)) for part in parts[n]])
+
+        found = routes(that, best, cuts)
+        for n, stays in found.items():
+            its = parts[n]
+            offsets[its] = stays[0].offset
+            for stay in stays[1:]:
+                offsets[its[first[its] >= stay.step]] = stay.offset
+                there = (first[its] < stay.step) & (last[its] >= stay.step - 1)
+                moves.append(Moved(int(its[there][-1]), *stay))
+        above = best + that.size > that.room
+        above[list(found)] = False
+        over = int(that.size[above].sum())
+    return Addresses(offsets, over, tuple(moves))
 
 
 def _packed(that: Strip, effort: float) -> tuple[Array, int]:
     many = effort * len(that.size) * np.log2(len(that.size) + 1)
     return pack(that, orders=int(min(effort * MOST_ORDERS, ORDERS * many)),
                 searches=int(min(effort * MOST_SEARCHES, SEARCHES * many)))
+
+
+def _rounded(that: Strip) -> Strip:
+    """The same strip with what may lie anywhere as large as the largest that is hardly larger, if it all has room so.
+    Of a batch that the number of slices does not divide some slices are an example larger: two halves of the one do not
+    fill the place of a whole of the other, and what is left between them is of no use."""
+    free = that.fixed == ANYWHERE
+    for tolerance in TOLERANCES:
+        size = that.size.copy()
+        size[free] = _classes(size[free], tolerance)
+        rounded = that._replace(size=size)
+        if most_live(rounded) <= that.room:
+            return rounded
+    return that
+
+
+def _classes(size: Array, tolerance: float) -> Array:
+    """Each size, or the largest that is larger by a share of at most this, from the largest down."""
+    sizes, which = np.unique(size, return_inverse=True)
+    largest = sizes.copy()
+    for n in range(len(sizes) - 2, -1, -1):
+        if sizes[n] >= largest[n + 1] * (1.0 - tolerance):
+            largest[n] = largest[n + 1]
+    return largest[which]

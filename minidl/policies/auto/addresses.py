@@ -1,43 +1,54 @@
-"""Where the tensors of a planned iteration lie: every residency of its simulation is noted, and packed."""
+"""Where the tensors of a planned iteration lie: every residency of its simulation is noted, and packed. What finds no
+place for all of its time is moved from one to the next meanwhile."""
 
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from minidl.plan.costs import Limits
-from minidl.plan.plan import ResidencyKey
+from minidl.plan.plan import AccessKey, Move, ResidencyKey
 from minidl.plan.trace import Trace
-from minidl.planning.modes import modes_of
+from minidl.planning.modes import first_accesses, modes_of
 from minidl.planning.problem import SWAP, Array, Problem
 from minidl.planning.timing import Room
 from minidl.policies.auto.progress import Found
 from minidl.policies.auto.search import SLACK
+
+if TYPE_CHECKING:
+    from minidl.planning.packing.residencies import Addresses
 
 NOTES = 12  # residencies noted a call, at most
 
 
 def with_addresses(found: Found, trace: Trace, facts: Problem, limits: Limits, effort: float = 1.0
                    ) -> tuple[Found, int]:
-    """The plan with an address for each residency that finds one, and the bytes of those that find none. effort: share
-    of the usual work."""
+    """The plan with an address for each residency that finds one, with moves for those that find several, and the bytes
+    of those that find none. effort: share of the usual work."""
     from minidl.planning.compiled import simulate
 
     mode = modes_of(found.plan, facts, trace)
     notes = np.zeros((NOTES * len(trace.calls) + len(facts.ids), 4), np.int64)
     room = Room(int(limits.device_bytes * found.share), limits.host_bytes, SLACK)
     noted = simulate(facts, room, mode, mode.copy(), notes).noted
-    offsets, over = addresses(facts, mode, notes[:noted], limits, effort)
-    return replace(found, plan=replace(found.plan, offsets=offsets)), over
+    notes, openings = notes[:noted], _Openings(facts, notes[:noted])
+    offsets, packed = addresses(facts, mode, notes, limits, effort, openings)
+    first = first_accesses(trace)
+    moves: dict[AccessKey, tuple[Move, ...]] = {}
+    for note, step, offset in packed.moves:
+        key, tensor_id = first[openings.call_before(step)], int(facts.ids[notes[note, 0]])
+        moves[key] = (*moves.get(key, ()), Move(tensor_id, offset))
+    return replace(found, plan=replace(found.plan, offsets=offsets, moves=moves)), packed.over
 
 
-def addresses(facts: Problem, mode: Array, notes: Array, limits: Limits, effort: float = 1.0
-              ) -> tuple[dict[ResidencyKey, int], int]:
-    """Where each residency's bytes go, and the bytes of those that find no place. What is there all the time lies
-    below, packed together.
+def addresses(facts: Problem, mode: Array, notes: Array, limits: Limits, effort: float = 1.0,
+              openings: _Openings | None = None) -> tuple[dict[ResidencyKey, int], Addresses]:
+    """Where each residency's bytes go, and all that the packing says. What is there all the time lies below, packed
+    together.
 
-    notes: [residencies, 4], as ``schedule.simulate`` leaves them.
+    notes: [residencies, 4], as ``schedule.simulate`` leaves them; openings: without them nothing is moved.
     """
     from minidl.planning import packing
 
@@ -47,18 +58,52 @@ def addresses(facts: Problem, mode: Array, notes: Array, limits: Limits, effort:
     outlives[facts.free_idx] = False
     below = int(facts.size[outlives].sum())
     steps = int(notes[:, 1:3].max(initial=0)) + 1
-    offsets, over = packing.addresses(notes, steps, np.append(facts.size, facts.algorithm_bytes), born_before=before,
-                                      outlives=outlives, successor=successors(facts), room=limits.device_bytes - below,
-                                      effort=effort)
+    found = packing.addresses(notes, steps, np.append(facts.size, facts.algorithm_bytes), born_before=before,
+                              outlives=outlives, successor=successors(facts), room=limits.device_bytes - below,
+                              effort=effort, movable=openings.of if openings is not None else None)
+    found = found._replace(moves=tuple(move._replace(offset=below + move.offset) for move in found.moves))
     ids = facts.ids.tolist()
     result: dict[ResidencyKey, int] = {}
     seen: dict[int, int] = {}
-    for (tensor, _, _, _), offset in zip(notes.tolist(), offsets.tolist(), strict=True):
+    for (tensor, _, _, _), offset in zip(notes.tolist(), found.offsets.tolist(), strict=True):
         if 0 <= tensor < len(ids):  # no workspace, and nothing that nobody wants
             count = seen[tensor] = seen.get(tensor, -1) + 1
             if offset >= 0:
                 result[ids[tensor], count] = below + offset
-    return result, over
+    return result, found
+
+
+class _Openings:
+    """The steps before which bytes may be moved: the first ones after a call of the program, as far as they are known
+    from what calls have made."""
+
+    def __init__(self, facts: Problem, notes: Array) -> None:
+        self._notes = notes
+        made, rows = np.unique(notes[:, 0], return_index=True)  # a tensor's first residency is its making
+        own = (made >= 0) & (made < len(facts.size))
+        made, rows = made[own], rows[own]
+        rows, calls = rows[facts.produced[made] >= 0], facts.produced[made[facts.produced[made] >= 0]]
+        self._calls, which = np.unique(calls, return_index=True)
+        self._steps = notes[rows[which], 1]  # of these calls
+        self._accesses: dict[int, list[int]] = {}
+        for call, step in zip(self._calls.tolist(), self._steps.tolist(), strict=True):
+            for tensor in {*facts.in_idx[facts.in_ptr[call]:facts.in_ptr[call + 1]].tolist(),
+                           *facts.out_idx[facts.out_ptr[call]:facts.out_ptr[call + 1]].tolist()}:
+                self._accesses.setdefault(tensor, []).append(step)
+
+    def call_before(self, step: int) -> int:
+        """The call after which a step is the first."""
+        return int(self._calls[np.searchsorted(self._steps, step - 1)])
+
+    def of(self, note: int) -> Array:
+        """Those of a residency, in ascending order: between its first and its last access by the program, when it is
+        neither on its way here nor on its way out."""
+        tensor, first, last, _ = self._notes[note].tolist()
+        steps = [step for step in self._accesses.get(tensor, ()) if first <= step and (step <= last or last < 0)]
+        if not steps:
+            return np.zeros(0, np.int64)
+        found: Array = self._steps[(self._steps >= steps[0]) & (self._steps < steps[-1])] + 1
+        return found
 
 
 def successors(facts: Problem) -> Array:

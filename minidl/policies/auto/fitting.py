@@ -30,8 +30,13 @@ def fitted(found: Found, trace: Trace, facts: Problem, costs: Costs, limits: Lim
     """
     per_byte = costs.out_seconds_per_byte + costs.in_seconds_per_byte
     effort = max(LEAST_EFFORT, work / WORK)
+
+    def priced(found: Found, over: int) -> Found:
+        moved = sum(trace.tensors[tensor_id].nbytes for moves in found.plan.moves.values() for tensor_id, _ in moves)
+        return replace(found, hindered=over * per_byte + moved * costs.move_seconds_per_byte)
+
     best, over = with_addresses(found, trace, facts, limits, effort)
-    best = replace(best, hindered=over * per_byte)
+    best = priced(best, over)
     tightened = 0
     while over and tightened < TIGHTENINGS:
         share = found.share - min(max(over / limits.device_bytes, LEAST_TIGHTER), TIGHTER)
@@ -41,6 +46,6 @@ def fitted(found: Found, trace: Trace, facts: Problem, costs: Costs, limits: Lim
         if tighter is None or tighter.share != share:  # it took the whole budget
             break
         found, over = with_addresses(tighter, trace, facts, limits, effort * QUICK)
-        found = replace(found, hindered=over * per_byte)
+        found = priced(found, over)
         best = min(best, found, key=lambda each: each.promised)
     return best, tightened
