@@ -5,7 +5,7 @@ import pytest
 from minidl import Runtime
 from minidl.memory.storage import IN
 from minidl.ops import exp
-from minidl.plan.plan import Action, Plan, Proposal
+from minidl.plan.plan import Action, Move, Plan, Proposal
 from minidl.policies.passive import Passive
 from minidl.testing.steps import training_step
 
@@ -67,6 +67,35 @@ def test_what_is_still_being_copied_out_comes_back_to_where_the_plan_wants_it():
 def test_what_is_wanted_while_it_still_has_its_bytes_counts_as_having_come_back():
     plan = Plan({(A, 2): Action.SWAP_OUT}, {(X, 3): (A,)}, offsets={(A, 0): LOW})  # and no other address
     assert follow(plan, A) == [(LOW, 1, False), (LOW, 2, True)]
+
+
+def test_what_is_to_lie_elsewhere_is_moved_before_the_next_call():
+    plan = Plan(moves={(A, 2): (Move(A, HIGH),)}, offsets={(A, 0): LOW})
+    assert follow(plan, A) == [(LOW, 1, True), (HIGH, 1, True)]
+
+
+def test_one_is_moved_to_where_another_one_leaves():
+    moves = (Move(A, LOW + 4 * MIB), Move(B, HIGH))  # in this order A finds B there
+    plan = Plan(moves={(A, 2): moves}, offsets={(A, 0): LOW, (B, 0): LOW + 4 * MIB})
+    assert follow(plan, A)[1] == (LOW + 4 * MIB, 1, True)
+    assert follow(plan, B)[1] == (HIGH, 1, True)
+
+
+def test_what_is_being_copied_or_has_no_such_address_is_not_moved():
+    plan = Plan({(A, 2): Action.SWAP_OUT}, {(X, 3): (A,)}, offsets={(A, 0): LOW, (A, 1): HIGH},
+                moves={(A, 2): (Move(A, 2 * LOW),)})
+    assert follow(plan, A)[1][:2] == (HIGH, 2)
+    plan = Plan(offsets={(A, 0): LOW}, moves={(A, 2): (Move(A, 64 * MIB), Move(A + 100, HIGH))})
+    assert follow(plan, A) == [(LOW, 1, True)] * 2
+
+
+def test_what_has_no_address_makes_way_for_what_has_one():
+    # A is placed as it comes, and a later result is wanted where it lies.
+    (address, *_), after = follow(Plan(offsets={(B + 1, 0): LOW}), A)
+    assert after == (address, 1, True)
+    before, after = follow(Plan(offsets={(B + 1, 0): address}), A)
+    assert before == (address, 1, True)
+    assert after[1:] == (1, True) and after[0] != address
 
 
 @pytest.mark.slow

@@ -24,7 +24,7 @@ from minidl.ops.loss import cross_entropy
 from minidl.ops.update import add_, fill_
 from minidl.optim import SGD, Adam, Optimizer
 from minidl.plan.costs import Costs, Limits
-from minidl.plan.plan import AccessKey, Action, Eviction, Plan, Proposal
+from minidl.plan.plan import AccessKey, Action, Eviction, Move, Plan, Proposal
 from minidl.plan.policy import Observation, OnDemand, Pressure, Residency
 from minidl.plan.trace import TensorId, Trace
 from minidl.runtime import Runtime, parameter
@@ -136,7 +136,9 @@ class Chance(OnDemand):
                 prefetches[key] = (*prefetches.get(key, ()), access.tensor_id)
         # Of every other program, without a lot: those that are known by their seeds stay as they are.
         waits = [(a.tensor_id, a.access_count) for a in accesses[::7]] if len(accesses) % 2 else []
-        return Proposal(Plan(evictions, prefetches, waits=frozenset(waits)))
+        moves = {(a.tensor_id, a.access_count): (Move(accesses[n // 2].tensor_id, 256 * (n % 64)), Move(a.tensor_id, 0))
+                 for n, a in enumerate(accesses)} if len(accesses) % 3 else {}
+        return Proposal(Plan(evictions, prefetches, waits=frozenset(waits), moves=moves))
 
     def feedback(self, proposal: Proposal, observed: Observation) -> Proposal:
         return self.plan(observed.trace, Costs(0.0, 0.0, 0.0), Limits(0, 0))

@@ -135,6 +135,8 @@ def _longest(first: Array, last: Array, low: Array, high: Array, step: int, nbyt
     lows, highs = np.zeros(2 * len(first) + 4, np.int64), np.zeros(2 * len(first) + 4, np.int64)
     highs[0] = room
     count = 1
+    if nbytes > room:
+        return step, -1
     for k in range(-1, len(first)):
         if k >= 0 and last[k] < step:
             continue
