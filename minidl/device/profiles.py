@@ -85,12 +85,7 @@ class Profile:
     def link_costs(self) -> Costs:
         """What a copy costs: seconds a byte each way and within the device, and the latency."""
         return Costs(1.0 / self.link_out_bandwidth, 1.0 / self.link_in_bandwidth, self.link_latency_s,
-                     move_seconds_per_byte=self.move_seconds_per_byte)
-
-    @property
-    def move_seconds_per_byte(self) -> float:
-        """Of a copy within the device, which reads and writes."""
-        return 2.0 / (self.memory_bandwidth * self.efficiency["copy"])
+                     move_seconds_per_byte=2.0 / (self.memory_bandwidth * self.efficiency["copy"]))
 
     def __post_init__(self) -> None:
         missing = [kind for kind in KINDS if kind not in self.efficiency]

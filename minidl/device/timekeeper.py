@@ -92,7 +92,7 @@ class Timekeeper:
 
     def move_seconds(self, nbytes: int) -> float:
         """Modelled seconds of a copy of ``nbytes`` within the arena."""
-        return nbytes * self.profile.move_seconds_per_byte
+        return 2 * nbytes / (self.profile.memory_bandwidth * self.profile.efficiency["copy"])
 
     # Measuring -----------------------------------------------------------------------------------------------
     def measure(self, on: bool) -> None:

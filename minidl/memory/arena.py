@@ -246,19 +246,6 @@ class Arena:
         self._tiling.splice(previous, [*packed, Block(*rest, None, marks, None, None)], following)
         return moved
 
-    def apart(self, offset: int, end: int) -> tuple[list[Hole], list[Block]]:
-        """The free bytes outside a range, and the owned blocks that have bytes of it."""
-        holes, others = [], []
-        for block in self.blocks():
-            stop = block.offset + block.size
-            if block.owner is not None:
-                if block.offset < end and offset < stop:
-                    others.append(block)
-                continue
-            parts = (block.offset, min(stop, offset)), (max(block.offset, end), stop)
-            holes += [Hole(low, high - low) for low, high in parts if low < high]
-        return holes, others
-
     def around(self, count: int) -> list[Block]:
         """The largest free block, and at most ``count`` on either side of it, in address order. Needs a free block."""
         middle = self._free_at[self._keys[-1] & self._mask]

@@ -17,6 +17,7 @@ from minidl.memory.block import Block
 from minidl.memory.evicting import Evicting
 from minidl.memory.freeing import Freeing
 from minidl.memory.guide import NOWHERE
+from minidl.memory.making_way import clear
 from minidl.memory.room import Room
 from minidl.memory.state import State, with_bytes
 from minidl.memory.storage import IN, OUT, RECOMPUTE, Storage
@@ -131,7 +132,7 @@ class Placing:
         if address is not None:
             block = (self.room.claim(output, address)
                      or self._write_over(signature, inputs, outputs, output, saved, address=address)
-                     or self.room.clear(output, address))
+                     or clear(self.state, output, address))
             if block is not None:
                 return block
         block = self.state.arena.allocate(output.nbytes, output.me, high=high)

@@ -13,6 +13,7 @@ from minidl.device.clock import COMPUTE, COPY_IN, COPY_OUT
 from minidl.memory.block import Block
 from minidl.memory.entry import Actions, Returns
 from minidl.memory.evicting import Evicting
+from minidl.memory.making_way import clear
 from minidl.memory.room import Room
 from minidl.memory.state import State
 from minidl.memory.storage import IN, OUT, RECOMPUTE, SWAPPING_IN, SWAPPING_OUT, Storage, TensorId
@@ -74,7 +75,7 @@ class Residency:
         address = guide.address(storage) if guide is not None else None
         if address is None:
             return None
-        return self.room.claim(storage, address) or self.room.clear(storage, address)
+        return self.room.claim(storage, address) or clear(self.state, storage, address)
 
     def _arrive(self, storage: Storage) -> None:
         """A prefetched tensor is wanted now; how late it was is known when the iteration is over."""
@@ -209,7 +210,7 @@ class Residency:
             while waiting and len(waiting) < tried:
                 tried = len(waiting)
                 for storage, offset in list(waiting.items()):
-                    block = self.room.claim(storage, offset) or self.room.clear(storage, offset)
+                    block = self.room.claim(storage, offset) or clear(self.state, storage, offset)
                     if block is not None:
                         self.state.allocator.move(storage, block)
                         del waiting[storage]

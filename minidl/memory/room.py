@@ -19,7 +19,6 @@ from minidl.memory.copies import storage_of
 from minidl.memory.evicting import Evicting
 from minidl.memory.state import State
 from minidl.memory.storage import IN, SWAPPING_IN, SWAPPING_OUT, Storage
-from minidl.placements.placement import Hole
 from minidl.plan.plan import Action
 from minidl.units import format_bytes
 
@@ -60,36 +59,6 @@ class Room:
                     state.allocator.finish_swap_out(other)
             block = state.arena.allocate_at(offset, storage.nbytes, storage.me)
         return block
-
-    def clear(self, storage: Storage, offset: int) -> Block | None:
-        """The bytes that a plan has for a storage, if what lies there is smaller, and may be moved to where nothing is.
-
-        What lies there is not where its plan has it, or has no address by the plan; were the storage placed elsewhere,
-        it would be in the way of the next, and so on for the rest of the iteration.
-        """
-        arena, end = self.state.arena, offset + self.state.arena.rounded(storage.nbytes)
-        if not arena.compacts:
-            return None
-        holes, others = arena.apart(offset, end)
-        moving: list[tuple[Storage, int]] = []
-        for block in sorted(others, key=lambda block: -block.size):
-            other = storage_of(block)
-            if other is None or other.status is not IN or other.block is not block:
-                return None  # it is being copied, or an output to be
-            fitting = [hole for hole in holes if hole.size >= block.size]
-            if not fitting:
-                return None
-            hole = min(fitting, key=lambda hole: hole.size)
-            holes.remove(hole)
-            holes.append(Hole(hole.offset, hole.size - block.size))
-            moving.append((other, hole.end - block.size))
-        if sum(block.size for block in others) > end - offset:
-            return None
-        for other, to in moving:
-            place = arena.allocate_at(to, other.nbytes, other.me)
-            assert place is not None
-            self.state.allocator.move(other, place)
-        return arena.allocate_at(offset, storage.nbytes, storage.me)
 
     def gather(self, nbytes: int, owner: object, *, high: bool) -> Block | None:
         """A block, without evicting anything: by sliding if enough is free in total, which costs little; otherwise by
