@@ -4,13 +4,17 @@ import numpy as np
 import pytest
 
 from minidl import Runtime
-from minidl.plan.costs import Costs
+from minidl.plan.costs import Costs, Limits
+from minidl.planning.expansion import expand
 from minidl.planning.packing import NO_ADDRESS, SMALL, addresses
+from minidl.planning.packing.strip import Strip, check, most_live, strip
 from minidl.planning.problem import DROP, SWAP, problem
+from minidl.planning.schedule import NO_NOTES
 from minidl.planning.timing import Room
-from minidl.policies.auto.addresses import NOTES
+from minidl.policies.auto.addresses import NOTES, Openings
+from minidl.policies.auto.addresses import addresses as plan_addresses
 from minidl.policies.auto.policy import SLACK, Auto
-from minidl.testing.steps import training_step
+from minidl.testing.steps import training_step, unmanaged_step
 from minidl.testing.strips import GRID, cut
 
 COSTS = Costs(1 / 12.4e9, 1 / 12.4e9, 1e-5)
@@ -132,6 +136,50 @@ def test_no_two_residencies_share_a_byte_at_the_same_step(trace, seed):
         assert offsets[n] >= 0 and offsets[n] + size[n] <= room
     unplaced = (offsets == NO_ADDRESS) & ~before[tensor]
     assert (size[unplaced] < SMALL * room).all()
+
+
+def test_what_is_moved_is_here_and_goes_where_nothing_is():
+    """In slices, with gaps by lot, no more memory than all need at once, and little work: some find no place for all of
+    their time."""
+    from minidl.planning.compiled import simulate
+
+    trace = unmanaged_step(lambda runtime: training_step(runtime, "resnet18", 64), slices=5).trace
+    facts, moved = problem(trace, COSTS), 0
+    of_call: dict[int, set[int]] = {}
+    for access in trace.accesses:
+        of_call.setdefault(access.call, set()).add(access.tensor_id)
+    for seed in range(3):
+        mode = np.random.default_rng(seed).choice([0] * 9 + [DROP, SWAP], len(facts.gap_call))
+        mode[(mode == DROP) & ~facts.can_drop] = SWAP
+        notes = np.zeros((NOTES * len(trace.calls) + len(facts.ids), 4), np.int64)
+        notes = notes[:simulate(facts, Room(1 << 34, 1 << 60, SLACK), mode, mode.copy(), notes).noted]
+        notes = notes[notes[:, 0] < len(facts.ids)]
+        steps = expand(facts, mode, mode.copy(), NO_NOTES)[0]
+        tensor = np.where(notes[:, 0] < 0, -1 - notes[:, 0], notes[:, 0])
+        last = np.where(notes[:, 2] < 0, len(steps.call) - 1, notes[:, 2])
+        room = most_live(strip(notes[:, 1], last, facts.size[tensor], 0))
+        openings = Openings(facts, notes)
+        _, found = plan_addresses(facts, mode, notes, Limits(room, 1 << 60), 0.01, openings)
+        begins = dict(enumerate(found.offsets.tolist()))
+        parts = {n: [(int(notes[n, 1]), offset)] for n, offset in begins.items() if offset >= 0}
+        for n, step, offset in found.moves:
+            opening = openings.call_before(step)
+            assert steps.group[step - 1] == opening < steps.group[step]
+            accessed = [s for s in range(notes[n, 1], last[n] + 1) if steps.call[s] == steps.group[s]
+                        and int(facts.ids[tensor[n]]) in of_call[int(steps.call[s])]]
+            assert accessed[0] < step <= accessed[-1]
+            parts[n].append((step, offset))
+        below = int(facts.size[np.setdiff1d(np.nonzero(facts.produced < 0)[0], facts.free_idx)].sum())
+        below -= int(facts.size[np.unique(facts.gap_tensor[(facts.gap_head >= 0) & (mode == SWAP)])].sum())
+        rows = []
+        for n, its in parts.items():
+            ends = [*(step - 1 for step, _ in its[1:]), int(last[n])]
+            rows += [(step, end, int(facts.size[tensor[n]]), offset - (below if step > notes[n, 1] else 0))
+                     for (step, offset), end in zip(its, ends, strict=True)]
+        first, end, size, offset = np.array(rows).T
+        check(Strip(first, end, size, room - below, offset), offset)
+        moved += len(found.moves)
+    assert moved
 
 
 @pytest.mark.slow

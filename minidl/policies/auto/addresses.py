@@ -33,7 +33,7 @@ def with_addresses(found: Found, trace: Trace, facts: Problem, limits: Limits, e
     notes = np.zeros((NOTES * len(trace.calls) + len(facts.ids), 4), np.int64)
     room = Room(int(limits.device_bytes * found.share), limits.host_bytes, SLACK)
     noted = simulate(facts, room, mode, mode.copy(), notes).noted
-    notes, openings = notes[:noted], _Openings(facts, notes[:noted])
+    notes, openings = notes[:noted], Openings(facts, notes[:noted])
     offsets, packed = addresses(facts, mode, notes, limits, effort, openings)
     first = first_accesses(trace)
     moves: dict[AccessKey, tuple[Move, ...]] = {}
@@ -44,7 +44,7 @@ def with_addresses(found: Found, trace: Trace, facts: Problem, limits: Limits, e
 
 
 def addresses(facts: Problem, mode: Array, notes: Array, limits: Limits, effort: float = 1.0,
-              openings: _Openings | None = None) -> tuple[dict[ResidencyKey, int], Addresses]:
+              openings: Openings | None = None) -> tuple[dict[ResidencyKey, int], Addresses]:
     """Where each residency's bytes go, and all that the packing says. What is there all the time lies below, packed
     together.
 
@@ -73,7 +73,7 @@ def addresses(facts: Problem, mode: Array, notes: Array, limits: Limits, effort:
     return result, found
 
 
-class _Openings:
+class Openings:
     """The steps before which bytes may be moved: the first ones after a call of the program, as far as they are known
     from what calls have made."""
 
