@@ -81,6 +81,20 @@ def test_one_is_moved_to_where_another_one_leaves():
     assert follow(plan, B)[1] == (HIGH, 1, True)
 
 
+def test_what_is_smaller_is_moved_when_something_larger_has_left():
+    plan = Plan(offsets={(0, 0): 2 * LOW, (1, 0): LOW}, moves={(0, 2): (Move(0, LOW + 2 * MIB), Move(1, HIGH))})
+    with Runtime("sim:p100", policy=Given(plan), memory_budget="64MiB") as runtime:
+        for _ in range(4):
+            with runtime.iteration():
+                smaller, larger = (runtime.tensor(None, shape=(n * MIB,)) for n in (1, 2))
+                exp(smaller)
+                exp(larger)
+                addresses = [_facts(t.storage)[0] for t in (smaller, larger)]
+                runtime.check()
+                del smaller, larger
+    assert addresses == [LOW + 2 * MIB, HIGH]
+
+
 def test_what_is_being_copied_or_has_no_such_address_is_not_moved():
     plan = Plan({(A, 2): Action.SWAP_OUT}, {(X, 3): (A,)}, offsets={(A, 0): LOW, (A, 1): HIGH},
                 moves={(A, 2): (Move(A, 2 * LOW),)})
