@@ -13,7 +13,7 @@ from minidl.lab import cell
 from minidl.memory.switches import Switches
 from minidl.plan.costs import Costs, Limits
 from minidl.plan.formats import SavedPlan, plan_from_json, plan_to_json
-from minidl.plan.plan import NO_PLAN, Action, Plan
+from minidl.plan.plan import NO_PLAN, Action, Move, Plan
 from minidl.plan.trace import Trace, TraceCall, TraceTensor
 from minidl.plan.trace_format import trace_from_json
 from minidl.policies.saved import Saved, misfit
@@ -55,6 +55,8 @@ def test_a_plan_for_another_iteration_does_not_fit_for_what_differs(other, messa
     (Plan({(1, 4): OUT}), "it names access 4 of tensor 1, and here are 3"),
     (Plan({}, {(3, 2): ()}), "it names access 2 of tensor 3, and here are 1"),
     (Plan({}, {(2, 1): (1,)}), "it brings tensor 1 back, which it does not evict"),
+    (Plan(moves={(2, 3): (Move(1, 0),)}), "it names access 3 of tensor 2, and here are 2"),
+    (Plan(moves={(2, 1): (Move(1, 0), Move(9, 0))}), "it gives tensor 9 an address, which is not used here"),
 ])
 def test_a_plan_that_names_what_is_not_there_is_refused(plan, message):
     saved = SavedPlan(plan, 3, {t: ("conv", 8) for t, _ in plan.evictions})

@@ -6,6 +6,7 @@
   search       exact search over that
   blocks       rectangles that look like parts of a whole are joined before they are searched for
   solve        all of it, with limited work
+  routes       what finds no place for all of its time goes from one to the next
   residencies  what an iteration's plan needs
 
 Only ``addresses`` of the last is asked for by those who plan.
