@@ -141,7 +141,7 @@ def _addresses(notes: Array, steps: int, size: Array, born_before: Array, outliv
     that = _rounded(Strip(begins, ends, size[tensor[rows]], left, fixed[rows]))
     best, over = _packed(that, effort)
     offsets = np.full(count, NO_ADDRESS, np.int64)
-    fits = best[:len(placed)] + size[tensor[placed]] <= left
+    fits = (best + that.size <= that.room)[:len(placed)]
     offsets[placed[fits]] = best[:len(placed)][fits]
     offsets = offsets[head]
     moves: list[Moved] = []
