@@ -147,16 +147,20 @@ def _addresses(notes: Array, steps: int, size: Array, born_before: Array, outliv
     moves: list[Moved] = []
     if over and movable is not None:
         ends_here = ~at_start & (notes[:, 2] >= 0)
-        parts = [np.nonzero(head == row)[0] for row in rows]  # of each rectangle, in the order of their steps
+        by_head = np.argsort(head, kind="stable")
+
+        def parts(n: int) -> Array:
+            """Of a rectangle, in the order of their steps."""
+            return by_head[slice(*np.searchsorted(head[by_head], (rows[n], rows[n] + 1)))]
 
         def cuts(n: int) -> Array:
-            if n >= len(placed) or not ends_here[parts[n]].all():
+            if n >= len(placed) or not ends_here[parts(n)].all():
                 return np.zeros(0, np.int64)
-            return np.concatenate([movable(int(part)) for part in parts[n]])
+            return np.concatenate([movable(int(part)) for part in parts(n)])
 
-        found = routes(that, best, cuts)
+        found = routes(that, best, cuts, effort)
         for n, stays in found.items():
-            its = parts[n]
+            its = parts(n)
             offsets[its] = stays[0].offset
             for stay in stays[1:]:
                 offsets[its[first[its] >= stay.step]] = stay.offset

@@ -27,16 +27,19 @@ class Stay(NamedTuple):
 
 Cuts = Callable[[int], Array]
 """Of a rectangle, the steps before which it may be moved, in ascending order."""
+LARGEST = 256    # of those without a place, so many at most are looked at;
 CANDIDATES = 16  # places at most that are tried for one that has no route, if what lies there can go elsewhere,
-MOST = 2_000    # and so many routes that are looked for on the way, in all
+MOST = 2_000     # and so many routes that are looked for on the way, in all;
+MEETING = 2_000  # not where more than so many meet it
 
 
-def routes(that: Strip, offset: Array, cuts: Cuts) -> dict[int, list[Stay]]:
+def routes(that: Strip, offset: Array, cuts: Cuts, effort: float = 1.0) -> dict[int, list[Stay]]:
     """The stays of each rectangle that lies above the room and finds places all the same, and of each that makes way
-    for one of them; the others lie as given."""
+    for one of them; the others lie as given. effort: share of the usual work, at most all of it."""
+    effort = min(effort, 1.0)
     layout, found = _Layout.of(that, offset), {}
     homeless = np.nonzero((offset + that.size > that.room) & (that.fixed == ANYWHERE))[0]
-    homeless = homeless[np.argsort(-that.size[homeless], kind="stable")]
+    homeless = homeless[np.argsort(-that.size[homeless], kind="stable")][:int(effort * LARGEST)]
     left = []
     for n in homeless.tolist():
         stays = layout.route(that, n, cuts(n))
@@ -58,7 +61,7 @@ def routes(that: Strip, offset: Array, cuts: Cuts) -> dict[int, list[Stay]]:
                 found.update(theirs)
                 found[n], layout = [Stay(int(that.first[n]), place)], there
                 break
-            if tried > MOST:
+            if tried > effort * MOST:
                 return found
     return found
 
@@ -116,6 +119,8 @@ class _Layout(NamedTuple):
     def places(self, that: Strip, n: int) -> list[tuple[int, Array]]:
         """Where one could lie for all of its time, with what would have to go for it, the fewest bytes first."""
         meets, nbytes = self.meeting(that, n), int(that.size[n])
+        if len(meets.whose) > MEETING:
+            return []
         places = np.unique(np.concatenate([np.zeros(1, np.int64), meets.high, meets.low - nbytes]))
         places = places[(places >= 0) & (places + nbytes <= that.room)]
         hit = (meets.low < places[:, None] + nbytes) & (meets.high > places[:, None])
