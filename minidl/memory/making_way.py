@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
+
 from minidl.memory.arena import Arena
 from minidl.memory.block import Block
 from minidl.memory.copies import storage_of
@@ -10,11 +12,12 @@ from minidl.memory.storage import IN, Storage
 from minidl.placements.placement import Hole
 
 
-def clear(state: State, storage: Storage, offset: int) -> Block | None:
+def clear(state: State, storage: Storage, offset: int, stays: Collection[Block] = ()) -> Block | None:
     """The bytes that a plan has for a storage, if what lies there has no more of them, and may be moved elsewhere.
 
     That has no address by the plan, or lies where another one has its. Were the storage placed elsewhere, it would be
-    in the way of the next, and so on for the rest of the iteration. Nothing is moved unless all of it can be.
+    in the way of the next, and so on for the rest of the iteration. Nothing is moved unless all of it can be. stays:
+    blocks that the call under way writes over: two of its operands know them.
     """
     arena, end = state.arena, offset + state.arena.rounded(storage.nbytes)
     if not arena.compacts:
@@ -26,8 +29,8 @@ def clear(state: State, storage: Storage, offset: int) -> Block | None:
     for block in sorted(others, key=lambda block: -block.size):
         other = storage_of(block)
         fitting = [hole for hole in holes if hole.size >= block.size]
-        if other is None or other.status is not IN or other.block is not block or not fitting:
-            return None  # there is no hole for it, it is being copied, or an output to be
+        if other is None or other.status is not IN or block in stays or not fitting:
+            return None  # there is no hole for it, or it is being copied
         hole = min(fitting, key=lambda hole: hole.size)
         holes.remove(hole)
         holes.append(Hole(hole.offset, hole.size - block.size))

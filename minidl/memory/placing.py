@@ -132,7 +132,7 @@ class Placing:
         if address is not None:
             block = (self.room.claim(output, address)
                      or self._write_over(signature, inputs, outputs, output, saved, address=address)
-                     or clear(self.state, output, address))
+                     or clear(self.state, output, address, [base.block for base in self._written_over if base.block]))
             if block is not None:
                 return block
         block = self.state.arena.allocate(output.nbytes, output.me, high=high)

@@ -3,6 +3,7 @@
 import pytest
 
 from minidl import Runtime
+from minidl.memory.making_way import clear
 from minidl.memory.storage import IN
 from minidl.ops import exp
 from minidl.plan.plan import Action, Move, Plan, Proposal
@@ -110,6 +111,18 @@ def test_what_has_no_address_makes_way_for_what_has_one():
     before, after = follow(Plan(offsets={(B + 1, 0): address}), A)
     assert before == (address, 1, True)
     assert after[1:] == (1, True) and after[0] != address
+
+
+def test_what_the_call_under_way_writes_over_stays():
+    with Runtime("sim:p100", memory_budget="64MiB") as runtime:
+        here, wanted = (runtime.tensor(None, shape=(MIB,)).storage for _ in range(2))
+        state, block = runtime.memory.state, here.block
+        assert clear(state, wanted, block.offset, [block]) is None and here.block is block
+        low = block.offset
+        place = clear(state, wanted, low)
+        assert place.offset == low != here.block.offset
+        state.arena.free(place, place.marks)
+        runtime.check()
 
 
 @pytest.mark.slow
