@@ -73,8 +73,10 @@ class Residency:
         """Where the plan wants a storage that comes back, if it says so and these bytes can be had."""
         guide = self.state.guide
         address = guide.address(storage) if guide is not None else None
-        if address is None:
-            return None
+        return self._at(storage, address) if address is not None else None
+
+    def _at(self, storage: Storage, address: int) -> Block | None:
+        """The bytes there, if what has them leaves anyway or can make way."""
         return self.room.claim(storage, address) or clear(self.state, storage, address)
 
     def _arrive(self, storage: Storage) -> None:
@@ -115,7 +117,8 @@ class Residency:
         if actions.moves:  # not now, for the same reason
             self._moves += actions.moves
             gone = {tensor_id for tensor_id, _ in actions.moves}
-            self.prefetches.extend(ref for ref in self.state.residents if (s := ref()) and s.tensor_id in gone)
+            self.prefetches.extend(ref for ref in self.state.residents
+                                   if (s := ref()) and s.status is IN and s.tensor_id in gone)
 
     def release(self, evictions: Sequence[Eviction]) -> None:
         """Let go of these if they are here, or on their way: none of them was an operand."""
@@ -210,7 +213,7 @@ class Residency:
             while waiting and len(waiting) < tried:
                 tried = len(waiting)
                 for storage, offset in list(waiting.items()):
-                    block = self.room.claim(storage, offset) or clear(self.state, storage, offset)
+                    block = self._at(storage, offset)
                     if block is not None:
                         self.state.allocator.move(storage, block)
                         del waiting[storage]

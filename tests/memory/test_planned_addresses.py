@@ -100,6 +100,8 @@ def test_what_is_being_copied_or_has_no_such_address_is_not_moved():
     plan = Plan({(A, 2): Action.SWAP_OUT}, {(X, 3): (A,)}, offsets={(A, 0): LOW, (A, 1): HIGH},
                 moves={(A, 2): (Move(A, 2 * LOW),)})
     assert follow(plan, A)[1][:2] == (HIGH, 2)
+    plan = Plan({(A, 2): Action.SWAP_OUT}, offsets={(A, 0): LOW}, moves={(A, 2): (Move(A, HIGH),)})
+    assert follow(plan, A) == [(LOW, 1, False)] * 2
     plan = Plan(offsets={(A, 0): LOW}, moves={(A, 2): (Move(A, 64 * MIB), Move(A + 100, HIGH))})
     assert follow(plan, A) == [(LOW, 1, True)] * 2
 
