@@ -4,7 +4,7 @@
     python train.py --model lenet --data digits --memory-budget 50%
 
 Exit code 2 means that something asked for cannot be done, 130 and 143 that a signal ended it. See docs/train.md; the
-story itself, from the flags to the closing summary, is ``minidl.app.train``, and the networks are those of
+story itself, from the flags to the closing summary, is ``minidl.cli.app.train``, and the networks are those of
 ``minidl.models``. ``minidl train`` is the same, wherever minidl is installed.
 """
 
@@ -16,7 +16,7 @@ from collections.abc import Sequence
 def main(arguments: Sequence[str] | None = None) -> int:
     """Train as a command line says (None: this program's own); returns the exit code."""
     from minidl import models
-    from minidl.app import train
+    from minidl.cli.app import train
 
     return train.main(arguments, models)
 

@@ -12,8 +12,8 @@ import random
 import time
 
 from minidl.device.clock import NO_MARKS
-from minidl.memory.arena import Arena
-from minidl.memory.block import Block
+from minidl.memory.bytes.arena import Arena
+from minidl.memory.bytes.block import Block
 
 DEPTH = 500
 ROUNDS = 5

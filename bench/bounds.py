@@ -9,8 +9,8 @@ import argparse
 from time import perf_counter
 
 from bench.policies import CASES
+from bench.support.steps import unmanaged_trace
 from minidl.planning.bound import INSTANTS, bound
-from minidl.testing.steps import unmanaged_trace
 
 
 def main() -> None:

@@ -11,12 +11,12 @@ from __future__ import annotations
 import argparse
 from dataclasses import replace
 
+from bench.support.steps import SEPARATE, training_step, unmanaged
 from minidl import OutOfMemory, Runtime
 from minidl.memory.switches import Switches
 from minidl.plan.policy import Policy
 from minidl.policies.capuchin.policy import Capuchin, CapuchinListing
 from minidl.policies.capuchin.readings import DEFAULT, PRINTED, Readings
-from minidl.testing.steps import SEPARATE, training_step, unmanaged
 
 STEPS = 12  # two of them before there is a plan
 SPECIMEN = ("resnet50", 1014)

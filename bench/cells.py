@@ -14,9 +14,9 @@ from time import process_time
 
 from bench.networks import BATCHES, step_of
 from bench.planning import Timed
+from bench.support.steps import UNLIMITED
 from minidl import OutOfMemory, Runtime
 from minidl.policies.auto.progress import ENOUGH_TIMES, Progress
-from minidl.testing.steps import UNLIMITED
 
 STEPS = {"passive": 4, "lru": 4, "recompute": 4, "dtr-swap": 4, "capuchin": 16, "capuchin-swap": 16,
          "capuchin-recompute": 6, "auto": 80}  # at most

@@ -22,12 +22,12 @@ from time import perf_counter
 
 from bench.cpu_cases import CASES, half_of_peak, runtime_for, training_step
 from minidl import Runtime, device, policies
-from minidl.app.fit import default_memory
+from minidl.cli.app.fit import default_memory
 from minidl.device.clock import STREAM_NAMES
 from minidl.plan.costs import Costs
 from minidl.plan.trace import Trace, scaled
 from minidl.planning.bound import bound
-from minidl.stats import Stats
+from minidl.runtime.stats import Stats
 
 POLICIES = "passive,capuchin,auto"
 UNMANAGED = "none"

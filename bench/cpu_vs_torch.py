@@ -28,7 +28,7 @@ from typing import Any
 
 from bench.cpu_cases import BATCH, CASES, PLANS, Case, half_of_peak, runtime_for, training_step
 from bench.timeline import draw_step
-from minidl.stats import Stats
+from minidl.runtime.stats import Stats
 
 ROOT = Path(__file__).resolve().parent.parent
 THREADS = 2

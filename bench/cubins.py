@@ -11,9 +11,9 @@ spills. CUDA 12's libraries compile for sm_50 to sm_90, those of CUDA 13 for sm_
 import argparse
 import sys
 
+from bench.support.cuda_calls import PRECISIONS, capability_of, sources
 from minidl.kernels.cuda.compile import Compiler, Cubin
 from minidl.kernels.cuda.launch import Source
-from minidl.testing.cuda_calls import PRECISIONS, capability_of, sources
 
 REGISTERS = 65536  # of an SM
 THREADS = {(7, 5): 1024, (8, 6): 1536, (8, 9): 1536}  # that an SM holds at most; 2048 if not named

@@ -26,12 +26,12 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from bench.support.convolutions import BATCHES, TARGETS, convolutions
 from minidl.device.cuda import convolution, listed, missing
 from minidl.device.cuda.listed import FOLDER, Entry, ListedPlan, ListedPlans, shape_of
 from minidl.device.cuda.seam import Convolution, PlanInfo
 from minidl.device.cuda.timed_plans import TimedPlan, key
-from minidl.testing.convolutions import BATCHES, TARGETS, convolutions
-from minidl.units import format_bytes
+from minidl.outside.units import format_bytes
 
 if TYPE_CHECKING:
     from minidl.device.cuda.cudnn_graphs import CudnnGraphs

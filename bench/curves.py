@@ -9,8 +9,8 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from minidl.app.run_folder import RunFolder
-from minidl.command import Parser, finish
+from minidl.cli.app.run_folder import RunFolder
+from minidl.cli.command import Parser, finish
 from minidl.errors import UserError
 
 SCORES = {"top1": "test accuracy", "dice": "test Dice", "masked_lm_loss": "held-out masked-LM loss"}

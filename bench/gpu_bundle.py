@@ -15,8 +15,8 @@ import sys
 import tempfile
 from pathlib import Path
 
-from minidl.testing.bundle import NAME, pack
-from minidl.testing.cuda_calls import capability_of
+from bench.support.bundle import NAME, pack
+from bench.support.cuda_calls import capability_of
 
 ROOT = Path(__file__).resolve().parent.parent
 KEPT = ("minidl", "bench", "tests", "examples", "train.py", "pyproject.toml", "README.md", "LICENSE")
@@ -47,9 +47,9 @@ def main() -> int:
 
 def compile_into(folder: Path, capability: tuple[int, int]) -> None:
     """All kernels that the check needs, as the compilers of this environment make them."""
+    from bench.gpu_check.sizes import FULL
+    from bench.gpu_check.warm import every_source
     from minidl.kernels.cuda.compile import Compiler
-    from minidl.testing.gpu_check.sizes import FULL
-    from minidl.testing.gpu_check.warm import every_source
 
     compiler = Compiler(capability, folder)
     for source in every_source(FULL):

@@ -21,6 +21,7 @@ from itertools import product
 from statistics import median
 from typing import Any
 
+from bench.support.null_cuda import NullCuda
 from minidl import Runtime, models
 from minidl.device import Device, create, profiles
 from minidl.device.clock import COMPUTE
@@ -28,7 +29,6 @@ from minidl.memory.switches import Switches
 from minidl.meta import int64
 from minidl.ops.loss import cross_entropy
 from minidl.optim import SGD
-from minidl.testing.null_cuda import NullCuda
 
 BATCHES = {"resnet50": 64, "bert-base": 16}
 DEVICES = ("sim", "cuda")

@@ -10,10 +10,10 @@ import argparse
 from time import perf_counter
 
 from bench.networks import step_of
+from bench.support.steps import UNLIMITED
 from minidl import OutOfMemory, Runtime
+from minidl.outside.units import format_bytes, parse_bytes
 from minidl.planning.bound import bound
-from minidl.testing.steps import UNLIMITED
-from minidl.units import format_bytes, parse_bytes
 
 CASES = [("sim:p100", "gpt2-xl", 1, "16GiB"), ("sim:h100", "gpt2-xl", 1, "79GiB"),
          ("sim:p100", "gpt2-large", 1, "8GiB"), ("sim:p100", "gpt2", 1, "2GiB")]

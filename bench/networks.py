@@ -3,7 +3,7 @@
 from collections.abc import Callable
 
 from minidl import Runtime, models
-from minidl.lab.own import BATCHES
+from minidl.lab.training_step import BATCHES
 from minidl.meta import int64
 from minidl.optim import SGD, AdamW, Optimizer
 

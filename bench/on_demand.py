@@ -6,9 +6,9 @@ The first table is the warm-up of `auto`: its first two iterations run without a
 programs that leave their plan. "front" is `auto` with the victims of `passive`, as in the paper's passive mode.
 """
 
+from bench.support.on_demand import Front, other_batch, random_branch, seconds, speeds, three_lengths
+from bench.support.steps import unmanaged
 from minidl.policies.auto.policy import Auto
-from minidl.testing.on_demand import Front, other_batch, random_branch, seconds, speeds, three_lengths
-from minidl.testing.steps import unmanaged
 
 CASES = [("resnet50", 1014), ("resnet50", 1440), ("resnet152", 798), ("vgg16", 350), ("bert-base", 450),
          ("bert-base", 3000)]

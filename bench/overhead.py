@@ -16,8 +16,8 @@ from contextlib import ExitStack
 from statistics import median
 
 from bench.cpu_cases import BATCH, CASES, Case, training_step
+from bench.support.probe import HOOKS, Probe, own_seconds
 from minidl import Runtime
-from minidl.testing.probe import HOOKS, Probe, own_seconds
 
 WARM_STEPS = 6  # a sequence is seen once, measured three times, planned, and followed once
 

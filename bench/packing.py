@@ -1,4 +1,4 @@
-"""How well the packer does on strips that are known to be full (``minidl.testing.strips``), and in what time.
+"""How well the packer does on strips that are known to be full (``bench.support.strips``), and in what time.
 
     python -m bench.packing > bench/results/packing.md        # two minutes on one core
 
@@ -10,10 +10,10 @@ from time import process_time
 
 import numpy as np
 
+from bench.support.strips import KINDS, cut
 from minidl.planning.packing.residencies import addresses
 from minidl.planning.packing.solve import pack
 from minidl.planning.packing.strip import Strip, check
-from minidl.testing.strips import KINDS, cut
 
 # Share that is full, whether each piece is smaller by a share of its own, and for how long is looked: in units of work,
 # of which some five hundred million are done in a second.

@@ -12,8 +12,8 @@ from pathlib import Path
 
 from PIL import Image
 
+from bench.support import browser
 from minidl.__main__ import main as minidl
-from minidl.testing import browser
 
 WIDTH, HEIGHT, ABOVE = 1280, 1000, 120  # a part of a window's height is the browser's own, though it is not seen
 CHOSEN = "#call=200&tensor=55"

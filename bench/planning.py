@@ -10,6 +10,8 @@ from contextlib import contextmanager
 from functools import partial
 from time import perf_counter
 
+from bench.support.on_demand import step_of
+from bench.support.steps import UNLIMITED, unmanaged_step
 from minidl import Runtime
 from minidl.meta import int64
 from minidl.models.resnet import Bottleneck, ResNet
@@ -21,8 +23,6 @@ from minidl.plan.policy import Observation
 from minidl.plan.trace import Trace
 from minidl.policies.auto.policy import Auto
 from minidl.policies.capuchin.policy import Capuchin
-from minidl.testing.on_demand import step_of
-from minidl.testing.steps import UNLIMITED, unmanaged_step
 
 CASES = [("resnet50", 1014), ("resnet152", 798), ("vgg16", 350), ("bert-base", 450)]
 DEPTHS = (1, 3, 10, 30, 100, 170)  # blocks in each of a ResNet's four stages

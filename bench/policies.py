@@ -8,9 +8,9 @@ for the same model and batch, where they do.
 
 import argparse
 
+from bench.support.steps import run, unmanaged
 from minidl import OutOfMemory
 from minidl.memory.switches import Switches
-from minidl.testing.steps import run, unmanaged
 
 CASES = [  # model, batch, share that the paper reports for Capuchin, share that `auto` is to reach
     ("resnet50", 220, "97% at +20%", "99.5%"), ("resnet152", 102, "97% at +20%", "99.5%"),

@@ -17,16 +17,16 @@ from time import process_time
 from typing import Any
 
 from bench.cudnn_plans import PROPERTIES, with_a_driver
+from bench.support.convolutions import TARGETS, convolutions
+from bench.support.cuda_calls import capability_of
+from bench.support.null_cuda import NullCuda
+from bench.support.steps import training_step
 from minidl import Runtime
 from minidl.device import profiles
 from minidl.device.cuda.device import CudaDevice
 from minidl.kernels.cuda import KERNELS
 from minidl.kernels.cuda.compile import Compiler
 from minidl.kernels.cuda.launch import Source
-from minidl.testing.convolutions import TARGETS, convolutions
-from minidl.testing.cuda_calls import capability_of
-from minidl.testing.null_cuda import NullCuda
-from minidl.testing.steps import training_step
 
 MODEL, BATCH, GPU = "resnet50", 256, "h200"
 PRECISIONS = ("fp32", "bf16")

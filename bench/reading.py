@@ -19,7 +19,8 @@ from types import FrameType
 from typing import Any
 
 import minidl
-from minidl import Runtime, Tensor, calls, models
+from minidl import Runtime, Tensor, models
+from minidl import dispatch as calls
 from minidl.meta import int64
 from minidl.op import Attrs, Op
 from minidl.ops.loss import cross_entropy

@@ -11,9 +11,9 @@ for ``SLOW``). Needs an extra (cuda12, cuda13) and nvidia-cuda-nvdisasm.
 import argparse
 import sys
 
+from bench.support.cuda_calls import capability_of
+from bench.support.sass import ALLOWED, allowed, counts, disassembler
 from minidl.device.cuda.opening import BF16_CAPABILITY
-from minidl.testing.cuda_calls import capability_of
-from minidl.testing.sass import ALLOWED, allowed, counts, disassembler
 
 TITLE = """\
 # Instructions of the kernels that memory should bound

@@ -13,11 +13,11 @@ import argparse
 from functools import partial
 
 from bench.networks import step_of
+from bench.support.steps import UNLIMITED, Unmanaged, repeated, unmanaged_step
 from minidl import OutOfMemory, Runtime
+from minidl.outside.units import format_bytes
 from minidl.planning.bound import bound
-from minidl.stats import Stats
-from minidl.testing.steps import UNLIMITED, Unmanaged, repeated, unmanaged_step
-from minidl.units import format_bytes
+from minidl.runtime.stats import Stats
 
 CASES = "resnet50:1440,resnet50:1840,resnet50:2300,vgg16:525,resnet50:4600"
 DEVICE = "sim:p100"

@@ -22,7 +22,7 @@ from minidl import Runtime, models, nn
 from minidl.models import bert, gpt
 from minidl.models.text import Text
 from minidl.optim import SGD, AdamW, Optimizer
-from minidl.slicing.slicer import Slicer
+from minidl.parts.slicing.slicer import Slicer
 
 WARM_STEPS = 2
 CLASSES = 10

@@ -13,14 +13,14 @@ import argparse
 from collections.abc import Iterable
 from functools import cache
 
+from bench.support.steps import SEPARATE, run, unmanaged, unmanaged_trace
 from minidl import OutOfMemory
 from minidl.device import profiles
 from minidl.errors import Unsuitable
 from minidl.plan.costs import Costs, Limits
 from minidl.plan.trace import Trace
 from minidl.policies import create
-from minidl.policies.systems import SYSTEMS
-from minidl.testing.steps import SEPARATE, run, unmanaged, unmanaged_trace
+from minidl.policies.literature import SYSTEMS
 
 PAPER = {  # model -> the largest batches that Capuchin's authors report for vDNN and for OpenAI's checkpointing
     "vgg16": (272, 260), "resnet50": (520, 540), "resnet152": (330, 440), "inception_v3": (400, 400),

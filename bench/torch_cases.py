@@ -7,8 +7,8 @@ import torch
 from torch.nn import functional as F
 
 from bench.cpu_cases import BATCH, LEARNING_RATE, Case, images
+from bench.support.torch_networks import IMAGES, TEXT, Bert, tokens_of
 from minidl.models.text import Text
-from minidl.testing.torch_networks import IMAGES, TEXT, Bert, tokens_of
 
 
 def training_step(case: Case, batch: int = BATCH) -> Callable[[], float]:

@@ -12,11 +12,11 @@ from functools import partial
 from typing import NamedTuple
 
 from bench.networks import step_of
+from bench.support.steps import repeated, unmanaged_step
 from minidl import OutOfMemory, Runtime
+from minidl.outside.units import parse_bytes
 from minidl.planning.bound import bound
-from minidl.stats import Stats
-from minidl.testing.steps import repeated, unmanaged_step
-from minidl.units import parse_bytes
+from minidl.runtime.stats import Stats
 
 
 class Case(NamedTuple):

@@ -10,9 +10,9 @@ with app.setup:
     import drawn
     from checks import kept as check
     from minidl import models
-    from minidl.lab.own import trace_of
+    from minidl.lab.training_step import trace_of
+    from minidl.outside.units import format_bytes
     from minidl.planning.lifetimes import Lifetimes
-    from minidl.units import format_bytes
     from runs import train
 
 

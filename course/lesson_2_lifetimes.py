@@ -10,9 +10,9 @@ with app.setup:
     import drawn
     from checks import lifetimes as check
     from minidl.errors import OutOfMemory
-    from minidl.lab.own import trace_of
     from minidl.lab.placement import greedy_by_size, lifetimes_of, online, planned
-    from minidl.units import format_bytes
+    from minidl.lab.training_step import trace_of
+    from minidl.outside.units import format_bytes
 
 
 @app.cell(hide_code=True)

@@ -14,7 +14,7 @@ with app.setup:
     from minidl.device.profiles import named
     from minidl.device.sim import SimDevice
     from minidl.memory.switches import Switches
-    from minidl.units import format_bytes
+    from minidl.outside.units import format_bytes
     from runs import train
 
 

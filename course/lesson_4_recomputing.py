@@ -10,7 +10,7 @@ with app.setup:
     import drawn
     from checks import recomputing as check
     from minidl.memory.switches import Switches
-    from minidl.units import format_bytes
+    from minidl.outside.units import format_bytes
     from runs import train
 
 

@@ -11,11 +11,11 @@ with app.setup:
     from checks import capuchin as check
     from minidl.device.profiles import named
     from minidl.memory.switches import Switches
+    from minidl.outside.units import format_bytes
     from minidl.plan.plan import Action
     from minidl.planning.lifetimes import Lifetimes
     from minidl.report.explain import decisions
     from minidl.report.sentences import sentence
-    from minidl.units import format_bytes
     from runs import train
 
 

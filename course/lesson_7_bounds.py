@@ -16,11 +16,11 @@ with app.setup:
     from minidl.device.profiles import named
     from minidl.errors import OutOfMemory
     from minidl.lab import cell
-    from minidl.lab.own import UNLIMITED, trace_of, training_step
+    from minidl.lab.training_step import UNLIMITED, trace_of, training_step
+    from minidl.outside.units import format_bytes
     from minidl.plan.costs import Costs, Limits
     from minidl.planning.bound import bound
-    from minidl.policies.exact.policy import Exact
-    from minidl.units import format_bytes
+    from minidl.policies.literature.exact.policy import Exact
     from runs import train
 
 

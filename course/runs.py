@@ -6,15 +6,15 @@ from contextlib import nullcontext
 from dataclasses import dataclass
 
 from minidl.device import Device
-from minidl.lab.own import UNLIMITED, training_step
-from minidl.memory.entry import Followed
+from minidl.lab.training_step import UNLIMITED, training_step
+from minidl.memory.guided.sequence import Followed
 from minidl.memory.switches import ALL_ON, Switches
 from minidl.plan.costs import Costs
 from minidl.plan.plan import Plan
 from minidl.plan.policy import Policy
 from minidl.plan.trace import Trace
 from minidl.runtime import Runtime
-from minidl.stats import Stats
+from minidl.runtime.stats import Stats
 from minidl.view.recorder import Recorded, Recorder
 
 

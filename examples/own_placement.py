@@ -13,8 +13,8 @@ from minidl.errors import OutOfMemory
 from minidl.meta import int64
 from minidl.ops import cross_entropy
 from minidl.optim import SGD
+from minidl.outside.units import format_bytes
 from minidl.placements import Hole, Place, Placement
-from minidl.units import format_bytes
 
 
 class NextFit(Placement):

@@ -12,9 +12,9 @@ from minidl import models
 from minidl.meta import int64
 from minidl.ops import cross_entropy
 from minidl.optim import SGD
+from minidl.outside.units import format_bytes
 from minidl.plan.plan import Action, Eviction
 from minidl.plan.policy import OnDemand, Policy, Pressure, Residency
-from minidl.units import format_bytes
 
 
 class LeastRecentlyUsed(OnDemand):
@@ -27,7 +27,7 @@ class LeastRecentlyUsed(OnDemand):
         return [Eviction(tensor.tensor_id, Action.SWAP_OUT) for tensor in by_age]
 
 
-def measure(policy: str | Policy) -> minidl.stats.Stats:
+def measure(policy: str | Policy) -> minidl.runtime.stats.Stats:
     """What the third training step of ResNet-50 costs at batch 256 in 12 GiB of a simulated P100; it needs 20."""
     with minidl.Runtime(device="sim:p100", memory_budget="12GiB", policy=policy) as runtime:
         model = models.create("resnet50")

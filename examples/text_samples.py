@@ -12,7 +12,7 @@ import minidl
 from minidl.meta import int64
 from minidl.models.gpt import GPT, GPTConfig, generate
 from minidl.optim import AdamW
-from minidl.units import format_bytes
+from minidl.outside.units import format_bytes
 
 LENGTH, BATCH, STEPS = 64, 12, 180
 

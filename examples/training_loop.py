@@ -6,7 +6,7 @@ import minidl
 from minidl import nn
 from minidl.ops import cross_entropy
 from minidl.optim import SGD
-from minidl.units import format_bytes
+from minidl.outside.units import format_bytes
 
 BATCH, SIDE, CLASSES, STEPS = 64, 32, 4, 30
 

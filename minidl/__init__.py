@@ -11,34 +11,9 @@ from types import ModuleType
 # and spins against everything else on a busy machine, which can cost a factor of ten. Set it before NumPy is loaded.
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 
-from minidl import autograd, ops, protocols  # noqa: E402, F401 - importing them attaches the Tensor's methods
+from minidl import autograd, ops  # noqa: E402, F401 - importing them attaches the Tensor's methods
 from minidl.autograd import no_grad
 from minidl.context import current
-
-# ``tensor`` takes the place of the module of its name, which is loaded by now; others go on importing Tensor from it.
-from minidl.creation import (
-    arange,
-    eye,
-    full,
-    full_like,
-    is_tensor,
-    linspace,
-    manual_seed,
-    multinomial,
-    ones,
-    ones_like,
-    rand,
-    rand_like,
-    randint,
-    randn,
-    randn_like,
-    randperm,
-    tensor,
-    tril,
-    triu,
-    zeros,
-    zeros_like,
-)
 from minidl.errors import NoSuchIndex, OutOfMemory, ShapeError, UserError
 from minidl.meta import bfloat16, float16, float32, float64, int32, int64, uint8
 from minidl.meta import boolean as bool  # noqa: A004 - PyTorch's name
@@ -59,6 +34,7 @@ from minidl.ops import (
     exp,
     flatten,
     gather,
+    interop,  # noqa: F401 - attaches a Tensor's protocols
     log,
     log_softmax,
     masked_fill,
@@ -87,6 +63,31 @@ from minidl.ops import (
     unsqueeze,
     var,
     where,
+)
+
+# ``tensor`` takes the place of the module of its name, which is loaded by now; others go on importing Tensor from it.
+from minidl.ops.creation import (
+    arange,
+    eye,
+    full,
+    full_like,
+    is_tensor,
+    linspace,
+    manual_seed,
+    multinomial,
+    ones,
+    ones_like,
+    rand,
+    rand_like,
+    randint,
+    randn,
+    randn_like,
+    randperm,
+    tensor,
+    tril,
+    triu,
+    zeros,
+    zeros_like,
 )
 from minidl.ops.functions import softmax
 from minidl.runtime import Runtime, current_runtime, parameter

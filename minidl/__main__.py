@@ -9,7 +9,7 @@ from difflib import get_close_matches
 from importlib import import_module
 
 from minidl import __version__
-from minidl.command import finish
+from minidl.cli.command import finish
 from minidl.errors import UserError
 
 # Command -> where its main(words) is, and what it does.

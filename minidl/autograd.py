@@ -13,8 +13,8 @@ from functools import cache, partial
 from heapq import heappop, heappush
 from typing import Any
 
-from minidl.calls import apply, give
 from minidl.context import current
+from minidl.dispatch import apply, give
 from minidl.errors import UserError
 from minidl.memory.storage import Call, Storage
 from minidl.op import Op

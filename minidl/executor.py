@@ -13,21 +13,21 @@ from math import inf
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from minidl.context import NOBODY
-from minidl.graph import keep, needs_of, refuse_to_write, stranger
 from minidl.memory.storage import IN, RECOMPUTE, Call, Storage, View, me_of, meta_of
 from minidl.meta import Meta
 from minidl.op import READ, Attrs, Op, Signature
+from minidl.saved_tensors import keep, needs_of, refuse_to_write, stranger
 
 if TYPE_CHECKING:
     import numpy as np
 
     from minidl.device.contract import Device
-    from minidl.memory.guide import Guide
+    from minidl.memory.guided.follower import Guide
     from minidl.memory.manager import Memory
     from minidl.memory.tracker import Tracker
+    from minidl.parts.sharding.seam import Sharding
+    from minidl.parts.slicing.seam import Slicing
     from minidl.plan.trace import Trace
-    from minidl.sharding.seam import Sharding
-    from minidl.slicing.seam import Slicing
 
 SIGNATURES = 1 << 14  # that are remembered, at least: some 2 KiB each
 

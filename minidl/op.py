@@ -14,7 +14,7 @@ from typing import Any
 
 from minidl.errors import ShapeError
 from minidl.meta import Algorithm, Cost, Meta
-from minidl.slicing.rules import Slices
+from minidl.parts.slice_rules import Slices
 
 Attrs = dict[str, Any]
 

@@ -11,9 +11,9 @@ from foreign_package import install
 
 from minidl import placements, policies
 from minidl.errors import UserError
+from minidl.outside.registry import Registry
 from minidl.plan.plan import NO_PLAN
 from minidl.plan.policy import OnDemand
-from minidl.registry import Registry
 
 ROOT = Path(__file__).resolve().parent.parent
 GROUPS = ("minidl.policies", "minidl.placements")

@@ -6,7 +6,7 @@ from functools import cache
 from typing import Any
 
 from checks.verdict import Case, first_difference, judged
-from minidl.lab.own import trace_of
+from minidl.lab.training_step import trace_of
 from minidl.planning.lifetimes import Lifetimes
 from runs import train
 

@@ -8,7 +8,7 @@ from typing import Any
 from checks.verdict import Case, first_difference, judged
 from minidl.plan.costs import Costs
 from minidl.plan.policy import Pressure, Residency
-from minidl.policies.systems.dtr import Dtr
+from minidl.policies.literature.dtr import Dtr
 
 MADE_BY = {"a": ["x"], "b": ["a"], "c": ["b"], "d": ["c"], "e": ["d"], "f": ["b"]}
 SECONDS = {"a": 1.0, "b": 2.0, "c": 4.0, "d": 8.0, "e": 16.0, "f": 32.0}

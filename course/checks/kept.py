@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from checks.verdict import Case, first_difference, judged
-from minidl.lab.own import trace_of
+from minidl.lab.training_step import trace_of
 from minidl.planning.lifetimes import Lifetimes
 
 Calls = list[tuple[list[str], list[str], list[str]]]

@@ -6,9 +6,9 @@ from typing import Any
 
 from checks.verdict import first_difference, judged
 from minidl.lab.lifetimes import Lifetime
-from minidl.lab.own import trace_of
 from minidl.lab.placement import Placed, greedy_by_size, lifetimes_of
 from minidl.lab.placement import check as check_placement
+from minidl.lab.training_step import trace_of
 
 GAME = [Lifetime("a", 1, 4, 2), Lifetime("b", 1, 5, 1), Lifetime("c", 2, 4, 2), Lifetime("d", 3, 9, 2),
         Lifetime("e", 3, 9, 2), Lifetime("f", 4, 8, 3), Lifetime("g", 5, 8, 1)]

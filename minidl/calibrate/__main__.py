@@ -3,11 +3,11 @@
 import sys
 from collections.abc import Sequence
 
-from minidl.command import Parser, finish
+from minidl.cli.command import Parser, finish
 from minidl.device.numba_settings import require_numba
 from minidl.device.profiles import is_own, to_json
 from minidl.errors import UserError
-from minidl.writing import require_place, write_whole
+from minidl.outside.writing import require_place, write_whole
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

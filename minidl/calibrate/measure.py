@@ -8,10 +8,10 @@ from statistics import median
 from time import perf_counter
 from typing import Any
 
-from minidl.app.fit import CPU_BUDGET_SHARE, CPU_HOST_SHARE
 from minidl.calibrate import fitting
 from minidl.calibrate.fitting import Sample
 from minidl.calibrate.workloads import QUICK, THOROUGH, Workload
+from minidl.cli.app.fit import CPU_BUDGET_SHARE, CPU_HOST_SHARE
 from minidl.device import profiles
 from minidl.device.clock import Timed
 from minidl.device.contract import Operand
@@ -19,8 +19,8 @@ from minidl.device.cpu import link
 from minidl.device.cpu.threaded import ThreadedCpu
 from minidl.device.fitted import keys, terms
 from minidl.device.profiles import Profile
-from minidl.machine import free_memory
 from minidl.meta import Algorithm, Cost, Meta
+from minidl.outside.machine import free_memory
 from minidl.runtime import Runtime
 
 ITERATIONS = 5  # that are measured, after one that warms up

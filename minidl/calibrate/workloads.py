@@ -10,7 +10,7 @@ from itertools import pairwise
 import numpy as np
 
 from minidl import nn
-from minidl.calls import give
+from minidl.dispatch import give
 from minidl.meta import int64
 from minidl.ops import cross_entropy, gather_rows, linear_, tanh
 from minidl.optim import SGD, AdamW

@@ -20,7 +20,7 @@ from hashlib import sha256
 from pathlib import Path
 from typing import BinaryIO, NamedTuple
 
-from minidl.writing import HIDDEN, create, sync_folder, write_all
+from minidl.outside.writing import HIDDEN, create, sync_folder, write_all
 
 READ_BYTES = 1 << 20  # memory that checking a file takes, whatever the file says of itself
 

@@ -24,9 +24,9 @@ import numpy as np
 
 from minidl.errors import UserError
 from minidl.meta import Shape
-from minidl.numbers import shown
-from minidl.reading import NotJson, open_file, parse_json, reading
-from minidl.writing import write_whole
+from minidl.outside.reading import NotJson, open_file, parse_json, reading
+from minidl.outside.validation import shown
+from minidl.outside.writing import write_whole
 
 CODES: dict[str, str] = {"float64": "F64", "float32": "F32", "float16": "F16", "bfloat16": "BF16", "int64": "I64",
                          "int32": "I32", "int16": "I16", "int8": "I8", "uint64": "U64", "uint32": "U32",
@@ -96,7 +96,7 @@ def is_own(head: bytes) -> bool:
 
 
 def write_arrays(path: str | Path, arrays: Mapping[str, np.ndarray], *, force: bool = False) -> None:
-    """Write a file of arrays, larger items first and then by name; whole or not at all, as ``minidl.writing`` has it.
+    """Write a file of arrays, larger items first and then by name; whole or not at all (``outside.writing``).
 
     Raises UserError, before there is a file, for a type that the format does not have, and if it cannot be written.
     """

@@ -19,9 +19,9 @@ from minidl.checkpoint.safetensors import CorruptFile
 from minidl.checkpoint.store import Checkpoint
 from minidl.errors import UserError
 from minidl.nn import Module
-from minidl.numbers import is_real, is_whole, shown
 from minidl.ops.update import upload_
 from minidl.optim import Optimizer
+from minidl.outside.validation import is_real, is_whole, shown
 from minidl.plan.formats import SavedPlan, plan_from_json, plan_to_json
 from minidl.plan.plan import Kept, Proposal
 from minidl.plan.trace import Trace

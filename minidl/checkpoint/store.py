@@ -26,9 +26,9 @@ from minidl.checkpoint.durable import Piece, first_difference, publish_folder, r
 from minidl.checkpoint.safetensors import CorruptFile, Entry, aligned, chunks, parse_object, read_array, read_table
 from minidl.errors import UserError
 from minidl.meta import DType, Shape
-from minidl.numbers import is_whole
-from minidl.reading import Unreadable, is_folder, is_there, names_in, open_file, read_bytes, reading
-from minidl.writing import HIDDEN, make_folder
+from minidl.outside.reading import Unreadable, is_folder, is_there, names_in, open_file, read_bytes, reading
+from minidl.outside.validation import is_whole
+from minidl.outside.writing import HIDDEN, make_folder
 
 FORMAT, VERSION = "minidl-checkpoint", 1
 TENSORS, MANIFEST = "tensors.safetensors", "manifest.json"

@@ -11,15 +11,14 @@ from __future__ import annotations
 import argparse
 from collections.abc import Sequence
 
-from minidl.app.flags import all_flags
+from minidl.cli.app.flags import all_flags
+from minidl.cli.command import Parser, finish
 from minidl.cli.view import own_flags
-from minidl.command import Parser, finish
 from minidl.errors import UserError
-from minidl.lab.commands import fit, paper, placement, run, trace
+from minidl.lab.commands import fit, placement, run, trace
 
 SHELLS = ("bash", "zsh", "tcsh")
-LAB = {"trace": trace.parser, "run": run.parser, "fit": fit.parser, "placement": placement.parser,
-       "paper": paper.parser}
+LAB = {"trace": trace.parser, "run": run.parser, "fit": fit.parser, "placement": placement.parser}
 
 
 def all_commands() -> argparse.ArgumentParser:
@@ -33,6 +32,7 @@ def all_commands() -> argparse.ArgumentParser:
     lab = commands.add_parser("lab", help="lab").add_subparsers(dest="lab")
     for name, parser in LAB.items():
         lab.add_parser(name, help=name, parents=[parser()], add_help=False, conflict_handler="resolve")
+    lab.add_parser("paper", help="paper")  # a checkout alone has what its flags name
     for name in ("compare", "calibrate", "models"):
         commands.add_parser(name, help=name)
     commands.add_parser("completion", help="completion").add_argument("shell", choices=SHELLS)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from minidl import models
-from minidl.app import train
+from minidl.cli.app import train
 
 
 def main(words: Sequence[str]) -> int:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from minidl import models
-from minidl.command import Parser, finish
+from minidl.cli.command import Parser, finish
 
 
 def main(words: Sequence[str]) -> int:

@@ -5,16 +5,16 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from minidl.app import kinds
-from minidl.app.kinds import Share
-from minidl.app.report_page import remarks
-from minidl.command import Parser
+from minidl.cli.app import kinds
+from minidl.cli.app.kinds import Share
+from minidl.cli.app.report_page import remarks
+from minidl.cli.command import Parser
 from minidl.lab import sources
 from minidl.lab.cell import Machine, unmanaged
 from minidl.lab.traced import TracedDevice, TracedProgram
+from minidl.outside.units import format_bytes
 from minidl.plan.trace import Trace
 from minidl.runtime import Runtime
-from minidl.units import format_bytes
 from minidl.view.packing import pack
 from minidl.view.recorder import Recorder, Seen
 from minidl.view.recording import Kind, Recording, Step, Subject

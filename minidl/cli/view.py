@@ -18,20 +18,20 @@ from pathlib import Path
 from typing import Any
 
 from minidl import models, policies
-from minidl.app import train
-from minidl.app.config import FLAG
-from minidl.app.flags import parse, without
-from minidl.app.run_folder import ARGUMENTS, read_arguments
-from minidl.app.trust import require_trust
-from minidl.command import Parser, finish
+from minidl.cli.app import train
+from minidl.cli.app.config import FLAG
+from minidl.cli.app.flags import parse, without
+from minidl.cli.app.run_folder import ARGUMENTS, read_arguments
+from minidl.cli.app.trust import require_trust
+from minidl.cli.command import Parser, finish
 from minidl.errors import UserError
+from minidl.outside.reading import is_file, is_folder, open_file, reading
+from minidl.outside.writing import HEAD_BYTES, Own, begins_with, require_place, write_whole
 from minidl.plan.formats import is_plan
 from minidl.plan.trace_format import is_trace
-from minidl.reading import is_file, is_folder, open_file, reading
 from minidl.view import exports
 from minidl.view.page import is_page, write_page
 from minidl.view.saved import read_page
-from minidl.writing import HEAD_BYTES, Own, begins_with, require_place, write_whole
 
 NAME = "minidl view"
 # By the name of its flag: what makes the file, and which files are such ones.

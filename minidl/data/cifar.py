@@ -17,7 +17,7 @@ from minidl.data.batch import Batch, ImageShape
 from minidl.data.dataset import Chosen, ImageSet, in_order, once
 from minidl.data.source import BadFile, BadFiles, as_bad_file
 from minidl.errors import UserError
-from minidl.reading import Unreadable, is_there, names_in, open_file, read_text
+from minidl.outside.reading import Unreadable, is_there, names_in, open_file, read_text
 
 SIDE, CHANNELS, CLASSES = 32, 3, 10
 RECORD_BYTES = 1 + CHANNELS * SIDE * SIDE

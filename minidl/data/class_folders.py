@@ -16,7 +16,7 @@ from minidl.data.source import (
     refuse_unread,
 )
 from minidl.errors import UserError
-from minidl.reading import is_folder, is_there, names_in
+from minidl.outside.reading import is_folder, is_there, names_in
 
 
 class ClassFolders:

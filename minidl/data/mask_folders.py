@@ -14,7 +14,7 @@ from minidl.data.source import (
     refuse_unread,
 )
 from minidl.errors import UserError
-from minidl.reading import is_folder, names_in
+from minidl.outside.reading import is_folder, names_in
 
 IMAGES, MASKS = "images", "masks"
 _MASK_ENDINGS = ("", "_mask")  # of the mask's stem: Carvana's masks are called so

@@ -27,8 +27,8 @@ from minidl.data.shards import read_shards
 from minidl.data.source import BadFiles, Source, note_images_beside
 from minidl.data.text.sentences import Sentences, open_sentences
 from minidl.errors import UserError
-from minidl.reading import is_folder, is_there, names_in
-from minidl.writing import Unwritable
+from minidl.outside.reading import is_folder, is_there, names_in
+from minidl.outside.writing import Unwritable
 
 BY_NAME = ("synthetic", "digits", "shapes")  # data sets without a path
 TAR, PARQUET, TEXT = ".tar", ".parquet", ".txt"

@@ -14,7 +14,7 @@ from typing import Any
 
 from minidl.data.source import MOST_CLASSES, MOST_FILE_BYTES, BadFile, BadFiles, Descriptor, Extent, Packed, as_bad_file
 from minidl.errors import UserError
-from minidl.reading import open_file
+from minidl.outside.reading import open_file
 
 IMAGE, LABEL = "image", "label"
 MOST_GROUP_BYTES = 4 << 30  # of a group of rows, unpacked: what claims to be larger is not read

@@ -11,7 +11,7 @@ from typing import Protocol
 import numpy as np
 
 from minidl.errors import UserError
-from minidl.reading import Unreadable, descriptor, names_in, reading
+from minidl.outside.reading import Unreadable, descriptor, names_in, reading
 
 IMAGE_SUFFIXES = (".jpg", ".jpeg", ".jpe", ".jfif", ".png", ".webp", ".bmp", ".gif", ".ppm", ".pgm", ".pbm", ".pnm")
 UNREAD_SUFFIXES = (".tif", ".tiff", ".heic", ".heif", ".avif", ".jp2", ".jxl", ".tga", ".pfm")  # images, too

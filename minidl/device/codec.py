@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 
 from minidl.device.profiles import Profile
 from minidl.errors import UserError
-from minidl.numbers import shown
+from minidl.outside.validation import shown
 
 NAMES = ("zero-value", "blosc")
 LEAST_SHARE = 1e-3

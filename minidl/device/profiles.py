@@ -13,9 +13,9 @@ from pathlib import Path
 from typing import Any
 
 from minidl.errors import UserError
-from minidl.numbers import MOST_WHOLE, is_real, shown
+from minidl.outside.reading import Unreadable, read_json
+from minidl.outside.validation import MOST_WHOLE, is_real, shown
 from minidl.plan.costs import Costs
-from minidl.reading import Unreadable, read_json
 
 KINDS = ("conv", "winograd", "fft", "matmul", "elementwise", "reduce", "pool", "copy")
 TERMS = ("calls", "flops", "bytes", "far_bytes", "columns", "weights")  # of work, in ``rates``

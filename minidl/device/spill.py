@@ -19,8 +19,8 @@ from zlib import crc32
 from minidl.device.clock import COPY_OUT, Extents, VirtualClock
 from minidl.device.profiles import Profile
 from minidl.errors import DeviceError, UserError
+from minidl.outside.units import format_bytes
 from minidl.plan.costs import DiskCosts
-from minidl.units import format_bytes
 
 if TYPE_CHECKING:
     import numpy as np

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from difflib import get_close_matches
 from importlib import import_module
+from pathlib import Path
 
-from minidl.command import finish
+import minidl
+from minidl.cli.command import finish
 from minidl.errors import UserError
 
 COMMANDS = {
@@ -15,15 +17,17 @@ COMMANDS = {
     "run": "a grid of traces, budgets, machines and policies; one table",
     "fit": "who can train what: largest batches and their speeds",
     "placement": "where buffers go: strategies on a log of lifetimes, or on a trace",
-    "paper": "tables and figures that others have published, made again",
+    "paper": "tables and figures that others have published, made again (in a checkout of minidl)",
 }
+CHECKOUT = Path(minidl.__file__).parents[1]
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """The command line; returns its exit code: 0, or 2 after one line about what the user got wrong."""
     words = list(sys.argv[1:] if argv is None else argv)
     if words and words[0] in COMMANDS:
-        code: int = import_module(f"minidl.lab.commands.{words[0]}").main(words[1:])
+        command = _papers if words[0] == "paper" else import_module(f"minidl.lab.commands.{words[0]}").main
+        code: int = command(words[1:])
         return code
 
     def story() -> int:
@@ -37,6 +41,18 @@ def main(argv: Sequence[str] | None = None) -> int:
         return 0
 
     return finish("lab", story)
+
+
+def _papers(words: Sequence[str]) -> int:
+    """``minidl lab paper``, which is a part of the checkout and not of the package."""
+    if not (CHECKOUT / "bench" / "papers").is_dir():
+        def refuse() -> int:
+            raise UserError("paper is no part of the installed package; a checkout of minidl has it (pip install -e .)")
+        return finish("lab paper", refuse)
+    if str(CHECKOUT) not in sys.path:
+        sys.path.append(str(CHECKOUT))
+    main: Callable[[Sequence[str]], int] = import_module("bench.papers.command").main
+    return main(words)
 
 
 if __name__ == "__main__":

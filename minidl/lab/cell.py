@@ -15,13 +15,13 @@ from minidl import policies
 from minidl.device import profiles
 from minidl.device.profiles import Profile
 from minidl.errors import OutOfMemory, Unsuitable
-from minidl.lab.own import UNLIMITED
 from minidl.lab.traced import TracedDevice, TracedProgram
-from minidl.memory.allowance import Allowance
+from minidl.lab.training_step import UNLIMITED
+from minidl.memory.guided.allowance import Allowance
 from minidl.plan.policy import Policy
 from minidl.plan.trace import Trace
 from minidl.runtime import Runtime
-from minidl.stats import Stats
+from minidl.runtime.stats import Stats
 
 MOST_STEPS = 60  # at most; fewer once so many in a row took the same time under the same plan,
 ALIKE, ALIKE_WITHOUT_PLAN = 4, 2

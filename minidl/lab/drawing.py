@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from typing import Any
 
 from minidl.errors import UserError
-from minidl.writing import begins_with
+from minidl.outside.writing import begins_with
 
 is_png = begins_with(b"\x89PNG")
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from math import inf
 
 from minidl import policies
-from minidl.app.bisection import largest_number
+from minidl.cli.app.bisection import largest_number
 from minidl.errors import Unsuitable, UserError
 from minidl.lab import cell
 from minidl.lab.cell import Machine, Row

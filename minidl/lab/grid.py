@@ -23,9 +23,9 @@ from minidl.lab import table
 from minidl.lab.cell import Row
 from minidl.lab.kept import Cell, Kept
 from minidl.lab.sources import load
+from minidl.outside.reading import is_file, parse_json
+from minidl.outside.writing import replace_file
 from minidl.plan.trace_format import trace_to_json
-from minidl.reading import is_file, parse_json
-from minidl.writing import replace_file
 
 TRIED_AGAIN = ("time: ", "memory: ", "died: ")  # statuses of cells that other limits may help
 THREADS = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "NUMBA_NUM_THREADS")

@@ -16,9 +16,9 @@ from typing import Any
 from minidl.errors import UserError
 from minidl.lab.cell import Machine, Row
 from minidl.lab.sources import FILES
+from minidl.outside.reading import is_file, read_bytes, read_json
+from minidl.outside.writing import make_folder, replace_file
 from minidl.plan.document import MOST_BYTES
-from minidl.reading import is_file, read_bytes, read_json
-from minidl.writing import make_folder, replace_file
 
 MOST_CELL_BYTES = 1 << 20
 

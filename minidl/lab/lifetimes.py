@@ -8,9 +8,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from minidl.errors import UserError
-from minidl.numbers import MOST_WHOLE, shown, whole
-from minidl.reading import read_text
-from minidl.writing import begins_with, write_whole
+from minidl.outside.reading import read_text
+from minidl.outside.validation import MOST_WHOLE, shown, whole
+from minidl.outside.writing import begins_with, write_whole
 
 COLUMNS = ["id", "lower", "upper", "size"]
 MOST_FILE_BYTES = 1 << 30
@@ -70,8 +70,7 @@ is_own = begins_with(",".join([*COLUMNS, "offset"]).encode())
 
 
 def write_offsets(path: str, lifetimes: Sequence[Lifetime], offsets: Mapping[str, int], *, force: bool = False) -> None:
-    """The log with a column more: the offset of each buffer, by its id; as ``minidl.writing`` has it. Raises UserError.
-    """
+    """The log with one more column: the offset of each buffer, by its id. Raises UserError if it cannot be written."""
     table = io.StringIO(newline="")
     writer = csv.writer(table, lineterminator="\n")
     writer.writerow([*COLUMNS, "offset"])

@@ -21,9 +21,9 @@ from dataclasses import dataclass, field
 from minidl.errors import UserError
 from minidl.lab.lifetimes import Lifetime, events, read_log
 from minidl.meta import Algorithm
-from minidl.numbers import real, shown, whole
+from minidl.outside.reading import read_text
+from minidl.outside.validation import real, shown, whole
 from minidl.plan.trace import TensorId, Trace, TraceCall, TraceTensor
-from minidl.reading import read_text
 
 MOST_FILE_BYTES = 256 << 20
 TICK = 1e-6  # seconds of a call whose time is not known, and of one unit of a log of lifetimes

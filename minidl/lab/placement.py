@@ -24,11 +24,11 @@ from minidl import placements
 from minidl.device.clock import NO_MARKS
 from minidl.errors import OutOfMemory
 from minidl.lab.lifetimes import Lifetime, events
-from minidl.memory.arena import Arena
-from minidl.memory.block import Block
+from minidl.memory.bytes.arena import Arena
+from minidl.memory.bytes.block import Block
+from minidl.outside.registry import Registry
+from minidl.outside.units import format_bytes
 from minidl.plan.trace import Trace
-from minidl.registry import Registry
-from minidl.units import format_bytes
 
 ENDLESS = 1 << 60  # bytes: without a capacity the untouched end is always larger than any hole
 # Work of ``planned``: units for each buffer, and in all.

@@ -9,11 +9,11 @@
 from __future__ import annotations
 
 from minidl.errors import UserError
-from minidl.lab import own
+from minidl.lab import training_step as own
 from minidl.lab.inferred import completed
 from minidl.lab.traced import check
 from minidl.memory.switches import ALL_ON
-from minidl.numbers import shown, whole
+from minidl.outside.validation import shown, whole
 from minidl.plan.trace import Trace
 from minidl.plan.trace_format import read_trace
 

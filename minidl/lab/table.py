@@ -8,9 +8,9 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from minidl.errors import UserError
 from minidl.lab.cell import COLUMNS
-from minidl.reading import read_text
-from minidl.units import format_bytes
-from minidl.writing import begins_with, open_whole, write_whole
+from minidl.outside.reading import read_text
+from minidl.outside.units import format_bytes
+from minidl.outside.writing import begins_with, open_whole, write_whole
 
 MOST_FILE_BYTES = 1 << 30
 Values = Mapping[str, object]

@@ -22,13 +22,13 @@ from typing import Any
 
 from minidl.errors import UserError
 from minidl.lab import cell as cells
-from minidl.lab import own
+from minidl.lab import training_step as own
 from minidl.lab.cell import Machine, Row
 from minidl.lab.grid import Limits
 from minidl.lab.kept import Cell
 from minidl.lab.sources import load, read_file
+from minidl.outside.reading import is_file, parse_json
 from minidl.plan.trace import Trace
-from minidl.reading import is_file, parse_json
 
 INPUT = 0  # its descriptor
 

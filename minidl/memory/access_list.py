@@ -15,7 +15,7 @@ from collections.abc import Iterable, Iterator
 from itertools import islice
 from math import inf
 
-from minidl.memory.fronts import Fronts
+from minidl.memory.ordered_index import Fronts
 from minidl.memory.storage import IN, Storage
 from minidl.memory.tracker import Tracker
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Collection
 
 from minidl.errors import Unrecoverable
-from minidl.memory.copies import Allocator
+from minidl.memory.allocator import Allocator
 from minidl.memory.freeing import Freeing
 from minidl.memory.lineage import missing_calls
 from minidl.memory.replay import Replay

@@ -12,8 +12,8 @@ from math import inf
 
 from minidl.errors import UserError
 from minidl.memory import neighbourhood
-from minidl.memory.block import Block
-from minidl.memory.copies import storage_of
+from minidl.memory.allocator import storage_of
+from minidl.memory.bytes.block import Block
 from minidl.memory.lineage import missing_calls, reads
 from minidl.memory.state import State
 from minidl.memory.storage import IN, OUT, RECOMPUTE, Call, Storage

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
 from minidl.device.contract import Failure
-from minidl.memory.entry import Actions, Returns
+from minidl.memory.guided.sequence import Actions, Returns
 from minidl.memory.placing import given_away, may_be_written_over
 from minidl.memory.storage import IN, RECOMPUTE, Storage
 from minidl.memory.tracker import Tracker

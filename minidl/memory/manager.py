@@ -21,10 +21,10 @@ from minidl.device import Device
 from minidl.device.contract import Failure
 from minidl.device.spill import Spill
 from minidl.memory.boundary import Boundary
-from minidl.memory.entry import Actions, Returns
 from minidl.memory.evicting import Evicting
 from minidl.memory.freeing import Freeing
-from minidl.memory.guide import Guide
+from minidl.memory.guided.follower import Guide
+from minidl.memory.guided.sequence import Actions, Returns
 from minidl.memory.placing import Placing
 from minidl.memory.replay import Replay
 from minidl.memory.residency import Residency

@@ -13,11 +13,11 @@ from threading import get_ident
 
 from minidl.device.clock import COMPUTE, COPY_IN, COPY_OUT
 from minidl.errors import OutOfMemory
-from minidl.memory.block import Block
+from minidl.memory.bytes.block import Block
 from minidl.memory.evicting import Evicting
 from minidl.memory.freeing import Freeing
-from minidl.memory.guide import NOWHERE
-from minidl.memory.making_way import clear
+from minidl.memory.guided.follower import NOWHERE
+from minidl.memory.guided.relocate import clear
 from minidl.memory.room import Room
 from minidl.memory.state import State, with_bytes
 from minidl.memory.storage import IN, OUT, RECOMPUTE, Storage

@@ -10,10 +10,10 @@ from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
 
 from minidl.device.clock import COMPUTE, COPY_IN, COPY_OUT
-from minidl.memory.block import Block
-from minidl.memory.entry import Actions, Returns
+from minidl.memory.bytes.block import Block
 from minidl.memory.evicting import Evicting
-from minidl.memory.making_way import clear
+from minidl.memory.guided.relocate import clear
+from minidl.memory.guided.sequence import Actions, Returns
 from minidl.memory.room import Room
 from minidl.memory.state import State
 from minidl.memory.storage import IN, OUT, RECOMPUTE, SWAPPING_IN, SWAPPING_OUT, Storage, TensorId

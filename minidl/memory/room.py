@@ -14,13 +14,13 @@ from collections.abc import Iterable, Sequence
 
 from minidl.errors import OutOfMemory
 from minidl.memory import neighbourhood
-from minidl.memory.block import Block, between
-from minidl.memory.copies import storage_of
+from minidl.memory.allocator import storage_of
+from minidl.memory.bytes.block import Block, between
 from minidl.memory.evicting import Evicting
 from minidl.memory.state import State
 from minidl.memory.storage import IN, SWAPPING_IN, SWAPPING_OUT, Storage
+from minidl.outside.units import format_bytes
 from minidl.plan.plan import Action
-from minidl.units import format_bytes
 
 NEAR = 128  # blocks on either side of the largest free one, among which one piece is made first
 

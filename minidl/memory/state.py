@@ -14,9 +14,9 @@ from threading import get_ident
 from minidl.device import Device
 from minidl.device.spill import Spill
 from minidl.memory.access_list import AccessList
-from minidl.memory.allowance import Allowance
-from minidl.memory.copies import Allocator
-from minidl.memory.guide import Guide
+from minidl.memory.allocator import Allocator
+from minidl.memory.guided.allowance import Allowance
+from minidl.memory.guided.follower import Guide
 from minidl.memory.storage import IN, OUT, RECOMPUTE, Storage
 from minidl.memory.switches import Switches
 from minidl.memory.tracker import Tracker

@@ -22,7 +22,7 @@ from minidl.op import Attrs, Op, Signature
 
 if TYPE_CHECKING:
     from minidl.device.clock import Extents
-    from minidl.memory.block import Block
+    from minidl.memory.bytes.block import Block
     from minidl.memory.neighbourhood import Region
 
 TensorId = int

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from minidl.calls import replaced
+from minidl.dispatch import replaced
 from minidl.errors import UserError
 from minidl.nn.module import Module
 from minidl.ops import attention, elementwise, functions

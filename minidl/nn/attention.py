@@ -2,8 +2,8 @@
 
 import numpy as np
 
-from minidl.calls import give
 from minidl.context import current
+from minidl.dispatch import give
 from minidl.errors import UserError
 from minidl.nn.layers import Dropout, Linear
 from minidl.nn.module import Module

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from functools import partial
 
-from minidl.calls import replaced
+from minidl.dispatch import replaced
 from minidl.errors import UserError
 from minidl.nn import init
 from minidl.nn.module import Module

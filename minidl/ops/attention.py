@@ -7,13 +7,13 @@ is q, k, v, the result and one number a row, from which the scores are computed 
 
 from collections.abc import Sequence
 
-from minidl.calls import apply, apply_all, give
+from minidl.dispatch import apply, apply_all, give
 from minidl.errors import ShapeError, UserError
 from minidl.meta import Cost, Meta, Shape, meta, wide
 from minidl.op import Attrs, Op
 from minidl.ops.elementwise import EITHER, FIRST, broadcast, sum_to
 from minidl.ops.shape import contiguous, permute, reshape
-from minidl.slicing.rules import Rule, Slices, elementwise
+from minidl.parts.slice_rules import Rule, Slices, elementwise
 from minidl.tensor import Gradients, Needs, Tensor
 
 

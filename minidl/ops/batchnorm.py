@@ -17,15 +17,15 @@ Whatever there is of a channel (parameters, statistics, their gradients) is floa
 
 from collections.abc import Sequence
 
-from minidl.calls import apply, apply_all, give
 from minidl.context import current
+from minidl.dispatch import apply, apply_all, give
 from minidl.errors import ShapeError
 from minidl.meta import Cost, Meta, meta, wide
 from minidl.op import Attrs, Op
 from minidl.ops.elementwise import ADD, RELU_GRAD, add
 from minidl.ops.elementwise import relu as relu_
 from minidl.ops.shape import contiguous
-from minidl.slicing.rules import along
+from minidl.parts.slice_rules import along
 from minidl.tensor import Gradients, Needs, Tensor
 
 

@@ -7,14 +7,14 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
-from minidl.calls import apply, give
+from minidl.dispatch import apply, give
 from minidl.errors import ShapeError, UserError
 from minidl.meta import Cost, DType, Meta, Shape, boolean, meta
 from minidl.op import Attrs, Op
 from minidl.ops.arguments import number_for
 from minidl.ops.elementwise import FIRST, broadcast, expand, same_dtype, sum_to
 from minidl.ops.shape import CAST
-from minidl.slicing.rules import along, elementwise
+from minidl.parts.slice_rules import along, elementwise
 from minidl.tensor import Gradients, Needs, Tensor
 
 RELATIONS = ("==", "!=", "<", "<=", ">", ">=")

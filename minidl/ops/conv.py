@@ -8,8 +8,8 @@ ReLU in it a convolution takes no longer than without, keeps what the two calls 
 
 from collections.abc import Sequence
 
-from minidl.calls import apply, give
 from minidl.context import current
+from minidl.dispatch import apply, give
 from minidl.errors import ShapeError
 from minidl.meta import Cost, Meta, Shape, meta
 from minidl.op import Attrs, Op
@@ -17,7 +17,7 @@ from minidl.ops.elementwise import ADD, RELU_GRAD
 from minidl.ops.elementwise import relu as relu_
 from minidl.ops.linear import bias_grad, check_dtypes
 from minidl.ops.shape import cast
-from minidl.slicing.rules import along
+from minidl.parts.slice_rules import along
 from minidl.tensor import Gradients, Needs, Tensor
 
 Pair = tuple[int, int]

@@ -2,12 +2,12 @@
 
 from math import nan, prod
 
-from minidl.calls import apply, give
+from minidl.dispatch import apply, give
 from minidl.errors import ShapeError
 from minidl.meta import DType, Meta, Shape, int64, meta, wide
 from minidl.op import Op
 from minidl.ops.arguments import axes_of, loses_gradient, number_for, numbers, reciprocal
-from minidl.slicing.rules import elementwise, expanding, summing
+from minidl.parts.slice_rules import elementwise, expanding, summing
 from minidl.tensor import Gradients, Needs, Tensor
 
 

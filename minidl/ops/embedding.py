@@ -2,13 +2,13 @@
 
 from collections.abc import Sequence
 
-from minidl.calls import apply, give
+from minidl.dispatch import apply, give
 from minidl.errors import ShapeError
 from minidl.meta import Cost, DType, Meta, Shape, meta
 from minidl.op import Attrs, Op
 from minidl.ops.elementwise import ADD
 from minidl.ops.shape import copy_cost
-from minidl.slicing.rules import along
+from minidl.parts.slice_rules import along
 from minidl.tensor import Tensor
 
 

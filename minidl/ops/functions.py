@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from math import log as logarithm
 from math import nan, prod
 
-from minidl.calls import apply, give
+from minidl.dispatch import apply, give
 from minidl.errors import ShapeError
 from minidl.meta import Cost, Meta, Shape, meta
 from minidl.op import Attrs, Op
@@ -30,7 +30,7 @@ from minidl.ops.elementwise import (
 from minidl.ops.elementwise import sum as sum_
 from minidl.ops.shape import permute
 from minidl.ops.update import full
-from minidl.slicing.rules import along
+from minidl.parts.slice_rules import along
 from minidl.tensor import Gradients, Needs, Tensor
 
 

@@ -10,8 +10,8 @@ from typing import Any
 
 import numpy as np
 
-from minidl.calls import apply
 from minidl.context import current
+from minidl.dispatch import apply
 from minidl.errors import NoSuchIndex, ShapeError, UserError
 from minidl.meta import Part, Parts, boolean, int64
 from minidl.ops.choose import convert, where

@@ -6,12 +6,12 @@ them again. Parameters, statistics and their gradients are float32 where the inp
 
 from collections.abc import Sequence
 
-from minidl.calls import apply, apply_all, give
+from minidl.dispatch import apply, apply_all, give
 from minidl.errors import ShapeError
 from minidl.meta import Cost, Meta, meta, wide
 from minidl.op import Attrs, Op
 from minidl.ops.elementwise import ADD
-from minidl.slicing.rules import along
+from minidl.parts.slice_rules import along
 from minidl.tensor import Gradients, Needs, Tensor
 
 

@@ -2,12 +2,12 @@
 
 from collections.abc import Sequence
 
-from minidl.calls import apply, give
+from minidl.dispatch import apply, give
 from minidl.errors import ShapeError
 from minidl.meta import Cost, Meta, Shape, meta, wide
 from minidl.op import Attrs, Op
 from minidl.ops.elementwise import ADD, broadcast, sum_to
-from minidl.slicing.rules import along, multiplying
+from minidl.parts.slice_rules import along, multiplying
 from minidl.tensor import Gradients, Needs, Tensor
 
 

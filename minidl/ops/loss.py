@@ -6,14 +6,14 @@ would not do in a half, where a probability near 1 is 1: its row would have no g
 
 from collections.abc import Sequence
 
-from minidl.calls import apply, apply_all, give
+from minidl.dispatch import apply, apply_all, give
 from minidl.errors import ShapeError
 from minidl.meta import Cost, Meta, meta, wide
 from minidl.op import Attrs, Op
 from minidl.ops.elementwise import ADD, add, mean, scale, sub
 from minidl.ops.embedding import gather_rows
 from minidl.ops.shape import cast, reshape
-from minidl.slicing.rules import along
+from minidl.parts.slice_rules import along
 from minidl.tensor import Tensor
 
 

@@ -3,8 +3,8 @@
 from typing import Any
 
 from minidl import meta as metas
-from minidl.calls import apply
 from minidl.context import current
+from minidl.dispatch import apply
 from minidl.errors import ShapeError, UserError
 from minidl.meta import DType, Shape
 from minidl.ops.choose import compare, convert

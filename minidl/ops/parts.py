@@ -3,13 +3,13 @@
 from collections.abc import Sequence
 from itertools import accumulate
 
-from minidl.calls import apply, give
+from minidl.dispatch import apply, give
 from minidl.errors import ShapeError
 from minidl.meta import Cost, Meta, Parts, Shape, chosen, meta
 from minidl.op import Attrs, Op
 from minidl.ops.arguments import axes_of, axis_of
 from minidl.ops.shape import concat, permute
-from minidl.slicing.rules import Rule, Slices
+from minidl.parts.slice_rules import Rule, Slices
 from minidl.tensor import Gradients, Needs, Tensor
 
 

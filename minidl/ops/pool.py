@@ -2,13 +2,13 @@
 
 from collections.abc import Sequence
 
-from minidl.calls import apply, apply_all, give
+from minidl.dispatch import apply, apply_all, give
 from minidl.errors import ShapeError
 from minidl.meta import Cost, Meta, Shape, meta, uint8
 from minidl.op import Attrs, Op
 from minidl.ops.conv import Pair, check_window, pair, window_output
 from minidl.ops.update import full
-from minidl.slicing.rules import along
+from minidl.parts.slice_rules import along
 from minidl.tensor import Tensor
 
 

@@ -7,7 +7,7 @@ elements came from, not the rows. A NaN comes before all numbers; of equal eleme
 from collections.abc import Sequence
 from math import prod
 
-from minidl.calls import apply, apply_all, give
+from minidl.dispatch import apply, apply_all, give
 from minidl.errors import ShapeError
 from minidl.meta import Cost, Meta, Shape, int64, meta
 from minidl.op import Attrs, Op
@@ -16,7 +16,7 @@ from minidl.ops.choose import compare, where
 from minidl.ops.embedding import GATHER_ROWS_GRAD, gather_rows
 from minidl.ops.functions import over_last
 from minidl.ops.shape import detach, flatten, permute, reshape
-from minidl.slicing.rules import along
+from minidl.parts.slice_rules import along
 from minidl.surface import Ranked
 from minidl.tensor import Gradients, Needs, Tensor
 

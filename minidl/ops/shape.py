@@ -3,12 +3,12 @@
 from collections.abc import Sequence
 from math import prod
 
-from minidl.calls import apply
+from minidl.dispatch import apply
 from minidl.errors import ShapeError
 from minidl.meta import Cost, DType, Meta, Shape, meta
 from minidl.op import Attrs, Op
 from minidl.ops.arguments import axes_of, axis_of, loses_gradient
-from minidl.slicing.rules import along, beside_batch, permuting, reshaping
+from minidl.parts.slice_rules import along, beside_batch, permuting, reshaping
 from minidl.tensor import Gradients, Needs, Tensor
 
 

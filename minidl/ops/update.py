@@ -6,13 +6,13 @@ Optimizer steps take many parameters at once, in groups: all parameters, then al
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from minidl.calls import apply, apply_all
+from minidl.dispatch import apply, apply_all
 from minidl.errors import ShapeError
 from minidl.meta import Cost, DType, Meta, Shape, float32, meta
 from minidl.op import Attrs, Op
 from minidl.ops.arguments import numbers
 from minidl.ops.shape import copy_cost
-from minidl.slicing.rules import along
+from minidl.parts.slice_rules import along
 from minidl.tensor import Tensor
 
 # What a call costs, as ``Op.cost`` has it.

@@ -8,8 +8,8 @@ Nothing is read by the host: the factor is a tensor, so a step that clips is as 
 from collections.abc import Iterable
 
 from minidl.autograd import no_grad
-from minidl.calls import give
 from minidl.context import current
+from minidl.dispatch import give
 from minidl.errors import UserError
 from minidl.ops import add, div, full, mul, relu, shift, sqrt, sub, sum
 from minidl.tensor import Tensor

@@ -8,15 +8,15 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from minidl.autograd import no_grad
-from minidl.calls import apply_all
 from minidl.context import current
+from minidl.dispatch import apply_all
 from minidl.errors import UserError
 from minidl.meta import block_bytes
 from minidl.op import Attrs, Op
 from minidl.ops.shape import narrow
 from minidl.ops.update import fill_, upload_
+from minidl.parts.sharding.sharder import shard_bounds
 from minidl.runtime import parameter
-from minidl.sharding.sharder import shard_bounds
 from minidl.tensor import Tensor
 
 # Parameters, state and gradients of one update call must be on the device together. Calls of this size (bytes of

@@ -2,12 +2,12 @@
 
 from collections.abc import Callable
 
+from minidl.outside.registry import Registry
 from minidl.placements.best_fit import BestFit
 from minidl.placements.bfc import Bfc
 from minidl.placements.caching import Caching
 from minidl.placements.first_fit import FirstFit
 from minidl.placements.placement import Hole, Place, Placement
-from minidl.registry import Registry
 
 PLACEMENTS: dict[str, Callable[[], Placement]] = {
     "best-fit": BestFit,

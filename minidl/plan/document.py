@@ -14,8 +14,8 @@ from msgspec import DecodeError, Meta, Struct, ValidationError
 from msgspec.json import decode
 
 from minidl.errors import UserError
-from minidl.numbers import MOST_REAL, MOST_WHOLE
-from minidl.reading import read_bytes
+from minidl.outside.reading import read_bytes
+from minidl.outside.validation import MOST_REAL, MOST_WHOLE
 
 MOST_BYTES = 256 << 20  # of a file: a trace has about 400 a call
 MOST_SHOWN = 200  # characters of a message: what a file calls its keys may be of any length

@@ -14,7 +14,7 @@ from typing import Annotated
 from msgspec import Meta, ValidationError
 
 from minidl.meta import ALIGNMENT
-from minidl.numbers import MOST_WHOLE
+from minidl.outside.validation import MOST_WHOLE
 from minidl.plan.document import Count, Head, Id, Ids, Row, Seconds, beginning, document, each_once, read, read_file
 from minidl.plan.plan import AccessKey, Action, Eviction, Move, Plan
 from minidl.plan.trace import TensorId, Trace

@@ -11,7 +11,7 @@ from typing import Any
 
 from numba.extending import register_jitable
 
-from minidl.compiling import njit
+from minidl.outside.numba_cache import njit
 from minidl.planning import expansion, levels, problem, schedule, timing, walk
 
 Function = Callable[..., Any]

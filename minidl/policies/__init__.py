@@ -2,18 +2,18 @@
 
 from collections.abc import Callable
 
+from minidl.outside.registry import Registry
 from minidl.plan.policy import Policy
 from minidl.policies.auto.policy import Auto
 from minidl.policies.capuchin.policy import Capuchin, CapuchinListing, CapuchinRecompute, CapuchinSwap
 from minidl.policies.dtr_swap import Weighing
-from minidl.policies.exact.policy import Exact
+from minidl.policies.literature import SYSTEMS
+from minidl.policies.literature.exact.policy import Exact
+from minidl.policies.literature.ilp import Checkmate, CheckmateRounded, OperatorSelection, SwapDominated
 from minidl.policies.lru import LeastRecentlyUsed
 from minidl.policies.none import NoPolicy
 from minidl.policies.passive import Passive
 from minidl.policies.recompute import Recompute
-from minidl.policies.stagewise import Checkmate, CheckmateRounded, OperatorSelection, SwapDominated
-from minidl.policies.systems import SYSTEMS
-from minidl.registry import Registry
 
 POLICIES: dict[str, Callable[[], Policy]] = {
     "auto": Auto,

@@ -10,11 +10,11 @@ from __future__ import annotations
 import sys
 from collections.abc import Sequence
 
-from minidl.command import Parser, finish
+from minidl.cli.command import Parser, finish
 from minidl.errors import UserError
+from minidl.outside.units import format_bytes
 from minidl.plan.formats import SavedPlan, read_plan
 from minidl.plan.plan import AccessKey, Action
-from minidl.units import format_bytes
 
 ROWS = 20
 STAYS = "stays"

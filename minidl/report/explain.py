@@ -18,13 +18,13 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
-from minidl.memory.entry import Followed, Returns
+from minidl.memory.guided.sequence import Followed, Returns
+from minidl.outside.units import format_bytes
 from minidl.plan.costs import Costs
 from minidl.plan.plan import AccessKey, Action, Plan
 from minidl.plan.trace import TensorId, Trace
 from minidl.planning.lifetimes import Lifetimes
 from minidl.policies.capuchin.msps import Candidate, lineage
-from minidl.units import format_bytes
 
 
 @dataclass(frozen=True, slots=True)

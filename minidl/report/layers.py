@@ -13,9 +13,9 @@ from typing import Any
 
 from minidl.executor import Executor
 from minidl.nn import Module
+from minidl.parts.sharding.sharder import shards_of
+from minidl.parts.slicing.origins import Origins
 from minidl.plan.trace import TensorId, Trace
-from minidl.sharding.sharder import shards_of
-from minidl.slicing.origins import Origins
 
 
 class LayerNames:

@@ -8,9 +8,9 @@ from math import isfinite
 from statistics import median
 
 from minidl.data import Feed
+from minidl.outside.units import format_bytes
 from minidl.runtime import Runtime
-from minidl.stats import Stats
-from minidl.units import format_bytes
+from minidl.runtime.stats import Stats
 
 REMEMBERED = 10_000  # steps: more would take memory without end, and change no median by much
 BOTTLENECK = 0.1  # of a step that waits for its batch: above it, data is what limits the speed

@@ -9,7 +9,7 @@ from math import isfinite
 from typing import Any
 
 from minidl import __version__
-from minidl.writing import write_whole
+from minidl.outside.writing import write_whole
 
 KEYS: dict[str, str] = {
     "model": "name",
@@ -114,7 +114,7 @@ class Result:
         return json.dumps(_finite(asdict(self)), indent=2) + "\n"
 
     def write(self, path: str, *, force: bool = False) -> None:
-        """``to_json`` to a file, as ``minidl.writing`` has it. Raises UserError."""
+        """``to_json`` to a file, as ``minidl.outside.writing`` has it. Raises UserError."""
         write_whole(path, self.to_json().encode(), is_own, force=force)
 
 

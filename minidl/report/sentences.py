@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from minidl.memory.entry import Returns
+from minidl.memory.guided.sequence import Returns
+from minidl.outside.units import format_bytes
 from minidl.plan.plan import Action
 from minidl.plan.trace import TensorId
 from minidl.report.explain import Decision, observed
-from minidl.units import format_bytes
 
 TOLD = 5  # of the largest decisions, where not all are told
 

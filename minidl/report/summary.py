@@ -1,8 +1,8 @@
 """The closing summary: what the run needed, what management cost, and what to try next."""
 
+from minidl.outside.units import format_bytes
 from minidl.report.meter import BOTTLENECK, rate, share
 from minidl.report.result import Result
-from minidl.units import format_bytes
 
 
 def summary(result: Result, unmanaged_seconds: float | None, hints: list[str], *, items: str = "images") -> str:

@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 
 from minidl.device.clock import STREAM_NAMES
-from minidl.units import format_bytes
+from minidl.outside.units import format_bytes
 from minidl.view.packing import values
 from minidl.view.recording import EventKind, Fate, Kind, State
 

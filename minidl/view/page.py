@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from importlib.resources import files
 from typing import Any
 
-from minidl.writing import write_whole
+from minidl.outside.writing import write_whole
 
 PROGRAM = ("data.js", "draw.js", "page.js", "start.js")
 MARK = "<!-- minidl memory page -->"
@@ -35,5 +35,5 @@ def is_page(head: bytes) -> bool:
 
 
 def write_page(path: str, packed: Sequence[Mapping[str, Any]], *, force: bool = False) -> None:
-    """``page`` to a file, as ``minidl.writing`` has it. Raises UserError."""
+    """``page`` to a file, as ``minidl.outside.writing`` has it. Raises UserError."""
     write_whole(path, page(packed).encode(), is_page, force=force)

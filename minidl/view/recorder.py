@@ -16,7 +16,7 @@ from typing import Any
 from minidl.device.clock import COMPUTE, COPY_IN, COPY_OUT, VirtualClock
 from minidl.device.cpu.workers import WorkerStreams
 from minidl.device.cuda.streams import EventStreams
-from minidl.memory.copies import storage_of
+from minidl.memory.allocator import storage_of
 from minidl.memory.storage import RECOMPUTE, SWAPPING_IN, SWAPPING_OUT, Storage, TensorId
 from minidl.memory.tracker import GRADIENT_ID
 from minidl.plan.trace import Trace

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from minidl.errors import UserError
-from minidl.reading import NotJson, parse_json, read_text
+from minidl.outside.reading import NotJson, parse_json, read_text
 from minidl.view.page import CLOSES, MARK, OPENS
 
 MOST_BYTES = 256 << 20

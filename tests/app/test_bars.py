@@ -5,9 +5,9 @@ import json
 from flags import NET
 
 import train
-from minidl.app.progress import Lines
+from minidl.cli.app.progress import Lines
 from minidl.report.meter import Meter, Step
-from minidl.stats import Stats
+from minidl.runtime.stats import Stats
 
 
 def test_where_no_terminal_is_a_step_is_a_line_and_at_most_one_a_second(capsys):

@@ -17,7 +17,7 @@ from minidl.checkpoint.safetensors import CODES, LARGEST_TABLE, read_arrays, rea
 from minidl.checkpoint.store import MANIFEST, TENSORS
 from minidl.errors import UserError
 from minidl.meta import DTYPES
-from minidl.writing import replace_file
+from minidl.outside.writing import replace_file
 
 
 class Saved:

@@ -7,7 +7,7 @@ from importlib import util
 import pytest
 
 from minidl.__main__ import COMMANDS, main
-from minidl.app.flags import all_flags
+from minidl.cli.app.flags import all_flags
 from minidl.cli.completion import all_commands
 
 ASK = """source "$1"; shift

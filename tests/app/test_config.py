@@ -4,7 +4,7 @@ import sys
 
 import pytest
 
-from minidl.app.flags import parse
+from minidl.cli.app.flags import parse
 from minidl.errors import UserError
 
 pytest.importorskip("yaml")

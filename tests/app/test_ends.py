@@ -12,10 +12,10 @@ from pathlib import Path
 import pytest
 
 import train
-from minidl import command
-from minidl.app.progress import Lines, Trying
-from minidl.command import finish
-from minidl.console import LONGEST_LINE, Printed, one_line, printable
+from minidl.cli import command
+from minidl.cli.app.progress import Lines, Trying
+from minidl.cli.command import finish
+from minidl.cli.console import LONGEST_LINE, Printed, one_line, printable
 from minidl.errors import UserError
 from minidl.models.convert import main as convert
 from minidl.optim import Schedule
@@ -147,7 +147,7 @@ def test_a_signal_while_modules_load_shows_no_traceback(tmp_path):
     script = ("import sys, runpy, os, signal, builtins\n"
               "found = builtins.__import__\n"
               "def load(name, *rest):\n"
-              "    if name == 'minidl.app': os.kill(os.getpid(), signal.SIGINT)\n"
+              "    if name == 'minidl.cli.app': os.kill(os.getpid(), signal.SIGINT)\n"
               "    return found(name, *rest)\n"
               "builtins.__import__ = load\n"
               "sys.argv = ['train.py', '--list-models']; runpy.run_path('train.py', run_name='__main__')")
@@ -307,7 +307,7 @@ def test_a_transformer_can_be_explained(capsys):
 
 
 def test_the_development_mode_shows_where_an_unforeseen_error_comes_from():
-    script = "from minidl.command import finish\nfinish('prog', lambda: 1 / 0)"
+    script = "from minidl.cli.command import finish\nfinish('prog', lambda: 1 / 0)"
     done = subprocess.run([sys.executable, "-X", "dev", "-W", "ignore", "-c", script], cwd=ROOT, capture_output=True,
                           text=True, env=os.environ | {"PYTHONPATH": str(ROOT)})
     assert done.returncode == 1 and "Traceback" in done.stderr and "ZeroDivisionError" in done.stderr

@@ -11,7 +11,7 @@ from flags import NET
 
 import train
 from minidl import Runtime, nn
-from minidl.memory.entry import Followed, Returns
+from minidl.memory.guided.sequence import Followed, Returns
 from minidl.meta import int64
 from minidl.ops.loss import cross_entropy
 from minidl.optim import SGD

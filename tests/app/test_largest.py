@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 import train
-from minidl.app import slices
-from minidl.app.fit import Setup, Shortage
+from minidl.cli.app import slices
+from minidl.cli.app.fit import Setup, Shortage
 
 LENET = ["--model", "lenet", "--device", "sim:p100", "--steps", "2"]
 

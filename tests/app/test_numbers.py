@@ -4,10 +4,10 @@ import math
 
 import pytest
 
-from minidl.app import kinds
+from minidl.cli.app import kinds
 from minidl.errors import UserError
-from minidl.numbers import MOST_WHOLE, is_real, is_whole, real, shown, whole
-from minidl.units import parse_bytes
+from minidl.outside.units import parse_bytes
+from minidl.outside.validation import MOST_WHOLE, is_real, is_whole, real, shown, whole
 
 
 def test_whole_numbers_are_taken_up_to_the_largest_that_floats_have():

@@ -10,7 +10,7 @@ from rights import without_rights
 import train
 from minidl.checkpoint.safetensors import read_arrays
 from minidl.errors import UserError
-from minidl.reading import (
+from minidl.outside.reading import (
     NotJson,
     Unreadable,
     is_file,

@@ -19,11 +19,11 @@ from killed import STEPS, TRAINING
 
 import train
 from minidl import Runtime
-from minidl.app import train as program
-from minidl.app.flags import parse
-from minidl.app.interrupt import stop_after_the_step
-from minidl.app.run_folder import COLUMNS
 from minidl.checkpoint import CorruptFile, Store, documents_of, durable, read_checkpoint, restore, tensors_of
+from minidl.cli.app import train as program
+from minidl.cli.app.flags import parse
+from minidl.cli.app.interrupt import stop_after_the_step
+from minidl.cli.app.run_folder import COLUMNS
 from minidl.errors import UserError
 from minidl.ops import cross_entropy
 from minidl.optim import SGD, Schedule

@@ -7,9 +7,9 @@ import pytest
 from flags import NET
 
 import train
-from minidl.app.flags import parse
-from minidl.app.run_folder import COLUMNS
-from minidl.app.step_log import StepLog
+from minidl.cli.app.flags import parse
+from minidl.cli.app.run_folder import COLUMNS
+from minidl.cli.app.step_log import StepLog
 from minidl.errors import UserError
 
 STEPS = [*NET, "--policy", "passive", "--quiet"]

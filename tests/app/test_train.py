@@ -12,9 +12,9 @@ import pytest
 
 import train
 from minidl import Runtime
-from minidl.app.flags import parse
-from minidl.app.kinds import Share
-from minidl.app.options import DIGITS_BATCH
+from minidl.cli.app.flags import parse
+from minidl.cli.app.kinds import Share
+from minidl.cli.app.options import DIGITS_BATCH
 from minidl.data import Digits
 from minidl.errors import UserError
 from minidl.report.meter import Meter, rate, share

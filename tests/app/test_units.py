@@ -5,7 +5,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from minidl.errors import UserError
-from minidl.units import UNITS, format_bytes, parse_bytes
+from minidl.outside.units import UNITS, format_bytes, parse_bytes
 
 
 @pytest.mark.parametrize(("text", "nbytes"), [

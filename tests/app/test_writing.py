@@ -12,22 +12,22 @@ from killed import TRAINING
 from watched_os import watch
 
 import train
-from minidl import machine, writing
-from minidl.app.flags import parse, without
-from minidl.app.run_folder import RunFolder, read_arguments
-from minidl.app.run_lock import RunLock
 from minidl.checkpoint import Store
 from minidl.checkpoint.safetensors import is_own, read_arrays, write_arrays
+from minidl.cli.app.flags import parse, without
+from minidl.cli.app.run_folder import RunFolder, read_arguments
+from minidl.cli.app.run_lock import RunLock
 from minidl.device import profiles
 from minidl.errors import UserError
 from minidl.lab.commands.placement import main as placement
 from minidl.models.convert import main as convert
+from minidl.outside import machine, writing
+from minidl.outside.units import flag_bytes, parse_bytes
+from minidl.outside.writing import begins_with, open_whole, require_place, write_whole
 from minidl.plan.formats import is_plan
 from minidl.plan.trace_format import is_trace
 from minidl.report import result
 from minidl.training import Trainer
-from minidl.units import flag_bytes, parse_bytes
-from minidl.writing import begins_with, open_whole, require_place, write_whole
 
 MLP = ["--model", "mlp", "--data", "digits", "--device", "cpu:virtual", "--memory-budget", "64MiB", "--host-memory",
        "1MiB", "--batch", "24", "--steps", "3"]
@@ -229,7 +229,7 @@ def test_what_a_killed_run_has_left_goes_when_it_goes_on_though_nothing_is_left_
 
 def test_a_run_that_goes_on_has_the_memory_that_was_resolved(tmp_path, monkeypatch):
     flags = ["--model", "mlp", "--data", "digits", "--device", "cpu:virtual", "--steps", "2", "--batch", "24"]
-    monkeypatch.setattr("minidl.app.fit.free_memory", lambda: 100 << 20)
+    monkeypatch.setattr("minidl.cli.app.fit.free_memory", lambda: 100 << 20)
     assert train.main([*flags, "--run", str(tmp_path)]) == 0
     _, resolved = read_arguments(tmp_path)
     assert (resolved.device, resolved.memory_budget, resolved.host_memory, resolved.batch) == (

@@ -32,8 +32,8 @@ from killed import STEPS, TRAINING
 from watched_os import dies_at, full_from, watch
 
 import train
-from minidl.app.run_folder import RunFolder
 from minidl.checkpoint import read_checkpoint
+from minidl.cli.app.run_folder import RunFolder
 from minidl.data import Digits
 from minidl.errors import UserError
 from tests.campaigns.progress import PROGRESS

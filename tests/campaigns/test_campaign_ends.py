@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from minidl.app.flags import all_flags
+from minidl.cli.app.flags import all_flags
 from tests.campaigns import flag_vectors
 
 ROOT = Path(__file__).parents[2]

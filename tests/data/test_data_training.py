@@ -11,9 +11,9 @@ import made_data
 import pytest
 
 import train
-from minidl.app import train as program
-from minidl.app.flags import parse
-from minidl.app.session import fixed_arguments
+from minidl.cli.app import train as program
+from minidl.cli.app.flags import parse
+from minidl.cli.app.session import fixed_arguments
 from minidl.data import Feed
 from minidl.report.meter import Meter
 from minidl.report.result import LargestOp, Result

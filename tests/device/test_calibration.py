@@ -2,7 +2,7 @@
 
 import pytest
 
-from minidl.testing.steps import SEPARATE, forward_seconds, unmanaged
+from bench.support.steps import SEPARATE, forward_seconds, unmanaged
 
 
 @pytest.mark.parametrize(("name", "published"), [("resnet50", 219), ("resnet152", 91.8), ("vgg16", 154)])

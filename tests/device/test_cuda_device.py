@@ -708,7 +708,7 @@ def calls_of(cls):
 
 
 def test_the_real_vendor_and_the_null_one_have_every_call_of_the_seam():
-    from minidl.testing.null_cuda import NullCuda
+    from bench.support.null_cuda import NullCuda
     wanted = calls_of(Vendor)
     tree = ast.parse((Path(devices.__file__).parent / "cuda" / "real.py").read_text(encoding="utf-8"))
     (real,) = [node for node in tree.body if isinstance(node, ast.ClassDef) and node.name == "Cuda"]

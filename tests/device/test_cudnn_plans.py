@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 import minidl
+from bench.support.steps import UNLIMITED, run, training_step
 from minidl.device import create, profiles
 from minidl.device.contract import Device
 from minidl.device.cost_model import algorithms as modelled
@@ -22,7 +23,6 @@ from minidl.device.sim import SimDevice
 from minidl.errors import UserError
 from minidl.meta import aligned, bfloat16, meta
 from minidl.ops.conv import CONV2D, CONV2D_DGRAD
-from minidl.testing.steps import UNLIMITED, run, training_step
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -83,7 +83,7 @@ def test_the_h200_has_what_cudnn_listed():  # the very numbers of that version, 
 
 
 def test_every_convolution_of_the_published_networks_is_listed_at_any_batch():
-    from minidl.testing.convolutions import BATCHES, TARGETS, convolutions
+    from bench.support.convolutions import BATCHES, TARGETS, convolutions
     for name, batch in (("resnet50", BATCHES["resnet50"][-1]), ("vgg16", 17)):
         for target in TARGETS.values():
             found = convolutions(name, batch, target)

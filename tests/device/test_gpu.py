@@ -1,6 +1,6 @@
 """``pytest -m gpu``: what of the GPU check (``bench/gpu.py``) is right or wrong. Skipped without a GPU.
 
-The parts are those of ``minidl/testing/gpu_check``, which ``test_gpu_check`` rehearses on a vendor without a GPU.
+The parts are those of ``bench/gpu_check``, which ``test_gpu_check`` rehearses on a vendor without a GPU.
 """
 
 from dataclasses import replace
@@ -11,11 +11,11 @@ import numpy as np
 import pytest
 from swapping import rounds_of_swapping
 
+from bench.gpu_check.ops import TOLERANCE
+from bench.gpu_check.parts import PARTS, run
+from bench.gpu_check.setting import Record, Setting, Training
+from bench.gpu_check.sizes import QUICK
 from minidl.device.cuda import missing
-from minidl.testing.gpu_check.ops import TOLERANCE
-from minidl.testing.gpu_check.parts import PARTS, run
-from minidl.testing.gpu_check.setting import Record, Setting, Training
-from minidl.testing.gpu_check.sizes import QUICK
 
 LACKING = missing.message()
 pytestmark = [pytest.mark.gpu, pytest.mark.skipif(LACKING is not None, reason=str(LACKING))]

@@ -3,7 +3,7 @@
 import io
 import tarfile
 
-from minidl.testing.bundle import NAME, pack
+from bench.support.bundle import NAME, pack
 
 
 def test_the_parts_together_are_the_archive_and_none_is_too_large(tmp_path):

@@ -15,6 +15,13 @@ import pytest
 from fake_cuda import FakeCuda, JudgedCuda
 from swapping import rounds_of_swapping
 
+from bench.gpu_check import command as gpu
+from bench.gpu_check import identity, ops, samples, speed, steps, warm
+from bench.gpu_check.parts import PARTS, run
+from bench.gpu_check.report import SECTIONS, markdown
+from bench.gpu_check.setting import Record, Setting, Training
+from bench.gpu_check.sizes import FULL, MIRRORED, NAMED, QUICK, TINY
+from bench.support.kernel_cases import OPS, Case
 from minidl import Runtime, models
 from minidl.device import profiles
 from minidl.device.clock import COPY_IN
@@ -25,13 +32,6 @@ from minidl.device.cuda.simulated import MeasuredWays
 from minidl.kernels.cpu import KERNELS
 from minidl.memory.switches import Switches
 from minidl.meta import Cost, meta
-from minidl.testing.gpu_check import command as gpu
-from minidl.testing.gpu_check import identity, ops, samples, speed, steps, warm
-from minidl.testing.gpu_check.parts import PARTS, run
-from minidl.testing.gpu_check.report import SECTIONS, markdown
-from minidl.testing.gpu_check.setting import Record, Setting, Training
-from minidl.testing.gpu_check.sizes import FULL, MIRRORED, NAMED, QUICK, TINY
-from minidl.testing.kernel_cases import OPS, Case
 
 FAKE = replace(profiles.get("h200"), name="fake")
 ROOT = Path(__file__).resolve().parents[2]
@@ -325,7 +325,7 @@ FAMILIES = (Training("vgg11", 2, side=32), Training("vgg11_bn", 2, side=32), Tra
 
 def test_every_operation_of_a_forward_pass_has_a_formula_in_pytorch():
     pytest.importorskip("torch")
-    from minidl.testing.gpu_check.mirror import FORMULAS
+    from bench.gpu_check.mirror import FORMULAS
     called = set()
     for training in FAMILIES:
         for fused in (True, False):

@@ -7,11 +7,11 @@ from itertools import product
 import numpy as np
 import pytest
 
+from bench.support.formulas import conv_ref, conv_relu_ref, dgrad_ref, wgrad_ref
 from minidl.kernels.cpu import ALGORITHMS, KERNELS, conv, linear
 from minidl.kernels.cpu.cuts import even, pieces, up
 from minidl.kernels.cpu.flat import computed
 from minidl.meta import DTYPES, meta
-from minidl.testing.formulas import conv_ref, conv_relu_ref, dgrad_ref, wgrad_ref
 
 REFERENCES = {"conv2d": conv_ref, "conv2d_relu": conv_relu_ref, "conv2d_dgrad": dgrad_ref, "conv2d_wgrad": wgrad_ref}
 FORWARD = ("conv2d", "conv2d_relu")

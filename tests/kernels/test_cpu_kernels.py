@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 from cpu_kernel_calls import call, describe, poisoned, same_bytes_over_an_input, strided, workspace
 
+from bench.support.kernel_cases import BLOCK, CASES, OPS, RANDOM, Case
 from minidl.errors import ShapeError, UserError
 from minidl.kernels.cpu import ALGORITHMS, KERNELS, blocks, conv, update
 from minidl.kernels.random import fold_seed, random_bits
-from minidl.testing.kernel_cases import BLOCK, CASES, OPS, RANDOM, Case
 
 # The result of n float32 additions or of a library's exp is off by some units in the last place, not by more.
 TOLERANCE = {"float32": 2e-5, "float64": 1e-12}

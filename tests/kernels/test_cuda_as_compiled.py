@@ -12,9 +12,9 @@ import ml_dtypes  # noqa: F401 - the name bfloat16
 import pytest
 from cuda_kernel_calls import call, channels_last, make_blocks_tiny, reversed_in_wider
 
+from bench.support.cuda_calls import PRECISIONS, sources
+from bench.support.kernel_cases import Case
 from minidl.kernels import cuda
-from minidl.testing.cuda_calls import PRECISIONS, sources
-from minidl.testing.kernel_cases import Case
 
 if importlib.util.find_spec("numba_cuda") is None:
     pytest.skip("numba-cuda is not installed (pip install -e '.[cuda13]')", allow_module_level=True)

@@ -8,10 +8,10 @@ import pytest
 pytest.importorskip("cuda.core", reason="cuda-core is not installed (pip install -e '.[cuda13]')")
 pytest.importorskip("numba_cuda", reason="numba-cuda is not installed (pip install -e '.[cuda13]')")
 
+from bench.support.cuda_calls import PRECISIONS, calls, sources
 from minidl.kernels.cuda import KERNELS
 from minidl.kernels.cuda.compile import Compiler
 from minidl.meta import DTYPES
-from minidl.testing.cuda_calls import PRECISIONS, calls, sources
 
 
 def test_the_calls_that_are_compiled_cover_every_operation():

@@ -6,9 +6,9 @@ import pytest
 from cuda_kernel_calls import Placed
 from cuda_simulator import Memory, Simulator
 
+from bench.support.cuda_calls import calls
 from minidl.kernels.cuda import KERNELS
 from minidl.meta import DTYPES, bfloat16, float16, meta
-from minidl.testing.cuda_calls import calls
 
 PATTERNS = np.arange(1 << 16).astype(np.uint16)
 MOVES = ("contiguous", "concat", "narrow_grad", "copy_")

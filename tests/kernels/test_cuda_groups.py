@@ -9,18 +9,10 @@ import pytest
 from cuda_kernel_calls import Placed, call, channels_last, check, forget_plans, make_blocks_tiny
 from cuda_simulator import Memory, Simulator, Span
 
-from minidl.kernels.cuda import (
-    KERNELS,
-    attention,
-    batchnorm,
-    element_groups,
-    elementwise,
-    layernorm_groups,
-    pool_groups,
-    sums,
-)
+from bench.support.kernel_cases import CASES, Case
+from minidl.kernels.cuda import KERNELS, attention, batchnorm, elementwise, sums
+from minidl.kernels.cuda.fast import element_groups, layernorm_groups, pool_groups
 from minidl.meta import DTYPES, meta
-from minidl.testing.kernel_cases import CASES, Case
 
 EXACT = ("batch_norm", "batch_norm_relu", "batch_norm_add_relu", "batch_norm_grad", "batch_norm_relu_grad")
 SUMS = ("batch_norm_stats", "batch_norm_grad_reduce", "batch_norm_relu_grad_reduce")

@@ -12,15 +12,15 @@ import numpy as np
 import pytest
 from cuda_kernel_calls import channels_last, make_blocks_tiny
 
+from bench.support.kernel_cases import OPS
 from minidl.device.cuda import memory_format
 from minidl.kernels.cuda import KERNELS
 from minidl.meta import DTYPES, meta
-from minidl.testing.kernel_cases import OPS
 
 if importlib.util.find_spec("numba_cuda") is None:
     pytest.skip("numba-cuda is not installed (pip install -e '.[cuda13]')", allow_module_level=True)
 
-from minidl.testing.llvm_machine import LlvmMachine
+from bench.support.llvm_machine import LlvmMachine
 
 IMAGE = (8, 16, 16)
 IMAGES = (1 << 35) // math.prod(IMAGE) + 3

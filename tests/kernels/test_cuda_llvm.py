@@ -10,16 +10,16 @@ import numpy as np
 import pytest
 from cuda_kernel_calls import channels_last, check, make_blocks_tiny
 
+from bench.support.kernel_cases import CASES, OPS
 from minidl.device.cuda import memory_format
 from minidl.kernels.cuda import KERNELS
 from minidl.kernels.cuda.launch import Planner, view
 from minidl.meta import DTYPES, aligned, meta
-from minidl.testing.kernel_cases import CASES, OPS
 
 if importlib.util.find_spec("numba_cuda") is None:
     pytest.skip("numba-cuda is not installed (pip install -e '.[cuda13]')", allow_module_level=True)
 
-from minidl.testing.llvm_machine import LlvmMachine, rewritten
+from bench.support.llvm_machine import LlvmMachine, rewritten
 
 GUARD, FILL = 256, 0xA5  # bytes around every operand, which nothing may change
 

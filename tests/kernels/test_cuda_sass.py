@@ -4,9 +4,9 @@ import importlib.util
 
 import pytest
 
+from bench.support import sass
 from minidl.kernels.cuda import KERNELS
 from minidl.meta import DTYPES
-from minidl.testing import sass
 
 QUICK = ("relu", "add", "bias_grad", "softmax_grad")  # compiled and counted by default, for one architecture
 

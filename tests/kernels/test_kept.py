@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import summing
 
-from minidl.compiling import counted
+from minidl.outside.numba_cache import counted
 
 
 @pytest.fixture

@@ -6,13 +6,13 @@ import pytest
 from cpu_kernel_calls import call, poisoned, same_bytes_over_an_input, strided
 
 import minidl
+from bench.support.kernel_cases import BLOCK, CASES, OPS, RANDOM
 from minidl import meta as metas
 from minidl import ops
 from minidl.kernels.cpu import blocks
 from minidl.kernels.cpu.half import decode, encode
 from minidl.ops.loss import cross_entropy
 from minidl.optim import SGD
-from minidl.testing.kernel_cases import BLOCK, CASES, OPS, RANDOM
 
 HALVES = {"bfloat16": 2.0**-8, "float16": 2.0**-11}  # the largest relative error of rounding to nearest
 

@@ -3,9 +3,9 @@
 from dataclasses import replace
 from math import inf
 
+from minidl.lab import grid_page, speeds
 from minidl.lab.cell import Row
-from minidl.lab.papers import grids, speeds
-from minidl.lab.papers.page import Content
+from minidl.lab.page import Content
 
 
 def row(policy, budget, seconds, bound=1.25, status="ok"):
@@ -15,7 +15,7 @@ def row(policy, budget, seconds, bound=1.25, status="ok"):
 
 def page_of(rows, wanted, steps, **options):
     content = Content()
-    grids.speeds(content, False, rows, wanted, steps, **options)
+    grid_page.speeds(content, False, rows, wanted, steps, **options)
     return "\n".join(content.parts)
 
 

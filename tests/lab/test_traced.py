@@ -8,7 +8,8 @@ import pytest
 from minidl import Runtime
 from minidl.device import profiles
 from minidl.errors import UserError
-from minidl.lab import cell, own
+from minidl.lab import cell
+from minidl.lab import training_step as own
 from minidl.lab.functional import functional
 from minidl.lab.inferred import completed, live_bytes
 from minidl.lab.traced import TracedDevice, TracedProgram, check

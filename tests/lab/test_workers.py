@@ -7,7 +7,8 @@ import time
 
 import pytest
 
-from minidl.lab import cell, grid, kept, own, worker
+from minidl.lab import cell, grid, kept, worker
+from minidl.lab import training_step as own
 from minidl.lab.cell import Machine
 from minidl.lab.grid import Limits, Worker
 from minidl.planning import bound as bounds

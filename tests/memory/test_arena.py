@@ -7,8 +7,8 @@ from itertools import groupby
 import pytest
 
 from minidl.device.clock import NO_MARKS
-from minidl.memory.arena import Arena
-from minidl.memory.block import Block
+from minidl.memory.bytes.arena import Arena
+from minidl.memory.bytes.block import Block
 
 UNIT = 16
 

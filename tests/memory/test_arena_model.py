@@ -7,8 +7,8 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from minidl.device.clock import NO_MARKS, Marks, unite_marks
-from minidl.memory.arena import Arena
-from minidl.memory.block import Block
+from minidl.memory.bytes.arena import Arena
+from minidl.memory.bytes.block import Block
 
 UNIT = 16  # bytes
 

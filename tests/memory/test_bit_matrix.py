@@ -20,9 +20,9 @@ from minidl.models.bert import BertConfig, BertForPreTraining
 from minidl.models.text import Text
 from minidl.ops.loss import cross_entropy
 from minidl.policies.auto import policy as auto
-from minidl.policies.systems import SYSTEMS
+from minidl.policies.literature import SYSTEMS
 from minidl.runtime import Demand
-from minidl.stats import Stats
+from minidl.runtime.stats import Stats
 
 
 class Case(NamedTuple):

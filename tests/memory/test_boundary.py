@@ -3,12 +3,12 @@
 import numpy as np
 import pytest
 
+from bench.support.steps import training_step
 from minidl import Runtime
 from minidl.memory.boundary import pack_survivors
 from minidl.memory.storage import SWAPPING_OUT
 from minidl.plan.plan import Action
 from minidl.policies.auto.policy import Auto
-from minidl.testing.steps import training_step
 
 
 def order(runtime):

@@ -12,8 +12,9 @@ import pytest
 
 from minidl import Runtime, executor, no_grad
 from minidl.errors import UserError
-from minidl.memory import guide, tracker
-from minidl.memory.guide import Guide
+from minidl.memory import tracker
+from minidl.memory.guided import follower as guide
+from minidl.memory.guided.follower import Guide
 from minidl.meta import meta
 from minidl.report import meter as meters
 from minidl.runtime import parameter

@@ -5,11 +5,11 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from bench.support.steps import training_step
 from minidl import Runtime, models, nn, optim
 from minidl.models import bert
 from minidl.models.text import Text
 from minidl.policies.auto.policy import Auto
-from minidl.testing.steps import training_step
 
 LENGTHS = (96, 128, 64)
 

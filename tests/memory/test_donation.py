@@ -13,8 +13,8 @@ from watch import WatchedDevice
 
 import minidl
 from minidl import nn
-from minidl.calls import apply, give
 from minidl.device import profiles
+from minidl.dispatch import apply, give
 from minidl.errors import OutOfMemory
 from minidl.memory.storage import IN, OUT, RECOMPUTE
 from minidl.ops.batchnorm import BATCH_NORM_GRAD, batch_norm

@@ -6,10 +6,10 @@ import pytest
 
 from minidl import Runtime
 from minidl.errors import OutOfMemory
-from minidl.memory.allowance import SHARE, Allowance
-from minidl.memory.drift import DRIFT_ITERATIONS
-from minidl.memory.entry import Returns
-from minidl.memory.guide import Guide
+from minidl.memory.guided.allowance import SHARE, Allowance
+from minidl.memory.guided.drift import DRIFT_ITERATIONS
+from minidl.memory.guided.follower import Guide
+from minidl.memory.guided.sequence import Returns
 from minidl.memory.switches import ALL_ON
 from minidl.ops.elementwise import exp, neg
 from minidl.plan.costs import Costs, Limits

@@ -5,7 +5,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from minidl.memory.host_pool import HostPool
+from minidl.memory.bytes.host_pool import HostPool
 
 
 def striped() -> HostPool:

@@ -6,11 +6,11 @@ import numpy as np
 import pytest
 from watch import OPS
 
+from bench.support.null_cuda import NullCuda
 from minidl.device.cuda.programs import ComputeStream, Programs
 from minidl.kernels.cuda import KERNELS
 from minidl.kernels.cuda.launch import Kernel
 from minidl.meta import float32, meta
-from minidl.testing.null_cuda import NullCuda
 
 
 @pytest.mark.parametrize("name", sorted(name for name in KERNELS if type(KERNELS[name]).issue is Kernel.issue))

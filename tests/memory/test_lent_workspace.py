@@ -13,7 +13,7 @@ import pytest
 from minidl import Runtime
 from minidl.device import create
 from minidl.device.clock import COMPUTE
-from minidl.memory.arena import Arena
+from minidl.memory.bytes.arena import Arena
 from minidl.memory.storage import IN, View
 from minidl.ops import matmul
 from minidl.ops.update import fill_

@@ -16,7 +16,7 @@ from networks import UNIT, Training, drop, launches, leaf, small_runtime, swap_o
 
 import minidl
 from minidl.errors import OutOfMemory
-from minidl.memory.block import Block
+from minidl.memory.bytes.block import Block
 from minidl.memory.storage import Call, Storage, View
 from minidl.ops.elementwise import add, exp, relu, scale, tanh
 from minidl.ops.shape import permute

@@ -15,8 +15,8 @@ from hypothesis.stateful import (
 )
 
 from minidl.device.clock import NO_MARKS, unite_marks
-from minidl.memory.arena import Arena
-from minidl.memory.block import Block
+from minidl.memory.bytes.arena import Arena
+from minidl.memory.bytes.block import Block
 from minidl.placements import PLACEMENTS, Hole, Place, Placement
 from minidl.placements.best_fit import BestFit
 from minidl.placements.bfc import MOST_WASTED, Bfc

@@ -2,13 +2,13 @@
 
 import pytest
 
+from bench.support.steps import training_step
 from minidl import Runtime
-from minidl.memory.making_way import clear
+from minidl.memory.guided.relocate import clear
 from minidl.memory.storage import IN
 from minidl.ops import exp
 from minidl.plan.plan import Action, Move, Plan, Proposal
 from minidl.policies.passive import Passive
-from minidl.testing.steps import training_step
 
 MIB = 1 << 20
 LOW, HIGH = 8 * MIB, 32 * MIB

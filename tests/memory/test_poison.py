@@ -13,8 +13,8 @@ from networks import UNIT, leaf, small_runtime, swap_out
 
 import minidl
 from minidl import nn
-from minidl.calls import apply_all
 from minidl.device.clock import COMPUTE, COPY_IN, COPY_OUT, NO_MARKS, STREAM_NAMES
+from minidl.dispatch import apply_all
 from minidl.memory.storage import IN, OUT
 from minidl.ops.elementwise import scale
 from minidl.ops.update import add_, fill_

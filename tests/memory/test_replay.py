@@ -9,7 +9,7 @@ from networks import UNIT, drop, launches, leaf, small_runtime, swap_out, used_u
 
 import minidl
 from minidl import nn
-from minidl.calls import apply_all
+from minidl.dispatch import apply_all
 from minidl.errors import OutOfMemory, Unrecoverable
 from minidl.memory import neighbourhood
 from minidl.memory.lineage import missing_calls

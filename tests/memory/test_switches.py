@@ -6,7 +6,7 @@ import pytest
 from networks import differences, drop, launches, leaf, small_runtime, train
 
 import minidl
-from minidl.app.flags import parse
+from minidl.cli.app.flags import parse
 from minidl.memory.storage import IN, RECOMPUTE
 from minidl.memory.switches import ALL_ON, Switches
 from minidl.meta import Algorithm

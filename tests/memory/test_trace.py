@@ -12,12 +12,12 @@ import numpy as np
 import pytest
 from networks import UNLIMITED, Training
 
+from bench.support.kernel_cases import OPS
 from minidl import Runtime, ops, parameter
 from minidl.ops.update import fill_
 from minidl.plan.trace import Trace, TraceCall
 from minidl.policies import POLICIES
-from minidl.policies.systems import SYSTEMS
-from minidl.testing.kernel_cases import OPS
+from minidl.policies.literature import SYSTEMS
 
 NETS = ("vgg", "resnet", "branching")
 # The first makes the model and has no old gradients to free; the second is seen for the first time, the third again;

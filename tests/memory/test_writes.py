@@ -7,7 +7,7 @@ import pytest
 from networks import drop, launches, leaf, small_runtime, swap_out
 
 from minidl import Runtime, no_grad, ops
-from minidl.calls import give
+from minidl.dispatch import give
 from minidl.errors import OutOfMemory, UserError
 from minidl.memory.lineage import missing_calls
 from minidl.memory.storage import IN, OUT, RECOMPUTE

@@ -4,9 +4,9 @@ import numpy as np
 import pytest
 
 from minidl import Runtime, current_runtime, nn, no_grad, ops
-from minidl.app.fit import Setup, Steps
-from minidl.calls import apply_all
+from minidl.cli.app.fit import Setup, Steps
 from minidl.device import create
+from minidl.dispatch import apply_all
 from minidl.errors import ShapeError, UserError
 from minidl.meta import float32, float64, meta
 from minidl.models import bert, gpt

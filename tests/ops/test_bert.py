@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from minidl import Runtime, nn, ops
-from minidl.app.fit import UNLIMITED
+from minidl.cli.app.fit import UNLIMITED
 from minidl.device import create as create_device
 from minidl.errors import ShapeError, UserError
 from minidl.models import create

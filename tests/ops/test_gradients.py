@@ -10,11 +10,11 @@ import numpy as np
 import pytest
 from gradient_cases import CASES, LAYOUTS, Array, B, constant, distinct
 
+from bench.support.kernel_cases import OPS
 from minidl import Runtime, current_runtime, no_grad, ops
 from minidl.errors import UserError
 from minidl.kernels.cpu import blocks, conv
 from minidl.tensor import Tensor
-from minidl.testing.kernel_cases import OPS
 
 STEP = 1e-3
 # Of sum|w y| + sum|df/dx d|. The five-point slope is off by STEP^4 f^(5) / 30, 3e-14 f^(5), and by the rounding of f,

@@ -193,7 +193,7 @@ def test_a_layer_in_place_leaves_its_result_in_the_tensor_that_it_was_called_wit
 
 
 def test_a_tensor_that_is_gone_says_so_and_one_that_a_failed_call_was_given_is_not(runtime):
-    from minidl.calls import give
+    from minidl.dispatch import give
     x = runtime.tensor(np.ones(2, "f4")) * 1.0
     with pytest.raises(UserError, match="do not broadcast"):
         give(x) + runtime.tensor(np.ones(3, "f4"))

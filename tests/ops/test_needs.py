@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
+from bench.support.kernel_cases import CASES, OPS
 from minidl import Runtime, device
 from minidl.meta import DTYPES, meta
 from minidl.ops.shape import narrow
-from minidl.testing.kernel_cases import CASES, OPS
 
 PAGE = Path(__file__).parents[2] / "docs" / "slices.md"
 

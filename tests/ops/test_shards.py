@@ -12,9 +12,9 @@ from minidl.autograd import no_grad
 from minidl.errors import OutOfMemory, ShapeError, UserError
 from minidl.nn import functional as F
 from minidl.ops import concat, copy_, fill_, mul, narrow, normal_, permute, reshape, sum, uniform_, upload_
+from minidl.parts.sharding.sharder import shard_bounds
 from minidl.report.layers import LayerNames
 from minidl.runtime import parameter
-from minidl.sharding.sharder import shard_bounds
 
 ROWS, WIDTH = 23, 8
 SHARD_BYTES = 200  # 6 rows of 32 bytes: four shards of 5, 6, 6 and 6

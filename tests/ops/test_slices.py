@@ -4,16 +4,16 @@ has the same bits for one number of slices under every policy and budget, and fl
 import numpy as np
 import pytest
 
+from bench.support.kernel_cases import CASES, OPS
 from minidl import Runtime, nn, optim, parameter
 from minidl.autograd import no_grad
-from minidl.calls import apply_all
+from minidl.dispatch import apply_all
 from minidl.errors import OutOfMemory, UserError
 from minidl.memory.storage import IN
 from minidl.ops.conv import conv2d
 from minidl.ops.loss import cross_entropy
 from minidl.ops.update import upload_
-from minidl.slicing.logical import Logical
-from minidl.testing.kernel_cases import CASES, OPS
+from minidl.parts.slicing.logical import Logical
 
 CUT = [case for case in CASES if OPS[case.name].slices is not None and not OPS[case.name].view]
 COUNTS = (1, 2, 3, 7)

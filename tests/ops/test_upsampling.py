@@ -4,10 +4,10 @@ that leave padding out. (Their gradients are among gradient_cases.)"""
 import numpy as np
 import pytest
 
+from bench.support.formulas import patches, unpatch
 from minidl import Runtime, nn
 from minidl.errors import ShapeError, UserError
 from minidl.ops import conv_transpose2d
-from minidl.testing.formulas import patches, unpatch
 
 
 @pytest.fixture

@@ -7,12 +7,12 @@ import pytest
 from made_traces import NO_LINK, UNIT, call, chain, trace_of
 from random_programs import programs
 
+from bench.support.steps import unmanaged_trace
 from minidl.plan.costs import Costs
 from minidl.planning.bound import bound
 from minidl.planning.problem import problem
-from minidl.policies.exact.execution_order import ExecutionOrder
-from minidl.policies.exact.formulation import best
-from minidl.testing.steps import unmanaged_trace
+from minidl.policies.literature.exact.execution_order import ExecutionOrder
+from minidl.policies.literature.exact.formulation import best
 
 
 def full_in_the_middle(**first):

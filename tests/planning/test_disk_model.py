@@ -13,10 +13,10 @@ from minidl.plan.costs import Costs, DiskCosts, Limits
 from minidl.planning.problem import SWAP, problem
 from minidl.planning.schedule import NO_NOTES, simulate
 from minidl.planning.timing import Room
-from minidl.policies.systems.flashneuron import FlashNeuron
-from minidl.policies.systems.g10 import Migration
-from minidl.policies.systems.network import Network
-from minidl.policies.systems.swapping import Swap
+from minidl.policies.literature.flashneuron import FlashNeuron
+from minidl.policies.literature.g10 import Migration
+from minidl.policies.literature.network import Network
+from minidl.policies.literature.swapping import Swap
 
 MIB = 1 << 20
 

@@ -24,9 +24,9 @@ from minidl.planning.schedule import NO_NOTES, simulate
 from minidl.planning.timing import Room
 from minidl.policies.auto import policy as auto
 from minidl.policies.auto.policy import Auto
-from minidl.policies.exact.execution_order import ExecutionOrder
-from minidl.policies.exact.formulation import best
-from minidl.policies.exact.policy import Exact
+from minidl.policies.literature.exact.execution_order import ExecutionOrder
+from minidl.policies.literature.exact.formulation import best
+from minidl.policies.literature.exact.policy import Exact
 
 FREE_OUT = Costs(1e-18, 1e-9, 0.0)  # copies out take no time, copies in 1 ms a unit (and 5%)
 

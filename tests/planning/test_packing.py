@@ -3,6 +3,8 @@
 import numpy as np
 import pytest
 
+from bench.support.steps import training_step, unmanaged_step
+from bench.support.strips import GRID, cut
 from minidl import Runtime
 from minidl.plan.costs import Costs, Limits
 from minidl.planning.expansion import expand
@@ -14,8 +16,6 @@ from minidl.planning.timing import Room
 from minidl.policies.auto.addresses import NOTES, Openings
 from minidl.policies.auto.addresses import addresses as plan_addresses
 from minidl.policies.auto.policy import SLACK, Auto
-from minidl.testing.steps import training_step, unmanaged_step
-from minidl.testing.strips import GRID, cut
 
 COSTS = Costs(1 / 12.4e9, 1 / 12.4e9, 1e-5)
 

@@ -3,12 +3,12 @@
 import numpy as np
 import pytest
 
+from bench.support.strips import KINDS, cut
 from minidl.planning.packing.blocks import Blocks, Guess
 from minidl.planning.packing.orders import _meeting, by_orders
 from minidl.planning.packing.search import FOUND, NONE, UNKNOWN, Search
 from minidl.planning.packing.solve import pack, pack_low
 from minidl.planning.packing.strip import ANYWHERE, Strip, apart, check, most_live, sections, stacked, strip
-from minidl.testing.strips import KINDS, cut
 
 SECONDS = 200_000_000  # units of work: about as many as are done in one
 

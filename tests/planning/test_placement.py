@@ -8,13 +8,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from minidl.errors import OutOfMemory, UserError
-from minidl.lab import own
+from minidl.lab import training_step as own
 from minidl.lab.commands import placement
 from minidl.lab.commands.placement import main
 from minidl.lab.inferred import live_bytes
 from minidl.lab.lifetimes import Lifetime, events, lower_bound, read_log
 from minidl.lab.placement import Placed, check, lifetimes_of, over_time, strategies
-from minidl.memory.host_pool import HostPool
+from minidl.memory.bytes.host_pool import HostPool
 from minidl.placements import PLACEMENTS
 
 STRATEGIES = strategies()

@@ -3,11 +3,11 @@
 import numpy as np
 import pytest
 
+from bench.support.strips import KINDS, cut
 from minidl.planning.packing.orders import by_orders
 from minidl.planning.packing.residencies import _classes, _rounded
 from minidl.planning.packing.routes import Stay, routes
 from minidl.planning.packing.strip import ANYWHERE, Strip, check, most_live
-from minidl.testing.strips import KINDS, cut
 
 ROOM = 10
 

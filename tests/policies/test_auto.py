@@ -6,8 +6,9 @@ import numpy as np
 import pytest
 from networks import Training
 
+from bench.support.steps import run, training_step, unmanaged
 from minidl import Runtime
-from minidl.memory.entry import Actions
+from minidl.memory.guided.sequence import Actions
 from minidl.memory.storage import OUT, SWAPPING_OUT
 from minidl.ops import exp
 from minidl.plan.costs import Costs, Limits
@@ -25,7 +26,6 @@ from minidl.policies.auto.fitting import WARM
 from minidl.policies.auto.policy import RISING, SLACK, Auto
 from minidl.policies.auto.progress import Found, Progress, Tried
 from minidl.policies.auto.search import WORK, search
-from minidl.testing.steps import run, training_step, unmanaged
 
 COSTS = Costs(1 / 12.4e9, 1 / 12.4e9, 1e-5)
 ROOMY = 1 << 50

@@ -5,6 +5,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from bench.support.steps import unmanaged_trace
 from minidl.meta import Algorithm
 from minidl.plan.costs import Costs, Limits
 from minidl.plan.trace import Trace, TraceCall, TraceTensor
@@ -16,7 +17,6 @@ from minidl.policies.auto.choices import alike
 from minidl.policies.auto.parts import belady, by_bytes, every_kth, parts
 from minidl.policies.auto.policy import Auto
 from minidl.policies.auto.search import SLACK
-from minidl.testing.steps import unmanaged_trace
 
 UNIT = 1 << 20
 HOST = 1 << 50

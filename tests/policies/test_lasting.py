@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from minidl import Runtime, nn
-from minidl.memory.entry import SETTLING, Entry
+from minidl.memory.guided.sequence import SETTLING, Entry
 from minidl.meta import Algorithm
 from minidl.ops import cross_entropy, relu
 from minidl.optim import SGD, Adam

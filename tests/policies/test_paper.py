@@ -8,6 +8,7 @@ from itertools import product
 
 import pytest
 
+from bench.support.steps import SEPARATE, run, unmanaged
 from minidl import Runtime
 from minidl.device.clock import COPY_IN, COPY_OUT
 from minidl.memory.storage import IN, LEGAL, OUT, RECOMPUTE, SWAPPING_IN, SWAPPING_OUT, Status, Storage
@@ -23,7 +24,6 @@ from minidl.policies.capuchin.msps import Candidate, Recomputation
 from minidl.policies.capuchin.policy import CapuchinSwap
 from minidl.policies.capuchin.readings import Readings
 from minidl.policies.passive import Passive
-from minidl.testing.steps import SEPARATE, run, unmanaged
 
 MIB = 1 << 20
 MS = 1_000_000  # nanoseconds

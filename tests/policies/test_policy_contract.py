@@ -12,6 +12,7 @@ import pytest
 
 import minidl
 import train
+from bench.gpu_check.steps import state_of
 from minidl import nn, policies
 from minidl.errors import OutOfMemory, Unsuitable
 from minidl.meta import ALIGNMENT
@@ -20,9 +21,8 @@ from minidl.optim import SGD
 from minidl.plan.costs import Costs, Limits
 from minidl.plan.trace import Trace
 from minidl.policies.auto import policy as auto
-from minidl.policies.systems.autoswap import AutoSwap
+from minidl.policies.literature.autoswap import AutoSwap
 from minidl.runtime import Demand
-from minidl.testing.gpu_check.steps import state_of
 
 EVERY = [name for name in policies.POLICIES if name != "exact"]  # which takes traces of a dozen tensors
 STEPS = 4  # one to warm up, one without gradients before, one to measure, and then by plan

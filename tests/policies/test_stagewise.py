@@ -16,13 +16,19 @@ from minidl.meta import Algorithm
 from minidl.plan.costs import Costs, Limits
 from minidl.plan.plan import NO_PLAN, Action, Plan, Proposal
 from minidl.policies import create
+from minidl.policies.literature.ilp import policy as stagewise
+from minidl.policies.literature.ilp.graph import graph
+from minidl.policies.literature.ilp.policy import (
+    Checkmate,
+    CheckmateRounded,
+    OperatorSelection,
+    SwapDominated,
+    keep_all,
+)
+from minidl.policies.literature.ilp.program import Program
+from minidl.policies.literature.ilp.schedule import Copy, Fetch, Schedule, judge
+from minidl.policies.literature.ilp.transfers import Transfers
 from minidl.policies.passive import Passive
-from minidl.policies.stagewise import policy as stagewise
-from minidl.policies.stagewise.graph import graph
-from minidl.policies.stagewise.policy import Checkmate, CheckmateRounded, OperatorSelection, SwapDominated, keep_all
-from minidl.policies.stagewise.program import Program
-from minidl.policies.stagewise.schedule import Copy, Fetch, Schedule, judge
-from minidl.policies.stagewise.transfers import Transfers
 
 NAMES = ("checkmate", "checkmate-lp", "str", "mo-sos")
 FAST = Costs(1e-12, 1e-12, 0.0)  # a copy of a unit takes a millionth of a second

@@ -17,9 +17,9 @@ from minidl.plan.costs import Costs
 from minidl.plan.plan import Action, Plan, Proposal
 from minidl.plan.policy import OnDemand, Pressure, Regime, Residency
 from minidl.policies import create
+from minidl.policies.literature.megengine import MB, worth
+from minidl.policies.literature.on_demand import distances
 from minidl.policies.passive import Passive
-from minidl.policies.systems.megengine import MB, worth
-from minidl.policies.systems.on_demand import distances
 
 COSTS = Costs(1.0, 1.0, 0.0)
 

@@ -3,9 +3,9 @@ the Inception networks OpenAI's speed mode may be ahead of Capuchin by up to 2% 
 
 import pytest
 
+from bench.support.steps import SEPARATE, run
 from minidl import OutOfMemory
 from minidl.errors import Unsuitable
-from minidl.testing.steps import SEPARATE, run
 
 STEPS = {"capuchin": 8}
 

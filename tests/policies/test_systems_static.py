@@ -13,17 +13,17 @@ from minidl.plan.plan import NO_PLAN, Action, Plan
 from minidl.plan.trace import Trace, TraceTensor
 from minidl.policies import create
 from minidl.policies.capuchin.hybrid import NANO
-from minidl.policies.systems.autoswap import AutoSwap, AutoSwapAoa, AutoSwapDoa, AutoSwapWdoa, Candidate
-from minidl.policies.systems.chen import Segments, segments
-from minidl.policies.systems.g10 import Migration
-from minidl.policies.systems.griewank import snapshots
-from minidl.policies.systems.network import Network
-from minidl.policies.systems.openai import checkpoints
-from minidl.policies.systems.static import outcome_of, peak_bytes
-from minidl.policies.systems.superneurons import SuperNeurons
-from minidl.policies.systems.swapadvisor import Gene, Search, SwapAdvisor
-from minidl.policies.systems.swapping import Swap
-from minidl.policies.systems.tflms import Tflms, chain_rule, direct_order, levels
+from minidl.policies.literature.autoswap import AutoSwap, AutoSwapAoa, AutoSwapDoa, AutoSwapWdoa, Candidate
+from minidl.policies.literature.chen import Segments, segments
+from minidl.policies.literature.g10 import Migration
+from minidl.policies.literature.griewank import snapshots
+from minidl.policies.literature.network import Network
+from minidl.policies.literature.openai import checkpoints
+from minidl.policies.literature.static import outcome_of, peak_bytes
+from minidl.policies.literature.superneurons import SuperNeurons
+from minidl.policies.literature.swapadvisor import Gene, Search, SwapAdvisor
+from minidl.policies.literature.swapping import Swap
+from minidl.policies.literature.tflms import Tflms, chain_rule, direct_order, levels
 
 SIX = ("conv2d", "relu", "conv2d", "max_pool2d", "conv2d", "relu")  # x0 ... x6; backward from call 7 on
 OUT, DROP = Action.SWAP_OUT, Action.DROP

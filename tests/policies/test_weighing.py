@@ -6,6 +6,8 @@ import weakref
 import pytest
 from networks import UNIT, Training, drop, leaf, small_runtime, swap_out, train
 
+from bench.support.on_demand import Front, random_branch, seconds, speeds, three_lengths
+from bench.support.steps import run
 from minidl import Runtime
 from minidl.device import profiles
 from minidl.errors import OutOfMemory
@@ -19,8 +21,6 @@ from minidl.plan.policy import Pressure, Residency
 from minidl.policies import POLICIES
 from minidl.policies.auto.policy import Auto
 from minidl.policies.dtr_swap import Weighing
-from minidl.testing.on_demand import Front, random_branch, seconds, speeds, three_lengths
-from minidl.testing.steps import run
 
 MB = 10 ** 6
 LINK = Costs(out_seconds_per_byte=1e-10, in_seconds_per_byte=1e-10, latency_seconds=0.0)  # 1 MB: 0.1 ms each way

@@ -4,10 +4,10 @@ from collections.abc import Callable
 
 import numpy as np
 
+from bench.support.kernel_cases import OPS, shared_bytes
 from minidl import meta as metas
 from minidl.kernels.cpu import KERNELS
 from minidl.meta import ALIGNMENT, meta
-from minidl.testing.kernel_cases import OPS, shared_bytes
 
 
 def poisoned(shape, dtype):

@@ -4,11 +4,11 @@ beside the formulas'."""
 import numpy as np
 from cuda_simulator import Memory, Simulator
 
+from bench.support.kernel_cases import OPS
 from minidl import meta as metas
 from minidl.kernels.cuda import KERNELS, launch, sums
 from minidl.kernels.cuda import shape as shapes
 from minidl.meta import meta, row_major
-from minidl.testing.kernel_cases import OPS
 
 # Rounding once to the dtype, after float32 sums by trees; float64 shows that the formulas are right.
 TOLERANCE = {"float64": 1e-11, "float32": 2e-5, "bfloat16": 1.02 * 2.0**-8, "float16": 1.02 * 2.0**-11}

@@ -11,8 +11,8 @@ from cuda_simulator import Simulator
 from numba import cuda
 from numba.cuda.simulator.kernel import _get_kernel_context
 
+from bench.support.kernel_cases import CASES
 from minidl.kernels.cuda import launch, sums
-from minidl.testing.kernel_cases import CASES
 
 # Some of each family, with and without barriers; halves. Some 1,500 threads.
 CHOSEN = {"relu": (4, "bfloat16"), "add": (7, "float16"), "sum_to": (0, "float32"), "softmax": (5, "float32"),

@@ -3,7 +3,7 @@
 import numpy as np
 from cuda_simulator import Simulator
 
-from minidl.testing.llvm_machine import LlvmMachine
+from bench.support.llvm_machine import LlvmMachine
 
 # Of a mathematical library: NumPy's in the one, C's in the other. They differ by a unit in the last place or two.
 LIBRARY_FORMULAS = ("log", "power", "softplus")

@@ -10,11 +10,11 @@ from typing import Any
 
 import numpy as np
 
+from bench.support.kernel_cases import OPS
 from minidl import current_runtime, ops
 from minidl import meta as metas
-from minidl.calls import apply
+from minidl.dispatch import apply
 from minidl.tensor import Tensor
-from minidl.testing.kernel_cases import OPS
 
 B = 4  # elements in a block of the kernels, as the test sets it
 EDGES = (1, 2, B - 1, B, B + 1, 2 * B + 1)

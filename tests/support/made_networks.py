@@ -9,7 +9,7 @@ from made_traces import UNIT
 from minidl.meta import Algorithm
 from minidl.plan.costs import Costs, Limits
 from minidl.plan.trace import Trace, TraceCall, TraceTensor
-from minidl.policies.systems.network import Network
+from minidl.policies.literature.network import Network
 
 LINK = Costs(1.0 / UNIT, 1.0 / UNIT, 0.0)  # a unit takes a second each way
 AMPLE = Limits(1000 * UNIT, 1000 * UNIT)

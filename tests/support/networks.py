@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 
 import minidl
+from bench.gpu_check.steps import state_of
 from minidl import nn
 from minidl.memory.ledger import Demand
 from minidl.memory.storage import OUT, RECOMPUTE
@@ -21,9 +22,8 @@ from minidl.ops.loss import cross_entropy
 from minidl.ops.shape import concat
 from minidl.optim import SGD, Adam, Optimizer
 from minidl.plan.plan import Action
-from minidl.stats import Stats
+from minidl.runtime.stats import Stats
 from minidl.tensor import Tensor
-from minidl.testing.gpu_check.steps import state_of
 
 CLASSES = 10
 UNLIMITED = 1 << 26  # bytes: far more than any of these networks needs

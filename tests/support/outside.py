@@ -16,18 +16,18 @@ from forged import sign
 from PIL import Image
 
 from minidl import Runtime
-from minidl.app.run_folder import RunFolder, folder_of, read_arguments
 from minidl.checkpoint import Store, documents_of, read_checkpoint, restore, tensors_of
 from minidl.checkpoint.safetensors import write_arrays
+from minidl.cli.app.run_folder import RunFolder, folder_of, read_arguments
 from minidl.device import profiles
 from minidl.lab.lifetimes import lower_bound, read_log
 from minidl.models import convert, weights
 from minidl.ops import cross_entropy
 from minidl.optim import SGD, Schedule
+from minidl.outside.reading import read_bytes
 from minidl.plan.formats import SavedPlan, plan_to_json, read_plan
 from minidl.plan.trace_format import trace_from_json, trace_to_json
 from minidl.policies.saved import Saved
-from minidl.reading import read_bytes
 from minidl.training import Trainer
 
 

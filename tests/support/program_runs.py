@@ -25,7 +25,7 @@ from minidl.memory.ledger import working_set
 from minidl.optim import SGD, Adam
 from minidl.optim.clip import clip_global_norm
 from minidl.policies.auto import policy as auto
-from minidl.policies.systems import SYSTEMS
+from minidl.policies.literature import SYSTEMS
 from minidl.runtime import parameter
 
 UNLIMITED = 1 << 24  # bytes: more than any of these programs needs

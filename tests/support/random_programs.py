@@ -12,16 +12,16 @@ from functools import cache
 import numpy as np
 
 from minidl import Runtime
-from minidl.calls import apply, give
 from minidl.device.profiles import KINDS, Profile
 from minidl.device.sim import SimDevice
+from minidl.dispatch import apply, give
 from minidl.meta import Cost, Meta, float32, meta
 from minidl.op import Op
 from minidl.plan.costs import Costs, Limits
 from minidl.plan.plan import NO_PLAN
 from minidl.plan.policy import Policy
 from minidl.plan.trace import Trace
-from minidl.policies.exact.policy import Exact
+from minidl.policies.literature.exact.policy import Exact
 from minidl.tensor import Tensor
 
 MIB = 1 << 20

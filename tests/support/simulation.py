@@ -25,7 +25,7 @@ from worlds import AMPLE, Chance, Iteration, Program, World, world
 
 from minidl import policies
 from minidl.errors import OutOfMemory, UserError
-from minidl.memory.entry import Actions
+from minidl.memory.guided.sequence import Actions
 from minidl.memory.ledger import Demand
 from minidl.memory.storage import Storage
 from minidl.op import Op
@@ -34,7 +34,7 @@ from minidl.plan.plan import AccessKey
 from minidl.plan.trace import TensorId
 from minidl.policies.auto import policy as auto
 from minidl.runtime import Runtime
-from minidl.stats import Stats
+from minidl.runtime.stats import Stats
 
 UNLIMITED = 1 << 21  # bytes: more than any of these networks needs
 AUTO_WORK = 1e5  # calls that the search may simulate for a plan: enough for a plan, not for a good one

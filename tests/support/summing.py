@@ -6,7 +6,7 @@ from itertools import count
 from pathlib import Path
 from typing import Any
 
-SOURCE = """from minidl.compiling import njit
+SOURCE = """from minidl.outside.numba_cache import njit
 
 @njit()
 def total(values):

@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from minidl.testing.gpu_check.setting import kept_bytes
+from bench.gpu_check.setting import kept_bytes
 
 ROUNDS, ROWS = 30, 1 << 18
 

@@ -8,8 +8,8 @@ import signal
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from minidl import writing
 from minidl.checkpoint import durable
+from minidl.outside import writing
 
 WRITERS = (writing, durable)
 OF_FILES, OF_NAMES = ("write", "fsync"), ("rename", "replace", "unlink", "rmdir", "mkdir", "makedirs")

@@ -14,9 +14,9 @@ import numpy as np
 from random_networks import Network
 
 import minidl
-from minidl.calls import apply
 from minidl.device import profiles
 from minidl.device.profiles import Profile
+from minidl.dispatch import apply
 from minidl.memory.switches import Switches
 from minidl.op import Op
 from minidl.ops.elementwise import SHIFT

@@ -11,7 +11,7 @@ import pytest
 from flags import NET
 
 import train
-from minidl.testing import browser
+from bench.support import browser
 
 HEARS = """<script>window.heard = []; window.onerror = message => window.heard.push(message);</script>"""
 ACTS = """<script>

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from minidl.testing import browser
+from bench.support import browser
 
 SCRIPT = Path(__file__).resolve().parents[2] / ".ci" / "browser"
 KNOWN = "[ -e updated ] || exit 100; echo '#!/bin/bash' > bin/chromium; chmod +x bin/chromium"

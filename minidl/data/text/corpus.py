@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from minidl.data.source import BadFile, as_bad_file
-from minidl.reading import open_file
+from minidl.outside.reading import open_file
 
 Document = list[str]  # sentences
 

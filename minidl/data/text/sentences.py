@@ -17,8 +17,8 @@ from minidl.data.text.token_file import UNKNOWN, Tokens, fingerprint, is_made_of
 from minidl.data.text.token_file import is_own as token_file_is_own
 from minidl.data.text.vocabulary import SPECIAL, Vocabulary, read_vocabulary, train_vocabulary
 from minidl.errors import UserError
-from minidl.reading import is_there
-from minidl.writing import begins_with, require_place, write_whole
+from minidl.outside.reading import is_there
+from minidl.outside.writing import begins_with, require_place, write_whole
 
 LEAST_LENGTH = EXTRA + 2
 FEW = 10  # documents; of fewer, the end of each is held out

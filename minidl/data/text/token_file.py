@@ -23,8 +23,8 @@ import numpy as np
 from minidl.data.source import BadFile, as_bad_file
 from minidl.data.text.corpus import Document
 from minidl.data.text.vocabulary import Vocabulary
-from minidl.reading import open_file, reading
-from minidl.writing import begins_with, open_whole
+from minidl.outside.reading import open_file, reading
+from minidl.outside.writing import begins_with, open_whole
 
 MAGIC = b"minidl tokens 1\n"
 HEADER_BYTES = len(MAGIC) + 6 * 8 + 32
@@ -64,7 +64,7 @@ is_own = begins_with(MAGIC)
 
 def write_tokens(path: Path, documents: Iterable[Document], vocabulary: Vocabulary, made_of: Callable[[], bytes], *,
                  force: bool = False) -> None:
-    """Encode a corpus, a few documents at a time, as ``minidl.writing`` has it. Raises UserError.
+    """Encode a corpus, a few documents at a time, as ``minidl.outside.writing`` has it. Raises UserError.
 
     made_of is asked for at the end, when it is known whether all of the corpus was read.
     """

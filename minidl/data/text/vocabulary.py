@@ -13,8 +13,8 @@ from typing import Any
 import numpy as np
 
 from minidl.errors import UserError
-from minidl.numbers import shown
-from minidl.reading import read_text
+from minidl.outside.reading import read_text
+from minidl.outside.validation import shown
 
 SPECIAL = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
 MOST_PIECES = 1 << 20

@@ -17,7 +17,7 @@ from minidl.device.clock import COPY_IN, COPY_OUT
 from minidl.device.cpu.numerics import Numerics
 from minidl.device.cpu.workers import WorkerStreams
 from minidl.device.profiles import Profile
-from minidl.machine import processors
+from minidl.outside.machine import processors
 from minidl.plan.costs import Costs
 
 BLOCK_BYTES = 32 * 2**20

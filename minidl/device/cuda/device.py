@@ -32,7 +32,7 @@ from minidl.errors import DeviceError, UserError
 from minidl.kernels.cuda.launch import Kernel
 from minidl.kernels.empty import SUMS
 from minidl.meta import Algorithm, Cost, Meta, aligned, row_major
-from minidl.units import format_bytes
+from minidl.outside.units import format_bytes
 
 RESERVE_BYTES = 32 * 2**20  # what NVIDIA recommends for cuBLAS on Hopper
 PIECES = 16  # a block is slid in at most this many copies of its own distance, else through the reserve

@@ -10,9 +10,9 @@ from minidl.device.cuda.timed_plans import default_folder
 from minidl.device.precision import Precision
 from minidl.device.profiles import Profile
 from minidl.errors import UserError
-from minidl.machine import free_memory
 from minidl.meta import bfloat16
-from minidl.units import format_bytes
+from minidl.outside.machine import free_memory
+from minidl.outside.units import format_bytes
 
 CONTEXT_BYTES = 512 * 2**20  # what modules that are loaded later, and cuDNN, may still take
 LINK_BYTES = 64 * 2**20

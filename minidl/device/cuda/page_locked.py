@@ -10,7 +10,7 @@ import warnings
 from minidl.device.clock import Extents
 from minidl.device.cuda.seam import Vendor
 from minidl.errors import DeviceError, HostShort
-from minidl.units import format_bytes
+from minidl.outside.units import format_bytes
 
 CHUNK_BYTES = 2**30
 

@@ -22,8 +22,8 @@ from msgspec import ValidationError, convert
 from minidl.device.cuda.seam import Convolution, Handle, Vendor
 from minidl.errors import DeviceError
 from minidl.meta import DTYPES, aligned
-from minidl.numbers import is_real, is_whole
-from minidl.reading import Unreadable, read_json
+from minidl.outside.reading import Unreadable, read_json
+from minidl.outside.validation import is_real, is_whole
 
 LAYOUT = "nhwc"
 RUNS = 5  # after one that warms up; the median counts

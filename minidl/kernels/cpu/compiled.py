@@ -20,8 +20,8 @@ from typing import Any
 from numba.core import types
 from numba.extending import overload, register_jitable
 
-from minidl.compiling import njit
 from minidl.kernels import random, scalar
+from minidl.outside.numba_cache import njit
 
 os.environ.setdefault("OMP_WAIT_POLICY", "passive")  # read when Numba loads OpenMP, at the first parallel call
 

@@ -11,7 +11,7 @@ from llvmlite import ir
 from numba.core import types
 from numba.extending import intrinsic
 
-from minidl.compiling import njit
+from minidl.outside.numba_cache import njit
 
 LINE = 64           # bytes: what is stored at once, at a multiple of it
 STREAMED = 1 << 18  # bytes of a copy from which on this is worth it

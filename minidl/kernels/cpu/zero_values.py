@@ -5,7 +5,7 @@ Words are compared as integers, so -0.0 and every NaN keep their bits. Knows byt
 
 import numpy as np
 
-from minidl.compiling import njit
+from minidl.outside.numba_cache import njit
 
 WORD = 4  # bytes
 

@@ -9,12 +9,12 @@ from typing import Any
 
 import numpy as np
 
-from minidl.kernels.cuda.element_groups import group_width
+from minidl.kernels.cuda.fast.element_groups import group_width
+from minidl.kernels.cuda.fast.layernorm_groups import shape_of
+from minidl.kernels.cuda.fast.softmax_groups import softmax_gradient_row_groups, softmax_row_groups
 from minidl.kernels.cuda.launch import Kernel, Planner, View, blocks_of, integers
-from minidl.kernels.cuda.layernorm_groups import shape_of
 from minidl.kernels.cuda.layout import merged, padded
 from minidl.kernels.cuda.rows import rows, shape_of_block
-from minidl.kernels.cuda.softmax_groups import softmax_gradient_row_groups, softmax_row_groups
 from minidl.kernels.cuda.tools import Tools
 
 

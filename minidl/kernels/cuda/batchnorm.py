@@ -15,14 +15,14 @@ import numpy as np
 
 from minidl.kernels.cuda import launch, sums
 from minidl.kernels.cuda.batchnorm_maps import input_gradient, merge_statistics, normalise, update_running
-from minidl.kernels.cuda.batchnorm_rows import (
+from minidl.kernels.cuda.batchnorm_sums import gradient_sums, stats, united_gradients, united_stats
+from minidl.kernels.cuda.fast.batchnorm_rows import (
     channel_gradient_sums,
     channel_statistics,
     channels_gradient,
     normalise_channels,
 )
-from minidl.kernels.cuda.batchnorm_sums import gradient_sums, stats, united_gradients, united_stats
-from minidl.kernels.cuda.element_groups import group_width
+from minidl.kernels.cuda.fast.element_groups import group_width
 from minidl.kernels.cuda.launch import Kernel, Number, Planner, View, blocks_of, compute, integers
 from minidl.kernels.cuda.shape import copy
 from minidl.kernels.cuda.sums import Grid, Split, few_threads, grid, split, tiled

@@ -28,10 +28,10 @@ from numba.cuda import dispatcher
 
 from minidl.errors import DeviceError
 from minidl.kernels import random, scalar
-from minidl.kernels.cuda import words
+from minidl.kernels.cuda.fast import words
 from minidl.kernels.cuda.launch import Source
 from minidl.kernels.cuda.tools import Tools
-from minidl.reading import NotJson, Unreadable, parse_json, read_bytes
+from minidl.outside.reading import NotJson, Unreadable, parse_json, read_bytes
 
 cuda: Any = numba.cuda  # with numba-cuda installed it has more than Numba's own
 COMPILERS = ("numba", "numba-cuda", "cuda-core", "nvidia-nvjitlink", "nvidia-nvjitlink-cu12")
@@ -167,7 +167,7 @@ def _files() -> str:
     """A digest of everything that a device function may be made of."""
     digest = sha256()
     here = Path(__file__).parent
-    for file in (*sorted(here.glob("*.py")), Path(scalar.__file__), Path(random.__file__)):
+    for file in (*sorted(here.rglob("*.py")), Path(scalar.__file__), Path(random.__file__)):
         digest.update(file.read_bytes())
     return digest.hexdigest()
 

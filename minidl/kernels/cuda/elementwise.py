@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from minidl.kernels.cuda import launch
-from minidl.kernels.cuda.element_groups import (
+from minidl.kernels.cuda.fast.element_groups import (
     GROUPS,
     application,
     dense_groups,

@@ -11,10 +11,10 @@ from typing import Any
 import numpy as np
 
 from minidl.kernels.cuda.attention import row_place
-from minidl.kernels.cuda.column_groups import parameter_column_sums
-from minidl.kernels.cuda.element_groups import group_width
+from minidl.kernels.cuda.fast.column_groups import parameter_column_sums
+from minidl.kernels.cuda.fast.element_groups import group_width
+from minidl.kernels.cuda.fast.layernorm_groups import normalise_row_groups, row_groups_gradient, shape_of
 from minidl.kernels.cuda.launch import Kernel, Planner, View, blocks_of, compute, integers
-from minidl.kernels.cuda.layernorm_groups import normalise_row_groups, row_groups_gradient, shape_of
 from minidl.kernels.cuda.rows import rows, shape_of_block
 from minidl.kernels.cuda.shape import copy
 from minidl.kernels.cuda.sums import COLUMNS, ITEMS, few_threads, grid, split, tiled, united_sums

@@ -12,8 +12,7 @@ import numpy as np
 
 from minidl.kernels.cuda import launch
 from minidl.kernels.cuda.elementwise import over_elements
-from minidl.kernels.cuda.launch import Kernel, Planner, View, blocks_of, compute, integers
-from minidl.kernels.cuda.pool_groups import (
+from minidl.kernels.cuda.fast.pool_groups import (
     in_words,
     max_gradient_of_groups,
     max_windows_of_groups,
@@ -21,8 +20,9 @@ from minidl.kernels.cuda.pool_groups import (
     mean_windows_of_groups,
     width_of,
 )
-from minidl.kernels.cuda.pool_tiles import MOST_PARTS, gradient_of_tiles, held_width, tile_of
-from minidl.kernels.cuda.pool_windows import abreast, columns_of, windows_abreast
+from minidl.kernels.cuda.fast.pool_tiles import MOST_PARTS, gradient_of_tiles, held_width, tile_of
+from minidl.kernels.cuda.fast.pool_windows import abreast, columns_of, windows_abreast
+from minidl.kernels.cuda.launch import Kernel, Planner, View, blocks_of, compute, integers
 from minidl.kernels.cuda.sums import sum_over
 from minidl.kernels.cuda.tools import Tools
 from minidl.meta import Shape

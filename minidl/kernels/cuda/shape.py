@@ -12,8 +12,8 @@ from typing import Any
 import numpy as np
 
 from minidl.kernels.cuda import launch
-from minidl.kernels.cuda.element_groups import copy_strided
 from minidl.kernels.cuda.elementwise import outer, over_elements
+from minidl.kernels.cuda.fast.element_groups import copy_strided
 from minidl.kernels.cuda.launch import Kernel, Launcher, Planner, View, blocks_of, integers
 from minidl.kernels.cuda.layout import RANK, Dimension, is_dense, merged, padded
 from minidl.kernels.cuda.tools import GROUP_BYTES, Tools

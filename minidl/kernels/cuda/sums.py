@@ -17,8 +17,8 @@ from typing import Any
 import numpy as np
 
 from minidl.kernels.cuda import launch
-from minidl.kernels.cuda.column_groups import column_sums
-from minidl.kernels.cuda.element_groups import group_width
+from minidl.kernels.cuda.fast.column_groups import column_sums
+from minidl.kernels.cuda.fast.element_groups import group_width
 from minidl.kernels.cuda.launch import Kernel, Planner, View, blocks_of, compute, integers
 from minidl.kernels.cuda.layout import Dimension, digits, merged, padded, power_of_two
 from minidl.kernels.cuda.shape import copy

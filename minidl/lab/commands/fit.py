@@ -6,12 +6,12 @@ import argparse
 from collections.abc import Sequence
 from dataclasses import replace
 
-from minidl.app.kinds import count
-from minidl.command import Parser, finish
+from minidl.cli.app.kinds import count
+from minidl.cli.command import Parser, finish
 from minidl.lab import sources
 from minidl.lab.commands import kinds
 from minidl.lab.fitting import KNOWN_ERRORS, Needs, Program, share
-from minidl.units import format_bytes
+from minidl.outside.units import format_bytes
 
 
 def parser() -> Parser:

@@ -6,10 +6,10 @@ import argparse
 from math import nextafter
 
 from minidl import policies
-from minidl.app import kinds
-from minidl.lab import own
+from minidl.cli.app import kinds
+from minidl.lab import training_step as own
 from minidl.lab.cell import Machine
-from minidl.numbers import real
+from minidl.outside.validation import real
 
 SOLVERS = ("exact", "checkmate", "checkmate-lp", "mo-sos", "str")  # minutes a plan
 _SECONDS = {"us": 1e-6, "ms": 1e-3, "s": 1.0, "": 1.0}

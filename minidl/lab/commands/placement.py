@@ -10,14 +10,14 @@ import sys
 import time
 from collections.abc import Sequence
 
-from minidl.command import Parser, finish
+from minidl.cli.command import Parser, finish
 from minidl.errors import OutOfMemory, UserError
 from minidl.lab import sources
 from minidl.lab.drawing import figure_of, is_png
 from minidl.lab.lifetimes import Lifetime, is_own, lower_bound, read_log, write_offsets
 from minidl.lab.placement import REGISTRY, Placed, Strategy, check, lifetimes_of, over_time, strategies
-from minidl.units import format_bytes, parse_bytes
-from minidl.writing import begins_with, require_place, write_whole
+from minidl.outside.units import format_bytes, parse_bytes
+from minidl.outside.writing import begins_with, require_place, write_whole
 
 PROGRAMS = (".log", ".json")
 TIMES = ["strategy", "time", "height", "holes"]

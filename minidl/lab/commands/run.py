@@ -11,16 +11,16 @@ from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
-from minidl.app.kinds import count, size
-from minidl.command import Parser, finish
+from minidl.cli.app.kinds import count, size
+from minidl.cli.command import Parser, finish
 from minidl.errors import UserError
-from minidl.lab import grid, kept, own, table
+from minidl.lab import grid, grid_page, kept, table
+from minidl.lab import training_step as own
 from minidl.lab.cell import Row
 from minidl.lab.commands import kinds
 from minidl.lab.fitting import share
-from minidl.lab.papers import grids
-from minidl.lab.papers.page import Page
-from minidl.machine import processors
+from minidl.lab.page import Page
+from minidl.outside.machine import processors
 
 
 def parser() -> Parser:
@@ -100,7 +100,7 @@ def story(arguments: argparse.Namespace) -> int:
     if arguments.page:
         words = shlex.join(word for word in sys.argv[2:] if word not in ("--kept", "--note", arguments.note))
         Page(Path(arguments.page).stem, "A grid of networks, budgets and policies",
-             partial(grids.speeds, rows=rows, wanted=len(wanted), steps=arguments.steps,
+             partial(grid_page.speeds, rows=rows, wanted=len(wanted), steps=arguments.steps,
                      note=arguments.note),
              command=f"run {words}").write(str(Path(arguments.page).parent))
     print("\n".join(table.shown(values)))

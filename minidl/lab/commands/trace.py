@@ -5,15 +5,15 @@ from __future__ import annotations
 import argparse
 from collections.abc import Sequence
 
-from minidl.app.kinds import count
-from minidl.command import Parser, finish
+from minidl.cli.app.kinds import count
+from minidl.cli.command import Parser, finish
 from minidl.lab import cell, sources, table
 from minidl.lab.commands import kinds
 from minidl.lab.inferred import live_bytes
+from minidl.outside.units import format_bytes
+from minidl.outside.writing import require_place, write_whole
 from minidl.plan.trace import Trace
 from minidl.plan.trace_format import is_trace, trace_to_json
-from minidl.units import format_bytes
-from minidl.writing import require_place, write_whole
 
 SHARES = (0.9, 0.7, 0.5, 0.3)  # of the peak, at which ``info`` says what no plan exceeds
 INSTANTS = 16

@@ -12,7 +12,7 @@ from __future__ import annotations
 import numpy as np
 from numba.extending import register_jitable
 
-from minidl.compiling import njit
+from minidl.outside.numba_cache import njit
 from minidl.planning.packing.strip import ANYWHERE, Strip
 from minidl.planning.problem import Array
 

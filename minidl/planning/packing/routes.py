@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from minidl.compiling import njit
+from minidl.outside.numba_cache import njit
 from minidl.planning.packing.strip import ANYWHERE, Strip
 from minidl.planning.problem import Array
 

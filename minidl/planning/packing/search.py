@@ -18,7 +18,7 @@ from __future__ import annotations
 import numpy as np
 from numba.extending import register_jitable
 
-from minidl.compiling import njit
+from minidl.outside.numba_cache import njit
 from minidl.planning.compiled import forget_older
 from minidl.planning.packing import valleys
 from minidl.planning.packing.strip import ANYWHERE, Strip, live, sections

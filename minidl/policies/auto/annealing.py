@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from minidl.compiling import njit
+from minidl.outside.numba_cache import njit
 from minidl.planning import compiled
 from minidl.planning.compiled import weighed
 from minidl.planning.problem import DROP, Array, Problem

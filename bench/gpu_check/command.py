@@ -1,0 +1,126 @@
+"""The check of one GPU: numbers, bits, bandwidths, speed beside PyTorch, training in little memory, predictions.
+
+    python bench/gpu.py [--parts ops models ...] [--device cuda] [--quick] [--minutes 10] [--out bench/results]
+
+It prints as it goes. Each part runs in a process of its own, so that one that crashes, hangs or breaks the GPU's
+context costs itself alone; what it had found by then is kept. Written after each part: ``gpu.json`` with everything,
+``gpu.md`` to be read, and in ``gpu/`` the parts' own files, among them ``profile.json``: this GPU, for --device
+sim:FILE. Parts that are run later are added to those that are there. Nothing needs a network connection. What each part
+does stands in its file beside this one.
+
+The first run compiles kernels and times plans of cuDNN, which are kept in ``~/.cache/minidl``: what it had no time for,
+a second has, as ``--parts models convolutions``.
+
+``--device cpu --sizes tiny`` rehearses all of it without a GPU.
+"""
+
+import argparse
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from time import perf_counter
+from typing import Any
+
+from bench.gpu_check.parts import PARTS, run
+from bench.gpu_check.report import markdown
+from bench.gpu_check.setting import Record, Setting
+from bench.gpu_check.sizes import NAMED
+from minidl.device.cuda import missing
+
+ROOT = Path(__file__).resolve().parents[2]  # where the packages lie
+GRACE = 20.0  # seconds over its time after which a part is ended
+FIRST = "the check could not begin: "
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """The command. Returns 0 if all parts were run and nothing failed, else 1."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--parts", nargs="+", choices=PARTS, default=list(PARTS), metavar="PART",
+                        help=f"which: {', '.join(PARTS)} (default: all)")
+    parser.add_argument("--device", default="cuda", help="(default: cuda)")
+    parser.add_argument("--sizes", choices=NAMED, default="full", help="how large everything is (default: full)")
+    parser.add_argument("--quick", action="store_const", const="quick", dest="sizes", help="the same as --sizes quick")
+    parser.add_argument("--minutes", type=float, default=10.0, help="for everything (default: 10)")
+    parser.add_argument("--out", type=Path, default=ROOT / "bench" / "results", help="(default: bench/results)")
+    parser.add_argument("--one", choices=PARTS, help=argparse.SUPPRESS)
+    parser.add_argument("--seconds", type=float, default=float("inf"), help=argparse.SUPPRESS)
+    args = parser.parse_args(arguments)
+    if args.one is not None:
+        return run_here(args)
+    if args.device.startswith("cuda"):
+        message = missing.message()
+        if message is not None:
+            print(FIRST + message, file=sys.stderr)
+            return 1
+    return run_all(args)
+
+
+def run_here(args: argparse.Namespace) -> int:
+    """One part in this process, its results in its own file."""
+    results = read(args.out / "gpu.json")
+    setting = Setting(args.device, NAMED[args.sizes], args.out / "gpu", results.get("parts", {}),
+                      perf_counter() + args.seconds)
+    record = Record(part_file(args.out, args.one), tell=lambda line: print(line, flush=True))
+    run(PARTS[args.one], setting, record)
+    return 1 if record.failures else 0
+
+
+def run_all(args: argparse.Namespace) -> int:
+    """The parts, one after the other; then the report."""
+    (args.out / "gpu").mkdir(parents=True, exist_ok=True)
+    results = read(args.out / "gpu.json")
+    results.setdefault("parts", {})
+    started, failed = perf_counter(), False
+    for name in [name for name in PARTS if name in args.parts]:
+        left = 60 * args.minutes - (perf_counter() - started)
+        print(f"\n== {name}", flush=True)
+        part_file(args.out, name).unlink(missing_ok=True)
+        begun = perf_counter()
+        words = run_apart(args, name, min(PARTS[name].seconds * args.minutes / 10, left)) if left > 0 else (
+            f"not run: the {args.minutes:g} minutes were over")
+        found = read(part_file(args.out, name)) or {"found": {}, "failures": [], "left out": []}
+        if words is not None and (words or not found["failures"]):
+            words = words or f"{name}: its process ended early"
+            found["failures"].append(words)
+            print(f"FAILED {words}", flush=True)
+        failed |= bool(found["failures"])
+        results["parts"][name] = {**found, "device": args.device, "sizes": args.sizes,
+                                  "seconds": perf_counter() - begun}
+        (args.out / "gpu.json").write_text(json.dumps(results, indent=1) + "\n", encoding="utf-8")
+        (args.out / "gpu.md").write_text(markdown(results["parts"]), encoding="utf-8")
+    print(f"\n{args.out / 'gpu.md'} and gpu.json were written, in {perf_counter() - started:.0f} seconds", flush=True)
+    return int(failed)
+
+
+def run_apart(args: argparse.Namespace, name: str, seconds: float) -> str | None:
+    """One part in a process of its own. None if it ended well, else what went wrong; "" if the part should say that."""
+    command = [sys.executable, "-m", "bench.gpu_check.command", "--one", name, "--device", args.device,
+               "--sizes", args.sizes, "--out", str(args.out), "--seconds", str(seconds)]
+    paths = os.pathsep.join([str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])])
+    try:
+        code = subprocess.run(command, timeout=seconds + GRACE, check=False,
+                              env={**os.environ, "PYTHONPATH": paths}).returncode
+    except subprocess.TimeoutExpired:
+        return f"{name}: ended after {seconds + GRACE:.0f} seconds"
+    return None if code == 0 else "" if code == 1 else f"{name}: its process ended with code {code}"
+
+
+def part_file(out: Path, name: str) -> Path:
+    """Where a part keeps its results."""
+    return out / "gpu" / f"{name}.json"
+
+
+def read(path: Path) -> dict[str, Any]:
+    """What is in a file; nothing if there is none, or no JSON in it."""
+    try:
+        data: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+        return data
+    except (OSError, ValueError):
+        return {}
+
+
+if __name__ == "__main__":
+    sys.exit(main())

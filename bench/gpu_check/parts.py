@@ -1,0 +1,36 @@
+"""The parts of the check by name, in the order in which they are run: the most important ones first.
+
+A part is imported when it is run, so that what it needs (PyTorch, a driver) is wanted by it alone.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from importlib import import_module
+
+from bench.gpu_check.setting import Record, Setting
+
+
+@dataclass(frozen=True)
+class Part:
+    """``seconds``: what it may take of the whole; what it has not done by then it leaves out, and says so."""
+
+    name: str
+    seconds: int
+
+    @property
+    def measure(self) -> Callable[[Setting, Record], None]:
+        """What the part does, found in the module of its name."""
+        found: Callable[[Setting, Record], None] = import_module(f"bench.gpu_check.{self.name}").measure
+        return found
+
+
+PARTS = {part.name: part for part in (
+    Part("warm", 120), Part("properties", 20), Part("order", 10), Part("ops", 60), Part("identity", 40),
+    Part("link", 10), Part("bandwidth", 15), Part("speed", 80), Part("host", 20), Part("managed", 110),
+    Part("prediction", 40), Part("large", 15), Part("models", 30), Part("convolutions", 10), Part("sanitizer", 20))}
+
+
+def run(part: Part, setting: Setting, record: Record) -> None:
+    """One part; an error of its own becomes a failure, with all that Python says of it."""
+    with record.one(part.name):
+        part.measure(setting, record)

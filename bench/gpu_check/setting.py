@@ -1,0 +1,197 @@
+"""What every part of the GPU check is given: a device by name, sizes, the time it may take, and where results go.
+
+A part is a function of a ``Setting`` and a ``Record``. It opens devices and runtimes through the setting alone, so that
+a test can run it on the CPU, on a simulator or on a vendor without a GPU, at sizes of its own. Knows no part.
+"""
+
+import json
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from time import perf_counter
+from traceback import format_exception
+from typing import Any
+
+from bench.gpu_check.poison import poison_outputs
+from minidl import Runtime
+from minidl import device as devices
+from minidl.cli.app.fit import UNLIMITED
+from minidl.device import Device
+from minidl.memory.ledger import Demand
+
+PRECISIONS = ("tf32", "bf16")
+RESERVE_BYTES = 256 * 2**20  # beside what a step needs: the device's own, and room for rounding up
+
+Program = Callable[[Runtime], Callable[[], Any]]  # makes a model in the current runtime and returns its step
+
+
+@dataclass(frozen=True)
+class Training:
+    """A network at a batch; ``side``: pixels of its images, ``length``: tokens of its sequences, if not its own."""
+
+    model: str
+    batch: int
+    side: int | None = None
+    length: int | None = None
+    options: Mapping[str, int] = field(default_factory=dict)  # of ``models.create``
+
+    @property
+    def name(self) -> str:
+        """The network and the batch, for people."""
+        return f"{self.model} at {self.batch}"
+
+
+@dataclass(frozen=True)
+class Sizes:
+    """How much of everything; what each part reads is named as the part is.
+
+    ops_every        of the table's cases, the n-th; ops_block: elements of a kernel's block, at whose edges they
+                     stand; dtypes: in which they are run
+    mirrored         networks whose gradients PyTorch is to confirm
+    convolutions     networks whose convolutions' plans are timed
+    link_bytes       of a copy; calls: of a host time, in a row
+    host             networks whose operations' host time is taken; the first also shows the vendor's calls
+    speed            networks that run in turns with PyTorch's, for ``rounds`` rounds of ``steps`` steps
+    managed          networks that run in ``managed_bytes``; plans: how many ``auto`` tries
+    identity         networks that run under every policy, in shares of what they need
+    large            images and their side, of 64 channels: more than 2^31 elements
+    maps             feature maps on which bytes a second are measured
+    """
+
+    ops_block: int
+    ops_every: int
+    mirrored: tuple[Training, ...]
+    convolutions: tuple[Training, ...]
+    link_bytes: int
+    calls: int
+    host: tuple[Training, ...]
+    speed: tuple[Training, ...]
+    rounds: int
+    steps: int
+    managed: tuple[Training, ...]
+    managed_bytes: int
+    host_bytes: int
+    plans: int
+    identity: tuple[Training, ...]
+    large: tuple[int, int] = (2688, 112)
+    maps: tuple[int, int, int, int] = (256, 64, 56, 56)
+    dtypes: tuple[str, ...] = ("float32", "bfloat16", "float16", "float64")
+    precisions: tuple[str, ...] = PRECISIONS
+
+
+class Record:
+    """What a part has found: written to its file whenever something is added, so that a crash loses nothing."""
+
+    def __init__(self, path: Path | None = None, tell: Callable[[str], None] = print) -> None:
+        self.found: dict[str, Any] = {}
+        self.failures: list[str] = []
+        self.unfinished: list[str] = []
+        self._path = path
+        self.tell = tell
+
+    def put(self, key: str, value: Any, line: str | None = None) -> None:
+        """Note a finding, and print it, or a line about it."""
+        self.found[key] = value
+        self.tell(line if line is not None else f"{key}: {value}")
+        self._write()
+
+    def fail(self, words: str) -> None:
+        """Note that something is not as it must be."""
+        self.failures.append(words)
+        self.tell(f"FAILED {words}")
+        self._write()
+
+    @contextmanager
+    def one(self, name: str) -> Iterator[None]:
+        """One of several things that a part does: its errors are told, and the others go on."""
+        try:
+            yield
+        except Exception as error:
+            self.fail(f"{name}: {type(error).__name__}: {error}\n" + "".join(format_exception(error)))
+
+    def leave_out(self, words: str) -> None:
+        """Note that something was not done, and why."""
+        self.unfinished.append(words)
+        self.tell(f"left out: {words}")
+        self._write()
+
+    def as_data(self) -> dict[str, Any]:
+        """All of it, as it is written to a file."""
+        return {"found": self.found, "failures": self.failures, "left out": self.unfinished}
+
+    def _write(self) -> None:
+        if self._path is not None:
+            new = self._path.with_suffix(".new")
+            new.write_text(json.dumps(self.as_data(), indent=1, default=str) + "\n", encoding="utf-8")
+            new.replace(self._path)
+
+
+def open_by_name(name: str, precision: str) -> Device:
+    """The device of this name."""
+    return devices.create(name, precision=precision)
+
+
+@dataclass(frozen=True)
+class Setting:
+    """The device and its sizes; ``results`` are those of the parts before, ``ends``: when a part must have ended."""
+
+    device: str
+    sizes: Sizes
+    folder: Path
+    results: Mapping[str, Any] = field(default_factory=dict)
+    ends: float = float("inf")
+    opened: Callable[[str, str], Device] = open_by_name
+
+    @property
+    def compiles(self) -> bool:
+        """Whether kernels are compiled, which on a vendor that stands in for a GPU they are not."""
+        return self.opened is open_by_name
+
+    def seconds_left(self) -> float:
+        """Until the part must have ended; negative when it is late."""
+        return self.ends - perf_counter()
+
+    @contextmanager
+    def open(self, precision: str = "tf32") -> Iterator[Device]:
+        """The device, closed at the end: a runtime on a GPU may take all of its memory."""
+        device = self.opened(self.device, precision)
+        try:
+            yield device
+        finally:
+            close = getattr(device, "close", None)
+            if close is not None:
+                close()
+
+    @contextmanager
+    def runtime(self, *, precision: str = "tf32", poisoned: bool = False, **options: Any) -> Iterator[Runtime]:
+        """A runtime on a device of its own, unmanaged unless the options say otherwise. ``poisoned``: every launch
+        finds NaN where it is to write."""
+        with self.open(precision) as device:
+            if poisoned:
+                poison_outputs(device)
+            with runtime_on(device, precision, **options) as runtime:
+                yield runtime
+
+    def demand(self, program: Program, *, precision: str = "tf32") -> Demand:
+        """What a step needs, by its dry run."""
+        with (self.open(precision) as device,
+              runtime_on(device.dry_twin(), precision, memory_budget=UNLIMITED) as twin):
+            return twin.dry_run(program(twin))
+
+    def bytes_for(self, program: Program, *, precision: str = "tf32") -> int:
+        """A budget in which an unmanaged step fits."""
+        return int(1.05 * self.demand(program, precision=precision).unmanaged_peak_bytes) + RESERVE_BYTES
+
+
+@contextmanager
+def runtime_on(device: Device, precision: str, **options: Any) -> Iterator[Runtime]:
+    """A runtime on an open device, unmanaged unless the options say otherwise."""
+    unmanaged: dict[str, Any] = {"policy": "none", "host_memory": 0}
+    with Runtime(device, precision=precision, **unmanaged | options) as runtime:
+        yield runtime
+
+
+def kept_bytes(device: Device) -> int:
+    """What a device keeps of a budget for itself."""
+    return UNLIMITED - device.usable_bytes(UNLIMITED)

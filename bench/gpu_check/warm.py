@@ -1,0 +1,98 @@
+"""What is made once and kept on disk, made before anything is measured: machine code, in parallel processes, and plans.
+
+Without it whatever part comes first would be timed while it compiles, or ended for having taken too long.
+"""
+
+import os
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor, as_completed
+from multiprocessing import get_context
+from time import perf_counter
+
+from bench.gpu_check.convolutions import convolutions_of
+from bench.gpu_check.setting import Record, Setting, Sizes
+from bench.support import cuda_calls, kernel_cases
+from bench.support.kernel_cases import OPS
+from minidl.device.cuda.device import CudaDevice
+from minidl.kernels.cuda import KERNELS
+from minidl.kernels.cuda.launch import Source
+from minidl.meta import DTYPES, meta
+
+SHARE = 0.6  # of the part's time that compiling may take: the rest is for plans
+
+
+def measure(setting: Setting, record: Record) -> None:
+    """Seconds of each, and how much of it there was."""
+    with setting.open() as device:
+        if not isinstance(device, CudaDevice):
+            record.leave_out(f"{device.name} needs no machine code and no plans")
+            return
+        wanted = every_source(setting.sizes)
+        if setting.device.startswith("cuda") and setting.compiles:
+            start = perf_counter()
+            done = compile_all(wanted, device.vendor.properties.capability, SHARE * setting.seconds_left())
+            record.put("cubins", {"made": done, "wanted": len(wanted), "seconds": perf_counter() - start},
+                       f"{done} of {len(wanted)} kernels compiled in {perf_counter() - start:.0f} seconds, "
+                       f"by {os.cpu_count()} processes")
+            if done < len(wanted):
+                record.leave_out(f"{len(wanted) - done} kernels were not compiled: the time was up")
+        else:
+            record.put("cubins", {"made": 0, "wanted": len(wanted), "seconds": 0.0})
+        _list_plans(setting, record, device)
+
+
+def _list_plans(setting: Setting, record: Record, device: CudaDevice) -> None:
+    """Of the networks whose speed is measured, those first that come first."""
+    start, listed, left = perf_counter(), 0, 0
+    networks = list(setting.sizes.speed)
+    for training in (*networks, *(each for each in setting.sizes.convolutions if each not in networks)):
+        for each in convolutions_of(device, training, "tf32"):
+            if setting.seconds_left() < 0:
+                left += 1
+            else:
+                device.plans.of(each)
+                listed += 1
+    record.put("plans", {"convolutions": listed, "seconds": perf_counter() - start},
+               f"plans of {listed} convolutions listed and timed in {perf_counter() - start:.0f} seconds")
+    if left:
+        record.leave_out(f"the plans of {left} convolutions: the time is up")
+
+
+def every_source(sizes: Sizes) -> list[Source]:
+    """What the check of these sizes needs, each source once."""
+    return list(dict.fromkeys(s for dtype in sizes.dtypes for s in sources(dtype, sizes.ops_block)))
+
+
+def sources(dtype: str, block: int) -> Iterator[Source]:
+    """What the calls of ``cuda_calls`` and the cases of ``kernel_cases`` need in a dtype."""
+    if dtype in cuda_calls.PRECISIONS:
+        yield from cuda_calls.sources(dtype)
+    for case in kernel_cases.cases(block):
+        op = OPS[case.name]
+        if case.name not in KERNELS or op.mutates is not None or case.attrs.get("data", 0) is None:
+            continue
+        inputs = [meta(a.shape, DTYPES[a.dtype.name]) for a in case.inputs(dtype)]
+        outputs = op.infer(*inputs, **case.attrs)
+        outputs = outputs if isinstance(outputs, tuple) else (outputs,)
+        yield from KERNELS[case.name].plan([*outputs, *inputs], case.attrs).sources
+
+
+def compile_all(wanted: Sequence[Source], capability: tuple[int, int], seconds: float) -> int:
+    """Compile sources in as many processes as there are cores; returns how many were done in time."""
+    ends, done = perf_counter() + seconds, 0
+    with ProcessPoolExecutor(os.cpu_count(), mp_context=get_context("spawn")) as pool:
+        futures = [pool.submit(_compile, source, capability) for source in wanted]
+        try:
+            for future in as_completed(futures, timeout=max(1.0, ends - perf_counter())):
+                future.result()
+                done += 1
+        except TimeoutError:
+            for future in futures:
+                future.cancel()
+    return done
+
+
+def _compile(source: Source, capability: tuple[int, int]) -> None:
+    from minidl.kernels.cuda.compile import Compiler
+
+    Compiler(capability).cubin(source)

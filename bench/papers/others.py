@@ -1,0 +1,111 @@
+"""What others have published about recomputation and swapping, made again: a survey's two experiments, and how much
+DTR's recomputation costs over the budget."""
+
+from __future__ import annotations
+
+from minidl import policies
+from minidl.lab import cell
+from minidl.lab import training_step as own
+from minidl.lab.cell import Machine
+from minidl.lab.drawing import curves
+from minidl.lab.fitting import share
+from minidl.lab.page import Content, percent
+from minidl.plan.costs import Limits
+from minidl.plan.plan import EMPTY_PLAN
+from minidl.plan.trace import Trace
+from minidl.policies.literature.network import Network
+from minidl.policies.literature.static import peak_bytes
+
+TURING = Machine("rtx2080ti")
+STAND_IN, MIRROR_BATCH = "resnet50", 112
+MIRRORED = (  # setting in the survey, policy, its MB and seconds an iteration
+    ("nothing", "none", 10825, 0.783), ("BACKWARD_DO_MIRROR", "openai-speed", 7815, 0.818),
+    ("MEMORY_OPT, and both", "chen-greedy", 7287, 0.8195))
+SWAPPED = ((120, 250), (170, 53), (240, 34))  # batch, images a second with TFLMS
+SWAPPING = ("tflms", "tflms-chain", "capuchin")
+STEPS = {"capuchin": 12}
+FEW = 4
+DTR = ("dtr", "dtr-eqclass", "dtr-local", "dtr-ignore")
+DTR_NETWORKS = (("resnet20", 512), ("resnet50", 64), ("unet", 16), ("bert-small", 64), ("inception_v3", 32))
+DTR_BUDGETS = (0.9, 0.8, 0.7, 0.6, 0.5, 0.4, 0.3, 0.2)
+
+
+def survey(content: Content, quick: bool) -> None:
+    """What a survey measured of memonger and of TFLMS, on an RTX 2080 Ti."""
+    content.say(f"A survey ran MXNet's memonger and IBM's TFLMS on an RTX 2080 Ti and does not say on which "
+                f"network. `{STAND_IN}` stands in for it, on `sim:rtx2080ti`, nothing fused: unmanaged its batch of "
+                "120 is about the largest there, as it was in the survey.")
+    content.say("## memonger")
+    batch = 8 if quick else MIRROR_BATCH
+    trace = own.trace_of(STAND_IN, batch, device="sim:rtx2080ti", switches=own.SEPARATE)
+    rows: list[list[object]] = []
+    for setting, policy, megabytes, seconds in MIRRORED:
+        found = cell.run(f"{STAND_IN}:{batch}", trace, TURING, policy, own.UNLIMITED, steps=FEW)
+        rows.append([setting, f"{megabytes:,} MB", _more(megabytes, MIRRORED[0][2]), _more(seconds, MIRRORED[0][3]),
+                     f"`{policy}`", f"{_peak(trace, policy) / 1e6:,.0f} MB",
+                     _more(_peak(trace, policy), _peak(trace, "none")),
+                     _more(found.settled_s or 0.0, found.unmanaged_s)])
+    content.table(("survey", "memory", "", "time", f"here, at {batch}", "memory", "", "time"), rows)
+    content.say("## TFLMS")
+    rows = []
+    budget = TURING.described().memory_bytes
+    for batch, speed in SWAPPED[:1] if quick else SWAPPED:
+        trace = own.trace_of(STAND_IN, 8 if quick else batch, device="sim:rtx2080ti", switches=own.SEPARATE)
+        row: list[object] = [batch, f"{speed} images/s", percent(speed / SWAPPED[0][1])]
+        for policy in SWAPPING[-1:] if quick else SWAPPING:
+            found = cell.run(f"{STAND_IN}:{batch}", trace, TURING, policy, budget, steps=STEPS.get(policy, FEW))
+            row.append(found.status.partition(":")[0] if found.settled_s is None else
+                       f"{batch / found.settled_s:.0f} images/s ({percent(share(found))})")
+        rows.append(row)
+    content.table(("batch", "survey, TFLMS", "of its speed at 120",
+                   *(f"`{name}`" for name in (SWAPPING[-1:] if quick else SWAPPING))), rows)
+    content.say("**Where they differ.** memonger: MXNet's mirror drops what is cheap, as `openai-speed` does, which "
+                "drops all of it and not what MXNet picks; its planner of memory, which reuses buffers, is in every "
+                "row here. `chen-greedy` is memonger's own search, which recomputes convolutions, too: it saves more, "
+                "for more. TFLMS: what does not fit at 240 is 9 GB, less than a second each way at 12 GB/s, and a "
+                "step took 7 s there: more than the link explains. Here copies go at the link's speed, beside "
+                "computation.")
+
+
+def _peak(trace: Trace, policy: str) -> int:
+    """Of an iteration under a policy's plan."""
+    costs = TURING.described().link_costs
+    network = Network.of(trace, costs)
+    return peak_bytes(network, policies.create(policy).plan(trace, costs, Limits(own.UNLIMITED, own.UNLIMITED)).plan
+                      if policy != "none" else EMPTY_PLAN)
+
+
+def _more(value: float, before: float) -> str:
+    return "" if value == before else f"{value / before - 1:+.1%}"
+
+
+def overheads(content: Content, quick: bool) -> None:
+    """DTR's recomputation over the budget, with its kinds of neighbourhood."""
+    content.say("How much longer a step takes under DTR, which recomputes only, over the share of the unmanaged "
+                "peak that there is, on a P100. Its paper draws such curves and prints no numbers of them, so none "
+                "stand beside ours. `dtr` looks at the exact neighbourhood of what it weighs, `dtr-eqclass` at a "
+                "union-find of it, `dtr-local` at its own cost alone, and `dtr-ignore` frees nothing before its "
+                "bytes are wanted.")
+    for model, batch in DTR_NETWORKS[:1] if quick else DTR_NETWORKS:
+        trace = own.trace_of(model, batch)
+        lines: dict[str, list[tuple[float, float]]] = {name: [] for name in DTR}
+        rows = []
+        for budget in DTR_BUDGETS[:2] if quick else DTR_BUDGETS:
+            row: list[object] = [f"{budget:.0%}"]
+            for name in DTR:
+                found = cell.run(f"{model}:{batch}", trace, Machine("p100"), name, budget)
+                if found.settled_s is None:
+                    row.append(found.status.partition(":")[0])
+                else:
+                    slower = found.settled_s / found.unmanaged_s - 1
+                    row.append(f"{slower:+.1%}")
+                    lines[name].append((budget, slower))
+            rows.append(row)
+        content.say(f"## {model} at {batch}")
+        content.table(("budget", *(f"`{name}`" for name in DTR)), rows)
+        drawn = curves({name: [(100 * x, 100 * y) for x, y in points] for name, points in lines.items()},
+                       "% of the unmanaged peak", "% longer", falling=True)
+        content.picture(f"dtr-{model}.png", drawn, f"{model}: time over the budget")
+    content.say("**Where they differ.** The networks here are other ones, and their steps are taken apart into other "
+                "operations, whose largest decides where the curves end. Parameters and optimizer state count as part "
+                "of the peak and cannot be recomputed, so of networks that have many the curves end early.")

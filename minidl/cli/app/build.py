@@ -1,0 +1,69 @@
+"""What is trained: a network of the zoo with its loss, optimizer and learning rates, as the flags ask for them."""
+
+from collections.abc import Callable
+
+from minidl.cli.app.options import Options
+from minidl.cli.app.zoo import Network, Zoo
+from minidl.data import AnyBatch, Data, TextBatch
+from minidl.data.text import Sentences
+from minidl.errors import UserError
+from minidl.nn import Module
+from minidl.optim import SGD, Adam, AdamW, Optimizer, Schedule
+from minidl.runtime import current_runtime
+from minidl.tensor import Tensor
+from minidl.training import Trainer
+
+ENDLESS = 1 << 30  # steps, where nobody has said how many there will be
+RATE, ADAM_RATE = 0.05, 0.001
+MOMENTUM = 0.9
+
+
+def build(options: Options, zoo: Zoo, data: Data, *, steps: int | None = None) -> Trainer:
+    """A new network with its optimizer in the current runtime; ``steps``: how many it will be trained for, if known.
+
+    Raises UserError for what the network cannot do.
+    """
+    known = zoo.find(options.model)
+    if options.label_smoothing and (known.text or known.loss is not zoo.classification_loss):
+        raise UserError(f"--label-smoothing is for networks with one label an image, not for {options.model}")
+    model = _network(options, zoo, data, reads_text=known.text is not None)
+    optimizer = _optimizer(options, model, reads_text=known.text is not None)
+    schedule = Schedule(optimizer.lr, options.schedule, options.warmup_steps, steps or ENDLESS, options.decay_steps,
+                        options.decay_rate)
+    return Trainer(model, optimizer, _loss(options, zoo, known, model), schedule, accumulate=options.accumulate,
+                   clip_norm=options.clip_grad, score=known.score)
+
+
+def _network(options: Options, zoo: Zoo, data: Data, *, reads_text: bool) -> Module:
+    if reads_text:
+        return zoo.create(options.model, vocabulary=len(data.vocabulary) if isinstance(data, Sentences) else None)
+    return zoo.create(options.model, num_classes=data.num_classes if data.real else options.num_classes,
+                      in_channels=data.input_shape[0] if data.real else None, image_size=data.input_shape[1])
+
+
+def _optimizer(options: Options, model: Module, *, reads_text: bool) -> Optimizer:
+    name = options.optimizer or ("adamw" if reads_text else "momentum")
+    lr = options.lr if options.lr is not None else ADAM_RATE if name.startswith("adam") else RATE
+    decays = (lambda p: p.ndim > 1) if options.decay == "matrices" else None
+    if name.startswith("adam"):
+        return (AdamW if name == "adamw" else Adam)(model.parameters(), lr=lr, weight_decay=options.weight_decay,
+                                                    decays=decays)
+    momentum = options.momentum if options.momentum is not None else 0.0 if name == "sgd" else MOMENTUM
+    return SGD(model.parameters(), lr=lr, momentum=momentum, weight_decay=options.weight_decay, decays=decays)
+
+
+def _loss(options: Options, zoo: Zoo, known: Network, model: Module) -> Callable[[AnyBatch], Tensor]:
+    """Uploads a batch and returns the scalar to differentiate; keeps no handle on images or logits."""
+    def loss(batch: AnyBatch) -> Tensor:
+        runtime = current_runtime()
+        if known.text is not None:
+            shape = known.text.of_length(options.sequence_length)
+            text = (batch.upload(runtime) if isinstance(batch, TextBatch) else
+                    known.text_batch(runtime, batch.size, shape))
+            value: Tensor = model(*text)
+            return value
+        images, labels = batch.upload(runtime)
+        if options.label_smoothing:
+            return zoo.classification_loss(model, images, labels, label_smoothing=options.label_smoothing)
+        return known.loss(model, images, labels)
+    return loss

@@ -1,0 +1,91 @@
+"""The files that a run is asked for by name: looked at before it, and written at its end. Knows no format from inside.
+
+What cannot be written at the end keeps no other file from being written; the errors are told when all have been tried.
+"""
+
+import io
+import os
+import sys
+from collections.abc import Callable
+from typing import TextIO, cast
+
+from minidl.checkpoint import safetensors
+from minidl.cli.app.options import STDOUT, Options
+from minidl.cli.app.step_log import is_table
+from minidl.errors import UserError
+from minidl.nn import Module
+from minidl.outside.writing import Own, require_place, write_whole
+from minidl.plan.formats import is_plan
+from minidl.plan.trace_format import is_trace
+from minidl.report import result as results
+from minidl.report.result import Result
+from minidl.view.page import is_page
+
+
+def check_places(options: Options) -> None:
+    """Raises UserError, before any training, if a file could not be written; leaves what is there as it is."""
+    places: set[str] = set()
+    for path, own in ((options.json, results.is_own), (options.save, safetensors.is_own),
+                      (options.save_plan, is_plan), (options.save_trace, is_trace), (options.report, is_page),
+                      (options.csv, is_table)):
+        if path is None or path == STDOUT and own is results.is_own:
+            continue
+        require_place(path, own, force=options.force)
+        if os.path.realpath(path) in places:
+            raise UserError(f"{path} is named for two files")
+        places.add(os.path.realpath(path))
+
+
+class Leaving:
+    """Writes what a run leaves; ``out`` is where a result goes that is to be printed."""
+
+    def __init__(self, options: Options, out: TextIO) -> None:
+        self._options = options
+        self._out = out
+        self._failures: list[str] = []
+
+    def attempt(self, write: Callable[[], None]) -> None:
+        """Write something; if that fails it is told later."""
+        try:
+            write()
+        except UserError as error:
+            self._failures.append(str(error))
+
+    def parameters(self, model: Module) -> None:
+        """Parameters and buffers by name, for --save."""
+        path = self._options.save
+        if path is not None:
+            self.attempt(lambda: safetensors.write_arrays(path, model.state_dict(), force=self._options.force))
+
+    def result(self, result: Result) -> None:
+        """The numbers of the run, for --json."""
+        path = self._options.json
+        if path == STDOUT:
+            print(result.to_json(), end="", file=self._out)
+        elif path is not None:
+            self.attempt(lambda: result.write(path, force=self._options.force))
+
+    def text(self, path: str | None, own: Own, make: Callable[[], str]) -> None:
+        """A document, if it was asked for."""
+        if path is not None:
+            self.attempt(lambda: write_whole(path, make().encode(), own, force=self._options.force))
+
+    def require_all(self, otherwise: str) -> None:
+        """Raises UserError with what could not be written, and with where the state of the run is."""
+        if self._failures:
+            raise UserError(f"{'; '.join(self._failures)}; {otherwise}")
+
+
+class Silence(io.TextIOBase):
+    """Takes what is written and keeps nothing of it."""
+
+    def write(self, text: str) -> int:
+        """Nothing happens."""
+        return len(text)
+
+
+def printed_apart(options: Options) -> TextIO:
+    """Where lines for people go: to stderr if the result has stdout for itself, and nowhere if they are not wanted."""
+    if options.quiet:
+        return cast(TextIO, Silence())
+    return sys.stderr if options.json == STDOUT else sys.stdout

@@ -1,0 +1,274 @@
+"""What fits: trials on twins, never on the device itself; and the smallest budget, found by such trials.
+
+A twin has the device's profile and algorithms, the budget and the policy, and shapes instead of values: what runs out
+of memory there would run out of memory in earnest, and nowhere else. Searches start from a dry run's demand, and take
+fitting to be monotone: a smaller batch (``largest``), or a larger budget, fits too. Their answers were tried, and so
+were their neighbours that do not fit. Knows no model and no data.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from math import inf
+from typing import Any, NamedTuple
+
+from minidl import placements, policies
+from minidl.device import Device
+from minidl.device.precision import DEFAULT
+from minidl.device.spill import Spill
+from minidl.errors import OutOfMemory, UserError
+from minidl.memory.ledger import Demand
+from minidl.memory.switches import ALL_ON, Switches
+from minidl.meta import ALIGNMENT
+from minidl.outside.machine import free_memory
+from minidl.runtime import Runtime
+
+ITERATIONS = 2  # of steps: the first has no gradients yet; from the second on all are alike
+MOST_ITERATIONS, ALIKE = 200, 3  # where blocks stay where they are put: until so many in a row leave the same holes
+NEARLY_FULL, WITH_FULL_HOST = 0.9, 8  # of the host's memory; iterations
+UNLIMITED = 1 << 50  # bytes; more than any step needs, and nothing on a twin
+UNTIL_PLANNED = 8  # iterations, at most, until one follows a first plan to its end
+FIRST_BUDGET_STEP = 1 << 20  # bytes; where a search for the smallest budget begins
+CPU_BUDGET_SHARE, CPU_HOST_SHARE = 0.6, 0.3  # of the machine's free memory, of which both are taken
+
+
+class Steps(NamedTuple):
+    """What a training does to memory: a step, and a look at a batch of test data, if there is any. Both may run on
+    shapes alone, and keep no tensors."""
+
+    step: Callable[[], Any]
+    test: Callable[[], Any] | None = None
+
+    def all(self) -> None:
+        """A step and the look after it."""
+        self.step()
+        if self.test is not None:
+            self.test()
+
+
+Program = Callable[[int], Steps]
+
+
+@dataclass(frozen=True, slots=True)
+class Shortage:
+    """Why a step did not fit: the operation at which it failed, and whether more host memory might have helped."""
+
+    op: str
+    host_full: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Trial:
+    """How a few iterations on a twin went; the bytes are those of the first two. ``host_nearly_full``: what the host
+    held decided what could leave the device, and will be something else in later iterations."""
+
+    shortage: Shortage | None
+    swapped_out_bytes: int
+    recomputed_bytes: int
+    host_nearly_full: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Setup:
+    """All that decides what fits, except for the batch and the budget.
+
+    program      makes, for a batch, the model in the current runtime, and returns its steps
+    device       is asked for its profile and its algorithms only; nothing is launched on it
+    host_memory  bytes for swapped tensors, and for batches that are made ahead of the step
+    ahead        how many bytes the latter take, for a batch
+    steps        that will be trained at most: no trial goes through more
+    switches     the engine's features that are on
+    slices       into which a batch is cut
+    note         is told the batch and the budget of each trial before it runs
+    spill        where host memory is continued
+    shard_bytes  from which on parameters are kept in shards
+    """
+
+    program: Program
+    device: Device
+    policy: str
+    host_memory: int
+    precision: str = DEFAULT
+    seed: int = 0
+    placement: str = placements.DEFAULT
+    ahead: Callable[[int], int] = lambda batch: 0
+    switches: Switches = ALL_ON
+    note: Callable[[int, int], None] = lambda batch, budget_bytes: None
+    slices: int = 1
+    steps: int = MOST_ITERATIONS
+    spill: Spill | None = None
+    shard_bytes: int | None = None
+
+    def for_tensors(self, batch: int) -> int:
+        """Host memory for swapped tensors, at a batch."""
+        return max(self.host_memory - self.ahead(batch), 0)
+
+    def elsewhere_for(self, batch: int) -> int:
+        """Bytes for swapped tensors on the host and in the file behind it, at a batch."""
+        return self.elsewhere - self.host_memory + self.for_tensors(batch)
+
+    def demand(self, batch: int) -> Demand:
+        """What an unmanaged step needs, and its largest operation."""
+        keeps = policies.create(self.policy).regime.keeps_outputs  # then it needs more
+        with Runtime(self.device.dry_twin(), memory_budget=UNLIMITED, policy=self.policy if keeps else "none",
+                     precision=self.precision, seed=self.seed, switches=self.switches, slices=self.slices,
+                     shard_bytes=self.shard_bytes) as twin:
+            return twin.dry_run(self.program(batch).all)
+
+    def largest_parameter(self) -> int:
+        """Bytes of the largest parameter or buffer, or state of either."""
+        with Runtime(self.device.dry_twin(), memory_budget=UNLIMITED, policy="none", precision=self.precision) as twin:
+            held = self.program(1)
+            largest = max((storage.nbytes for storage in twin.memory.live() if storage.persistent), default=0)
+            del held
+        return largest
+
+    @property
+    def elsewhere(self) -> int:
+        """Bytes of host memory and of the file behind it."""
+        return self.host_memory + (self.spill.nbytes if self.spill else 0)
+
+    @property
+    def drifts(self) -> bool:
+        """Whether later iterations may find other holes in memory than the first: blocks stay where they are put."""
+        return not placements.create(self.placement).compacts
+
+    def trial(self, batch: int, budget_bytes: int, *, thorough: bool = True) -> Trial:
+        """Run a few iterations on a twin; thorough: more of them where the host is nearly full, and where memory
+        drifts, until it does so no more.
+
+        In both cases a simulated device's plans are tried, too; those of others follow from times that are not known
+        before.
+        """
+        self.note(batch, budget_bytes)
+        simulated = self.device.simulated_twin() if thorough else None
+        found = self._tried(simulated if self.drifts else None, batch, budget_bytes, thorough)
+        plans = simulated is not None and not self.drifts and policies.create(self.policy).plans
+        if plans and found.shortage is None and found.host_nearly_full:  # what a plan keeps there differs
+            found = replace(found, shortage=self._tried(simulated, batch, budget_bytes, thorough).shortage)
+        return found
+
+    def _tried(self, simulated: Device | None, batch: int, budget_bytes: int, thorough: bool) -> Trial:
+        """A trial on a simulated device, with its plans, or without any on shapes alone."""
+        twin = self._twin(simulated or self.device.dry_twin(), batch, budget_bytes)
+        shortage = stats = None
+
+        def nearly_full() -> bool:
+            return twin.stats().host_peak_bytes > NEARLY_FULL * self.elsewhere_for(batch)
+
+        try:
+            with twin:
+                if simulated is None:
+                    twin.executor.guide = None
+                steps = self.program(batch)
+                for _ in range(ITERATIONS):
+                    steps.step()
+                stats = twin.stats()
+                if steps.test is not None:
+                    steps.test()
+                    steps.step()
+                if thorough and nearly_full():
+                    for _ in range(ITERATIONS, min(self.steps, WITH_FULL_HOST)):
+                        steps.step()
+                if thorough and self.drifts:
+                    _run_until_alike(twin, steps, most=min(self.steps, MOST_ITERATIONS))
+        except OutOfMemory as error:
+            shortage = Shortage(error.op, error.host_full)
+        stats = stats or twin.stats()
+        return Trial(shortage, stats.swapped_out_bytes, stats.recomputed_bytes, nearly_full())
+
+    def _twin(self, device: Device, batch: int, budget_bytes: int) -> Runtime:
+        """A runtime on a device like this one, as it will be for a batch."""
+        return Runtime(device, memory_budget=budget_bytes, host_memory=self.for_tensors(batch), policy=self.policy,
+                       placement=self.placement, precision=self.precision, seed=self.seed, switches=self.switches,
+                       slices=self.slices, spill=self.spill, shard_bytes=self.shard_bytes)
+
+    def planned_seconds(self, batch: int, budget_bytes: int) -> float | None:
+        """Modelled seconds of a step under the first plan, infinite if it does not fit; None if there are no plans, or
+        the device is not simulated."""
+        simulated = self.device.simulated_twin()
+        if simulated is None or not policies.create(self.policy).plans:
+            return None
+        self.note(batch, budget_bytes)
+        try:
+            with self._twin(simulated, batch, budget_bytes) as twin:
+                step = self.program(batch).step
+                for _ in range(UNTIL_PLANNED):
+                    before = twin.stats()
+                    step()
+                    followed = twin.followed()
+                    if followed is not None and followed[1].plan.evictions:
+                        return followed[1].seconds
+                return twin.stats().since(before).seconds
+        except OutOfMemory:
+            return inf
+
+    def unmanaged_seconds(self, batch: int) -> float | None:
+        """Modelled seconds of a step with unlimited memory; None for a device that is not simulated."""
+        unused = self.device.simulated_twin()
+        if unused is None:
+            return None
+        with Runtime(unused, memory_budget=UNLIMITED, policy="none", precision=self.precision,
+                     seed=self.seed, switches=self.switches) as runtime:
+            step = self.program(batch).step
+            step()
+            start = runtime.stats().seconds
+            step()
+            return runtime.stats().seconds - start
+
+    def needed_bytes(self, demand: Demand) -> int:
+        """The budget below which a step of this demand cannot run under the policy, whatever the host holds."""
+        manages = policies.create(self.policy).moves_tensors
+        needed = demand.largest_op_bytes if manages else demand.unmanaged_peak_bytes
+        return needed + self.device.reserved_bytes
+
+    def short_of_host(self, batch: int, budget_bytes: int, recomputed_bytes: int) -> bool:
+        """Whether a policy that swaps had to recompute so much for want of host memory: more of it would help."""
+        if not recomputed_bytes or policies.create(self.policy).weighs_recomputation:
+            return False
+        roomy = replace(self, host_memory=UNLIMITED).trial(batch, budget_bytes)
+        return roomy.recomputed_bytes < recomputed_bytes
+
+
+def _run_until_alike(twin: Runtime, steps: Steps, *, most: int) -> None:
+    """Run steps until they leave memory as they found it, under the same plan. Raises OutOfMemory."""
+    alike, before = 0, None
+    for _ in range(most):
+        steps.all()
+        left = [(block.offset, block.size) for block in twin.memory.arena.blocks()], id(twin.plan)
+        alike = alike + 1 if left == before else 0
+        if alike == ALIKE:
+            return
+        before = left
+
+
+def smallest_budget(setup: Setup, batch: int) -> int:
+    """Bytes with which a step runs; with one unit of alignment less it does not, or, where memory drifts, might not."""
+    def fits(budget_bytes: int, *, thorough: bool = False) -> bool:
+        return setup.trial(batch, budget_bytes, thorough=thorough).shortage is None
+
+    enough = setup.needed_bytes(setup.demand(batch))
+    if fits(enough, thorough=True):
+        return enough
+    # Fragmentation, or a full host: what is needed at once was not enough.
+    too_little, step = enough, FIRST_BUDGET_STEP
+    while not fits(enough := too_little + step):
+        if enough > UNLIMITED:
+            raise UserError("no memory budget would do")
+        too_little, step = enough, 2 * step
+    while enough - too_little > ALIGNMENT:
+        middle = (too_little + enough) // (2 * ALIGNMENT) * ALIGNMENT
+        too_little, enough = (too_little, middle) if fits(middle) else (middle, enough)
+    step = FIRST_BUDGET_STEP
+    while setup.drifts and not fits(enough, thorough=True):
+        enough, step = enough + step, 2 * step
+    return enough
+
+
+def default_memory(device: Device) -> tuple[int, int]:
+    """(budget, host memory) in bytes when none are given: the profile's. A device with values takes both from this
+    machine's memory, so there they are not above shares of what is free."""
+    budget, host = device.profile.memory_bytes, device.profile.host_memory_bytes
+    free = free_memory()
+    if device.has_values and free is not None:
+        budget, host = min(budget, int(free * CPU_BUDGET_SHARE)), min(host, int(free * CPU_HOST_SHARE))
+    return budget, host

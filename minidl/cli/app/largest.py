@@ -1,0 +1,214 @@
+"""The largest batch that trains in a budget, whole or in slices, and what forbids the next one, for people.
+
+As in ``fit``, what is answered was tried on twins. A search starts from a dry run's demand, which grows almost
+linearly with the batch. Whole batches are found exactly; in slices, where a trial takes as many calls more, to a part.
+"""
+
+from dataclasses import dataclass, replace
+from functools import partial
+
+from minidl import policies
+from minidl.cli.app.bisection import largest_number
+from minidl.cli.app.fit import Setup, Shortage
+from minidl.cli.app.slices import choose_slices, in_slices, most_slices
+from minidl.errors import ShapeError
+from minidl.memory.ledger import Demand
+from minidl.outside.units import format_bytes
+
+FEW, MORE = 64, 128  # examples: what they need says how demand grows; a network may refuse fewer (batch norm, one)
+FEW_SLICES = 8  # which tell what a step keeps in slices
+PARTS = 32  # of a batch in slices: to one of these it is found
+GAIN = 0.9  # of the bytes, and no more, twice the slices must need, to be tried
+
+
+@dataclass(frozen=True, slots=True)
+class LargestBatch:
+    """The largest batch that fits (0: none does), in how many slices, and what forbids the next: for people, with its
+    numbers. ``whole``: the largest that fits in one piece."""
+
+    batch: int
+    limit: str
+    slices: int = 1
+    whole: int = 0
+
+
+def largest_batch(setup: Setup, budget_bytes: int, *, most: int = 1 << 30, full_host: bool = False) -> LargestBatch:
+    """The largest batch, up to ``most``, whose step runs in a budget, in the setup's slices.
+
+    A policy that only swaps is taken at its word: what runs only because tensors are recomputed when the host is full
+    does not count, unless with ``full_host``. One that plans weighs both.
+    """
+    full_host = full_host or policies.create(setup.policy).plans
+    failed: dict[int, Shortage] = {}
+    nearly_full = set()
+
+    def fits(batch: int, *, thorough: bool = False) -> bool:
+        if batch > most or _refused(setup, batch):
+            return batch <= most
+        trial = setup.trial(batch, budget_bytes, thorough=thorough)
+        if trial.host_nearly_full:
+            nearly_full.add(batch)
+        if trial.shortage is not None:
+            failed[batch] = trial.shortage
+        elif not full_host and setup.short_of_host(batch, budget_bytes, trial.recomputed_bytes):
+            failed[batch] = Shortage("", host_full=True)
+        return batch not in failed
+
+    batch = largest_number(fits, guess=_promising(setup, budget_bytes, most, full_host), most=most)
+    if batch and (setup.drifts or batch in nearly_full):  # later iterations may need more
+        batch = largest_number(partial(fits, thorough=True), guess=batch, most=batch)
+    why = (_limit(setup, batch + 1, budget_bytes, failed[batch + 1], full_host) if batch < most else
+           f"there is no more than {most}")
+    return LargestBatch(batch, why, setup.slices, batch)
+
+
+def largest_batch_cut(setup: Setup, budget_bytes: int, *, most: int = 1 << 30) -> LargestBatch:
+    """As ``largest_batch``, where the number of slices is open: whole, and beyond that in slices, as far as device and
+    host hold what a step keeps: more than that would have to be computed again and again. Found to a 32nd."""
+    whole = largest_batch(setup, budget_bytes, most=most)
+    if whole.batch >= most or not policies.create(setup.policy).moves_tensors:
+        return whole
+    tried: dict[int, Setup | None] = {}
+    failed: dict[int, Shortage] = {}
+    nearly_full = set()
+
+    def cut(batch: int) -> Setup | None:
+        if batch not in tried:
+            tried[batch] = cut_that_holds(setup, batch, budget_bytes)
+        return tried[batch]
+
+    def fits(batch: int, *, thorough: bool = setup.drifts) -> bool:
+        chosen = cut(batch)
+        if chosen is None:
+            return False
+        trial = chosen.trial(batch, budget_bytes, thorough=thorough)
+        if trial.host_nearly_full:
+            nearly_full.add(batch)
+        if trial.shortage is not None:
+            failed[batch] = trial.shortage
+        return trial.shortage is None
+
+    # Slices share what the largest operation needs; what a step keeps grows with the batch, however it is cut.
+    least = max(whole.batch, 1)
+    sample = min(2 * least, most)
+    few = replace(setup, slices=min(FEW_SLICES, sample))
+    held = sample * (budget_bytes + setup.elsewhere) // few.demand(sample).unmanaged_peak_bytes
+    guess = min(max(held, least + 1), most_slices(most) * least, most)
+    promising = largest_number(lambda n: cut(n) is not None, guess=guess, most=most, parts=PARTS)
+    found = largest_number(fits, guess=promising, most=promising, parts=PARTS) if promising > whole.batch else 0
+    if found > whole.batch and not setup.drifts and found in nearly_full:  # as for whole batches
+        found = largest_number(partial(fits, thorough=True), guess=found, most=found, parts=PARTS)
+    if found <= whole.batch:
+        return whole
+    chosen, beyond = tried[found], min((n for n in tried if n > found), default=most + 1)
+    assert chosen is not None
+    if beyond > most:
+        why = f"there is no more than {most}"
+    elif beyond in failed:
+        count, shortage = (tried[beyond] or chosen).slices, failed[beyond]
+        why = (f"at {beyond} in {count} slices {shortage.op} finds no room on the device"
+               + (", and none on the host" if shortage.host_full else ""))
+    else:
+        why = _limit_in_slices(setup, found, beyond, budget_bytes)
+    return LargestBatch(found, why, chosen.slices, whole.batch)
+
+
+def cut_that_holds(setup: Setup, batch: int, budget_bytes: int) -> Setup | None:
+    """The setup in the fewest slices with which, going by demand alone, device and host hold a step; None if more
+    slices would not help."""
+    if _refused(setup, batch):
+        return replace(setup, slices=1)
+    whole = setup.demand(batch)
+    chosen = replace(setup, slices=choose_slices(setup, batch, budget_bytes, whole).slices)
+    demand = whole if chosen.slices == 1 else chosen.demand(batch)
+    while not _holds(chosen, demand, budget_bytes):
+        if chosen.slices >= most_slices(batch):
+            return None
+        chosen, before = replace(chosen, slices=min(2 * chosen.slices, batch)), demand
+        demand = chosen.demand(batch)
+        if setup.needed_bytes(before) > budget_bytes:
+            helps = demand.largest_op_bytes < GAIN * before.largest_op_bytes
+        else:
+            helps = demand.unmanaged_peak_bytes < GAIN * before.unmanaged_peak_bytes
+        if not helps:
+            return None
+    return chosen
+
+
+def _holds(setup: Setup, demand: Demand, budget_bytes: int) -> bool:
+    return (setup.needed_bytes(demand) <= budget_bytes
+            and demand.unmanaged_peak_bytes <= budget_bytes + setup.elsewhere)
+
+
+def _limit(setup: Setup, batch: int, budget_bytes: int, shortage: Shortage, full_host: bool) -> str:
+    """Why a batch does not fit."""
+    cut = in_slices(setup.slices)
+    if shortage.host_full:
+        roomy = replace(setup, host_memory=2 * setup.host_memory)
+        would = partial(_runs, roomy, budget_bytes, full_host)
+        guess = _promising(roomy, budget_bytes, 1 << 30, False)
+        return (f"a batch of {batch} needs more than the {format_bytes(setup.elsewhere)} of host memory"
+                + _with_more(setup, largest_number(would, guess=guess, most=guess, parts=PARTS), batch))
+    demand = setup.demand(batch)
+    if not policies.create(setup.policy).moves_tensors:
+        return (f"at {batch} a step needs {format_bytes(demand.unmanaged_peak_bytes)} of the "
+                f"{format_bytes(budget_bytes)}{cut}, and policy {setup.policy!r} evicts nothing")
+    if setup.needed_bytes(demand) <= budget_bytes:
+        return (f"at {batch} {shortage.op} finds no room in the {format_bytes(budget_bytes)}{cut}, though no "
+                f"operation needs more than {format_bytes(demand.largest_op_bytes)}")
+    return (f"at {batch} {demand.largest_op} alone needs {format_bytes(demand.largest_op_bytes)} of the "
+            f"{format_bytes(budget_bytes)}{cut}")
+
+
+def _limit_in_slices(setup: Setup, found: int, batch: int, budget_bytes: int) -> str:
+    """Why no number of slices would do for a batch, going by demand: one operation, or what a step keeps."""
+    most = replace(setup, slices=most_slices(batch))
+    demand = most.demand(batch)
+    if most.needed_bytes(demand) > budget_bytes:
+        return _limit(most, batch, budget_bytes, Shortage(demand.largest_op, host_full=False), True)
+    roomy = replace(setup, host_memory=2 * setup.host_memory)
+    larger = largest_number(lambda n: cut_that_holds(roomy, n, budget_bytes) is not None, guess=2 * found,
+                            most=1 << 30, parts=PARTS)
+    return (f"a step of {batch} keeps {format_bytes(demand.unmanaged_peak_bytes)}, and the device has "
+            f"{format_bytes(budget_bytes)}, the host {format_bytes(setup.elsewhere)}"
+            + _with_more(setup, larger, batch))
+
+
+def _with_more(setup: Setup, larger: int, batch: int) -> str:
+    """What as much host memory again would be good for."""
+    return f"; with {format_bytes(setup.host_memory)} more of it {larger} would do" if larger >= batch else ""
+
+
+def _runs(setup: Setup, budget_bytes: int, full_host: bool, batch: int) -> bool:
+    """Whether a batch runs."""
+    trial = setup.trial(batch, budget_bytes)
+    return trial.shortage is None and (
+        full_host or not setup.short_of_host(batch, budget_bytes, trial.recomputed_bytes))
+
+
+def _promising(setup: Setup, budget_bytes: int, most: int, full_host: bool) -> int:
+    """About the largest batch that fits, going by demand alone: the working set, and what device and host hold."""
+    policy = policies.create(setup.policy)
+    swaps = policy.moves_tensors and not policy.weighs_recomputation and not full_host
+
+    def may_fit(batch: int) -> bool:
+        if batch > most or _refused(setup, batch):
+            return batch <= most
+        demand = setup.demand(batch)
+        return setup.needed_bytes(demand) <= budget_bytes and (
+            not swaps or demand.unmanaged_peak_bytes <= budget_bytes + setup.elsewhere)
+
+    growth = (setup.demand(MORE).unmanaged_peak_bytes - setup.demand(FEW).unmanaged_peak_bytes) / (MORE - FEW)
+    held = budget_bytes + (setup.elsewhere if swaps else 0)
+    return largest_number(may_fit, guess=min(most, max(1, int(held / max(growth, 1.0)))), most=most)
+
+
+def _refused(setup: Setup, batch: int) -> bool:
+    """Whether the network takes no batch so small: then memory is not what forbids it."""
+    if batch >= FEW:
+        return False
+    try:
+        setup.demand(batch)
+    except ShapeError:
+        return True
+    return False

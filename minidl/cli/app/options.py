@@ -1,0 +1,108 @@
+"""What the command line says, as one fact. It knows the flags' names and defaults, and no parser."""
+
+from dataclasses import dataclass, field
+
+from minidl import placements
+from minidl.cli.app.kinds import Share
+from minidl.memory.switches import Switches
+
+MODEL, POLICY = "resnet50", "auto"
+SYNTHETIC_STEPS = 10
+SYNTHETIC_BATCH = 32
+EPOCHS = 15
+DIGITS_BATCH = 24  # half of the unmanaged peak is enough for lenet at this one
+OPTIMIZERS = ("sgd", "momentum", "adam", "adamw")
+VOCAB_SIZE = 4000
+WORKERS = 8  # at most, unless asked for
+DECAYED = ("all", "matrices")
+BAD_FILES = ("error", "skip")
+KEPT_CHECKPOINTS = 3
+EXPLAINED = 20  # tensors
+STDOUT = "-"  # as the file of --json
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """What the command line says. None: not given; ``batch`` None: as large as fits."""
+
+    model: str
+    weights: str | None
+    list_models: bool
+    image_size: int | None
+    num_classes: int | None
+    data: str
+    workers: int
+    on_bad_file: str
+    sequence_length: int | None
+    vocab: str | None
+    vocab_size: int | None
+    token_file: str | None
+    batch: int | None
+    steps: int | None
+    epochs: int | None
+    seed: int
+    optimizer: str | None
+    lr: float | None
+    momentum: float | None
+    weight_decay: float
+    decay: str
+    schedule: str
+    warmup_steps: int
+    decay_steps: int
+    decay_rate: float
+    clip_grad: float | None
+    accumulate: int
+    label_smoothing: float
+    detect_anomaly: bool
+    device: str
+    precision: str
+    attention: str
+    cupti: bool
+    policy: str
+    placement: str
+    memory_budget: int | Share | None
+    host_memory: int | None
+    spill: str | None
+    spill_bytes: int | None
+    codec: str | None
+    slices: int
+    shard_bytes: int
+    plan: str | None
+    decoupled_swap: bool
+    collective: bool
+    feedback: bool
+    measured_times: bool
+    fused: bool
+    explain: int | None
+    save_plan: str | None
+    save_trace: str | None
+    report: str | None
+    csv: str | None
+    tensorboard: str | None
+    quiet: bool
+    json: str | None
+    save: str | None
+    run: str | None
+    resume: str | None
+    checkpoint_every: int | None
+    keep: int
+    force: bool
+    trust: bool
+    arguments: tuple[str, ...] = field(default=(), compare=False)  # the words of the command line
+
+    @property
+    def skips_bad_files(self) -> bool:
+        """Whether broken files are left out and counted; else the first one ends the run."""
+        return self.on_bad_file == "skip"
+
+    @property
+    def switches(self) -> Switches:
+        """The engine's features, without those that were turned off."""
+        return Switches(decoupled_swap=self.decoupled_swap, collective=self.collective, feedback=self.feedback,
+                        measured_times=self.measured_times, fused=self.fused)
+
+    @property
+    def manager(self) -> str:
+        """What decides about memory, for people."""
+        decides = f"plan {self.plan}" if self.plan else f"policy {self.policy}"
+        return decides if self.placement == placements.DEFAULT else f"{decides}, placement {self.placement}"

@@ -1,0 +1,47 @@
+"""A run in numbers: what its meter, its scores and its data have counted, as a Result."""
+
+from minidl.cli.app.options import Options
+from minidl.cli.app.sizes import Sizes
+from minidl.data import BadFiles, Data
+from minidl.report.meter import Meter
+from minidl.report.result import LargestOp, Result
+from minidl.training.metrics import Score
+
+
+def result_of(options: Options, sizes: Sizes, meter: Meter, score: Score | None, data: Data, bad: BadFiles, *,
+              unmanaged_seconds: float | None = None) -> Result:
+    """The numbers of a run that has done at least one step; ``score``: of its test data, if it has been measured;
+    ``unmanaged_seconds``: of a step with unlimited memory, where that is modelled.
+
+    Of a device that computes without a clock of its own, modelled times say nothing: only measured ones are told.
+    """
+    runtime = meter.runtime
+    stats, device = runtime.stats(), runtime.device
+    scores = score.named if score else {}
+    simulated = not device.has_values
+    timed = simulated or device.wall_clock
+    seconds = meter.median(lambda step: step.seconds)
+    allowance = runtime.guide.allowance if runtime.guide is not None else None
+    return Result(
+        model=options.model, batch=sizes.batch, device=device.name, policy=runtime.policy.name,
+        precision=runtime.precision.name, budget_bytes=stats.budget_bytes, peak_bytes=stats.peak_bytes,
+        unmanaged_peak_bytes=sizes.demand.unmanaged_peak_bytes,
+        largest_op=LargestOp(sizes.demand.largest_op, sizes.demand.largest_op_bytes),
+        step_seconds=seconds, items_per_second=meter.batch / seconds,
+        swapped_out_bytes=int(meter.median(lambda step: step.grown.swapped_out_bytes)),
+        swapped_in_bytes=int(meter.median(lambda step: step.grown.swapped_in_bytes)),
+        recomputed_bytes=int(meter.median(lambda step: step.grown.recomputed_bytes)),
+        recompute_seconds=meter.median(lambda step: step.grown.recompute_seconds) if timed else None,
+        stall_seconds=meter.median(lambda step: step.grown.stall_seconds) if timed else None,
+        host_peak_bytes=stats.host_peak_bytes, loss=None if simulated else meter.steps[-1].loss,
+        accuracy=scores.get("top1"), accuracy_top5=scores.get("top5"), dice=scores.get("dice"),
+        masked_lm_loss=scores.get("masked_lm_loss"), masked_lm_accuracy=scores.get("masked_lm_accuracy"),
+        next_sentence_accuracy=scores.get("next_sentence_accuracy"),
+        data_seconds=meter.median(lambda step: step.data_seconds),
+        examples_per_second=data.feed.per_second if data.feed is not None else None, skipped_files=len(bad),
+        planning_seconds=allowance.seconds if allowance is not None and allowance.limited else None,
+        planning_share=allowance.share if allowance is not None else None,
+        moved_bytes=int(meter.median(lambda step: step.grown.moved_bytes)),
+        search_seconds=meter.unsettled_seconds() if runtime.guide is not None and timed else None,
+        unmanaged_step_seconds=unmanaged_seconds, seed=options.seed,
+        spared_bytes=int(meter.median(lambda step: step.grown.spared_out_bytes + step.grown.spared_in_bytes)))

@@ -1,0 +1,106 @@
+"""What is going on, on stderr: of a terminal in one line that is written over, elsewhere as lines, or not at all.
+
+Knows no trial and no step.
+"""
+
+import sys
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import AbstractContextManager, nullcontext
+from types import TracebackType
+from typing import Protocol
+
+from tqdm import tqdm
+
+from minidl.data import AnyBatch
+from minidl.outside.units import format_bytes
+
+LINES_SECONDS = 1.0  # between two lines of progress where each stays
+
+
+class Bar(Protocol):
+    """The batches of the steps to come, one by one; what is described is told of the step that was taken last."""
+
+    def __iter__(self) -> Iterator[AnyBatch]:
+        """The batches."""
+
+    def set_description_str(self, desc: str, refresh: bool = True) -> None:
+        """What is going on; ``refresh``: to be told now, and not with the step."""
+
+
+class Lines:
+    """A line a step, and at most one in LINES_SECONDS; the last step has one in any case."""
+
+    def __init__(self, batches: Iterable[AnyBatch], done: int, steps: int, clock: Callable[[], float]) -> None:
+        self._batches, self._done, self._steps, self._clock = batches, done, steps, clock
+        self._text = ""
+        self._told = -LINES_SECONDS
+
+    def __iter__(self) -> Iterator[AnyBatch]:
+        """The batches; between two of them the step between is told."""
+        for batch in self._batches:
+            yield batch
+            self._done += 1
+            self._tell(always=self._done == self._steps)
+
+    def set_description_str(self, desc: str, refresh: bool = True) -> None:
+        """What is going on."""
+        self._text = desc
+        if refresh:
+            self._tell()
+
+    def _tell(self, *, always: bool = False) -> None:
+        if (always or self._clock() - self._told >= LINES_SECONDS) and sys.stderr is not None:
+            self._told = self._clock()
+            sys.stderr.write(f"{self._done}/{self._steps}: {self._text}\n")
+            sys.stderr.flush()
+
+
+class Silent:
+    """Nothing is told."""
+
+    def __init__(self, batches: Iterable[AnyBatch]) -> None:
+        self._batches = batches
+
+    def __iter__(self) -> Iterator[AnyBatch]:
+        """The batches."""
+        return iter(self._batches)
+
+    def set_description_str(self, desc: str, refresh: bool = True) -> None:
+        """Not told."""
+
+
+def bar(batches: Iterable[AnyBatch], done: int, steps: int, clock: Callable[[], float], *,
+        quiet: bool) -> AbstractContextManager[Bar]:
+    """``with`` around the steps of a run, of which some are done."""
+    if quiet:
+        return nullcontext(Silent(batches))
+    if sys.stderr is not None and sys.stderr.isatty():
+        shown: AbstractContextManager[Bar] = tqdm(batches, initial=done, total=steps,
+                                                  bar_format="{n_fmt}/{total_fmt} |{bar:20}| {desc}")
+        return shown
+    return nullcontext(Lines(batches, done, steps, clock))
+
+
+class Trying:
+    """A line while trials run inside, and none after; nothing where nobody watches."""
+
+    def __init__(self) -> None:
+        self._shown = 0  # characters
+        self._watched = sys.stderr.isatty() if sys.stderr is not None else False
+
+    def note(self, batch: int, budget_bytes: int) -> None:
+        """A trial begins."""
+        self._show(f"trying batch {batch} in {format_bytes(budget_bytes)}")
+
+    def __enter__(self) -> "Trying":
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None,
+                 traceback: TracebackType | None) -> None:
+        self._show("")
+
+    def _show(self, text: str) -> None:
+        if self._watched and (text or self._shown):
+            sys.stderr.write("\r" + text.ljust(self._shown) + ("" if text else "\r"))
+            sys.stderr.flush()
+            self._shown = len(text)

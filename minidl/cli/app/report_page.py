@@ -1,0 +1,89 @@
+"""--report: the last step of a run is recorded, and becomes a page."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from contextlib import AbstractContextManager
+
+from minidl.memory.guided.sequence import Followed
+from minidl.outside.units import format_bytes
+from minidl.plan.plan import EMPTY_PLAN, Plan
+from minidl.plan.trace import TensorId, Trace
+from minidl.report.explain import decisions
+from minidl.report.layers import LayerNames
+from minidl.report.meter import Meter, rate, share
+from minidl.report.sentences import sentences
+from minidl.runtime import Runtime
+from minidl.view.packing import pack
+from minidl.view.page import page
+from minidl.view.recorder import Recorder
+from minidl.view.recording import Recording, Step
+
+
+def remarks(followed: tuple[Trace, Followed], runtime: Runtime,
+            names: Mapping[TensorId, str]) -> list[tuple[TensorId, str]]:
+    """Why each tensor leaves under the plan that was followed, in words."""
+    assert runtime.guide is not None
+    trace, last = followed
+    found = decisions(trace, last.plan, runtime.guide.costs)
+    told = sentences(found, len(trace.calls), last.returns, names)
+    return [(decision.tensor_id, text) for decision, text in zip(found, told, strict=True)]
+
+
+class ReportPage:
+    """Records one step of a run. ``note`` after every step, so that the page can show how the run came to this one."""
+
+    def __init__(self, runtime: Runtime, names: LayerNames) -> None:
+        self._runtime = runtime
+        self._names = names
+        self._recorder = Recorder(runtime)
+        self._noted: list[Followed | None] = []
+        self._plans: list[Plan] = []  # all that were followed, as they came
+
+    def recording(self) -> AbstractContextManager[None]:
+        """``with`` around the step that is recorded."""
+        return self._recorder.recording()
+
+    def note(self, followed: Followed | None) -> None:
+        """A step has ended, which followed a plan, or none."""
+        is_new = followed is not None and all(followed is not other for other in self._noted)
+        self._noted.append(followed if is_new else None)  # what is known from before says nothing of this step
+
+    def _number(self, plan: Plan) -> int:
+        """That of a plan among those of the run."""
+        if plan is EMPTY_PLAN:
+            return 0
+        if all(plan is not other for other in self._plans):
+            self._plans.append(plan)
+        return 1 + next(n for n, other in enumerate(self._plans) if other is plan)
+
+    def text(self, title: str, meter: Meter, unmanaged_peak_bytes: int, followed: tuple[Trace, Followed] | None) -> str:
+        """The page. Raises AssertionError if no step was recorded, or if what was recorded contradicts itself."""
+        return page([pack(self._recording(title, meter, unmanaged_peak_bytes, followed))])
+
+    def _recording(self, title: str, meter: Meter, unmanaged_peak_bytes: int,
+                   followed: tuple[Trace, Followed] | None) -> Recording:
+        recorded, runtime = self._recorder.recorded, self._runtime
+        assert recorded is not None, "no step was recorded"
+        names = self._names.of(recorded.trace)
+        told = [] if followed is None else remarks(followed, runtime, names)
+        plans = [EMPTY_PLAN if followed is None else followed.plan for followed in self._noted[-len(meter.steps):]]
+        steps = [Step(step.seconds, plan.predicted_seconds, step.grown.swapped_out_bytes + step.grown.swapped_in_bytes,
+                      step.grown.recomputed_bytes, self._number(plan))
+                 for step, plan in zip(meter.steps, plans, strict=True)]
+        recording = Recording(title, runtime.budget_bytes, unmanaged_peak_bytes, runtime.host_bytes, recorded.trace,
+                              recorded.subjects(names, self._names.owned), recorded.events, recorded.stays, steps,
+                              told, self._facts(meter))
+        recording.check()
+        return recording
+
+    def _facts(self, meter: Meter) -> list[tuple[str, str]]:
+        runtime, step = self._runtime, meter.steps[-1]
+        return [("device", runtime.device.name), ("policy", runtime.policy.name),
+                ("budget", format_bytes(runtime.budget_bytes)),
+                ("this step", f"{step.seconds:.3g} s, {rate(meter.batch, step.seconds)} {meter.items}/s"),
+                ("waited for copies", share(step.grown.stall_seconds, step.seconds)),
+                ("copied out", format_bytes(step.grown.swapped_out_bytes)),
+                ("copied in", format_bytes(step.grown.swapped_in_bytes)),
+                ("computed again", format_bytes(step.grown.recomputed_bytes)),
+                ("slid", format_bytes(step.grown.moved_bytes))]

@@ -1,0 +1,227 @@
+"""What the program does around its steps when there is a run folder: numbers, checkpoints, going on. Knows no model.
+
+Without a folder the same calls do nothing, so the loop reads the same.
+"""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from math import isfinite
+from pathlib import Path
+
+from minidl.checkpoint import Checkpoint, Fixed, documents_of, read_checkpoint, restore, tensors_of
+from minidl.cli.app.options import EPOCHS, SYNTHETIC_STEPS, Options
+from minidl.cli.app.run_folder import AUTO, RESULT, SUMMARY, Resolved, RunFolder, folder_of
+from minidl.cli.app.run_lock import RunLock
+from minidl.cli.app.step_log import StepLog
+from minidl.cli.app.trust import is_foreign
+from minidl.device.contract import ATTENTION
+from minidl.device.precision import DEFAULT
+from minidl.errors import UserError
+from minidl.optim import ENDING_SHAPES
+from minidl.outside.validation import MOST_WHOLE, is_whole
+from minidl.report.meter import Meter
+from minidl.report.result import Result
+from minidl.runtime import current_runtime
+from minidl.training import Trainer
+from minidl.training.metrics import Score
+
+
+@dataclass(frozen=True, slots=True)
+class Length:
+    """How long a run is, in steps; ``epoch`` of one pass over the data, None where there is no end to it."""
+
+    steps: int
+    epoch: int | None
+
+    @classmethod
+    def of(cls, options: Options, train_size: int | None, examples: int) -> Length:
+        """What was asked for, over so many examples to train on (None: without end), at so many a step.
+
+        Raises UserError for more steps than are counted.
+        """
+        epoch = train_size and train_size // examples
+        steps = options.steps or ((options.epochs or EPOCHS) * epoch if epoch else SYNTHETIC_STEPS)
+        if not is_whole(steps):
+            raise UserError(f"--epochs {options.epochs}: {steps} steps, and at most {MOST_WHOLE} are counted")
+        return cls(steps, epoch)
+
+    def ends_epoch(self, step: int) -> bool:
+        """Whether an epoch ends with this step, counted from 1."""
+        return self.epoch is not None and step % self.epoch == 0
+
+    def tests_after(self, step: int) -> bool:
+        """Whether the test data is looked at after this step: at the end of an epoch, or of the run."""
+        return self.ends_epoch(step) or step == self.steps
+
+
+class NothingToLearnFrom(UserError):
+    """The loss is no number any more: the parameters are worth nothing."""
+
+
+@dataclass(slots=True)
+class Noted:
+    """What is known of a step when it has ended; the score comes last."""
+
+    score: Score | None = None
+
+
+class Session:
+    """One run of a training in its folder.
+
+    fixed     the arguments that decide the results
+    resolved  what the folder keeps of what was left to the machine
+    lock      that of the folder; taken, at the latest, when it is written for the first time
+    """
+
+    def __init__(self, options: Options, length: Length, fixed: Fixed, resolved: Resolved, lock: RunLock, *,
+                 has_values: bool) -> None:
+        self._options = options
+        self._length = length
+        self._fixed = fixed
+        self._resolved = resolved
+        self._lock = lock
+        self._keeps = has_values  # without values there is nothing that a checkpoint would hold
+        self._saved = -1
+        self._log = StepLog(options)
+        self._folder = RunFolder(Path(options.run), keep=options.keep) if options.run else None
+
+    def restore(self, trainer: Trainer) -> int:
+        """Put the training where its checkpoint has it; returns the number of steps done. Raises UserError."""
+        checkpoint = self._checkpoint(self._folder) if self._folder is not None else None
+        if checkpoint is not None:
+            restore(checkpoint, current_runtime(), trainer.model, trainer.optimizer, self._fixed)
+            if trainer.steps_done > self._length.steps:
+                raise UserError(f"{checkpoint.path} is at step {trainer.steps_done}, and this run ends at "
+                                f"{self._length.steps}")
+            self._saved = trainer.steps_done
+            print(f"going on after step {trainer.steps_done}, from {checkpoint.path}", flush=True)
+        elif self._folder is not None and self._folder.occupied and self._keeps:
+            print(f"there is no checkpoint in {self._folder.path}: beginning again", flush=True)
+        return trainer.steps_done
+
+    def begin(self, trainer: Trainer) -> None:
+        """All is ready for the first step: from here on the folder is this run's. Raises UserError."""
+        self._log.begin(trainer.steps_done)
+        if self._folder is None:
+            return
+        self._folder.begin(self._options.arguments, self._resolved, self._lock, after=trainer.steps_done,
+                           anew=self._options.resume is None)
+
+    def _checkpoint(self, folder: RunFolder) -> Checkpoint | None:
+        resume = self._options.resume
+        if resume is None:
+            return None
+        chosen = None if resume == AUTO else folder_of(resume)[1]
+        return read_checkpoint(chosen) if chosen is not None else folder.newest()
+
+    @contextmanager
+    def saving_what_is_sound(self, trainer: Trainer) -> Iterator[None]:
+        """The steps run inside. If one of them, or what lies between them, cannot go on, a checkpoint is written first,
+        unless the parameters are those of half a step or worth nothing."""
+        try:
+            yield
+        except NothingToLearnFrom:
+            raise
+        except UserError:
+            if trainer.sound and trainer.steps_done > max(self._saved, 0) and self._folder is not None and self._keeps:
+                self.save(trainer)
+                print(self.how_to_go_on(trainer.steps_done), flush=True)
+            raise
+        finally:
+            self._log.close()
+
+    @contextmanager
+    def noting(self, trainer: Trainer, meter: Meter) -> Iterator[Noted]:
+        """What belongs to the step that has just ended happens inside; whatever becomes of it, the step's row is
+        written, and then the checkpoint that is due. That of the last step is written with the other files of the end.
+        """
+        noted = Noted()
+        try:
+            yield noted
+        finally:
+            self._add_row(trainer, meter, noted.score)
+        done = trainer.steps_done
+        every = self._options.checkpoint_every
+        if done < self._length.steps and (self._length.ends_epoch(done) if every is None else done % every == 0):
+            self.save(trainer)
+
+    def _add_row(self, trainer: Trainer, meter: Meter, score: Score | None) -> None:
+        step, done = meter.steps[-1], trainer.steps_done
+        row = {
+            "step": done, "epoch": None if self._length.epoch is None else (done - 1) // self._length.epoch + 1,
+            "loss": step.loss, "lr": trainer.optimizer.lr, "seconds": step.seconds,
+            "items_per_second": meter.batch / step.seconds if step.seconds else None,
+            "peak_bytes": step.grown.peak_bytes, "swapped_out_bytes": step.grown.swapped_out_bytes,
+            "swapped_in_bytes": step.grown.swapped_in_bytes, "recomputed_bytes": step.grown.recomputed_bytes,
+            "data_seconds": step.data_seconds} | (score.named if score else {})
+        self._log.add(row)
+        if self._folder is not None:
+            self._folder.add(row)
+
+    def save(self, trainer: Trainer) -> None:
+        """A checkpoint of the training as it is, unless there is one."""
+        done = trainer.steps_done
+        if self._folder is None or not self._keeps or self._saved == done:
+            return
+        runtime = current_runtime()
+        with runtime.iteration():  # reading values is an iteration of its own: the next step begins like any other
+            self._folder.store.save(done, tensors_of(trainer.model, trainer.optimizer),
+                                    documents_of(runtime, self._fixed))
+        self._saved = done
+
+    def how_to_go_on(self, done: int) -> str:
+        """For people, when a run was stopped."""
+        stopped = f"stopped after step {done} of {self._length.steps}"
+        if self._folder is None or not self._keeps:
+            return f"{stopped}; nothing was saved: --run DIR keeps what is needed to go on"
+        return f"{stopped}, and saved. To go on: {self._resuming(self._folder)}"
+
+    def where_the_state_is(self) -> str:
+        """For people, when a file could not be written at the end."""
+        if self._folder is None or not self._keeps or self._saved < 0:
+            return "nothing else keeps the state of this run" + (": --run DIR does" if self._folder is None else "")
+        return (f"the state of the run is in {self._folder.store.path(self._saved)}: {self._resuming(self._folder)} "
+                "with another name for the file writes it")
+
+    def _resuming(self, folder: RunFolder) -> str:
+        trust = " --trust" if is_foreign(self._options.model) else ""
+        return f"python train.py --resume {shlex.quote(str(folder.path))}{trust}"
+
+    def keep_result(self, result: Result) -> None:
+        """The numbers of the run."""
+        if self._folder is not None:
+            self._folder.keep(RESULT, result.to_json())
+
+    def keep_summary(self, text: str) -> None:
+        """The same for people."""
+        if self._folder is not None:
+            self._folder.keep(SUMMARY, text + "\n")
+
+
+def fixed_arguments(options: Options, batch: int, steps: int, slices: int = 1, shard_bytes: int | None = None) -> Fixed:
+    """The arguments that decide the results, by their flags: a run goes on only with the same ones."""
+    fixed = {"--model": options.model, "--image-size": options.image_size, "--num-classes": options.num_classes,
+             "--data": options.data, "--batch": batch, "--seed": options.seed, "--optimizer": options.optimizer,
+             "--lr": options.lr, "--momentum": options.momentum, "--weight-decay": options.weight_decay,
+             "--decay": options.decay, "--schedule": options.schedule, "--warmup-steps": options.warmup_steps,
+             "--decay-steps": options.decay_steps, "--decay-rate": options.decay_rate,
+             "--clip-grad": options.clip_grad, "--grad-accum-steps": options.accumulate,
+             "--label-smoothing": options.label_smoothing, "--sequence-length": options.sequence_length,
+             "--slices": None if slices == 1 else slices, "--shard-bytes": shard_bytes,
+             "--vocab": options.vocab, "--vocab-size": options.vocab_size,
+             "--on-bad-file": "skip" if options.skips_bad_files else None,
+             "--precision": None if options.precision == DEFAULT else options.precision,
+             "--attention": None if options.attention == ATTENTION[0] else options.attention}
+    # Whoever trains longer sees the same steps first, unless the learning rates depend on where the end is.
+    return fixed | {"--steps": steps if options.schedule in ENDING_SHAPES else None}
+
+
+def require_a_number(loss: float, trainer: Trainer) -> None:
+    """Stop when there is nothing left to learn from. Raises NothingToLearnFrom."""
+    if current_runtime().device.has_values and not isfinite(loss):
+        raise NothingToLearnFrom(f"the loss is {loss} at step {trainer.steps_done}: a lower --lr or --clip-grad may "
+                                 "help; --detect-anomaly names the first operation that makes NaN")

@@ -1,0 +1,146 @@
+"""The batch and the budget of a run, settled before its first step by what fits: ``max``, percentages, refusals."""
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from functools import partial
+
+from minidl import policies
+from minidl.cli.app.build import build
+from minidl.cli.app.fit import MOST_ITERATIONS, Setup, Steps, default_memory, smallest_budget
+from minidl.cli.app.inputs import made_ahead
+from minidl.cli.app.kinds import CHOSEN, Share
+from minidl.cli.app.largest import cut_that_holds, largest_batch, largest_batch_cut
+from minidl.cli.app.options import SYNTHETIC_STEPS, Options
+from minidl.cli.app.slices import Cut, choose_shards, choose_slices, faster, in_slices, most_slices
+from minidl.cli.app.zoo import Zoo
+from minidl.data import Data
+from minidl.device import Device
+from minidl.device.spill import Spill
+from minidl.errors import UserError
+from minidl.memory.ledger import Demand
+from minidl.meta import ALIGNMENT
+from minidl.outside.units import format_bytes
+
+ENDLESS = 1 << 30  # examples, of data that has no end
+LEAST = 2  # examples in a batch that tells what parameters need: batch norm cannot do with one
+
+
+@dataclass(frozen=True, slots=True)
+class Sizes:
+    """A batch and a budget in which its step fits.
+
+    demand  what an unmanaged step of this batch needs
+    most    the largest batch that makes sense: there are no more examples to train on
+    cut     its slices
+    setup   with these, and with the shards of its parameters
+    """
+
+    batch: int
+    budget_bytes: int
+    demand: Demand
+    most: int
+    cut: Cut
+    setup: Setup
+
+
+def setup_of(options: Options, zoo: Zoo, device: Device, data: Data, note: Callable[[int, int], None]) -> Setup:
+    """What the trials run: the step that will be trained, and a look at test data if that will be taken, on shapes
+    alone. ``note`` is told of each trial."""
+    parts = options.accumulate
+    host = options.host_memory if options.host_memory is not None else default_memory(device)[1]
+
+    spill = Spill(options.spill, options.spill_bytes) if options.spill and options.spill_bytes else None
+
+    def program(batch: int) -> Steps:
+        trainer = build(options, zoo, data)
+        looks = partial(trainer.predict, data.shapes(batch)) if device.has_values and data.real else None
+        return Steps(partial(trainer.step, data.shapes(batch * parts)), looks)
+
+    def ahead(batch: int) -> int:
+        return made_ahead(data, batch * parts, host) * data.shapes(batch * parts).nbytes
+
+    steps = options.steps or (MOST_ITERATIONS if data.train_size else SYNTHETIC_STEPS)
+    return Setup(program, device, options.policy, host, options.precision, options.seed,
+                 options.placement, ahead, options.switches, note, max(options.slices, 1), steps, spill,
+                 options.shard_bytes or None)
+
+
+def settle(options: Options, setup: Setup, data: Data) -> Sizes:
+    """The batch and the budget out of what may be ``max`` and a percentage; both were tried.
+
+    Raises UserError, with the numbers that would do, if they do not fit.
+    """
+    most = (data.train_size or ENDLESS) // options.accumulate
+    budget = _budget(options, setup)
+    if options.shard_bytes == CHOSEN:
+        setup = replace(setup, shard_bytes=choose_shards(setup, options.batch or LEAST, budget))
+    batch, cut = _batch(options, setup, budget, most)
+    whole = replace(setup, slices=1).demand(batch)
+    if cut is None:
+        cut = (faster(setup, choose_slices(setup, batch, budget, whole), batch, budget) if options.slices == CHOSEN
+               else Cut(setup.slices, "as asked for"))
+    cut = _cut_that_fits(replace(setup, slices=cut.slices), cut, batch, budget, most, chosen=options.slices == CHOSEN)
+    setup = replace(setup, slices=cut.slices)
+    demand = whole if cut.slices == 1 else replace(setup.demand(batch), unmanaged_peak_bytes=whole.unmanaged_peak_bytes)
+    return Sizes(batch, budget, demand, most, cut, setup)
+
+
+def _budget(options: Options, setup: Setup) -> int:
+    """The budget in bytes. Raises UserError."""
+    budget = options.memory_budget
+    if budget is None:
+        budget, _ = default_memory(setup.device)
+    elif isinstance(budget, Share):
+        assert options.batch is not None  # the command line is checked
+        budget = int(setup.demand(options.batch).unmanaged_peak_bytes * budget.of_peak)
+    budget = budget // ALIGNMENT * ALIGNMENT
+    if budget == 0:
+        raise UserError(f"--memory-budget must be at least {ALIGNMENT} bytes")
+    return budget
+
+
+def _batch(options: Options, setup: Setup, budget: int, most: int) -> tuple[int, Cut | None]:
+    """(batch, slices if they were tried); the largest batch is searched for, and told, if none is given. Raises
+    UserError."""
+    batch, cut = options.batch, None
+    if batch is None:
+        search = largest_batch_cut if options.slices == CHOSEN else largest_batch
+        found = search(setup, budget, most=most)
+        if not found.batch:
+            raise UserError(f"not even a batch of 1 fits {format_bytes(budget)}: {found.limit}")
+        print(f"the largest batch is {found.batch}{in_slices(found.slices)}: {found.limit}", flush=True)
+        batch = found.batch
+        if found.slices > setup.slices:
+            cut = Cut(found.slices, f"whole {found.whole} is the largest")
+    if batch > most:
+        raise UserError(f"--batch {batch}: there are only {most} images to train on")
+    return batch, cut
+
+
+def _cut_that_fits(setup: Setup, cut: Cut, batch: int, budget: int, most: int, *, chosen: bool) -> Cut:
+    """The slices with which a batch fits: those of the setup or, if they may be chosen, more. Raises UserError with the
+    largest operation, the smallest budget and the largest batch that would do."""
+    shortage = setup.trial(batch, budget).shortage
+    if shortage is None:
+        return cut
+    if chosen:
+        open_setup = replace(setup, slices=1)
+        cuts = [replace(setup, slices=n) for n in dict.fromkeys((1, cut.slices, most_slices(batch)))]
+        setup = min(cuts, key=lambda one: one.needed_bytes(one.demand(batch)))
+    if chosen and policies.create(setup.policy).moves_tensors:
+        for other in (open_setup, cut_that_holds(open_setup, batch, budget)):
+            if other is not None and other.slices != cut.slices and other.trial(batch, budget).shortage is None:
+                return Cut(other.slices, f"{shortage.op} finds no room in {cut.slices}")
+        largest = largest_batch_cut(open_setup, budget, most=most).batch
+    else:
+        largest = largest_batch(setup, budget, most=most, full_host=True).batch
+    demand, least = setup.demand(batch), smallest_budget(setup, batch)
+    host = f" and {format_bytes(setup.elsewhere)} of host memory" if shortage.host_full else ""
+    batches = (f"the largest batch that would do in this budget is {largest}" if largest else
+               "no batch would do in this one")
+    raise UserError(
+        f"batch {batch} does not fit {format_bytes(budget)}{host} under policy "
+        f"{setup.policy}{in_slices(setup.slices)}. The operation with the largest working set, {demand.largest_op}, "
+        f"needs {demand.largest_op_bytes} bytes "
+        f"({format_bytes(demand.largest_op_bytes)}); the smallest budget that would do is {least} bytes "
+        f"({format_bytes(least)}); {batches}")

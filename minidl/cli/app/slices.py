@@ -1,0 +1,82 @@
+"""Into how many slices a batch is cut, and whether parameters are kept in shards, where that is left to the program.
+Runs a step on shapes alone, nothing else."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from minidl import policies
+from minidl.cli.app.fit import Setup
+from minidl.memory.ledger import Demand
+from minidl.outside.units import format_bytes
+
+LARGE = 0.5  # of the budget, for one operation: from here on hardly anything can be in flight beside it
+SMALL = 0.25  # and up to here enough can
+MOST = 64
+SHARD = 0.125  # of the budget: an update takes a shard, its gradient and some states at once
+LEAST_SHARD = 4 << 20  # bytes: each is some calls more a step
+
+
+@dataclass(frozen=True, slots=True)
+class Cut:
+    """The slices of a batch, and why so many, for people."""
+
+    slices: int
+    why: str
+
+
+def most_slices(batch: int) -> int:
+    """Into how many slices a batch is cut at most: each has an example."""
+    return min(MOST, batch)
+
+
+def in_slices(count: int) -> str:
+    """" in N slices", for people; nothing of what is whole."""
+    return f" in {count} slices" if count > 1 else ""
+
+
+def choose_slices(setup: Setup, batch: int, budget_bytes: int, demand: Demand) -> Cut:
+    """The fewest slices, a power of two, with which no operation takes more than a quarter of the budget, if one takes
+    more than half of it whole. On a device that computes values it must take more than there is: the bits of a result
+    follow from the number of slices, and those of a batch that fits are to be the same in every budget.
+
+    demand: what the whole batch needs.
+    """
+    budget = budget_bytes - setup.device.reserved_bytes
+    enough = 1.0 if setup.device.has_values else LARGE
+    if demand.unmanaged_peak_bytes <= budget or demand.largest_op_bytes <= enough * budget:
+        return Cut(1, "no operation is large")
+    # Slices share what the operation needs, so fewer than this cannot do.
+    count, enough_slices = 1, demand.largest_op_bytes / (SMALL * budget)
+    while count < most_slices(batch):
+        count = min(2 * count, batch)
+        if count >= enough_slices and replace(setup, slices=count).demand(batch).largest_op_bytes <= SMALL * budget:
+            break
+    return Cut(count, f"{demand.largest_op} alone takes {format_bytes(demand.largest_op_bytes)} of "
+                      f"{format_bytes(budget)}")
+
+
+def faster(setup: Setup, cut: Cut, batch: int, budget_bytes: int) -> Cut:
+    """The cut, or one in twice as many slices, where a step under the first plan for these is faster: what is smaller
+    finds an address more easily, and more of it is in flight. Both are tried on twins, if the device is simulated and
+    the policy makes plans."""
+    more = min(2 * cut.slices, most_slices(batch))
+    if more <= cut.slices or cut.slices == 1:
+        return cut
+    seconds, fewer = (replace(setup, slices=n).planned_seconds(batch, budget_bytes) for n in (more, cut.slices))
+    if seconds is None or fewer is None or seconds >= fewer:
+        return cut
+    gain = f"a step takes {seconds:.3g} s instead of {fewer:.3g} in {cut.slices}"
+    return Cut(more, f"{cut.why}; {gain}")
+
+
+def choose_shards(setup: Setup, batch: int, budget_bytes: int) -> int | None:
+    """Bytes of a parameter from which on it is kept in shards of as many: None where a batch runs with all of them
+    whole, in slices or not. Results follow from them, so they are for what else has none."""
+    shard_bytes = max(int(SHARD * budget_bytes), LEAST_SHARD)
+    if not policies.create(setup.policy).moves_tensors or setup.largest_parameter() <= shard_bytes:
+        return None
+    for slices in dict.fromkeys((setup.slices, max(setup.slices, most_slices(batch)))):
+        if replace(setup, slices=slices).trial(batch, budget_bytes).shortage is None:
+            return None
+    return shard_bytes

@@ -1,0 +1,86 @@
+"""--csv and --tensorboard: the numbers of every step for other programs, as they come. Knows no model, no device.
+
+The table is that of a run folder. A run that goes on keeps the rows of the steps before it, if its table is there.
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from minidl.cli.app.options import Options
+from minidl.cli.app.run_folder import COLUMNS, MOST_METRICS_BYTES, finite, table_rows
+from minidl.errors import UserError
+from minidl.outside.reading import is_there, read_text
+from minidl.outside.validation import is_whole
+from minidl.outside.writing import append_to_file, begins_with, write_whole
+
+HEADER = table_rows(dict(zip(COLUMNS, COLUMNS, strict=True)))
+is_table = begins_with(HEADER.encode())
+
+
+class StepLog:
+    """``begin`` before the first step, ``add`` after each, ``close`` after the last. Without a flag nothing happens.
+
+    Raises UserError where TensorBoard files are wanted and the library that writes them is not installed.
+    """
+
+    def __init__(self, options: Options) -> None:
+        self._options = options
+        self._board: Any = None
+        if options.tensorboard is not None:
+            try:
+                from tensorboardX import SummaryWriter
+            except ImportError:
+                raise UserError('--tensorboard takes tensorboardX: pip install "minidl[tensorboard]"') from None
+            self._open = SummaryWriter
+
+    def begin(self, done: int) -> None:
+        """So many steps have been done before this run. Raises UserError for what cannot be written."""
+        path, folder = self._options.csv, self._options.tensorboard
+        if path is not None:
+            kept = self._rows_up_to(done, path) if done else ""
+            write_whole(path, (HEADER + kept).encode(), is_table, force=self._options.force)
+        if folder is not None:
+            with self._told_of(folder):
+                self._board = self._open(folder, purge_step=done + 1 if done else None)
+
+    def _rows_up_to(self, done: int, path: str) -> str:
+        """The rows of a table of ours that are of the steps done."""
+        if not is_there(Path(path)):
+            return ""
+        text = read_text(path, most=MOST_METRICS_BYTES)
+        rows = csv.DictReader(io.StringIO(text, newline="")) if is_table(text.encode()) else ()
+        return table_rows(*(row for row in rows if set(row) == {*COLUMNS} and (row["step"] or "").isdecimal()
+                            and is_whole(int(row["step"][:16])) and int(row["step"][:16]) <= done))
+
+    def add(self, row: Mapping[str, Any]) -> None:
+        """One step's numbers, under ``run_folder.COLUMNS``. Raises UserError."""
+        full = {name: finite(row.get(name)) for name in COLUMNS}
+        if self._options.csv is not None:
+            with self._told_of(self._options.csv):
+                append_to_file(Path(self._options.csv), table_rows(full).encode())
+        if self._board is not None:
+            with self._told_of(self._options.tensorboard):
+                for name, value in full.items():
+                    if name != "step" and value is not None:
+                        self._board.add_scalar(name, value, full["step"])
+
+    def close(self) -> None:
+        """All that was added is written."""
+        if self._board is not None:
+            with self._told_of(self._options.tensorboard):
+                self._board.close()
+
+    @staticmethod
+    @contextmanager
+    def _told_of(path: str | None) -> Iterator[None]:
+        """What the system refuses inside becomes a UserError that names the place."""
+        try:
+            yield
+        except OSError as error:
+            raise UserError(f"cannot write {path}: {error.strerror or error}") from None

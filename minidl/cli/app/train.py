@@ -1,0 +1,172 @@
+"""The program behind train.py, from a command line to an exit code. ``train`` tells it from top to bottom.
+
+What fits is known before the first step, from twins that have shapes only (``minidl.cli.app.fit``); what does not is
+refused with the numbers that would do. See docs/train.md.
+"""
+
+import sys
+import time
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import closing, contextmanager, nullcontext, redirect_stdout
+from dataclasses import replace
+from functools import partial
+from itertools import islice
+from typing import TextIO
+
+from minidl.cli.app.advice import advice
+from minidl.cli.app.build import build
+from minidl.cli.app.choices import choose_device, choose_policy, refuse_what_cannot_be_kept
+from minidl.cli.app.files import Leaving, printed_apart
+from minidl.cli.app.flags import parse
+from minidl.cli.app.inputs import described, made_ahead, read_data
+from minidl.cli.app.interrupt import Stop, stop_after_the_step
+from minidl.cli.app.options import Options
+from minidl.cli.app.outcome import result_of
+from minidl.cli.app.progress import Bar, Trying, bar
+from minidl.cli.app.run_folder import Resolved
+from minidl.cli.app.run_lock import RunLock
+from minidl.cli.app.session import Length, Session, fixed_arguments, require_a_number
+from minidl.cli.app.sizes import settle, setup_of
+from minidl.cli.app.watch import watch
+from minidl.cli.app.zoo import Zoo
+from minidl.cli.command import finish
+from minidl.data import AnyBatch, BadFiles
+from minidl.outside.units import format_bytes
+from minidl.report.meter import Meter
+from minidl.report.summary import summary
+from minidl.runtime import Runtime
+from minidl.training import detect_anomaly
+
+TOLD = 10  # of the files that were left out
+
+
+def main(arguments: Sequence[str] | None, zoo: Zoo, *, name: str = "train.py") -> int:
+    """Do what a command line asks for (None: this program's own), with the networks of a zoo; returns the exit code,
+    which ``minidl.cli.command`` decides. ``name``: of the command, for messages."""
+    def story() -> int:
+        options = parse(arguments)
+        if options.list_models:
+            print(zoo.listing())
+            return 0
+        out = sys.stdout
+        with redirect_stdout(printed_apart(options)), closing(RunLock(options.run)) as lock:
+            lock.take()
+            return train(options, zoo, lock, out)
+
+    return finish(name, story)
+
+
+def train(options: Options, zoo: Zoo, lock: RunLock, out: TextIO) -> int:
+    """The whole story; returns the exit code. Raises UserError. ``out``: where a result is printed to."""
+    device, policy = choose_device(options), choose_policy(options)
+    refuse_what_cannot_be_kept(options, device)
+    bad = BadFiles(skip=options.skips_bad_files)
+    data = read_data(options, zoo.find(options.model), bad, has_values=device.has_values)
+    if data.real:
+        print(f"data {options.data}: {data.described}", flush=True)
+
+    # What fits, before anything is allocated.
+    trying = Trying()
+    setup = setup_of(options, zoo, device, data, trying.note)
+    with trying:
+        sizes = settle(options, setup, data)
+        unmanaged_seconds = replace(setup, slices=1).unmanaged_seconds(sizes.batch)
+    setup = sizes.setup
+    batch, a_step = sizes.batch, sizes.batch * options.accumulate  # a step may take several batches
+    items, kind = described(data)
+    print(f"{options.model}, batch {batch}, {'x'.join(map(str, data.input_shape))} {kind}, "
+          f"{options.precision}, budget {format_bytes(sizes.budget_bytes)}, {options.manager}", flush=True)
+    if sizes.cut.slices > 1:
+        print(f"in {sizes.cut.slices} slices: {sizes.cut.why}", flush=True)
+    if setup.shard_bytes is not None:
+        print(f"parameters of more than {format_bytes(setup.shard_bytes)} in shards of no more", flush=True)
+
+    length = Length.of(options, data.train_size, a_step)
+    resolved = Resolved(options.device, sizes.budget_bytes, setup.host_memory, batch)
+    fixed = fixed_arguments(options, batch, length.steps, setup.slices, setup.shard_bytes)
+    session = Session(options, length, fixed, resolved, lock, has_values=device.has_values)
+    with Runtime(device, memory_budget=sizes.budget_bytes, host_memory=setup.for_tensors(batch), policy=policy,
+                 placement=options.placement, precision=options.precision, seed=options.seed,
+                 switches=options.switches, slices=setup.slices, shard_bytes=setup.shard_bytes, spill=setup.spill,
+                 codec=options.codec) as runtime:
+        # A new network, or one that a run before this one has trained.
+        trainer = build(options, zoo, data, steps=length.steps)
+        done = session.restore(trainer)
+        if options.weights and not done:
+            zoo.load_weights(trainer.model, options.weights)
+
+        # The steps.
+        if data.feed is not None:
+            data.feed.ahead = made_ahead(data, a_step, setup.host_memory)
+        meter = Meter(runtime, a_step, time.perf_counter if device.has_values else device.now, data.feed, items=items)
+        endless = data.batches(a_step, seed=options.seed, skip=done)
+        score = None
+        with (closing(endless), stop_after_the_step() as stop, session.saving_what_is_sound(trainer),
+              detect_anomaly() if options.detect_anomaly else nullcontext(),
+              watch(options, runtime, trainer.model) as watched,
+              bar(islice(endless, length.steps - done), done, length.steps, time.perf_counter,
+                  quiet=options.quiet) as batches,
+              _telling_of_compilation(batches) if device.has_values else nullcontext()):
+            watched.require_enough(length.steps - done, going_on=done > 0)
+            session.begin(trainer)
+            for examples in batches:
+                with watched.step(last=trainer.steps_done + 1 == length.steps):
+                    meter.add(trainer.step(examples))
+                batches.set_description_str(meter.bar_fields(), refresh=False)
+                with session.noting(trainer, meter) as noted:
+                    require_a_number(meter.steps[-1].loss, trainer)
+                    watched.note()
+                    if length.tests_after(trainer.steps_done):
+                        found = trainer.evaluate(_one_by_one(data.test_batches(batch), batches, stop))
+                        noted.score = score = None if stop else found  # of a part of the test data it would say nothing
+                meter.restart()
+                if stop:
+                    break
+
+        # Stopped, or done.
+        if trainer.steps_done < length.steps:
+            session.save(trainer)
+            print(session.how_to_go_on(trainer.steps_done))
+            return stop.exit_code
+        leaving = Leaving(options, out)
+        leaving.attempt(partial(session.save, trainer))
+        leaving.parameters(trainer.model)
+        if not meter.steps:
+            leaving.require_all(session.where_the_state_is())
+            print(f"nothing was left to do: all {length.steps} steps are done")
+            return 0
+        result = result_of(options, sizes, meter, score, data, bad, unmanaged_seconds=unmanaged_seconds)
+        leaving.attempt(lambda: session.keep_result(result))
+        leaving.result(result)
+        explained = watched.conclude(leaving, meter, sizes.demand.unmanaged_peak_bytes)
+
+    # What it was like, and what to try next: advice is tried on twins, when the memory of the run has been given back.
+    with trying:
+        hints = advice(setup, result, most=sizes.most) if not stop else []
+    text = summary(result, unmanaged_seconds, hints, items=items)
+    print(text)
+    for message in bad.messages[:TOLD]:
+        print(f"  left out: {message}")
+    leaving.attempt(lambda: session.keep_summary(text))
+    if explained:
+        print(explained)
+    leaving.require_all(session.where_the_state_is())
+    return stop.exit_code if stop else 0
+
+
+@contextmanager
+def _telling_of_compilation(bar: Bar) -> Iterator[None]:
+    """Say at the bar why the first steps on a machine take so long."""
+    from minidl.outside.numba_cache import counted  # loads Numba, which --help does not wait for
+
+    with counted(lambda functions: bar.set_description_str(f"compiling kernels, once on this machine: {functions}")):
+        yield
+
+
+def _one_by_one(batches: Iterable[AnyBatch], bar: Bar, stop: Stop) -> Iterator[AnyBatch]:
+    """Batches of test data, which the bar counts; no more of them when the run is to stop."""
+    for number, batch in enumerate(batches, 1):
+        if stop:
+            return
+        bar.set_description_str(f"batch {number} of the test data")
+        yield batch

@@ -1,0 +1,145 @@
+"""The one place that ends a command: exit code 0, 2, 130 or 143, and at most one line on stderr. Knows no command.
+
+    0         done
+    2         something asked for cannot be done; the line says what, with its numbers
+    130, 143  stopped by SIGINT (Ctrl-C) or SIGTERM: 128 and the signal's number
+
+A signal becomes a KeyboardInterrupt wherever the program is. Compiled code turns one into a SystemError, and where an
+object is being freed Python drops it: what ends a command after a signal was ended by the signal, and one that was
+dropped is sent again. An error that no part of the program has foreseen is told in one line, too, with its place;
+Python's development mode (``python -X dev``) shows the traceback instead.
+"""
+
+from __future__ import annotations
+
+import argparse
+import signal
+import sys
+import threading
+import traceback
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from errno import EPIPE
+from types import FrameType
+from typing import NoReturn
+
+from minidl.cli.console import one_line, printing
+from minidl.errors import UserError
+
+SIGNALS = (signal.SIGINT, signal.SIGTERM)  # the second is what schedulers send before they take a machine away
+REFUSED = 2
+AGAIN_SECONDS = 0.01  # after which a signal that was dropped is sent again: the object is gone by then
+
+
+class Parser(argparse.ArgumentParser):
+    """A command line whose errors are raised as UserError, so that they are told like all others."""
+
+    def error(self, message: str) -> NoReturn:
+        """Raises UserError where argparse would print its usage and end the program."""
+        raise UserError(message)
+
+
+class Ended:
+    """The signal that came, if any did."""
+
+    number: int | None = None
+
+    @property
+    def exit_code(self) -> int:
+        """What a shell reports of a program that a signal has ended."""
+        return 128 + (self.number or 0)
+
+
+def finish(name: str, story: Callable[[], int]) -> int:
+    """Carry out a command and return its exit code, which the story returns when it comes to its end.
+
+    Raises UserError within another command, which a model that is any function may be: both would end here.
+    """
+    if _inside.get():
+        raise UserError(f"{name} is a command, and runs within no other")
+    with _within(), printing() as (out, err), _heeding_signals() as ended:
+        message = ""
+        try:
+            code = story()
+        except SystemExit as end:  # --help; or a stranger's module, which does not decide about the code
+            code = REFUSED if end.code else 0
+        except BaseException as error:
+            if ended.number is None and isinstance(error, Exception) and sys.flags.dev_mode and _unforeseen(error):
+                raise
+            code, message = _told(name, error, ended)
+        out.flush()
+        if not code and out.failure is not None and getattr(out.failure, "errno", None) != EPIPE:
+            code, message = REFUSED, f"{name}: error: cannot write to standard output: {_why(out.failure)}"
+        if message:
+            err.write(message + "\n")
+    return code
+
+
+_inside: ContextVar[bool] = ContextVar("inside", default=False)
+
+
+@contextmanager
+def _within() -> Iterator[None]:
+    token = _inside.set(True)
+    try:
+        yield
+    finally:
+        _inside.reset(token)
+
+
+def _told(name: str, error: BaseException, ended: Ended) -> tuple[int, str]:
+    """(exit code, line) of a command that has not come to its end."""
+    if ended.number is not None or isinstance(error, KeyboardInterrupt):
+        return (ended.exit_code if ended.number is not None else 128 + signal.SIGINT), f"{name}: stopped"
+    return REFUSED, f"{name}: error: {one_line(_described(error))}"
+
+
+def _described(error: BaseException) -> str:
+    if isinstance(error, UserError):
+        return str(error)
+    if isinstance(error, MemoryError):  # this machine has less than the budget
+        return str(error) or "this machine has less memory than was asked for"
+    if isinstance(error, OSError):
+        return ": ".join(str(part) for part in (error.filename, _why(error)) if part)
+    frames = traceback.extract_tb(error.__traceback__)
+    where = f" at {frames[-1].filename}:{frames[-1].lineno}" if frames else ""
+    return f"unforeseen {type(error).__name__}: {error}{where} (python -X dev shows the way there)"
+
+
+def _unforeseen(error: BaseException) -> bool:
+    return not isinstance(error, (UserError, MemoryError, OSError))
+
+
+def _why(error: BaseException) -> str:
+    return getattr(error, "strerror", None) or str(error)
+
+
+@contextmanager
+def _heeding_signals() -> Iterator[Ended]:
+    """Inside, each of SIGNALS raises KeyboardInterrupt in the main thread, whose they are."""
+    ended = Ended()
+    if threading.current_thread() is not threading.main_thread():
+        yield ended
+        return
+
+    def raise_it(number: int, frame: FrameType | None) -> None:
+        ended.number = number
+        raise KeyboardInterrupt
+
+    def send_again(dropped: sys.UnraisableHookArgs) -> None:
+        if ended.number is not None and issubclass(dropped.exc_type, KeyboardInterrupt):
+            again = threading.Timer(AGAIN_SECONDS, signal.raise_signal, [ended.number])
+            again.daemon = True
+            again.start()
+        else:
+            hook(dropped)
+
+    handlers = {number: signal.signal(number, raise_it) for number in SIGNALS}
+    hook, sys.unraisablehook = sys.unraisablehook, send_again
+    try:
+        yield ended
+    finally:
+        sys.unraisablehook = hook
+        for number, handler in handlers.items():
+            signal.signal(number, handler)

@@ -1,0 +1,1 @@
+"""Faster forms of kernels: several elements a thread, wide loads, tiles in shared memory. No GPU has timed them yet."""

@@ -1,0 +1,114 @@
+"""Pooling where channels lie side by side: a thread has a group of channels of some windows side by side.
+
+Their place is found once for all of them, and columns that they share are read once; a thread of ``pool_groups`` has
+one window. Every result is of the same values in the same order, so it has the same bits. A loop over columns would not
+be unrolled, and which windows have them not be known: so each is a function of its own, one called after the other.
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from minidl.kernels.cuda.fast.pool_groups import INDEX_BYTES, in_bytes, place_of_group
+from minidl.kernels.cuda.tools import Tools
+
+Pair = tuple[int, int]
+HELD = 16  # results of a thread
+
+
+def abreast(width: int) -> int:
+    """Windows of a thread that has groups of ``width`` channels."""
+    return HELD // width
+
+
+def columns_of(several: int, size: int, step: int) -> list[int]:
+    """The columns, from the first window's own, that so many windows abreast have."""
+    return sorted({q * step + s for q in range(several) for s in range(size)})
+
+
+def windows_abreast(tools: Tools, *, dtype: str, width: int, largest: bool, kernel: Pair, stride: Pair, padding: Pair,
+                     narrow: bool, threads: int) -> Callable[..., None]:
+    """The mean of each window, padding counted as zeros; of ``largest`` the maximum and its position r * S + s, the
+    first of equal ones, a NaN larger than all."""
+    cuda, store, number = tools.cuda, tools.group(dtype, width)[1], tools.number(dtype)
+    (locate, _), kind, place = tools.walk(narrow), tools.integer if narrow else np.int64, place_of_group(tools, narrow)
+    (r_n, s_n), words, several, size = kernel, width // INDEX_BYTES, abreast(width), number(kernel[0] * kernel[1])
+    begin = number(-np.inf if largest else 0)
+    read = _reading(tools, columns_of(several, s_n, stride[1]), dtype=dtype, width=width, largest=largest, size=s_n,
+                    step=stride[1], kind=kind)
+    (p_step, q_step), (r_pad, s_pad), pack = stride, padding, tools.device(in_bytes)
+
+    def run(y: Any, index: Any, x: Any, count: Any, groups: Any, across: Any, p_n: Any, q_n: Any, h_n: Any,
+            w_n: Any) -> None:
+        values, best = cuda.local.array(width, number), cuda.local.array(HELD, number)
+        chosen = cuda.local.array(HELD, np.int32)
+        i = np.int64(cuda.blockIdx.x) * threads + cuda.threadIdx.x
+        if i < count:
+            n, p, b, group = locate(i, p_n, across, groups)
+            q = b * several
+            top, left = p * p_step - r_pad, q * q_step - s_pad
+            for k in range(several):
+                outside = max(0, -top) * s_n + max(0, -left - k * q_step)  # what a window of -inf alone reports
+                for v in range(k * width, (k + 1) * width):
+                    best[v], chosen[v] = begin, np.int32(outside)
+            for r in range(r_n):
+                if 0 <= np.int32(top + r) < np.int32(h_n):
+                    first = place(n, top + r, left, group, h_n, w_n, groups)
+                    read(best, chosen, values, x, first, kind(groups), np.int32(left), np.int32(w_n),
+                         np.int32(r * s_n))
+            for k in range(several):
+                if q + k < q_n:
+                    at = place(n, p, q + k, group, p_n, q_n, groups)
+                    if largest:
+                        for w in range(words):
+                            index[np.int64(kind(at * words + w))] = pack(chosen, k * width + w * INDEX_BYTES)
+                    else:
+                        for v in range(k * width, (k + 1) * width):
+                            best[v] /= size
+                    store(y, np.int64(at), best, k * width)
+    return run
+
+
+def _reading(tools: Tools, columns: list[int], **options: Any) -> Callable[..., Any]:
+    """``read(best, chosen, values, x, first, groups, left, w_n, tap)``: these columns of a row, one after the other;
+    the first window's own is ``left``, and its group of x the first-th; ``tap`` is that of the row's first."""
+    column, *others = columns
+    take, kind = _column(tools, column, **options), options["kind"]
+
+    def one(best: Any, chosen: Any, values: Any, x: Any, first: Any, groups: Any, left: Any, w_n: Any,
+            tap: Any) -> None:
+        if 0 <= np.int32(left + column) < w_n:
+            take(best, chosen, values, x, np.int64(kind(first + kind(column) * groups)), tap)
+    if not others:
+        return tools.device(one)
+    one, rest = tools.device(one), _reading(tools, others, **options)
+
+    def each(best: Any, chosen: Any, values: Any, x: Any, first: Any, groups: Any, left: Any, w_n: Any,
+             tap: Any) -> None:
+        one(best, chosen, values, x, first, groups, left, w_n, tap)
+        rest(best, chosen, values, x, first, groups, left, w_n, tap)
+    return tools.device(each)
+
+
+def _column(tools: Tools, column: int, *, dtype: str, width: int, largest: bool, size: int, step: int,
+            kind: Any) -> Callable[..., Any]:
+    """``take(best, chosen, values, x, at, tap)``: this column of a row, whose group of x is the at-th."""
+    load, several = tools.group(dtype, width)[0], abreast(width)
+
+    def take_larger(best: Any, chosen: Any, values: Any, x: Any, at: Any, tap: Any) -> None:
+        load(x, at, values, 0)
+        for k in range(several):
+            if 0 <= column - k * step < size:
+                for v in range(width):
+                    to = k * width + v
+                    if not values[v] <= best[to] and best[to] == best[to]:  # larger, or the first NaN
+                        best[to], chosen[to] = values[v], np.int32(tap + column - k * step)
+
+    def add(best: Any, chosen: Any, values: Any, x: Any, at: Any, tap: Any) -> None:
+        load(x, at, values, 0)
+        for k in range(several):
+            if 0 <= column - k * step < size:
+                for v in range(width):
+                    best[k * width + v] += values[v]
+    return tools.device(take_larger if largest else add)

@@ -1,0 +1,190 @@
+"""The page of a grid: how fast each policy is in each cell, beside what no plan exceeds.
+
+First what can be read: networks by budgets with the fastest of each cell, the policies over all cells, and where
+``auto`` is beaten. Then every cell, folded away network by network.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from statistics import mean
+
+from minidl.lab.cell import Row
+from minidl.lab.fitting import share
+from minidl.lab.page import Content, percent
+
+EQUAL = 0.005  # of the fastest's speed: who is within it counts as first, too
+KEPT_WORD = 0.01  # of an iteration: what a prediction may be off
+OURS, PAPERS = "auto", "capuchin"
+NOTHING = "nothing fits"
+Place = tuple[str, str, str]  # trace, device, budget
+Cells = Mapping[str, Row]  # of one place, by policy
+
+
+def speeds(content: Content, quick: bool, rows: Sequence[Row], wanted: int, steps: int | None,
+           note: str | None = None) -> None:
+    """The page; ``wanted``: how many cells the grid has, ``steps``: of how many iterations at most, ``note``: said at
+    the head."""
+    places: dict[Place, dict[str, Row]] = {}
+    for row in rows:
+        places.setdefault((row.trace, row.device, f"{row.budget_share:.0%}"), {})[row.policy] = row
+    _about(content, rows, wanted, steps)
+    if note:
+        content.say(note)
+    if any(row.bound_s is not None for row in rows):
+        _fastest(content, places)
+    _policies(content, places)
+    _lost(content, places)
+    _predicted(content, places)
+    content.say("## Every cell")
+    for trace, device in dict.fromkeys((trace, device) for trace, device, _ in places):
+        _cells(content, trace, device, {budget: found for (t, d, budget), found in places.items()
+                                        if (t, d) == (trace, device)})
+
+
+def _about(content: Content, rows: Sequence[Row], wanted: int, steps: int | None) -> None:
+    missing = f" of {wanted:,}; the others were not run" if len(rows) < wanted else ""
+    last = f", or of {steps}" if steps else ""
+    content.say(f"{len(rows):,} cells{missing}. Speeds are shares of that with unlimited memory, of the last "
+                f"iteration: once nothing changes any more{last}. No plan exceeds the bound "
+                "(`minidl/planning/bound.py`), which need not be reached. \"no room\" is an operation that failed, "
+                "\"cannot\" a policy that refused, \"time\" a cell that took too long, \"-\" was not run.")
+    seconds = sum(row.cpu_s or 0.0 for row in rows)
+    if rows and seconds:
+        by_trace: dict[str, list[float]] = {}
+        for row in rows:
+            by_trace.setdefault(row.trace, []).append(row.cpu_s or 0.0)
+        trace, most = max(by_trace.items(), key=lambda entry: mean(entry[1]))
+        content.say(f"These cells took {seconds:,.0f} s of processor time, {_hundred(row.cpu_s for row in rows)} a "
+                    f"hundred, bounds included: {_hundred(row.cpu_s for row in rows if row.policy == OURS)} those of "
+                    f"`{OURS}`, {_hundred(row.cpu_s for row in rows if row.policy != OURS)} all others; on {trace}, "
+                    f"where they take longest, {_hundred(most)} a hundred.")
+
+
+def _hundred(seconds: Iterable[float | None]) -> str:
+    """What a hundred cells take that take so long on average."""
+    found = [each or 0.0 for each in seconds]
+    return f"{100 * mean(found):,.0f} s" if found else "none"
+
+
+def limit(found: Iterable[Row]) -> float | None:
+    """The bound of some rows of one place, as share of the unmanaged speed; None where it is not known."""
+    return next((row.unmanaged_s / row.bound_s for row in found if row.bound_s is not None), None)
+
+
+def _fastest(content: Content, places: Mapping[Place, Cells]) -> None:
+    """Networks by budgets: who is fastest and how near to the bound, and the paper's policy beside it."""
+    content.say("## How far from the bound\n\nThe fastest policy's speed, as share of what no plan exceeds. Where "
+                f"none is named it is `{OURS}`'s, first or no more than {EQUAL:.1%} behind. \"{NOTHING}\": the bound "
+                "says that no plan runs; \"none runs\": none was found that does.")
+    _by_budget(content, places, _best)
+    if any(PAPERS in found for found in places.values()):
+        content.say(f"`{PAPERS}`, as share of the same:")
+        _by_budget(content, places, lambda found, bound: _part(found.get(PAPERS), bound))
+
+
+def _by_budget(content: Content, places: Mapping[Place, Cells], tell: Callable[[Cells, float | None], str]) -> None:
+    """A line a network and device, a column a budget."""
+    budgets = dict.fromkeys(budget for _, _, budget in places)
+    lines = dict.fromkeys((trace, device) for trace, device, _ in places)
+    rows = []
+    for trace, device in lines:
+        here = [places.get((trace, device, budget), {}) for budget in budgets]
+        rows.append((trace, device, *(tell(found, limit(found.values())) for found in here)))
+    content.table(("trace", "device", *budgets), rows)
+
+
+def _best(found: Cells, bound: float | None) -> str:
+    best, ours = max(found.values(), key=share, default=None), found.get(OURS)
+    if best is None or bound is None:
+        return "-"
+    if not share(best):
+        return NOTHING if not bound else "none runs"
+    first = ours is not None and share(ours) >= (1 - EQUAL) * share(best)
+    return _part(ours, bound) if first else f"{_part(best, bound)} `{best.policy}`"
+
+
+def _part(row: Row | None, bound: float | None) -> str:
+    """A speed as share of the bound, or why there is none."""
+    if row is None:
+        return "-"
+    if row.settled_s is None:
+        return row.status.partition(":")[0] if bound != 0 else NOTHING
+    return percent(share(row) / bound) if bound else percent(share(row))
+
+
+def _policies(content: Content, places: Mapping[Place, Cells]) -> None:
+    table = []
+    most = {place: max(map(share, found.values())) for place, found in places.items()}
+    for name in dict.fromkeys(name for found in places.values() for name in found):
+        cells = {place: found[name] for place, found in places.items() if name in found}
+        ran = {place: row for place, row in cells.items() if share(row)}
+        parts = [share(row) / bound for place, row in ran.items() if (bound := limit(places[place].values()))]
+        first = sum(share(row) >= (1 - EQUAL) * most[place] for place, row in ran.items())
+        speed = percent(mean(map(share, ran.values()))) if ran else "-"
+        table.append((f"`{name}`", f"{len(ran)} of {len(cells)}", speed, percent(mean(parts)) if parts else "-",
+                      percent(min(parts)) if parts else "-", first))
+    table.sort(key=lambda row: -int(row[-1]))
+    content.say("## The policies over all cells\n\nMeans are over the cells that a policy runs: one that refuses "
+                f"what is hard looks better than it is. First: no more than {EQUAL:.1%} slower than the fastest.")
+    content.table(("policy", "runs", "mean speed", "mean, of the bound", "least, of the bound", "first"), table)
+
+
+def _lost(content: Content, places: Mapping[Place, Cells]) -> None:
+    """Where another policy is faster than ``auto``, and why."""
+    table = []
+    for place, found in places.items():
+        best, ours = max(found.values(), key=share), found.get(OURS)
+        if ours is not None and share(ours) < (1 - EQUAL) * share(best):
+            table.append((*place, f"`{best.policy}`", percent(share(best)), percent(share(ours)), why(ours)))
+    run = sum(OURS in found for found in places.values())
+    content.say(f"## Where `{OURS}` is not first\n\nOf {run} cells that it was run in, {len(table)} have a policy that "
+                f"is more than {EQUAL:.1%} faster.")
+    if table:
+        content.table(("trace", "device", "budget", "fastest", "speed", f"`{OURS}`", "why"), table)
+
+
+def _predicted(content: Content, places: Mapping[Place, Cells]) -> None:
+    """How well plans of ``auto`` are kept: what each promises beside what the iteration then takes."""
+    ours = {place: found[OURS] for place, found in places.items() if OURS in found and found[OURS].settled_s}
+    off = {place: row.settled_s / row.predicted_s - 1 for place, row in ours.items()
+           if row.predicted_s and row.settled_s}
+    if not off:
+        return
+    wrong = sorted(((place, each) for place, each in off.items() if abs(each) > KEPT_WORD),
+                   key=lambda entry: -abs(entry[1]))
+    content.say(f"## Predicted and observed\n\nIn {len(off)} of {len(ours)} cells `{OURS}` follows a plan in the end. "
+                f"{len(off) - len(wrong)} of these take what it predicts, to {KEPT_WORD:.0%}" + (":" if wrong else "."))
+    if wrong:
+        content.table(("trace", "device", "budget", "predicted", "observed", "longer by"),
+                      [(*place, percent(ours[place].unmanaged_s / (ours[place].predicted_s or 1)),
+                        percent(share(ours[place])), f"{each:+.1%}") for place, each in wrong])
+
+
+def why(row: Row) -> str:
+    """What a planner that was beaten has to say for itself."""
+    if row.settled_s is None:
+        return row.status.replace("|", "/")
+    after = f", after {row.steps} iterations"
+    if row.predicted_s is None:
+        return f"it follows no plan{after}"
+    if row.settled_s > (1 + KEPT_WORD) * row.predicted_s:
+        return f"its plan promises {percent(row.unmanaged_s / row.predicted_s)}{after}"
+    return f"its search has found no better plan{after}"
+
+
+def _cells(content: Content, trace: str, device: str, budgets: Mapping[str, Cells]) -> None:
+    """All policies on one network, folded away: a grid has thousands of cells."""
+    names = dict.fromkeys(name for found in budgets.values() for name in found)
+    bounds = {budget: limit(found.values()) for budget, found in budgets.items()}
+    bounded = any(bound is not None for bound in bounds.values())
+    rows: list[tuple[str, ...]] = []
+    if bounded:
+        rows.append(("bound", *("-" if bound is None else percent(bound) if bound else NOTHING
+                                for bound in bounds.values())))
+    for name in names:
+        rows.append((f"`{name}`", *(_part(found.get(name), bounds[budget]) for budget, found in budgets.items())))
+    told = "the bound, and of it each policy's share" if bounded else "speeds"
+    content.say(f"<details><summary>{trace} on {device}: {told}</summary>")
+    content.table(("policy", *budgets), rows)
+    content.say("</details>")

@@ -1,0 +1,87 @@
+"""Host memory in front of a file: what finds no room in the first lies in the second. Knows ranges of bytes alone."""
+
+from __future__ import annotations
+
+from minidl.device.clock import Extents
+from minidl.device.spill import PAGE
+from minidl.memory.bytes.host_pool import HostPool
+
+
+class TieredPool:
+    """``memory_bytes`` of host memory and, from there on, ``file_bytes`` of a file. As a ``HostPool``, with counters
+    over both; in the file every piece begins on a page, and takes whole ones."""
+
+    __slots__ = ("_peak", "_start", "_used", "capacity", "file", "memory")
+
+    def __init__(self, memory_bytes: int, file_bytes: int) -> None:
+        self.memory = HostPool(memory_bytes)
+        self._start = memory_bytes  # where the file begins
+        self.file = HostPool(file_bytes // PAGE * PAGE)
+        self.capacity = memory_bytes + self.file.capacity
+        self._used = self._peak = 0
+
+    @property
+    def used_bytes(self) -> int:
+        """Bytes given out now, without what fills pages up."""
+        return self._used
+
+    @property
+    def peak_bytes(self) -> int:
+        """The most bytes given out at once."""
+        return self._peak
+
+    @property
+    def spilled_peak_bytes(self) -> int:
+        """The most bytes of the file given out at once, whole pages."""
+        return self.file.peak_bytes
+
+    def allocate(self, nbytes: int) -> Extents | None:
+        """Pieces of ``nbytes`` in total: of memory if it has them, else of the file, else of both; None if not even
+        these have enough."""
+        pieces = self.memory.allocate(nbytes)
+        if pieces is None:
+            pieces = self._of_file(nbytes)
+        if pieces is None:
+            rest = self.memory.capacity - self.memory.used_bytes
+            beyond = self._of_file(nbytes - rest)
+            if beyond is not None:
+                first = self.memory.allocate(rest)
+                assert first is not None
+                pieces = first + beyond
+        if pieces is not None:
+            self._used += nbytes
+            self._peak = max(self._peak, self._used)
+        return pieces
+
+    def _of_file(self, nbytes: int) -> Extents | None:
+        pieces = self.file.allocate(-(-nbytes // PAGE) * PAGE)
+        if pieces is None:
+            return None
+        found, start = [], self._start
+        for at, size in pieces:
+            found.append((start + at, min(size, nbytes)))
+            nbytes -= size
+        return tuple(found)
+
+    def free(self, extents: Extents) -> None:
+        """Give all pieces of one allocation back. Raises AssertionError if any of their bytes is free already."""
+        start = self._start
+        for at, nbytes in extents:
+            if at < start:
+                self.memory.free(((at, nbytes),))
+            else:
+                self.file.free(((at - start, -(-nbytes // PAGE) * PAGE),))
+            self._used -= nbytes
+
+    def limit(self, memory_bytes: int) -> None:
+        """Have less memory from now on, and the same file. Raises AssertionError if more is in use."""
+        self.memory.limit(memory_bytes)
+        self.capacity = self.memory.capacity + self.file.capacity
+
+    def check(self) -> None:
+        """Raise AssertionError unless both pools are consistent, and the counters true."""
+        self.memory.check()
+        self.file.check()
+        if not 0 <= self._used <= min(self._peak, self.memory.used_bytes + self.file.used_bytes):
+            raise AssertionError(f"{self._used} bytes are counted, {self.memory.used_bytes} are used of memory and "
+                                 f"{self.file.used_bytes} of the file, peak {self._peak}")

@@ -1,0 +1,292 @@
+"""Guided execution: compares each call with a measured trace, and says what its plan wants done after it.
+
+A sequence of calls is planned when it has been seen twice: the first time warms up, the second is measured (where time
+is not modelled it is measured several times, for the medians). While an iteration runs, each call is compared with the
+entry being followed (op, shapes, fixed attributes and tensor ids; not seeds or rates). At the first difference another
+known sequence with the same beginning takes over; if there is none, the rest of the iteration runs in passive mode.
+The sequences that were followed least recently are forgotten when they become too many.
+Decides nothing itself, and moves nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from math import inf
+
+from minidl.memory.guided.allowance import Allowance
+from minidl.memory.guided.drift import Drift, noise, predicted_seconds
+from minidl.memory.guided.sequence import Actions, Entry, Followed, Returns, Step
+from minidl.memory.storage import Storage, TensorId
+from minidl.memory.switches import Switches
+from minidl.memory.tracker import LONGEST
+from minidl.op import Signature
+from minidl.plan.costs import Costs, Limits
+from minidl.plan.plan import NO_PLAN, Action, Proposal, ResidencyKey
+from minidl.plan.policy import Observation, Policy, required_proposal
+from minidl.plan.static import with_static_times
+from minidl.plan.trace import Trace, typical
+
+MOST_KNOWN = 256  # sequences that are remembered, ...
+MOST_SEEN = 1024  # and that were seen and not yet planned
+MOST_CALLS = 1 << 18  # that either have in all, if they are several: some 650 bytes each
+
+NOWHERE: Mapping[ResidencyKey, int] = {}
+
+
+class Guide:
+    """Which known sequence this iteration follows, and how far it has come."""
+
+    def __init__(self, policy: Policy, costs: Costs, limits: Limits, switches: Switches, *, peak_flops: float,
+                 allowance: Allowance, measured_iterations: int = 1) -> None:
+        """peak_flops: what the device computes a second, for static times; measured_iterations: that a trace takes."""
+        self.policy = policy
+        self.costs = costs
+        self.limits = limits
+        self.switches = switches
+        self.peak_flops = peak_flops
+        self.measured_iterations = measured_iterations
+        self.entries: list[Entry] = []
+        self.active: Entry | None = None
+        self.diverged = 0  # iterations that left every known sequence
+        self.measuring = False  # the next iteration is measured if it is like the last one
+        self.forgotten = 0  # sequences, known or seen, that had to make room for others
+        self._iterations = 0
+        self._steps: list[Step] = []
+        self.allowance = allowance
+        self._drift = Drift(costs)
+        self._struck: Entry | None = None  # its plan failed in this iteration
+        self._recalled: list[tuple[Trace, Proposal]] = []
+        self._measured: dict[int, list[Trace]] = {}  # of sequences that were seen, but not often enough, by their hash
+
+    def follow(self, signature: Signature, read: tuple[TensorId, ...], made: tuple[TensorId, ...]) -> Actions | None:
+        """Note the next call; what is to be done after it, if it is the one that was expected."""
+        step = signature, read, made
+        position = len(self._steps)
+        if position > LONGEST:
+            return None
+        self._steps.append(step)
+        entry = self.active
+        if entry is None:
+            return None
+        if position < len(entry.steps) and entry.steps[position] == step:
+            return entry.actions.get(position)
+        self.active = entry = self._sibling(entry.prefixes[position] if position < len(entry.prefixes) else 0, step)
+        if entry is None:
+            self.diverged += 1
+            return None
+        return entry.actions.get(position)
+
+    def address(self, storage: Storage) -> int | None:
+        """Where the plan wants the next bytes of a storage."""
+        return self.offsets.get((storage.tensor_id, storage.residency))
+
+    @property
+    def offsets(self) -> Mapping[ResidencyKey, int]:
+        """Where the plan that is followed wants bytes to go; empty if it does not say, or none is followed."""
+        return self.active.plan.offsets if self.active is not None else NOWHERE
+
+    @property
+    def position(self) -> int:
+        """The number of the next call in its iteration."""
+        return len(self._steps)
+
+    @property
+    def plans_ahead(self) -> bool:
+        """Whether the plan that is followed wants anything done."""
+        return self.active is not None and bool(self.active.actions)
+
+    @property
+    def latest(self) -> Entry | None:
+        """The known sequence that the last iteration was; None if it was none of them."""
+        return self.active if self.active is not None and self.active.followed == self._iterations else None
+
+    @property
+    def settling(self) -> bool:
+        """Whether this iteration leads from one plan to another, which takes time of its own."""
+        return self.active is not None and self.active.settling > 0
+
+    def algorithm(self, signature: Signature) -> str | None:
+        """The algorithm that the plan has for the next call, if it is one like this."""
+        entry, position = self.active, len(self._steps)
+        if entry is None or position >= len(entry.steps) or entry.steps[position][0] is not signature:
+            return None
+        return entry.plan.algorithms.get(position)
+
+    def upcoming(self) -> Mapping[TensorId, Action]:
+        """What is to be evicted after the next call, if it is the one that is expected."""
+        actions = self.active.actions.get(len(self._steps)) if self.active is not None else None
+        return actions.evictions if actions is not None else {}
+
+    def _sibling(self, prefix: int, step: Step) -> Entry | None:
+        """Another known sequence that begins like this iteration, this call included."""
+        wanted = hash((prefix, step))
+        position = len(self._steps)
+        return next((e for e in self.entries if position < len(e.prefixes) and e.prefixes[position] == wanted), None)
+
+    @property
+    def iterations_to_follow(self) -> int:
+        """How many iterations it takes until one of them follows a plan to its end: the first makes the gradients, one
+        shows what comes again, some are measured; of a sequence with a plan from before, the second follows it."""
+        return 2 if self._recalled else 3 + self.measured_iterations
+
+    @property
+    def observes(self) -> bool:
+        """Whether the policy will be told how this iteration went."""
+        entry = self.active
+        return self.measuring or self.plans_ahead or (entry is not None and entry.proposal.notes is not None)
+
+    def strike(self) -> bool:
+        """An allocation has failed. If a plan was followed that is its end: the iteration goes on without, and it is
+        not followed again. Whether it was."""
+        entry = self.active
+        if entry is None or not entry.actions:
+            return False
+        self._struck, self.active = entry, None
+        return True
+
+    def abandon_iteration(self) -> None:
+        """The iteration failed, or was too long to be noted: what was seen of it says nothing, and the next one starts
+        from the beginning."""
+        self._steps = []
+        if self._struck is not None:
+            self._judge(self._struck, inf, 0.0, Returns())
+        if self.active is None and self.entries:
+            self.active = self.entries[-1]
+
+    def end_iteration(self, measure: Callable[[], Trace], *, seconds: float, stall_seconds: float, returns: Returns,
+                      link: tuple[float | None, float | None] = (None, None)) -> None:
+        """Correct the plan that was followed, or plan a sequence that has now been measured.
+
+        measure: builds the trace of this iteration, which takes milliseconds; one that was followed has one already.
+        link: seconds a byte that copies out and in have taken.
+        """
+        steps, self._steps = self._steps, []
+        self._iterations += 1
+        self.measuring = False
+        self.allowance.run_seconds += seconds
+        if self._struck is not None:
+            self.active = self._struck
+            self._judge(self._struck, inf, stall_seconds, returns)
+            return
+        entry = self.active
+        if entry is not None and len(steps) == len(entry.steps):
+            entry.last = Followed(entry.plan, seconds, stall_seconds, returns, entry.proposal.remark)
+            entry.followed = self._iterations
+            if entry.settling:
+                entry.settling -= 1
+                entry.unseen += 1
+                return
+            entry.seconds.append(seconds)
+            costs = self._drift.lasting(link)
+            if self.switches.feedback and not (costs is not None and self._plan_anew(costs)):
+                self._judge(entry, seconds, stall_seconds, returns)
+            return
+        known = self._find(steps)
+        if known is None:
+            known = self._measure(steps, measure, seconds)
+            self.measuring = known is None
+        if known is not None:
+            known.followed = self._iterations
+        # The latest sequence is tried first in the next iteration.
+        self.active = known if known is not None else (self.entries[-1] if self.entries else None)
+
+    def _judge(self, entry: Entry, seconds: float, stall_seconds: float, returns: Returns) -> None:
+        """Let the policy see how its plan did: infinite seconds say that it failed, and it is not followed again."""
+        late: dict[TensorId, float] = {}
+        for (tensor_id, _), waited in returns.late.items():
+            late[tensor_id] = late.get(tensor_id, 0.0) + waited
+        observed = Observation(entry.trace, self.costs, self.limits, seconds, stall_seconds, late,
+                               returns.paged_in_bytes, self.allowance.open, entry.unseen)
+        proposal, self._struck, entry.unseen = NO_PLAN, None, 0
+        if self.switches.feedback:
+            with self.allowance.planning():
+                proposal = required_proposal(self.policy, "feedback", self.policy.feedback(entry.proposal, observed))
+        if seconds == inf and proposal.plan is entry.plan:
+            proposal = NO_PLAN
+        if proposal is not entry.proposal:
+            entry.adopt(proposal)
+
+    def _plan_anew(self, costs: Costs) -> bool:
+        """The link has changed: whether that makes plans differ so much that they were asked for again."""
+        before, self.costs = self.costs, costs
+        asked = False
+        for entry in self.entries:
+            if not entry.plan.evictions or not self.allowance.open:
+                continue
+            with self.allowance.planning():
+                band = noise(entry.seconds)
+                was, now = (predicted_seconds(entry.plan, entry.trace, each, self.limits) for each in (before, costs))
+                if abs(now - was) > band * was:
+                    proposal, asked = _planned(self.policy, entry.trace, self.costs, self.limits), True
+                    expected = proposal.plan.predicted_seconds
+                    if expected is None or expected < now * (1.0 - band):
+                        entry.adopt(proposal)
+        return asked
+
+    def _find(self, steps: list[Step]) -> Entry | None:
+        return next((e for e in self.entries if e.steps == steps), None)
+
+    def _measure(self, steps: list[Step], measure: Callable[[], Trace], seconds: float) -> Entry | None:
+        key = hash(tuple(steps))
+        traces = self._measured.pop(key, None)  # and back at the end: the first was seen longest ago
+        if traces is None and self._recalled and (entry := self._recollect(steps, measure())) is not None:
+            return entry
+        if traces is None:
+            self._seen(key, [])
+            return None
+        traces.append(replace(measure(), observed_seconds=seconds))
+        if len(traces) < self.measured_iterations:
+            self._seen(key, traces)
+            return None
+        trace = typical(traces)
+        if not self.switches.measured_times:
+            trace = with_static_times(trace, [signature.flops for signature, _, _ in steps], peak_flops=self.peak_flops)
+        entry = Entry(steps, trace)
+        with self.allowance.planning(exempt=True):
+            entry.adopt(_planned(self.policy, entry.trace, self.costs, self.limits))
+        self._know(entry)
+        return entry
+
+    def _seen(self, key: int, traces: list[Trace]) -> None:
+        """Remember a sequence that is not planned yet; those seen longest ago are forgotten if they are too many."""
+        seen = self._measured
+        seen[key] = traces
+        calls = sum(len(trace.calls) for each in seen.values() for trace in each)
+        while len(seen) > MOST_SEEN or len(seen) > 1 and calls > MOST_CALLS:
+            calls -= sum(len(trace.calls) for trace in seen.pop(next(iter(seen))))
+            self.forgotten += 1
+
+    def _know(self, entry: Entry) -> None:
+        """Remember a sequence with its plan; those followed longest ago are forgotten if they are too many."""
+        entry.followed = self._iterations
+        self.entries.append(entry)
+        calls = sum(len(each.steps) for each in self.entries)
+        while len(self.entries) > MOST_KNOWN or len(self.entries) > 1 and calls > MOST_CALLS:
+            oldest = min(self.entries[:-1], key=lambda each: each.followed)
+            self.entries.remove(oldest)
+            calls -= len(oldest.steps)
+            self.forgotten += 1
+
+    def signatures(self) -> set[Signature]:
+        """What the known sequences call."""
+        return {signature for entry in self.entries for signature, _, _ in entry.steps}
+
+    def recall(self, measured: Sequence[tuple[Trace, Proposal]]) -> None:
+        """Traces and plans of an earlier run with the same policy, costs and limits: what proves to be one of these
+        sequences when it has run once is neither measured nor planned again."""
+        self._recalled = list(measured)
+
+    def _recollect(self, steps: list[Step], trace: Trace) -> Entry | None:
+        for number, (known, proposal) in enumerate(self._recalled):
+            if known.same_calls(trace):
+                del self._recalled[number]
+                entry = Entry(steps, known)
+                entry.adopt(proposal)
+                self._know(entry)
+                return entry
+        return None
+
+
+def _planned(policy: Policy, trace: Trace, costs: Costs, limits: Limits) -> Proposal:
+    return required_proposal(policy, "plan", policy.plan(trace, costs, limits))

@@ -1,0 +1,56 @@
+"""What lies where a plan wants something else is moved to where nothing is."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+
+from minidl.memory.allocator import storage_of
+from minidl.memory.bytes.arena import Arena
+from minidl.memory.bytes.block import Block
+from minidl.memory.state import State
+from minidl.memory.storage import IN, Storage
+from minidl.placements.placement import Hole
+
+
+def clear(state: State, storage: Storage, offset: int, stays: Collection[Block] = ()) -> Block | None:
+    """The bytes that a plan has for a storage, if what lies there has no more of them, and may be moved elsewhere.
+
+    That has no address by the plan, or lies where another one has its. Were the storage placed elsewhere, it would be
+    in the way of the next, and so on for the rest of the iteration. Nothing is moved unless all of it can be. stays:
+    blocks that the call under way writes over: two of its operands know them.
+    """
+    arena, end = state.arena, offset + state.arena.rounded(storage.nbytes)
+    if not arena.compacts:
+        return None
+    holes, others = _apart(arena, offset, end)
+    if sum(block.size for block in others) > end - offset:
+        return None
+    moving: list[tuple[Storage, int]] = []
+    for block in sorted(others, key=lambda block: -block.size):
+        other = storage_of(block)
+        fitting = [hole for hole in holes if hole.size >= block.size]
+        if other is None or other.status is not IN or block in stays or not fitting:
+            return None  # there is no hole for it, or it is being copied
+        hole = min(fitting, key=lambda hole: hole.size)
+        holes.remove(hole)
+        holes.append(Hole(hole.offset, hole.size - block.size))
+        moving.append((other, hole.end - block.size))
+    for other, to in moving:
+        place = arena.allocate_at(to, other.nbytes, other.me)
+        assert place is not None
+        state.allocator.move(other, place)
+    return arena.allocate_at(offset, storage.nbytes, storage.me)
+
+
+def _apart(arena: Arena, offset: int, end: int) -> tuple[list[Hole], list[Block]]:
+    """The free bytes outside a range, and the owned blocks that have bytes of it."""
+    holes, others = [], []
+    for block in arena.blocks():
+        stop = block.offset + block.size
+        if block.owner is not None:
+            if block.offset < end and offset < stop:
+                others.append(block)
+            continue
+        parts = (block.offset, min(stop, offset)), (max(block.offset, end), stop)
+        holes += [Hole(low, high - low) for low, high in parts if low < high]
+    return holes, others

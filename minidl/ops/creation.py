@@ -1,0 +1,187 @@
+"""New tensors: of values, of one value, of counts, of random numbers. All are of the current runtime.
+
+Random numbers follow from the runtime's seed (``manual_seed`` sets it), and are not those of any other library.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from minidl.autograd import no_grad
+from minidl.context import current
+from minidl.dispatch import apply
+from minidl.errors import ShapeError, UserError
+from minidl.meta import DType, Shape, boolean, float32, int64
+from minidl.ops.arguments import axis_of
+from minidl.ops.choose import convert, where
+from minidl.ops.elementwise import div, log, neg
+from minidl.ops.indexing import index
+from minidl.ops.ranking import topk
+from minidl.ops.shape import sizes_of
+from minidl.ops.update import UPLOAD, normal_, uniform_
+from minidl.ops.update import full as full_
+from minidl.runtime import current_runtime
+from minidl.tensor import Tensor
+
+Sizes = int | Shape
+
+
+def _leaf(made: Tensor) -> Tensor:
+    """A tensor whose gradient is wanted: what made it is no part of any graph."""
+    current().make_leaf(made.storage)
+    made.requires_grad = True
+    return made
+
+
+def tensor(data: Any, *, dtype: DType | None = None, device: object = None, requires_grad: bool = False) -> Tensor:
+    """A leaf with a copy of the values: numbers, (lists of) lists of them, arrays of any library.
+
+    Python's floats become float32, its integers int64; arrays keep their dtype. Raises UserError, ShapeError.
+    """
+    made = current_runtime().tensor(data.numpy() if isinstance(data, Tensor) else data, dtype=dtype)
+    return _leaf(made) if requires_grad else made
+
+
+def _uploaded(values: np.ndarray, dtype: DType) -> Tensor:
+    """A tensor of values that the program makes itself, whole also where batches are cut."""
+    return apply(UPLOAD, shape=values.shape, dtype=dtype, data=np.ascontiguousarray(values, dtype.name))
+
+
+def full(shape: Sizes, value: float, *, dtype: DType | None = None, device: object = None,
+         requires_grad: bool = False) -> Tensor:
+    """One value everywhere: float32 of a float, int64 of an integer, booleans of a boolean, unless ``dtype`` says."""
+    kind = boolean if isinstance(value, bool) else int64 if isinstance(value, int) else float32
+    made = full_((shape,) if isinstance(shape, int) else tuple(shape), value, dtype or kind)
+    return _leaf(made) if requires_grad else made
+
+
+def zeros(*sizes: Sizes, dtype: DType = float32, device: object = None, requires_grad: bool = False) -> Tensor:
+    """0 everywhere."""
+    return full(sizes_of(sizes), 0.0, dtype=dtype, requires_grad=requires_grad)
+
+
+def ones(*sizes: Sizes, dtype: DType = float32, device: object = None, requires_grad: bool = False) -> Tensor:
+    """1 everywhere."""
+    return full(sizes_of(sizes), 1.0, dtype=dtype, requires_grad=requires_grad)
+
+
+def arange(start: float, stop: float | None = None, step: float = 1, *, dtype: DType | None = None,
+           device: object = None) -> Tensor:
+    """From ``start`` (0 if there is one number alone) up to but not including ``stop``."""
+    values = np.arange(start, step=step) if stop is None else np.arange(start, stop, step)
+    return _uploaded(values, dtype or (int64 if values.dtype.kind == "i" else float32))
+
+
+def linspace(start: float, stop: float, steps: int, *, dtype: DType = float32, device: object = None) -> Tensor:
+    """So many numbers from ``start`` to ``stop``, both included, at equal distances."""
+    return _uploaded(np.linspace(start, stop, steps), dtype)
+
+
+def eye(n: int, m: int | None = None, *, dtype: DType = float32, device: object = None) -> Tensor:
+    """1 on the diagonal, 0 elsewhere: [n, m]."""
+    return _uploaded(np.eye(n, m), dtype)
+
+
+def rand(*sizes: Sizes, dtype: DType = float32, device: object = None, requires_grad: bool = False) -> Tensor:
+    """Uniform random numbers in [0, 1)."""
+    made = zeros(*sizes, dtype=dtype)
+    uniform_(made, seed=current_runtime().next_seed())
+    return _leaf(made) if requires_grad else made
+
+
+def randn(*sizes: Sizes, dtype: DType = float32, device: object = None, requires_grad: bool = False) -> Tensor:
+    """Normal random numbers of mean 0 and variance 1."""
+    made = zeros(*sizes, dtype=dtype)
+    normal_(made, seed=current_runtime().next_seed())
+    return _leaf(made) if requires_grad else made
+
+
+def randint(low: int, high: int | None = None, size: Shape = (), *, dtype: DType = int64,
+            device: object = None) -> Tensor:
+    """Random integers from ``low`` (0 if there is one bound alone) up to but not including ``high``."""
+    low, high = (0, low) if high is None else (low, high)
+    generator = np.random.Generator(np.random.Philox(key=current_runtime().next_seed()))
+    return _uploaded(generator.integers(low, high, tuple(size)), dtype)
+
+
+def randperm(n: int, *, device: object = None) -> Tensor:
+    """The integers below n in random order."""
+    generator = np.random.Generator(np.random.Philox(key=current_runtime().next_seed()))
+    return _uploaded(generator.permutation(n), int64)
+
+
+def zeros_like(x: Tensor, *, dtype: DType | None = None) -> Tensor:
+    """0 everywhere, of x's shape and dtype."""
+    return zeros(x.shape, dtype=dtype or x.dtype)
+
+
+def ones_like(x: Tensor, *, dtype: DType | None = None) -> Tensor:
+    """1 everywhere, of x's shape and dtype."""
+    return ones(x.shape, dtype=dtype or x.dtype)
+
+
+def full_like(x: Tensor, value: float, *, dtype: DType | None = None) -> Tensor:
+    """One value everywhere, of x's shape and dtype."""
+    return full(x.shape, value, dtype=dtype or x.dtype)
+
+
+def rand_like(x: Tensor) -> Tensor:
+    """Uniform random numbers in [0, 1), of x's shape and dtype."""
+    return rand(x.shape, dtype=x.dtype)
+
+
+def randn_like(x: Tensor) -> Tensor:
+    """Normal random numbers, of x's shape and dtype."""
+    return randn(x.shape, dtype=x.dtype)
+
+
+def _below(what: str, x: Tensor, diagonal: int) -> np.ndarray:
+    axis_of(what, x.shape, -2)
+    return np.tri(x.shape[-2], x.shape[-1], diagonal, dtype=bool)
+
+
+def _triangle(x: Tensor, values: np.ndarray) -> Tensor:
+    return where(_uploaded(values, boolean), x, 0)
+
+
+def tril(x: Tensor, diagonal: int = 0) -> Tensor:
+    """Matrices with 0 above a diagonal. Raises ShapeError."""
+    return _triangle(x, _below("tril", x, diagonal))
+
+
+def triu(x: Tensor, diagonal: int = 0) -> Tensor:
+    """Matrices with 0 below a diagonal. Raises ShapeError."""
+    return _triangle(x, ~_below("triu", x, diagonal - 1))
+
+
+def multinomial(p: Tensor, num_samples: int, replacement: bool = False) -> Tensor:
+    """Positions drawn with the probabilities (or weights) of each row of p: [.., num_samples].
+
+    Without replacement those of the largest p / e, with e exponential random numbers (Efraimidis & Spirakis 2006).
+    Raises UserError with replacement of more than one.
+    """
+    if replacement and num_samples > 1:
+        raise UserError(f"multinomial draws {num_samples} without replacement alone: draw one, so many times")
+    if not p.dtype.floating:
+        raise ShapeError(f"multinomial needs probabilities, not {p.meta}")
+    with no_grad():
+        return topk(div(p, neg(log(rand_like(p)))), num_samples).indices
+
+
+def one_hot(x: Tensor, num_classes: int) -> Tensor:
+    """Rows of ``num_classes`` with a 1 at x's number, 0 elsewhere, int64: [*x.shape, num_classes]."""
+    return convert(index(x, (..., None)) == arange(num_classes), int64)
+
+
+def manual_seed(seed: int) -> None:
+    """Let all random numbers of the current runtime follow from this seed from now on."""
+    runtime = current_runtime()
+    runtime.seed = seed
+    runtime.counters.pop("seeds", None)
+
+
+def is_tensor(x: object) -> bool:
+    """Whether something is a tensor."""
+    return isinstance(x, Tensor)

@@ -1,0 +1,56 @@
+"""Sizes in bytes, as people write them."""
+
+import re
+from decimal import Decimal
+
+from minidl.errors import UserError
+from minidl.outside.validation import MOST_WHOLE, shown
+
+UNITS: dict[str, int] = {
+    "B": 1,
+    "kB": 10**3, "MB": 10**6, "GB": 10**9, "TB": 10**12,
+    "KiB": 2**10, "MiB": 2**20, "GiB": 2**30, "TiB": 2**40,
+}
+_FACTORS = {unit.lower(): factor for unit, factor in UNITS.items()}
+_SIZE = re.compile(r"(\d+(?:\.\d*)?|\.\d+)\s*([a-z]*)", re.IGNORECASE | re.ASCII)
+_MOST_CHARACTERS = 400
+
+
+def parse_bytes(text: str) -> int:
+    """Bytes in ``"16GiB"``, ``"512 MB"`` or ``"1000"``; fractions of a byte are cut off.
+
+    Units are read in any case: kB, MB, GB, TB are powers of 1000, KiB, MiB, GiB, TiB powers of 1024, none is bytes.
+    Raises UserError for anything else; a bare ``16G`` too, because people mean either by it; and for more than 2^53.
+    """
+    match = _SIZE.fullmatch(text.strip()) if len(text) <= _MOST_CHARACTERS else None
+    number, unit = match.groups() if match else ("", "?")
+    factor = _FACTORS.get(unit.lower() or "b")
+    if factor is None:
+        near = [number + known for known in UNITS if known.lower() in (f"{unit}b".lower(), f"{unit}ib".lower())]
+        hint = f"; did you mean {' or '.join(near)}?" if near else ""
+        raise UserError(f"{shown(text)!r} is no size in bytes: write it like 16GiB, 512MB or 1000{hint}")
+    nbytes = Decimal(number) * factor
+    if nbytes > MOST_WHOLE:
+        raise UserError(f"{shown(text)} is more than the {format_bytes(MOST_WHOLE)} that any memory may have")
+    return int(nbytes)
+
+
+def format_bytes(nbytes: float) -> str:
+    """``"15.3 GiB"``: one decimal in the largest binary unit that leaves at least 1; whole bytes below 1 KiB."""
+    size, unit = float(abs(nbytes)), "B"
+    for larger in ("KiB", "MiB", "GiB", "TiB"):
+        # Compared as it will be shown, so that no 1024.0 KiB appears where 1.0 MiB is meant.
+        if round(size, 0 if unit == "B" else 1) < 1024:
+            break
+        size, unit = size / 1024, larger
+    sign = "-" if nbytes < 0 else ""
+    return f"{sign}{size:.0f} B" if unit == "B" else f"{sign}{size:.1f} {unit}"
+
+
+def flag_bytes(nbytes: int) -> str:
+    """``"15.31GiB"``, as ``parse_bytes`` reads it: at least so many bytes, and less than one part in 300 more."""
+    for unit in ("TiB", "GiB", "MiB", "KiB"):
+        if nbytes >= 3 * UNITS[unit]:
+            hundredths = -(-100 * nbytes // UNITS[unit])
+            return f"{hundredths // 100}.{hundredths % 100:02}".rstrip("0").rstrip(".") + unit
+    return str(nbytes)

@@ -1,0 +1,1 @@
+"""Tensors in parts: batches cut into slices, and parameters cut into shards."""

@@ -1,0 +1,103 @@
+"""The record of a tensor in shards: one to its program, a leaf a shard to autograd, the optimizer and the memory.
+
+It stands where a Storage would: a handle counts uses of it and asks for its shape. No call ever has it as an operand:
+the sharder carries out operations on it in terms of operations on its shards.
+"""
+
+from __future__ import annotations
+
+import weakref
+from typing import TYPE_CHECKING, Any
+
+from minidl.memory.storage import Call, Storage
+from minidl.meta import Meta
+from minidl.tensor import Tensor
+
+if TYPE_CHECKING:
+    from minidl.parts.sharding.sharder import Sharder
+
+
+class Sharded(Storage):
+    """A whole tensor as its program sees it.
+
+    shards   handles on ordinary storages, in order: rows of the whole along the first dimension.
+    """
+
+    __slots__ = ("shards",)
+
+    def __init__(self, meta: Meta, sharder: Sharder, shards: tuple[Tensor, ...]) -> None:
+        self.meta = meta
+        self.memory = sharder
+        self.siblings = ()
+        self.severed = None
+        self.nbytes = meta.nbytes
+        self.refs = 1
+        self.saved = 0
+        self.mutated_at = -1
+        self.me: weakref.ref[Storage] = weakref.ref(self)
+        self.shards = shards
+
+    @property
+    def bounds(self) -> list[tuple[int, int]]:
+        """The first row of each shard, and the first one behind it."""
+        found, start = [], 0
+        for shard in self.shards:
+            found.append((start, start + shard.shape[0]))
+            start += shard.shape[0]
+        return found
+
+    @property
+    def _first(self) -> Storage:
+        return self.shards[0].storage
+
+    # What Listing 1 has of a tensor, and who made it: that of the first shard.
+    tensor_id = property(lambda self: self._first.base.tensor_id)
+    status = property(lambda self: self._first.base.status)
+    access_count = property(lambda self: self._first.base.access_count)
+    timestamp = property(lambda self: self._first.base.timestamp)
+    persistent = property(lambda self: self._first.base.persistent)
+
+    def _call(self) -> Call | None:
+        return self._first.call if self.shards else None
+
+    def _wants_grad(self) -> bool:
+        return any(shard.storage.requires_grad for shard in self.shards)
+
+    def _want_grad(self, value: bool) -> None:
+        for shard in self.shards:
+            shard.requires_grad = value
+
+    def _grad(self) -> Tensor | None:
+        return self._sharder.gradient(self)
+
+    def _take_grad(self, value: Tensor | None) -> None:
+        self._sharder.set_gradient(self, value)
+
+    @property
+    def _sharder(self) -> Sharder:
+        sharder: Any = self.memory
+        return sharder  # type: ignore[no-any-return]
+
+    call = property(_call)
+    requires_grad = property(_wants_grad, _want_grad)
+    grad = property(_grad, _take_grad)
+
+    def retain(self) -> None:
+        self.refs += 1
+
+    def release(self) -> None:
+        self.refs -= 1
+        if not self.refs:
+            self.shards = ()
+
+    def sever(self) -> None:
+        """Its shards have lineages of their own."""
+
+    def named(self) -> str:
+        return f"tensor {self.tensor_id} ({self.meta}, in {len(self.shards)} shards)"
+
+    def __del__(self) -> None:
+        """Its shards' handles go with it."""
+
+    def __repr__(self) -> str:
+        return f"Sharded({self.meta}, {len(self.shards)} shards, refs {self.refs})"

@@ -1,0 +1,106 @@
+"""How operations run on tensors in shards. What a rule does is done by operations on shards, so that their gradients
+are those operations' own. Each takes the operands and the attributes, and returns the result; None where it has none.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from minidl.dispatch import apply
+from minidl.op import Attrs, Op
+from minidl.ops.choose import compare, logical_and, where
+from minidl.ops.elementwise import shift
+from minidl.ops.embedding import EMBEDDING
+from minidl.ops.linear import LINEAR
+from minidl.ops.shape import CONCAT, NARROW, narrow, reshape
+from minidl.parts.sharding.record import Sharded
+from minidl.parts.slice_rules import Rule
+from minidl.tensor import Tensor
+
+Operands = Sequence[Tensor]
+
+
+def _in_shards(x: Tensor) -> bool:
+    return isinstance(x.storage, Sharded)
+
+
+def _linear(operands: Operands, attrs: Attrs) -> Tensor | None:
+    """Each shard of a weight [out, in] makes its own features of the output, which are concatenated."""
+    x, w, *bias = operands
+    if not isinstance(w.storage, Sharded) or any(map(_in_shards, (x, *bias))):
+        return None
+    made = [apply(LINEAR, x, shard, *[narrow(b, 0, start, stop) for b in bias])
+            for shard, (start, stop) in zip(w.storage.shards, w.storage.bounds, strict=True)]
+    return apply(CONCAT, *made, axis=x.ndim - 1)
+
+
+def _embedding(operands: Operands, attrs: Attrs) -> Tensor | None:
+    """Rows are looked up in the shard that has them. Numbers below 0 are left to the first one, and those that are too
+    large to the last, which refuse them as the whole table would."""
+    w, ids = operands
+    if not isinstance(w.storage, Sharded) or _in_shards(ids):
+        return None
+    y: Tensor | None = None
+    last = len(w.storage.shards) - 1
+    for i, (shard, (start, stop)) in enumerate(zip(w.storage.shards, w.storage.bounds, strict=True)):
+        behind, before = compare(ids, start, ">="), compare(ids, stop, "<")
+        own = before if i == 0 else behind if i == last else logical_and(behind, before)
+        rows = apply(EMBEDDING, shard, where(own, shift(ids, -start), 0), **attrs)
+        y = rows if y is None else where(reshape(own, (*ids.shape, 1)), rows, y)
+    return y
+
+
+def _narrow(operands: Operands, attrs: Attrs) -> Tensor | None:
+    """Rows of one shard are a view of it."""
+    storage, start, stop = operands[0].storage, attrs["start"], attrs["stop"]
+    assert isinstance(storage, Sharded)
+    if attrs["axis"] == 0:
+        for shard, (first, end) in zip(storage.shards, storage.bounds, strict=True):
+            if first <= start and stop <= end:
+                return apply(NARROW, shard, axis=0, start=start - first, stop=stop - first)
+    return None
+
+
+RULES: dict[str, Callable[[Operands, Attrs], Tensor | None]] = {
+    "linear": _linear, "embedding": _embedding, "narrow": _narrow}
+
+
+def separable(op: Op, operands: Operands, attrs: Attrs) -> Rule | None:
+    """The rule of an operation on slices, if by it the rows of all tensors in shards go by themselves, and all of these
+    are cut alike; whatever is whole for all of them is added up."""
+    in_shards = [x.storage.bounds if isinstance(x.storage, Sharded) else None for x in operands]
+    rule = op.slices([x.meta for x in operands], attrs, [cut is not None for cut in in_shards]) if op.slices else None
+    if rule is None or rule.counted or rule.first or rule.shared or rule.labels >= 0:
+        return None
+    if rule.whole and (rule.fold is None or len(op.outputs) > 1):
+        return None
+    cuts = [cut for cut in in_shards if cut is not None]
+    rows = cuts[0][-1][1]
+    taken = all(one for one, cut in zip(rule.along, in_shards, strict=True) if cut is not None)
+    shapes = [x.shape for x, one in zip(operands, rule.along, strict=True) if one] + [attrs[s] for s in rule.shapes]
+    alike = all(shape[0] == rows for shape in shapes)
+    return rule if taken and alike and all(cut == cuts[0] for cut in cuts) else None
+
+
+# Operations in place that are done row by row, with what becomes of their attributes for rows first to stop of so many
+# elements each.
+Attributes = Callable[[Attrs, int, int, int], dict[str, Any]]
+
+
+def _as_it_is(attrs: Attrs, first: int, stop: int, width: int) -> dict[str, Any]:
+    return {}
+
+
+def _random(attrs: Attrs, first: int, stop: int, width: int) -> dict[str, Any]:
+    """The random numbers that the whole would have there."""
+    start = attrs.get("start", 0) + first * width
+    return {"start": start} if start else {}
+
+
+def _data(attrs: Attrs, first: int, stop: int, width: int) -> dict[str, Any]:
+    return {} if attrs["data"] is None else {"data": attrs["data"][first:stop]}
+
+
+WRITES: dict[str, Attributes] = {"add_": _as_it_is, "copy_": _as_it_is, "fill_": _as_it_is, "normal_": _random,
+                                 "uniform_": _random, "upload_": _data}

@@ -1,0 +1,205 @@
+"""Runs operations on tensors in shards, in terms of operations on their shards, which are leaves like all others.
+
+Autograd, the memory and the optimizer meet these alone: a gradient arrives at each shard, an update takes one at a
+time. An operation whose rule for slices says that rows go by themselves makes a tensor in shards; a linear layer's
+outputs are concatenated, a table's rows are looked up where they are; anything else is done with the shards put
+together, which needs room for the whole.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from math import prod
+from typing import Any
+from weakref import WeakSet
+
+import numpy as np
+
+from minidl.autograd import no_grad
+from minidl.context import current
+from minidl.dispatch import apply, apply_all
+from minidl.errors import ShapeError, UserError
+from minidl.memory.storage import Clock, Storage
+from minidl.meta import Meta, meta
+from minidl.op import Attrs, Op
+from minidl.ops.shape import CONCAT, contiguous, narrow
+from minidl.ops.update import full
+from minidl.parts.sharding.record import Sharded
+from minidl.parts.sharding.rules import RULES, WRITES, separable
+from minidl.parts.slice_rules import Rule
+from minidl.tensor import Tensor
+
+
+class Sharder:
+    """Cuts parameters of more than ``shard_bytes`` bytes, if they have rows, in as few shards of no more, of one row at
+    least."""
+
+    tracker: Clock  # of no record in shards: its shards have their own
+
+    def __init__(self, shard_bytes: int) -> None:
+        self.shard_bytes = shard_bytes
+        self._copies: WeakSet[Storage] = WeakSet()  # that stand for views
+
+    def deallocate(self, storage: Storage, *, record_gone: bool = False) -> None:
+        """A tensor in shards has no bytes of its own."""
+
+    # Making shards -------------------------------------------------------------------------------------------------
+    def cuts(self, described: Meta) -> bool:
+        """Whether a parameter of this description is cut: it has the bytes, and rows. Vectors are not: what they scale
+        and shift takes more than they do."""
+        return described.nbytes > self.shard_bytes and len(described.shape) > 1 and described.shape[0] > 1
+
+    def leaf(self, described: Meta, *, requires_grad: bool) -> Sharded:
+        """An uninitialised persistent leaf in shards, equal but for one row. Raises OutOfMemory."""
+        rows = described.shape[0]
+        count = -(-rows // max(1, self.shard_bytes // (described.nbytes // rows)))
+        cuts = [rows * i // count for i in range(count + 1)]
+        shards = []
+        for start, stop in zip(cuts, cuts[1:], strict=False):
+            storage = current().leaf(part_of(described, stop - start), persistent=True)
+            storage.requires_grad = requires_grad
+            shards.append(Tensor(storage))
+        return Sharded(described, self, tuple(shards))
+
+    # Running operations --------------------------------------------------------------------------------------------
+    def run(self, op: Op, inputs: tuple[Storage, ...], attrs: Attrs, given: int = 0) -> tuple[Storage, ...]:
+        """As ``Executor.run``, with an operand of ours. Raises what the operation raises for the whole tensors, and
+        UserError for a write that is not done in shards."""
+        described = op.describe([x.meta for x in inputs], attrs)
+        for storage in inputs:
+            storage.retain()
+        operands = tuple([Tensor(storage) for storage in inputs])
+        if op.mutates is not None:
+            self._write(op, operands, attrs)
+            return ()
+        if (special := RULES.get(op.name)) is not None and (found := special(operands, attrs)) is not None:
+            results: tuple[Tensor, ...] = (found,)
+        elif (rule := separable(op, operands, attrs)) is not None:
+            results = self._by_rows(op, operands, attrs, rule, described)
+        else:
+            results = apply_all(op, *map(self.joined, operands), **attrs)
+            if op.view:
+                self._copies.update(result.storage.base for result in results)
+        for result in results:
+            result.storage.retain()
+        return tuple([result.storage for result in results])
+
+    def _by_rows(self, op: Op, operands: Sequence[Tensor], attrs: Attrs, rule: Rule,
+                 described: Sequence[Meta]) -> tuple[Tensor, ...]:
+        """The results of an operation on shards: shards of a result each, or what the rule's fold unites them to."""
+        made = []
+        for first, stop in bounds_of(operands):
+            own: Attrs = {name: (stop - first, *attrs[name][1:]) for name in rule.shapes}
+            if rule.start:
+                own[rule.start] = attrs.get(rule.start, 0) + first * prod(operands[0].shape[1:])
+            made.append(apply_all(op, *_rows_of_each(operands, rule.along, first, stop), **attrs | own))
+        if rule.fold is None:
+            return tuple([Tensor(Sharded(whole, self, shards)) for whole, shards
+                          in zip(described, zip(*made, strict=True), strict=True)])
+        total = made[0][0]
+        for (part,) in made[1:]:
+            total = apply(rule.fold, total, part)
+        return (total,)
+
+    def _write(self, op: Op, operands: Sequence[Tensor], attrs: Attrs) -> None:
+        """Carry out an operation in place, shard by shard."""
+        shape = next(x.shape for x in operands if isinstance(x.storage, Sharded))
+        if op.name not in WRITES and not op.update or any(x.shape != shape for x in operands):
+            written = next(x.storage for x in operands if isinstance(x.storage, Sharded))
+            raise UserError(f"{op.name} writes over {written.named()}, or reads it, and is not done in shards")
+        data = attrs.get("data")
+        if data is not None and np.asarray(data).shape != shape:
+            raise ShapeError(f"{op.name}: data of shape {list(np.asarray(data).shape)} for a tensor of shape "
+                             f"{list(shape)}")
+        every = [True] * len(operands)
+        for first, stop in bounds_of(operands):
+            own = WRITES[op.name](attrs, first, stop, prod(shape[1:])) if op.name in WRITES else {}
+            apply_all(op, *_rows_of_each(operands, every, first, stop), **attrs | own)
+
+    def refuse_copies(self, op: Op, inputs: Sequence[Storage]) -> None:
+        """Raise UserError where a view is written that had to be a copy, as it is of several shards."""
+        assert op.mutates is not None
+        for position in op.mutates(len(inputs)):
+            if inputs[position].base in self._copies:
+                raise UserError(f"{op.name} would write over a copy: {inputs[position].named()} is a view of a "
+                                "parameter in shards, and not of one of them")
+
+    # Whole values --------------------------------------------------------------------------------------------------
+    def joined(self, x: Tensor) -> Tensor:
+        """A tensor in one piece: itself, or a copy that gradients flow through. Raises OutOfMemory."""
+        return apply(CONCAT, *shards_of(x), axis=0) if isinstance(x.storage, Sharded) else x
+
+    def look(self, x: Sharded, how: Callable[[Storage], Any], *, joined: bool) -> Any:
+        """As in ``Sharding``. Raises OutOfMemory."""
+        if not joined:
+            return np.concatenate([how(shard.storage) for shard in x.shards])
+        x.retain()
+        with no_grad():
+            whole = self.joined(Tensor(x))
+        return how(whole.storage)
+
+    def make_leaf(self, x: Sharded) -> None:
+        """Cut the lineage of all shards."""
+        for shard in x.shards:
+            current().make_leaf(shard.storage)
+
+    # Gradients -----------------------------------------------------------------------------------------------------
+    def gradient(self, x: Sharded) -> Tensor | None:
+        """The gradients of all shards as one tensor; None if there is none. Where one shard alone has none it is 0."""
+        if all(shard.grad is None for shard in x.shards):
+            return None
+        found = []
+        for shard in x.shards:
+            if shard.grad is None:
+                with no_grad():
+                    zeros = full(shard.shape, 0.0, shard.dtype)
+                current().make_leaf(zeros.storage)
+                shard.grad = zeros
+            found.append(shard.grad.alias())
+        return Tensor(Sharded(x.meta, self, tuple(found)))
+
+    def set_gradient(self, x: Sharded, value: Tensor | None) -> None:
+        """Let each shard have its rows of a gradient, or none."""
+        for shard, (start, stop) in zip(x.shards, x.bounds, strict=True):
+            if value is None:
+                shard.grad = None
+                continue
+            with no_grad():
+                rows = contiguous(rows_of(value, start, stop))
+            current().make_leaf(rows.storage)
+            shard.grad = rows.alias()
+
+
+def part_of(described: Meta, rows: int) -> Meta:
+    """The description of so many rows, dense."""
+    return meta((rows, *described.shape[1:]), described.dtype)
+
+
+def bounds_of(operands: Iterable[Tensor]) -> list[tuple[int, int]]:
+    """The bounds of the first operand in shards."""
+    return next(x.storage.bounds for x in operands if isinstance(x.storage, Sharded))
+
+
+def rows_of(x: Tensor, start: int, stop: int) -> Tensor:
+    """Rows of a tensor; a shard, if these are all of one."""
+    if isinstance(x.storage, Sharded):
+        for shard, bounds in zip(x.storage.shards, x.storage.bounds, strict=True):
+            if bounds == (start, stop):
+                return shard
+    return narrow(x, 0, start, stop)
+
+
+def _rows_of_each(operands: Sequence[Tensor], along: Sequence[bool], start: int, stop: int) -> list[Tensor]:
+    return [rows_of(x, start, stop) if one else x for x, one in zip(operands, along, strict=True)]
+
+
+def shards_of(x: Tensor) -> tuple[Tensor, ...]:
+    """The shards of a tensor, or itself."""
+    return x.storage.shards if isinstance(x.storage, Sharded) else (x,)
+
+
+def shard_bounds(x: Tensor) -> list[tuple[int, int]]:
+    """The first row of each shard of a tensor, and the first one behind it; of one in one piece (0, its rows)."""
+    if isinstance(x.storage, Sharded):
+        return x.storage.bounds
+    return [(0, x.shape[0] if x.shape else 1)]

@@ -1,0 +1,239 @@
+"""Operations that wait until a value of the whole batch is needed, and how they are then carried out: one slice after
+the other, each through all that waits."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from minidl.memory.storage import Storage
+from minidl.op import Attrs, Op
+from minidl.ops.elementwise import SCALE
+from minidl.ops.shape import NARROW
+from minidl.parts.slice_rules import Rule, scaled
+from minidl.parts.slicing.logical import Logical
+from minidl.parts.slicing.origins import Origin, Origins
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from minidl.executor import Executor
+
+
+LATE = 1 << 40  # a number that no call has: what only waiting operations keep goes before what a gradient is kept for
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Queued:
+    """One operation that waits: its operands (slices, and storages that every slice shares), and what it will make.
+
+    ``sizes`` are those of the slices; () of a call on values of the whole batch, which follows all slices."""
+
+    op: Op
+    inputs: tuple[Storage, ...]
+    attrs: Attrs
+    rule: Rule
+    sizes: tuple[int, ...]
+    outputs: tuple[Logical, ...]
+    origin: Origin
+    labels: Storage | None = None  # of the whole batch, where a slice takes its share by them
+
+
+@contextmanager
+def ungraded(executor: Executor) -> Iterator[None]:
+    """Parts have no gradients of their own: those are the whole tensors'."""
+    enabled, executor.grad_enabled = executor.grad_enabled, False
+    try:
+        yield
+    finally:
+        executor.grad_enabled = enabled
+
+
+def narrowed(executor: Executor, whole: Storage, start: int, size: int) -> Storage:
+    """A view of some examples of a storage, with one use for the caller."""
+    return executor.run(NARROW, (whole,), {"axis": 0, "start": start, "stop": start + size})[0]
+
+
+class Queue:
+    """What waits on one executor. It holds one use of each operand until the operation has been carried out."""
+
+    def __init__(self, executor: Executor) -> None:
+        self.executor = executor
+        self.origins = Origins(executor)
+        self._waiting: list[Queued] = []
+        self._after: list[Callable[[], None]] = []
+
+    def __bool__(self) -> bool:
+        return bool(self._waiting)
+
+    def add(self, queued: Queued) -> None:
+        """Have one more operation wait."""
+        for x in (*queued.inputs, *queued.outputs):
+            if isinstance(x, Logical):
+                x.waiting += 1
+            else:
+                x.retain()
+        self._waiting.append(queued)
+
+    def view(self, queued: Queued) -> None:
+        """Carry out a view at once."""
+        with ungraded(self.executor):
+            for index in range(len(queued.sizes)):
+                for y, part in zip(queued.outputs, self.run_part(queued, index), strict=True):
+                    y.put_part(index, part)
+
+    def afterwards(self, action: Callable[[], None]) -> None:
+        """Do something once all that waits now has been carried out."""
+        self._after.append(action)
+
+    def flush(self) -> None:
+        """Carry out all that waits. Raises what the executor raises; then all of it, and what was to be made of it, is
+        lost."""
+        waiting, self._waiting = self._waiting, []
+        if waiting:
+            try:
+                with ungraded(self.executor):
+                    self._carry_out(waiting)
+            except BaseException as error:
+                self._after.clear()
+                self._give_up(waiting, f"{type(error).__name__}: {error}")
+                raise
+        after, self._after = self._after, []
+        for action in after:
+            action()
+
+    def lose(self, why: str) -> None:
+        """Give up all that waits."""
+        waiting, self._waiting = self._waiting, []
+        self._after.clear()
+        self._give_up(waiting, why)
+
+    def _carry_out(self, waiting: list[Queued]) -> None:
+        cut = [queued for queued in waiting if queued.sizes]
+        read_last = {y: len(waiting) for queued in waiting for y in queued.outputs if y.refs}  # later than all of these
+        read_last |= {x: i for i, queued in enumerate(waiting) for x in queued.inputs
+                      if isinstance(x, Logical) and not x.refs}
+        for read, i in read_last.items():
+            if not read.saved:
+                read.keep_until(LATE - i)
+        # What no later operation of a slice reads, by operation; and which inputs are that, and operands only once.
+        last_use = {x: number for number, queued in enumerate(cut) for x in (*queued.inputs, *queued.outputs)}
+        ending = [[x for x in dict.fromkeys((*queued.inputs, *queued.outputs))
+                   if isinstance(x, Logical) and last_use[x] == number] for number, queued in enumerate(cut)]
+        given = [[(i, x) for i, x in enumerate(queued.inputs) if x in ends and queued.inputs.count(x) == 1]
+                 for queued, ends in zip(cut, ending, strict=True)]
+        so_far: list[dict[int, Storage]] = [{} for _ in cut]  # whole outputs of the slices up to now
+        for index in range(len(cut[0].sizes) if cut else 0):
+            for number, queued in enumerate(cut):
+                # Nobody asks for it after this, and once in this call: what is made may be written over it.
+                last = sum([1 << i for i, x in given[number] if not x.refs])
+                with self.origins.carrying_out(queued.origin):
+                    self._unite(queued, index, self.run_part(queued, index, last), so_far[number])
+                for y in ending[number]:
+                    if y.sizes and not y.refs:
+                        y.drop_part(index)
+        for queued in waiting:
+            if not queued.sizes:
+                parts = tuple([x.part(0) if isinstance(x, Logical) else x for x in queued.inputs])
+                with self.origins.carrying_out(queued.origin):
+                    made = self.executor.run(queued.op, parts, queued.attrs)
+                for y, part in zip(queued.outputs, made, strict=True):
+                    y.put_part(0, part)
+        for queued in waiting:
+            self._finish(queued)
+
+    def run_part(self, queued: Queued, index: int, last: int = 0) -> tuple[Storage, ...]:
+        """Run one slice of a call; bit i of ``last`` says that input i's part is used for the last time."""
+        rule, sizes, executor = queued.rule, queued.sizes, self.executor
+        before, size, total = sum(sizes[:index]), sizes[index], sum(sizes)
+        attrs = queued.attrs
+        if rule.shapes:
+            attrs = {**attrs, **{name: scaled(attrs[name], size, total) for name in rule.shapes}}
+        if rule.start:
+            attrs = {**attrs, rule.start: attrs.get(rule.start, 0) + before * (queued.inputs[0].meta.size // total)}
+        if rule.first:
+            attrs = {**attrs, rule.first: before}
+        parts: list[Storage] = []
+        made_for_it: list[Storage] = []
+        for i, x in enumerate(queued.inputs):
+            if isinstance(x, Logical):
+                parts.append(x.part(index))
+            elif rule.along[i]:
+                rows = x.meta.shape[0]
+                parts.append(narrowed(executor, x, before * rows // total, size * rows // total))
+                made_for_it.append(parts[i])
+            else:
+                parts.append(x)
+        for i in rule.shared:
+            parts[i] = self._share(queued, index, parts[i])
+            made_for_it.append(parts[i])
+        outputs = executor.run(queued.op, tuple(parts), attrs, last)
+        for x in made_for_it:
+            x.release()
+        return outputs
+
+    def _share(self, queued: Queued, index: int, value: Storage) -> Storage:
+        """The share of one slice in a value."""
+        rule, sizes, executor = queued.rule, queued.sizes, self.executor
+        if rule.share is None or queued.labels is None:
+            return executor.run(SCALE, (value,), {"value": sizes[index] / sum(sizes)})[0]
+        part = narrowed(executor, queued.labels, sum(sizes[:index]), sizes[index])
+        attrs = {"ignore_index": queued.attrs["ignore_index"]} if "ignore_index" in queued.attrs else {}
+        made = executor.run(rule.share, (value, part, queued.labels), attrs)[0]
+        part.release()
+        return made
+
+    def _unite(self, queued: Queued, index: int, made: tuple[Storage, ...], so_far: dict[int, Storage]) -> None:
+        """Take what one slice made: a part of an output, or added to those of the slices before."""
+        rule = queued.rule
+        whole: list[Storage] = []
+        for i, (y, part) in enumerate(zip(queued.outputs, made, strict=True)):
+            if i not in rule.whole:
+                y.put_part(index, part)
+                continue
+            if i in rule.shares:
+                whole.append(self._share(queued, index, part))
+                part.release()
+            else:
+                whole.append(part)
+        if so_far and rule.fold is not None:
+            earlier = [so_far[i] for i in rule.whole]
+            if rule.counted:
+                counts = {"count": sum(queued.sizes[:index]), "other": queued.sizes[index]}
+                whole = list(self._folded(rule.fold, (*earlier, *whole), counts))
+            else:
+                whole = [self._folded(rule.fold, pair, {})[0] for pair in zip(earlier, whole, strict=True)]
+        so_far.update(zip(rule.whole, whole, strict=True))
+        if index == len(queued.sizes) - 1:
+            for i, x in so_far.items():
+                queued.outputs[i].put_part(0, x)
+
+    def _folded(self, fold: Op, parts: tuple[Storage, ...], attrs: Attrs) -> Sequence[Storage]:
+        """What unites parts, which it may write over; their uses end here."""
+        united = self.executor.run(fold, parts, attrs, (1 << len(parts)) - 1)
+        for x in parts:
+            x.release()
+        return united
+
+    def _finish(self, queued: Queued) -> None:
+        if queued.labels is not None:
+            queued.labels.release()
+        for x in (*queued.inputs, *queued.outputs):
+            if not isinstance(x, Logical):
+                x.release()
+                continue
+            x.waiting -= 1
+            if not x.waiting and not x.saved:
+                x.keep_until(None)
+            if not x.waiting and not x.refs:
+                x.drop()
+
+    def _give_up(self, waiting: list[Queued], why: str) -> None:
+        """What was to be made has no value."""
+        for queued in waiting:
+            for y in queued.outputs:
+                y.failed = why
+                y.drop()
+            self._finish(queued)

@@ -1,0 +1,298 @@
+"""Runs operations on tensors that are in slices along their batch: the rewrite between an operation and the executor.
+
+An operation with an operand in slices becomes one call a slice, of the same operation, on parts that are ordinary
+storages: tracker, planner, swapping and replay see a longer trace, and know of no slices. Calls wait (``queue``) until
+somebody needs a value of the whole batch: a statistic, a value that is read, an update. So what lies between two of
+these goes depth first, and its intermediate results live one slice at a time.
+
+Gradients are those of the program's own operations on whole tensors: formulas run here like everything else.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any, cast
+from weakref import WeakSet
+
+import numpy as np
+
+from minidl.errors import UserError
+from minidl.memory.storage import Call, Storage
+from minidl.meta import DType, Shape, meta
+from minidl.op import Attrs, Op, Signature
+from minidl.ops.shape import CONCAT
+from minidl.ops.update import UPLOAD
+from minidl.parts.slice_rules import Rule, scaled
+from minidl.parts.slicing.logical import Logical
+from minidl.parts.slicing.queue import Queue, Queued, narrowed, ungraded
+from minidl.saved_tensors import keep, needs_of, refuse_to_write
+
+if TYPE_CHECKING:
+    from minidl.executor import Executor
+
+WHOLE_BYTES = 1 << 16  # up to which a batch is uploaded in one piece, and its slices are views of it
+
+
+class Slicer:
+    """Cuts batches in ``count`` slices on one executor; ``joined`` says of which operations it could not, how often."""
+
+    def __init__(self, executor: Executor, count: int) -> None:
+        self.executor = executor
+        self.count = count
+        self.joined: Counter[str] = Counter()
+        self.tracker = executor.tracker
+        self._queue = Queue(executor)
+        self.origins = self._queue.origins
+        self._graph: WeakSet[Logical] = WeakSet()  # of this iteration: what gradients flow through
+
+    def deallocate(self, storage: Storage, *, record_gone: bool = False) -> None:
+        """A tensor in slices has no bytes of its own."""
+
+    # Making slices -------------------------------------------------------------------------------------------------
+    def cuts(self, shape: Shape) -> bool:
+        """Whether a batch of this shape has an example for each slice."""
+        return bool(shape) and shape[0] >= self.count
+
+    def upload(self, shape: Shape, dtype: DType, data: np.ndarray | None) -> Logical:
+        """A leaf in slices, equal but for one example, with the values of a host array; a small one is one storage, of
+        which its slices are views. Raises OutOfMemory."""
+        each, rest = divmod(shape[0], self.count)
+        made = Logical(meta(shape, dtype), self, tuple([each + (i < rest) for i in range(self.count)]))
+        executor = self.executor
+        if made.nbytes <= WHOLE_BYTES:
+            (whole,) = executor.run(UPLOAD, (), {"shape": shape, "dtype": dtype, "data": data})
+            self._become_views(made, whole)
+            return made
+        start = 0
+        for i, size in enumerate(made.sizes):
+            values = None if data is None else data[start:start + size]
+            attrs = {"shape": (size, *shape[1:]), "dtype": dtype, "data": values}
+            made.put_part(i, executor.run(UPLOAD, (), attrs)[0])
+            start += size
+        return made
+
+    def _become_views(self, x: Logical, whole: Storage) -> None:
+        """Slices are views of one storage from now on, whose use they take over."""
+        start = 0
+        for i, size in enumerate(x.sizes):
+            x.drop_part(i)
+            x.put_part(i, narrowed(self.executor, whole, start, size))
+            start += size
+        whole.release()
+
+    # Running operations --------------------------------------------------------------------------------------------
+    def run(self, op: Op, inputs: tuple[Storage, ...], attrs: Attrs, given: int = 0) -> tuple[Storage, ...]:
+        """Carry out, or have wait, one operation with an operand of ours; as ``Executor.run``."""
+        executor = self.executor
+        if executor.tracker.updated and not op.update and not executor.explicit_iterations:
+            executor.end_iteration()  # as Executor.run, before anything waits
+        written = [inputs[i] for i in op.mutates(len(inputs))] if op.mutates is not None else []
+        if written:
+            return self._write(op, inputs, attrs, written)
+        if any(isinstance(x, Logical) and not x.sizes and x.pending for x in inputs):
+            if not any(isinstance(x, Logical) and x.sizes for x in inputs):
+                return self._run_afterwards(op, inputs, attrs)
+            self.flush()
+        rule, sizes = self._rule_of(op, inputs, attrs)
+        if rule is None:
+            return self._run_whole(op, inputs, attrs)
+        outputs = self._outputs(op, inputs, attrs, rule, sizes)
+        operands = tuple([x if isinstance(x, Logical) and x.sizes and along else self._whole(x)
+                          for x, along in zip(inputs, rule.along, strict=True)])
+        labels = self._labels(inputs[rule.labels]) if rule.labels >= 0 else None
+        queued = Queued(op, operands, attrs, rule, sizes, outputs, self.origins.here(), labels)
+        if op.view and not any(isinstance(x, Logical) and x.pending for x in inputs):
+            self._queue.view(queued)  # of what is there: nothing to wait for
+        else:
+            self._queue.add(queued)
+        self._record(op, inputs, attrs, outputs)
+        return outputs
+
+    def _rule_of(self, op: Op, inputs: tuple[Storage, ...], attrs: Attrs) -> tuple[Rule | None, tuple[int, ...]]:
+        """How the call runs on slices, and how large these are; None where its operands, or a shape that it names,
+        cannot be cut alike."""
+        sliced = [isinstance(x, Logical) and bool(x.sizes) for x in inputs]
+        rule = op.slices([x.meta for x in inputs], attrs, sliced) if op.slices is not None and any(sliced) else None
+        if rule is None:
+            return None, ()
+        taken = [x for x, along in zip(inputs, rule.along, strict=True) if along]
+        cuts = [x.sizes for x in taken if isinstance(x, Logical) and x.sizes]
+        if not cuts:
+            return None, ()
+        sizes, total = cuts[0], sum(cuts[0])
+        # Others may have several rows for an example, or fewer, but the same examples in each slice.
+        if any(other[i] * total != size * sum(other) for other in cuts[1:] for i, size in enumerate(sizes)):
+            return None, ()
+        shapes = [x.meta.shape for x in taken] + [attrs[name] for name in rule.shapes]
+        if any(scaled(shape, size, total) is None for shape in shapes for size in sizes):
+            return None, ()
+        return rule, sizes
+
+    def _outputs(self, op: Op, inputs: tuple[Storage, ...], attrs: Attrs, rule: Rule,
+                 sizes: tuple[int, ...]) -> tuple[Logical, ...]:
+        """The records of what a call will make. Raises ShapeError."""
+        metas = tuple([x.meta for x in inputs])
+        made = op.describe(metas, attrs)
+        if not op.view:
+            made = self.executor.device.lay_out(op.name, metas, made)
+        total = sum(sizes)
+        cuts = [() if i in rule.whole else tuple([m.shape[0] * size // total for size in sizes])
+                for i, m in enumerate(made)]
+        return tuple([Logical(m, self, cut, _base(op, inputs)) for m, cut in zip(made, cuts, strict=True)])
+
+    def _run_afterwards(self, op: Op, inputs: tuple[Storage, ...], attrs: Attrs) -> tuple[Storage, ...]:
+        """Have a call on values of the whole batch wait for these: backward() need not know the sum of two losses."""
+        every = Rule((False,) * len(inputs), whole=tuple(range(len(op.outputs))))
+        outputs = self._outputs(op, inputs, attrs, every, ())
+        self._queue.add(Queued(op, inputs, attrs, every, (), outputs, self.origins.here()))
+        self._record(op, inputs, attrs, outputs)
+        return outputs
+
+    def _record(self, op: Op, inputs: tuple[Storage, ...], attrs: Attrs, outputs: tuple[Logical, ...]) -> None:
+        """What the call keeps for its gradient."""
+        executor = self.executor
+        needs = needs_of(op, inputs) if executor.grad_enabled else ()
+        if not needs:
+            return
+        executor.issued += 1
+        signature = Signature(op, tuple([x.meta for x in inputs]), tuple([y.meta for y in outputs]), ())
+        call = Call(op, inputs, attrs, tuple([y.me for y in outputs]), executor.issued, signature)
+        for y in outputs:
+            y.call = call
+        keep(call, outputs, needs, op.saved_indices(attrs, needs, len(inputs)))
+        self._graph.update(outputs)
+
+    def _run_whole(self, op: Op, inputs: tuple[Storage, ...], attrs: Attrs) -> tuple[Storage, ...]:
+        """Carry out a call on whole tensors."""
+        if any(isinstance(x, Logical) and x.sizes for x in inputs):
+            self.joined[op.name] += 1
+        operands = tuple([self._whole(x) for x in inputs])
+        with ungraded(self.executor):
+            made = self.executor.run(op, operands, attrs)
+        if not (self.executor.grad_enabled and needs_of(op, inputs)):
+            return made
+        outputs = tuple([Logical(y.meta, self, (), _base(op, inputs)) for y in made])
+        for y, part in zip(outputs, made, strict=True):
+            y.put_part(0, part)
+        self._record(op, inputs, attrs, outputs)
+        return outputs
+
+    def _write(self, op: Op, inputs: tuple[Storage, ...], attrs: Attrs, written: Sequence[Storage]
+               ) -> tuple[Storage, ...]:
+        """Carry out an operation in place. Raises UserError for one that is not done in slices."""
+        self.flush()
+        executor = self.executor
+        refuse_to_write(op, inputs, written, differentiates=executor.grad_enabled)
+        ours = [x for x in written if isinstance(x, Logical)]
+        rule, sizes = self._rule_of(op, inputs, attrs)
+        if rule is None and any(x.sizes for x in ours):
+            raise UserError(f"{op.name} writes over {ours[0].named()}, and is not done in slices")
+        with ungraded(executor):
+            if rule is None:
+                executor.run(op, tuple([self._whole(x) for x in inputs]), attrs)
+            else:
+                queued = Queued(op, inputs, attrs, rule, sizes, (), self.origins.here())
+                for index in range(self.count):
+                    self._queue.run_part(queued, index)
+        executor.issued += 1
+        for x in ours:
+            x.base.mutated_at = executor.issued
+        return ()
+
+    # Whole values --------------------------------------------------------------------------------------------------
+    @property
+    def pending(self) -> bool:
+        """Whether operations wait."""
+        return bool(self._queue)
+
+    def flush(self) -> None:
+        """As ``Queue.flush``."""
+        self._queue.flush()
+
+    def afterwards(self, action: Callable[[], None]) -> None:
+        """Do something once all that waits now has been carried out."""
+        self._queue.afterwards(action)
+
+    def _whole(self, x: Storage) -> Storage:
+        """A storage with all of a tensor: itself, what was united, or one whose views its slices are from now on.
+        Raises UserError where it has no value."""
+        if not isinstance(x, Logical):
+            return x
+        if x.pending:
+            self.flush()
+        if not x.sizes:
+            return x.part(0)
+        whole = self._joined(x)
+        self._become_views(x, whole)  # these hold it from now on
+        return whole
+
+    def _joined(self, x: Logical) -> Storage:
+        """All slices in one storage, with one use for the caller: a copy, unless they are views of one."""
+        parts = tuple([x.part(i) for i in range(len(x.parts))])
+        base = parts[0].base
+        if all(part.base is base for part in parts) and base.meta.shape == x.meta.shape:
+            base.retain()
+            return base
+        with ungraded(self.executor):
+            return self.executor.run(CONCAT, parts, {"axis": 0})[0]
+
+    def _labels(self, labels: Storage) -> Storage:
+        """All labels, with one use for the call that waits."""
+        if not isinstance(labels, Logical):
+            labels.retain()
+            return labels
+        if labels.pending:
+            self.flush()
+        return self._joined(labels)
+
+    def real(self, x: Storage) -> Storage:
+        """One storage with all of a value, with one use for the caller."""
+        whole = self._whole(x)
+        whole.retain()
+        return whole
+
+    def taken(self, x: Storage) -> Storage:
+        """As ``real``, of a value that its only handle gives up: nobody else has a use of the storage then."""
+        whole = self.real(x)
+        if isinstance(x, Logical) and not x.sizes and x.refs == 1:
+            x.drop()
+        return whole
+
+    def look(self, x: Logical, how: Callable[[Storage], Any], *, joined: bool) -> Any:
+        """As in ``Slicing``. Raises UserError where there is no value, OutOfMemory."""
+        if joined:
+            whole = self.real(x)
+            try:
+                return how(whole)
+            finally:
+                whole.release()
+        if x.pending:
+            self.flush()
+        arrays = [how(x.part(i)) for i in range(len(x.parts))]
+        return np.concatenate(arrays) if x.sizes else arrays[0]
+
+    def make_leaf(self, x: Logical) -> None:
+        """Cut the lineage of all parts."""
+        if x.pending:
+            self.flush()
+        for part in x.parts:
+            if part is not None:
+                self.executor.make_leaf(part)
+        x.call, x.severed = None, None
+
+    # Iterations ----------------------------------------------------------------------------------------------------
+    def end_iteration(self, *, failed: bool = False) -> None:
+        """The boundary: nothing waits any more, and no gradient flows through what was made."""
+        if failed:
+            self._queue.lose("its iteration failed")
+        else:
+            self.flush()
+        for x in list(self._graph):
+            x.sever()
+        self._graph.clear()
+
+
+def _base(op: Op, inputs: tuple[Storage, ...]) -> Logical | None:
+    """Of what in slices the output of a call is a view."""
+    return cast(Logical, inputs[0].base) if op.view and isinstance(inputs[0], Logical) else None

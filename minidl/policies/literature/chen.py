@@ -1,0 +1,79 @@
+"""Sublinear memory by recomputing segments (Chen et al., "Training Deep Nets with Sublinear Memory Cost", 2016).
+
+    chen-sqrt     of the n values that cut the network in two every ceil(sqrt(n))-th is kept.
+    chen-greedy   walking forward, a value that cuts the network is kept as soon as the bytes made since the last one
+                  exceed a threshold b; b is searched for as its authors do: 0, then twice sqrt(kept * largest segment
+                  / 2), then six more up to sqrt(2) times the last. The threshold with the lowest peak wins.
+"""
+
+from __future__ import annotations
+
+from math import isqrt, sqrt
+from typing import NamedTuple
+
+from minidl.plan.costs import Costs, Limits
+from minidl.plan.plan import Plan
+from minidl.plan.trace import TensorId
+from minidl.policies.literature.network import SOURCES, Network
+from minidl.policies.literature.static import Static, peak_bytes, recomputing
+
+TRIALS = 6  # thresholds of the grid
+
+
+class ChenSqrt(Static):
+    """Keep every sqrt(n)-th value that cuts the network."""
+
+    name = "chen-sqrt"
+
+    def choose(self, network: Network, costs: Costs, limits: Limits) -> Plan:
+        """All else is dropped."""
+        cuts = cutting(network)
+        every = isqrt(len(cuts) - 1) + 1 if cuts else 1
+        return recomputing(network, set(cuts[every - 1::every]))
+
+
+class ChenGreedy(Static):
+    """Keep a value whenever so many bytes have been made; how many is searched for."""
+
+    name = "chen-greedy"
+
+    def choose(self, network: Network, costs: Costs, limits: Limits) -> Plan:
+        """The plan with the lowest peak that the search finds."""
+        threshold, tried = 0, []
+        for _ in range(3):
+            found = segments(network, threshold)
+            tried.append(found)
+            threshold = int(sqrt(found.kept_bytes * found.largest_bytes / 2))
+        least = min(found.largest_bytes for found in tried)
+        step = int((threshold * sqrt(2.0) - least) / TRIALS)
+        if step > 0:
+            tried += [segments(network, least + step * n) for n in range(1, TRIALS + 1)]
+        return min((recomputing(network, found.kept) for found in tried), key=lambda plan: peak_bytes(network, plan))
+
+
+class Segments(NamedTuple):
+    """What a threshold leads to: the values that are kept, their bytes, those made in the largest segment."""
+
+    kept: frozenset[TensorId]
+    kept_bytes: int
+    largest_bytes: int
+
+
+def cutting(network: Network) -> list[TensorId]:
+    """The values that cut the network in two."""
+    return network.articulations(frozenset(t for t, k in network.made.items() if network.op(k) not in SOURCES))
+
+
+def segments(network: Network, threshold: int) -> Segments:
+    """The greedy cut of a network at a threshold in bytes."""
+    allowed, sizes = set(cutting(network)), network.trace.tensors
+    kept: set[TensorId] = set()
+    kept_bytes = largest = local = 0
+    for call in network.trace.calls[:network.turn]:
+        for tensor_id in call.outputs:
+            local += sizes[tensor_id].nbytes
+            if tensor_id in allowed and local > threshold:
+                kept.add(tensor_id)
+                kept_bytes += sizes[tensor_id].nbytes
+                largest, local = max(largest, local), 0
+    return Segments(frozenset(kept), kept_bytes, largest)

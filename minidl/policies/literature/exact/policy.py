@@ -1,0 +1,73 @@
+"""The optimum for small traces, as a policy: every gap kept, swapped or dropped by mixed-integer programming.
+
+It is there to measure the others with. Solving takes tenths of a second for a dozen tensors and grows exponentially,
+so a larger trace is refused.
+
+    execution_order   all steps that an execution may consist of
+    occupancy         the memory side of the program
+    formulation       the links and the time: the whole program, and what it is the optimum of
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import numpy as np
+
+from minidl.errors import UserError
+from minidl.plan.costs import Costs, Limits
+from minidl.plan.plan import NO_PLAN, Eviction, Proposal
+from minidl.plan.policy import OnDemand, Pressure, Residency
+from minidl.plan.trace import Trace
+from minidl.planning.modes import to_plan
+from minidl.planning.problem import KEEP, problem
+from minidl.planning.schedule import NO_NOTES, simulate
+from minidl.planning.timing import Room
+from minidl.policies.literature.exact.execution_order import ExecutionOrder
+from minidl.policies.passive import Passive
+
+MOST_PLACES = 1500  # pairs of a gap and a step in it, each two binary variables
+SECONDS = 60.0      # that the solver may take for one horizon
+
+
+class Exact(OnDemand):
+    """The best plan there is in the model, or an error that says why it could not be found.
+
+    seconds  what the solver may take for one horizon; an optimum that is not proven by then is refused.
+    """
+
+    name = "exact"
+    plans = True
+
+    def __init__(self, *, seconds: float = SECONDS) -> None:
+        self.seconds = seconds
+
+    def victims(self, resident: Sequence[Residency], pressure: Pressure) -> Sequence[Eviction]:
+        """What ``passive`` would evict."""
+        return Passive().victims(resident, pressure)
+
+    def plan(self, trace: Trace, costs: Costs, limits: Limits) -> Proposal:
+        """The empty plan if everything fits, or if no choice does (then passive mode is all there is).
+
+        Raises UserError for a trace that is too large, and if the time is up before the optimum is proven.
+        """
+        from minidl.policies.literature.exact.formulation import best  # SciPy: loaded when the first plan is made
+
+        facts = problem(trace, costs, lasting=False)
+        mode = np.full(len(facts.gap_call), KEEP, np.int64)
+        room = Room(limits.device_bytes, limits.host_bytes, 0.0)
+        if simulate(facts, room, mode, mode.copy(), NO_NOTES).excess == 0:
+            return NO_PLAN
+        order = ExecutionOrder.of(facts)
+        if order.size > MOST_PLACES:
+            raise UserError(f"policy 'exact' is for small traces: {len(trace.tensors)} tensors with {len(mode)} gaps "
+                            f"in {len(trace.calls)} calls are {order.size} places to decide on, more than "
+                            f"{MOST_PLACES}; use 'auto'")
+        found = best(order, limits.device_bytes, seconds=self.seconds)
+        if not found.proven:
+            raise UserError(f"policy 'exact' has not proven an optimum within {self.seconds:g} s: the best iteration "
+                            f"found takes {found.seconds:.4g} s, none takes less than {found.bound:.4g} s; use 'auto'")
+        if found.mode is None:
+            return NO_PLAN
+        return Proposal(replace(to_plan(trace, facts, found.mode, found.prefetch_at), predicted_seconds=found.seconds))

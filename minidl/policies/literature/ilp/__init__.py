@@ -1,0 +1,5 @@
+"""Plans by integer programming over stages: Checkmate, STR and MO-SOS."""
+
+from minidl.policies.literature.ilp.policy import Checkmate, CheckmateRounded, OperatorSelection, SwapDominated
+
+__all__ = ["Checkmate", "CheckmateRounded", "OperatorSelection", "SwapDominated"]

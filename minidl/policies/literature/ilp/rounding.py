@@ -1,0 +1,56 @@
+"""Checkmate's approximation: the linear relaxation of its program, rounded in two phases.
+
+    first   what the relaxation keeps by half or more is kept: S = [S* >= 1/2]
+    second  the least that has to be carried out again for that: R follows from S by who reads what
+
+Rounded choices may take more than the budget, so the relaxation is solved for somewhat less, and then for less again,
+until one fits; of all that fit the fastest is taken (Jain et al., MLSys 2020, section 5).
+"""
+
+from __future__ import annotations
+
+from minidl.policies.literature.ilp.graph import Graph
+from minidl.policies.literature.ilp.program import Program
+from minidl.policies.literature.ilp.schedule import Schedule, judge
+
+SHARES = (1.0, 0.95, 0.9, 0.8, 0.7)  # of the budget
+HALF = 0.5
+
+
+def rounded(graph: Graph, budget: int, *, seconds: float) -> Schedule | None:
+    """The fastest rounded schedule that fits; None if none does. seconds: for each relaxation."""
+    best: tuple[float, Schedule] | None = None
+    for share in SHARES:
+        program = Program(graph, int(share * budget))
+        program.build()
+        solution = program.program.solve(seconds=seconds, relaxed=True)
+        if solution.values is None:
+            break  # there is none for less, either
+        kept = {key for key, variable in program.keep.items() if solution.values[variable] >= HALF - 1e-9}
+        schedule = completed(graph, kept)
+        verdict = judge(graph, schedule, budget)
+        if not verdict.wrong and (best is None or verdict.seconds < best[0]):
+            best = verdict.seconds, schedule
+    return None if best is None else best[1]
+
+
+def completed(graph: Graph, kept: set[tuple[int, int]]) -> Schedule:
+    """The schedule that keeps these values (stage, value), as far as they are wanted, and carries out again no more
+    than it has to."""
+    stages = len(graph.nodes)
+    resident: list[set[int]] = [set() for _ in range(stages + 1)]
+    for stage, x in kept:
+        resident[stage].add(x)
+    repeats: list[tuple[int, ...]] = []
+    for stage in range(stages):
+        here = resident[stage]
+        wanted = [x for x in graph.nodes[stage].inputs if graph.values[x].decided and x not in here]
+        wanted += [x for x in resident[stage + 1] if x not in here and graph.values[x].made < stage]
+        found: set[int] = set()
+        while wanted:
+            k = graph.values[wanted.pop()].made
+            if k not in found:
+                found.add(k)
+                wanted += [y for y in graph.nodes[k].sources if graph.values[y].decided and y not in here]
+        repeats.append(tuple(sorted(found)))
+    return Schedule(tuple(repeats), tuple(frozenset(each) for each in resident[:stages]))

@@ -1,0 +1,61 @@
+"""OpenAI's gradient checkpointing (Salimans and Bulatov, 2018): recompute between checkpoints that it chooses itself.
+
+    speed    what convolutions and matrix products make is kept, everything else is computed again.
+    memory   the values that cut the network in two (bottlenecks), of those that backward reads, or of all if these are
+             fewer than sqrt(N): all of them if they are no more than sqrt(N), else every ceil(B / sqrt(N))-th, N being
+             how many values backward reads and B how many cut it.
+
+Values of up to 1,024 elements, of batch normalisation, of dropout and of the loss do not count. A segment is computed
+again when backward first needs something of it: by a replay, which keeps all that it makes; there, as a copy of the
+graph.
+"""
+
+from __future__ import annotations
+
+from math import ceil, sqrt
+
+from minidl.errors import Unsuitable
+from minidl.plan.costs import Costs, Limits
+from minidl.plan.plan import Plan
+from minidl.plan.trace import TensorId
+from minidl.policies.literature.network import CONVOLUTIONS, LOSSES, PRODUCTS, SOURCES, Network
+from minidl.policies.literature.static import Static, recomputing
+
+LEAST_BYTES = 1024 * 4  # of a value that counts: more than 1,024 elements of float32
+LEFT_OUT = ("batch_norm", "batch_norm_stats", *LOSSES, *SOURCES, "dropout", "cast")
+
+
+class OpenAiSpeed(Static):
+    """Keep what is expensive to compute."""
+
+    name = "openai-speed"
+
+    def choose(self, network: Network, costs: Costs, limits: Limits) -> Plan:
+        """All but the results of convolutions and products is dropped."""
+        kept = {t for k in range(network.turn) if network.op(k) in (*CONVOLUTIONS, *PRODUCTS)
+                for t in network.trace.calls[k].outputs}
+        return recomputing(network, kept)
+
+
+class OpenAiMemory(Static):
+    """Keep about sqrt(N) values between which the network can be cut."""
+
+    name = "openai-memory"
+
+    def choose(self, network: Network, costs: Costs, limits: Limits) -> Plan:
+        """All but the checkpoints is dropped. Raises Unsuitable where nothing cuts the network."""
+        return recomputing(network, set(checkpoints(network)))
+
+
+def checkpoints(network: Network) -> list[TensorId]:
+    """The values that are kept in memory mode. Raises Unsuitable."""
+    every = frozenset(t for t, k in network.made.items() if network.op(k) not in LEFT_OUT
+                      and network.trace.tensors[t].nbytes > LEAST_BYTES)
+    wanted = every & {m.tensor_id for m in network.maps}
+    root = sqrt(len(wanted))
+    cuts = [t for t in network.articulations(every) if t in wanted]
+    if len(cuts) < root:
+        cuts = network.articulations(every)
+    if not cuts:
+        raise Unsuitable("policy 'openai-memory' finds no value that cuts this network in two")
+    return cuts if len(cuts) <= ceil(root) else cuts[ceil(len(cuts) / root)::ceil(len(cuts) / root)]

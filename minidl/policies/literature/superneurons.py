@@ -1,0 +1,55 @@
+"""SuperNeurons: recompute what is cheap, offload what is not, and only as far as it must (Wang et al., PPoPP 2018).
+
+    recomputation   what pools, activations, normalisations and dropout make is dropped after its last use forward
+    offloading      what convolutions, products, joins and the data are (checkpoints) is copied out, earliest first,
+                    until all fits; beside each layer's gradient the nearest one that is away comes back
+    tensor cache    what is short still leaves on demand, the least recently used first
+
+A segment between checkpoints that is larger than the largest layer's working set is to be recomputed once for each
+value (memory-centric), others once (speed-centric). Here a replay keeps what it makes as long as memory lasts, which is
+the latter, and with short memory the former. The workspace of a convolution is what is free, as everywhere here.
+"""
+
+from __future__ import annotations
+
+from minidl.plan.costs import Costs, Limits
+from minidl.plan.plan import NO_PLAN, AccessKey, Action, Plan, Proposal
+from minidl.plan.trace import Trace
+from minidl.policies.literature.network import CONVOLUTIONS, JOINS, LOSSES, PRODUCTS, SOURCES, FeatureMap, Network
+from minidl.policies.literature.static import outcome_of
+from minidl.policies.literature.swapping import beside_gradients
+from minidl.policies.lru import LeastRecentlyUsed
+
+CHECKPOINTS = (*CONVOLUTIONS, *PRODUCTS, *JOINS, *LOSSES, *SOURCES)
+
+
+class SuperNeurons(LeastRecentlyUsed):
+    """Recompute between checkpoints, and offload as many of these as it takes."""
+
+    name = "superneurons"
+    plans = True
+
+    def plan(self, trace: Trace, costs: Costs, limits: Limits) -> Proposal:
+        """Nothing is refused: what the plan does not cover leaves on demand."""
+        network = Network.of(trace, costs)
+        checkpoints = [m for m in network.maps if network.op(m.made) in CHECKPOINTS or not m.can_drop]
+        least, most = 0, len(checkpoints)
+        while least < most:  # the fewest that do; all of them if even these do not
+            middle = (least + most) // 2
+            if outcome_of(network, _made(network, checkpoints[:middle]), limits).excess > 0:
+                least = middle + 1
+            else:
+                most = middle
+        plan = _made(network, checkpoints[:least])
+        return Proposal(plan) if plan.evictions else NO_PLAN
+
+
+def _made(network: Network, offloaded: list[FeatureMap]) -> Plan:
+    """The plan that offloads these checkpoints and recomputes all that is none."""
+    evictions: dict[AccessKey, Action] = {}
+    for m in network.maps:
+        if network.op(m.made) not in CHECKPOINTS and m.can_drop:
+            evictions[network.key(m.tensor_id, m.last)] = Action.DROP
+    for m in offloaded:
+        evictions[network.key(m.tensor_id, m.last)] = Action.SWAP_OUT
+    return Plan(evictions, beside_gradients(network, offloaded)[0])

@@ -1,0 +1,82 @@
+"""What systems that swap have in common: when a copy back starts. Knows no system, and chooses nothing to swap."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import NamedTuple
+
+from minidl.plan.plan import AccessKey, Action, Plan
+from minidl.plan.trace import TensorId
+from minidl.policies.literature.network import FeatureMap, Network
+
+
+class Swap(NamedTuple):
+    """A tensor that is away between two calls, and the seconds that it takes to bring it back."""
+
+    tensor_id: TensorId
+    evict: int
+    back: int
+    in_seconds: float
+
+
+def of_gap(network: Network, gap: int, *, spilled: bool = False) -> Swap:
+    """The swap that fills a gap of the network's ``Problem``; ``spilled``: by way of the disk."""
+    facts = network.facts
+    n = facts.gap_tensor[gap]
+    seconds = facts.disk_in_seconds[n] if spilled else facts.in_seconds[n]
+    return Swap(int(facts.ids[n]), int(facts.gap_call[gap]), int(facts.gap_next[gap]), float(seconds))
+
+
+def serialised(network: Network, swaps: Iterable[Swap]) -> Plan:
+    """All are swapped out after their evicted-access. The copies back are laid one behind the other, the last one first
+    and each as late as it may be; each starts with the latest call that begins before that, if one lies in its gap."""
+    starts = network.starts
+    evictions: dict[AccessKey, Action] = {}
+    triggered: list[tuple[int, Swap]] = []
+    link_free = starts[-1]
+    for swap in sorted(swaps, key=lambda s: (s.back, s.tensor_id), reverse=True):
+        evictions[network.key(swap.tensor_id, swap.evict)] = Action.SWAP_OUT
+        link_free = min(link_free, starts[swap.back]) - swap.in_seconds
+        call = swap.back - 1
+        while call > swap.evict and starts[call + 1] > link_free:
+            call -= 1
+        if call > swap.evict:
+            triggered.append((call, swap))
+    return Plan(evictions, triggers(network, reversed(triggered)))
+
+
+def triggers(network: Network, wanted: Iterable[tuple[int, Swap]]) -> dict[AccessKey, tuple[TensorId, ...]]:
+    """In-triggers from the calls after which swap-ins start, of each call in the order given."""
+    prefetches: dict[AccessKey, tuple[TensorId, ...]] = {}
+    for call, swap in wanted:
+        key = network.access_of(call)
+        prefetches[key] = (*prefetches.get(key, ()), swap.tensor_id)
+    return prefetches
+
+
+def beside_gradients(network: Network, chosen: Iterable[FeatureMap]
+                     ) -> tuple[dict[AccessKey, tuple[TensorId, ...]], list[AccessKey]]:
+    """In-triggers as vDNN has them, one beside each layer's gradient at most: the map of the nearest earlier layer that
+    is away still; the search ends at the first convolution. And the accesses at the ends of these layers."""
+    layer_of = {m.tensor_id: m.last for m in network.maps}
+    away = {m.last: m.tensor_id for m in chosen}
+    convolutions = set(network.convolutions)
+    prefetches: dict[AccessKey, tuple[TensorId, ...]] = {}
+    joins: list[AccessKey] = []
+    layer, started = network.turn, False
+    for k in range(network.turn, len(network.trace.calls)):
+        read = [layer_of[t] for t in network.trace.calls[k].inputs if t in layer_of]
+        if not read:
+            continue
+        if started:  # the gradient of another layer begins
+            joins.append(network.access_of(k - 1))
+        layer, started = min(layer, *read), False
+        for n in read:
+            away.pop(n, None)
+        for earlier in range(layer - 1, -1, -1):
+            if earlier in away:
+                prefetches[network.access_of(k - 1)] = (away.pop(earlier),)
+                started = True
+            if started or earlier in convolutions:
+                break
+    return prefetches, joins

@@ -1,5 +1,0 @@
-"""Plans by integer programming over stages: Checkmate, STR and MO-SOS."""
-
-from minidl.policies.stagewise.policy import Checkmate, CheckmateRounded, OperatorSelection, SwapDominated
-
-__all__ = ["Checkmate", "CheckmateRounded", "OperatorSelection", "SwapDominated"]

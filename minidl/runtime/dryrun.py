@@ -1,0 +1,52 @@
+"""A step on shapes alone: what an unmanaged run of it needs, while nothing is computed and nothing changes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from minidl.context import activate
+from minidl.executor import Executor
+from minidl.memory.ledger import Demand, Ledger
+from minidl.memory.tracker import Tracker
+from minidl.meta import block_bytes
+from minidl.parts.slicing.slicer import Slicer
+from minidl.tensor import Tensor
+
+if TYPE_CHECKING:
+    from minidl.runtime import Runtime
+
+
+def dry_run(runtime: Runtime, step: Callable[[], Any]) -> Demand:
+    """As ``Runtime.dry_run``."""
+    live = runtime.memory.live()
+    kept = [(s, s.grad, s.access_count, s.first_access, s.last_access) for s in live]
+    counters = dict(runtime.counters)
+    tracker = Tracker()
+    ledger = Ledger(tracker, sum(block_bytes(s.nbytes) for s in live))
+    for storage in live:
+        if storage.grad is not None:
+            storage.grad = Tensor(ledger.stand_in(storage.grad.storage))
+    executor = Executor(runtime.device.dry_twin(), ledger, tracker, deterministic=runtime.executor.deterministic,
+                        fuses=runtime.executor.fuses, keeps_outputs=runtime.executor.keeps_outputs,
+                        stands_for=(runtime.memory,))
+    if runtime.slices > 1:
+        executor.slicer = Slicer(executor, runtime.slices)
+    executor.sharder = runtime.executor.sharder
+    executor.issued = runtime.executor.issued  # what was written in place before the dry run lies before its calls
+    try:
+        with activate(executor):
+            step()
+            if executor.slicer is not None:
+                executor.slicer.flush()
+            reads_values = executor.first_read < executor.issued
+            if any(storage.grad is not None and grad is None for storage, grad, *_ in kept):
+                step()
+                if executor.slicer is not None:
+                    executor.slicer.flush()
+    finally:
+        runtime.counters = counters
+        for storage, grad, count, first, last in kept:
+            storage.grad = grad
+            storage.access_count, storage.first_access, storage.last_access = count, first, last
+    return ledger.demand(reads_values=reads_values)

@@ -1,0 +1,283 @@
+"""Runtime, the one object a user makes: a device, a budget and a policy.
+
+    with Runtime(device="sim:p100", memory_budget="8GiB", policy="auto") as runtime:
+        model, optimizer = ...
+        for images, labels in batches:
+            with runtime.iteration():
+                loss = ...
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from os import PathLike, fspath
+from threading import get_ident
+from typing import Any
+
+import ml_dtypes  # noqa: F401 - NumPy knows bfloat16 by name from here on
+import numpy as np
+
+from minidl import device as devices
+from minidl import placements, policies
+from minidl.context import activate, current
+from minidl.device.codec import codec_of
+from minidl.device.precision import DEFAULT, precision_of
+from minidl.device.spill import Spill
+from minidl.dispatch import apply
+from minidl.errors import UserError
+from minidl.executor import Executor
+from minidl.memory.guided.follower import Guide
+from minidl.memory.guided.sequence import Followed
+from minidl.memory.ledger import Demand
+from minidl.memory.manager import Manager
+from minidl.memory.storage import Storage
+from minidl.memory.switches import ALL_ON, Switches
+from minidl.memory.tracker import Tracker
+from minidl.meta import DType, Shape, float32, meta
+from minidl.ops.update import UPLOAD
+from minidl.outside.units import parse_bytes
+from minidl.parts.sharding.sharder import Sharder
+from minidl.parts.slicing.slicer import Slicer
+from minidl.placements import Placement
+from minidl.plan.plan import Plan
+from minidl.plan.policy import Policy, required
+from minidl.plan.trace import Trace
+from minidl.runtime import upload
+from minidl.runtime.dryrun import dry_run
+from minidl.runtime.stats import Stats
+from minidl.tensor import Tensor
+
+
+class Runtime:
+    """Device, budget and policy under one executor; current inside its ``with``.
+
+    device         "cpu", "cpu:<file.json>", "cpu:virtual", "sim:<profile>", "sim:<file.json>" or a Device
+    memory_budget  bytes of device memory, as a number or "16GiB"; the device's capacity by default
+    host_memory    bytes of host memory for swapped tensors; the device profile's by default
+    spill          a folder: what finds no room in host memory lies in a file there, of ``spill_bytes``; or a Spill
+    policy         a name of ``minidl.policies.names()`` or a Policy
+    placement      where blocks go in device memory: a name of ``minidl.placements.names()``, or a Placement that
+                   serves no other runtime
+    precision      "fp32", "tf32" or "bf16": what layers compute in, see ``device.precision``. Of a Device that was made
+                   already only the layers' part is decided here
+    attention      "auto", "composed" or "fused", see ``Device.attention``; by default as the device has it
+    seed           all random numbers follow from it
+    poisoned       fill the CPU arena, and all that is freed, with NaN
+    deterministic  never mix algorithms that give different bits
+    switches       features to turn off, to see what they are worth
+    slices         into how many parts along its first dimension a batch is cut that ``tensor`` uploads, so that no
+                   operation needs all of it at once; 1: none
+    shard_bytes    parameters of more bytes are kept in shards along their first dimension, so that neither an operation
+                   nor an update needs all of one at once; by default none is
+    codec          what copies to the host and back are encoded by, see ``device.codec``; None: they are not
+
+    Raises UserError for a name or size that does not exist.
+    """
+
+    def __init__(self, device: str | devices.Device = "cpu", *, memory_budget: int | str | None = None,
+                 host_memory: int | str | None = None, spill: str | PathLike[str] | Spill | None = None,
+                 spill_bytes: int | str | None = None, policy: str | Policy = "auto",
+                 placement: str | Placement = placements.DEFAULT, precision: str = DEFAULT,
+                 attention: str | None = None, seed: int = 0, poisoned: bool = False, deterministic: bool = True,
+                 switches: Switches = ALL_ON, slices: int = 1, shard_bytes: int | str | None = None,
+                 codec: str | None = None) -> None:
+        self.precision = precision_of(precision)
+        self.device = (devices.create(device, poisoned=poisoned, precision=precision) if isinstance(device, str)
+                       else device)
+        if attention is not None:
+            self.device.attention = attention
+        if codec is not None:
+            self.device.encode_with(codec_of(codec))
+        self.policy = policies.create(policy) if isinstance(policy, str) else required(policy)
+        budget = _bytes(memory_budget, self.device.profile.memory_bytes, "memory budget")
+        host = _bytes(host_memory, self.device.profile.host_memory_bytes, "host memory", least=0)
+        if not isinstance(spill, Spill):
+            if (spill is None) != (spill_bytes is None):
+                raise UserError("spill and spill_bytes go together: a folder, and the size of a file in it")
+            spill = None if spill is None else Spill(fspath(spill), _bytes(spill_bytes, 0, "spill_bytes"))
+        self.placement = placements.create(placement) if isinstance(placement, str) else placement
+        self.tracker = Tracker()
+        self.memory = Manager(self.device, self.policy, self.tracker, budget, host, switches, self.placement, spill)
+        self.executor = Executor(self.device, self.memory, self.tracker, deterministic=deterministic,
+                                 fuses=switches.fused, keeps_outputs=self.policy.regime.keeps_outputs)
+        if slices < 1:
+            raise UserError(f"a batch is cut in 1 slice or more, not {slices}")
+        self.slices = slices
+        if slices > 1:
+            self.executor.slicer = Slicer(self.executor, slices)
+        if shard_bytes is not None:
+            self.executor.sharder = Sharder(_bytes(shard_bytes, 0, "shard_bytes"))
+        self.keeps_trace = False  # whether ``iteration`` leaves what it did in ``last_trace``
+        self.last_trace: Trace | None = None
+        self.seed = seed
+        self.counters: dict[str, int] = {}  # numbers that a step advances; a dry run puts them back
+        self._contexts: list[Any] = []
+
+    @property
+    def budget_bytes(self) -> int:
+        """Device memory that tensors may take: the memory budget, without what the device keeps for itself."""
+        return self.memory.arena.capacity
+
+    @property
+    def host_bytes(self) -> int:
+        """Host memory that swapped tensors may take."""
+        return self.memory.allocator.host.capacity
+
+    @property
+    def guide(self) -> Guide | None:
+        """Compares iterations with earlier ones and follows plans; None under a policy that makes none."""
+        return self.executor.guide
+
+    @property
+    def plan(self) -> Plan | None:
+        """The plan for the sequence of calls that this iteration, or the one that has just ended, follows; None while
+        no sequence is known that begins like it."""
+        active = self.guide.active if self.guide is not None else None
+        return active.plan if active is not None else None
+
+    def followed(self) -> tuple[Trace, Followed] | None:
+        """The trace of the sequence of calls that is followed, and how the last iteration went that followed it to
+        its end; None if none has."""
+        active = self.guide.active if self.guide is not None else None
+        return (active.trace, active.last) if active is not None and active.last is not None else None
+
+    def __enter__(self) -> Runtime:
+        context = activate(self.executor)
+        context.__enter__()
+        self._contexts.append(context)
+        _runtimes.set((*_runtimes.get(), self))
+        return self
+
+    def __exit__(self, error: object, *rest: object) -> None:
+        try:
+            if error is None and self.executor.thread == get_ident():
+                self.executor.finish()
+        finally:
+            inside = list(_runtimes.get())
+            if self in inside:
+                del inside[-1 - inside[::-1].index(self)]
+                _runtimes.set(tuple(inside))
+            self._contexts.pop().__exit__(None, None, None)
+
+    @contextmanager
+    def iteration(self) -> Iterator[None]:
+        """One training step. At its end survivors are made real, lineage is cut, and access counts restart.
+
+        What was called since the last one (initialisation, a validation) becomes an iteration of its own, so that
+        every step has the same calls: a gradient cannot flow from inside to what was computed before.
+        """
+        self._require_current("iteration()")
+        executor = current()
+        if executor.tracker.sequence >= executor.tracker.iteration_start:
+            executor.end_iteration()
+        executor.explicit_iterations = True
+        executor.begin_iteration()
+        if self.keeps_trace:
+            self.device.measure(True)
+        try:
+            yield
+        except BaseException:
+            executor.end_iteration(failed=True)
+            raise
+        else:
+            if self.keeps_trace:
+                self.last_trace = executor.trace()
+            executor.end_iteration()
+        finally:
+            executor.explicit_iterations = False
+
+    def _require_current(self, method: str) -> None:
+        """Raise UserError where calls would go to another runtime."""
+        if current_runtime() is not self:
+            raise UserError(f"{method} of a runtime on {self.device.name} under `with` of another one on "
+                            f"{current_runtime().device.name}: enter the former first")
+
+    def next_seed(self) -> int:
+        """A fresh 63-bit seed, the n-th of this runtime; it follows from the runtime's seed and n alone."""
+        count = self.counters["seeds"] = self.counters.get("seeds", 0) + 1
+        return int(np.random.SeedSequence([self.seed, count]).generate_state(1, np.uint64)[0] >> 1)
+
+    def tensor(self, data: Any, *, shape: Shape | None = None, dtype: DType | None = None) -> Tensor:
+        """A leaf with a copy of an array's values (one upload), of its dtype unless ``dtype`` says another one; lists
+        of Python's floats are float32.
+
+        ``data`` None with a shape: values do not matter. Arrays of other libraries are taken by DLPack or
+        ``__cuda_array_interface__``, from a GPU by way of the host. Raises UserError for a dtype that minidl does not
+        have and for values that the one asked for cannot hold, ShapeError for data that are not of the ``shape``.
+        """
+        self._require_current("tensor()")
+        slicer = current().slicer
+        if data is None:
+            shape, dtype = tuple(shape or ()), dtype or float32
+            if slicer is not None and slicer.cuts(shape):
+                return Tensor(slicer.upload(shape, dtype, None))
+            return apply(UPLOAD, shape=shape, dtype=dtype, data=None)
+        array = upload.host_array(data, self.device)
+        array, wanted = upload.checked(array, shape, dtype or upload.plain_dtype(data, array))
+        # The upload happens when the device gets there: by then the caller may have filled its array anew.
+        values = array.astype(wanted.name, copy=True) if self.device.has_values else None
+        if slicer is not None and slicer.cuts(array.shape):
+            return Tensor(slicer.upload(array.shape, wanted, values))
+        return apply(UPLOAD, shape=array.shape, dtype=wanted, data=values)
+
+    def dry_run(self, step: Callable[[], Any]) -> Demand:
+        """Run one step on shapes alone: what an unmanaged run of it needs, and its largest operation.
+
+        Nothing is computed and nothing changes: gradients and counters are put back. The step must not keep tensors.
+        If it leaves gradients where there were none, as the first step of a training does, it is run once more, since
+        later steps begin with these. Every value that is read is NaN: of a step that branches on one this is what one
+        path needs (``Demand.reads_values``).
+        """
+        return dry_run(self, step)
+
+    def stats(self) -> Stats:
+        """All counters and gauges now."""
+        allocator, executor, replaying = self.memory.allocator, self.executor, self.memory.replaying
+        return Stats(self.device.now(), self.device.stall_seconds(), replaying.seconds,
+                     allocator.swapped_out_bytes, allocator.swapped_in_bytes, replaying.recomputed_bytes,
+                     allocator.moved_bytes, allocator.arena.used_bytes, allocator.arena.peak_bytes,
+                     allocator.arena.capacity, allocator.host.used_bytes, allocator.host.peak_bytes, executor.issued,
+                     *self.device.spared_bytes())
+
+    def reset_peak(self) -> None:
+        """Let ``peak_bytes`` of the device start from what is in use now."""
+        self.memory.arena.reset_peak()
+
+    def trace(self) -> Trace:
+        """The iteration so far, as plain data."""
+        return self.executor.trace()
+
+    def check(self) -> None:
+        """Raises AssertionError if an invariant of the memory does not hold."""
+        self.memory.check()
+
+
+_runtimes: ContextVar[tuple[Runtime, ...]] = ContextVar("runtimes", default=())
+
+
+def current_runtime() -> Runtime:
+    """The runtime whose ``with`` we are in. Raises UserError outside of every one."""
+    inside = _runtimes.get()
+    if not inside:
+        raise UserError("no runtime is active in this thread: put the code under `with minidl.Runtime(...):`")
+    return inside[-1]
+
+
+def parameter(shape: Shape, *, dtype: DType = float32, requires_grad: bool = True) -> Tensor:
+    """An uninitialised persistent leaf: a parameter, a buffer or optimizer state; in shards, if the runtime says so.
+    Raises OutOfMemory."""
+    executor, described = current(), meta(tuple(shape), dtype)
+    if executor.sharder is not None and executor.sharder.cuts(described):
+        return Tensor(executor.sharder.leaf(described, requires_grad=requires_grad))
+    storage: Storage = executor.leaf(described, persistent=True)
+    storage.requires_grad = requires_grad
+    return Tensor(storage)
+
+
+def _bytes(value: int | str | None, default: int, what: str, *, least: int = 1) -> int:
+    nbytes = default if value is None else parse_bytes(value) if isinstance(value, str) else value
+    if nbytes < least:
+        raise UserError(f"{what} must be at least {least} byte, not {value}")
+    return nbytes

@@ -1,0 +1,215 @@
+"""GPT-2: Radford, Wu, Child, Luan, Amodei & Sutskever, "Language Models are Unsupervised Multitask Learners", 2019.
+
+Section 2.3: the decoder of Vaswani et al. 2017 as in Radford et al. 2018, with layer normalisation before each half of
+a block and once more at the end. A position sees itself and what came before; what it predicts is the next token. The
+sizes are those of Table 2. Parameters are named as in Hugging Face's GPT2LMHeadModel; the head has no weight of its
+own, it is the table of tokens.
+
+Each forward() binds its running value to one name, line by line: rebinding it is what frees the value before.
+"""
+
+from dataclasses import dataclass
+from functools import partial
+from typing import NamedTuple
+
+import numpy as np
+
+from minidl import nn
+from minidl.autograd import no_grad
+from minidl.dispatch import give
+from minidl.errors import ShapeError
+from minidl.meta import int64
+from minidl.models.text import Text
+from minidl.ops import concat, cross_entropy, linear_, matmul, softmax, topk
+from minidl.ops.creation import multinomial
+from minidl.runtime import Runtime, current_runtime
+from minidl.tensor import Tensor
+
+INITIAL_STD = 0.02
+CONTEXT = Text(length=1024, predictions=1024, vocabulary=50_257)  # section 2.3
+
+
+@dataclass(frozen=True, slots=True)
+class GPTConfig:
+    """Sizes, under the names that Hugging Face gives them; the feed-forward layer is four times as wide."""
+
+    n_layer: int
+    n_embd: int
+    n_head: int
+    vocab_size: int = 50_257
+    n_positions: int = 1024
+    dropout: float = 0.1
+    layer_norm_epsilon: float = 1e-5
+
+
+class Conv1D(nn.Module):
+    """x w + b with w [in, out], the transpose of a Linear's: a 1x1 convolution, in the words of its first authors.
+
+    x: [N, L, in] -> [N, L, out], or only the columns from ``start`` up to ``stop`` of the result.
+    """
+
+    def __init__(self, in_features: int, out_features: int, std: float = INITIAL_STD) -> None:
+        self.weight = nn.parameter((in_features, out_features))
+        self.bias = nn.parameter((out_features,))
+        nn.init.normal_(self.weight, 0.0, std)
+        nn.init.constant_(self.bias, 0.0)
+
+    def forward(self, x: Tensor, start: int = 0, stop: int | None = None) -> Tensor:
+        n, length, width = x.shape
+        weight, bias = self.weight, self.bias
+        if stop is not None:
+            weight, bias = weight.narrow(1, start, stop), bias.narrow(0, start, stop)
+        y = matmul(x.reshape((n * length, width)), nn.lowered(weight))
+        y = give(y) + nn.lowered(bias)
+        return y.reshape((n, length, y.shape[1]))
+
+
+class GPTAttention(nn.Module):
+    """Causal self-attention: [N, L, D] -> [N, L, D]. Queries, keys and values lie side by side in c_attn."""
+
+    def __init__(self, config: GPTConfig) -> None:
+        self.heads = config.n_head
+        self.c_attn = Conv1D(config.n_embd, 3 * config.n_embd)
+        self.c_proj = Conv1D(config.n_embd, config.n_embd, _residual_std(config))
+        self.attn_dropout = nn.Dropout(config.dropout)
+        self.resid_dropout = nn.Dropout(config.dropout, inplace=True)
+
+    def forward(self, x: Tensor, mask: nn.Causal) -> Tensor:
+        d = x.shape[2]
+        # The weight is cut, not the result: zeros around each third of a gradient are then small, and the products
+        # that attention reads are contiguous.
+        x = nn.attend(give(self.c_attn(x, 0, d)), self.c_attn(x, d, 2 * d), self.c_attn(x, 2 * d, 3 * d), mask,
+                      heads=self.heads, dropout=self.attn_dropout)
+        x = self.c_proj(x)
+        return self.resid_dropout(x)
+
+
+class GPTMLP(nn.Module):
+    """The feed-forward network: [N, L, D] -> 4 D, GELU in its tanh form -> [N, L, D]."""
+
+    def __init__(self, config: GPTConfig) -> None:
+        self.c_fc = Conv1D(config.n_embd, 4 * config.n_embd)
+        self.c_proj = Conv1D(4 * config.n_embd, config.n_embd, _residual_std(config))
+        self.act = nn.GELU("tanh")
+        self.dropout = nn.Dropout(config.dropout, inplace=True)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = self.c_fc(x)
+        x = self.act(x)
+        x = self.c_proj(x)
+        return self.dropout(x)
+
+
+class GPTBlock(nn.Module):
+    """x + attention(norm(x)), then the same with the feed-forward network: [N, L, D] -> [N, L, D]."""
+
+    def __init__(self, config: GPTConfig) -> None:
+        self.ln_1 = nn.LayerNorm(config.n_embd, config.layer_norm_epsilon)
+        self.attn = GPTAttention(config)
+        self.ln_2 = nn.LayerNorm(config.n_embd, config.layer_norm_epsilon)
+        self.mlp = GPTMLP(config)
+
+    def forward(self, x: Tensor, mask: nn.Causal) -> Tensor:
+        y = self.attn(self.ln_1(x), mask)
+        x = give(y) + x
+        y = self.mlp(self.ln_2(x))
+        return give(y) + x
+
+
+class GPTModel(nn.Module):
+    """Token ids [N, L] -> hidden states [N, L, D], normalised."""
+
+    def __init__(self, config: GPTConfig) -> None:
+        self.wte = nn.Embedding(config.vocab_size, config.n_embd)
+        self.wpe = nn.Embedding(config.n_positions, config.n_embd)
+        self.drop = nn.Dropout(config.dropout, inplace=True)
+        self.h = nn.ModuleList(GPTBlock(config) for _ in range(config.n_layer))
+        self.ln_f = nn.LayerNorm(config.n_embd, config.layer_norm_epsilon)
+
+    def forward(self, input_ids: Tensor) -> Tensor:
+        length, positions = input_ids.shape[1], self.wpe.weight
+        if length > positions.shape[0]:
+            raise ShapeError(f"gpt knows {positions.shape[0]} positions, and a sequence has {length} tokens")
+        mask = nn.Causal()
+        x = self.wte(input_ids)
+        x = give(x) + nn.lowered(positions.narrow(0, 0, length))
+        x = self.drop(x)
+        for block in self.h:
+            x = block(x, mask)
+        return self.ln_f(x)
+
+
+class GPT(nn.Module):
+    """Mean cross-entropy of the next tokens, a scalar.  input_ids, labels: [N, L], int64; a label of -100 does not
+    count. ``labels[:, i]`` is the token after ``input_ids[:, i]``: nothing is shifted here."""
+
+    def __init__(self, config: GPTConfig) -> None:
+        self.transformer = GPTModel(config)
+        for table in (self.transformer.wte, self.transformer.wpe):
+            nn.init.normal_(table.weight, 0.0, INITIAL_STD)
+
+    def logits(self, input_ids: Tensor) -> Tensor:
+        """A score a word for each position: [N * L, vocabulary]."""
+        x = self.transformer(input_ids)
+        x = x.reshape((-1, x.shape[2]))
+        return linear_(x, nn.lowered(self.transformer.wte.weight))
+
+    def forward(self, input_ids: Tensor, labels: Tensor) -> Tensor:
+        x = self.logits(input_ids)
+        return cross_entropy(give(x), labels.reshape((-1,)))
+
+
+def generate(model: GPT, input_ids: Tensor, count: int, *, temperature: float = 1.0,
+             top_k: int | None = None) -> Tensor:
+    """Sequences [N, L], each with ``count`` tokens more: drawn one after the other from the softmax of the scores over
+    ``temperature``, of the ``top_k`` likeliest if that is given. What a model does not reach back to is left out.
+
+    Put the model in inference mode first. Each token is an iteration of its own.
+    """
+    for _ in range(count):
+        with no_grad(), current_runtime().iteration():
+            seen = input_ids[:, -model.transformer.wpe.weight.shape[0]:]
+            scores = model.logits(seen).view(*seen.shape, -1)[:, -1, :].float() / temperature
+            if top_k is not None:
+                least = topk(scores, min(top_k, scores.shape[-1])).values[:, -1:]
+                scores = scores.masked_fill(scores < least, float("-inf"))
+            drawn = multinomial(softmax(scores), 1)
+            input_ids = concat([input_ids, drawn], 1)
+            del seen, scores, drawn
+    return input_ids
+
+
+def _residual_std(config: GPTConfig) -> float:
+    """Section 2.3: what is added to the residual path is scaled by one over the root of the number of such layers."""
+    root: float = (2 * config.n_layer)**0.5
+    return INITIAL_STD / root
+
+
+def _network(layers: int, width: int, heads: int, *, vocabulary: int = 50_257) -> GPT:
+    return GPT(GPTConfig(layers, width, heads, vocab_size=vocabulary))
+
+
+gpt2 = partial(_network, 12, 768, 12)
+gpt2_medium = partial(_network, 24, 1024, 16)
+gpt2_large = partial(_network, 36, 1280, 20)
+gpt2_xl = partial(_network, 48, 1600, 25)
+
+
+class Inputs(NamedTuple):
+    """One batch on the device: the arguments of GPT, in their order."""
+
+    input_ids: Tensor
+    labels: Tensor
+
+
+def synthetic_batch(runtime: Runtime, batch: int, text: Text | None = None, *, seed: int = 0) -> Inputs:
+    """``batch`` sequences of noise and their next tokens, uploaded: two operations; shapes only on a simulated device.
+
+    The values follow from the seed, so the same call gives the same batch. Raises OutOfMemory.
+    """
+    text = text or CONTEXT
+    shape = (batch, text.length)
+    if not runtime.device.has_values:
+        return Inputs(*(runtime.tensor(None, shape=shape, dtype=int64) for _ in range(2)))
+    tokens = np.random.default_rng(seed).integers(text.vocabulary, size=(batch, text.length + 1))
+    return Inputs(runtime.tensor(tokens[:, :-1]), runtime.tensor(tokens[:, 1:]))
