@@ -22,7 +22,6 @@ if TYPE_CHECKING:
     import numpy as np
 
     from minidl.device.contract import Device
-    from minidl.memory.guided.follower import Guide
     from minidl.memory.manager import Memory
     from minidl.memory.tracker import Tracker
     from minidl.parts.sharding.seam import Sharding
@@ -45,14 +44,12 @@ class Executor:
         self.thread, self.entered = NOBODY, 0  # that is inside, and how many times (``context``)
         self.tracker, self.deterministic = tracker, deterministic
         self.fuses, self.keeps_outputs = fuses, keeps_outputs  # operations that have a fused form use it
-        self.guide: Guide | None = memory.guide
         self.grad_enabled = True
         self.slicer: Slicing | None = None  # runs operations on tensors that are in slices
         self.sharder: Sharding | None = None  # and this one on those in shards
         # Is shown every result when it is made: name of the operation, inputs, what it wrote.
         self.inspect: Callable[[str, tuple[Storage, ...], tuple[Storage, ...]], None] | None = None
         self.explicit_iterations = False  # the program marks its iterations itself
-        self._iteration_began = self._stalled_before = 0.0
         self.issued = 0  # calls so far, views and in-place ones included: what "before" means for lineage
         self.first_read: float = inf  # how many calls there were when a value was first read
         self._signatures: dict[tuple[Any, ...], Signature] = {}
@@ -75,10 +72,11 @@ class Executor:
         if op.view:
             return self._view(signature, inputs, attrs)
         tracker, memory = self.tracker, self.memory
+        hooks = memory.hooks
         if tracker.updated and not op.update and not self.explicit_iterations:
             self.end_iteration()
-        if memory.prefetches:
-            memory.prefetch()
+        if hooks.due:
+            hooks.before_call()
         written = [inputs[i] for i in op.mutates(len(inputs))] if op.mutates is not None else ()
         try:
             if written:
@@ -99,7 +97,7 @@ class Executor:
             outputs += (Storage(meta, memory, tensor_id),)
             tensor_id += 1
         try:
-            algorithm = memory.carry_out(signature, attrs, inputs, outputs, given, saved, tracker.durations.append)
+            algorithm = memory.run(signature, attrs, inputs, outputs, given, saved, tracker.durations.append)
         except BaseException:
             tracker.cancel()
             memory.call_off()
@@ -121,10 +119,7 @@ class Executor:
                 keep(call, outputs, needs, saved)
         if self.inspect is not None:
             self.inspect(op.name, inputs, (*outputs, *written))
-        if self.guide is not None:
-            actions = self.guide.follow(signature, read, made)
-            if actions is not None:
-                memory.act(actions, inputs + outputs)
+        hooks.after_call(signature, read, made, inputs + outputs)
         return outputs
 
     def _sign(self, op: Op, metas: tuple[Meta, ...], attrs: Attrs) -> Signature:
@@ -144,7 +139,7 @@ class Executor:
 
     def _forget_signatures(self) -> None:
         """Keep those alone that known sequences name: a program's shapes may never come again."""
-        known = self.guide.signatures() if self.guide is not None else set()
+        known = set(self.memory.hooks.signatures())
         self._signatures = {key: signature for key, signature in self._signatures.items() if signature in known}
         self._saved = {key: saved for key, saved in self._saved.items() if key[0] in known}
         self._most_signatures = max(SIGNATURES, 2 * len(self._signatures))
@@ -218,8 +213,7 @@ class Executor:
         self.memory.make_resident((storage,), READ.name)
         self.tracker.begin()
         read, made = self.tracker.record_tensor_access(signature, signature.algorithms[0], (storage,), ())
-        if self.guide is not None:
-            self.guide.follow(signature, read, made)
+        self.memory.hooks.after_call(signature, read, made, ())
         try:
             value = how(storage)
         except Exception:
@@ -248,9 +242,8 @@ class Executor:
         storage.call = storage.severed = None
 
     def begin_iteration(self) -> None:
-        """What the program did since the last iteration (waiting for data, say) is not of this one's time."""
-        if self.device.wall_clock:
-            self._iteration_began = self.device.now()
+        """The program begins an iteration; time since the last one belongs to neither."""
+        self.memory.hooks.begin_iteration()
 
     def end_iteration(self, *, failed: bool = False) -> None:
         """The boundary: survivors are made real (unless the iteration failed), lineage is cut, counts restart.
@@ -270,29 +263,12 @@ class Executor:
             self._end_iteration(failed=True)
 
     def _end_iteration(self, *, failed: bool) -> None:
-        guide = self.guide
-        settling, addresses = (guide.settling, guide.offsets) if guide is not None else (False, None)
-        if guide is not None:
-            self._advise(guide, failed=failed)
+        hooks = self.memory.hooks
+        hooks.end_iteration(self.trace, failed=failed)
         self.memory.end_iteration(failed=failed)
-        if guide is not None and (settling or guide.offsets is not addresses):
-            self._iteration_began = self.device.now()  # moving to where another plan begins is no iteration's time
         self.device.end_iteration()
         self.tracker.end_iteration()
-        self.device.measure(self.guide is not None and self.guide.measuring)
-
-    def _advise(self, guide: Guide, *, failed: bool) -> None:
-        """Let the policy see what happened in this iteration."""
-        if guide.observes:
-            self.device.settle()
-        now, stalled = self.device.now(), self.device.stall_seconds()
-        if failed or self.tracker.too_long:
-            guide.abandon_iteration()
-        else:
-            guide.end_iteration(self.trace, seconds=now - self._iteration_began,
-                                stall_seconds=stalled - self._stalled_before, returns=self.memory.returns(),
-                                link=self.device.link_seconds_per_byte())
-        self._iteration_began, self._stalled_before = self.device.now(), stalled  # without the time of planning
+        hooks.start()
 
     def trace(self) -> Trace:
         """The iteration so far, with durations that are all known."""

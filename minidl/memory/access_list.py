@@ -1,10 +1,10 @@
-"""The tensor access list (Capuchin, section 4.2), kept in order while calls come: who would leave first, without asking
-about everybody.
+"""The tensor access list (Capuchin, section 4.2), kept in order while calls come, so that the next victims are found
+without a look at every resident tensor.
 
-Passive mode takes tensors of about the size that is wanted, then smaller ones, then larger, each from the front: what
-this iteration accessed first. What it has not accessed yet comes after all of these. So there are two orders, each by
-size (``fronts``), and a call changes the places of its operands alone: who leaves is found in steps of the logarithm of
-the number of tensors. Entries of what has left stay until somebody comes by; after an iteration's end the list is made
+The order itself is defined in ``plan/access_order``: this is an index behind it. It keeps two orders, one of the tensors
+that this iteration has accessed and one of the others, each by size (``ordered_index``). A call changes the places of
+its operands alone, so the next victim is found in a number of steps that grows with the logarithm of the number of
+tensors. An entry of a tensor that has left stays until a search meets it; after an iteration's end the list is built
 anew when it is wanted. Decides nothing.
 """
 
@@ -13,20 +13,30 @@ from __future__ import annotations
 import weakref
 from collections.abc import Iterable, Iterator
 from itertools import islice
-from math import inf
 
 from minidl.memory.ordered_index import Fronts
 from minidl.memory.storage import IN, Storage
 from minidl.memory.tracker import Tracker
+from minidl.plan.access_order import bands
 
-NOT_YET = 1 << 62  # the first access of what has none
-MOST_TOUCHED = 10_000  # operands that wait for their place: if they are more, the list is made anew
+NOT_YET = 1 << 62  # the first access of a tensor that this iteration has not accessed
+MOST_TOUCHED = 10_000  # operands that wait for their place: if they are more, the list is built anew
 
-Entry = tuple[int, int, weakref.ref[Storage]]  # first access, then by number: a tensor's is given once
+Entry = tuple[int, int, weakref.ref[Storage]]  # first access, then a number of its own for each tensor
 
 
-class AccessList:
-    """The residents in order. ``touch`` notes whose place may have changed; ``front`` gives the first."""
+class NoAccessList:
+    """In the place of an access list, for a policy that looks at every resident tensor."""
+
+    def touch(self, storages: Iterable[Storage]) -> None:
+        """Nothing is kept in order."""
+
+    def forget(self) -> None:
+        """Nothing is kept in order."""
+
+
+class AccessList(NoAccessList):
+    """The residents in order. ``touch`` notes a change of place; ``front`` gives the first victims."""
 
     def __init__(self, tracker: Tracker, residents: Iterable[weakref.ref[Storage]]) -> None:
         self.tracker = tracker
@@ -35,7 +45,7 @@ class AccessList:
         self._touched: list[weakref.ref[Storage]] = []
         self._entries: dict[weakref.ref[Storage], tuple[int, Entry]] = {}  # with the size of the block
         self._seen, self._unseen = Fronts(), Fronts()
-        self._numbers: dict[weakref.ref[Storage], int] = {}  # in the residents' order: of equals the first leaves first
+        self._numbers: dict[weakref.ref[Storage], int] = {}  # in the residents' order: of equals the first one leaves
 
     def touch(self, storages: Iterable[Storage]) -> None:
         """These have been placed, brought in or accessed."""
@@ -45,13 +55,13 @@ class AccessList:
                 self.forget()
 
     def forget(self) -> None:
-        """Everything has another place now, as an iteration has ended."""
+        """An iteration has ended, so every tensor has another place."""
         self._stale = True
         for part in (self._touched, self._entries, self._seen, self._unseen, self._numbers):
             part.clear()
 
     def front(self, nbytes: int, pinned: set[Storage], count: int) -> list[Storage]:
-        """The first ``count`` of those that are not pinned, for an allocation of ``nbytes``."""
+        """The first ``count`` victims for an allocation of ``nbytes``, without the pinned ones."""
         for ref in self.residents if self._stale else dict.fromkeys(self._touched):
             self._place(ref)
         self._stale = False
@@ -78,9 +88,9 @@ class AccessList:
         return self._unseen if entry[0] == NOT_YET else self._seen
 
     def _in_order(self, nbytes: int) -> Iterator[Storage]:
-        """All, from the front; what is no longer there loses its entry."""
+        """All, from the front; an entry of a tensor that has left is removed."""
         for order in (self._seen, self._unseen):
-            for low, high in (nbytes, 2 * nbytes + 1), (0, nbytes), (2 * nbytes + 1, inf):
+            for low, high in bands(nbytes):
                 for size, entry in order.between(low, high):
                     storage = entry[2]()
                     if storage is None or storage.status is not IN:

@@ -1,19 +1,17 @@
-"""Who may leave the device, and how it leaves: by a copy to the host, or dropped, to be computed again.
+"""Evictions: asks the policy which tensors leave, and takes them off the device, by a swap-out or a drop.
 
-The policy ranks; this carries out. A tensor that cannot leave in the way that the policy asks for leaves in the other:
-without a lineage it is swapped instead of dropped, with a full host it is dropped instead of swapped.
+The policy ranks; this carries out. A tensor that cannot leave in the way that the policy asks for leaves in the other
+way: without a lineage it is swapped out instead of dropped, with a full host it is dropped instead of swapped out.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
-from itertools import islice
+from collections.abc import Collection, Iterable, Iterator
 from math import inf
 
 from minidl.errors import UserError
 from minidl.memory import neighbourhood
-from minidl.memory.allocator import storage_of
-from minidl.memory.bytes.block import Block
+from minidl.memory.access_list import AccessList
 from minidl.memory.lineage import missing_calls, reads
 from minidl.memory.state import State
 from minidl.memory.storage import IN, OUT, RECOMPUTE, Call, Storage
@@ -26,63 +24,59 @@ SMALL_SHIFT = 10  # tensors of less than a 2^10th of the bytes that are wanted a
 
 
 class Evicting:
-    """Takes tensors off the device, as the policy says and as far as they may."""
+    """Takes tensors off the device, as the policy says and as far as they may leave."""
 
     def __init__(self, state: State) -> None:
         self.state = state
+        self.reads_front = state.policy.reads_from_front
 
-    # What the policy is told, and what it answers ------------------------------------------------------------
-    def in_order(self, need: int, pinned: set[Storage]) -> Iterator[tuple[Storage, Action]]:
-        """As ``victims``, of a policy that reads the access list from its front: asked about no more than is taken."""
-        access_list = self.state.access_list
-        assert access_list is not None
-        offered: set[Storage] = set(pinned)
-        count = FRONT
-        while front := {s.tensor_id: s for s in access_list.front(need, offered, count)}:
-            offered.update(front.values())
-            yield from self._ranked(front, need).items()
-            count *= 4
+    # Asking the policy ---------------------------------------------------------------------------------------
+    def batches(self, need: int, pinned: set[Storage]) -> Iterator[Collection[Storage]]:
+        """The tensors that the policy is asked about for an allocation of ``need`` bytes, in one batch or in several.
 
-    def victims(self, need: int, pinned: set[Storage], *, every: bool = False) -> dict[Storage, Action]:
-        """What the policy would evict for an allocation, most expendable first.
-
-        need: bytes; pinned: operands of the call under way, which stay; every: ask about small tensors, too.
+        A policy that reads the access list from its front is asked about a few tensors first, then about four times as
+        many, and so on. Other policies are asked once. pinned: operands of the call under way, which stay.
         """
         state = self.state
-        selects = state.policy.weighs_recomputation and not state.policy.regime.one_piece and not every
-        return self._ranked(self._worth_weighing(pinned, need) if selects else self.evictable(pinned), need)
+        if isinstance(state.access_list, AccessList):
+            offered, count = set(pinned), FRONT
+            while front := state.access_list.front(need, offered, count):
+                offered.update(front)
+                yield front
+                count *= 4
+        elif state.policy.moves_tensors:
+            selects = state.policy.weighs_recomputation and not state.policy.regime.one_piece
+            yield self._worth_weighing(pinned, need) if selects else self.evictable(pinned)
 
-    def willing(self, blocks: Iterable[Block], pinned: set[Storage], need: int) -> dict[Storage, Action]:
-        """As ``victims``, of the owners of some blocks alone."""
-        owners = [s for s in map(storage_of, blocks) if s is not None and s.status is IN and s not in pinned]
-        return self._ranked({s.tensor_id: s for s in owners}, need)
+    def ask(self, storages: Iterable[Storage], need: int) -> dict[Storage, Action]:
+        """The tensors among these that the policy would evict for ``need`` bytes, the most expendable first.
 
-    def _ranked(self, evictable: dict[int, Storage], need: int) -> dict[Storage, Action]:
-        state = self.state
+        Raises UserError if the policy's answer is no sequence of evictions.
+        """
+        state, tracker = self.state, self.state.tracker
         host = state.allocator.host
-        guide, tracker = state.guide, state.tracker
-        call = guide.position if guide is not None else tracker.sequence - tracker.iteration_start
-        trace = guide.active.trace if guide is not None and guide.active is not None else None
+        trace, call = state.hooks.recorded() or (None, tracker.sequence - tracker.iteration_start)
         pressure = Pressure(need, host.capacity, host.capacity - host.used_bytes, state.link_costs, call, trace)
-        ranking = state.policy.victims([self._residency(storage) for storage in evictable.values()], pressure)
+        by_id = {storage.tensor_id: storage for storage in storages}
+        ranking = state.policy.victims([self._residency(storage) for storage in by_id.values()], pressure)
         try:
-            return {evictable[tensor_id]: action for tensor_id, action in ranking if tensor_id in evictable}
+            return {by_id[tensor_id]: action for tensor_id, action in ranking if tensor_id in by_id}
         except (TypeError, ValueError) as error:
             raise UserError(f"policy {state.policy.name!r}: victims() must return a sequence of Eviction(tensor_id, "
                             f"action), not {type(ranking).__name__} of something else") from error
 
-    def evictable(self, pinned: set[Storage], least: int = 0) -> dict[int, Storage]:
-        """What may be evicted now, of at least so many bytes, by tensor id."""
-        return {s.tensor_id: s for ref in self.state.residents
-                if (s := ref()) is not None and s.nbytes >= least and s.status is IN and s not in pinned}
+    def evictable(self, pinned: set[Storage], least: int = 0) -> list[Storage]:
+        """The tensors of at least ``least`` bytes that may be evicted now."""
+        return list({s.tensor_id: s for ref in self.state.residents if (s := ref()) is not None and s.nbytes >= least
+                     and s.status is IN and s not in pinned}.values())
 
-    def _worth_weighing(self, pinned: set[Storage], need: int) -> dict[int, Storage]:
-        """Of what may be evicted the larger ones, and of very many every n-th; but all if these are not enough."""
+    def _worth_weighing(self, pinned: set[Storage], need: int) -> list[Storage]:
+        """The larger tensors that may be evicted, and of very many every n-th; all of them if these are not enough."""
         found = self.evictable(pinned, need >> SMALL_SHIFT)
         if len(found) > MOST_WEIGHED:
             step = -(-len(found) // MOST_WEIGHED)
-            found = dict(islice(found.items(), self.state.tracker.sequence % step, None, step))
-        enough = sum(s.nbytes for s in found.values()) + self.state.arena.free_bytes >= need
+            found = found[self.state.tracker.sequence % step::step]
+        enough = sum(s.nbytes for s in found) + self.state.arena.free_bytes >= need
         return found if enough else self.evictable(pinned)
 
     def _residency(self, storage: Storage) -> Residency:
@@ -105,9 +99,9 @@ class Evicting:
 
     # Leaving -------------------------------------------------------------------------------------------------
     def evict(self, storage: Storage, action: Action, *, at_any_price: bool = False) -> bool:
-        """Take a storage off the device; False if neither the host has room nor lineage can make it again.
+        """Take a storage off the device; False if the host has no room and its lineage cannot make it again.
 
-        at_any_price: what is on the host goes for it even where nobody can say what making it again would take.
+        at_any_price: tensors on the host make room for it even where the price of their replay is unknown.
         """
         if action is Action.DROP and self.lineage_of(storage) is not None:
             self.drop(storage)
@@ -122,12 +116,12 @@ class Evicting:
         return True
 
     def _leave(self, storage: Storage) -> None:
-        """The host has a copy: the block can go."""
+        """Free the block of a storage that has a copy on the host."""
         self.state.allocator.leave_device(storage)
         storage.become(OUT)
 
     def drop(self, storage: Storage) -> None:
-        """Give up a storage's bytes, to be computed again when somebody asks for them."""
+        """Give up a storage's bytes; a replay computes them when they are wanted again."""
         self.state.allocator.leave_device(storage)
         self.give_up_copy(storage)
 
@@ -139,7 +133,8 @@ class Evicting:
         return None if calls is None or reads(calls, self.state.writing) else calls
 
     def back_up(self, storage: Storage) -> bool:
-        """Have a valid copy on the host, making room by forgetting copies of what is on the device anyway."""
+        """Have a valid copy on the host; False if the host is full. Host copies of tensors that are on the device, too,
+        make room for it."""
         if storage.host is not None:
             return True
         state = self.state
@@ -154,31 +149,32 @@ class Evicting:
         return state.allocator.swap_out(storage)
 
     def drop_kept(self, need: int, pinned: set[Storage]) -> None:
-        """Give up what came by in replays, until so many bytes are free: it costs no copy, and nobody counted on it."""
+        """Drop intermediate values that replays have left, until ``need`` bytes are free: dropping them costs no copy."""
         state = self.state
         for ref, count in list(state.kept.items()):
             if state.arena.free_bytes >= need:
                 return
             storage = ref()
             if storage is None or storage.status is not IN or storage.access_count != count:
-                del state.kept[ref]  # somebody else's by now
+                del state.kept[ref]  # the program has accessed it since
             elif storage not in pinned and self.lineage_of(storage) is not None:
                 self.drop(storage)
                 del state.kept[ref]
 
     def dear(self, storage: Storage) -> bool:
-        """Whether it takes longer to make a storage again than to copy it out and in, under a policy that weighs this;
-        a plan knows what it drops."""
+        """Whether a replay of a storage takes longer than its copies out and in, under a policy that weighs this and
+        decides on demand."""
         state = self.state
-        if not state.policy.weighs_recomputation or state.guide is not None and state.guide.plans_ahead:
+        if not state.policy.weighs_recomputation or state.hooks.acts:
             return False
         seconds = neighbourhood.price(storage)
         return seconds is None or (
             seconds > state.device.out_seconds(storage.nbytes) + state.device.in_seconds(storage.nbytes))
 
     def _make_host_room(self, nbytes: int, at_any_price: bool) -> bool:
-        """Give up what is on the host alone and can be made again, cheapest for its bytes first and what has no price
-        last, if at all, until so many bytes are free there; False if they cannot be."""
+        """Drop tensors that are on the host alone and have a lineage, the cheapest for its bytes first, until ``nbytes``
+        are free there; False if they cannot be freed. A tensor whose replay has no known price goes last, and only
+        ``at_any_price``."""
         host = self.state.allocator.host
         swapped = [s for s in self.state.live() if s.status is OUT and s.nbytes]
         prices = [(inf if price is None else price / s.nbytes, s.tensor_id, s)
@@ -191,7 +187,7 @@ class Evicting:
         return host.capacity - host.used_bytes >= nbytes
 
     def give_up_copy(self, storage: Storage) -> None:
-        """It has no bytes any more, though someone may still ask for them."""
+        """Free the host copy of a storage that has no other bytes: from now on it must be replayed."""
         state = self.state
         state.allocator.forget_host_copy(storage)
         storage.become(RECOMPUTE)

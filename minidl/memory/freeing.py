@@ -1,4 +1,4 @@
-"""The end of a tensor's bytes: at once when nobody can ask for them any more, or queued while the arena is at work."""
+"""The end of a tensor's bytes: at once when nobody can ask for them any more, or queued while the arena is busy."""
 
 from __future__ import annotations
 
@@ -28,11 +28,11 @@ class Freeing:
         if not record_gone and (state.policy.regime.keeps_freed or state.impure and self.starts_a_replay(storage)):
             state.tracker.freed(storage)  # as far as the program is concerned
             return  # it goes with its record
-        at_work = state.at_work
-        if at_work.on or get_ident() != state.thread:
+        busy = state.arena_busy
+        if busy.on or get_ident() != state.thread:
             state.orphans.append((storage, record_gone))
             return
-        at_work.on = True  # kept flat: a tensor in two is freed here, once an operation
+        busy.on = True  # kept flat: a tensor in two is freed here, once an operation
         try:
             if storage.block is not None:
                 state.allocator.leave_device(storage)
@@ -45,7 +45,7 @@ class Freeing:
                 state.dropped.pop(storage.me, None)
             state.tracker.freed(storage)
         finally:
-            at_work.on = False
+            busy.on = False
 
     def starts_a_replay(self, storage: Storage) -> bool:
         """Whether something dropped may have to start from the bytes of a storage that no lineage leads to, past a
@@ -82,8 +82,8 @@ class Freeing:
                 storage.call = why
                 state.dropped.pop(storage.me, None)
 
-    def bury(self) -> None:
-        """Free what was left while the arena was at work."""
+    def free_queued(self) -> None:
+        """Free what was left while the arena was busy."""
         orphans = self.state.orphans
         for _ in range(len(orphans)):
             storage, record_gone = orphans.popleft()

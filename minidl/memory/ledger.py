@@ -10,8 +10,8 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
 from minidl.device.contract import Failure
-from minidl.memory.guided.sequence import Actions, Returns
-from minidl.memory.placing import given_away, may_be_written_over
+from minidl.memory.hooks import ALONE, Hooks
+from minidl.memory.runner import free_donations, may_donate
 from minidl.memory.storage import IN, RECOMPUTE, Storage
 from minidl.memory.tracker import Tracker
 from minidl.meta import Algorithm, aligned, block_bytes
@@ -39,8 +39,7 @@ class Ledger:
     to do.
     """
 
-    prefetches: tuple[()] = ()
-    guide = None
+    hooks: Hooks = ALONE
     update_bytes = 0  # an update takes its parameters one by one where it must: that is the least it needs
 
     def __init__(self, tracker: Tracker, resident_bytes: int = 0) -> None:
@@ -63,12 +62,12 @@ class Ledger:
         self.place_leaf(leaf)
         return leaf
 
-    def carry_out(self, signature: Signature, attrs: Attrs, inputs: Sequence[Storage], outputs: Sequence[Storage],
-                  given: int, saved: Sequence[int], timed: Callable[[float], None]) -> Algorithm:
+    def run(self, signature: Signature, attrs: Attrs, inputs: Sequence[Storage], outputs: Sequence[Storage],
+            given: int, saved: Sequence[int], timed: Callable[[float], None]) -> Algorithm:
         """Count the outputs; the algorithm is the one with the least workspace. Nothing is launched."""
         algorithm = min(signature.algorithms, key=lambda a: a.workspace)
         name = signature.op.name
-        for _, position in given_away(signature, inputs, given):
+        for _, position in free_donations(signature, inputs, given):
             base = inputs[position].base
             if base.memory is self:
                 self.live_bytes -= block_bytes(base.nbytes)
@@ -113,18 +112,8 @@ class Ledger:
     def call_off(self) -> None:
         """Nothing was prepared."""
 
-    def prefetch(self) -> None:
-        """Nothing is ever away."""
-
-    def act(self, actions: Actions, operands: Iterable[Storage]) -> None:
-        """No plan is followed."""
-
     def replay(self, target: Storage) -> None:
         """Nothing is ever dropped here."""
-
-    def returns(self) -> Returns:
-        """Nothing was ever away."""
-        return Returns()
 
     def end_iteration(self, *, failed: bool = False) -> None:
         """Nothing to cut: a dry step is one iteration."""
@@ -142,7 +131,7 @@ def working_set(signature: Signature, inputs: Sequence[Storage], outputs: Sequen
     total = sum(block_bytes(storage.nbytes) for storage in (*{s.base for s in inputs}, *outputs))
     used_outputs: set[int] = set()
     used_inputs: set[int] = set()
-    for output, position in may_be_written_over(signature, inputs):
+    for output, position in may_donate(signature, inputs):
         if output not in used_outputs and position not in used_inputs:
             used_outputs.add(output)
             used_inputs.add(position)

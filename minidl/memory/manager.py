@@ -1,20 +1,21 @@
-"""What the executor asks of memory, and who does it: the one place where the actors are put together.
+"""Memory as the executor sees it, and the one place where the actors are put together.
 
-    state       the bytes, and the sets that say what may be done with whose
+    state       the bytes, and the sets that say what may be done with each storage
     freeing     the end of a tensor's bytes
-    evicting    who may leave the device, and how
-    room        a free block, or what can be made free and one piece
-    placing     carrying out one call: outputs placed, launched, workspace given back
-    residency   swap-ins on demand and ahead of time; evictions as planned
-    replay      computing dropped tensors again; operations in place
+    evicting    the policy is asked who leaves, and tensors leave
+    room        a free block, or one that evictions make
+    runner      one call: outputs placed, launched, workspace given back
+    residency   swap-ins on demand
+    replaying   dropped tensors computed again; operations in place
     boundary    the end of an iteration
 
-Each takes the state and those above it that it needs. ``Ledger`` answers the same questions for a dry run.
+Each takes the state and those above it that it needs. ``Ledger`` answers the same questions for a dry run. Guided
+execution attaches at ``hooks``.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence, Sized
+from collections.abc import Callable, Iterable, Sequence
 from typing import Protocol
 
 from minidl.device import Device
@@ -23,12 +24,11 @@ from minidl.device.spill import Spill
 from minidl.memory.boundary import Boundary
 from minidl.memory.evicting import Evicting
 from minidl.memory.freeing import Freeing
-from minidl.memory.guided.follower import Guide
-from minidl.memory.guided.sequence import Actions, Returns
-from minidl.memory.placing import Placing
+from minidl.memory.hooks import Hooks
 from minidl.memory.replay import Replay
 from minidl.memory.residency import Residency
 from minidl.memory.room import Room
+from minidl.memory.runner import CallRunner
 from minidl.memory.state import State
 from minidl.memory.storage import Storage
 from minidl.memory.switches import Switches
@@ -36,11 +36,14 @@ from minidl.memory.tracker import Tracker
 from minidl.meta import Algorithm
 from minidl.op import Attrs, Signature
 from minidl.placements.placement import Placement
+from minidl.plan.plan import Action
 from minidl.plan.policy import Policy
 
 
 class Memory(Protocol):
-    """What the executor asks of memory: of a Manager, or of a Ledger, which only counts."""
+    """The memory of an executor: a ``Manager``, or a ``Ledger``, which only counts."""
+
+    hooks: Hooks
 
     @property
     def tracker(self) -> Tracker:
@@ -48,30 +51,16 @@ class Memory(Protocol):
         ...
 
     @property
-    def prefetches(self) -> Sized:
-        """What is to come back and is due; usually nothing."""
-        ...
-
-    @property
-    def guide(self) -> Guide | None:
-        """Follows a plan; None where none is made."""
-        ...
-
-    @property
     def update_bytes(self) -> int:
-        """What an update of several tensors may have on the device at once."""
-        ...
-
-    def prefetch(self) -> None:
-        """Start the swap-ins that are due, as far as there is room, and the replays."""
+        """The most bytes that an update of several tensors may have on the device at once."""
         ...
 
     def make_resident(self, inputs: Sequence[Storage], op_name: str) -> None:
         """Bring every input's bytes to the device. Raises OutOfMemory, Unrecoverable."""
         ...
 
-    def carry_out(self, signature: Signature, attrs: Attrs, inputs: Sequence[Storage], outputs: Sequence[Storage],
-                  given: int, saved: Sequence[int], timed: Callable[[float], None]) -> Algorithm:
+    def run(self, signature: Signature, attrs: Attrs, inputs: Sequence[Storage], outputs: Sequence[Storage],
+            given: int, saved: Sequence[int], timed: Callable[[float], None]) -> Algorithm:
         """Place a call's outputs and launch it; returns the algorithm that runs. Raises OutOfMemory."""
         ...
 
@@ -87,10 +76,6 @@ class Memory(Protocol):
         """The call that was prepared for will not be made."""
         ...
 
-    def act(self, actions: Actions, operands: Iterable[Storage]) -> None:
-        """Do what the plan says after a call."""
-        ...
-
     def place_leaf(self, storage: Storage) -> None:
         """Give a new leaf uninitialised bytes. Raises OutOfMemory."""
         ...
@@ -99,12 +84,8 @@ class Memory(Protocol):
         """Compute a dropped storage again. Raises Unrecoverable, OutOfMemory."""
         ...
 
-    def returns(self) -> Returns:
-        """How what had left the device in this iteration came back."""
-        ...
-
     def deallocate(self, storage: Storage, *, record_gone: bool = False) -> None:
-        """Free bytes that nobody can ask for any more."""
+        """Free bytes that no program can ask for any more."""
         ...
 
     def lose(self, failures: Sequence[Failure]) -> None:
@@ -124,32 +105,72 @@ UPDATE_SHARE = 8  # an update of several tensors takes at most this part of the 
 
 
 class Manager:
-    """Memory of one device under one policy. Its methods are those of its actors, bound here."""
+    """Memory of one device under one policy: the actors, and the questions of the executor handed on to them."""
 
     def __init__(self, device: Device, policy: Policy, tracker: Tracker, budget_bytes: int, host_bytes: int,
                  switches: Switches, placement: Placement | None = None, spill: Spill | None = None) -> None:
         self.state = state = State(device, policy, tracker, budget_bytes, host_bytes, switches, placement, spill)
-        self.freeing = freeing = Freeing(state)
-        self.evicting = evicting = Evicting(state)
-        self.room = room = Room(state, evicting)
-        self.placing = placing = Placing(state, freeing, room, evicting)
-        self.residency = residency = Residency(state, room, evicting)
-        self.replaying = replaying = Replay(state, placing, residency, evicting)
-        self.boundary = boundary = Boundary(state, freeing, residency, replaying)
-        self.tracker, self.guide = tracker, state.guide
+        self.tracker, self.hooks = tracker, state.hooks
         self.allocator, self.arena = state.allocator, state.arena
+        self.freeing = Freeing(state)
+        self.evicting = Evicting(state)
+        self.room = Room(state, self.evicting)
+        self.runner = CallRunner(state, self.freeing, self.room, self.evicting)
+        self.residency = Residency(state, self.room)
+        self.replaying = Replay(state, self.runner, self.residency, self.evicting)
+        self.boundary = Boundary(state, self.freeing, self.residency, self.replaying)
         self.update_bytes = self.arena.capacity // UPDATE_SHARE
-        # Before a call, the call itself, and after it.
-        self.prefetches, self.prefetch = residency.prefetches, replaying.ahead
-        self.make_resident = replaying.make_resident
-        self.before_write, self.after_write = replaying.before_write, replaying.after_write
-        self.call_off, self.carry_out = replaying.call_off, placing.carry_out
-        self.act = residency.act
-        # Storages' beginnings and ends, and the iteration's.
-        self.place_leaf = placing.place_leaf
-        self.replay = replaying.replay
-        self.evict = evicting.evict
-        self.deallocate, self.bury, self.lose = freeing.deallocate, freeing.bury, freeing.lose
-        self.returns = residency.returns
-        self.end_iteration = boundary.end_iteration
-        self.live, self.check = state.live, state.check
+        self.run = self.runner.run  # every call's path: one step less
+        self.deallocate = self.freeing.deallocate
+
+    def attach(self, hooks: Hooks) -> None:
+        """From now on these hooks are asked."""
+        self.hooks = self.state.hooks = hooks
+
+    def make_resident(self, inputs: Sequence[Storage], op_name: str) -> None:
+        """Bring every input's bytes to the device, by replays and by copies. Raises OutOfMemory, Unrecoverable."""
+        self.replaying.make_resident(inputs, op_name)
+
+    def before_write(self, targets: Iterable[Storage]) -> None:
+        """Compute what must be computed from the old bytes of these. Raises OutOfMemory, Unrecoverable."""
+        self.replaying.before_write(targets)
+
+    def after_write(self, targets: Iterable[Storage], number: int) -> None:
+        """Call ``number`` has written these in place."""
+        self.replaying.after_write(targets, number)
+
+    def call_off(self) -> None:
+        """The call that was prepared for will not be made."""
+        self.replaying.call_off()
+
+    def place_leaf(self, storage: Storage) -> None:
+        """Give a new leaf uninitialised bytes. Raises OutOfMemory."""
+        self.runner.place_leaf(storage)
+
+    def replay(self, target: Storage) -> None:
+        """Compute a dropped storage again. Raises Unrecoverable, OutOfMemory."""
+        self.replaying.replay(target)
+
+    def evict(self, storage: Storage, action: Action) -> bool:
+        """Take a storage off the device; False if it cannot leave."""
+        return self.evicting.evict(storage, action)
+
+    def free_queued(self) -> None:
+        """Free the storages that were queued while the arena was busy."""
+        self.freeing.free_queued()
+
+    def lose(self, failures: Sequence[Failure]) -> None:
+        """Note which tensors have no value since these calls failed."""
+        self.freeing.lose(failures)
+
+    def end_iteration(self, *, failed: bool = False) -> None:
+        """Make survivors real and cut their lineage. Raises Unrecoverable, OutOfMemory."""
+        self.boundary.end_iteration(failed=failed)
+
+    def live(self) -> list[Storage]:
+        """The storages that have bytes on the device or on the host."""
+        return self.state.live()
+
+    def check(self) -> None:
+        """Raises AssertionError unless blocks, host extents and statuses agree."""
+        self.state.check()

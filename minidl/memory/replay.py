@@ -10,29 +10,25 @@ is computed and may then be swapped but not dropped; afterwards lineage does not
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Iterable, Sequence
 from functools import partial
 
 from minidl.errors import OutOfMemory, Unrecoverable
 from minidl.memory import neighbourhood
 from minidl.memory.evicting import Evicting
 from minidl.memory.lineage import missing_calls, reads, reason
-from minidl.memory.placing import Placing
 from minidl.memory.residency import Residency
+from minidl.memory.runner import CallRunner
 from minidl.memory.state import State
-from minidl.memory.storage import IN, OUT, RECOMPUTE, Call, Storage, TensorId
-from minidl.plan.plan import Action, Eviction
-
-NOTHING: Mapping[TensorId, Action] = {}
+from minidl.memory.storage import IN, OUT, RECOMPUTE, Call, Storage
 
 
 class Replay:
     """Makes dropped storages again. ``recomputed_bytes`` and ``seconds`` count since the start."""
 
-    def __init__(self, state: State, placing: Placing, residency: Residency, evicting: Evicting) -> None:
+    def __init__(self, state: State, runner: CallRunner, residency: Residency, evicting: Evicting) -> None:
         self.state = state
-        self.placing = placing
+        self.runner = runner
         self.residency = residency
         self.evicting = evicting
         self.recomputed_bytes = 0
@@ -76,11 +72,11 @@ class Replay:
         calls = missing_calls(base) if base.status is OUT else None
         return calls is not None and not reads(calls, self.state.writing)
 
-    def replay(self, *targets: Storage, alone: bool = False, spent: Mapping[TensorId, Action] = NOTHING) -> None:
+    def replay(self, *targets: Storage, alone: bool = False) -> None:
         """Compute dropped storages again: the missing calls of all in program order, each once.
 
-        alone: nothing that comes by on the way is kept. spent: how what they read leaves when they have. Only the call
-        being replayed is pinned. Raises Unrecoverable where lineage does not lead to one, OutOfMemory.
+        alone: no intermediate value is kept. Only the call being replayed is pinned. Raises Unrecoverable for a storage
+        without a lineage, OutOfMemory.
         """
         calls = _missing(targets)
         alone = alone or not self.state.switches.collective
@@ -110,16 +106,15 @@ class Replay:
                             protected.discard(base)
                         del held[base]
                         base.release()
-                        if base.tensor_id in spent:
-                            self.residency.release([Eviction(base.tensor_id, spent[base.tensor_id])])
-                if alone:  # what the rest of the replay does not read goes at once
+                        state.hooks.release(base)
+                if alone:  # a value that the rest of the replay does not read is dropped at once
                     self._drop_again(s for s in made if not uses.get(s) and s not in targets)
         finally:
             for base in held:
                 base.release()
             protected -= fresh
             tracker.keep_log = keep_log
-        self.residency.replayed(targets[-1], durations)  # the others came by
+        state.hooks.returned(targets[-1], durations)  # the replay of the others is part of this one
 
     def replay_call(self, call: Call, made: dict[Storage, None], uses: dict[Storage, int],
                     durations: list[float]) -> None:
@@ -139,19 +134,10 @@ class Replay:
             wanted = storage is not None and storage.status is RECOMPUTE and storage.refs > 0
             outputs.append(storage if wanted and storage is not None else Storage(meta, memory, -1))
         del alive
-        self.placing.carry_out(signature, call.attrs, call.inputs, outputs, given, (), partial(self._took, durations))
+        self.runner.run(signature, call.attrs, call.inputs, outputs, given, (), partial(self._took, durations))
         for storage in outputs:
             self.recomputed_bytes += storage.nbytes
             self._regenerated(storage)
-
-    def ahead(self) -> None:
-        """Start what a plan wants before the next call: swap-ins, then replays. What cannot be computed again by now is
-        when it is wanted."""
-        self.residency.prefetch()
-        targets, spent = self.residency.take_replays()
-        if targets:
-            with suppress(OutOfMemory, Unrecoverable):
-                self.replay(*targets, alone=True, spent=spent)
 
     def _took(self, durations: list[float], seconds: float) -> None:
         durations.append(seconds)
@@ -170,7 +156,7 @@ class Replay:
 
     def _drop_again(self, storages: Iterable[Storage]) -> None:
         """Without collective recomputation: what a replay made on its way goes, if it may."""
-        with self.state.at_work:
+        with self.state.arena_busy:
             for storage in storages:
                 if storage.status is IN and storage.refs and self.evicting.lineage_of(storage) is not None:
                     self.evicting.drop(storage)
@@ -206,7 +192,7 @@ class Replay:
         """Call ``number`` has changed the bytes: a host copy is stale, and lineage no longer leads to them."""
         state = self.state
         bases = [storage.base for storage in targets]
-        with state.at_work:
+        with state.arena_busy:
             for base in bases:
                 base.mutated_at = number
                 if base.host is not None:

@@ -1,4 +1,4 @@
-"""What the actors of one runtime's memory share: its bytes, and the sets that say what may be done with whose.
+"""The state that the actors of one runtime's memory share: the bytes, and the sets that say what may be done with them.
 
 An actor is an object with one task (making room, bringing tensors back, replaying, ...). It takes this state and the
 actors that it needs in its constructor; ``manager.py`` puts them together. The sets hold weak references where a
@@ -13,23 +13,21 @@ from threading import get_ident
 
 from minidl.device import Device
 from minidl.device.spill import Spill
-from minidl.memory.access_list import AccessList
+from minidl.memory.access_list import AccessList, NoAccessList
 from minidl.memory.allocator import Allocator
-from minidl.memory.guided.allowance import Allowance
-from minidl.memory.guided.follower import Guide
-from minidl.memory.storage import IN, OUT, RECOMPUTE, Storage
+from minidl.memory.hooks import ALONE, Hooks
+from minidl.memory.storage import OUT, RECOMPUTE, Storage
 from minidl.memory.switches import Switches
 from minidl.memory.tracker import Tracker
 from minidl.placements.placement import Placement
-from minidl.plan.costs import Limits
 from minidl.plan.policy import Policy
 
 
-class AtWork:
-    """``with state.at_work:`` around whatever changes the arena.
+class Busy:
+    """``with state.arena_busy:`` around all that changes the arena.
 
-    Python's cycle collector may free tensors at any allocation of Python's, also in the middle of the arena's work, and
-    in any thread. While ``on``, what is freed only queues (``State.orphans``).
+    Python's cycle collector may free tensors at any allocation of Python's, in the middle of the arena's work too, and
+    in any thread. While ``on``, a freed tensor is only queued (``State.orphans``).
     """
 
     __slots__ = ("on",)
@@ -47,20 +45,19 @@ class AtWork:
 class State:
     """The bytes of one device under one policy.
 
-    residents   every storage with bytes on the device or on the host
-    dropped     those that are RECOMPUTE though someone may still ask for them
-    kept        what replays have made, oldest first, with the access count it then had: until it is accessed it stays
-                as long as memory allows (collective recomputation)
-    leaving     those being copied out as planned, earliest first; their blocks are due when memory is wanted
-    protected   may be swapped but not dropped: a replay under way needs them
-    writing     the targets of the in-place call under way
-    writes      counts what ends lineages: the begin and the end of each call in place, and failures
-    impure      in this iteration something was written in place after it had been read
-    orphans     freed while the arena was at work, with whether the record is gone; buried before the next call
-    thread      the thread that calls now; a runtime may be made in one and used in another
-    guide       follows the plan, where the policy plans
-    access_list who leaves first, for a policy that reads it from its front
-    link_costs  what copies cost on the device
+    residents    every storage with bytes on the device or on the host
+    access_list  the residents in the order in which they would leave, for a policy that reads it from its front
+    dropped      storages that are RECOMPUTE though a program may still ask for them
+    kept         values that replays have made, oldest first, with the access count that each then had: until it is
+                 accessed such a value stays as long as memory allows (collective recomputation)
+    protected    storages that may be swapped but not dropped: a replay under way needs them
+    writing      the targets of the in-place call under way
+    writes       counts the events that end lineages: the begin and the end of each in-place call, and failures
+    impure       in this iteration a storage was written in place after it had been read
+    orphans      storages freed while the arena was busy, with whether the record is gone; freed before the next call
+    thread       the thread that calls now; a runtime may be made in one thread and used in another
+    hooks        where guided execution is attached
+    link_costs   the costs of copies on this device
     """
 
     def __init__(self, device: Device, policy: Policy, tracker: Tracker, budget_bytes: int, host_bytes: int,
@@ -72,37 +69,28 @@ class State:
         host_bytes = host_bytes if policy.regime.swaps else 0
         self.allocator = Allocator(device, budget_bytes, host_bytes, placement, spill if policy.regime.swaps else None)
         self.arena = self.allocator.arena
+        self.hooks: Hooks = ALONE
         self.link_costs = device.link_costs
-        self.guide: Guide | None = None
-        if policy.plans:
-            limits = Limits(self.arena.capacity, self.allocator.host.capacity)
-            self.guide = Guide(policy, self.link_costs, limits, switches, peak_flops=device.profile.peak_flops,
-                               measured_iterations=device.measured_iterations,
-                               allowance=Allowance(device.host_now, limited=device.wall_clock))
         self.residents: dict[weakref.ref[Storage], None] = {}
-        self.access_list = AccessList(tracker, self.residents) if policy.reads_from_front else None
+        self.access_list = (AccessList(tracker, self.residents) if policy.reads_from_front
+                            else NoAccessList())
         self.dropped: dict[weakref.ref[Storage], None] = {}
         self.kept: dict[weakref.ref[Storage], int] = {}
-        self.leaving: deque[weakref.ref[Storage]] = deque()
         self.protected: set[Storage] = set()
         self.writing: set[Storage] = set()
         self.writes = 0
         self.impure = False
         self.orphans: deque[tuple[Storage, bool]] = deque()
-        self.at_work = AtWork()
+        self.arena_busy = Busy()
         self.thread = get_ident()
 
     def live(self) -> list[Storage]:
-        """The storages that have bytes somewhere."""
+        """The storages that have bytes on the device or on the host."""
         return [s for ref in self.residents if (s := ref()) is not None]
 
     def missing(self) -> list[Storage]:
         """The dropped storages whose records are still there."""
         return [s for ref in self.dropped if (s := ref()) is not None]
-
-    def bytes_in_use(self, pinned: set[Storage]) -> int:
-        """Bytes of the arena that the operands of the call under way have asked for."""
-        return sum(self.arena.rounded(s.nbytes) for s in pinned if s.block is not None)
 
     def check(self) -> None:
         """Raises AssertionError unless blocks, host extents and statuses agree."""
@@ -118,9 +106,3 @@ class State:
         for gone in self.missing():
             assert gone.status is RECOMPUTE, f"{gone} is listed as dropped"
         assert self.allocator.host.used_bytes == sum(s.nbytes for s in live if s.host is not None), "host leak"
-
-
-def with_bytes(*storages: Storage) -> set[Storage]:
-    """The bases among these that have bytes of their own: an input that is being written over still names its block,
-    which counts as the output's."""
-    return {storage.base for storage in storages if storage.base.status is IN}

@@ -7,18 +7,9 @@ come at the end of the list.
 
 from collections.abc import Sequence
 
+from minidl.plan.access_order import in_access_order
 from minidl.plan.plan import Action, Eviction
 from minidl.plan.policy import OnDemand, Pressure, Residency
-
-NOT_YET = 1 << 62
-
-
-def front_of_access_list(resident: Sequence[Residency], nbytes: int) -> list[Residency]:
-    """Residents by first access; those of nbytes to twice that come before the smaller ones, these before larger."""
-    return sorted(resident, key=lambda r: (
-        r.first_access is None,
-        0 if nbytes <= r.nbytes <= 2 * nbytes else 1 if r.nbytes < nbytes else 2,
-        NOT_YET if r.first_access is None else r.first_access))
 
 
 class Passive(OnDemand):
@@ -29,4 +20,4 @@ class Passive(OnDemand):
 
     def victims(self, resident: Sequence[Residency], pressure: Pressure) -> Sequence[Eviction]:
         """Swap all of them, from the front of the access list."""
-        return [Eviction(r.tensor_id, Action.SWAP_OUT) for r in front_of_access_list(resident, pressure.nbytes)]
+        return [Eviction(r.tensor_id, Action.SWAP_OUT) for r in in_access_order(resident, pressure.nbytes)]

@@ -6,9 +6,9 @@ calls are many and small. So a tensor is swapped, too, when its replay would tak
 
 from collections.abc import Sequence
 
+from minidl.plan.access_order import in_access_order
 from minidl.plan.plan import Action, Eviction
 from minidl.plan.policy import OnDemand, Pressure, Residency
-from minidl.policies.passive import front_of_access_list
 
 
 class Recompute(OnDemand):
@@ -26,6 +26,6 @@ class Recompute(OnDemand):
             return r.recompute_seconds is not None and (
                 r.recompute_seconds <= 2 * costs.latency_seconds + r.nbytes * seconds_per_byte)
 
-        ordered = front_of_access_list(resident, pressure.nbytes)
+        ordered = in_access_order(resident, pressure.nbytes)
         dropped = [Eviction(r.tensor_id, Action.DROP) for r in ordered if droppable(r)]
         return dropped + [Eviction(r.tensor_id, Action.SWAP_OUT) for r in ordered if not droppable(r)]

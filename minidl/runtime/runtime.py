@@ -28,8 +28,10 @@ from minidl.device.spill import Spill
 from minidl.dispatch import apply
 from minidl.errors import UserError
 from minidl.executor import Executor
-from minidl.memory.guided.follower import Guide
+from minidl.memory.guided.execution import attach
+from minidl.memory.guided.follower import PlanFollower
 from minidl.memory.guided.sequence import Followed
+from minidl.memory.hooks import ALONE
 from minidl.memory.ledger import Demand
 from minidl.memory.manager import Manager
 from minidl.memory.storage import Storage
@@ -100,6 +102,7 @@ class Runtime:
         self.placement = placements.create(placement) if isinstance(placement, str) else placement
         self.tracker = Tracker()
         self.memory = Manager(self.device, self.policy, self.tracker, budget, host, switches, self.placement, spill)
+        self._follower = attach(self.memory) if self.policy.plans else None
         self.executor = Executor(self.device, self.memory, self.tracker, deterministic=deterministic,
                                  fuses=switches.fused, keeps_outputs=self.policy.regime.keeps_outputs)
         if slices < 1:
@@ -126,9 +129,14 @@ class Runtime:
         return self.memory.allocator.host.capacity
 
     @property
-    def guide(self) -> Guide | None:
+    def guide(self) -> PlanFollower | None:
         """Compares iterations with earlier ones and follows plans; None under a policy that makes none."""
-        return self.executor.guide
+        return self._follower
+
+    def stay_on_demand(self) -> None:
+        """Make no plans from now on, whatever the policy: memory is managed on demand alone."""
+        self._follower = None
+        self.memory.attach(ALONE)
 
     @property
     def plan(self) -> Plan | None:

@@ -158,7 +158,7 @@ class Setup:
         try:
             with twin:
                 if simulated is None:
-                    twin.executor.guide = None
+                    twin.stay_on_demand()
                 steps = self.program(batch)
                 for _ in range(ITERATIONS):
                     steps.step()

@@ -16,7 +16,7 @@ from math import inf
 
 from minidl.memory.guided.allowance import Allowance
 from minidl.memory.guided.drift import Drift, noise, predicted_seconds
-from minidl.memory.guided.sequence import Actions, Entry, Followed, Returns, Step
+from minidl.memory.guided.sequence import Actions, Followed, KnownSequence, Returns, Step
 from minidl.memory.storage import Storage, TensorId
 from minidl.memory.switches import Switches
 from minidl.memory.tracker import LONGEST
@@ -34,7 +34,7 @@ MOST_CALLS = 1 << 18  # that either have in all, if they are several: some 650 b
 NOWHERE: Mapping[ResidencyKey, int] = {}
 
 
-class Guide:
+class PlanFollower:
     """Which known sequence this iteration follows, and how far it has come."""
 
     def __init__(self, policy: Policy, costs: Costs, limits: Limits, switches: Switches, *, peak_flops: float,
@@ -46,8 +46,8 @@ class Guide:
         self.switches = switches
         self.peak_flops = peak_flops
         self.measured_iterations = measured_iterations
-        self.entries: list[Entry] = []
-        self.active: Entry | None = None
+        self.entries: list[KnownSequence] = []
+        self.active: KnownSequence | None = None
         self.diverged = 0  # iterations that left every known sequence
         self.measuring = False  # the next iteration is measured if it is like the last one
         self.forgotten = 0  # sequences, known or seen, that had to make room for others
@@ -55,7 +55,7 @@ class Guide:
         self._steps: list[Step] = []
         self.allowance = allowance
         self._drift = Drift(costs)
-        self._struck: Entry | None = None  # its plan failed in this iteration
+        self._struck: KnownSequence | None = None  # its plan failed in this iteration
         self._recalled: list[tuple[Trace, Proposal]] = []
         self._measured: dict[int, list[Trace]] = {}  # of sequences that were seen, but not often enough, by their hash
 
@@ -97,7 +97,7 @@ class Guide:
         return self.active is not None and bool(self.active.actions)
 
     @property
-    def latest(self) -> Entry | None:
+    def latest(self) -> KnownSequence | None:
         """The known sequence that the last iteration was; None if it was none of them."""
         return self.active if self.active is not None and self.active.followed == self._iterations else None
 
@@ -118,7 +118,7 @@ class Guide:
         actions = self.active.actions.get(len(self._steps)) if self.active is not None else None
         return actions.evictions if actions is not None else {}
 
-    def _sibling(self, prefix: int, step: Step) -> Entry | None:
+    def _sibling(self, prefix: int, step: Step) -> KnownSequence | None:
         """Another known sequence that begins like this iteration, this call included."""
         wanted = hash((prefix, step))
         position = len(self._steps)
@@ -136,7 +136,7 @@ class Guide:
         entry = self.active
         return self.measuring or self.plans_ahead or (entry is not None and entry.proposal.notes is not None)
 
-    def strike(self) -> bool:
+    def abandon_plan(self) -> bool:
         """An allocation has failed. If a plan was followed that is its end: the iteration goes on without, and it is
         not followed again. Whether it was."""
         entry = self.active
@@ -191,7 +191,7 @@ class Guide:
         # The latest sequence is tried first in the next iteration.
         self.active = known if known is not None else (self.entries[-1] if self.entries else None)
 
-    def _judge(self, entry: Entry, seconds: float, stall_seconds: float, returns: Returns) -> None:
+    def _judge(self, entry: KnownSequence, seconds: float, stall_seconds: float, returns: Returns) -> None:
         """Let the policy see how its plan did: infinite seconds say that it failed, and it is not followed again."""
         late: dict[TensorId, float] = {}
         for (tensor_id, _), waited in returns.late.items():
@@ -224,10 +224,10 @@ class Guide:
                         entry.adopt(proposal)
         return asked
 
-    def _find(self, steps: list[Step]) -> Entry | None:
+    def _find(self, steps: list[Step]) -> KnownSequence | None:
         return next((e for e in self.entries if e.steps == steps), None)
 
-    def _measure(self, steps: list[Step], measure: Callable[[], Trace], seconds: float) -> Entry | None:
+    def _measure(self, steps: list[Step], measure: Callable[[], Trace], seconds: float) -> KnownSequence | None:
         key = hash(tuple(steps))
         traces = self._measured.pop(key, None)  # and back at the end: the first was seen longest ago
         if traces is None and self._recalled and (entry := self._recollect(steps, measure())) is not None:
@@ -242,7 +242,7 @@ class Guide:
         trace = typical(traces)
         if not self.switches.measured_times:
             trace = with_static_times(trace, [signature.flops for signature, _, _ in steps], peak_flops=self.peak_flops)
-        entry = Entry(steps, trace)
+        entry = KnownSequence(steps, trace)
         with self.allowance.planning(exempt=True):
             entry.adopt(_planned(self.policy, entry.trace, self.costs, self.limits))
         self._know(entry)
@@ -257,7 +257,7 @@ class Guide:
             calls -= sum(len(trace.calls) for trace in seen.pop(next(iter(seen))))
             self.forgotten += 1
 
-    def _know(self, entry: Entry) -> None:
+    def _know(self, entry: KnownSequence) -> None:
         """Remember a sequence with its plan; those followed longest ago are forgotten if they are too many."""
         entry.followed = self._iterations
         self.entries.append(entry)
@@ -277,11 +277,11 @@ class Guide:
         sequences when it has run once is neither measured nor planned again."""
         self._recalled = list(measured)
 
-    def _recollect(self, steps: list[Step], trace: Trace) -> Entry | None:
+    def _recollect(self, steps: list[Step], trace: Trace) -> KnownSequence | None:
         for number, (known, proposal) in enumerate(self._recalled):
             if known.same_calls(trace):
                 del self._recalled[number]
-                entry = Entry(steps, known)
+                entry = KnownSequence(steps, known)
                 entry.adopt(proposal)
                 self._know(entry)
                 return entry

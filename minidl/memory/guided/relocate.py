@@ -1,4 +1,4 @@
-"""What lies where a plan wants something else is moved to where nothing is."""
+"""Relocation: a tensor that occupies a planned address of another one is moved to a hole elsewhere."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from minidl.memory.storage import IN, Storage
 from minidl.placements.placement import Hole
 
 
-def clear(state: State, storage: Storage, offset: int, stays: Collection[Block] = ()) -> Block | None:
-    """The bytes that a plan has for a storage, if what lies there has no more of them, and may be moved elsewhere.
+def relocate(state: State, storage: Storage, offset: int, stays: Collection[Block] = ()) -> Block | None:
+    """The block at a planned address of a storage, if the tensors that occupy it fit into holes elsewhere; else None.
 
-    That has no address by the plan, or lies where another one has its. Were the storage placed elsewhere, it would be
-    in the way of the next, and so on for the rest of the iteration. Nothing is moved unless all of it can be. stays:
-    blocks that the call under way writes over: two of its operands know them.
+    An occupant has no planned address, or lies at another tensor's. Without the move the storage would be placed
+    elsewhere, where it is in the way of the next one, and so on for the rest of the iteration. Either all occupants are
+    moved or none. stays: blocks that must not be moved, since two operands of the call under way name each of them.
     """
     arena, end = state.arena, offset + state.arena.rounded(storage.nbytes)
     if not arena.compacts:
@@ -30,7 +30,7 @@ def clear(state: State, storage: Storage, offset: int, stays: Collection[Block] 
         other = storage_of(block)
         fitting = [hole for hole in holes if hole.size >= block.size]
         if other is None or other.status is not IN or block in stays or not fitting:
-            return None  # there is no hole for it, or it is being copied
+            return None  # it fits no hole, or it is being copied
         hole = min(fitting, key=lambda hole: hole.size)
         holes.remove(hole)
         holes.append(Hole(hole.offset, hole.size - block.size))

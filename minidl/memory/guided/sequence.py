@@ -57,7 +57,7 @@ class Followed:
     remark: str = ""
 
 
-class Entry:
+class KnownSequence:
     """One known sequence of calls with its plan. ``prefixes[i]`` is a hash of the first i calls."""
 
     def __init__(self, steps: list[Step], trace: Trace) -> None:

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+from minidl.plan.access_order import in_access_order
 from minidl.plan.policy import Residency
 from minidl.plan.trace import TensorId
 from minidl.planning.lifetimes import Lifetimes
-from minidl.policies.passive import front_of_access_list
 
 
 def passive_bytes(facts: Lifetimes, budget_bytes: int) -> int:
@@ -21,7 +21,7 @@ def passive_bytes(facts: Lifetimes, budget_bytes: int) -> int:
             there = [Residency(t, n, 0, facts.uses[t][0] if facts.uses[t] and facts.uses[t][0] < k else None, None,
                                False, False, None, 0) for t, n in facts.nbytes.items()
                      if facts.live_at(t, k) and t not in operands and t not in away]
-            for victim in front_of_access_list(there, need):
+            for victim in in_access_order(there, need):
                 if need <= 0:
                     break
                 away[victim.tensor_id] = victim.nbytes

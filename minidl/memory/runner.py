@@ -1,14 +1,15 @@
-"""Carrying out one call: its outputs are placed, it is launched, its workspace is given back.
+"""Running one call on the device: its outputs are placed, it is launched, its workspace is given back.
 
-An output lies in bytes that an input gives up, in a free block, or in what can be made free. An input gives up its
-bytes when its last use was given away; when memory is short, also if it can be made again or is about to be dropped;
-and if nothing else helps, after a copy of it was made on the host. So an operation whose aligned working set fits the
-budget always runs.
+An output gets bytes that an input donates, a free block, or a block that evictions make free. An input donates its bytes
+when the program uses it for the last time; when memory is short, also if it can be replayed or is about to be dropped;
+and if nothing else helps, after it was copied to the host. So an operation whose aligned working set fits the budget
+always runs.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
+from functools import partial
 from threading import get_ident
 
 from minidl.device.clock import COMPUTE, COPY_IN, COPY_OUT
@@ -16,17 +17,15 @@ from minidl.errors import OutOfMemory
 from minidl.memory.bytes.block import Block
 from minidl.memory.evicting import Evicting
 from minidl.memory.freeing import Freeing
-from minidl.memory.guided.follower import NOWHERE
-from minidl.memory.guided.relocate import clear
 from minidl.memory.room import Room
-from minidl.memory.state import State, with_bytes
+from minidl.memory.shortage import with_full_host
+from minidl.memory.state import State
 from minidl.memory.storage import IN, OUT, RECOMPUTE, Storage
 from minidl.meta import Algorithm
 from minidl.op import Attrs, Signature
-from minidl.plan.plan import Action
 
 
-class Placing:
+class CallRunner:
     """Gives every output a block, and every call the workspace that is left over."""
 
     def __init__(self, state: State, freeing: Freeing, room: Room, evicting: Evicting) -> None:
@@ -36,79 +35,78 @@ class Placing:
         self.evicting = evicting
         self.coupled = not state.switches.decoupled_swap
         self._overlapped = (0, 0)  # positions of the copies that the last call overlapped, out and in
-        self._written_over: list[Storage] = []  # inputs whose block is an output's now; they name it until the launch
+        self._donors: list[Storage] = []  # inputs whose block is an output's now; they name it until the launch
 
     def place_leaf(self, storage: Storage) -> None:
         """Give a new leaf uninitialised bytes. Raises OutOfMemory."""
         state = self.state
         state.thread = get_ident()
-        self.freeing.bury()
-        with state.at_work:
+        self.freeing.free_queued()
+        with state.arena_busy:
             storage.block = self.room.allocate(storage.nbytes, storage.me, set(), "allocate", high=storage.persistent)
         state.device.wait_marks(COMPUTE, storage.block.marks)
         storage.status = IN
         state.residents[storage.me] = None
-        if state.access_list is not None:
-            state.access_list.touch((storage,))
+        state.access_list.touch((storage,))
 
-    def carry_out(self, signature: Signature, attrs: Attrs, inputs: Sequence[Storage], outputs: Sequence[Storage],
-                  given: int, saved: Sequence[int], timed: Callable[[float], None]) -> Algorithm:
+    def run(self, signature: Signature, attrs: Attrs, inputs: Sequence[Storage], outputs: Sequence[Storage],
+            given: int, saved: Sequence[int], timed: Callable[[float], None]) -> Algorithm:
         """Place the outputs of a call whose inputs are resident, and launch it; returns the algorithm that runs.
 
         given: the inputs that are used for the last time (bits). saved: those that this call keeps for its gradient.
-        timed: told the seconds that it takes on the device. Raises OutOfMemory, or what a copy raises, with every
+        timed: told the seconds that the call takes on the device. Raises OutOfMemory, or what a copy raises, with every
         output unplaced again.
         """
         state = self.state
         state.thread = get_ident()
         if state.orphans:
-            self.freeing.bury()
+            self.freeing.free_queued()
         if self.coupled:
             self._wait_for_copies()
-        at_work = state.at_work
-        at_work.on = True  # kept flat, as this is every operation's path
+        busy = state.arena_busy
+        busy.on = True  # kept flat, as this is every operation's path
         try:
             algorithm, workspace = self._place(signature, inputs, outputs, given, saved)
         except BaseException:
             self._launched()
-            at_work.on = False
+            busy.on = False
             for output in outputs:
                 if output.block is not None:
                     self.freeing.deallocate(output)
             raise
-        at_work.on = workspace is not None  # until it is given back nothing may be freed: it could unite with it
+        busy.on = workspace is not None  # until it is given back nothing may be freed, as it could merge with a block
         try:
             state.device.launch(signature.op.name, algorithm, outputs, inputs, attrs,
                                 workspace.offset if workspace else 0, timed)
         finally:
-            if workspace is not None:  # whoever uses these bytes next is after it on the stream
+            if workspace is not None:  # the next user of these bytes comes after this call on the stream
                 state.allocator.take_back(workspace, algorithm.workspace)
-                at_work.on = False
-            if self._written_over:
+                busy.on = False
+            if self._donors:
                 self._launched()
-        if state.access_list is not None:
-            state.access_list.touch((*inputs, *outputs))
+        state.access_list.touch((*inputs, *outputs))
         return algorithm
 
     def _place(self, signature: Signature, inputs: Sequence[Storage], outputs: Sequence[Storage],
                given: int, saved: Sequence[int]) -> tuple[Algorithm, Block | None]:
         """A block for each output, the algorithm that the free memory allows, and its workspace."""
-        state = self.state
+        state, hooks = self.state, self.state.hooks
+        arena, places = state.arena, hooks.places
         if given and signature.donates:
-            for target, position in given_away(signature, inputs, given):
+            for target, position in free_donations(signature, inputs, given):
                 base = inputs[position].base
                 if not (state.impure and self.freeing.starts_a_replay(base)):
                     self._take_over(outputs[target], base)
-        high, offsets = signature.op.long_lived, NOWHERE if state.guide is None else state.guide.offsets
         for output in outputs:
             if output.block is None:
-                # Where it fits is the whole answer if there is room, and no plan that says where.
-                block = None if offsets else state.arena.allocate(output.nbytes, output.me, high=high)
-                if block is None:
-                    address = offsets.get((output.tensor_id, output.residency))
-                    block = self._find(signature, inputs, outputs, output, saved, address, high or bool(offsets))
+                high = signature.op.long_lived or places  # outputs without an address keep out of the others' way
+                block = hooks.place(output, partial(self._write_over, signature, inputs, outputs, output, saved),
+                                    self._donated_blocks) if places else None
+                block = block or arena.allocate(output.nbytes, output.me, high=high)
+                block = block or hooks.gather(output.nbytes, output.me, high=high)
+                block = block or self._make_room(signature, inputs, outputs, output, saved)
                 state.device.wait_marks(COMPUTE, block.marks)
-                if output.block is None:  # it was not written over an input
+                if output.block is None:  # no input has donated its bytes
                     output.block = block
                     output.residency += 1
                     output.status = IN  # fresh: RECOMPUTE -> IN is its first edge
@@ -117,54 +115,44 @@ class Placing:
         return self._workspace(signature, inputs, outputs) if algorithm.workspace else (algorithm, None)
 
     def _wait_for_copies(self) -> None:
-        """Without decoupled swapping: what was being copied while the last call ran must have ended before this one."""
+        """Without decoupled swapping: copies that ran beside the last call must have ended before this one."""
         device, (out, back_in) = self.state.device, self._overlapped
         device.wait(COMPUTE, COPY_OUT, out)
         device.wait(COMPUTE, COPY_IN, back_in)
         self._overlapped = device.positions[COPY_OUT], device.positions[COPY_IN]
 
-    def _find(self, signature: Signature, inputs: Sequence[Storage], outputs: Sequence[Storage], output: Storage,
-              saved: Sequence[int], address: int | None, high: bool) -> Block:
-        """A block for one output: where the plan wants it, or where it fits, or what can be made free.
-
-        high: at the persistent end, which a plan with addresses keeps for what has none.
-        """
-        if address is not None:
-            block = (self.room.claim(output, address)
-                     or self._write_over(signature, inputs, outputs, output, saved, address=address)
-                     or clear(self.state, output, address, [base.block for base in self._written_over if base.block]))
-            if block is not None:
-                return block
-        block = self.state.arena.allocate(output.nbytes, output.me, high=high)
-        if block is None and self.state.leaving:
-            block = self.room.gather(output.nbytes, output.me, high=high)
-        return block or self._find_short(signature, inputs, outputs, output, saved)
-
-    def _find_short(self, signature: Signature, inputs: Sequence[Storage], outputs: Sequence[Storage],
-                    output: Storage, saved: Sequence[int]) -> Block:
-        """Memory is short: donate what can be made again, then evict, then back up an input and write over it."""
-        if self.state.arena.free_bytes < self.state.arena.rounded(output.nbytes):
+    def _make_room(self, signature: Signature, inputs: Sequence[Storage], outputs: Sequence[Storage],
+                   output: Storage, saved: Sequence[int]) -> Block:
+        """Memory is short: let an input that can be replayed donate, then evict, then back up an input that donates."""
+        arena = self.state.arena
+        if arena.free_bytes < arena.rounded(output.nbytes):
             block = self._write_over(signature, inputs, outputs, output, saved)
             if block is not None:
                 return block
+        high = signature.op.long_lived
         while True:
             try:
-                return self.room.allocate(output.nbytes, output.me, with_bytes(*inputs, *outputs), signature.op.name,
-                                          high=signature.op.long_lived)
+                self.room.make(output.nbytes, with_bytes(*inputs, *outputs), signature.op.name)
+                block = arena.allocate(output.nbytes, output.me, high=high)
+                assert block is not None
+                return block
             except OutOfMemory as error:
                 for _, base in self._candidates(signature, inputs, outputs, output):
                     if self.evicting.back_up(base):
                         return self._donate(output, base)
-                if not self._make_way(signature, inputs, outputs, output):
-                    # What else might be written over has no room on the host.
+                if not self._exchange(signature, inputs, outputs, output):
+                    # Other inputs might donate, but the host has no room for copies of them.
                     stuck = any(self._candidates(signature, inputs, outputs, each) for each in outputs)
-                    raise self.room.with_full_host(error) if stuck else error from None
+                    raise with_full_host(self.state, error) if stuck else error from None
+            block = arena.allocate(output.nbytes, output.me, high=high)
+            if block is not None:
+                return block
 
-    def _make_way(self, signature: Signature, inputs: Sequence[Storage], outputs: Sequence[Storage],
+    def _exchange(self, signature: Signature, inputs: Sequence[Storage], outputs: Sequence[Storage],
                   output: Storage) -> bool:
-        """Write an earlier output of the call, which has a block of its own, over an input instead; False if none may
-        be: all that is left is what this output needs."""
-        taken = {base.block for base in self._written_over}
+        """Let an input donate its bytes to an earlier output of the call, whose own block is then free; False if no
+        input may."""
+        taken = {base.block for base in self._donors}
         for earlier in outputs[:outputs.index(output)]:
             if earlier.block in taken:
                 continue
@@ -180,33 +168,29 @@ class Placing:
                    outputs: Sequence[Storage]) -> tuple[Algorithm, Block | None]:
         """The fastest algorithm whose workspace is free, with the block that lends it; only the least workspace is
         worth an eviction."""
-        state = self.state
-        arena = state.arena
-        if state.leaving:
-            self.room.reclaim_landed()
-        named = state.guide.algorithm(signature) if state.guide is not None else None
-        names = [algorithm.name for algorithm in signature.algorithms] if named is not None else []
+        state, arena, algorithms = self.state, self.state.arena, signature.algorithms
+        named = state.hooks.algorithm(signature)
+        names = [algorithm.name for algorithm in algorithms] if named is not None else []
         first = names.index(named) if named in names else 0
-        for position, algorithm in enumerate(signature.algorithms[first:], first):
+        for position, algorithm in enumerate(algorithms[first:], first):
             if not algorithm.workspace:
                 return algorithm, None
             block = arena.lend(algorithm.workspace)
-            if block is None and position + 1 < len(signature.algorithms) and not (
-                    state.guide is not None and state.guide.offsets):
-                gain_seconds = signature.algorithms[position + 1].seconds - algorithm.seconds
+            if block is None and position + 1 < len(algorithms) and not state.hooks.places:
+                gain_seconds = algorithms[position + 1].seconds - algorithm.seconds
                 if self.room.slide_for(algorithm.workspace, gain_seconds):
                     block = arena.lend(algorithm.workspace)
             if block is not None:
                 state.device.wait_marks(COMPUTE, block.marks)
                 return algorithm, block
-        algorithm = min(signature.algorithms, key=lambda a: a.workspace)
+        algorithm = min(algorithms, key=lambda a: a.workspace)
         self.room.make(algorithm.workspace, with_bytes(*inputs, *outputs), signature.op.name)
         block = arena.lend(algorithm.workspace)
         assert block is not None
         state.device.wait_marks(COMPUTE, block.marks)
         return algorithm, block
 
-    # Writing over inputs -------------------------------------------------------------------------------------
+    # Donation ------------------------------------------------------------------------------------------------
     def _take_over(self, output: Storage, base: Storage) -> None:
         """Give an output the block of an input, which loses its bytes when the call is launched."""
         state, block = self.state, base.block
@@ -214,52 +198,53 @@ class Placing:
         output.block = block
         output.residency += 1
         block.owner = output.me
-        self._written_over.append(base)
+        self._donors.append(base)
         state.tracker.donated(output.tensor_id, base.tensor_id)
         output.status = IN
         state.residents[output.me] = None
-        if base.host is not None:  # a copy that is still under way reads what the call is about to write over
+        if base.host is not None:  # a copy that is still under way reads the bytes that the call is about to write over
             state.device.wait(COMPUTE, COPY_OUT, base.copied_out)
             base.become(OUT)
         else:
             base.become(RECOMPUTE)
             state.residents.pop(base.me, None)
-            if base.refs > 1:  # not only the handle that was given away
+            if base.refs > 1:  # not only the handle that was used for the last time
                 state.dropped[base.me] = None
 
     def _launched(self) -> None:
-        """The call has been given to the device: the inputs that it writes over have lost their bytes."""
-        for storage in self._written_over:
+        """The call has been given to the device: the inputs that have donated their bytes have none any more."""
+        for storage in self._donors:
             storage.block = None
-        self._written_over.clear()
+        self._donors.clear()
+
+    def _donated_blocks(self) -> Collection[Block]:
+        """The blocks that two operands of the call under way name: a donor and an output."""
+        return [base.block for base in self._donors if base.block]
 
     def _candidates(self, signature: Signature, inputs: Sequence[Storage], outputs: Sequence[Storage],
                     output: Storage) -> list[tuple[int, Storage]]:
-        """The inputs, with their positions, that an output might be written over if they could be made again."""
+        """The inputs, with their positions, that may donate to an output if they can be brought back later."""
         if not self.state.policy.moves_tensors:
             return []
         index = outputs.index(output)
-        return [(p, inputs[p].base) for o, p in may_be_written_over(signature, inputs)
+        return [(p, inputs[p].base) for o, p in may_donate(signature, inputs)
                 if o == index and inputs[p].base.status is IN]
 
     def _write_over(self, signature: Signature, inputs: Sequence[Storage], outputs: Sequence[Storage], output: Storage,
-                    saved: Sequence[int], *, address: int | None = None) -> Block | None:
-        """The block of an input (at this address, if one is given) that can be made again or is about to leave."""
-        guide = self.state.guide
-        planned = guide.upcoming() if guide is not None else {}
+                    saved: Sequence[int], address: int | None = None) -> Block | None:
+        """The block of an input (at this address, if one is given) that can be replayed or is about to leave."""
         for position, base in self._candidates(signature, inputs, outputs, output):
             assert base.block is not None
             if address is not None and base.block.offset != address:
                 continue
             unsaved = position not in saved and not base.saved
-            leaves = planned.get(base.tensor_id) is Action.DROP  # right after this call
-            cheap = leaves or unsaved and not self.evicting.dear(base)
+            cheap = self.state.hooks.drops_next(base) or unsaved and not self.evicting.dear(base)
             if base.host is not None or cheap and self.evicting.lineage_of(base) is not None:
                 return self._donate(output, base)
         return None
 
     def _donate(self, output: Storage, base: Storage) -> Block:
-        """Write over an input that others may ask for again."""
+        """Let an input donate although a program may ask for it again."""
         base.refs += 1  # the handles that remain will ask for it again: it is not free, only written over
         self._take_over(output, base)
         base.refs -= 1
@@ -267,18 +252,24 @@ class Placing:
         return output.block
 
 
-# Which output may be written over which input, as pairs (output, input) --------------------------------------------
-def may_be_written_over(signature: Signature, inputs: Sequence[Storage]) -> Iterator[tuple[int, int]]:
+def with_bytes(*storages: Storage) -> set[Storage]:
+    """The bases among these that have bytes of their own: a donor still names its block, which counts as the
+    output's."""
+    return {storage.base for storage in storages if storage.base.status is IN}
+
+
+# Which output may take over which input's bytes, as pairs (output, input) --------------------------------------------
+def may_donate(signature: Signature, inputs: Sequence[Storage]) -> Iterator[tuple[int, int]]:
     """The pairs that the op allows and whose bytes coincide: the input is all of its base, and is used once."""
     for output, position in signature.donates:
         if _whole(inputs, position):
             yield output, position
 
 
-def given_away(signature: Signature, inputs: Sequence[Storage], given: int) -> list[tuple[int, int]]:
-    """Donations that cost nothing: the handle was given away, and nobody else can ask for the value.
+def free_donations(signature: Signature, inputs: Sequence[Storage], given: int) -> list[tuple[int, int]]:
+    """Donations that cost nothing: the handle is used for the last time, and the value has no other use.
 
-    Leaves are not given away: what was computed from them may have to be computed again.
+    Leaves do not donate: a replay of their descendants may have to read them.
     """
     chosen: list[tuple[int, int]] = []
     for output, position in signature.donates:
@@ -291,7 +282,7 @@ def given_away(signature: Signature, inputs: Sequence[Storage], given: int) -> l
 
 
 def _whole(inputs: Sequence[Storage], position: int) -> bool:
-    """Whether an input is all of its base, and no other input has anything of that."""
+    """Whether an input is all of its base, and no other input has a part of it."""
     storage = inputs[position]
     base = storage.base
     return storage.nbytes == base.nbytes and [other.base for other in inputs].count(base) == 1

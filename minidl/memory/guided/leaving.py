@@ -1,0 +1,89 @@
+"""Planned swap-outs that are under way: their blocks are due when memory is wanted (Capuchin, section 5.3).
+
+A planned swap-out queues its copy and keeps its block, so computation goes on. When memory is wanted, blocks are given
+away, the earliest first; the next user of a block waits on its own stream for the copy, by the block's marks.
+"""
+
+from __future__ import annotations
+
+import weakref
+from collections import deque
+
+from minidl.memory.bytes.block import Block
+from minidl.memory.room import in_flight
+from minidl.memory.state import State
+from minidl.memory.storage import SWAPPING_OUT, Storage
+
+
+class Leaving:
+    """The storages that are being copied out as planned, the earliest first."""
+
+    def __init__(self, state: State) -> None:
+        self.state = state
+        self._queue: deque[weakref.ref[Storage]] = deque()
+
+    def __bool__(self) -> bool:
+        return bool(self._queue)
+
+    def start(self, storage: Storage) -> None:
+        """Begin to copy a storage out; nothing happens if the host has no room for it."""
+        if self.state.allocator.start_swap_out(storage):
+            self._queue.append(storage.me)
+
+    def claim(self, storage: Storage, offset: int) -> Block | None:
+        """The bytes at an address for a storage, where they are free or being copied out; None otherwise."""
+        state = self.state
+        block = state.arena.allocate_at(offset, storage.nbytes, storage.me)
+        if block is None and self._queue:
+            end = offset + storage.nbytes
+            # Each once: a storage that was wanted again and evicted again is in the queue twice.
+            for other in dict.fromkeys(s for s in (ref() for ref in self._queue)
+                                       if s is not None and s.status is SWAPPING_OUT):
+                assert other.block is not None
+                if other.block.offset < end and offset < other.block.offset + other.block.size:
+                    state.allocator.finish_swap_out(other)
+            block = state.arena.allocate_at(offset, storage.nbytes, storage.me)
+        return block
+
+    def gather(self, nbytes: int, owner: object, *, high: bool) -> Block | None:
+        """A block without an eviction: by sliding if enough is free in total, which costs little; otherwise by giving
+        away blocks that are being copied out, the earliest first. None if that is not enough."""
+        state, arena = self.state, self.state.arena
+        need = arena.rounded(nbytes)
+        self.give_landed()
+        block = arena.allocate(nbytes, owner, high=high)
+        if block is not None:
+            return block
+        while True:
+            if arena.free_bytes >= need:
+                slide = arena.cheapest_slide(need, in_flight)
+                if slide is not None:
+                    state.allocator.slide(*slide)
+            block = arena.allocate(nbytes, owner, high=high)
+            if block is not None or not self.give_one():
+                return block
+
+    def give_landed(self) -> None:
+        """Give away the blocks whose copies have ended, as far as the compute stream is concerned."""
+        state, queue = self.state, self._queue
+        while queue:
+            storage = queue[0]()
+            if storage is not None and storage.status is SWAPPING_OUT:
+                if not state.device.landed(storage.copied_out):
+                    return
+                state.allocator.finish_swap_out(storage)
+            queue.popleft()
+
+    def give_all(self) -> None:
+        """Give away all blocks that are being copied out."""
+        while self.give_one():
+            pass
+
+    def give_one(self) -> bool:
+        """Give away the block whose copy began first, though the copy may not have ended; False if there is none."""
+        while self._queue:
+            storage = self._queue.popleft()()
+            if storage is not None and storage.status is SWAPPING_OUT:
+                self.state.allocator.finish_swap_out(storage)
+                return True
+        return False

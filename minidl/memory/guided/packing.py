@@ -1,0 +1,105 @@
+"""Where survivors lie between two iterations of a plan with addresses: together at the low end of the arena.
+
+Persistent tensors come first, and those that had to be swapped out on demand come back; a tensor that the plan has taken
+away stays away. Above them lie the other survivors (gradients, as a rule, which the next iteration frees first).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+
+from minidl.memory.allocator import Allocator
+from minidl.memory.room import in_flight
+from minidl.memory.state import State
+from minidl.memory.storage import IN, OUT, SWAPPING_OUT, Storage
+
+
+def pack_survivors(state: State, survivors: Collection[Storage], away: Collection[Storage],
+                   passing: Collection[Storage] = ()) -> None:
+    """Put everything that has survived, but for what is away, where plans expect it, as far as there is room.
+
+    passing: what was made in this iteration and is not known to the next one, which frees it before its first call
+    (gradients, mostly). It is moved only if it lies among what is persistent; if it stays after all, the next time.
+    """
+    allocator, arena = state.allocator, state.arena
+    here = dict.fromkeys(survivors)
+    for storage in away:
+        here.pop(storage, None)
+    for storage in here:
+        if storage.persistent and storage.status is OUT:
+            block = arena.allocate(storage.nbytes, storage.me)
+            if block is not None:
+                allocator.swap_in(storage, block)
+                storage.residency = 1
+    placed = sorted(((s.block.offset, s) for s in here if s.block is not None), key=lambda entry: entry[0])
+    lasting = [s for _, s in placed if s.persistent]
+    others = [s for _, s in placed if not s.persistent]
+    gone = set(passing)
+    staying = [s for s in others if s not in gone]
+    end = _packed_end(lasting)
+    if end is None:
+        for storage in away:
+            if storage.status is SWAPPING_OUT:
+                allocator.finish_swap_out(storage)  # its bytes are written over when the copy has been made
+        _pack(state, [*lasting, *others])
+    elif any(s.status is SWAPPING_OUT for s in away):
+        _move_down(state, staying, end)  # nothing waits for what is still being copied
+    elif _packed_end(staying, end) is None:
+        _pack(state, [*lasting, *others])
+
+
+def _packed_end(here: list[Storage], end: int = 0) -> int | None:
+    """Where storages in the order of their addresses end, if they lie one beside the other from an address on."""
+    for storage in here:
+        assert storage.block is not None
+        if storage.block.offset != end:
+            return None
+        end += storage.block.size
+    return end
+
+
+def _move_down(state: State, storages: list[Storage], low: int) -> None:
+    """Move what lies above where all of these would end, if they lay one beside the other from an address on, into the
+    gaps between the others, as far as nothing else is there: under a plan with addresses these are its places."""
+    high = low + sum(s.block.size for s in storages if s.block is not None)
+    gaps, above, end = [], [], low  # in the order of their addresses
+    for storage in storages:
+        assert storage.block is not None
+        if storage.block.offset + storage.block.size > high:
+            above.append(storage)
+            continue
+        if storage.block.offset > end:
+            gaps.append((end, storage.block.offset - end))
+        end = storage.block.offset + storage.block.size
+    gaps.append((end, high - end))
+    for storage in sorted((s for s in above if s.status is IN), key=lambda s: -s.nbytes):
+        assert storage.block is not None
+        size = storage.block.size
+        for room, offset in sorted((room, offset) for offset, room in gaps if room >= size):
+            block = state.arena.allocate_at(offset, storage.nbytes, storage.me)
+            if block is not None:
+                state.allocator.move(storage, block)
+                gaps.remove((offset, room))
+                gaps.append((offset + size, room - size))
+                break
+
+
+def _pack(state: State, here: list[Storage]) -> None:
+    """Slide storages together, and what is not persistent above the others, unless something is being copied."""
+    allocator, arena = state.allocator, state.arena
+    if any(map(in_flight, arena.blocks())):
+        return
+    _slide(allocator)
+    highest = max((s.block.offset for s in here if s.persistent and s.block is not None), default=0)
+    low = [s for s in here if not s.persistent and s.block is not None and s.block.offset < highest]
+    for storage in low:
+        block = arena.allocate(storage.nbytes, storage.me, high=True)
+        if block is not None:
+            allocator.move(storage, block)
+    if low:
+        _slide(allocator)
+
+
+def _slide(allocator: Allocator) -> None:
+    blocks = list(allocator.arena.blocks())
+    allocator.slide(blocks[0], blocks[-1])

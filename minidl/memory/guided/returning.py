@@ -1,0 +1,52 @@
+"""How evicted tensors came back in this iteration: the notes that a policy's feedback is made of."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from minidl.device.clock import COMPUTE
+from minidl.memory.guided.sequence import Returns
+from minidl.memory.residency import Residency
+from minidl.memory.state import State
+from minidl.memory.storage import Storage
+from minidl.plan.plan import AccessKey
+
+
+class Returning:
+    """Notes each return under the access after which the tensor had left the device."""
+
+    def __init__(self, state: State, residency: Residency) -> None:
+        self.state = state
+        self.residency = residency
+        self._arrivals: list[tuple[AccessKey, int, int]] = []  # positions on the copy-in and the compute stream
+        self._paged_in: dict[AccessKey, float] = {}
+        self._recomputed: dict[AccessKey, Sequence[float]] = {}
+
+    def arrived(self, storage: Storage) -> None:
+        """A prefetched tensor is wanted now; how late its copy was is known when the iteration is over."""
+        key = storage.tensor_id, storage.access_count
+        self._arrivals.append((key, storage.copied_in, self.state.device.positions[COMPUTE]))
+
+    def returned(self, storage: Storage, replay: Sequence[float] | None) -> None:
+        """A tensor came back on demand: by a copy, or by a replay whose calls take these seconds.
+
+        On a clock that is not modelled the seconds of a replay are known as its calls finish.
+        """
+        key = storage.tensor_id, storage.access_count
+        if replay is None:
+            self._paged_in[key] = self.state.device.in_seconds(storage.nbytes)
+        else:
+            self._recomputed[key] = replay
+
+    def summary(self) -> Returns:
+        """All returns of this iteration, in seconds."""
+        lateness = self.state.device.lateness
+        late = {key: lateness(copied, computed) for key, copied, computed in self._arrivals}
+        recomputed = {key: sum(durations) for key, durations in self._recomputed.items()}
+        return Returns(late, dict(self._paged_in), recomputed, self.residency.paged_in_bytes)
+
+    def clear(self) -> None:
+        """The next iteration begins."""
+        self._arrivals.clear()
+        self._paged_in.clear()
+        self._recomputed.clear()

@@ -1,0 +1,48 @@
+"""The error that says why an allocation cannot be had, with the numbers that explain it."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+
+from minidl.errors import OutOfMemory
+from minidl.memory.state import State
+from minidl.memory.storage import Storage
+from minidl.outside.units import format_bytes
+
+
+def out_of_memory(state: State, need: int, op_name: str, *, in_use: int, pinned: Collection[Storage],
+                  evictable: Collection[Storage], alone: bool) -> OutOfMemory:
+    """The refusal of ``need`` bytes beside ``in_use`` bytes of the call's own operands, which are ``pinned``.
+
+    evictable: tensors that stay on the device although they could leave. alone: the call does not fit a device that
+    has nothing else on it.
+    """
+    arena, host, policy = state.arena, state.allocator.host, state.policy
+    resident = len(evictable)
+    text = (f"{op_name}: need {format_bytes(need)} beside {format_bytes(in_use)} in use by it; "
+            f"{format_bytes(arena.free_bytes)} of {format_bytes(arena.capacity)} free, "
+            f"{resident} tensors resident")
+    wasted = sum(s.block.size - arena.rounded(s.nbytes) for s in pinned if s.block is not None)
+    scattered = not arena.compacts and not alone and arena.free_bytes + wasted >= need
+    host_full = policy.moves_tensors and policy.regime.swaps and not scattered and (
+        not alone and any(s.host is None and host.used_bytes + s.nbytes > host.capacity for s in evictable)
+        or host.used_bytes + need > host.capacity)
+    if scattered:
+        text += (f"; fragmentation: the largest free block has {format_bytes(arena.largest_free)}, what is in use "
+                 f"takes {format_bytes(wasted)} more than it asked for, and nothing may be moved")
+    elif not policy.moves_tensors:
+        text += f"; policy {policy.name!r} evicts nothing"
+    elif resident and not alone and not host_full:
+        text += f"; policy {policy.name!r} let none of them go"
+    error = OutOfMemory(text, op=op_name, need_bytes=need + in_use, budget_bytes=arena.capacity)
+    return with_full_host(state, error) if host_full else error
+
+
+def with_full_host(state: State, error: OutOfMemory) -> OutOfMemory:
+    """The same refusal, where more host memory might have helped."""
+    if error.host_full or not state.policy.regime.swaps:
+        return error
+    host = state.allocator.host
+    text = (f"{error}; host memory is full ({format_bytes(host.used_bytes)} of {format_bytes(host.capacity)} in "
+            "use, and the rest is too small)")
+    return OutOfMemory(text, op=error.op, need_bytes=error.need_bytes, budget_bytes=error.budget_bytes, host_full=True)
