@@ -16,12 +16,12 @@ from networks import NETWORKS, OPTIMIZERS, UNLIMITED, state_of
 
 import minidl
 from minidl import models, nn, policies
+from minidl.memory.ledger import Demand
 from minidl.models.bert import BertConfig, BertForPreTraining
 from minidl.models.text import Text
 from minidl.ops.loss import cross_entropy
 from minidl.policies.auto import policy as auto
 from minidl.policies.literature import SYSTEMS
-from minidl.runtime import Demand
 from minidl.runtime.stats import Stats
 
 

@@ -15,6 +15,7 @@ import train
 from bench.gpu_check.steps import state_of
 from minidl import nn, policies
 from minidl.errors import OutOfMemory, Unsuitable
+from minidl.memory.ledger import Demand
 from minidl.meta import ALIGNMENT
 from minidl.ops.loss import cross_entropy
 from minidl.optim import SGD
@@ -22,7 +23,6 @@ from minidl.plan.costs import Costs, Limits
 from minidl.plan.trace import Trace
 from minidl.policies.auto import policy as auto
 from minidl.policies.literature.autoswap import AutoSwap
-from minidl.runtime import Demand
 
 EVERY = [name for name in policies.POLICIES if name != "exact"]  # which takes traces of a dozen tensors
 STEPS = 4  # one to warm up, one without gradients before, one to measure, and then by plan
