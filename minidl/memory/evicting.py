@@ -149,7 +149,7 @@ class Evicting:
         return state.allocator.swap_out(storage)
 
     def drop_kept(self, need: int, pinned: set[Storage]) -> None:
-        """Drop intermediate values that replays have left, until ``need`` bytes are free: dropping them costs no copy."""
+        """Drop intermediate values that replays have left, until ``need`` bytes are free: that costs no copy."""
         state = self.state
         for ref, count in list(state.kept.items()):
             if state.arena.free_bytes >= need:
@@ -172,8 +172,8 @@ class Evicting:
             seconds > state.device.out_seconds(storage.nbytes) + state.device.in_seconds(storage.nbytes))
 
     def _make_host_room(self, nbytes: int, at_any_price: bool) -> bool:
-        """Drop tensors that are on the host alone and have a lineage, the cheapest for its bytes first, until ``nbytes``
-        are free there; False if they cannot be freed. A tensor whose replay has no known price goes last, and only
+        """Drop tensors that are on the host alone and have a lineage, the cheapest for its bytes first, until
+        ``nbytes`` are free there; False if they cannot be freed. A tensor whose replay has no known price goes last, and only
         ``at_any_price``."""
         host = self.state.allocator.host
         swapped = [s for s in self.state.live() if s.status is OUT and s.nbytes]

@@ -3,7 +3,7 @@
     1. a free block that fits
     2. a block that is being copied out already: its next user waits for the copy
     3. values that replays left behind, then the tensors that the policy ranks, until enough bytes are free in total
-    4. one piece of these bytes, by evicting an address-contiguous window or by sliding blocks, whichever takes less time
+    4. one piece of these bytes: an address-contiguous window is evicted, or blocks slide, whichever takes less time
 
 Blocks in use by the call under way may be slid, never evicted.
 """

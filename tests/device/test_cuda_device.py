@@ -32,7 +32,7 @@ from minidl.device.cuda.timed_plans import PlanTable, TimedPlan, key
 from minidl.device.precision import PRECISIONS
 from minidl.errors import DeviceError, UserError
 from minidl.kernels.cuda import KERNELS
-from minidl.memory.placing import may_be_written_over
+from minidl.memory.runner import may_donate
 from minidl.meta import Cost, aligned, bfloat16, float32, int64, meta
 from minidl.op import Signature
 from minidl.optim import Adam
@@ -313,7 +313,7 @@ def test_an_output_is_written_over_an_input_only_where_both_lie_alike(first, sec
     inputs = [Operand(0, first), Operand(1, second)]
     for each in inputs:
         each.nbytes = each.meta.nbytes
-    assert [position for _, position in may_be_written_over(signature, inputs)] == given
+    assert [position for _, position in may_donate(signature, inputs)] == given
 
 
 # Products ---------------------------------------------------------------------------------------------------------

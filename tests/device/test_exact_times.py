@@ -201,7 +201,7 @@ class Trained:
                 replaying.replay_call = replay
                 self.noted.append(self.device.fake.recorder_now is not None)
             self.stats, self.grown = runtime.stats(), runtime.stats().since(before)
-            self.trace = runtime.last_trace or runtime.executor.guide.entries[0].trace
+            self.trace = runtime.last_trace or runtime.guide.entries[0].trace
 
 
 @pytest.fixture

@@ -31,10 +31,10 @@ def test_what_stays_is_packed_before_the_first_iteration_of_a_plan_and_after_eac
             with runtime.iteration():
                 step()
             runtime.check()
-            if runtime.executor.guide.offsets:
+            if runtime.guide.offsets:
                 lasting = [kind is True for kind in order(runtime)]
                 packed.append(lasting == sorted(lasting, reverse=True))
-        assert runtime.executor.guide.diverged == 0
+        assert runtime.guide.diverged == 0
     assert len(packed) > 3 and all(packed)
 
 
@@ -50,13 +50,13 @@ def test_packing_keeps_every_value(poisoned):
             tensor.storage.persistent = n % 3 == 0
             made.append((tensor, values))
         for tensor, _ in made[:7:2]:
-            memory.state.at_work.on = True
+            memory.state.arena_busy.on = True
             assert memory.evict(tensor.storage, Action.SWAP_OUT)
-            memory.state.at_work.on = False
+            memory.state.arena_busy.on = False
         assert not is_packed(order(runtime))
-        memory.state.at_work.on = True
+        memory.state.arena_busy.on = True
         pack_survivors(memory.state, [tensor.storage for tensor, _ in made], away=[])
-        memory.state.at_work.on = False
+        memory.state.arena_busy.on = False
         runtime.check()
         blocks = order(runtime)
         assert is_packed(blocks) and blocks.count(True) == 4  # the persistent ones are back

@@ -14,7 +14,7 @@ from minidl import Runtime, executor, no_grad
 from minidl.errors import UserError
 from minidl.memory import tracker
 from minidl.memory.guided import follower as guide
-from minidl.memory.guided.follower import Guide
+from minidl.memory.guided.follower import PlanFollower
 from minidl.meta import meta
 from minidl.report import meter as meters
 from minidl.runtime import parameter
@@ -36,7 +36,7 @@ def _forward(runtime, w, rows):
 
 def _remembered(runtime):
     """How much each part of a runtime remembers."""
-    known: Guide = runtime.guide
+    known: PlanFollower = runtime.guide
     return {"log": len(runtime.tracker._log), "frees": len(runtime.tracker._frees),
             "durations": len(runtime.tracker.durations), "steps": len(known._steps), "known": len(known.entries),
             "known calls": sum(len(entry.steps) for entry in known.entries), "seen": len(known._measured),

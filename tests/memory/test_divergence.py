@@ -18,7 +18,7 @@ def test_three_lengths_in_turn_are_guided_from_the_third_time_that_each_is_seen(
     with Runtime(device="sim:p100", policy=Auto(rounds=0), memory_budget="2GiB") as runtime:
         model = models.create("bert-small")
         optimizer = optim.AdamW(model.parameters(), lr=1e-4)
-        guide = runtime.executor.guide
+        guide = runtime.guide
         for turn in range(5):
             for length in LENGTHS:
                 with runtime.iteration():
@@ -66,7 +66,7 @@ def test_when_the_link_slows_down_to_half_plans_are_made_for_the_slow_link():
         changing.check()
     with runtime() as slow:
         slowed(slow.device)
-        slow.executor.guide.costs = replace(slow.executor.guide.costs, out_seconds_per_byte=2 / 12.4e9,
+        slow.guide.costs = replace(slow.guide.costs, out_seconds_per_byte=2 / 12.4e9,
                                             in_seconds_per_byte=2 / 12.4e9)
         planned_for = step_seconds(slow, training_step(slow, "resnet18", 2000), 20)
     assert after[0] > 1.03 * fast[-1]
@@ -78,7 +78,7 @@ def test_a_link_that_is_as_planned_or_disturbed_for_a_moment_changes_no_plan():
     with Runtime(device="sim:p100", policy="capuchin") as runtime:
         step = training_step(runtime, "resnet18", 2000)
         step_seconds(runtime, step, 5)
-        guide, profile = runtime.executor.guide, runtime.device.profile
+        guide, profile = runtime.guide, runtime.device.profile
         costs = guide.costs
         runtime.device.profile = replace(profile, link_out_bandwidth=profile.link_out_bandwidth / 3)
         step_seconds(runtime, step, 2)
@@ -115,7 +115,7 @@ def test_a_network_with_a_random_branch_trains_as_without_management():
                     optimizer.step()
                 runtime.check()
             moved = runtime.stats().swapped_out_bytes + runtime.stats().recomputed_bytes
-            entries = len(runtime.executor.guide.entries) if runtime.executor.guide else 0
+            entries = len(runtime.guide.entries) if runtime.guide else 0
             return {n: v.tobytes() for n, v in model.state_dict().items()}, moved, entries
 
     reference, _, _ = state("none", "4MiB")

@@ -171,7 +171,7 @@ def test_an_error_that_was_met_holds_no_tensor(device):
             for leave in (False, True):
                 with suppress(UserError, KeyError):
                     step(leave)
-            runtime.memory.bury()
+            runtime.memory.free_queued()
             assert runtime.memory.live() == []
     finally:
         gc.enable()

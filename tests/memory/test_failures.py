@@ -188,11 +188,11 @@ def train_through(kind: str, policy: str, n: int, *, for_good: bool) -> tuple[di
         faults.disarm()
         runtime.check()
         state = memory.state
-        assert not (state.protected or state.writing or memory.placing._written_over or state.at_work.on)
+        assert not (state.protected or state.writing or memory.runner._donors or state.arena_busy.on)
         if message:
             for parameter in step.model.parameters():
                 parameter.grad = None
-            memory.bury()
+            memory.free_queued()
             live = memory.live()
             assert {s.tensor_id for s in live} == persistent  # all else is gone, on the device and on the host
             assert runtime.stats().host_used_bytes == sum(s.nbytes for s in live if s.host is not None)

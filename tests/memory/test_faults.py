@@ -10,6 +10,7 @@ import pytest
 from networks import UNIT, Training, exchange_arena, small_runtime, train, used_units
 
 from minidl.errors import OutOfMemory
+from minidl.memory.shortage import out_of_memory
 from minidl.memory.storage import OUT
 from minidl.meta import aligned
 from minidl.runtime import Runtime
@@ -59,7 +60,7 @@ def making_room_fails(runtime: Runtime, n: int) -> Iterator[None]:
     def make_room_or_fail(nbytes: int, pinned: set[Any], op_name: str) -> None:
         remaining[0] -= 1
         if remaining[0] == -1:
-            raise room._out_of_memory(nbytes, pinned, op_name)
+            raise out_of_memory(room.state, nbytes, op_name, in_use=0, pinned=pinned, evictable=[], alone=False)
         make_room(nbytes, pinned, op_name)
 
     room.make = make_room_or_fail
@@ -84,7 +85,7 @@ def train_through(fault: Fault, n: int, policy: str) -> tuple[dict[str, bytes], 
             except OutOfMemory as error:
                 message = str(error)  # and nothing else of it, so that its frames die, and all their tensors
         runtime.check()
-        assert not memory.state.protected and not memory.state.writing and not memory.placing._written_over
+        assert not memory.state.protected and not memory.state.writing and not memory.runner._donors
         if message:
             for parameter in training.model.parameters():
                 parameter.grad = None

@@ -8,7 +8,7 @@ from minidl import Runtime
 from minidl.errors import OutOfMemory
 from minidl.memory.guided.allowance import SHARE, Allowance
 from minidl.memory.guided.drift import DRIFT_ITERATIONS
-from minidl.memory.guided.follower import Guide
+from minidl.memory.guided.follower import PlanFollower
 from minidl.memory.guided.sequence import Returns
 from minidl.memory.switches import ALL_ON
 from minidl.ops.elementwise import exp, neg
@@ -94,7 +94,7 @@ def test_a_slower_link_makes_plans_anew_only_if_it_makes_the_plan_slower(calls, 
 
 def test_a_link_that_was_slower_before_there_was_a_plan_is_noticed_under_it():
     costs, empty = Costs(1e-9, 1e-9, 0.0), Trace((), {})
-    guide = Guide(Passive(), costs, Limits(MIB, MIB), ALL_ON, peak_flops=1e12, measured_iterations=2,
+    guide = PlanFollower(Passive(), costs, Limits(MIB, MIB), ALL_ON, peak_flops=1e12, measured_iterations=2,
                   allowance=Allowance(lambda: 0.0, limited=False))
     for _ in range(3 + DRIFT_ITERATIONS):  # seen, measured twice; followed from the fourth on
         assert guide.costs == costs
@@ -114,7 +114,7 @@ def test_a_policy_hears_how_many_iterations_led_to_the_one_that_it_sees():
             return proposal
 
     policy, empty = Told(), Trace((), {})
-    guide = Guide(policy, Costs(1e-9, 1e-9, 0.0), Limits(MIB, MIB), ALL_ON, peak_flops=1e12, measured_iterations=2,
+    guide = PlanFollower(policy, Costs(1e-9, 1e-9, 0.0), Limits(MIB, MIB), ALL_ON, peak_flops=1e12, measured_iterations=2,
                   allowance=Allowance(lambda: 0.0, limited=False))
 
     def iterate():
@@ -146,14 +146,13 @@ def test_an_allocation_that_fails_under_a_plan_ends_the_plan_and_not_the_trainin
         swapping(runtime, calls=9, iterations=[1.0] * 3)
         assert runtime.plan.evictions
         room, guide = runtime.memory.room, runtime.guide
-        make = room._make
+        in_use = room._in_use
 
-        def refusing(*arguments):
-            if guide.active is not None and guide.active.actions:
-                raise OutOfMemory("refused", op="exp", need_bytes=1, budget_bytes=1, host_full=False)
-            make(*arguments)
+        def all_in_use(pinned):
+            followed = guide.active is not None and guide.active.actions
+            return runtime.memory.arena.capacity if followed else in_use(pinned)
 
-        room._make = refusing
+        room._in_use = all_in_use
         with runtime.iteration():
             x = runtime.tensor(None, shape=(2 * MIB,))
             y = neg(x)

@@ -324,7 +324,7 @@ def test_the_cycle_collector_may_free_tensors_in_the_middle_of_the_arenas_work(d
                 cycle.append(cycle)
                 del cycle, product
             gc.collect()
-            runtime.memory.bury()
+            runtime.memory.free_queued()
             runtime.check()
             assert runtime.memory.arena.used_bytes == 0
     finally:

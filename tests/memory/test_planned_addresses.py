@@ -4,7 +4,7 @@ import pytest
 
 from bench.support.steps import training_step
 from minidl import Runtime
-from minidl.memory.guided.relocate import clear
+from minidl.memory.guided.relocate import relocate
 from minidl.memory.storage import IN
 from minidl.ops import exp
 from minidl.plan.plan import Action, Move, Plan, Proposal
@@ -119,9 +119,9 @@ def test_what_the_call_under_way_writes_over_stays():
     with Runtime("sim:p100", memory_budget="64MiB") as runtime:
         here, wanted = (runtime.tensor(None, shape=(MIB,)).storage for _ in range(2))
         state, block = runtime.memory.state, here.block
-        assert clear(state, wanted, block.offset, [block]) is None and here.block is block
+        assert relocate(state, wanted, block.offset, [block]) is None and here.block is block
         low = block.offset
-        place = clear(state, wanted, low)
+        place = relocate(state, wanted, low)
         assert place.offset == low != here.block.offset
         state.arena.free(place, place.marks)
         runtime.check()

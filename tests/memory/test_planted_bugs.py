@@ -31,8 +31,8 @@ SEEDS = 200
 PLANTED = "<bug in "  # how the file is called that planted code says it comes from
 
 ALLOCATOR, ARENA, DEVICE = "memory.allocator:Allocator.", "memory.bytes.arena:Arena.", "device.timekeeper:Timekeeper."
-FREEING, EVICTING, PLACING = "memory.freeing:Freeing.", "memory.evicting:Evicting.", "memory.placing:Placing."
-RESIDENCY, REPLAY = "memory.residency:Residency.", "memory.replay:Replay."
+FREEING, EVICTING, PLACING = "memory.freeing:Freeing.", "memory.evicting:Evicting.", "memory.runner:CallRunner."
+REPLAY = "memory.replay:Replay."
 EXECUTOR, POOL = "executor:Executor.", "memory.bytes.host_pool:HostPool."
 
 BUGS: dict[str, tuple[str, str, str]] = {
@@ -92,14 +92,14 @@ BUGS: dict[str, tuple[str, str, str]] = {
     "an input that was written over keeps naming its block": (
         PLACING + "_launched", "storage.block = None", "pass"),
     "what is freed in the middle of the arena's work is freed at once": (
-        FREEING + "deallocate", "at_work.on or get_ident() != state.thread", "False"),
+        FREEING + "deallocate", "busy.on or get_ident() != state.thread", "False"),
     "what was freed in the middle of the arena's work is freed though a replay needs it again": (
-        FREEING + "bury", "record_gone or not storage.refs", "True"),
+        FREEING + "free_queued", "record_gone or not storage.refs", "True"),
     # Who leaves, and who may be written over.
     "an operand of the call under way is evicted": (
         EVICTING + "evictable", "and s not in pinned", ""),
     "an input that others still ask for is given away": (
-        "memory.placing:given_away", "base.refs == 1", "base.refs >= 1"),
+        "memory.runner:free_donations", "base.refs == 1", "base.refs >= 1"),
     # Values.
     "a host copy stays when the tensor is written in place": (
         REPLAY + "after_write", "state.allocator.forget_host_copy(base)", "pass"),
@@ -117,10 +117,11 @@ BUGS: dict[str, tuple[str, str, str]] = {
     "an update is made twice when its operands had to be brought in": (
         EXECUTOR + "run", "read, made = tracker.record_tensor_access(signature, algorithm, inputs, outputs)",
         "read, made = tracker.record_tensor_access(signature, algorithm, inputs, outputs)\n"
-        "    if written and memory.returns().paged_in_bytes:\n"
+        "    if written and hasattr(memory, 'residency') and memory.residency.paged_in_bytes:\n"
         "        self.device.launch(op.name, algorithm, outputs, inputs, attrs, 0)"),
     "a tensor on its way in counts as there": (
-        RESIDENCY + "bring_in", "self._arrive(base)", "base.become(IN)"),
+        "memory.guided.execution:GuidedExecution.arrive", "self.state.allocator.finish_swap_in(storage)",
+        "storage.become(IN)"),
     "a tensor whose block was given away counts as there": (
         ALLOCATOR + "finish_swap_out", "storage.become(OUT)", "storage.become(IN)"),
     "an eviction to the host copies nothing": (
@@ -130,10 +131,10 @@ BUGS: dict[str, tuple[str, str, str]] = {
         "memory.guided.sequence:_actions", "(access.tensor_id, access.access_count)",
         "(access.tensor_id, access.access_count + 1)"),
     "a plan's evictions are made one call late": (
-        "memory.guided.follower:Guide.follow", "return entry.actions.get(position)\n    self.active",
+        "memory.guided.follower:PlanFollower.follow", "return entry.actions.get(position)\n    self.active",
         "return entry.actions.get(position - 1)\n    self.active"),
     "a plan is followed on after the program has left it": (
-        "memory.guided.follower:Guide.follow", "and entry.steps[position] == step", ""),
+        "memory.guided.follower:PlanFollower.follow", "and entry.steps[position] == step", ""),
 }
 
 

@@ -192,7 +192,7 @@ def test_a_settled_plan_with_addresses_moves_nothing():
                 step()
             runtime.check()
         last = runtime.stats().since(before)
-        (entry,) = runtime.executor.guide.entries
+        (entry,) = runtime.guide.entries
     assert entry.plan.offsets and last.swapped_out_bytes + last.recomputed_bytes > 5e9
     assert last.moved_bytes < 0.01 * (last.swapped_out_bytes + last.recomputed_bytes)
 

@@ -264,8 +264,8 @@ def test_guided_execution_is_as_fast_as_predicted_and_far_faster_than_passive(na
                 step()
             runtime.check()
         last = runtime.stats().since(before)
-        plan = runtime.executor.guide.entries[0].plan
-    assert runtime.executor.guide.diverged == 0
+        plan = runtime.guide.entries[0].plan
+    assert runtime.guide.diverged == 0
     if plan.evictions:  # what it does on demand may be as fast
         assert last.seconds == pytest.approx(plan.predicted_seconds, rel=0.05)
     assert batch / last.seconds > share * limit
@@ -282,7 +282,7 @@ def test_host_memory_is_a_limit_of_the_plan():
                 with runtime.iteration():
                     step()
                 runtime.check()
-            last, (entry,) = runtime.stats().since(before), runtime.executor.guide.entries
+            last, (entry,) = runtime.stats().since(before), runtime.guide.entries
             assert last.host_peak_bytes <= host and last.recompute_seconds > 0
             assert last.seconds == pytest.approx(entry.plan.predicted_seconds, rel=0.03)
             return last.host_peak_bytes
@@ -296,13 +296,13 @@ def test_a_block_is_given_away_when_its_copy_has_landed_and_not_before():
         memory = runtime.memory
         x, y = (runtime.tensor(None, shape=(1 << 26,)) for _ in range(2))
         used = memory.arena.used_bytes
-        memory.act(Actions({x.tensor_id: Action.SWAP_OUT}), (x.storage,))
-        memory.room.reclaim_landed()
+        memory.hooks.act(Actions({x.tensor_id: Action.SWAP_OUT}), (x.storage,))
+        memory.hooks.leaving.give_landed()
         assert (x.status, memory.arena.used_bytes) == (SWAPPING_OUT, used)
         for _ in range(40):
             y = exp(y)
         used = memory.arena.used_bytes
-        memory.room.reclaim_landed()
+        memory.hooks.leaving.give_landed()
         assert (x.status, memory.arena.used_bytes) == (OUT, used - x.nbytes)
         runtime.check()
 
@@ -313,7 +313,7 @@ def test_after_an_iteration_that_failed_the_next_one_is_guided_again():
         for _ in range(4):
             with runtime.iteration():
                 step()
-        guide = runtime.executor.guide
+        guide = runtime.guide
         (entry,) = guide.entries
         with pytest.raises(KeyboardInterrupt), runtime.iteration():
             runtime.tensor(None, shape=(900, 3, 224, 224))
@@ -335,7 +335,7 @@ def test_a_guided_run_changes_no_bit(network, policy):
             demand = training.demand()
             for _ in range(6):
                 training.iterate()
-            guided = runtime.executor.guide is not None and bool(runtime.executor.guide.entries)
+            guided = runtime.guide is not None and bool(runtime.guide.entries)
             return training.state(), demand, guided
 
     reference, demand, _ = state(policy="none", memory_budget="64MiB")

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from minidl import Runtime, nn
-from minidl.memory.guided.sequence import SETTLING, Entry
+from minidl.memory.guided.sequence import SETTLING, KnownSequence
 from minidl.meta import Algorithm
 from minidl.ops import cross_entropy, relu
 from minidl.optim import SGD, Adam
@@ -115,7 +115,7 @@ def test_gradients_have_successors_if_the_old_ones_are_gone_when_new_ones_are_ma
 
 def test_an_iteration_on_the_way_from_one_plan_to_another_shows_neithers_time():
     trace, _ = _state_and_two_temporaries()
-    entry = Entry([], trace)
+    entry = KnownSequence([], trace)
     entry.adopt(Proposal(Plan({(A, 1): Action.SWAP_OUT})))
     assert entry.settling == 0  # all is where it was when the next iteration starts
     entry.adopt(Proposal(Plan({(STATE, 1): Action.SWAP_OUT})))
@@ -187,7 +187,7 @@ def test_gradients_from_the_step_before_wait_for_no_copy_and_nothing_is_moved_fo
         after = runtime.stats().since(before)
         assert after.swapped_out_bytes > 0
         assert after.seconds < 1.02 * 8 * runtime.plan.predicted_seconds
-        (entry,) = runtime.executor.guide.entries
+        (entry,) = runtime.guide.entries
         moves = [move for each in runtime.plan.moves.values() for move in each]
         planned = sum(entry.trace.tensors[move.tensor_id].nbytes for move in moves)
         assert after.moved_bytes - 8 * planned < 0.03 * runtime.stats().budget_bytes

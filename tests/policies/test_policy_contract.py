@@ -73,7 +73,7 @@ class Outcome:
                     self.trace: Trace = runtime.trace()
                 runtime.check()
             self.stats = runtime.stats()
-            guide = runtime.executor.guide
+            guide = runtime.guide
             self.entry = guide.active if guide is not None else None
             self.state = state_of(runtime, model, optimizer, losses) if values else {}
             self.costs: Costs = runtime.device.profile.link_costs

@@ -120,7 +120,7 @@ class Ours(Machine):
             tensor.grad = None
         del tensor
         self.persistent, self.kept, self.values, self.optimizers = {}, {}, {}, []
-        self.runtime.memory.bury()
+        self.runtime.memory.free_queued()
         self.runtime.check()
         left = self.runtime.memory.live()
         if left:
@@ -152,7 +152,7 @@ def reference(of: Program, dtype: str = "float32") -> Reference:
 
 @contextmanager
 def _largest(runtime: Runtime) -> Iterator[list[int]]:
-    needs, carry_out, place = [STEP], runtime.memory.carry_out, runtime.memory.place_leaf
+    needs, carry_out, place = [STEP], runtime.memory.run, runtime.memory.place_leaf
 
     def carried_out(signature: Any, attrs: Any, inputs: Any, outputs: Any, *rest: Any) -> Any:
         least = min(a.workspace for a in signature.algorithms)
@@ -163,9 +163,9 @@ def _largest(runtime: Runtime) -> Iterator[list[int]]:
         needs.append(meta.aligned(storage.nbytes))
         place(storage)
 
-    runtime.memory.carry_out, runtime.memory.place_leaf = carried_out, placed
+    runtime.memory.run, runtime.memory.place_leaf = carried_out, placed
     yield needs
-    runtime.memory.carry_out, runtime.memory.place_leaf = carry_out, place
+    runtime.memory.run, runtime.memory.place_leaf = carry_out, place
 
 
 @dataclass(frozen=True)

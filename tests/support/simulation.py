@@ -164,11 +164,11 @@ def _train(of: World, runtime: Runtime, device: WatchedDevice, draw: random.Rand
         device.interrupt = None
         litter.clear()
         del program
-        runtime.memory.bury()
+        runtime.memory.free_queued()
         assert not runtime.memory.live(), f"{runtime.memory.live()} are left"
         check(runtime)
         assert runtime.stats().used_bytes == runtime.stats().host_used_bytes == 0, "bytes are left"
-    diverged = runtime.executor.guide.diverged if runtime.executor.guide is not None else 0
+    diverged = runtime.guide.diverged if runtime.guide is not None else 0
     return Report(of, full, stats, following.actions, diverged, device.log)
 
 
@@ -177,11 +177,13 @@ class Following:
 
     def __init__(self, runtime: Runtime) -> None:
         self.actions = 0  # calls after which there was something to do
-        self._guide = runtime.executor.guide
+        self._guide = runtime.guide
         self._counts: dict[TensorId, int] = {}
         self._acted: Actions = NO_ACTIONS
-        self._act = runtime.memory.act
-        runtime.memory.act = self.act  # type: ignore[method-assign]
+        if runtime.guide is not None:
+            hooks = runtime.memory.hooks
+            self._act = hooks.act
+            hooks.act = self.act
 
     def act(self, actions: Actions, operands: Sequence[Storage]) -> None:
         """Note what the engine was told, and let it be done."""
@@ -263,7 +265,7 @@ def check(runtime: Runtime, *, idle: bool = True) -> None:
     memory, state = runtime.memory, runtime.memory.state
     memory.check()
     assert memory.arena.used_bytes <= memory.arena.peak_bytes <= runtime.budget_bytes
-    assert not state.at_work.on and not memory.placing._written_over
+    assert not state.arena_busy.on and not memory.runner._donors
     assert not idle or not (state.protected or state.writing), "a call left something in use"
     extents = sorted(extent for s in memory.live() if s.host for extent in s.host)
     for (start, nbytes), (following, _) in pairwise(extents):

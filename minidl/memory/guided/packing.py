@@ -1,7 +1,7 @@
 """Where survivors lie between two iterations of a plan with addresses: together at the low end of the arena.
 
-Persistent tensors come first, and those that had to be swapped out on demand come back; a tensor that the plan has taken
-away stays away. Above them lie the other survivors (gradients, as a rule, which the next iteration frees first).
+Persistent tensors come first, and those that had to be swapped out on demand come back; a tensor that the plan has
+taken away stays away. Above them lie the other survivors (gradients, as a rule, which the next iteration frees first).
 """
 
 from __future__ import annotations
