@@ -30,6 +30,7 @@ LAYERS: list[tuple[str, ...]] = [
     ("minidl.plan",),
     ("minidl.planning",),
     ("minidl.policies", "minidl.placements"),
+    ("minidl.torch",),
     ("minidl.op", "minidl.slicing.rules"),
     ("minidl.kernels",),
     ("minidl.device",),
