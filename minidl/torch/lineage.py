@@ -131,8 +131,11 @@ def frozen(recorder: Any, schema: Schema, func: Any, args: Any, kwargs: dict[str
 
     recorder: says which tensors have bytes on the device, and their values (``recorder.Recorder``).
     """
-    if any(not recorder.sees(t) and (t.numel() > 1 or t.layout is not torch.strided) for t in tensors_in(args, kwargs)):
-        return None
+    for tensor in tensors_in(args, kwargs):
+        # A number may be on another device; inference tensors count no versions.
+        number = tensor.layout is torch.strided and tensor.numel() == 1
+        if tensor.is_inference() or not (recorder.sees(tensor) or number):
+            return None
     wrote, scratch = {id(t) for t in written}, {id(args[n]) for n in schema.statistics(args)}
     grad = torch.is_grad_enabled()
     with quiet():

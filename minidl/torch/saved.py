@@ -18,6 +18,7 @@ from minidl.plan.plan import Action
 from minidl.torch.backends import Backend, quiet
 from minidl.torch.items import SWAP, Decision, Guide, Handle, Item, Kept, Watch, check
 
+PLAIN = (torch.Tensor, torch.nn.Parameter)
 LEAST_BYTES = 4096  # smaller storages stay: they are too many for what they hold
 
 
@@ -65,6 +66,8 @@ class Saved:
     # Forward ---------------------------------------------------------------------------------------------------------
     def pack(self, tensor: torch.Tensor) -> Kept | Handle:
         """The hook by which autograd saves a tensor."""
+        # What says itself how it is computed with must be asked before the dispatcher is silenced.
+        own = None if type(tensor) in PLAIN else self._stays(tensor)
         with self.lock, quiet():
             self._let_go()
             self.packs += 1
@@ -73,8 +76,8 @@ class Saved:
                 self._retreat()
             if self.forward is not None:
                 self.forward(True)
-            if decision.action is None or not self.manages(tensor):
-                return self._stays(tensor)
+            if own is not None or decision.action is None or not self.manages(tensor):
+                return own or self._stays(tensor)
             item = self._item(tensor, decision)
             if self.watch is not None:
                 self.watch.saved(self.packs, item)

@@ -69,7 +69,7 @@ def hessian_vector_product() -> Tensors:
 def hooks_everywhere() -> Tensors:
     def step(network, x, optimizer):
         seen = []
-        handles = [network[0].register_full_backward_hook(lambda m, i, o: seen.append(o[0].sum())),
+        handles = [network[1].register_full_backward_hook(lambda m, i, o: seen.append(o[0].sum())),
                    network[3].register_forward_hook(lambda m, i, o: o * 1.5)]
         y = network(x)
         y.retain_grad()

@@ -1,0 +1,190 @@
+"""What hooks on saved tensors keep of PyTorch's own rules, and how a program enters and leaves them."""
+
+import gc
+import weakref
+
+import pytest
+
+torch = pytest.importorskip("torch", reason="PyTorch is not installed: the extra torch has it")
+
+from torch_nets import NETWORKS, ROOMY, Forced, run, same  # noqa: E402
+
+import minidl.torch  # noqa: E402
+from minidl.errors import UserError  # noqa: E402
+from minidl.torch.course import Phase  # noqa: E402
+
+SIDE = 64  # 16,384 bytes a matrix
+
+
+def leaf():
+    return torch.linspace(0, 1, SIDE * SIDE).reshape(SIDE, SIDE).requires_grad_()
+
+
+def written_over(x):
+    y = x.exp()
+    y.add_(1)
+    return y.sum()
+
+
+@pytest.mark.parametrize("steps", [0, 2])  # all leaves; all stays
+def test_a_saved_tensor_that_is_written_over_is_an_error_as_without_hooks(steps):
+    memory, x = minidl.torch.managed(ROOMY), leaf()
+    optimizer = torch.optim.SGD([x], 0.0)
+    with memory:
+        for _ in range(steps):
+            optimizer.zero_grad()
+            x.exp().sum().backward()
+            optimizer.step()
+        with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+            written_over(x).backward()
+    with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+        written_over(x).backward()
+
+
+def test_a_tensor_that_is_saved_before_and_after_a_write_has_both_values():
+    def gradient():
+        x = leaf()
+        y = x * 2
+        one = y * y.detach().clone()
+        y.mul_(3)
+        (y * y.sin() + one.sum()).sum().backward()
+        return x.grad
+    expected = gradient
+    with minidl.torch.managed(ROOMY):
+        with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+            x = leaf()
+            y = x * 2
+            z = y.sin()
+            y.mul_(3)
+            z.sum().backward()
+        assert gradient().equal(expected())
+
+
+def test_only_what_autograd_alone_holds_leaves():
+    x = leaf()
+    with minidl.torch.managed(ROOMY) as memory:
+        y = x.exp()
+        loss = y.sum()
+        alive = weakref.ref(y.untyped_storage())
+        held = y.data_ptr()
+        assert memory.backend.host.used == y.numel() * 4
+        assert y.data_ptr() == held and y.detach().numpy().shape == (SIDE, SIDE)
+        del y
+        assert alive() is None  # though the graph wants its values
+        loss.backward()
+    assert x.grad.equal(x.detach().exp())
+    assert memory.backend.host.used == 0
+
+
+def test_a_storage_that_is_saved_several_times_and_in_views_is_copied_once():
+    x = leaf()
+    with minidl.torch.managed(ROOMY) as memory:
+        y = x * 1
+        loss = (y * y).sum() + (y[:32] * y[32:].sin()).sum() + y.t().exp().sum()
+        y_bytes, exp_bytes, sin_bytes = 4 * SIDE * SIDE, 4 * SIDE * SIDE, 4 * SIDE * SIDE // 2
+        assert memory.report().out_bytes <= y_bytes + exp_bytes + sin_bytes
+        del y
+        loss.backward()
+        assert memory.report().in_bytes <= y_bytes + exp_bytes + sin_bytes
+
+
+def test_graphs_that_outlive_the_managing_come_back_and_leave_nothing_behind():
+    x = leaf()
+    with minidl.torch.managed(ROOMY) as memory:
+        loss = x.exp().sin().sum()
+    assert memory.backend.host.used > 0
+    loss.backward()
+    expected = leaf()
+    expected.exp().sin().sum().backward()
+    assert x.grad.equal(expected.grad)
+    del loss
+    gc.collect()
+    assert memory.backend.host.used == 0
+
+
+def test_no_reference_cycle_keeps_what_is_saved():
+    gc.collect()
+    gc.disable()
+    try:
+        for how in ("keep", "swap", "drop"):
+            memory = minidl.torch.managed(ROOMY, policy=Forced(how))
+            run(NETWORKS["convolutional"], 4, memory)
+            assert memory.backend.host.used == 0
+            x = leaf()
+            with memory:
+                alive = weakref.ref((x * 2).exp().sin().untyped_storage())
+                assert alive() is None
+    finally:
+        gc.enable()
+
+
+def test_started_and_stopped_as_a_decorator_or_as_a_context_it_is_the_same():
+    make = NETWORKS["convolutional"]
+    expected = run(make, 4)
+    memory = minidl.torch.managed(ROOMY, policy=Forced("swap"))
+    memory.start()
+    with pytest.raises(UserError, match="already"):
+        memory.start()
+    assert same(run(make, 4), expected)
+    memory.stop()
+    memory.stop()
+    decorated = minidl.torch.managed(ROOMY, policy=Forced("swap"))(run)
+    assert same(decorated(make, 4), expected)
+    assert memory.report().steps == {Phase.AWAY: 1, Phase.MEASURED: 1, Phase.GUIDED: 2}
+
+
+def test_managing_within_managing_leaves_it_to_the_inner_one():
+    make = NETWORKS["convolutional"]
+    outer, inner = (minidl.torch.managed(ROOMY, policy=Forced("mixed")) for _ in range(2))
+    with outer:
+        assert same(run(make, 4, inner), run(make, 4))
+        assert outer.report().steps == {Phase.AWAY: 1, Phase.MEASURED: 1, Phase.GUIDED: 2}
+    assert inner.report().steps == {Phase.AWAY: 1, Phase.MEASURED: 1, Phase.GUIDED: 2}
+
+
+def test_a_budget_below_the_floor_is_refused_with_what_makes_the_need_up():
+    make = NETWORKS["transformer"]
+    known = minidl.torch.managed(ROOMY)
+    run(make, 2, known)
+    floor = known.report().floor_bytes
+    with pytest.raises(minidl.torch.BudgetTooSmall, match="parameters .*, gradients .*, optimizer state ") as refused:
+        run(make, 3, minidl.torch.managed(floor - 1))
+    assert refused.value.need_bytes == floor and refused.value.budget_bytes == floor - 1
+    run(make, 3, minidl.torch.managed(floor))
+
+
+@pytest.mark.parametrize("size", ["12 apples", 0, -1, True, 1.5])
+def test_a_budget_that_is_no_size_is_refused(size):
+    with pytest.raises(UserError):
+        minidl.torch.managed(size)
+
+
+def test_what_finds_no_room_on_the_host_stays():
+    make = NETWORKS["convolutional"]
+    memory = minidl.torch.managed(ROOMY, policy=Forced("swap"), host=100_000)
+    assert same(run(make, 4), run(make, 4, memory))
+    assert memory.report().refused > 0 and memory.report().host_bytes <= 100_000
+
+
+def test_a_step_that_leaves_its_plan_lets_what_it_has_kept_leave_too():
+    x, w = torch.randn(SIDE, SIDE), leaf()
+    optimizer = torch.optim.SGD([w], 0.0)
+    memory = minidl.torch.managed(ROOMY, policy=Forced("keep"))
+    with memory:
+        for _ in range(3):
+            optimizer.zero_grad()
+            (x @ w).exp().sin().sum().backward()
+            optimizer.step()
+        copied = memory.report().out_bytes
+        y = (x @ w).exp()
+        alive = weakref.ref(y.untyped_storage())
+        loss = y.sigmoid()[:32].exp().sum()  # a shape that was never packed
+        del y
+        assert memory.report().diverged == 1 and memory.report().out_bytes > copied
+        assert alive() is None
+        loss.backward()
+
+
+def test_functional_transforms_are_refused_by_pytorch_itself():
+    with minidl.torch.managed(ROOMY), pytest.raises(RuntimeError, match="saved tensor hooks"):
+        torch.func.grad(lambda x: (x ** 3).sum())(torch.ones(3))
