@@ -12,8 +12,10 @@ carried out AWAY from there on, and what it has kept so far leaves, too.
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from enum import Enum
+from typing import Any
 
 import torch
 
@@ -54,6 +56,13 @@ class Known:
     seconds: deque[float] = field(default_factory=lambda: deque(maxlen=REMEMBERED))
     floor_bytes: int = 0
     used: int = 0
+    staying: Sequence[Packed | None] = ()
+
+    def obey(self, obeyed: Obeyed) -> None:
+        """Follow a plan from the next step on."""
+        self.obeyed = obeyed
+        self.staying = tuple(None if number in obeyed.decisions else packed
+                             for number, packed in enumerate(self.packs, 1))
 
 
 class Course:
@@ -70,6 +79,8 @@ class Course:
         self._last: Known | None = None
         self._packs: list[Packed] = []
         self._vain = 0
+        self.staying: Sequence[Any] = ()
+        self.idle = False
         self.left = False  # nothing is planned any more
 
     # In a step -------------------------------------------------------------------------------------------------------
@@ -88,10 +99,11 @@ class Course:
                           and not k.obeyed.drops), None)
             if other is not None:
                 self.expected = other
+                self.staying, self.idle = other.staying, False
                 assert other.obeyed is not None
                 return other.obeyed.decision(1)
         self.diverged += 1
-        self.phase = Phase.AWAY
+        self.phase, self.staying = Phase.AWAY, ()
         self._packs = [*known.packs[:number - 1], packed]
         return RETREAT
 
@@ -141,3 +153,6 @@ class Course:
             self.phase = Phase.GUIDED
         else:
             self.phase = Phase.MEASURED if self._vain < MOST_VAIN else Phase.AWAY
+        guided = self.expected if self.phase is Phase.GUIDED else None
+        self.staying = guided.staying if guided is not None else ()
+        self.idle = guided is not None and guided.obeyed is not None and not guided.obeyed.triggers

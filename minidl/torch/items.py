@@ -11,7 +11,7 @@ What leaves is said by a ``Guide``; a ``Watch`` is told what happens.
 from __future__ import annotations
 
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple, Protocol
 
 import torch
@@ -118,7 +118,14 @@ STAY, SWAP, RETREAT = Decision(None), Decision(Action.SWAP_OUT), Decision(Action
 
 
 class Guide(Protocol):
-    """Says what leaves, by the number of a pack in its step."""
+    """Says what leaves, by the number of a pack in its step.
+
+    staying  of the first packs of the step: shape and type of one that stays, if it has these; None: ``packed`` is asked.
+    idle     whether no way back begins in this step.
+    """
+
+    staying: Sequence[Any]
+    idle: bool
 
     def packed(self, number: int, tensor: torch.Tensor) -> Decision:
         """What is to become of what is packed."""

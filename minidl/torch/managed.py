@@ -64,7 +64,6 @@ class managed:  # noqa: N801 # it is used as a function is
         self._handle: Any = None
         self._lasting: list[torch.Tensor] = []
         self._began = 0.0
-        self._due = False
         self._report = Report(self.budget)
 
     # Around a program ------------------------------------------------------------------------------------------------
@@ -73,7 +72,7 @@ class managed:  # noqa: N801 # it is used as a function is
         if self._hooks is not None:
             raise UserError("this memory is managed already: stop() comes before another start()")
         self._handle = register_optimizer_step_post_hook(self._stepped)
-        self._hooks = saved_tensors_hooks(self._pack, self.saved.unpack)
+        self._hooks = saved_tensors_hooks(self.saved.pack, self.saved.unpack)
         self._hooks.__enter__()
         self._begin()
         return self
@@ -105,22 +104,17 @@ class managed:  # noqa: N801 # it is used as a function is
         return around  # type: ignore[return-value]
 
     # Steps -----------------------------------------------------------------------------------------------------------
-    def _pack(self, tensor: torch.Tensor) -> Any:
-        if self._due and torch._C._current_graph_task_id() == -1:
-            self.step()
-        return self.saved.pack(tensor)
-
     def _stepped(self, optimizer: torch.optim.Optimizer, args: Any, kwargs: Any) -> None:
         self._lasting = lasting_of(optimizer)
         # An optimizer that steps in the midst of a backward pass ends no step: the pass goes on.
         if torch._C._current_graph_task_id() != -1:
-            self._due = True
+            self.saved.before, self.course.staying = self.step, ()
         else:
             self.step(optimizer)
 
     def step(self, optimizer: torch.optim.Optimizer | None = None) -> None:
         """A step has ended here. Raises BudgetTooSmall."""
-        self._due = False
+        self.saved.before = None
         packs = self.saved.packs
         if not packs or self._hooks is None:
             return
@@ -144,10 +138,9 @@ class managed:  # noqa: N801 # it is used as a function is
         if known.floor_bytes > self.budget:
             refuse(self.budget, known.floor_bytes, seen, optimizer)
         known.proposal = proposed(self.policy, seen, costs, self.limits)
-        known.obeyed = obeyed(known.proposal.plan, seen, costs, self.limits, recompute=self.recompute)
+        known.obey(obeyed(known.proposal.plan, seen, costs, self.limits, recompute=self.recompute))
 
     def _begin(self) -> None:
-        self.saved.begin()
         self.course.begin()
         self._notes = self.saved.watch = None
         self.recorder.listener = None
@@ -166,6 +159,7 @@ class managed:  # noqa: N801 # it is used as a function is
         else:
             self.recorder.leave()
             self.dropping.end()
+        self.saved.begin()
         self._lasting = []
         self._began = perf_counter()
 

@@ -18,7 +18,6 @@ from minidl.plan.plan import Action
 from minidl.torch.backends import Backend, quiet
 from minidl.torch.items import SWAP, Decision, Guide, Handle, Item, Kept, Watch, check
 
-PLAIN = (torch.Tensor, torch.nn.Parameter)
 LEAST_BYTES = 4096  # smaller storages stay: they are too many for what they hold
 
 
@@ -27,7 +26,8 @@ class Saved:
 
     lineage    is told of each new item and whether it is to be dropped, and gives the value by which it is made again;
                None if it has to be swapped. recompute: makes its storage again from that. forward: is told of each
-               pack (True) and unpack (False).
+               pack (True) and unpack (False). before: is called before the next pack outside of a backward pass.
+    idle       in this step an unpack of what stays has nothing else to do.
     """
 
     def __init__(self, backend: Backend, device_type: str, guide: Guide) -> None:
@@ -36,6 +36,8 @@ class Saved:
         self.lineage: Callable[[Item, bool], Any] | None = None
         self.recompute: Callable[[Item], Any] | None = None
         self.forward: Callable[[bool], None] | None = None
+        self.before: Callable[[], None] | None = None
+        self.idle = False
         self.lock = Lock()  # a backward pass may run in another thread, and each device has one
         self._gone: deque[Item] = deque()  # without handles: let go of as soon as the lock is free
         self.packs = self.unpacks = 0
@@ -52,6 +54,7 @@ class Saved:
             self._let_go()
             self.packs = self.unpacks = self.late = self.refused = 0
             self.late_ids = {}
+            self.idle = self.guide.idle and self.forward is None and self.watch is None
             self._items = {at: ref for at, ref in self._items.items() if ref() is not None}
             self._by_tensor, self._kept = {}, []
 
@@ -66,22 +69,30 @@ class Saved:
     # Forward ---------------------------------------------------------------------------------------------------------
     def pack(self, tensor: torch.Tensor) -> Kept | Handle:
         """The hook by which autograd saves a tensor."""
-        # What says itself how it is computed with must be asked before the dispatcher is silenced.
-        own = None if type(tensor) in PLAIN else self._stays(tensor)
-        with self.lock, quiet():
-            self._let_go()
+        number, staying = self.packs, self.guide.staying
+        if number < len(staying) and staying[number] == (tensor.shape, tensor.dtype) and self.forward is None:
+            self.packs = number + 1  # most stay, and there are hundreds a step: nothing more is done for these
+            return self._stays(tensor)
+        if self.before is not None and torch._C._current_graph_task_id() == -1:
+            self.before()
+        with self.lock:
+            if self._gone:
+                self._let_go()
             self.packs += 1
             decision = self.guide.packed(self.packs, tensor)
+            self.idle = self.idle and self.guide.idle
             if decision.retreat:
                 self._retreat()
             if self.forward is not None:
                 self.forward(True)
-            if own is not None or decision.action is None or not self.manages(tensor):
-                return own or self._stays(tensor)
-            item = self._item(tensor, decision)
-            if self.watch is not None:
-                self.watch.saved(self.packs, item)
-            return Handle(item, tensor, self._alias(tensor), self.forget)
+            # What says itself how it is computed with is asked before the dispatcher is silenced.
+            if decision.action is None or not self.manages(tensor):
+                return self._stays(tensor)
+            with quiet():
+                item = self._item(tensor, decision)
+                if self.watch is not None:
+                    self.watch.saved(self.packs, item)
+                return Handle(item, tensor, self._alias(tensor), self.forget)
 
     def _stays(self, tensor: torch.Tensor) -> Kept:
         # Without its node: autograd would keep what keeps it, and neither would ever end.
@@ -127,15 +138,22 @@ class Saved:
             tensor = kept.tensor if kept is not None else None
             if kept is None or tensor is None or not self.manages(tensor) or tensor._version != kept.version:
                 continue
-            item = self._item(tensor, SWAP)
-            kept.handle, kept.tensor = Handle(item, tensor, self._alias(tensor), self.forget), None
+            with quiet():
+                item = self._item(tensor, SWAP)
+                kept.handle, kept.tensor = Handle(item, tensor, self._alias(tensor), self.forget), None
         self._kept = []
 
     # Backward --------------------------------------------------------------------------------------------------------
     def unpack(self, kept: Kept | Handle) -> torch.Tensor:
         """The hook by which autograd wants a tensor back. Raises what PyTorch raises for one that was written over."""
+        if type(kept) is Kept and self.idle and kept.tensor is not None:
+            self.unpacks += 1
+            if kept.tensor._version != kept.version:
+                check(kept.tensor, kept.version)
+            return kept.tensor
         with self.lock:
-            self._let_go()
+            if self._gone:
+                self._let_go()
             self.unpacks += 1
             if self.forward is not None:
                 self.forward(False)

@@ -323,6 +323,19 @@ def parameters_written_through_data() -> Tensors:
     return _simple(step)
 
 
+def activations_written_through_data() -> Tensors:
+    def step(network, x, optimizer):
+        y = network(x)
+        z = (y * 1.5).sin()
+        y.data.mul_(2.0)
+        u = network(z)
+        v = (u * 1.5).sin()
+        v.register_hook(lambda g: (u.data.mul_(2.0), g)[1])  # in the midst of the backward pass
+        (v.pow(2).mean() + z.mean()).backward()
+        return z
+    return _simple(step)
+
+
 def buffers_that_forward_writes() -> Tensors:
     network, x = _network(), _data()
     network.register_buffer("mean", torch.zeros(32, 48))
@@ -486,6 +499,7 @@ AWKWARD: dict[str, Callable[[], Tensors]] = {f.__name__: f for f in (
     checkpoints, reentrant_checkpoints, optimizer_that_computes_the_loss_itself, functions_of_ones_own,
     backward_in_another_thread, forward_in_another_thread, interrupted_steps, optimizer_within_backward,
     two_optimizers_in_turn, batches_of_changing_sizes, steps_that_end_otherwise, evaluation_in_between,
-    reseeded_between_forward_and_backward, parameters_written_through_data, buffers_that_forward_writes,
+    reseeded_between_forward_and_backward, parameters_written_through_data,
+    activations_written_through_data, buffers_that_forward_writes,
     read_past_the_dispatcher, saved_tensors_that_are_looked_at, hooks_of_ones_own_inside, modes_across_steps,
     sparse_gradients, ragged_batches, gradients_kept_and_clipped, averaged_weights, parts_that_never_learn)}

@@ -1,4 +1,4 @@
-"""Random small PyTorch programs: views, writes in place where autograd allows them, random numbers, buffers, double use.
+"""Random small PyTorch programs: views, writes in place where autograd allows them, random numbers, buffers.
 
 A program is drawn from a seed as a list of operations on a pool of square matrices; some end with an error in PyTorch
 itself, which is then what is to be seen with ``minidl.torch``, too.
