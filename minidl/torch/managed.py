@@ -24,6 +24,7 @@ from minidl.torch.backends import Backend, Immediate
 from minidl.torch.budget import Need, lasting_of, refuse
 from minidl.torch.course import Course, Known, Phase
 from minidl.torch.dropping import Dropping
+from minidl.torch.fitting import Point, fit
 from minidl.torch.planned import Obeyed, everything, obeyed, proposed, unmanaged
 from minidl.torch.recorder import Recorder
 from minidl.torch.reporting import Report
@@ -167,6 +168,15 @@ class managed:  # noqa: N801 # it is used as a function is
     def report(self) -> Report:
         """What it has come to so far."""
         return self._report.now(self.backend, self.dropping.replay.calls, self.course)
+
+    def fit(self) -> list[Point]:
+        """Budgets from the floor to what a step takes by itself, and what a step is predicted to take in each. Raises
+        UserError before the second step has ended."""
+        seen = next((known.seen for known in reversed(self.course.known) if known.seen is not None), None)
+        if seen is None:
+            raise UserError("no step has been recorded yet: fit() is known when the second step has ended")
+        costs = self.backend.traffic.costs(self.backend.contention)
+        return fit(seen, self.policy, costs, self.limits, recompute=self.recompute)
 
 
 def _bytes(what: str, size: str | int) -> int:
