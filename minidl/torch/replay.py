@@ -125,8 +125,7 @@ class Replay:
             storage = self.bring(value.item())
         if not ref.written:
             return storage
-        item = value.item() if value.item is not None else None
-        if not own or state.readers[value] > 1 or (item is not None and item.storage is storage):
+        if not own:  # else it is the replay's, and all that read it before have
             copy = empty_storage(value.nbytes, ref.device)
             copy.copy_(storage)
             storage = copy

@@ -109,6 +109,16 @@ def mixed_precision() -> Tensors:
     return _trained(network, optimizer, steps)
 
 
+def backward_in_lower_precision() -> Tensors:
+    """Forward in full precision, backward where autocast is on."""
+    def step(network, x, optimizer):
+        loss = network(x * 1.5).pow(2).mean()
+        with torch.autocast("cpu", dtype=torch.bfloat16):
+            loss.backward()
+        return loss
+    return _simple(step)
+
+
 def _checkpointed(reentrant: bool) -> Tensors:
     def step(network, x, optimizer):
         x = x.clone().requires_grad_()
@@ -496,7 +506,7 @@ def parts_that_never_learn() -> Tensors:
 
 AWKWARD: dict[str, Callable[[], Tensors]] = {f.__name__: f for f in (
     graph_that_is_retained, hessian_vector_product, hooks_everywhere, gradients_accumulated, mixed_precision,
-    checkpoints, reentrant_checkpoints, optimizer_that_computes_the_loss_itself, functions_of_ones_own,
+    backward_in_lower_precision, checkpoints, reentrant_checkpoints, optimizer_that_computes_the_loss_itself, functions_of_ones_own,
     backward_in_another_thread, forward_in_another_thread, interrupted_steps, optimizer_within_backward,
     two_optimizers_in_turn, batches_of_changing_sizes, steps_that_end_otherwise, evaluation_in_between,
     reseeded_between_forward_and_backward, parameters_written_through_data,
