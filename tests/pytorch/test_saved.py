@@ -1,6 +1,8 @@
 """What hooks on saved tensors keep of PyTorch's own rules, and how a program enters and leaves them."""
 
+import contextlib
 import gc
+import threading
 import weakref
 
 import pytest
@@ -198,6 +200,37 @@ def test_a_step_that_leaves_its_plan_lets_what_it_has_kept_leave_too():
         assert memory.report().diverged == 1 and memory.report().out_bytes > copied
         assert alive() is None
         loss.backward()
+
+
+def with_a_bias_written_elsewhere(memory):
+    """The loss of a step in whose midst another thread writes what dropped tensors are computed from."""
+    torch.manual_seed(0)
+    network, x = torch.nn.Sequential(torch.nn.Linear(SIDE, SIDE), torch.nn.Tanh()), torch.randn(SIDE, SIDE)
+    optimizer = torch.optim.SGD(network.parameters(), 0.1)
+
+    def write():
+        with torch.no_grad():
+            network[0].bias.add_(1.0)
+
+    with memory:
+        for n in range(4):
+            optimizer.zero_grad()
+            loss = (network(x) * 2).sin().sum()
+            if n == 3:
+                thread = threading.Thread(target=write)
+                thread.start()
+                thread.join()
+            loss.backward()
+            optimizer.step()
+    return network[0].weight.detach()
+
+
+def test_what_cannot_be_computed_again_as_it_was_is_refused_by_name():
+    expected = with_a_bias_written_elsewhere(contextlib.nullcontext())
+    with pytest.raises(minidl.torch.NotReplayable, match="recompute=False"):
+        with_a_bias_written_elsewhere(minidl.torch.managed(ROOMY, policy=Forced("drop")))
+    swapping = minidl.torch.managed(ROOMY, policy=Forced("drop"), recompute=False)
+    assert with_a_bias_written_elsewhere(swapping).equal(expected)
 
 
 def test_functional_transforms_are_refused_by_pytorch_itself():
