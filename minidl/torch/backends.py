@@ -69,7 +69,7 @@ class Backend(Protocol):
         ...
 
     def arrived(self, copy: Copy) -> None:
-        """Return when the copy back may be used by what is computed next."""
+        """Return when what ``into`` brings back, if it was asked to, may be used by what is computed next."""
         ...
 
     def free(self, copy: Copy) -> None:

@@ -44,6 +44,10 @@ class HostPool:
         self._kept += nbytes
         self._free.setdefault(nbytes, []).append(buffer)
 
+    def free(self) -> list[Any]:
+        """The buffers that are kept to be used again."""
+        return [buffer for free in self._free.values() for buffer in free]
+
     def _drop_one(self) -> bool:
         for nbytes, free in self._free.items():
             if free:

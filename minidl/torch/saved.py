@@ -118,6 +118,8 @@ class Saved:
         if item.value is None:
             item.copy = self.backend.out(storage)
             self.refused += item.copy is None
+            if self.watch is not None:
+                self.backend.settle()  # a step is measured as if copies took no time: what leaves has left
         if item.value is not None or item.copy is not None:
             item.storage = None
         return item

@@ -112,12 +112,19 @@ def test_no_reference_cycle_keeps_what_is_saved():
     try:
         for how in ("keep", "swap", "drop"):
             memory = minidl.torch.managed(ROOMY, policy=Forced(how))
-            run(NETWORKS["convolutional"], 4, memory)
-            assert memory.backend.host.used == 0
             x = leaf()
+            optimizer = torch.optim.SGD([x], 0.0)
             with memory:
-                alive = weakref.ref((x * 2).exp().sin().untyped_storage())
-                assert alive() is None
+                for _ in range(4):
+                    y = (x * 2).exp()  # saved by the node that makes it
+                    alive = weakref.ref(y.untyped_storage())
+                    y.sin().sum().backward()
+                    optimizer.step()
+                    del y
+                    assert alive() is None
+                (x * 2).exp().sin()  # and one that goes without a backward pass
+            assert memory.report().steps[Phase.GUIDED] == 2 and not memory.report().diverged
+            assert memory.backend.host.used == 0
     finally:
         gc.enable()
 
