@@ -122,7 +122,11 @@ def test_no_reference_cycle_keeps_what_is_saved():
                     optimizer.step()
                     del y
                     assert alive() is None
-                (x * 2).exp().sin()  # and one that goes without a backward pass
+                y = (x * 2).exp()
+                alive = weakref.ref(y.untyped_storage())
+                y = y.sin()
+                del y  # without a backward pass, which would take the graph apart
+                assert alive() is None
             assert memory.report().steps[Phase.GUIDED] == 2 and not memory.report().diverged
             assert memory.backend.host.used == 0
     finally:
