@@ -120,7 +120,8 @@ STAY, SWAP, RETREAT = Decision(None), Decision(Action.SWAP_OUT), Decision(Action
 class Guide(Protocol):
     """Says what leaves, by the number of a pack in its step.
 
-    staying  of the first packs of the step: shape and type of one that stays, if it has these; None: ``packed`` is asked.
+    staying  of the first packs of the step: shape and type of one that stays, if it has these; None: ``packed`` is
+             asked.
     idle     whether no way back begins in this step.
     """
 

@@ -72,6 +72,7 @@ class managed:  # noqa: N801 # it is used as a function is
         """From here on. Raises UserError if it is on already."""
         if self._hooks is not None:
             raise UserError("this memory is managed already: stop() comes before another start()")
+        self.course.left = False
         self._handle = register_optimizer_step_post_hook(self._stepped)
         self._hooks = saved_tensors_hooks(self.saved.pack, self.saved.unpack)
         self._hooks.__enter__()

@@ -143,8 +143,11 @@ def test_started_and_stopped_as_a_decorator_or_as_a_context_it_is_the_same():
     assert same(run(make, 4), expected)
     memory.stop()
     memory.stop()
-    decorated = minidl.torch.managed(ROOMY, policy=Forced("swap"))(run)
-    assert same(decorated(make, 4), expected)
+    again = minidl.torch.managed(ROOMY, policy=Forced("swap"))
+    decorated = again(run)
+    for _ in range(2):
+        assert same(decorated(make, 4), expected)
+    assert again.report().steps == {Phase.AWAY: 1, Phase.MEASURED: 1, Phase.GUIDED: 6}  # what is known stays known
     assert memory.report().steps == {Phase.AWAY: 1, Phase.MEASURED: 1, Phase.GUIDED: 2}
 
 

@@ -506,10 +506,10 @@ def parts_that_never_learn() -> Tensors:
 
 AWKWARD: dict[str, Callable[[], Tensors]] = {f.__name__: f for f in (
     graph_that_is_retained, hessian_vector_product, hooks_everywhere, gradients_accumulated, mixed_precision,
-    backward_in_lower_precision, checkpoints, reentrant_checkpoints, optimizer_that_computes_the_loss_itself, functions_of_ones_own,
-    backward_in_another_thread, forward_in_another_thread, interrupted_steps, optimizer_within_backward,
-    two_optimizers_in_turn, batches_of_changing_sizes, steps_that_end_otherwise, evaluation_in_between,
-    reseeded_between_forward_and_backward, parameters_written_through_data,
-    activations_written_through_data, buffers_that_forward_writes,
-    read_past_the_dispatcher, saved_tensors_that_are_looked_at, hooks_of_ones_own_inside, modes_across_steps,
-    sparse_gradients, ragged_batches, gradients_kept_and_clipped, averaged_weights, parts_that_never_learn)}
+    backward_in_lower_precision, checkpoints, reentrant_checkpoints, optimizer_that_computes_the_loss_itself,
+    functions_of_ones_own, backward_in_another_thread, forward_in_another_thread, interrupted_steps,
+    optimizer_within_backward, two_optimizers_in_turn, batches_of_changing_sizes, steps_that_end_otherwise,
+    evaluation_in_between, reseeded_between_forward_and_backward, parameters_written_through_data,
+    activations_written_through_data, buffers_that_forward_writes, read_past_the_dispatcher,
+    saved_tensors_that_are_looked_at, hooks_of_ones_own_inside, modes_across_steps, sparse_gradients,
+    ragged_batches, gradients_kept_and_clipped, averaged_weights, parts_that_never_learn)}
