@@ -2,9 +2,9 @@
 
     python -m bench.torch_managed [--cases gpt,vit,...] [--rounds 7] [--out FILE.md]
 
-All contenders of a case are in one process, with one thread, and take turns: a step each, round after round. Seconds are
-those of the processor, medians of the rounds; the peak is that of dispatched storages (``minidl.torch.Meter``); bits are
-those of losses, parameters, buffers and the generator after the same number of steps.
+All contenders of a case are in one process, with one thread, and take turns: a step each, round after round. Seconds
+are those of the processor, medians of the rounds; the peak is that of dispatched storages (``minidl.torch.Meter``);
+bits are those of losses, parameters, buffers and the generator after the same number of steps.
 
     checkpoint   torch.utils.checkpoint around every block
     save_on_cpu  torch.autograd.graph.save_on_cpu, with copies
@@ -225,8 +225,8 @@ def main() -> None:
     options = parser.parse_args()
     torch.set_num_threads(1)
     out = options.out.open("w") if options.out is not None else sys.stdout
-    print(f"# PyTorch trainings by budget\n\nPyTorch {torch.__version__}, one thread, medians of {options.rounds} rounds; "
-          f"policy `{options.policy}`. `python -m bench.torch_managed` makes this page.", file=out)
+    print(f"# PyTorch trainings by budget\n\nPyTorch {torch.__version__}, one thread, medians of {options.rounds} "
+          f"rounds; policy `{options.policy}`. `python -m bench.torch_managed` makes this page.", file=out)
     for case in options.cases.split(","):
         run(case, options.rounds, options.policy, out)
 

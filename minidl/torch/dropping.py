@@ -29,15 +29,22 @@ class Dropping:
         saved.recompute = self._recompute
         recorder.before_write = self._before_write
 
-    def begin(self) -> None:
-        """A step that drops."""
+    def begin(self, replayed: frozenset[int]) -> None:
+        """A step that drops. replayed: numbers of the calls that replays will want."""
+        self.recorder.only = replayed
         self.saved.lineage, self.saved.forward = self._lineage, self.forward
         self.recorder.on = self.recorder.lineage = True
 
     def end(self) -> None:
         """One that does not."""
         self.saved.lineage = self.saved.forward = None
-        self.recorder.lineage = False
+        self.recorder.lineage, self.recorder.only = False, None
+
+    def rest(self, optimizer: Any, args: Any, kwargs: Any) -> None:
+        """An optimizer steps: unless something dropped is still wanted its calls are not looked at."""
+        if self.recorder.lineage and torch._C._current_graph_task_id() == -1 and not any(
+                item.handles for item in self._dropped):
+            self.recorder.leave()
 
     def forward(self, on: bool) -> None:
         """Whether the program is in a forward pass: backward passes are not recorded, but for what they write over."""
@@ -46,18 +53,14 @@ class Dropping:
     def _lineage(self, item: Item, drop: bool) -> Any:
         """The value of an item that is to be dropped; None if it has to be swapped."""
         storage = item.alive()
-        value = self.recorder.held(storage) if storage is not None else None
-        if value is None:
-            return None
+        assert storage is not None
+        value = self.recorder.held(storage) or self.recorder.hold(storage, None)
         value.item = weakref.ref(item)
-        if not drop or value.made is None:
-            return None
-        try:
-            missing(value)
-        except NotReplayable:
-            return None
-        self._dropped.add(item)
-        return value
+        if drop and value.made is not None and _can_be_made(value):
+            self._dropped.add(item)
+            return value
+        value.release()
+        return None
 
     def _recompute(self, item: Item) -> Any:
         return self.replay.again(item.value)
@@ -71,6 +74,14 @@ class Dropping:
                     item.copy = self.saved.backend.out(item.storage)
                     if item.copy is not None:
                         item.storage = None
+
+
+def _can_be_made(value: Value) -> bool:
+    try:
+        missing(value)
+    except NotReplayable:
+        return False
+    return True
 
 
 def _leaves(value: Value) -> set[Value]:

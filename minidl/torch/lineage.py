@@ -51,6 +51,11 @@ class Value:
         self.item: Any = None
         self.number: int | None = None
 
+    def release(self) -> None:
+        """A leaf's bytes are on the host from now on, too: its guard keeps them no longer."""
+        if self.guard is not None:
+            self.guard.tensor.data = torch.empty(0, dtype=self.guard.tensor.dtype, device=self.guard.tensor.device)
+
     @property
     def here(self) -> Any:
         """A storage that holds it, if one is sure to."""
@@ -162,7 +167,7 @@ def _ref(value: Value, tensor: torch.Tensor, written: bool, scratch: bool) -> Re
         # Below autograd an alias has a version counter of its own, unless this key is looked at again.
         with torch._C._SetExcludeDispatchKeyGuard(torch._C.DispatchKey.ADInplaceOrView, False):
             alias = tensor.detach()
-        if value.made is not None:
+        if value.made is not None or value.item is not None:
             alias.data = torch.empty(0, dtype=tensor.dtype, device=tensor.device)
         value.guard = Guard(alias, tensor._version)
     return Ref(value, tensor.size(), tensor.stride(), int(tensor.storage_offset()), tensor.dtype, tensor.device,

@@ -14,22 +14,22 @@ from typing import Any, TypeVar
 
 import torch
 from torch.autograd.graph import saved_tensors_hooks
-from torch.optim.optimizer import register_optimizer_step_post_hook
+from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 
 from minidl import policies
 from minidl.errors import UserError
-from minidl.plan.costs import Limits
+from minidl.plan.costs import Costs, Limits
 from minidl.plan.policy import Policy, required
 from minidl.torch.backends import Backend, Immediate
-from minidl.torch.budget import Need, lasting_of, refuse
+from minidl.torch.budget import lasting_of, refuse
 from minidl.torch.course import Course, Known, Phase
 from minidl.torch.dropping import Dropping
 from minidl.torch.fitting import Point, fit
-from minidl.torch.planned import Obeyed, everything, obeyed, proposed, unmanaged
+from minidl.torch.planned import Obeyed, everything, obeyed, proposed, swapping, unmanaged
 from minidl.torch.recorder import Recorder
 from minidl.torch.reporting import Report
 from minidl.torch.saved import Saved
-from minidl.torch.tracing import Notes
+from minidl.torch.tracing import Notes, Seen
 from minidl.units import parse_bytes
 
 ENDLESS = 1 << 60
@@ -59,10 +59,11 @@ class managed:  # noqa: N801 # it is used as a function is
         self.saved = Saved(self.backend, device_type, self.course)
         self.recorder = Recorder(device_type, perf_counter)
         self.dropping = Dropping(self.saved, self.recorder)
-        self._need = Need()
+        # Recording lineage takes time from a program that computes on the processor that it runs on.
+        self.counts_recording = device_type == "cpu"
         self._notes: Notes | None = None
         self._hooks: Any = None
-        self._handle: Any = None
+        self._handles: list[Any] = []
         self._lasting: list[torch.Tensor] = []
         self._began = 0.0
         self._report = Report(self.budget)
@@ -73,7 +74,8 @@ class managed:  # noqa: N801 # it is used as a function is
         if self._hooks is not None:
             raise UserError("this memory is managed already: stop() comes before another start()")
         self.course.left = False
-        self._handle = register_optimizer_step_post_hook(self._stepped)
+        self._handles = [register_optimizer_step_pre_hook(self.dropping.rest),
+                         register_optimizer_step_post_hook(self._stepped)]
         self._hooks = saved_tensors_hooks(self.saved.pack, self.saved.unpack)
         self._hooks.__enter__()
         self._begin()
@@ -84,8 +86,9 @@ class managed:  # noqa: N801 # it is used as a function is
         if self._hooks is None:
             return
         self._hooks.__exit__()
-        self._handle.remove()
-        self._hooks = self._handle = None
+        for handle in self._handles:
+            handle.remove()
+        self._hooks = None
         self._notes = self.saved.watch = None
         self.recorder.leave()
         self.course.left = True
@@ -139,8 +142,18 @@ class managed:  # noqa: N801 # it is used as a function is
         self._report.measured(unmanaged(seen.trace), known.floor_bytes)
         if known.floor_bytes > self.budget:
             refuse(self.budget, known.floor_bytes, seen, optimizer)
+        plan = self._planned(known, seen, costs)
+        if plan.drops and self.counts_recording:
+            proposal, swaps = known.proposal, self._planned(known, swapping(seen), costs)
+            if plan.seconds <= swaps.seconds or swaps.over_bytes > plan.over_bytes:
+                known.proposal = proposal
+            else:
+                plan = swaps
+        known.obey(plan)
+
+    def _planned(self, known: Known, seen: Seen, costs: Costs) -> Obeyed:
         known.proposal = proposed(self.policy, seen, costs, self.limits)
-        known.obey(obeyed(known.proposal.plan, seen, costs, self.limits, recompute=self.recompute))
+        return obeyed(known.proposal.plan, seen, costs, self.limits, recompute=self.recompute)
 
     def _begin(self) -> None:
         self.course.begin()
@@ -151,13 +164,15 @@ class managed:  # noqa: N801 # it is used as a function is
         drops = self.course.phase is Phase.GUIDED and plan is not None and plan.drops
         if measured:
             self.recorder.enter()
+            self.dropping.end()
             self._notes = Notes(self.recorder, self.recorder.begin(self._lasting))
             self.recorder.listener = self.saved.watch = self._notes
             self.recorder.on = True
         elif drops:
             self.recorder.enter()
             self.recorder.begin()
-            self.dropping.begin()
+            assert plan is not None
+            self.dropping.begin(plan.replayed)
         else:
             self.recorder.leave()
             self.dropping.end()

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
@@ -16,6 +16,7 @@ from minidl.plan.costs import Costs, Limits
 from minidl.plan.plan import EMPTY_PLAN, Action, Plan, Proposal
 from minidl.plan.policy import Policy, required_proposal
 from minidl.plan.trace import TensorId, Trace
+from minidl.planning.compiled import simulate
 from minidl.planning.expansion import expand
 from minidl.planning.modes import modes_of, to_plan
 from minidl.planning.problem import DROP, KEEP, SWAP, Array, Problem, problem
@@ -25,6 +26,8 @@ from minidl.planning.walk import FAILED
 from minidl.torch.items import STAY, Decision
 from minidl.torch.tracing import Seen
 
+UNRECORDED = 0.3  # of what recording takes a call, a call takes that only passes the recorder
+
 
 @dataclass(frozen=True)
 class Obeyed:
@@ -32,7 +35,8 @@ class Obeyed:
 
     decisions    pack -> what becomes of it; one that is not named stays.
     triggers     unpack -> tensors whose way back begins after it.
-    drops        whether anything is to be computed again.
+    replayed     numbers of the calls that replays carry out again; none: nothing is dropped.
+    seconds      that the step is predicted to take, what recording lineage takes of a CPU's time included.
     peak_bytes   the most bytes at once, by the plan.
     over_bytes   how many of these are more than the budget.
     """
@@ -40,9 +44,15 @@ class Obeyed:
     plan: Plan = EMPTY_PLAN
     decisions: Mapping[int, Decision] = field(default_factory=dict)
     triggers: Mapping[int, tuple[TensorId, ...]] = field(default_factory=dict)
-    drops: bool = False
+    replayed: frozenset[int] = frozenset()
+    seconds: float = 0.0
     peak_bytes: int = 0
     over_bytes: int = 0
+
+    @property
+    def drops(self) -> bool:
+        """Whether anything is to be computed again."""
+        return bool(self.replayed)
 
     def decision(self, number: int) -> Decision:
         """Of a pack."""
@@ -70,8 +80,27 @@ def obeyed(plan: Plan, seen: Seen, costs: Costs, limits: Limits, *, recompute: b
               for gap in np.nonzero(mode)[0].tolist()}
     decisions = {number: Decision(action[tensor_id], tensor_id) for number, tensor_id in seen.packs.items()
                  if tensor_id in action}
-    return Obeyed(plan, decisions, _triggers(plan, seen, action) if ahead else {}, Action.DROP in action.values(), peak,
+    replayed = _replayed(facts, mode, seen)
+    room = Room(limits.device_bytes, limits.host_bytes, 0.0)
+    seconds = simulate(facts, room, mode, prefetch_at.copy(), NO_NOTES).seconds
+    if replayed:
+        seconds += seen.recording_seconds * (len(replayed) + UNRECORDED * max(seen.orders))
+    return Obeyed(plan, decisions, _triggers(plan, seen, action) if ahead else {}, replayed, seconds, peak,
                   max(0, peak - limits.device_bytes))
+
+
+def _replayed(facts: Problem, mode: Array, seen: Seen) -> frozenset[int]:
+    """The numbers of the calls that are carried out again, as the plan's own expansion has them."""
+    if not (mode == DROP).any():
+        return frozenset()
+    steps, _, _, _ = expand(facts, mode, np.full(len(mode), -1, np.int64), NO_NOTES)
+    return frozenset(seen.orders[call] for call in np.unique(steps.call[steps.call != steps.group]).tolist())
+
+
+def swapping(seen: Seen) -> Seen:
+    """The same step, of which nothing can be computed again."""
+    calls = tuple(replace(call, replayable=False) for call in seen.trace.calls)
+    return replace(seen, trace=replace(seen.trace, calls=calls))
 
 
 def completed(facts: Problem, mode: Array, prefetch_at: Array, limits: Limits, *, ahead: bool) -> int:

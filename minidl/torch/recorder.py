@@ -42,6 +42,8 @@ class Recorder(modes.TorchDispatchMode):
     listener  is told of every call, if there is one.
     lineage   whether values remember the calls that made them. What is written over is then seen while it is not on,
               too.
+    only      numbers of the calls, in the order in which a step makes them, of which lineage is wanted; None: of all.
+    spent     seconds that recording has taken, beside the calls themselves.
     before_write  is told of a leaf whose bytes replays may start from, before they are written over.
     """
 
@@ -52,6 +54,8 @@ class Recorder(modes.TorchDispatchMode):
         self.listener: Listener | None = None
         self.on = self.lineage = False
         self.order = 0
+        self.only: frozenset[int] | None = None
+        self.spent = 0.0
         self._holds: dict[int, tuple[weakref.ref[Any], Value]] = {}  # by the address of the storage
         self._placed = False
 
@@ -81,7 +85,7 @@ class Recorder(modes.TorchDispatchMode):
     def begin(self, lasting: Iterable[torch.Tensor] = ()) -> list[Value]:
         """Forget all values; returns those of what is there now."""
         self._holds.clear()
-        self.order = 0
+        self.order, self.spent = 0, 0.0
         return [self.value_of(tensor) for tensor in lasting if self.sees(tensor)]
 
     # Values ----------------------------------------------------------------------------------------------------------
@@ -128,13 +132,14 @@ class Recorder(modes.TorchDispatchMode):
         schema = schema_of(func)
         if schema.view:
             return func(*args, **kwargs)
+        entered = self.clock()
         written = [t for t in written_by(schema, args, kwargs) if self.sees(t)]
-        if not self.on:
+        self.order += 1
+        if not self.on or self.only is not None and self.order not in self.only:
             self._overwrite(written)
             return func(*args, **kwargs)
         if self.lineage:
             self._announce(written)
-        self.order += 1
         scratch = {id(args[n]) for n in schema.statistics(args)}
         operands = [t for t in tensors_in(args, kwargs) if self.sees(t) and id(t) not in scratch]
         reads = list({id(v): v for v in map(self.value_of, operands)}.values())
@@ -150,6 +155,7 @@ class Recorder(modes.TorchDispatchMode):
         if self.listener is not None:
             told = self._changed_beside(changed, [t for t in written if id(t) in scratch])
             self.listener.called(schema.name, reads, made, told, seconds, again and all(old.fresh for old, _ in told))
+        self.spent += self.clock() - entered - seconds
         return result
 
     def _made(self, result: Any, reads: list[Value]) -> tuple[list[Value], list[Value | None]]:

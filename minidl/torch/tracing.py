@@ -32,6 +32,7 @@ class Note:
     donated: list[tuple[TensorId, TensorId]] = field(default_factory=list)
     writes: list[TensorId] = field(default_factory=list)
     again: bool = False
+    order: int = 0  # among the calls that the recorder has seen
 
 
 @dataclass(frozen=True)
@@ -40,11 +41,15 @@ class Seen:
 
     packs    the tensor of each managed pack, by its number.
     unpacks  per unpack: the call of the trace that comes next. An unpack is before it.
+    orders   per call of the trace: its number among the calls that a recorder sees; 0: it is none.
+    recording_seconds  that recording has taken a call.
     """
 
     trace: Trace
     packs: dict[int, TensorId]
     unpacks: tuple[int, ...]
+    orders: tuple[int, ...] = ()
+    recording_seconds: float = 0.0
 
 
 class Notes:
@@ -83,7 +88,8 @@ class Notes:
     def called(self, name: str, reads: list[Value], made: list[Value], written: list[tuple[Value, Value]],
                seconds: float, again: bool) -> None:
         """A call of the program."""
-        note = Note(name.removeprefix("aten::"), [self._id(value) for value in reads], seconds=seconds, again=again)
+        note = Note(name.removeprefix("aten::"), [self._id(value) for value in reads], seconds=seconds, again=again,
+                    order=self.recorder.order)
         note.outputs = [self._new(value) for value in made]
         for old, new in written:
             if not old.fresh:
@@ -167,7 +173,9 @@ class Notes:
         named = {i for call in calls for i in (*call.inputs, *call.outputs, *call.frees)} | (self.before - self.ended)
         tensors = {i: TraceTensor(i, self.bytes[i], i in self.before and i not in self.ended) for i in sorted(named)}
         windows = {i: (position[self.let_go[i]], position[self.back[i]]) for i in self.back}
-        return Seen(Trace(calls, tensors, windows=windows), dict(self.packs), tuple(position[n] for n in self.unpacks))
+        orders = tuple(note.order for n, note in enumerate(self.calls) if n not in gone)
+        return Seen(Trace(calls, tensors, windows=windows), dict(self.packs), tuple(position[n] for n in self.unpacks),
+                    orders, self.recorder.spent / max(1, self.recorder.order))
 
 
 def _call(note: Note) -> TraceCall:

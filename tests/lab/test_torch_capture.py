@@ -87,7 +87,7 @@ def test_all_that_is_saved_is_booked_on_the_call_whose_gradient_wants_it():
     trace = capture(f"{__name__}:keeping", 2)
     kept = {}
     for call in trace.calls:
-        sources = {i: "read" for i in call.inputs} | {i: "made" for i in call.outputs}
+        sources = dict.fromkeys(call.inputs, "read") | dict.fromkeys(call.outputs, "made")
         if call.saves:
             kept.setdefault(call.op, []).append(sorted(sources[i] for i in call.saves))
     statistics = ["made"] * 2 + ["read"] * 4  # of the batch; x, weight, and the running ones

@@ -4,10 +4,8 @@ import pytest
 
 torch = pytest.importorskip("torch", reason="PyTorch is not installed: the extra torch has it")
 
-from torch_nets import ROOMY, Forced, same  # noqa: E402
+from torch_nets import forced, same  # noqa: E402
 from torch_random import drawn, outcome  # noqa: E402
-
-import minidl.torch  # noqa: E402
 
 BY_DEFAULT, CAMPAIGN = 100, 5000  # programs
 
@@ -17,7 +15,7 @@ def differing(seeds):
     for seed in seeds:
         expected = outcome(seed)
         for how in ("swap", "mixed", "drop"):
-            memory = minidl.torch.managed(ROOMY, policy=Forced(how))
+            memory = forced(how)
             seen = outcome(seed, memory)
             moved += memory.report().replayed_calls > 0
             alike = seen == expected if isinstance(seen, str) or isinstance(expected, str) else same(expected, seen)

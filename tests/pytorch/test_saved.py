@@ -9,7 +9,7 @@ import pytest
 
 torch = pytest.importorskip("torch", reason="PyTorch is not installed: the extra torch has it")
 
-from torch_nets import NETWORKS, ROOMY, Forced, run, same  # noqa: E402
+from torch_nets import NETWORKS, ROOMY, forced, run, same  # noqa: E402
 
 import minidl.torch  # noqa: E402
 from minidl.errors import UserError  # noqa: E402
@@ -111,7 +111,7 @@ def test_no_reference_cycle_keeps_what_is_saved():
     gc.disable()
     try:
         for how in ("keep", "swap", "drop"):
-            memory = minidl.torch.managed(ROOMY, policy=Forced(how))
+            memory = forced(how)
             x = leaf()
             optimizer = torch.optim.SGD([x], 0.0)
             with memory:
@@ -136,14 +136,14 @@ def test_no_reference_cycle_keeps_what_is_saved():
 def test_started_and_stopped_as_a_decorator_or_as_a_context_it_is_the_same():
     make = NETWORKS["convolutional"]
     expected = run(make, 4)
-    memory = minidl.torch.managed(ROOMY, policy=Forced("swap"))
+    memory = forced("swap")
     memory.start()
     with pytest.raises(UserError, match="already"):
         memory.start()
     assert same(run(make, 4), expected)
     memory.stop()
     memory.stop()
-    again = minidl.torch.managed(ROOMY, policy=Forced("swap"))
+    again = forced("swap")
     decorated = again(run)
     for _ in range(2):
         assert same(decorated(make, 4), expected)
@@ -153,7 +153,7 @@ def test_started_and_stopped_as_a_decorator_or_as_a_context_it_is_the_same():
 
 def test_managing_within_managing_leaves_it_to_the_inner_one():
     make = NETWORKS["convolutional"]
-    outer, inner = (minidl.torch.managed(ROOMY, policy=Forced("mixed")) for _ in range(2))
+    outer, inner = (forced("mixed") for _ in range(2))
     with outer:
         assert same(run(make, 4, inner), run(make, 4))
         assert outer.report().steps == {Phase.AWAY: 1, Phase.MEASURED: 1, Phase.GUIDED: 2}
@@ -192,7 +192,7 @@ def test_what_a_step_takes_is_told_by_budget_from_its_floor_up():
 
 def test_what_finds_no_room_on_the_host_stays():
     make = NETWORKS["convolutional"]
-    memory = minidl.torch.managed(ROOMY, policy=Forced("swap"), host=100_000)
+    memory = forced("swap", host=100_000)
     assert same(run(make, 4), run(make, 4, memory))
     assert memory.report().refused > 0 and memory.report().host_bytes <= 100_000
 
@@ -200,7 +200,7 @@ def test_what_finds_no_room_on_the_host_stays():
 def test_a_step_that_leaves_its_plan_lets_what_it_has_kept_leave_too():
     x, w = torch.randn(SIDE, SIDE), leaf()
     optimizer = torch.optim.SGD([w], 0.0)
-    memory = minidl.torch.managed(ROOMY, policy=Forced("keep"))
+    memory = forced("keep")
     with memory:
         for _ in range(3):
             optimizer.zero_grad()
@@ -242,8 +242,8 @@ def with_a_bias_written_elsewhere(memory):
 def test_what_cannot_be_computed_again_as_it_was_is_refused_by_name():
     expected = with_a_bias_written_elsewhere(contextlib.nullcontext())
     with pytest.raises(minidl.torch.NotReplayable, match="recompute=False"):
-        with_a_bias_written_elsewhere(minidl.torch.managed(ROOMY, policy=Forced("drop")))
-    swapping = minidl.torch.managed(ROOMY, policy=Forced("drop"), recompute=False)
+        with_a_bias_written_elsewhere(forced("drop"))
+    swapping = forced("drop", recompute=False)
     assert with_a_bias_written_elsewhere(swapping).equal(expected)
 
 

@@ -8,7 +8,7 @@ import pytest
 torch = pytest.importorskip("torch", reason="PyTorch is not installed: the extra torch has it")
 
 from torch_awkward import AWKWARD  # noqa: E402
-from torch_nets import NETWORKS, ROOMY, Forced, run, same  # noqa: E402
+from torch_nets import NETWORKS, ROOMY, forced, run, same  # noqa: E402
 
 import minidl.torch  # noqa: E402
 from minidl.torch.host import HostPool  # noqa: E402
@@ -27,7 +27,7 @@ def late(target, source):
 @pytest.mark.parametrize("network", ["convolutional", "transformer", "adversarial"])
 def test_copies_that_come_late_change_no_bit(network, under_way):
     backend = Threads(ROOMY, under_way=under_way, copy=late)
-    memory = minidl.torch.managed(ROOMY, policy=Forced("swap"), backend=backend)
+    memory = forced("swap", backend=backend)
     assert same(run(NETWORKS[network]), run(NETWORKS[network], memory=memory))
     backend.settle()
     assert backend.traffic.out_bytes > 0 and backend.traffic.in_bytes > 0 and backend.traffic.stalled_seconds > 0
@@ -58,7 +58,7 @@ def test_a_program_that_treats_its_graph_unusually_computes_the_same_beside_copi
         with memory:
             return AWKWARD[program]()
     for how in ("swap", "mixed"):
-        memory = minidl.torch.managed(ROOMY, policy=Forced(how), backend=Threads(ROOMY, copy=late))
+        memory = forced(how, backend=Threads(ROOMY, copy=late))
         assert same(computed(), computed(memory))
 
 

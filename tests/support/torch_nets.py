@@ -51,6 +51,13 @@ class Forced(OnDemand):
         return []
 
 
+def forced(how: str, budget: int = ROOMY, **more: Any) -> Any:
+    """What manages a training in which all that may leave does so in one way, whatever that costs."""
+    memory = minidl.torch.managed(budget, policy=Forced(how), **more)
+    memory.counts_recording = False
+    return memory
+
+
 @dataclass
 class Program:
     """A network, its optimizer, and what computes the loss of a step."""
