@@ -19,6 +19,7 @@ COMMANDS = {
     "explain": ("minidl.cli.explain", "train, and tell the plan: why each tensor leaves, what it costs"),
     "compare": ("minidl.report.compare", "two saved plans beside each other"),
     "fit": ("minidl.lab.commands.fit", "who can train what: largest batches and their speeds"),
+    "torch": ("minidl.cli.pytorch", "a PyTorch program in fewer bytes, as it is"),
     "lab": ("minidl.lab.__main__", "experiments: traces, grids, placements, the paper's pages"),
     "calibrate": ("minidl.calibrate.__main__", "measure this machine as a device"),
     "models": ("minidl.cli.models", "the networks that are known by name"),

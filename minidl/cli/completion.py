@@ -11,6 +11,7 @@ from __future__ import annotations
 import argparse
 from collections.abc import Sequence
 
+from minidl.cli import pytorch
 from minidl.cli.app.flags import all_flags
 from minidl.cli.command import Parser, finish
 from minidl.cli.view import own_flags
@@ -27,7 +28,7 @@ def all_commands() -> argparse.ArgumentParser:
     whole = argparse.ArgumentParser(prog="minidl")
     commands = whole.add_subparsers(dest="command")
     for name, parents in {"train": (all_flags(),), "explain": (all_flags(),), "view": (all_flags(), own_flags()),
-                          "fit": (fit.parser(),)}.items():
+                          "fit": (fit.parser(),), "torch": (pytorch.parser(),)}.items():
         commands.add_parser(name, help=name, parents=parents, add_help=False, conflict_handler="resolve")
     lab = commands.add_parser("lab", help="lab").add_subparsers(dest="lab")
     for name, parser in LAB.items():
