@@ -267,6 +267,14 @@ def test_cuda_is_imported_in_its_own_places_only():
         assert cuda_names(source) != set(), source
 
 
+def test_numba_cuda_is_imported_in_one_place_only():  # which makes it run with NumPy 2.5
+    named = {module for module, path in MODULES.items()
+             if any(name.startswith("numba.cuda")
+                    for name in cuda_names(path.read_text(encoding="utf-8"))
+                    | strings(ast.parse(path.read_text(encoding="utf-8"))))}
+    assert named == {"minidl.kernels.cuda.numba_cuda"}
+
+
 def all_ops() -> dict[str, Op]:
     """Every operation that a module of minidl.ops defines."""
     ops: dict[str, Op] = {}

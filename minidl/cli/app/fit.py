@@ -265,10 +265,10 @@ def smallest_budget(setup: Setup, batch: int) -> int:
 
 
 def default_memory(device: Device) -> tuple[int, int]:
-    """(budget, host memory) in bytes when none are given: the profile's. A device with values takes both from this
-    machine's memory, so there they are not above shares of what is free."""
+    """(budget, host memory) in bytes when none are given: the profile's; its host memory is what a GPU's host can
+    lock. A device that takes both from the host's memory gets shares of what is free there, if these are less."""
     budget, host = device.profile.memory_bytes, device.profile.host_memory_bytes
     free = free_memory()
-    if device.has_values and free is not None:
+    if device.arena_in_host_memory and free is not None:
         budget, host = min(budget, int(free * CPU_BUDGET_SHARE)), min(host, int(free * CPU_HOST_SHARE))
     return budget, host
