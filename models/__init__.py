@@ -10,7 +10,6 @@ from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from difflib import get_close_matches
 from functools import partial
-from importlib import import_module
 from typing import Any
 
 from minidl.errors import UserError
@@ -24,6 +23,7 @@ from minidl.models.text import Text
 from minidl.models.vgg import vgg11, vgg11_bn, vgg13, vgg13_bn, vgg16, vgg16_bn, vgg19, vgg19_bn
 from minidl.nn import Module
 from minidl.ops import cross_entropy
+from minidl.outside.user_modules import user_module
 from minidl.tensor import Tensor
 from minidl.training import scores
 from minidl.training.metrics import Score
@@ -173,7 +173,7 @@ def _built(name: str, build: Callable[[], Module]) -> Module:
 def _import(name: str) -> Callable[..., Module]:
     module_name, _, function_name = name.partition(":")
     try:
-        function = getattr(import_module(module_name), function_name)
+        function = getattr(user_module(module_name), function_name)
     except (MemoryError, KeyboardInterrupt):
         raise
     except BaseException as error:  # whatever a foreign module does while it is imported

@@ -19,7 +19,6 @@ import weakref
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
-from importlib import import_module
 from time import perf_counter
 from typing import Any
 
@@ -30,6 +29,7 @@ from minidl.errors import UserError
 from minidl.lab.functional import functional
 from minidl.lab.inferred import with_lasting
 from minidl.meta import Algorithm
+from minidl.outside.user_modules import user_module
 from minidl.plan.trace import TensorId, Trace, TraceCall, TraceTensor
 
 try:
@@ -254,7 +254,7 @@ def _found(name: str) -> Callable[..., Any]:
     if not colon:
         raise UserError(f"{name} is no program: torch:package.module:function:batch names one")
     try:
-        module = import_module(module_name)
+        module = user_module(module_name)
     except Exception as error:  # a foreign module may raise anything
         raise UserError(f"{name}: {type(error).__name__}: {error}") from None
     if hasattr(module, attribute):
