@@ -29,7 +29,8 @@ from minidl.training import scores
 from minidl.training.metrics import Score
 
 # What --model package.module:function may name.
-CONTRACT = "a model is a function that takes nothing it must be given, and returns a minidl.nn.Module"
+CONTRACT = ("a model is a function like build(num_classes=1000, in_channels=3), both with defaults, that returns a "
+            "minidl.nn.Module")
 
 
 def classification_loss(model: Module, images: Tensor, labels: Tensor, *, label_smoothing: float = 0.0) -> Tensor:
@@ -141,7 +142,8 @@ def create(name: str, *, num_classes: int | None = None, in_channels: int | None
         arguments.pop("image_size", None)
     for argument, value in arguments.items():
         if argument not in accepts:
-            raise UserError(f"{name} takes no {argument}, and {value} was asked for")
+            raise UserError(f"{name} takes no {argument}, and {value} was asked for"
+                            + (f" ({CONTRACT})" if ":" in name else ""))
     network = _built(name, partial(model.build, **arguments))
     if not isinstance(network, Module):
         raise UserError(f"{name} returned {type(network).__name__}, which is not a minidl.nn.Module: {CONTRACT}")
