@@ -17,7 +17,6 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable
 from functools import partial
-from importlib import import_module
 from typing import Any
 
 from minidl.device import profiles
@@ -26,6 +25,7 @@ from minidl.device.profiles import Profile
 from minidl.errors import UserError
 from minidl.lab.functional import functional
 from minidl.lab.inferred import with_lasting
+from minidl.outside.user_modules import user_module
 from minidl.plan.trace import Trace
 
 try:
@@ -129,7 +129,7 @@ def _found(name: str) -> Callable[..., Any]:
     if not colon:
         raise UserError(f"{name} is no program: torch:package.module:function:batch names one")
     try:
-        module = import_module(module_name)
+        module = user_module(module_name)
     except Exception as error:  # a foreign module may raise anything
         raise UserError(f"{name}: {type(error).__name__}: {error}") from None
     if hasattr(module, attribute):
