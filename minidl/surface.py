@@ -10,6 +10,7 @@ from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from minidl.meta import DType, Shape
+from minidl.surface_writes import Writes
 
 if TYPE_CHECKING:
     import numpy as np
@@ -29,7 +30,7 @@ class Ranked(NamedTuple):
     indices: Tensor
 
 
-class Surface:
+class Surface(Writes):
     """Base of Tensor, with neither state nor code."""
 
     __slots__ = ()
@@ -243,18 +244,6 @@ class Surface:
         def detach(self) -> Tensor:
             """A view that gradients do not flow through."""
 
-        def add_(self, other: Tensor) -> None:
-            """Add a tensor of the same shape and dtype, in place."""
-
-        def copy_(self, other: Tensor) -> None:
-            """Overwrite this tensor with one of the same shape and dtype."""
-
-        def fill_(self, value: Real) -> None:
-            """Overwrite every element with one value."""
-
-        def zero_(self) -> Tensor:
-            """Overwrite every element with 0; returns this tensor."""
-
         def requires_grad_(self, requires_grad: Truth = True) -> Tensor:
             """Set ``requires_grad``; returns this tensor."""
 
@@ -276,7 +265,10 @@ class Surface:
 
         @property
         def data(self) -> Tensor:
-            """As ``detach()``."""
+            """As ``detach()``; what is assigned is copied in, whatever requires a gradient."""
+
+        @data.setter
+        def data(self, value: Tensor) -> None: ...
 
         @property
         def device(self) -> str:

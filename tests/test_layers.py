@@ -36,7 +36,7 @@ LAYERS: list[tuple[str, ...]] = [
     ("minidl.memory",),
     ("minidl.executor", "minidl.context", "minidl.graph", "minidl.slicing.seam", "minidl.slicing.origins",
      "minidl.sharding.seam"),
-    ("minidl.tensor", "minidl.surface", "minidl.calls"),
+    ("minidl.tensor", "minidl.surface", "minidl.surface_writes", "minidl.calls"),
     ("minidl.ops",),
     ("minidl.autograd", "minidl.slicing", "minidl.sharding"),
     ("minidl.runtime", "minidl.dryrun", "minidl.stats", "minidl.upload", "minidl.protocols", "minidl"),

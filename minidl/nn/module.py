@@ -12,7 +12,7 @@ from typing import Any, ParamSpec, Protocol, Self, TypeVar
 
 import numpy as np
 
-from minidl.errors import UserError
+from minidl.errors import UserError, WrongKind
 from minidl.nn.hooks import Handle, Hook, hooked, run_with_hooks
 from minidl.nn.parameters import kept
 from minidl.ops.update import upload_
@@ -44,6 +44,7 @@ class Module:
     training: bool = True
     _buffer_names: frozenset[str] = frozenset()
     _unsaved_names: frozenset[str] = frozenset()
+    _empty_names: frozenset[str] = frozenset()
     _hooks: dict[int, tuple[bool, Hook]] = {}
 
     def forward(self, *inputs: Any, **options: Any) -> Any:
@@ -69,9 +70,25 @@ class Module:
             self._unsaved_names = self._unsaved_names | {name}
         setattr(self, name, kept(tensor) if tensor.operation_name else tensor)
 
-    def add_module(self, name: str, module: Module) -> None:
-        """As ``setattr``: a module below this one, under a name that may be no identifier."""
+    def add_module(self, name: str, module: Module | None) -> None:
+        """Keep a module below this one, under a name that may be no identifier; None keeps the place without one.
+        Raises WrongKind for anything else."""
+        self.check_module(name, module)
+        if module is None:
+            self._empty_names = self._empty_names | {name}
         setattr(self, name, module)
+
+    def check_module(self, name: str, module: object) -> None:
+        """Raise WrongKind for what is neither a module nor None."""
+        if not isinstance(module, Module | None):
+            kind = f"{type(module).__module__}.{type(module).__qualname__}".removeprefix("builtins.")
+            raise WrongKind(f"{type(self).__name__}: {name!r} is a {kind}, which is no minidl.nn.Module: a subclass "
+                            "of minidl.nn.Module with a forward() may call it")
+
+    def entries(self) -> Iterator[tuple[str, Module | None]]:
+        """Names and modules directly below this one, with the places that ``add_module`` keeps for None."""
+        return ((name, value) for name, value in vars(self).items()
+                if isinstance(value, Module) or value is None and name in self._empty_names)
 
     def register_forward_pre_hook(self, hook: Hook) -> Handle:
         """Call ``hook(module, inputs)`` before forward(); what it returns, unless None, are the inputs. The handle's

@@ -4,7 +4,7 @@ Importing this package attaches the operators and methods of Tensor. What has a 
 underscore here: ``linear_`` is ``minidl.ops.linear.linear``, ``embedding_`` is ``minidl.ops.embedding.embedding``.
 """
 
-from minidl.ops import methods
+from minidl.ops import inplace, methods
 from minidl.ops.attention import merge_heads, scaled_dot_product_attention, softmax, split_heads
 from minidl.ops.batchnorm import batch_norm
 from minidl.ops.choose import compare, convert, logical_and, logical_not, logical_or, masked_fill, where
@@ -49,7 +49,7 @@ __all__ = [
     "absolute", "adaptive_avg_pool2d", "add", "add_", "amax", "amin", "argmax", "argmin", "assign", "avg_pool2d",
     "batch_norm", "cast", "cat", "chunk", "clamp", "compare", "concat", "contiguous", "conv2d", "conv_transpose2d",
     "convert", "copy_", "cross_entropy", "detach", "div", "dropout", "embedding_", "exp", "expand", "fill_",
-    "flatten", "full", "gather", "gather_rows", "gelu", "gelu_tanh", "index", "layer_norm", "linear_", "log",
+    "flatten", "full", "gather", "gather_rows", "gelu", "gelu_tanh", "index", "inplace", "layer_norm", "linear_", "log",
     "log_softmax", "logical_and", "logical_not", "logical_or", "masked_fill", "matmul", "max", "max_pool2d",
     "maximum", "mean", "merge_heads", "methods", "min", "minimum", "mul", "narrow", "neg", "normal_", "permute",
     "power", "relu", "reshape", "scale", "scaled_dot_product_attention", "shift", "sigmoid", "silu", "softmax",

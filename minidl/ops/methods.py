@@ -12,7 +12,7 @@ from minidl.ops.elementwise import add, div, expand, mul, neg, sub
 from minidl.ops.linear import matmul
 from minidl.ops.parts import transpose
 from minidl.ops.shape import CONTIGUOUS, concat, detach, reshape, sizes_of
-from minidl.ops.update import fill_
+from minidl.ops.update import copy_
 from minidl.tensor import Tensor
 
 
@@ -53,12 +53,6 @@ def clone(x: Tensor) -> Tensor:
     return apply(CONTIGUOUS, x)
 
 
-def zero_(x: Tensor) -> Tensor:
-    """Overwrite every element with 0; returns x."""
-    fill_(x, 0.0)
-    return x
-
-
 def requires_grad_(x: Tensor, requires_grad: bool = True) -> Tensor:
     """Set ``requires_grad``; returns x."""
     x.requires_grad = requires_grad
@@ -70,6 +64,18 @@ def transposed(x: Tensor) -> Tensor:
     if x.ndim > 2:
         raise ShapeError(f"t() is for matrices, not {list(x.shape)}: transpose(a, b) exchanges two dimensions")
     return transpose(x, 0, 1) if x.ndim == 2 else x
+
+
+def set_data(x: Tensor, value: Tensor) -> None:
+    """Copy a tensor of x's shape and dtype into x, whatever requires a gradient. Raises ShapeError."""
+    if value.storage.base is x.storage.base and value.meta is x.meta:
+        return  # ``x.data += y`` has written through the view already
+    executor = current()
+    before, executor.grad_enabled = executor.grad_enabled, False
+    try:
+        copy_(x, value)
+    finally:
+        executor.grad_enabled = before
 
 
 def _item(x: Tensor) -> Any:
@@ -85,9 +91,9 @@ def _refuse_cuda(x: Tensor, *_: Any) -> Tensor:
 _METHODS: dict[str, Any] = {
     "size": size, "dim": lambda x: x.ndim, "tolist": _item, "to": to, "cuda": _refuse_cuda, "cpu": lambda x: x,
     "type_as": to, "expand": expanded, "expand_as": lambda x, other: expand(x, other.shape), "repeat": repeat,
-    "clone": clone, "zero_": zero_, "requires_grad_": requires_grad_, "t": transposed, "view": reshape,
+    "clone": clone, "requires_grad_": requires_grad_, "t": transposed, "view": reshape,
     "view_as": lambda x, other: reshape(x, other.shape), "square": lambda x: mul(x, x), "neg": neg, "matmul": matmul,
-    "add": add, "sub": sub, "mul": mul, "div": div, "T": property(transposed), "data": property(detach),
+    "add": add, "sub": sub, "mul": mul, "div": div, "T": property(transposed), "data": property(detach, set_data),
     "device": property(lambda x: current().device.name),
     "eq": lambda a, b: compare(a, b, "=="), "ne": lambda a, b: compare(a, b, "!="),
     "lt": lambda a, b: compare(a, b, "<"), "le": lambda a, b: compare(a, b, "<="),
