@@ -184,8 +184,8 @@ class Surface(Writes):
         def repeat(self, *counts: Whole | Shape) -> Tensor:
             """A copy, so many times along each dimension."""
 
-        def narrow(self, axis: Whole, start: Whole, stop: Whole) -> Tensor:
-            """A view of the elements start:stop along one axis."""
+        def narrow(self, dim: Whole, start: Whole, length: Whole) -> Tensor:
+            """A view of ``length`` elements along one dimension, from ``start`` on."""
 
         def split(self, sizes: Whole | Sequence[Whole], dim: Whole = 0) -> tuple[Tensor, ...]:
             """Views of parts along one dimension."""
@@ -205,8 +205,8 @@ class Surface(Writes):
         def cast(self, dtype: DType) -> Tensor:
             """This tensor if it is of this floating dtype, else a copy rounded to it."""
 
-        def to(self, target: Any, *_: Any, **__: Any) -> Tensor:
-            """This tensor in another dtype; itself for a device, as tensors live on their runtime's."""
+        def to(self, *targets: Any, **options: Any) -> Tensor:
+            """This tensor in the dtype that is asked for: to(dtype), to(device, dtype), to(tensor), also by name."""
 
         def type_as(self, other: Tensor) -> Tensor:
             """This tensor in another one's dtype."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -14,6 +15,8 @@ from minidl.meta import DTYPES, DType, Shape, float32
 
 def host_array(data: Any, device: devices.Device) -> np.ndarray:
     """An array's values on the host: a copy only if they are elsewhere, or of a dtype that NumPy cannot take."""
+    if getattr(data, "requires_grad", False) and hasattr(data, "detach"):
+        data = data.detach()  # a parameter of PyTorch's: its values are wanted
     exports = hasattr(data, "__dlpack_device__")
     if exports and data.__dlpack_device__()[0] != dlpack.HOST:
         try:
@@ -22,6 +25,8 @@ def host_array(data: Any, device: devices.Device) -> np.ndarray:
             return device.fetch(data)
     if not exports and hasattr(data, "__cuda_array_interface__"):
         return device.fetch(data)
+    if data is None:
+        raise UserError("there is no tensor of None: give numbers, sequences of them, or an array")
     try:
         return np.asarray(data)
     except TypeError:
@@ -32,9 +37,12 @@ def host_array(data: Any, device: devices.Device) -> np.ndarray:
 
 
 def plain_dtype(data: Any, array: np.ndarray) -> DType | None:
-    """float32 for Python's own floats and lists of them, as layers compute in it; None for what has a dtype."""
-    plain = isinstance(data, float | list | tuple) and not isinstance(data, np.generic)
-    return float32 if plain and array.dtype == np.float64 else None
+    """float32 for Python's own floats and sequences of them, as layers compute in it; None for what has a dtype."""
+    if array.dtype != np.float64:
+        return None
+    while isinstance(data, Sequence) and len(data):
+        data = data[0]
+    return None if hasattr(data, "dtype") else float32
 
 
 def checked(array: np.ndarray, shape: Shape | None, dtype: DType | None) -> tuple[np.ndarray, DType]:

@@ -10,35 +10,45 @@ from minidl.tensor import Tensor
 class _Loss(Module):
     """A loss whose ``reduction`` is mean, sum or none."""
 
+    weight: Tensor | None
+
     def __init__(self, reduction: str = "mean") -> None:
         self.reduction = reduction
 
 
 class CrossEntropyLoss(_Loss):
-    """Softmax cross-entropy, averaged over the rows whose label is not ``ignore_index``.
+    """Softmax cross-entropy, averaged over the rows whose label is not ``ignore_index``, by their classes' ``weight``.
 
     logits: [N, classes, ...], labels: [N, ...] integers -> a scalar.
     """
 
-    def __init__(self, ignore_index: int = -100, reduction: str = "mean", label_smoothing: float = 0.0) -> None:
+    def __init__(self, weight: Tensor | None = None, *, ignore_index: int = -100, reduction: str = "mean",
+                 label_smoothing: float = 0.0) -> None:
         super().__init__(reduction)
+        self.weight = None
+        if weight is not None:
+            self.register_buffer("weight", weight)
         self.ignore_index = ignore_index
         self.label_smoothing = label_smoothing
 
     def forward(self, logits: Tensor, labels: Tensor) -> Tensor:
-        return losses.cross_entropy(logits, labels, ignore_index=self.ignore_index, reduction=self.reduction,
-                                    label_smoothing=self.label_smoothing)
+        return losses.cross_entropy(logits, labels, self.weight, ignore_index=self.ignore_index,
+                                    reduction=self.reduction, label_smoothing=self.label_smoothing)
 
 
 class NLLLoss(_Loss):
     """-log_probabilities[n, label of n], averaged over the rows whose label is not ``ignore_index``."""
 
-    def __init__(self, ignore_index: int = -100, reduction: str = "mean") -> None:
+    def __init__(self, weight: Tensor | None = None, *, ignore_index: int = -100, reduction: str = "mean") -> None:
         super().__init__(reduction)
+        self.weight = None
+        if weight is not None:
+            self.register_buffer("weight", weight)
         self.ignore_index = ignore_index
 
     def forward(self, log_probabilities: Tensor, labels: Tensor) -> Tensor:
-        return losses.nll_loss(log_probabilities, labels, ignore_index=self.ignore_index, reduction=self.reduction)
+        return losses.nll_loss(log_probabilities, labels, self.weight, ignore_index=self.ignore_index,
+                               reduction=self.reduction)
 
 
 class MSELoss(_Loss):

@@ -12,9 +12,14 @@ from typing import Any, ParamSpec, Protocol, Self, TypeVar
 
 import numpy as np
 
+from minidl.autograd import no_grad
+from minidl.calls import exchange
 from minidl.errors import UserError, WrongKind
+from minidl.meta import bfloat16, float32, float64
 from minidl.nn.hooks import Handle, Hook, hooked, run_with_hooks
 from minidl.nn.parameters import kept
+from minidl.ops.choose import convert
+from minidl.ops.methods import asked_dtype
 from minidl.ops.update import upload_
 from minidl.tensor import Tensor
 
@@ -161,9 +166,41 @@ class Module:
         """Put every module of the tree in inference mode; returns this module."""
         return self.train(False)
 
-    def to(self, *_: object, **__: object) -> Self:
-        """This module: its parameters live on its runtime's device, in float32 (``Runtime(precision=...)``)."""
+    def to(self, *targets: Any, **options: Any) -> Self:
+        """This module, whose floating parameters and buffers are converted to the dtype that is asked for, if one is.
+
+        They live on their runtime's device. An optimizer is made after this, as its state has the parameters' dtype;
+        mixed precision is the runtime's (``Runtime(precision=...)``). Raises UserError for any other argument.
+        """
+        dtype = asked_dtype(f"{type(self).__name__}.to()", targets, options)
+        if dtype is not None:
+            if not dtype.floating:
+                raise UserError(f"a module's parameters are floating-point numbers, not {dtype.name}")
+            seen: set[int] = set()
+            for _, tensor in self._named_tensors(parameters=True, buffers=True):
+                if tensor.dtype.floating and tensor.dtype is not dtype and id(tensor) not in seen:
+                    seen.add(id(tensor))
+                    with no_grad():
+                        exchange(tensor, kept(convert(tensor, dtype), tensor.requires_grad))
         return self
+
+    def double(self) -> Self:
+        """As ``to(float64)``; ``float`` and ``bfloat16`` are its like."""
+        return self.to(float64)
+
+    def float(self) -> Self:
+        """As ``to(float32)``."""
+        return self.to(float32)
+
+    def bfloat16(self) -> Self:
+        """As ``to(bfloat16)``."""
+        return self.to(bfloat16)
+
+    def cuda(self, *_: object) -> Self:
+        """This module itself: its tensors live on their runtime's device."""
+        return self
+
+    cpu = cuda
 
     def requires_grad_(self, requires_grad: bool = True) -> Self:
         """Set ``requires_grad`` of every parameter; returns this module."""

@@ -265,11 +265,6 @@ def mean(x: Tensor, dim: int | Shape | None = None, keepdim: bool = False) -> Te
     return cast(scale(_sum(x, dim, keepdim, wide(x.dtype)), 1.0 / count if count else nan), x.dtype)
 
 
-def _reverse_sub(a: Tensor, b: float) -> Tensor:
-    return shift(neg(a), b)
-
-
-for _name, _function in {"__add__": add, "__radd__": add, "__sub__": sub, "__rsub__": _reverse_sub, "__mul__": mul,
-                         "__rmul__": mul, "__truediv__": div, "__neg__": neg, "sum": sum, "mean": mean,
-                         "exp": exp, "log": log, "sqrt": sqrt, "relu": relu, "tanh": tanh, "sigmoid": sigmoid}.items():
+for _name, _function in {"__neg__": neg, "sum": sum, "mean": mean,
+                         "relu": relu}.items():
     setattr(Tensor, _name, _function)

@@ -15,14 +15,15 @@ from minidl.context import current
 from minidl.errors import ShapeError, UserError
 from minidl.meta import Meta, boolean
 from minidl.ops import elementwise, functions
-from minidl.ops.choose import convert, logical_and, logical_or, masked_fill
-from minidl.ops.elementwise import add, broadcast, div, expand, mul, scale, sub
-from minidl.ops.functions import power
+from minidl.ops.arithmetic import Operand, add, div, mul, power, sub
+from minidl.ops.arithmetic import and_ as both
+from minidl.ops.arithmetic import or_ as either
+from minidl.ops.choose import convert, masked_fill
+from minidl.ops.elementwise import broadcast, expand
 from minidl.ops.shape import CONTIGUOUS
 from minidl.ops.update import ADD_, COPY_, FILL_, full
 from minidl.tensor import GONE, Tensor
 
-Number = float | int | bool
 Binary = Callable[[Tensor, Any], Tensor]
 
 
@@ -79,7 +80,7 @@ def _goes_on(x: Tensor, function: Callable[[Tensor], Tensor], *, may_give: bool)
     return x
 
 
-def _combined(x: Tensor, other: Tensor | Number, function: Binary) -> Tensor:
+def _combined(x: Tensor, other: Operand, function: Binary) -> Tensor:
     """x = function(x, other), in place. Raises as ``written``."""
     if isinstance(other, Tensor) and broadcast(x.shape, other.shape) != x.shape:
         raise ShapeError(f"in place: {list(other.shape)} does not broadcast to {list(x.shape)}")
@@ -91,10 +92,10 @@ def _combined(x: Tensor, other: Tensor | Number, function: Binary) -> Tensor:
     return x
 
 
-def add_(x: Tensor, other: Tensor | Number, *, alpha: Number = 1) -> Tensor:
+def add_(x: Tensor, other: Operand, *, alpha: float = 1) -> Tensor:
     """x += alpha * other, in place; returns x. Raises as ``written``."""
     if alpha != 1:
-        other = scale(other, alpha) if isinstance(other, Tensor) else other * alpha
+        other = mul(other, alpha) if isinstance(other, Tensor) else other * alpha
     if (isinstance(other, Tensor) and other.shape == x.shape and other.dtype is x.dtype
             and not _differentiates(x, (other,))):
         apply_all(ADD_, x, other)
@@ -102,36 +103,36 @@ def add_(x: Tensor, other: Tensor | Number, *, alpha: Number = 1) -> Tensor:
     return _combined(x, other, add)
 
 
-def sub_(x: Tensor, other: Tensor | Number, *, alpha: Number = 1) -> Tensor:
+def sub_(x: Tensor, other: Operand, *, alpha: float = 1) -> Tensor:
     """x -= alpha * other, in place; returns x. Raises as ``written``."""
     if alpha != 1:
-        other = scale(other, alpha) if isinstance(other, Tensor) else other * alpha
+        other = mul(other, alpha) if isinstance(other, Tensor) else other * alpha
     return _combined(x, other, sub)
 
 
-def mul_(x: Tensor, other: Tensor | Number) -> Tensor:
+def mul_(x: Tensor, other: Operand) -> Tensor:
     """x *= other, in place; returns x. Raises as ``written``."""
     return _combined(x, other, mul)
 
 
-def div_(x: Tensor, other: Tensor | Number) -> Tensor:
+def div_(x: Tensor, other: Operand) -> Tensor:
     """x /= other, in place; returns x. Raises as ``written``."""
     return _combined(x, other, div)
 
 
-def pow_(x: Tensor, exponent: Number) -> Tensor:
+def pow_(x: Tensor, exponent: Operand) -> Tensor:
     """x **= exponent, in place; returns x. Raises as ``written``."""
     return written(x, lambda y: power(y, exponent), exponent)
 
 
 def and_(x: Tensor, other: Tensor) -> Tensor:
     """x &= other, in place; returns x. Raises as ``written``."""
-    return _combined(x, other, logical_and)
+    return _combined(x, other, both)
 
 
 def or_(x: Tensor, other: Tensor) -> Tensor:
     """x |= other, in place; returns x. Raises as ``written``."""
-    return _combined(x, other, logical_or)
+    return _combined(x, other, either)
 
 
 def copy_(x: Tensor, other: Tensor) -> Tensor:
@@ -150,7 +151,7 @@ def apply_copy(other: Tensor, x: Tensor) -> Tensor:
     return apply_all(CONTIGUOUS, expand(other, x.shape))[0]
 
 
-def fill_(x: Tensor, value: Number | Tensor) -> Tensor:
+def fill_(x: Tensor, value: Operand) -> Tensor:
     """Overwrite every element of x with one value, a number or a tensor without dimensions; returns x. Raises as
     ``copy_``."""
     if isinstance(value, Tensor):
@@ -168,12 +169,12 @@ def zero_(x: Tensor) -> Tensor:
     return fill_(x, 0)
 
 
-def masked_fill_(x: Tensor, mask: Tensor, value: Number) -> Tensor:
+def masked_fill_(x: Tensor, mask: Tensor, value: Operand) -> Tensor:
     """Write ``value`` where the mask is true; returns x. Raises as ``written``."""
     return written(x, lambda y: masked_fill(y, mask, value), value)
 
 
-def clamp_(x: Tensor, min: Number | None = None, max: Number | None = None) -> Tensor:  # noqa: A002 - PyTorch's names
+def clamp_(x: Tensor, min: functions.Bound = None, max: functions.Bound = None) -> Tensor:  # noqa: A002 - PyTorch's names
     """Keep every element between two bounds, in place; returns x. Raises as ``written``."""
     return written(x, lambda y: functions.clamp(y, min, max), min, max)
 

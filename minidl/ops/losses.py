@@ -3,12 +3,12 @@
 ``reduction`` is PyTorch's: the mean of all elements (of the counted rows), their sum, or none.
 """
 
-from minidl.errors import UserError
+from minidl.errors import ShapeError, UserError
 from minidl.meta import wide
 from minidl.ops.choose import compare, convert, logical_not, masked_fill
-from minidl.ops.elementwise import add, div, log, mean, mul, neg, shift, sub
+from minidl.ops.elementwise import add, div, log, mean, mul, neg, scale, shift, sub
 from minidl.ops.elementwise import sum as sum_
-from minidl.ops.embedding import gather_rows
+from minidl.ops.embedding import embedding, gather_rows
 from minidl.ops.functions import absolute, log_softmax, softplus
 from minidl.ops.loss import cross_entropy as mean_cross_entropy
 from minidl.ops.shape import cast, permute, reshape
@@ -27,36 +27,86 @@ def _reduced(losses: Tensor, reduction: str) -> Tensor:
     raise UserError(f"reduction is mean, sum or none, not {reduction!r}")
 
 
-def nll_loss(log_probabilities: Tensor, labels: Tensor, *, ignore_index: int = -100, reduction: str = "mean") -> Tensor:
-    """-log_probabilities[n, label of n].  log_probabilities: [N, classes], labels: [N] integers.
+def _rows(x: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
+    """[N, classes, ...] and [N, ...] as rows, [M, classes] and [M]. Raises ShapeError."""
+    if x.ndim < 2 or labels.shape != (x.shape[0], *x.shape[2:]) or labels.dtype.floating:
+        raise ShapeError(f"a loss of classes needs [N, classes, ...] and integer labels [N, ...], not {x.meta} and "
+                         f"{labels.meta}")
+    if x.ndim > 2:
+        x = reshape(permute(x, (0, *range(2, x.ndim), 1)), (-1, x.shape[1]))
+    return x, reshape(labels, (-1,))
 
-    Rows whose label is ``ignore_index`` count neither in the sum nor in the mean. Raises ShapeError, UserError.
+
+def _shares(labels: Tensor, ignored: Tensor, weight: Tensor | None, like: Tensor) -> Tensor:
+    """What each row counts: the weight of its class, 1 by default, and 0 where it is ignored."""
+    if weight is None:
+        return convert(logical_not(ignored), like.dtype)
+    own = reshape(embedding(reshape(weight, (-1, 1)), masked_fill(labels, ignored, 0)), labels.shape)
+    return masked_fill(cast(own, like.dtype), ignored, 0.0)
+
+
+def nll_loss(log_probabilities: Tensor, labels: Tensor, weight: Tensor | None = None, *, ignore_index: int = -100,
+             reduction: str = "mean") -> Tensor:
+    """-weight[label] log_probabilities[n, label of n].  log_probabilities: [N, classes, ...], labels: [N, ...].
+
+    ``weight``: [classes], 1 by default; a mean is over the sum of the rows' weights. Rows whose label is
+    ``ignore_index`` count neither in the sum nor in the mean. Raises ShapeError, UserError.
     """
-    n, classes = log_probabilities.shape
+    shape = labels.shape
+    x, labels = _rows(log_probabilities, labels)
+    n, classes = x.shape
     ignored = compare(labels, ignore_index, "==")
-    own = gather_rows(reshape(log_probabilities, (n, classes, 1)), reshape(masked_fill(labels, ignored, 0), (n, 1)))
+    own = gather_rows(reshape(x, (n, classes, 1)), reshape(masked_fill(labels, ignored, 0), (n, 1)))
     losses = masked_fill(neg(cast(reshape(own, (n,)), wide(own.dtype))), ignored, 0.0)
-    if reduction != "mean":
-        return _reduced(losses, reduction)
-    return div(sum_(losses), convert(sum_(logical_not(ignored)), losses.dtype))
+    shares = _shares(labels, ignored, weight, losses)
+    losses = losses if weight is None else mul(losses, shares)
+    if reduction == "none":
+        return reshape(losses, shape)
+    return div(sum_(losses), sum_(shares)) if reduction == "mean" else _reduced(losses, reduction)
 
 
-def cross_entropy(logits: Tensor, labels: Tensor, *, ignore_index: int = -100, label_smoothing: float = 0.0,
-                  reduction: str = "mean") -> Tensor:
-    """-log softmax(logits)[label].  logits: [N, classes, ...], labels: [N, ...] integers.
+def _soft(logits: Tensor, target: Tensor, weight: Tensor | None, reduction: str, smoothing: float) -> Tensor:
+    """Cross-entropy with a distribution in the place of a label: [N, classes, ...] both."""
+    if target.shape != logits.shape:
+        raise ShapeError(f"cross_entropy: probabilities {list(target.shape)} do not fit logits {list(logits.shape)}")
+    target = shift(scale(target, 1.0 - smoothing), smoothing / logits.shape[1]) if smoothing else target
+    terms = mul(target, log_softmax(logits, 1))
+    if weight is not None:
+        terms = mul(terms, reshape(weight, (-1, *(1,) * (logits.ndim - 2))))
+    losses = neg(sum_(terms, 1))
+    return scale(sum_(losses), 1.0 / losses.numel()) if reduction == "mean" else _reduced(losses, reduction)
 
-    Label smoothing goes with the mean alone. Raises ShapeError, UserError.
+
+def cross_entropy(logits: Tensor, labels: Tensor, weight: Tensor | None = None, *, ignore_index: int = -100,
+                  label_smoothing: float = 0.0, reduction: str = "mean") -> Tensor:
+    """-log softmax(logits)[label].  logits: [N, classes, ...], labels: [N, ...] integers, or probabilities as logits.
+
+    ``weight``: [classes], as in ``nll_loss``. With ``label_smoothing`` e the target is 1 - e for the label and e shared
+    by all classes; rows whose label is ``ignore_index`` have no part in that either. Raises ShapeError, UserError.
     """
-    rest = labels.shape
-    if logits.ndim > 2:
-        logits = permute(logits, (0, *range(2, logits.ndim), 1))
-        logits, labels = reshape(logits, (-1, logits.shape[-1])), reshape(labels, (-1,))
-    if reduction == "mean":
-        return mean_cross_entropy(logits, labels, ignore_index=ignore_index, label_smoothing=label_smoothing)
+    if not 0.0 <= label_smoothing <= 1.0:
+        raise UserError(f"label_smoothing is in [0, 1], not {label_smoothing}")
+    if labels.dtype.floating:
+        return _soft(logits, labels, weight, reduction, label_smoothing)
+    if logits.ndim == 1 and not labels.shape:
+        return cross_entropy(reshape(logits, (1, -1)), reshape(labels, (1,)), weight, ignore_index=ignore_index,
+                             label_smoothing=label_smoothing, reduction=reduction)
+    shape = labels.shape
+    rows, flat = _rows(logits, labels)
+    if reduction == "mean" and weight is None:
+        return mean_cross_entropy(rows, flat, ignore_index=ignore_index, label_smoothing=label_smoothing)
+    logs = log_softmax(rows)
+    losses = nll_loss(logs, flat, weight, ignore_index=ignore_index, reduction=reduction)
     if label_smoothing:
-        raise UserError("label_smoothing goes with reduction='mean' alone")
-    losses = nll_loss(log_softmax(logits), labels, ignore_index=ignore_index, reduction=reduction)
-    return reshape(losses, rest) if reduction == "none" else losses
+        ignored = compare(flat, ignore_index, "==")
+        terms = logs if weight is None else mul(logs, weight)
+        spread = masked_fill(neg(sum_(terms, 1)), ignored, 0.0)
+        if reduction == "mean":
+            spread = div(sum_(spread), sum_(_shares(flat, ignored, weight, spread)))
+        else:
+            spread = _reduced(spread, reduction)
+        losses = add(scale(losses, 1.0 - label_smoothing), scale(spread, label_smoothing / rows.shape[1]))
+    return reshape(losses, shape) if reduction == "none" else losses
 
 
 def mse_loss(x: Tensor, target: Tensor, *, reduction: str = "mean") -> Tensor:

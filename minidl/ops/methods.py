@@ -7,8 +7,8 @@ from minidl.calls import apply
 from minidl.context import current
 from minidl.errors import ShapeError, UserError
 from minidl.meta import DType, Shape
-from minidl.ops.choose import compare, convert
-from minidl.ops.elementwise import add, div, expand, mul, neg, sub
+from minidl.ops.choose import convert
+from minidl.ops.elementwise import expand, mul, neg
 from minidl.ops.linear import matmul
 from minidl.ops.parts import transpose
 from minidl.ops.shape import CONTIGUOUS, concat, detach, reshape, sizes_of
@@ -21,11 +21,38 @@ def size(x: Tensor, dim: int | None = None) -> Any:
     return x.shape if dim is None else x.shape[dim]
 
 
-def to(x: Tensor, target: Any, *_: Any, **__: Any) -> Tensor:
-    """x in another dtype; itself for a device, as tensors live on their runtime's."""
+_TYPES: dict[Any, DType] = {float: metas.float64, int: metas.int64, bool: metas.boolean}
+_IDLE = ("device", "non_blocking", "memory_format")  # what ``to`` takes without a meaning here
+
+
+def dtype_of(target: object) -> DType | None:
+    """The dtype that something names: itself, a tensor's, or that of Python's own type; None if it names none."""
     if isinstance(target, Tensor):
-        target = target.dtype
-    return convert(x, target) if isinstance(target, DType) else x
+        return target.dtype
+    return target if isinstance(target, DType) else _TYPES.get(target) if isinstance(target, type) else None
+
+
+def asked_dtype(what: str, targets: tuple[object, ...], options: dict[str, Any]) -> DType | None:
+    """The dtype among the arguments of ``to``: (dtype), (device), (device, dtype) or (tensor), also by name; None if
+    there is none. Raises UserError for any other argument."""
+    unknown = sorted(options.keys() - {*_IDLE, "dtype", "copy", "other"})
+    if unknown:
+        raise UserError(f"{what} takes a device, a dtype or a tensor, not {', '.join(unknown)}=")
+    found = None
+    for target in (*targets[:2], options.get("dtype"), options.get("other")):
+        dtype = dtype_of(target)
+        if dtype is None and not isinstance(target, str | int | None) and not hasattr(target, "type"):
+            raise UserError(f"{what} takes a device, a dtype or a tensor, not a {type(target).__name__}")
+        found = dtype or found
+    return found
+
+
+def to(x: Tensor, *targets: Any, **options: Any) -> Tensor:
+    """x in the dtype that is asked for; itself where it is of that already, unless ``copy=True``, and for a device, as
+    tensors live on their runtime's. Raises UserError for what is neither."""
+    dtype = asked_dtype("to()", targets, options)
+    y = x if dtype is None else convert(x, dtype)
+    return clone(x) if y is x and options.get("copy") else y
 
 
 def expanded(x: Tensor, *sizes: int | Shape) -> Tensor:
@@ -93,11 +120,8 @@ _METHODS: dict[str, Any] = {
     "type_as": to, "expand": expanded, "expand_as": lambda x, other: expand(x, other.shape), "repeat": repeat,
     "clone": clone, "requires_grad_": requires_grad_, "t": transposed, "view": reshape,
     "view_as": lambda x, other: reshape(x, other.shape), "square": lambda x: mul(x, x), "neg": neg, "matmul": matmul,
-    "add": add, "sub": sub, "mul": mul, "div": div, "T": property(transposed), "data": property(detach, set_data),
+    "T": property(transposed), "data": property(detach, set_data),
     "device": property(lambda x: current().device.name),
-    "eq": lambda a, b: compare(a, b, "=="), "ne": lambda a, b: compare(a, b, "!="),
-    "lt": lambda a, b: compare(a, b, "<"), "le": lambda a, b: compare(a, b, "<="),
-    "gt": lambda a, b: compare(a, b, ">"), "ge": lambda a, b: compare(a, b, ">="),
     "float": lambda x: convert(x, metas.float32), "double": lambda x: convert(x, metas.float64),
     "half": lambda x: convert(x, metas.float16), "bfloat16": lambda x: convert(x, metas.bfloat16),
     "long": lambda x: convert(x, metas.int64), "int": lambda x: convert(x, metas.int32),

@@ -13,7 +13,7 @@ from minidl.context import current
 from minidl.errors import UserError
 from minidl.meta import block_bytes
 from minidl.op import Attrs, Op
-from minidl.ops.shape import narrow
+from minidl.ops.shape import between
 from minidl.ops.update import fill_, upload_
 from minidl.runtime import parameter
 from minidl.sharding.sharder import shard_bounds
@@ -220,7 +220,7 @@ def _pieces(index: int, tensor: Tensor) -> list[Piece]:
 
 def _rows(tensor: Tensor, piece: Piece) -> Tensor:
     """A piece of a parameter, or of its gradient: a view."""
-    return tensor if piece.whole else narrow(tensor, 0, piece.start, piece.stop)
+    return tensor if piece.whole else between(tensor, 0, piece.start, piece.stop)
 
 
 def _zeros_like(tensor: Tensor, piece: Piece) -> Tensor:
