@@ -43,6 +43,8 @@ def tensor(data: Any, *, dtype: DType | None = None, device: object = None, requ
 
     Python's floats become float32, its integers int64; arrays keep their dtype. Raises UserError, ShapeError.
     """
+    if data is None:
+        raise UserError("there is no tensor of None: give numbers, sequences of them, or an array")
     made = current_runtime().tensor(data.numpy() if isinstance(data, Tensor) else data, dtype=dtype_of(dtype))
     return _leaf(made) if requires_grad else made
 

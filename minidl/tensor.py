@@ -202,15 +202,6 @@ class Tensor(Listing1, Surface):
     def __bool__(self) -> bool:
         return bool(self.item())
 
-    def __format__(self, specification: str) -> str:
-        """The value's, for a tensor without dimensions: ``f"{loss:.3f}"``. Raises WrongKind for others."""
-        if not self.shape and specification:
-            return format(self.item(), specification)
-        if specification:
-            raise WrongKind(f"a tensor of shape {list(self.shape)} has no format {specification!r}: only one without "
-                            "dimensions is a number")
-        return repr(self)
-
     def __len__(self) -> int:
         if not self.shape:
             raise TypeError("a tensor without dimensions has no length")

@@ -10,7 +10,7 @@ import numpy as np
 from minidl import device as devices
 from minidl.device import dlpack
 from minidl.errors import ShapeError, UserError
-from minidl.meta import DTYPES, DType, Shape, float32
+from minidl.meta import DTYPES, DType, Shape, boolean, float32
 
 
 def host_array(data: Any, device: devices.Device) -> np.ndarray:
@@ -25,8 +25,6 @@ def host_array(data: Any, device: devices.Device) -> np.ndarray:
             return device.fetch(data)
     if not exports and hasattr(data, "__cuda_array_interface__"):
         return device.fetch(data)
-    if data is None:
-        raise UserError("there is no tensor of None: give numbers, sequences of them, or an array")
     try:
         return np.asarray(data)
     except TypeError:
@@ -59,6 +57,8 @@ def checked(array: np.ndarray, shape: Shape | None, dtype: DType | None) -> tupl
         raise UserError(f"there are no tensors of {name}: convert the data, or say dtype= ({', '.join(DTYPES)})")
     if name not in DTYPES and array.dtype.kind not in "biuf":
         raise UserError(f"values of {name} are no {wanted.name}: convert the data first")
+    if wanted is boolean:
+        return array != 0, wanted
     if name != wanted.name and not wanted.floating and array.dtype.kind != "b" and array.size:
         limits = np.iinfo(wanted.name)
         low, high = array.min(), array.max()

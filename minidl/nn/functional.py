@@ -119,11 +119,11 @@ def group_norm(x: Tensor, num_groups: int, weight: Tensor | None = None, bias: T
 
 def scaled_dot_product_attention(query: Tensor, key: Tensor, value: Tensor, attn_mask: Tensor | None = None,
                                  dropout_p: float = 0.0, is_causal: bool = False, scale: float | None = None) -> Tensor:
-    """softmax(scale q k^T + mask) v.  query: [N, heads, L, D], key and value: [N, heads, S, D]; without N, or heads, too.
+    """softmax(scale q k^T + mask) v.  query: [N, heads, L, D], key and value: [N, heads, S, D].
 
-    ``scale`` is 1 / sqrt(D) by default. A mask of booleans says which positions are seen; another one is added. A
-    position that sees nothing has a result of 0, and no gradient. ``is_causal``: position i sees positions up to i.
-    ``nn.attend`` is the same with heads side by side. Raises ShapeError; UserError for a mask beside ``is_causal``.
+    N and heads may be missing. ``scale`` is 1 / sqrt(D) by default. A mask of booleans says which positions are seen;
+    another one is added. A position that sees nothing has a result of 0, and no gradient. ``is_causal``: position i
+    sees positions up to i. ``nn.attend`` is the same with heads side by side. Raises ShapeError; UserError for a mask beside ``is_causal``.
     """
     if is_causal and attn_mask is not None:
         raise UserError("attention takes a mask or is_causal, not both: put what is_causal forbids into the mask")

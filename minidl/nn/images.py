@@ -6,6 +6,7 @@ in every precision; what a layer computes in is its runtime's (see ``precision``
 
 from __future__ import annotations
 
+from minidl.errors import UserError
 from minidl.nn import init
 from minidl.nn.layers import no_bias
 from minidl.nn.module import Module
@@ -76,6 +77,8 @@ class BatchNorm2d(Module):
     running_var: Tensor
 
     def __init__(self, num_features: int, eps: float = 1e-5, momentum: float = 0.1) -> None:
+        if not isinstance(momentum, int | float):
+            raise UserError(f"{type(self).__name__} has running means of a fixed momentum, not {momentum}")
         self.eps = eps
         self.momentum = momentum
         self.weight = parameter((num_features,))

@@ -25,9 +25,7 @@ class CrossEntropyLoss(_Loss):
     def __init__(self, weight: Tensor | None = None, *, ignore_index: int = -100, reduction: str = "mean",
                  label_smoothing: float = 0.0) -> None:
         super().__init__(reduction)
-        self.weight = None
-        if weight is not None:
-            self.register_buffer("weight", weight)
+        self.register_buffer("weight", weight)
         self.ignore_index = ignore_index
         self.label_smoothing = label_smoothing
 
@@ -41,9 +39,7 @@ class NLLLoss(_Loss):
 
     def __init__(self, weight: Tensor | None = None, *, ignore_index: int = -100, reduction: str = "mean") -> None:
         super().__init__(reduction)
-        self.weight = None
-        if weight is not None:
-            self.register_buffer("weight", weight)
+        self.register_buffer("weight", weight)
         self.ignore_index = ignore_index
 
     def forward(self, log_probabilities: Tensor, labels: Tensor) -> Tensor:

@@ -7,6 +7,9 @@
 Both are one operation, ``adam_``: AdamW's is the attribute ``decoupled``.
 """
 
+from __future__ import annotations
+
+import copy
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -22,6 +25,11 @@ from minidl.tensor import Tensor
 STEP = "step"
 
 
+def _fresh_name() -> str:
+    """A name for the counts of one optimizer among those of its runtime."""
+    return f"adam.{sum(key.endswith(f'.{STEP}') for key in current_runtime().counters)}"
+
+
 class Adam(Optimizer):
     """Adam with two states a parameter. Each parameter's steps, t, are counted from its first gradient on, from 1."""
 
@@ -34,9 +42,8 @@ class Adam(Optimizer):
         # The counts live with the runtime, which can then take back the steps of a dry run: all calls of ``step``, and
         # for each parameter how many of them found no gradient. Most have none, so most have no such count.
         counters = current_runtime().counters
-        own = f"adam.{sum(key.endswith(f'.{STEP}') for key in counters)}"
-        self._counter, self._missed = f"{own}.{STEP}", [f"{own}.missed.{i}" for i in range(len(self.parameters))]
-        counters[self._counter] = 0
+        self._name = _fresh_name()
+        counters[f"{self._name}.{STEP}"] = 0
 
     def check(self, group: dict[str, Any]) -> None:
         super().check(group)
@@ -48,7 +55,7 @@ class Adam(Optimizer):
         rates = self.rates(index)
         beta1, beta2 = rates["betas"]
         return super().attributes(index) | {"beta1": float(beta1), "beta2": float(beta2), "eps": float(rates["eps"]),
-                                            "step": self._steps(index)}
+                                            "step": self._steps(index) + 1}
 
     def kind(self, index: int) -> tuple[int, bool, int]:
         group, decays, _ = super().kind(index)
@@ -57,16 +64,36 @@ class Adam(Optimizer):
     def _steps(self, index: int) -> int:
         """How many steps a parameter has taken."""
         counters = current_runtime().counters
-        return counters[self._counter] - counters.get(self._missed[index], 0)
+        return counters[f"{self._name}.{STEP}"] - counters.get(f"{self._name}.missed.{index}", 0)
 
-    def step(self) -> None:
-        """Update every parameter that has a gradient; for the others this is no step."""
+    def stepped(self, updated: set[int]) -> None:
+        """Count a step of each of these parameters; for the others it is none."""
+        if updated:
+            counters = current_runtime().counters
+            counters[f"{self._name}.{STEP}"] += 1
+            for index in range(len(self.parameters)):
+                if index not in updated:
+                    missed = f"{self._name}.missed.{index}"
+                    counters[missed] = counters.get(missed, 0) + 1
+
+    def add_param_group(self, param_group: Mapping[str, Any]) -> None:
+        first = len(self.parameters)
+        super().add_param_group(param_group)
         counters = current_runtime().counters
-        counters[self._counter] += 1
-        for tensor, missed in zip(self.parameters, self._missed, strict=True):
-            if tensor.grad is None:
-                counters[missed] = counters.get(missed, 0) + 1
-        super().step()
+        if counters[f"{self._name}.{STEP}"]:
+            for index in range(first, len(self.parameters)):
+                counters[f"{self._name}.missed.{index}"] = counters[f"{self._name}.{STEP}"]
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Adam:
+        """An optimizer of the copied parameters, with states and counts of its own."""
+        made = type(self).__new__(type(self))
+        memo[id(self)] = made
+        made.__dict__.update(copy.deepcopy(self.__dict__, memo))
+        made._name = _fresh_name()
+        counters = current_runtime().counters
+        for key in [key for key in counters if key.startswith(f"{self._name}.")]:
+            counters[made._name + key.removeprefix(self._name)] = counters[key]
+        return made
 
     def state_dict(self) -> dict[str, np.ndarray]:
         """A copy on the host of both moments, and as ``step`` of the number of steps that each parameter has taken."""
@@ -84,10 +111,15 @@ class Adam(Optimizer):
         if steps.shape not in ((), (len(self.parameters),)):
             raise UserError(f"the state does not fit {type(self).__name__}: {STEP} is {list(steps.shape)} and must be "
                             f"[{len(self.parameters)}]")
+        if steps.dtype.kind not in "biuf" or not (np.isfinite(steps) & (steps >= 0) & (steps == np.floor(steps))).all():
+            raise UserError(f"the state does not fit {type(self).__name__}: {STEP} has numbers of steps, whole and not "
+                            f"negative, and these are {steps.tolist()}")
+        steps = steps.astype(np.int64)
         super().load_state_dict(moments)
         counters, most = current_runtime().counters, int(steps.max())
-        counters[self._counter] = most
-        for missed, done in zip(self._missed, np.broadcast_to(steps, len(self.parameters)).tolist(), strict=True):
+        counters[f"{self._name}.{STEP}"] = most
+        for index, done in enumerate(np.broadcast_to(steps, len(self.parameters)).tolist()):
+            missed = f"{self._name}.missed.{index}"
             counters.pop(missed, None)
             if done < most:
                 counters[missed] = most - done

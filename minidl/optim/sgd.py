@@ -21,8 +21,9 @@ class SGD(Optimizer):
     def __init__(self, params: Parameters, lr: float, momentum: float = 0.0, weight_decay: float = 0.0, *,
                  decays: Callable[[Tensor], bool] | None = None) -> None:
         """``decays`` says which parameters the weight decay is for; all by default."""
-        params = list(params)  # type: ignore[assignment]
-        keeps = bool(momentum) or any(isinstance(group, Mapping) and group.get("momentum") for group in params)
+        params = params if isinstance(params, Tensor) else list(params)  # type: ignore[assignment]
+        groups = [] if isinstance(params, Tensor) else [group for group in params if isinstance(group, Mapping)]
+        keeps = bool(momentum) or any(group.get("momentum") for group in groups)
         super().__init__(params, rates={"lr": lr, "momentum": momentum, "weight_decay": weight_decay},
                          op=update.SGD_MOMENTUM if keeps else update.SGD, states=("momentum",) if keeps else (),
                          decays=decays)

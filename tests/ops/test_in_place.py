@@ -181,7 +181,7 @@ def test_a_result_that_does_not_fit_is_refused_and_nothing_is_written():
     x, n = minidl.ones(3), minidl.tensor([1, 2])
     for write, message in ((lambda: x.__iadd__(minidl.ones(2, 3)), r"\[2, 3\] does not broadcast to \[3\]"),
                            (lambda: x[:1].add_(x), r"\[3\] does not broadcast to \[1\]"),
-                           (lambda: n.__iadd__(0.5), "is no int64"),
+                           (lambda: n.__iadd__(0.5), "a result of float32 does not fit a tensor of int64"),
                            (lambda: x.fill_(minidl.ones(2)), "a tensor without dimensions")):
         with pytest.raises(ShapeError, match=message):
             write()
