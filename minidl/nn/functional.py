@@ -9,33 +9,65 @@ from minidl.meta import Shape, boolean, wide
 from minidl.nn.attention import Causal, attend
 from minidl.nn.layers import Dropout
 from minidl.nn.precision import computed_in, lowered
+from minidl.nn.resizing import interpolate, pad, pixel_shuffle, pixel_unshuffle
 from minidl.ops import attention as attention_
 from minidl.ops import conv as conv_
 from minidl.ops import elementwise, layernorm, pool
 from minidl.ops import embedding as embedding_
 from minidl.ops import linear as linear_
 from minidl.ops import update as update_
+from minidl.ops.activations import (
+    celu,
+    elu,
+    glu,
+    hardshrink,
+    hardsigmoid,
+    hardswish,
+    hardtanh,
+    leaky_relu,
+    logsigmoid,
+    mish,
+    prelu,
+    relu6,
+    selu,
+    softmin,
+    softshrink,
+    softsign,
+    tanhshrink,
+    threshold,
+)
+from minidl.ops.activations import softplus_of as softplus
 from minidl.ops.choose import compare, convert, masked_fill, where
 from minidl.ops.conv import Pair
 from minidl.ops.elementwise import add, mul, relu, sigmoid, tanh
-from minidl.ops.functions import log_softmax, silu, softmax, softplus
+from minidl.ops.functions import log_softmax, silu, softmax
 from minidl.ops.losses import (
     binary_cross_entropy,
     binary_cross_entropy_with_logits,
     cross_entropy,
+    huber_loss,
+    kl_div,
     l1_loss,
     mse_loss,
     nll_loss,
+    smooth_l1_loss,
 )
+from minidl.ops.products import cosine_similarity, normalize
 from minidl.ops.ranking import amax
+from minidl.ops.rearranging import one_hot
 from minidl.ops.shape import detach, permute, reshape
 from minidl.runtime import current_runtime
 from minidl.tensor import Tensor
 
-__all__ = ["adaptive_avg_pool2d", "avg_pool2d", "binary_cross_entropy", "binary_cross_entropy_with_logits", "conv2d",
-           "conv_transpose2d", "cross_entropy", "dropout", "embedding", "gelu", "group_norm", "l1_loss", "layer_norm",
-           "linear", "log_softmax", "max_pool2d", "mse_loss", "nll_loss", "relu", "scaled_dot_product_attention",
-           "sigmoid", "silu", "softmax", "softplus", "tanh"]
+__all__ = [
+    "adaptive_avg_pool2d", "avg_pool2d", "binary_cross_entropy", "binary_cross_entropy_with_logits", "celu",
+    "conv2d", "conv_transpose2d", "cosine_similarity", "cross_entropy", "dropout", "elu", "embedding", "gelu",
+    "glu", "group_norm", "hardshrink", "hardsigmoid", "hardswish", "hardtanh", "huber_loss", "interpolate",
+    "kl_div", "l1_loss", "layer_norm", "leaky_relu", "linear", "log_softmax", "logsigmoid", "max_pool2d", "mish",
+    "mse_loss", "nll_loss", "normalize", "one_hot", "pad", "pixel_shuffle", "pixel_unshuffle", "prelu", "relu",
+    "relu6", "scaled_dot_product_attention", "selu", "sigmoid", "silu", "smooth_l1_loss", "softmax", "softmin",
+    "softplus", "softshrink", "softsign", "tanh", "tanhshrink", "threshold",
+]
 
 
 def gelu(x: Tensor, approximate: str = "none") -> Tensor:
@@ -123,7 +155,8 @@ def scaled_dot_product_attention(query: Tensor, key: Tensor, value: Tensor, attn
 
     N and heads may be missing. ``scale`` is 1 / sqrt(D) by default. A mask of booleans says which positions are seen;
     another one is added. A position that sees nothing has a result of 0, and no gradient. ``is_causal``: position i
-    sees positions up to i. ``nn.attend`` is the same with heads side by side. Raises ShapeError; UserError for a mask beside ``is_causal``.
+    sees positions up to i. ``nn.attend`` is the same with heads side by side. Raises ShapeError; UserError for a mask
+    beside ``is_causal``.
     """
     if is_causal and attn_mask is not None:
         raise UserError("attention takes a mask or is_causal, not both: put what is_causal forbids into the mask")

@@ -7,7 +7,7 @@ from minidl.ops import losses
 from minidl.tensor import Tensor
 
 
-class _Loss(Module):
+class Loss(Module):
     """A loss whose ``reduction`` is mean, sum or none."""
 
     weight: Tensor | None
@@ -16,7 +16,7 @@ class _Loss(Module):
         self.reduction = reduction
 
 
-class CrossEntropyLoss(_Loss):
+class CrossEntropyLoss(Loss):
     """Softmax cross-entropy, averaged over the rows whose label is not ``ignore_index``, by their classes' ``weight``.
 
     logits: [N, classes, ...], labels: [N, ...] integers -> a scalar.
@@ -34,7 +34,7 @@ class CrossEntropyLoss(_Loss):
                                     reduction=self.reduction, label_smoothing=self.label_smoothing)
 
 
-class NLLLoss(_Loss):
+class NLLLoss(Loss):
     """-log_probabilities[n, label of n], averaged over the rows whose label is not ``ignore_index``."""
 
     def __init__(self, weight: Tensor | None = None, *, ignore_index: int = -100, reduction: str = "mean") -> None:
@@ -47,28 +47,28 @@ class NLLLoss(_Loss):
                                reduction=self.reduction)
 
 
-class MSELoss(_Loss):
+class MSELoss(Loss):
     """(x - target)^2, averaged."""
 
     def forward(self, x: Tensor, target: Tensor) -> Tensor:
         return losses.mse_loss(x, target, reduction=self.reduction)
 
 
-class L1Loss(_Loss):
+class L1Loss(Loss):
     """|x - target|, averaged."""
 
     def forward(self, x: Tensor, target: Tensor) -> Tensor:
         return losses.l1_loss(x, target, reduction=self.reduction)
 
 
-class BCELoss(_Loss):
+class BCELoss(Loss):
     """Cross-entropy of probabilities of two classes, averaged."""
 
     def forward(self, p: Tensor, target: Tensor) -> Tensor:
         return losses.binary_cross_entropy(p, target, reduction=self.reduction)
 
 
-class BCEWithLogitsLoss(_Loss):
+class BCEWithLogitsLoss(Loss):
     """The same of sigmoid(x), without its cancellation."""
 
     def forward(self, x: Tensor, target: Tensor) -> Tensor:

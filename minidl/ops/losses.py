@@ -5,11 +5,12 @@
 
 from minidl.errors import ShapeError, UserError
 from minidl.meta import wide
-from minidl.ops.choose import compare, convert, logical_not, masked_fill
+from minidl.ops.choose import compare, convert, logical_not, masked_fill, where
 from minidl.ops.elementwise import add, div, log, mean, mul, neg, scale, shift, sub
 from minidl.ops.elementwise import sum as sum_
 from minidl.ops.embedding import embedding, gather_rows
-from minidl.ops.functions import absolute, log_softmax, softplus
+from minidl.ops.functions import log_softmax, softplus
+from minidl.ops.library import absolute, exp
 from minidl.ops.loss import cross_entropy as mean_cross_entropy
 from minidl.ops.shape import cast, permute, reshape
 from minidl.tensor import Tensor
@@ -17,7 +18,8 @@ from minidl.tensor import Tensor
 LEAST_LOG = -100.0  # of a probability of 0
 
 
-def _reduced(losses: Tensor, reduction: str) -> Tensor:
+def reduced(losses: Tensor, reduction: str) -> Tensor:
+    """The mean of all losses, their sum, or themselves ("none"). Raises UserError for another word."""
     if reduction == "mean":
         return mean(losses)
     if reduction == "sum":
@@ -62,7 +64,7 @@ def nll_loss(log_probabilities: Tensor, labels: Tensor, weight: Tensor | None = 
     losses = losses if weight is None else mul(losses, shares)
     if reduction == "none":
         return reshape(losses, shape)
-    return div(sum_(losses), sum_(shares)) if reduction == "mean" else _reduced(losses, reduction)
+    return div(sum_(losses), sum_(shares)) if reduction == "mean" else reduced(losses, reduction)
 
 
 def _soft(logits: Tensor, target: Tensor, weight: Tensor | None, reduction: str, smoothing: float) -> Tensor:
@@ -74,7 +76,7 @@ def _soft(logits: Tensor, target: Tensor, weight: Tensor | None, reduction: str,
     if weight is not None:
         terms = mul(terms, reshape(weight, (-1, *(1,) * (logits.ndim - 2))))
     losses = neg(sum_(terms, 1))
-    return scale(sum_(losses), 1.0 / losses.numel()) if reduction == "mean" else _reduced(losses, reduction)
+    return scale(sum_(losses), 1.0 / losses.numel()) if reduction == "mean" else reduced(losses, reduction)
 
 
 def cross_entropy(logits: Tensor, labels: Tensor, weight: Tensor | None = None, *, ignore_index: int = -100,
@@ -104,7 +106,7 @@ def cross_entropy(logits: Tensor, labels: Tensor, weight: Tensor | None = None, 
         if reduction == "mean":
             spread = div(sum_(spread), sum_(_shares(flat, ignored, weight, spread)))
         else:
-            spread = _reduced(spread, reduction)
+            spread = reduced(spread, reduction)
         losses = add(scale(losses, 1.0 - label_smoothing), scale(spread, label_smoothing / rows.shape[1]))
     return reshape(losses, shape) if reduction == "none" else losses
 
@@ -112,12 +114,12 @@ def cross_entropy(logits: Tensor, labels: Tensor, weight: Tensor | None = None, 
 def mse_loss(x: Tensor, target: Tensor, *, reduction: str = "mean") -> Tensor:
     """(x - target)^2. Raises ShapeError, UserError."""
     apart = sub(x, target)
-    return _reduced(mul(apart, apart), reduction)
+    return reduced(mul(apart, apart), reduction)
 
 
 def l1_loss(x: Tensor, target: Tensor, *, reduction: str = "mean") -> Tensor:
     """|x - target|. Raises ShapeError, UserError."""
-    return _reduced(absolute(sub(x, target)), reduction)
+    return reduced(absolute(sub(x, target)), reduction)
 
 
 def binary_cross_entropy(p: Tensor, target: Tensor, *, reduction: str = "mean") -> Tensor:
@@ -127,9 +129,38 @@ def binary_cross_entropy(p: Tensor, target: Tensor, *, reduction: str = "mean") 
         return masked_fill(y, compare(y, LEAST_LOG, "<"), LEAST_LOG)
     one = mul(target, bounded(p))
     other = mul(shift(neg(target), 1.0), bounded(shift(neg(p), 1.0)))
-    return _reduced(neg(add(one, other)), reduction)
+    return reduced(neg(add(one, other)), reduction)
 
 
 def binary_cross_entropy_with_logits(x: Tensor, target: Tensor, *, reduction: str = "mean") -> Tensor:
     """The same of sigmoid(x), without its cancellation: log(1 + exp(x)) - target x. Raises ShapeError, UserError."""
-    return _reduced(sub(softplus(x), mul(x, target)), reduction)
+    return reduced(sub(softplus(x), mul(x, target)), reduction)
+
+
+def kl_div(x: Tensor, target: Tensor, *, reduction: str = "mean", log_target: bool = False) -> Tensor:
+    """target (log target - x), with x the logarithm of a distribution; 0 where the target is 0.
+
+    ``reduction``: mean of all elements, batchmean (the sum over the batch's extent), sum or none. Raises ShapeError.
+    """
+    if log_target:
+        terms = mul(exp(target), sub(target, x))
+    else:
+        nothing = compare(target, 0, "==")
+        terms = sub(masked_fill(mul(target, log(masked_fill(target, nothing, 1.0))), nothing, 0.0), mul(target, x))
+    if reduction == "batchmean":
+        return scale(reduced(terms, "sum"), 1.0 / x.shape[0])
+    return reduced(terms, reduction)
+
+
+def smooth_l1_loss(x: Tensor, target: Tensor, *, reduction: str = "mean", beta: float = 1.0) -> Tensor:
+    """d^2 / (2 beta) where d = |x - target| is below beta, else d - beta / 2 (Girshick 2015). Raises ShapeError."""
+    apart = absolute(sub(x, target))
+    if beta == 0:
+        return reduced(apart, reduction)
+    square = scale(mul(apart, apart), 0.5 / beta)
+    return reduced(where(compare(apart, beta, "<"), square, shift(apart, -0.5 * beta)), reduction)
+
+
+def huber_loss(x: Tensor, target: Tensor, *, reduction: str = "mean", delta: float = 1.0) -> Tensor:
+    """d^2 / 2 where d = |x - target| is at most delta, else delta (d - delta / 2) (Huber 1964). Raises ShapeError."""
+    return scale(smooth_l1_loss(x, target, reduction=reduction, beta=delta), delta)
