@@ -123,7 +123,7 @@ def randint(low: int, high: int | Shape | None = None, size: Shape = (), *, dtyp
             device: object = None) -> Tensor:
     """Random integers from ``low`` (0 if there is one bound alone) up to but not including ``high``."""
     if isinstance(high, tuple | list):  # PyTorch's randint(high, size)
-        low, high, size = 0, low, high
+        size, high = tuple(high), None
     low, high = (0, low) if high is None else (low, high)
     if not low < high:
         raise UserError(f"randint: there is no integer from {low} up to but not including {high}")

@@ -131,11 +131,6 @@ def is_floating_point(x: Tensor) -> bool:
     return x.dtype.floating
 
 
-def device(name: object = "cpu", index: int | None = None) -> str:
-    """The name itself: a tensor is on its runtime's device, whichever is named."""
-    return str(name) if index is None else f"{name}:{index}"
-
-
 for _name, _function in {"new_zeros": new_zeros, "new_ones": new_ones, "new_full": new_full, "new_tensor": new_tensor,
                          "new_empty": new_zeros, "normal_": normal_, "uniform_": uniform_,
                          "bernoulli_": bernoulli_}.items():

@@ -10,6 +10,7 @@ from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from minidl.meta import DType, Shape
+from minidl.surface_names import Named
 from minidl.surface_writes import Writes
 
 if TYPE_CHECKING:
@@ -30,7 +31,7 @@ class Ranked(NamedTuple):
     indices: Tensor
 
 
-class Surface(Writes):
+class Surface(Named, Writes):
     """Base of Tensor, with neither state nor code."""
 
     __slots__ = ()
@@ -44,7 +45,10 @@ class Surface(Writes):
         def __rmul__(self, other: Real) -> Tensor: ...
         def __truediv__(self, other: Tensor | Real) -> Tensor: ...
         def __rtruediv__(self, other: Real) -> Tensor: ...
-        def __pow__(self, value: Real) -> Tensor: ...
+        def __pow__(self, value: Tensor | Real) -> Tensor: ...
+        def __mod__(self, other: Tensor | Real) -> Tensor: ...
+        def __floordiv__(self, other: Tensor | Real) -> Tensor: ...
+        def __xor__(self, other: Tensor) -> Tensor: ...
         def __rpow__(self, base: Real) -> Tensor: ...
         def __matmul__(self, other: Tensor) -> Tensor: ...
         def __neg__(self) -> Tensor: ...
@@ -69,10 +73,12 @@ class Surface(Writes):
         def mean(self, dim: Whole | Shape | None = None, keepdim: Truth = False) -> Tensor:
             """Mean over ``dim``, all by default."""
 
-        def var(self, dim: Whole | Shape | None = None, *, correction: Real = 1.0, keepdim: Truth = False) -> Tensor:
+        def var(self, dim: Whole | Shape | Truth | None = None, unbiased: Truth | None = None, keepdim: Truth = False,
+                *, correction: Real | None = None) -> Tensor:
             """Variance over ``dim``, all by default."""
 
-        def std(self, dim: Whole | Shape | None = None, *, correction: Real = 1.0, keepdim: Truth = False) -> Tensor:
+        def std(self, dim: Whole | Shape | Truth | None = None, unbiased: Truth | None = None, keepdim: Truth = False,
+                *, correction: Real | None = None) -> Tensor:
             """Standard deviation over ``dim``, all by default."""
 
         def max(self, dim: Whole | Tensor | None = None, keepdim: Truth = False) -> Any:
@@ -108,8 +114,8 @@ class Surface(Writes):
         def sqrt(self) -> Tensor:
             """Square root of every element."""
 
-        def pow(self, value: Real) -> Tensor:
-            """Every element to the power of a number."""
+        def pow(self, value: Tensor | Real) -> Tensor:
+            """Every element to a power."""
 
         def square(self) -> Tensor:
             """Every element times itself."""
@@ -117,7 +123,7 @@ class Surface(Writes):
         def abs(self) -> Tensor:
             """Every element without its sign."""
 
-        def clamp(self, min: Real | None = None, max: Real | None = None) -> Tensor:
+        def clamp(self, min: Tensor | Real | None = None, max: Tensor | Real | None = None) -> Tensor:
             """Every element, kept between two bounds."""
 
         def relu(self) -> Tensor:
@@ -135,7 +141,7 @@ class Surface(Writes):
         def log_softmax(self, dim: Whole = -1) -> Tensor:
             """log(softmax(x)) over one dimension."""
 
-        def masked_fill(self, mask: Tensor, value: Real) -> Tensor:
+        def masked_fill(self, mask: Tensor, value: Tensor | Real) -> Tensor:
             """This tensor, but ``value`` where the mask is true."""
 
         def matmul(self, other: Tensor) -> Tensor:

@@ -3,6 +3,7 @@
 from minidl.nn import functional, init, utils
 from minidl.nn.activations import GELU, LogSoftmax, ReLU, Sigmoid, SiLU, Softmax, Tanh
 from minidl.nn.attention import Causal, MultiHeadAttention, attend, causal_mask
+from minidl.nn.cells import GRUCell, LSTMCell, RNNCell
 from minidl.nn.containers import ModuleDict, ModuleList, Sequential
 from minidl.nn.groupnorm import GroupNorm
 from minidl.nn.images import (
@@ -46,12 +47,10 @@ from minidl.nn.more_layers import (
     CosineSimilarity,
     Dropout1d,
     Dropout2d,
-    GRUCell,
     HuberLoss,
     InstanceNorm1d,
     InstanceNorm2d,
     KLDivLoss,
-    LSTMCell,
     ParameterList,
     PixelShuffle,
     ReflectionPad1d,
@@ -59,7 +58,6 @@ from minidl.nn.more_layers import (
     ReplicationPad1d,
     ReplicationPad2d,
     RMSNorm,
-    RNNCell,
     SmoothL1Loss,
     Unflatten,
     Upsample,

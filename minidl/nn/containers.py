@@ -117,7 +117,8 @@ class ModuleDict(Module):
         self.add_module(name, module)
 
     def __getitem__(self, name: str) -> Module:
-        return dict(self.entries())[name]  # type: ignore[return-value]  # None keeps a place
+        module: Module = dict(self.entries())[name]
+        return module
 
     def __delitem__(self, name: str) -> None:
         self.pop(name)

@@ -161,8 +161,8 @@ def scaled_dot_product_attention(query: Tensor, key: Tensor, value: Tensor, attn
     if is_causal and attn_mask is not None:
         raise UserError("attention takes a mask or is_causal, not both: put what is_causal forbids into the mask")
     if query.ndim in (2, 3):
-        given = [reshape(x, (*(1,) * (4 - x.ndim), *x.shape)) for x in (query, key, value)]
-        y = scaled_dot_product_attention(*given, attn_mask, dropout_p, is_causal, scale)
+        q, k, v = (reshape(x, (*(1,) * (4 - x.ndim), *x.shape)) for x in (query, key, value))
+        y = scaled_dot_product_attention(q, k, v, attn_mask, dropout_p, is_causal, scale)
         return reshape(y, (*query.shape[:-1], y.shape[-1]))
     if query.ndim != 4:
         raise UserError(f"attention needs [N, heads, L, D], not {list(query.shape)}")

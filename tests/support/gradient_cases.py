@@ -169,7 +169,7 @@ CASES: dict[str, list[Case]] = {
                 [((2, n), (n, 2, 1)), ((n, 6), (2, -1, 3)), ((2, n), (2 * n,))]],
     "permute": [Case(lambda x, axes=axes: ops.permute(x, axes), ((2, n, 3),)) for n in EDGES
                 for axes in [(2, 1, 0), (1, 2, 0), (2, 0, 1), (0, 2, 1), (0, 1, 2)]],
-    "narrow": [Case(partial(ops.narrow, axis=axis, start=start, stop=start + n), (shape,)) for n in EDGES
+    "narrow": [Case(partial(ops.between, axis=axis, start=start, stop=start + n), (shape,)) for n in EDGES
                for axis, start, shape in
                [(0, 0, (n + 2, 3)), (0, 2, (n + 2, 3)), (1, 1, (2, n + 3, 2)), (2, 0, (1, 2, n))]],
     # To float64, as all is here: what is rounded has no slope. Other dtypes have a test of their own (test_precision).
