@@ -6,7 +6,7 @@ from minidl.calls import apply, give
 from minidl.errors import ShapeError
 from minidl.meta import DType, Meta, Shape, int64, meta, wide
 from minidl.op import Op
-from minidl.ops.arguments import axes_of, loses_gradient, number_for, numbers, reciprocal
+from minidl.ops.arguments import axes_of, loses_gradient, number_for, numbers, plain_number, reciprocal
 from minidl.slicing.rules import elementwise, expanding, summing
 from minidl.tensor import Gradients, Needs, Tensor
 
@@ -235,7 +235,7 @@ def div(a: Tensor, b: Tensor | float) -> Tensor:
 
 def dropout(x: Tensor, p: float, seed: int) -> Tensor:
     """Zero each element with probability p and divide the rest by 1 - p; the mask follows from (seed, position)."""
-    return apply(DROPOUT, x, p=float(p), seed=seed)
+    return apply(DROPOUT, x, p=plain_number("dropout's p", p), seed=seed)
 
 
 def _sum(x: Tensor, dim: int | Shape | None, keepdim: bool, dtype: DType) -> Tensor:

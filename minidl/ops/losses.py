@@ -47,15 +47,15 @@ def _shares(labels: Tensor, ignored: Tensor, weight: Tensor | None, like: Tensor
     return masked_fill(cast(own, like.dtype), ignored, 0.0)
 
 
-def nll_loss(log_probabilities: Tensor, labels: Tensor, weight: Tensor | None = None, *, ignore_index: int = -100,
+def nll_loss(input: Tensor, target: Tensor, weight: Tensor | None = None, *, ignore_index: int = -100,
              reduction: str = "mean") -> Tensor:
-    """-weight[label] log_probabilities[n, label of n].  log_probabilities: [N, classes, ...], labels: [N, ...].
+    """-weight[label] input[n, label of n].  input: logarithms [N, classes, ...], target: labels [N, ...].
 
     ``weight``: [classes], 1 by default; a mean is over the sum of the rows' weights. Rows whose label is
     ``ignore_index`` count neither in the sum nor in the mean. Raises ShapeError, UserError.
     """
-    shape = labels.shape
-    x, labels = _rows(log_probabilities, labels)
+    shape = target.shape
+    x, labels = _rows(input, target)
     n, classes = x.shape
     ignored = compare(labels, ignore_index, "==")
     own = gather_rows(reshape(x, (n, classes, 1)), reshape(masked_fill(labels, ignored, 0), (n, 1)))
@@ -79,22 +79,22 @@ def _soft(logits: Tensor, target: Tensor, weight: Tensor | None, reduction: str,
     return scale(sum_(losses), 1.0 / losses.numel()) if reduction == "mean" else reduced(losses, reduction)
 
 
-def cross_entropy(logits: Tensor, labels: Tensor, weight: Tensor | None = None, *, ignore_index: int = -100,
+def cross_entropy(input: Tensor, target: Tensor, weight: Tensor | None = None, *, ignore_index: int = -100,
                   label_smoothing: float = 0.0, reduction: str = "mean") -> Tensor:
-    """-log softmax(logits)[label].  logits: [N, classes, ...], labels: [N, ...] integers, or probabilities as logits.
+    """-log softmax(input)[label].  input: [N, classes, ...], target: labels [N, ...], or probabilities as input.
 
     ``weight``: [classes], as in ``nll_loss``. With ``label_smoothing`` e the target is 1 - e for the label and e shared
     by all classes; rows whose label is ``ignore_index`` have no part in that either. Raises ShapeError, UserError.
     """
     if not 0.0 <= label_smoothing <= 1.0:
         raise UserError(f"label_smoothing is in [0, 1], not {label_smoothing}")
-    if labels.dtype.floating:
-        return _soft(logits, labels, weight, reduction, label_smoothing)
-    if logits.ndim == 1 and not labels.shape:
-        return cross_entropy(reshape(logits, (1, -1)), reshape(labels, (1,)), weight, ignore_index=ignore_index,
+    if target.dtype.floating:
+        return _soft(input, target, weight, reduction, label_smoothing)
+    if input.ndim == 1 and not target.shape:
+        return cross_entropy(reshape(input, (1, -1)), reshape(target, (1,)), weight, ignore_index=ignore_index,
                              label_smoothing=label_smoothing, reduction=reduction)
-    shape = labels.shape
-    rows, flat = _rows(logits, labels)
+    shape = target.shape
+    rows, flat = _rows(input, target)
     if reduction == "mean" and weight is None:
         return mean_cross_entropy(rows, flat, ignore_index=ignore_index, label_smoothing=label_smoothing)
     logs = log_softmax(rows)
@@ -111,56 +111,59 @@ def cross_entropy(logits: Tensor, labels: Tensor, weight: Tensor | None = None, 
     return reshape(losses, shape) if reduction == "none" else losses
 
 
-def mse_loss(x: Tensor, target: Tensor, *, reduction: str = "mean") -> Tensor:
-    """(x - target)^2. Raises ShapeError, UserError."""
-    apart = sub(x, target)
+def mse_loss(input: Tensor, target: Tensor, *, reduction: str = "mean") -> Tensor:
+    """(input - target)^2. Raises ShapeError, UserError."""
+    apart = sub(input, target)
     return reduced(mul(apart, apart), reduction)
 
 
-def l1_loss(x: Tensor, target: Tensor, *, reduction: str = "mean") -> Tensor:
-    """|x - target|. Raises ShapeError, UserError."""
-    return reduced(absolute(sub(x, target)), reduction)
+def l1_loss(input: Tensor, target: Tensor, *, reduction: str = "mean") -> Tensor:
+    """|input - target|. Raises ShapeError, UserError."""
+    return reduced(absolute(sub(input, target)), reduction)
 
 
-def binary_cross_entropy(p: Tensor, target: Tensor, *, reduction: str = "mean") -> Tensor:
-    """-(target log p + (1 - target) log(1 - p)), where no logarithm is below -100. Raises ShapeError, UserError."""
+def binary_cross_entropy(input: Tensor, target: Tensor, *, reduction: str = "mean") -> Tensor:
+    """-(target log input + (1 - target) log(1 - input)), where no logarithm is below -100. Raises ShapeError,
+    UserError."""
     def bounded(x: Tensor) -> Tensor:
         y = log(x)
         return masked_fill(y, compare(y, LEAST_LOG, "<"), LEAST_LOG)
-    one = mul(target, bounded(p))
-    other = mul(shift(neg(target), 1.0), bounded(shift(neg(p), 1.0)))
+    one = mul(target, bounded(input))
+    other = mul(shift(neg(target), 1.0), bounded(shift(neg(input), 1.0)))
     return reduced(neg(add(one, other)), reduction)
 
 
-def binary_cross_entropy_with_logits(x: Tensor, target: Tensor, *, reduction: str = "mean") -> Tensor:
-    """The same of sigmoid(x), without its cancellation: log(1 + exp(x)) - target x. Raises ShapeError, UserError."""
-    return reduced(sub(softplus(x), mul(x, target)), reduction)
+def binary_cross_entropy_with_logits(input: Tensor, target: Tensor, *, reduction: str = "mean") -> Tensor:
+    """The same of sigmoid(input), without its cancellation: log(1 + exp(input)) - target input. Raises ShapeError,
+    UserError."""
+    return reduced(sub(softplus(input), mul(input, target)), reduction)
 
 
-def kl_div(x: Tensor, target: Tensor, *, reduction: str = "mean", log_target: bool = False) -> Tensor:
-    """target (log target - x), with x the logarithm of a distribution; 0 where the target is 0.
+def kl_div(input: Tensor, target: Tensor, *, reduction: str = "mean", log_target: bool = False) -> Tensor:
+    """target (log target - input), with input the logarithm of a distribution; 0 where the target is 0.
 
     ``reduction``: mean of all elements, batchmean (the sum over the batch's extent), sum or none. Raises ShapeError.
     """
     if log_target:
-        terms = mul(exp(target), sub(target, x))
+        terms = mul(exp(target), sub(target, input))
     else:
         nothing = compare(target, 0, "==")
-        terms = sub(masked_fill(mul(target, log(masked_fill(target, nothing, 1.0))), nothing, 0.0), mul(target, x))
+        terms = sub(masked_fill(mul(target, log(masked_fill(target, nothing, 1.0))), nothing, 0.0), mul(target, input))
     if reduction == "batchmean":
-        return scale(reduced(terms, "sum"), 1.0 / x.shape[0])
+        return scale(reduced(terms, "sum"), 1.0 / input.shape[0])
     return reduced(terms, reduction)
 
 
-def smooth_l1_loss(x: Tensor, target: Tensor, *, reduction: str = "mean", beta: float = 1.0) -> Tensor:
-    """d^2 / (2 beta) where d = |x - target| is below beta, else d - beta / 2 (Girshick 2015). Raises ShapeError."""
-    apart = absolute(sub(x, target))
+def smooth_l1_loss(input: Tensor, target: Tensor, *, reduction: str = "mean", beta: float = 1.0) -> Tensor:
+    """d^2 / (2 beta) where d = |input - target| is below beta, else d - beta / 2 (Girshick 2015). Raises ShapeError."""
+    apart = absolute(sub(input, target))
     if beta == 0:
         return reduced(apart, reduction)
     square = scale(mul(apart, apart), 0.5 / beta)
     return reduced(where(compare(apart, beta, "<"), square, shift(apart, -0.5 * beta)), reduction)
 
 
-def huber_loss(x: Tensor, target: Tensor, *, reduction: str = "mean", delta: float = 1.0) -> Tensor:
-    """d^2 / 2 where d = |x - target| is at most delta, else delta (d - delta / 2) (Huber 1964). Raises ShapeError."""
-    return scale(smooth_l1_loss(x, target, reduction=reduction, beta=delta), delta)
+def huber_loss(input: Tensor, target: Tensor, *, reduction: str = "mean", delta: float = 1.0) -> Tensor:
+    """d^2 / 2 where d = |input - target| is at most delta, else delta (d - delta / 2) (Huber 1964). Raises
+    ShapeError."""
+    return scale(smooth_l1_loss(input, target, reduction=reduction, beta=delta), delta)

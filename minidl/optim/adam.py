@@ -18,7 +18,10 @@ import numpy as np
 from minidl.errors import UserError
 from minidl.op import Attrs
 from minidl.ops import update
-from minidl.optim.optimizer import Optimizer, Parameters, require_at_least_zero
+from minidl.ops.elementwise import add, div, neg, scale, shift, sqrt
+from minidl.ops.library import maximum
+from minidl.optim.composed import Composed, States, kept_in, mean_square
+from minidl.optim.optimizer import Parameters, require_at_least_zero
 from minidl.runtime import current_runtime
 from minidl.tensor import Tensor
 
@@ -30,15 +33,24 @@ def _fresh_name() -> str:
     return f"adam.{sum(key.endswith(f'.{STEP}') for key in current_runtime().counters)}"
 
 
-class Adam(Optimizer):
-    """Adam with two states a parameter. Each parameter's steps, t, are counted from its first gradient on, from 1."""
+class Adam(Composed):
+    """Adam with two states a parameter, three with ``amsgrad`` (Reddi, Kale & Kumar 2018).
+
+    Each parameter's steps, t, are counted from its first gradient on, from 1. ``amsgrad`` and ``maximize`` are composed
+    of operations, all else is one.
+    """
 
     def __init__(self, params: Parameters, lr: float = 1e-3, betas: tuple[float, float] = (0.9, 0.999),
-                 eps: float = 1e-8, weight_decay: float = 0.0, *,
+                 eps: float = 1e-8, weight_decay: float = 0.0, amsgrad: bool = False, *, maximize: bool = False,
+                 foreach: bool | None = None, fused: bool | None = None,
                  decays: Callable[[Tensor], bool] | None = None) -> None:
-        """``decays`` says which parameters the weight decay is for; all by default."""
-        super().__init__(params, rates={"lr": lr, "betas": betas, "eps": eps, "weight_decay": weight_decay},
-                         op=update.ADAM, states=("m", "v"), decays=decays)
+        """``decays`` says which parameters the weight decay is for; all by default. ``foreach`` and ``fused`` say
+        nothing: parameters are updated together anyway. Raises UserError."""
+        self._plain = not (amsgrad or maximize)
+        rates = {"lr": lr, "betas": betas, "eps": eps, "weight_decay": weight_decay, "amsgrad": amsgrad,
+                 "maximize": maximize}
+        super().__init__(params, rates=rates, op=update.ADAM, states=("m", "v", "v_max") if amsgrad else ("m", "v"),
+                         decays=decays)
         # The counts live with the runtime, which can then take back the steps of a dry run: all calls of ``step``, and
         # for each parameter how many of them found no gradient. Most have none, so most have no such count.
         counters = current_runtime().counters
@@ -48,6 +60,8 @@ class Adam(Optimizer):
     def check(self, group: dict[str, Any]) -> None:
         super().check(group)
         require_at_least_zero(eps=group["eps"])
+        if self._plain and (group["amsgrad"] or group["maximize"]):
+            raise UserError("Adam's amsgrad and maximize are said when it is made, for all groups")
         if not all(0.0 <= beta < 1.0 for beta in group["betas"]):
             raise UserError(f"Adam's betas must be in [0, 1), and are {group['betas']}")
 
@@ -56,6 +70,27 @@ class Adam(Optimizer):
         beta1, beta2 = rates["betas"]
         return super().attributes(index) | {"beta1": float(beta1), "beta2": float(beta2), "eps": float(rates["eps"]),
                                             "step": self._steps(index) + 1}
+
+    decoupled = False  # whether the weight decay passes the moments by
+
+    def _update(self, chunk: list[int]) -> None:
+        if self._plain:
+            super(Composed, self)._update(chunk)
+        else:
+            super()._update(chunk)
+
+    def direction(self, index: int, p: Tensor, gradient: Tensor, states: States) -> Tensor:
+        rates, t = self.rates(index), self._steps(index) + 1
+        beta1, beta2 = map(float, rates["betas"])
+        g = (neg(gradient) if rates["maximize"] else gradient) if self.decoupled else self.decayed(index, p, gradient)
+        m = kept_in(states["m"], add(scale(states["m"], beta1), scale(g, 1.0 - beta1)))
+        v = mean_square(states["v"], g, beta2)
+        if rates["amsgrad"]:
+            v = kept_in(states["v_max"], maximum(states["v_max"], v))
+        root = shift(scale(sqrt(v), (1.0 - beta2**t) ** -0.5), float(rates["eps"]))
+        way = div(scale(m, 1.0 / (1.0 - beta1**t)), root)
+        decay = float(rates["weight_decay"]) if self.decoupled and self._decays[index] else 0.0
+        return add(way, scale(p, decay)) if decay else way
 
     def kind(self, index: int) -> tuple[int, bool, int]:
         group, decays, _ = super().kind(index)
@@ -132,9 +167,12 @@ class AdamW(Adam):
     """
 
     def __init__(self, params: Parameters, lr: float = 1e-3, betas: tuple[float, float] = (0.9, 0.999),
-                 eps: float = 1e-8, weight_decay: float = 0.01, *,
+                 eps: float = 1e-8, weight_decay: float = 0.01, amsgrad: bool = False, *, maximize: bool = False,
+                 foreach: bool | None = None, fused: bool | None = None,
                  decays: Callable[[Tensor], bool] | None = None) -> None:
-        super().__init__(params, lr, betas, eps, weight_decay, decays=decays)
+        super().__init__(params, lr, betas, eps, weight_decay, amsgrad, maximize=maximize, decays=decays)
+
+    decoupled = True
 
     def attributes(self, index: int = 0) -> Attrs:
         return super().attributes(index) | {"decoupled": True}

@@ -149,10 +149,10 @@ class Optimizer:
         """Update the pieces of these numbers, which are of one kind, in one call."""
         pieces = [self._pieces[number] for number in chunk]
         with no_grad():
-            tensors = [_rows(self.parameters[piece.owner], piece) for piece in pieces]
+            tensors = [rows_of_piece(self.parameters[piece.owner], piece) for piece in pieces]
             for state in self._states.values():
                 tensors += [state[number] for number in chunk]
-            tensors += [_rows(grad, piece) for piece in pieces
+            tensors += [rows_of_piece(grad, piece) for piece in pieces
                         if (grad := self.parameters[piece.owner].grad) is not None]
         apply_all(self._op, *tensors, **self.attributes(pieces[0].owner))
 
@@ -266,7 +266,7 @@ def _pieces(index: int, tensor: Tensor) -> list[Piece]:
     return found if len(found) > 1 else [found[0]._replace(whole=True)]
 
 
-def _rows(tensor: Tensor, piece: Piece) -> Tensor:
+def rows_of_piece(tensor: Tensor, piece: Piece) -> Tensor:
     """A piece of a parameter, or of its gradient: a view."""
     return tensor if piece.whole else between(tensor, 0, piece.start, piece.stop)
 
