@@ -17,7 +17,7 @@ from minidl.calls import apply, give
 from minidl.context import current
 from minidl.errors import UserError
 from minidl.grad_modes import enable_grad, inference_mode, is_grad_enabled, no_grad, set_grad_enabled
-from minidl.memory.storage import Call, Storage
+from minidl.memory.storage import TAKEN, Call, Storage
 from minidl.op import Op
 from minidl.ops.elementwise import add
 from minidl.ops.shape import CONTIGUOUS
@@ -102,9 +102,10 @@ def _take_saved(call: Call, retain_graph: bool) -> dict[int, Tensor]:
             storage.retain()
         else:
             storage.take_saved()
-    if taken and not retain_graph:  # a call that has saved nothing, as a parameter's view, may be visited again
-        call.saved = ()
-        call.needs = ()
+    if not retain_graph:
+        call.saved = TAKEN
+        if taken:  # a call that has saved nothing, as a parameter's view, may be visited again
+            call.needs = ()
     return {index: Tensor(storage) for index, storage in taken.items()}
 
 

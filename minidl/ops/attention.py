@@ -130,7 +130,8 @@ def scaled_dot_product_attention(q: Tensor, k: Tensor, v: Tensor, mask: Tensor |
     """
     if mask is not None and mask.requires_grad:
         raise UserError("attention as one operation has no gradient for its mask: nn.attend makes the scores instead")
-    return apply_all(ATTENTION, q, k, v, *(() if mask is None else (mask,)), heads=heads, causal=causal, p=plain_number("dropout's p", p),
+    seen = () if mask is None else (mask,)
+    return apply_all(ATTENTION, q, k, v, *seen, heads=heads, causal=causal, p=plain_number("dropout's p", p),
                      seed=seed)[0]
 
 

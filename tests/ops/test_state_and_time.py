@@ -146,7 +146,8 @@ def test_every_operation_refuses_a_tensor_in_the_place_of_a_number(name):
 NUMBERS = {
     "dropout": lambda x, v: F.dropout(x, v), "leaky_relu": lambda x, v: F.leaky_relu(x, v),
     "full": lambda x, v: minidl.ops.full((2,), v), "layer_norm": lambda x, v: F.layer_norm(x, 2, eps=v),
-    "dropout of attention": lambda x, v: F.scaled_dot_product_attention(x, x, x, dropout_p=v), "scale": lambda x, v: minidl.ops.scale(x, v),
+    "dropout of attention": lambda x, v: F.scaled_dot_product_attention(x, x, x, dropout_p=v),
+    "scale": lambda x, v: minidl.ops.scale(x, v),
     "clip_grad_norm_": lambda x, v: nn.utils.clip_grad_norm_([x], v),
 }
 
@@ -240,3 +241,74 @@ def test_hooks_and_grad_leave_the_gradients_of_leaves_alone_or_change_them():
         with minidl.set_grad_enabled(False):
             assert not minidl.is_grad_enabled()
         assert minidl.is_grad_enabled()
+
+
+# Two optimizers -------------------------------------------------------------------------------------------------------
+def gan(library, steps=3):
+    """The losses of a standard GAN step: the discriminator's optimizer steps between ``fake`` and its gradient."""
+    weights = np.random.default_rng(3).standard_normal
+    make, judge = library.nn.Linear(2, 2), library.nn.Linear(2, 1)
+    with library.no_grad():
+        for p in (make.weight, make.bias, judge.weight, judge.bias):
+            p.copy_(library.tensor(np.asarray(weights(tuple(p.shape)), "f4")))
+    og, od = library.optim.Adam(make.parameters(), lr=0.05), library.optim.Adam(judge.parameters(), lr=0.05)
+    losses = []
+    for step in range(steps):
+        noise = library.tensor(np.full((3, 2), 0.5 + step, "f4"))
+        fake = make(noise).tanh()
+        od.zero_grad()
+        worth = judge(noise).sigmoid().mean() - judge(fake.detach()).sigmoid().mean()
+        worth.backward()
+        od.step()
+        og.zero_grad()
+        loss = judge(fake).sigmoid().mean()
+        loss.backward()
+        og.step()
+        losses += [worth.item(), loss.item()]
+    return losses
+
+
+@pytest.mark.parametrize("policy", ["none", "passive", "recompute", "lru", "auto"])
+def test_a_gan_needs_no_marks_and_has_the_same_bits_under_every_policy(policy):
+    def run(policy, budget):
+        with Runtime("cpu:virtual", memory_budget=budget, policy=policy, poisoned=True) as runtime:
+            losses = gan(minidl)
+            runtime.check()
+            assert runtime.tracker.iteration <= 4
+            return losses
+    assert run(policy, "1MiB") == run("none", "1MiB")
+    if policy not in ("none",):
+        assert run(policy, "8KiB") == run("none", "1MiB")
+
+
+def test_a_gan_has_pytorchs_losses():
+    torch = pytest.importorskip("torch", reason="PyTorch, the peer, is not installed (pip install -e '.[peers]')")
+    with Runtime("cpu", memory_budget="1MiB", policy="none"):
+        ours = gan(minidl)
+    np.testing.assert_allclose(ours, gan(torch), rtol=1e-5)
+
+
+def test_a_result_that_is_held_and_never_differentiated_keeps_no_iteration_for_ever():
+    with Runtime("cpu:virtual", memory_budget="1MiB", policy="none") as runtime:
+        w = nn.Parameter(minidl.ones(2))
+        optimizer = optim.SGD([w], lr=0.1)
+        for _ in range(6):
+            beside = w * w
+            loss = (w * w).sum()
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+        assert beside.requires_grad and runtime.tracker.iteration == 2  # two steps each, the last one under way
+
+
+def test_a_program_whose_gradients_are_all_taken_has_an_iteration_a_step():
+    with Runtime("cpu:virtual", memory_budget="1MiB", policy="none") as runtime:
+        w = nn.Parameter(minidl.ones(2))
+        optimizer = optim.SGD([w], lr=0.1)
+        for _ in range(6):
+            outputs = w * 3.0  # nothing is saved by any call
+            loss = (outputs + 1.0).sum()
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+        assert runtime.tracker.iteration == 5 and outputs.shape == (2,)
