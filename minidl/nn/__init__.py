@@ -12,6 +12,7 @@ from minidl.nn.images import (
     BatchNorm1d,
     BatchNorm2d,
     BatchNormReLU2d,
+    Conv1d,
     Conv2d,
     ConvReLU2d,
     ConvTranspose2d,
@@ -70,7 +71,7 @@ from minidl.runtime import parameter
 
 __all__ = [
     "AdaptiveAvgPool2d", "AvgPool2d", "BCELoss", "BCEWithLogitsLoss", "BatchNorm1d", "BatchNorm2d",
-    "BatchNormReLU2d", "CELU", "Causal", "CircularPad2d", "ConstantPad2d", "Conv2d", "ConvReLU2d",
+    "BatchNormReLU2d", "CELU", "Causal", "CircularPad2d", "ConstantPad2d", "Conv1d", "Conv2d", "ConvReLU2d",
     "ConvTranspose2d", "CosineSimilarity", "CrossEntropyLoss", "Dropout", "Dropout1d", "Dropout2d", "ELU",
     "Embedding", "Flatten", "GELU", "GLU", "GRU", "GRUCell", "GroupNorm", "Hardshrink", "Hardsigmoid", "Hardswish",
     "Hardtanh", "HuberLoss", "Identity", "InstanceNorm1d", "InstanceNorm2d", "KLDivLoss", "L1Loss", "LSTM",

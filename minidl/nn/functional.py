@@ -7,11 +7,11 @@ import numpy as np
 from minidl.errors import UserError
 from minidl.meta import Shape, boolean, wide
 from minidl.nn.attention import Causal, attend
+from minidl.nn.convolving import conv1d, conv2d, conv_transpose2d
 from minidl.nn.layers import Dropout
 from minidl.nn.precision import computed_in, lowered
 from minidl.nn.resizing import interpolate, pad, pixel_shuffle, pixel_unshuffle
 from minidl.ops import attention as attention_
-from minidl.ops import conv as conv_
 from minidl.ops import elementwise, layernorm, pool
 from minidl.ops import embedding as embedding_
 from minidl.ops import linear as linear_
@@ -61,8 +61,8 @@ from minidl.tensor import Tensor
 
 __all__ = [
     "adaptive_avg_pool2d", "avg_pool2d", "binary_cross_entropy", "binary_cross_entropy_with_logits", "celu",
-    "conv2d", "conv_transpose2d", "cosine_similarity", "cross_entropy", "dropout", "elu", "embedding", "gelu",
-    "glu", "group_norm", "hardshrink", "hardsigmoid", "hardswish", "hardtanh", "huber_loss", "interpolate",
+    "conv1d", "conv2d", "conv_transpose2d", "cosine_similarity", "cross_entropy", "dropout", "elu", "embedding",
+    "gelu", "glu", "group_norm", "hardshrink", "hardsigmoid", "hardswish", "hardtanh", "huber_loss", "interpolate",
     "kl_div", "l1_loss", "layer_norm", "leaky_relu", "linear", "log_softmax", "logsigmoid", "max_pool2d", "mish",
     "mse_loss", "nll_loss", "normalize", "one_hot", "pad", "pixel_shuffle", "pixel_unshuffle", "prelu", "relu",
     "relu6", "scaled_dot_product_attention", "selu", "sigmoid", "silu", "smooth_l1_loss", "softmax", "softmin",
@@ -90,18 +90,6 @@ def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
 def embedding(ids: Tensor, weight: Tensor) -> Tensor:
     """Rows of a table, by number."""
     return embedding_.embedding(weight, ids, dtype=computed_in(weight.dtype))
-
-
-def conv2d(x: Tensor, weight: Tensor, bias: Tensor | None = None, stride: int | Pair = 1,
-           padding: int | Pair = 0) -> Tensor:
-    """Cross-correlation.  x: [N, C, H, W], weight: [K, C, R, S] -> [N, K, P, Q]."""
-    return conv_.conv2d(lowered(x), lowered(weight), bias, stride=stride, padding=padding)
-
-
-def conv_transpose2d(x: Tensor, weight: Tensor, bias: Tensor | None = None, stride: int | Pair = 1,
-                     padding: int | Pair = 0) -> Tensor:
-    """Transposed convolution.  x: [N, K, P, Q], weight: [K, C, R, S] -> [N, C, H, W]."""
-    return conv_.conv_transpose2d(lowered(x), lowered(weight), bias, stride=stride, padding=padding)
 
 
 def max_pool2d(x: Tensor, kernel_size: int | Pair, stride: int | Pair | None = None,

@@ -213,6 +213,28 @@ case("F.interpolate, corners aligned", lambda T, x: T.nn.functional.interpolate(
     x, (7, 9), mode="bilinear", align_corners=True), IMAGE)
 case("F.pixel_shuffle", lambda T, x: T.nn.functional.pixel_unshuffle(T.nn.functional.pixel_shuffle(x, 2), 2) * 2
      + T.nn.functional.pixel_shuffle(x, 2).sum(), IMAGE)
+CONVOLUTIONS = {
+    "depthwise": ((4, 1, 3, 3), {"groups": 4, "padding": 1}), "two groups": ((6, 2, 3, 3), {"groups": 2, "stride": 2}),
+    "depthwise, twice": ((8, 1, 3, 2), {"groups": 4, "padding": 1, "stride": 2, "dilation": 2}),
+    "dilated": ((3, 4, 3, 2), {"dilation": (2, 3), "padding": 2}), "same": ((3, 4, 3, 3), {"padding": "same"}),
+    "dilated groups": ((4, 2, 2, 2), {"groups": 2, "dilation": 2}), "valid": ((3, 4, 2, 2), {"padding": "valid"})}
+SEQUENCES = {
+    "plain": ((3, 4, 3), {"padding": 1}), "causal": ((4, 1, 4), {"groups": 4, "padding": 3}),
+    "dilated": ((3, 4, 3), {"dilation": 2, "stride": 2}), "same": ((3, 4, 3), {"padding": "same"})}
+TRANSPOSED = {
+    "plain": ((4, 3, 3, 3), {"stride": 2, "padding": 1}), "dilated": ((4, 3, 2, 2), {"dilation": 2}),
+    "more": ((4, 3, 3, 3), {"stride": 2, "padding": 1, "output_padding": 1}),
+    "more than padding": ((4, 3, 2, 2), {"stride": 3, "output_padding": 2}),
+    "groups": ((4, 2, 3, 3), {"groups": 2, "stride": 2, "output_padding": (1, 0)})}
+for label, (shape, options) in CONVOLUTIONS.items():
+    case(f"F.conv2d, {label}", lambda T, x, w, b, o=options: T.nn.functional.conv2d(x, w, b, **o), IMAGE,
+         normal(*shape), normal(shape[0]))
+for label, (shape, options) in SEQUENCES.items():
+    case(f"F.conv1d, {label}", lambda T, x, w, b, o=options: T.nn.functional.conv1d(x, w, b, **o), normal(2, 4, 9),
+         normal(*shape), normal(shape[0]))
+for label, (shape, options) in TRANSPOSED.items():
+    case(f"F.conv_transpose2d, {label}", lambda T, x, w, b, o=options: T.nn.functional.conv_transpose2d(
+        x, w, b, **o), IMAGE, normal(*shape), normal(shape[1] * options.get("groups", 1)))
 MASK = np.tri(5, 5, dtype=bool)[None, None]
 BLIND = MASK & (np.arange(5) != 2)[:, None]
 HEADS = tuple(normal(2, 3, 5, 4, seed=i) for i in range(3))
