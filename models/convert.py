@@ -78,8 +78,9 @@ def _pytorch(source: str) -> dict[str, np.ndarray]:
             tensors = {name: tensor for name, tensor in content.items() if isinstance(tensor, torch.Tensor)} \
                 if isinstance(content, Mapping) else {}
             # A copy each: tensors may share memory there, and arrays must not in the result.
-            return {name: (tensor.float() if tensor.is_floating_point() else tensor).contiguous().numpy().copy()
-                    for name, tensor in tensors.items()}
+            plain = {name: tensor.detach().float() if tensor.is_floating_point() else tensor.detach()
+                     for name, tensor in tensors.items()}
+            return {name: tensor.contiguous().numpy().copy() for name, tensor in plain.items()}
         except Exception as error:  # whatever the reader stumbles over
             raise UserError(f"{source}: no weights that can be read without running code ({_first_line(error)})"
                             ) from None

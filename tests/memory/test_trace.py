@@ -212,7 +212,7 @@ def test_a_view_names_its_base_with_all_of_its_bytes():
         with made.iteration():
             fill_(weight, 1.0)
         with made.iteration():
-            piece = ops.narrow(weight, 0, 0, 3) * 2.0  # reads 12 of them
+            piece = ops.between(weight, 0, 0, 3) * 2.0  # reads 12 of them
             trace = made.trace()
             assert trace.tensors[weight.tensor_id].nbytes == 256
             assert trace.tensors[piece.tensor_id].nbytes == 12

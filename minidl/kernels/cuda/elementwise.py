@@ -201,9 +201,12 @@ def _dropout_numbers(p: float, seed: int, start: int = 0) -> dict[str, Any]:
 
 KERNELS: dict[str, Kernel] = {
     **{name: _pair(name) for name in ("add", "add_relu", "sub", "mul", "div", "sqrt_grad", "relu_grad", "tanh_grad",
-                                      "sigmoid_grad", "silu_grad", "gelu_grad", "gelu_tanh_grad")},
+                                      "sigmoid_grad", "silu_grad", "gelu_grad", "gelu_tanh_grad", "maximum",
+                                      "minimum")},
     **{name: _function(name) for name in ("neg", "exp", "log", "sqrt", "relu", "tanh", "sigmoid", "silu", "softplus",
-                                          "gelu", "gelu_tanh")},
+                                          "gelu", "gelu_tanh", "sign", "sin", "cos", "erf", "floor", "log1p",
+                                          "expm1")},
+    "abs": _function("absolute"), "pow": _pair("power"),
     "power": _with_number("power"),
     "scale": _with_number("mul"), "shift": _with_number("add"), "cast": Kernel(_cast), "cast_grad": Kernel(_cast),
     "dropout": Kernel(_dropout, numbers=_dropout_numbers),
