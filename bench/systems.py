@@ -13,10 +13,11 @@ import argparse
 from collections.abc import Iterable
 from functools import cache
 
-from bench.support.steps import SEPARATE, run, unmanaged, unmanaged_trace
+from bench.support.steps import run, unmanaged, unmanaged_trace
 from minidl import OutOfMemory
 from minidl.device import profiles
 from minidl.errors import Unsuitable
+from minidl.lab.training_step import SEPARATE
 from minidl.plan.costs import Costs, Limits
 from minidl.plan.trace import Trace
 from minidl.policies import create

@@ -8,9 +8,9 @@ from time import perf_counter, process_time
 from typing import Any
 
 from minidl.lab import cell
-from minidl.lab import training_step as own
 from minidl.lab.cell import Machine, Row
 from minidl.lab.page import Content
+from minidl.lab.training_step import trace_of
 from minidl.outside.units import format_bytes
 from minidl.plan.costs import Costs, Limits
 from minidl.plan.plan import Proposal
@@ -66,7 +66,7 @@ def selection(content: Content, quick: bool) -> None:
     less: dict[str, list[float]] = {name: [] for name in PUBLISHED}
     gained: list[tuple[float, str]] = []  # seconds less than counted, and where
     for model, batch, side in NETWORKS[:1] if quick else NETWORKS:
-        trace = own.trace_of(model, 2 if quick else batch, device="sim:p40", side=side)
+        trace = trace_of(model, 2 if quick else batch, device="sim:p40", side=side)
         rows, parts = [], []
         for ratio in RATIOS[:1] if quick else RATIOS:
             found = _cells(f"{model}:{batch}", trace, ratio, content.solver_s)

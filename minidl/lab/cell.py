@@ -16,8 +16,8 @@ from minidl.device import profiles
 from minidl.device.profiles import Profile
 from minidl.errors import OutOfMemory, Unsuitable
 from minidl.lab.traced import TracedDevice, TracedProgram
-from minidl.lab.training_step import UNLIMITED
 from minidl.memory.guided.allowance import Allowance
+from minidl.outside.units import UNLIMITED
 from minidl.plan.policy import Policy
 from minidl.plan.trace import Trace
 from minidl.runtime import Runtime

@@ -3,7 +3,8 @@
 from dataclasses import replace
 from math import inf
 
-from minidl.lab import grid_page, speeds
+from bench.papers import speeds
+from minidl.lab import grid_page
 from minidl.lab.cell import Row
 from minidl.lab.page import Content
 

@@ -11,11 +11,11 @@ from bench.papers import PAGES
 from bench.papers import command as paper
 from minidl.errors import UserError
 from minidl.lab import cell, page
-from minidl.lab import training_step as own
 from minidl.lab.commands import fit
 from minidl.lab.fitting import Needs, Program, between
 from minidl.lab.page import Content, Page
 from minidl.lab.sources import checked
+from minidl.lab.training_step import trace_of
 from minidl.meta import Algorithm
 from minidl.plan.trace import Trace, TraceCall, TraceTensor
 from minidl.plan.trace_format import trace_from_json
@@ -96,8 +96,8 @@ def test_a_page_is_made(name):
 
 
 def test_what_a_program_needs_at_a_batch_follows_from_two():
-    program = Program("lenet", lambda n: own.trace_of("lenet", n), 32)
-    near, there = program.at(100), own.trace_of("lenet", 100)
+    program = Program("lenet", lambda n: trace_of("lenet", n), 32)
+    near, there = program.at(100), trace_of("lenet", 100)
     assert {i: t.nbytes for i, t in near.tensors.items()} == {i: t.nbytes for i, t in there.tensors.items()}
     assert near.seconds == pytest.approx(there.seconds, rel=0.02)
     needs = Needs.of(there)
@@ -106,7 +106,7 @@ def test_what_a_program_needs_at_a_batch_follows_from_two():
     largest = program.largest(cell.Machine(), "none", peak)
     assert abs(largest - 100) <= 1
     with pytest.raises(UserError):
-        between(there, own.trace_of("mlp", 100), 0.5)
+        between(there, trace_of("mlp", 100), 0.5)
 
 
 @pytest.mark.parametrize(("update", "state"), [

@@ -8,12 +8,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from minidl.errors import OutOfMemory, UserError
-from minidl.lab import training_step as own
 from minidl.lab.commands import placement
 from minidl.lab.commands.placement import main
 from minidl.lab.inferred import live_bytes
 from minidl.lab.lifetimes import Lifetime, events, lower_bound, read_log
 from minidl.lab.placement import Placed, check, lifetimes_of, over_time, strategies
+from minidl.lab.training_step import trace_of
 from minidl.memory.bytes.host_pool import HostPool
 from minidl.placements import PLACEMENTS
 
@@ -268,7 +268,7 @@ def test_the_module_runs_as_a_program(tmp_path):
 
 
 def test_the_buffers_of_a_trace_have_its_peak_and_can_be_placed_and_drawn(tmp_path, capsys):
-    trace = own.trace_of("lenet", 64)
+    trace = trace_of("lenet", 64)
     lifetimes = lifetimes_of(trace)
     assert max(e.upper for e in lifetimes) == len(trace.calls)
     during = zip(live_bytes(trace), trace.calls, strict=True)

@@ -7,8 +7,8 @@ from math import nextafter
 
 from minidl import policies
 from minidl.cli.app import kinds
-from minidl.lab import training_step as own
 from minidl.lab.cell import Machine
+from minidl.lab.training_step import BATCHES
 from minidl.outside.validation import real
 
 SOLVERS = ("exact", "checkmate", "checkmate-lp", "mo-sos", "str")  # minutes a plan
@@ -36,7 +36,7 @@ def _without_solvers() -> list[str]:
 
 def chosen_models(text: str) -> list[str]:
     """Names of networks; ``all`` for each of ours."""
-    return [name for word in words(text) for name in (own.BATCHES if word == "all" else [word])]
+    return [name for word in words(text) for name in (BATCHES if word == "all" else [word])]
 
 
 def budgets(text: str) -> list[int | float]:

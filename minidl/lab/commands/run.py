@@ -15,11 +15,11 @@ from minidl.cli.app.kinds import count, size
 from minidl.cli.command import Parser, finish
 from minidl.errors import UserError
 from minidl.lab import grid, grid_page, kept, table
-from minidl.lab import training_step as own
 from minidl.lab.cell import Row
 from minidl.lab.commands import kinds
 from minidl.lab.fitting import share
 from minidl.lab.page import Page
+from minidl.lab.training_step import BATCHES
 from minidl.outside.machine import processors
 
 
@@ -72,9 +72,9 @@ def sources(arguments: argparse.Namespace) -> list[str]:
         raise UserError("--batches takes --models: each network at each of the batches")
     if not arguments.batches:
         for model in arguments.models:
-            if model not in own.BATCHES:
+            if model not in BATCHES:
                 raise UserError(f"--models {model} takes --batches: only networks of ours have one of their own")
-            named.append(f"{model}:{own.BATCHES[model]}")
+            named.append(f"{model}:{BATCHES[model]}")
     if not named:
         raise UserError("nothing to run: --traces, or --models")
     return list(dict.fromkeys(named))
