@@ -20,7 +20,7 @@ BUDGET, STEPS, INSTANTS = 0.5, 16, 10
 
 def programs(content: Content, quick: bool) -> None:
     """A row a program, and a policy's part of it."""
-    content.say("Training steps of torchvision, timm and transformers, captured without values (`minidl.lab trace "
+    content.say("Training steps of torchvision, timm and transformers, captured without values (`minidl lab trace "
                 "capture`; the extra `torch`, and these packages), priced for a P100, and run again in half of their "
                 f"unmanaged peak. Shares of the unmanaged speed after at most {STEPS} iterations; \"bound\" is what no "
                 "plan exceeds.")

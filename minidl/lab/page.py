@@ -20,14 +20,16 @@ SOLVER_S = 5.0
 MOST_BYTES = 1 << 20
 CAPTURE = ("lab/functional.py", "lab/torch_capture.py")
 UNSEEN = (  # by pages, which are of modelled devices, without values, and of networks of ours, if they do not say more
-    *CAPTURE, "calibrate", "cli/completion.py", "cli/explain.py", "cli/models.py", "cli/traced.py", "cli/train.py",
-    "cli/view.py", "device/cpu", "device/cuda", "kernels/cpu", "kernels/cuda", "view")
+    *CAPTURE, "calibrate", "cli/calibrate.py", "cli/compare.py", "cli/completion.py", "cli/convert.py",
+    "cli/explain.py", "cli/models.py", "cli/traced.py", "cli/train.py", "cli/view.py", "device/cpu", "device/cuda",
+    "kernels/cpu", "kernels/cuda", "view")
+HEADS = (b"Made by `minidl lab ", b"Made by `python -m minidl.lab ")  # the second: of pages made before
 _COMMIT = re.compile(r"^Made by `[^`]+` at commit `([0-9a-f]{7,40})(\+changes)?`", re.MULTILINE)
 
 
 def is_own(head: bytes) -> bool:
     """Whether a file that begins like this is a page."""
-    return head.startswith(b"# ") and b"Made by `python -m minidl.lab " in head
+    return head.startswith(b"# ") and any(made in head for made in HEADS)
 
 
 @dataclass
@@ -73,7 +75,7 @@ class Page:
         self.fill(content, quick)
         command = self.command or (f"paper {self.name}{' --quick' if quick else ''}"
                                    f"{f' --solver {solver_s:g}' if solver_s != SOLVER_S else ''}")
-        made = f"Made by `python -m minidl.lab {command}` at commit `{commit()}`."
+        made = f"Made by `minidl lab {command}` at commit `{commit()}`."
         text = "\n\n".join([f"# {self.title}", made, *content.parts]) + "\n"
         try:
             make_folder(Path(folder))

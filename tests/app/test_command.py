@@ -2,6 +2,8 @@
 
 import json
 import shutil
+import subprocess
+import sys
 from importlib import import_module
 from pathlib import Path
 
@@ -89,3 +91,12 @@ def test_exports_are_made_of_a_page(made, tmp_path, capsys):
     (tmp_path / "a.svg").write_text("mine")
     assert main(["view", str(made / "page.html"), "-o", str(tmp_path / "a.html"), *flags]) == 2
     assert (tmp_path / "a.svg").read_text() == "mine"
+
+
+@pytest.mark.parametrize(("module", "command"), [("minidl.lab", "lab"), ("minidl.calibrate", "calibrate"),
+                                                 ("minidl.report.compare", "compare"),
+                                                 ("minidl.models.convert", "convert")])
+def test_the_former_spelling_of_a_command_works_and_names_the_new_one(module, command):
+    done = subprocess.run([sys.executable, "-m", module, "--help"], capture_output=True, text=True, check=True)
+    assert done.stderr == f"python -m {module} is now: minidl {command}\n"
+    assert f"minidl {command}" in done.stdout.splitlines()[0]

@@ -15,11 +15,11 @@ import train
 from minidl.cli import command
 from minidl.cli.app.progress import Lines, Trying
 from minidl.cli.command import finish
+from minidl.cli.compare import main as compare
 from minidl.cli.console import LONGEST_LINE, Printed, one_line, printable
+from minidl.cli.convert import main as convert
 from minidl.errors import UserError
-from minidl.models.convert import main as convert
 from minidl.optim import Schedule
-from minidl.report.compare import main as compare
 from minidl.training import Trainer
 
 ROOT = Path(__file__).parents[2]

@@ -9,6 +9,7 @@ from flags import NET
 
 import train
 from minidl import Runtime
+from minidl.cli import compare
 from minidl.lab import cell
 from minidl.memory.switches import Switches
 from minidl.plan.costs import Costs, Limits
@@ -17,7 +18,6 @@ from minidl.plan.plan import NO_PLAN, Action, Move, Plan
 from minidl.plan.trace import Trace, TraceCall, TraceTensor
 from minidl.plan.trace_format import trace_from_json
 from minidl.policies.saved import Saved, misfit
-from minidl.report import compare
 
 OUT, DROP = Action.SWAP_OUT, Action.DROP
 COSTS, LIMITS = Costs(1.0, 1.0, 0.0), Limits(1, 1)

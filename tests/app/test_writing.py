@@ -17,10 +17,10 @@ from minidl.checkpoint.safetensors import is_own, read_arrays, write_arrays
 from minidl.cli.app.flags import parse, without
 from minidl.cli.app.run_folder import RunFolder, read_arguments
 from minidl.cli.app.run_lock import RunLock
+from minidl.cli.convert import main as convert
+from minidl.cli.lab.placement import main as placement
 from minidl.device import profiles
 from minidl.errors import UserError
-from minidl.lab.commands.placement import main as placement
-from minidl.models.convert import main as convert
 from minidl.outside import machine, writing
 from minidl.outside.units import flag_bytes, parse_bytes
 from minidl.outside.writing import begins_with, open_whole, require_place, write_whole

@@ -23,10 +23,10 @@ from pathlib import Path
 import numpy as np
 
 import train
-from minidl.calibrate.__main__ import main as calibrate
-from minidl.lab.commands.placement import main as placement
-from minidl.models.convert import main as convert
-from minidl.report.compare import main as compare
+from minidl.cli.calibrate import main as calibrate
+from minidl.cli.compare import main as compare
+from minidl.cli.convert import main as convert
+from minidl.cli.lab.placement import main as placement
 from tests.campaigns.progress import PROGRESS
 
 SECONDS = 900  # after which one hangs: the first that computes may have to compile, on a busy machine

@@ -10,10 +10,10 @@ from pathlib import Path
 
 import pytest
 
-from minidl.lab import __main__ as lab
+from minidl.cli import lab
+from minidl.cli.lab import kinds, run, trace
 from minidl.lab import grid, kept, table
 from minidl.lab.cell import COLUMNS, Machine, Row
-from minidl.lab.commands import kinds, run, trace
 from minidl.lab.grid import Limits
 from minidl.lab.kept import Cell, Kept
 
@@ -141,7 +141,7 @@ def test_a_grid_of_a_trace_s_file_knows_what_is_in_it(tmp_path, saved, monkeypat
     assert run.main(words) == 2
     path.unlink()
     assert run.main(words) == 2
-    assert [line.startswith("lab run: error: ") for line in capsys.readouterr().err.splitlines()] == [True, True]
+    assert [line.startswith("minidl lab run: error: ") for line in capsys.readouterr().err.splitlines()] == [True, True]
 
 
 @pytest.mark.slow
@@ -152,8 +152,9 @@ def test_a_cell_without_memory_says_so():
 
 @pytest.mark.slow
 def test_a_killed_grid_loses_no_cell_that_had_ended(tmp_path):
-    words = [sys.executable, "-m", "minidl.lab", "run", "--traces", "lenet:32", "--policies", "passive,lru,recompute",
-             "--budgets", "95%,device", "--steps", "1", "--jobs", "1", "--out", str(tmp_path)]
+    words = [sys.executable, "-m", "minidl", "lab", "run", "--traces", "lenet:32",
+             "--policies", "passive,lru,recompute", "--budgets", "95%,device", "--steps", "1", "--jobs", "1",
+             "--out", str(tmp_path)]
     process = subprocess.Popen(words, stdout=subprocess.PIPE, text=True)
     assert process.stdout is not None
     assert process.stdout.readline().startswith("1/6 ")

@@ -9,9 +9,9 @@ import pytest
 
 from bench.papers import PAGES
 from bench.papers import command as paper
+from minidl.cli.lab import fit
 from minidl.errors import UserError
 from minidl.lab import cell, page
-from minidl.lab.commands import fit
 from minidl.lab.fitting import Needs, Program, between
 from minidl.lab.page import Content, Page
 from minidl.lab.sources import checked
@@ -42,7 +42,7 @@ def test_a_page_names_its_commit_and_says_when_the_code_has_gone_on(tmp_path, mo
     assert page.age(str(tmp_path), "table9") == "not made"
     path = made.write(str(tmp_path))
     assert Path(path).read_text(encoding="utf-8") == (
-        "# Table 9: nothing\n\nMade by `python -m minidl.lab paper table9` at commit `abcdef012345`.\n\n"
+        "# Table 9: nothing\n\nMade by `minidl lab paper table9` at commit `abcdef012345`.\n\n"
         "| a | b |\n|---|--:|\n| 1 | 2 |\n")
     assert page.age(str(tmp_path), "table9") == "up to date"
     said["log"] = "one\ntwo\n"
@@ -50,6 +50,9 @@ def test_a_page_names_its_commit_and_says_when_the_code_has_gone_on(tmp_path, mo
     said["status"] = " M minidl/op.py\n"
     made.write(str(tmp_path))
     assert page.age(str(tmp_path), "table9") == "made at abcdef012345 with changes of its own"
+    former = Path(path).read_text(encoding="utf-8").replace("`minidl lab", "`python -m minidl.lab")
+    Path(path).write_text(former, encoding="utf-8")
+    made.write(str(tmp_path))  # over a page with the former head
     Path(path).write_text("mine")
     with pytest.raises(UserError):
         made.write(str(tmp_path))

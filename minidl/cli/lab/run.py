@@ -1,4 +1,4 @@
-"""``minidl.lab run``: a grid of traces, budgets, machines and policies, which goes on where it was stopped."""
+"""``minidl lab run``: a grid of traces, budgets, machines and policies, which goes on where it was stopped."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from pathlib import Path
 
 from minidl.cli.app.kinds import count, size
 from minidl.cli.command import Parser, finish
+from minidl.cli.lab import kinds
 from minidl.errors import UserError
 from minidl.lab import grid, grid_page, kept, table
 from minidl.lab.cell import Row
-from minidl.lab.commands import kinds
 from minidl.lab.fitting import share
 from minidl.lab.page import Page
 from minidl.lab.training_step import BATCHES
@@ -25,7 +25,7 @@ from minidl.outside.machine import processors
 
 def parser() -> Parser:
     """The command's flags."""
-    found = Parser(prog="python -m minidl.lab run", description=__doc__,
+    found = Parser(prog="minidl lab run", description=__doc__,
                    epilog="DIR/table.csv has the table, DIR/cells one file a cell: started again, those are not run.")
     found.add_argument("--traces", type=kinds.words, default=[], metavar="A,B",
                        help="files, or networks with batches, like resnet50:220")
@@ -109,4 +109,4 @@ def story(arguments: argparse.Namespace) -> int:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """The command line; returns its exit code: 0, or 2 after one line about what the user got wrong."""
-    return finish("lab run", lambda: story(parser().parse_args(argv)))
+    return finish("minidl lab run", lambda: story(parser().parse_args(argv)))
