@@ -11,6 +11,7 @@ import pytest
 
 import minidl
 from minidl.__main__ import COMMANDS, main
+from minidl.policies import CHOICES, POLICIES
 from minidl.view.saved import read_page
 
 SMALL = ["--model", "lenet", "--batch", "100", "--device", "sim:p100", "--memory-budget", "60%", "--quiet"]
@@ -91,6 +92,15 @@ def test_exports_are_made_of_a_page(made, tmp_path, capsys):
     (tmp_path / "a.svg").write_text("mine")
     assert main(["view", str(made / "page.html"), "-o", str(tmp_path / "a.html"), *flags]) == 2
     assert (tmp_path / "a.svg").read_text() == "mine"
+
+
+def test_help_names_the_dozen_policies_that_people_choose_from_and_says_where_the_others_are(capsys):
+    assert main(["train", "--help"]) == 0
+    told = " ".join(capsys.readouterr().out.split())
+    assert f"{', '.join(CHOICES)} (default: auto); docs/policies.md has" in told and "griewank" not in told
+    assert len(CHOICES) == 12 and set(CHOICES) < set(POLICIES)
+    page = (Path(__file__).parents[2] / "docs" / "policies.md").read_text(encoding="utf-8")
+    assert [name for name in POLICIES if f"`{name}`" not in page] == []
 
 
 @pytest.mark.parametrize(("module", "command"), [("minidl.lab", "lab"), ("minidl.calibrate", "calibrate"),

@@ -10,8 +10,8 @@ from minidl.cli.app import kinds
 from minidl.lab.cell import Machine
 from minidl.lab.training_step import BATCHES
 from minidl.outside.validation import real
+from minidl.policies.literature import SOLVERS
 
-SOLVERS = ("exact", "checkmate", "checkmate-lp", "mo-sos", "str")  # minutes a plan
 _SECONDS = {"us": 1e-6, "ms": 1e-3, "s": 1.0, "": 1.0}
 _ABOVE_0 = nextafter(0, 1)
 
