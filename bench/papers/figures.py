@@ -62,8 +62,9 @@ def synchronisation(content: Content, quick: bool) -> None:
                      if under.seconds else "-"))
     content.say(f"vDNN (`vdnn-conv`) on VGG16 at {batch}, a P100 and PCIe 3.0. The paper measured at {VDNN_BATCH} that "
                 f"{percent(VDNN_LOSS)} of the speed is lost, and that copies take more than 3 times as long as the "
-                f"layer that they overlap. Here {percent(loss)} are lost; {row.stall_s:.2f} s of {row.settled_s:.2f} s "
-                "a step are waits. The largest tensors that it moves, beside the call that each copy out overlaps:")
+                f"layer that they overlap. Here {percent(loss)} are lost; {row.stall_seconds:.2f} s of "
+                f"{row.settled_s:.2f} s a step are waits. The largest tensors that it moves, beside the call that "
+                "each copy out overlaps:")
     content.table(("tensor", "size", "overlapped call", "its time", "copy out", "times"), rows)
     content.say("**Where they differ.** The copies of the largest tensors take several times as long as what they "
                 "overlap, as in the paper, but fewer of them do here: only the inputs of convolutions are moved, at "

@@ -77,10 +77,15 @@ def finish(name: str, story: Callable[[], int]) -> int:
     return code
 
 
+def note_new_name(former: str, now: str) -> None:
+    """Say on stderr what a former name is called now; the former one is accepted for one version."""
+    print(f"{former} is now: {now}", file=sys.stderr)
+
+
 def carry_out(module: str, command: str) -> NoReturn:
     """Carry out ``python -m MODULE ...`` as ``minidl COMMAND ...``, after one line on stderr that names the new
     spelling. The old one is accepted for one version."""
-    print(f"python -m {module} is now: minidl {command}", file=sys.stderr)
+    note_new_name(f"python -m {module}", f"minidl {command}")
     sys.exit(import_module("minidl.__main__").main([command, *sys.argv[1:]]))
 
 

@@ -6,7 +6,7 @@ from minidl.outside.registry import Registry
 from minidl.plan.policy import Policy
 from minidl.policies.auto.policy import Auto
 from minidl.policies.capuchin.policy import Capuchin, CapuchinListing, CapuchinRecompute, CapuchinSwap
-from minidl.policies.dtr_swap import Weighing
+from minidl.policies.dtr_swap import DtrSwap
 from minidl.policies.literature import SYSTEMS
 from minidl.policies.lru import LeastRecentlyUsed
 from minidl.policies.none import NoPolicy
@@ -19,7 +19,7 @@ POLICIES: dict[str, Callable[[], Policy]] = {
     "capuchin-swap": CapuchinSwap,
     "capuchin-recompute": CapuchinRecompute,
     "capuchin-listing": CapuchinListing,
-    "dtr-swap": Weighing,
+    "dtr-swap": DtrSwap,
     "lru": LeastRecentlyUsed,
     "none": NoPolicy,
     "passive": Passive,
@@ -30,7 +30,7 @@ POLICIES: dict[str, Callable[[], Policy]] = {
 # The policies that people choose from; docs/policies.md says what each does, and has all others.
 CHOICES = ("auto", "capuchin", "capuchin-swap", "capuchin-recompute", "passive", "lru", "recompute", "dtr-swap", "dtr",
            "vdnn-dyn", "checkmate", "none")
-REGISTRY: Registry[Policy] = Registry("policy", "minidl.policies", POLICIES)
+REGISTRY: Registry[Policy] = Registry("policy", "minidl.policies", POLICIES, former={"str": "str-ilp"})
 names, create = REGISTRY.names, REGISTRY.create
 
 

@@ -31,8 +31,8 @@ def test_every_command_is_there_and_explains_itself(capsys):
 def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with what a training leaves."""
     folder = tmp_path_factory.mktemp("made")
-    assert main(["train", *SMALL, "--steps", "5", "--policy", "capuchin", "--run", str(folder / "run"), "--save-trace",
-                 str(folder / "trace.json"), "--save-plan", str(folder / "plan.json"), "--report",
+    assert main(["train", *SMALL, "--steps", "5", "--policy", "capuchin", "--run-dir", str(folder / "run"),
+                 "--save-trace", str(folder / "trace.json"), "--save-plan", str(folder / "plan.json"), "--report",
                  str(folder / "page.html")]) == 0
     return folder
 

@@ -266,8 +266,8 @@ def test_a_function_that_makes_no_model_is_told_what_one_is(capsys, function):
         capsys)[-1]
 
 
-@pytest.mark.parametrize("flag", ["--run", "--resume", "--save", "--json", "--plan", "--save-plan", "--save-trace",
-                                  "--weights", "--data", "--vocab", "--token-file"])
+@pytest.mark.parametrize("flag", ["--run-dir", "--resume", "--save-weights", "--json", "--plan", "--save-plan",
+                                  "--save-trace", "--weights", "--data", "--vocab", "--token-file"])
 def test_an_empty_name_is_none(capsys, flag):
     """What a shell makes of a variable that is not set."""
     assert train.main([*LENET, flag, ""]) == 2

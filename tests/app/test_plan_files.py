@@ -144,7 +144,7 @@ def test_a_run_that_goes_on_comes_to_its_end_though_too_few_steps_are_left_for_a
              "--policy", "capuchin"]
     assert train.main([*flags, "--steps", "9", "--save-plan", plan]) == 0
     Path(plan).rename(other := tmp_path / "other")
-    assert train.main([*flags, "--steps", "8", "--run", run]) == 0
+    assert train.main([*flags, "--steps", "8", "--run-dir", run]) == 0
     assert train.main(["--resume", run, "--steps", "9", flag, str(other if flag == "--plan" else plan)]) == code
     told = capsys.readouterr()
     assert f"{flag}: a plan is followed when the same calls have come twice" in told.out

@@ -42,11 +42,11 @@ DEVICES = ["sim:p100", "sim:h100", "sim:t4", "cpu:virtual", "cpu", "sim:x", "sim
            "cpu:theirs.json", *NUMBERS[9:]]
 COUNTED = ("--num-classes", "--workers", "--sequence-length", "--vocab-size", "--seed", "--lr", "--momentum",
            "--weight-decay", "--warmup-steps", "--decay-steps", "--decay-rate", "--clip-grad", "--label-smoothing",
-           "--checkpoint-every", "--keep", "--nonsense")
-NAMED = ("--plan", "--save-plan", "--save-trace", "--save", "--run", "--weights", "--token-file", "--vocab",
+           "--checkpoint-every", "--keep-checkpoints", "--nonsense")
+NAMED = ("--plan", "--save-plan", "--save-trace", "--save-weights", "--run-dir", "--weights", "--token-file", "--vocab",
          "--report", "--config", "--csv", "--tensorboard")
-SWITCHES = ("--detect-anomaly", "--cupti", "--no-decoupled-swap", "--no-collective", "--no-feedback", "--static-times",
-            "--no-fused", "--force", "--quiet", "--trust", "--list-models", "--help")
+SWITCHES = ("--detect-anomaly", "--cupti", "--no-decoupled-swap", "--no-collective", "--no-feedback",
+            "--no-measured-times", "--no-fused", "--force", "--quiet", "--trust", "--list-models", "--help")
 FLAGS = dict.fromkeys(COUNTED, NUMBERS) | dict.fromkeys(NAMED, TARGETS) | dict.fromkeys(SWITCHES, []) | {
     "--model": NAMES, "--image-size": ["8", "28", "32", *NUMBERS],
     "--data": ["digits", "synthetic", "shapes", *TARGETS], "--on-bad-file": ["skip", "error", "x"],

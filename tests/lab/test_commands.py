@@ -191,3 +191,16 @@ def test_a_link_is_read(text, value):
     assert kinds.link(text) == value
     assert kinds.seconds("10us") == pytest.approx(1e-5) and kinds.seconds("2ms") == 2e-3 and kinds.seconds("3") == 3.0
     assert kinds.grid_budgets("device,50%,1MiB") == [None, 0.5, 1 << 20]
+
+
+def test_tables_and_cells_with_the_former_columns_are_read(tmp_path):
+    row = Row("net:1", "p100", "passive", 100, 0.5, 1.0, stall_seconds=2.0, recompute_seconds=3.0)
+    (tmp_path / "rows.csv").write_text(table.to_csv([row.values()]).replace("stall_seconds,recompute_seconds",
+                                                                            "stall_s,replay_s"))
+    found, = table.read_csv(str(tmp_path / "rows.csv"))
+    assert (found["stall_seconds"], found["recompute_seconds"]) == (2.0, 3.0)
+    folder, cell = Kept(str(tmp_path)), lenet_cells()[0]
+    folder.keep(cell, row)
+    path = tmp_path / "cells" / f"{cell.name}.json"
+    path.write_text(path.read_text().replace("stall_seconds", "stall_s").replace("recompute_seconds", "replay_s"))
+    assert folder.row(cell) == row

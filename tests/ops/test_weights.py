@@ -219,8 +219,8 @@ def test_without_pytorch_a_file_of_it_is_refused_with_what_to_install(tmp_path):
 def test_train_starts_from_the_weights_it_is_given(tmp_path, capsys):
     saved, again = str(tmp_path / "a.safetensors"), str(tmp_path / "b.safetensors")
     common = ["--model", "lenet", "--device", "cpu:virtual", "--memory-budget", "64MiB", "--steps", "1", "--batch", "2"]
-    assert main([*common, "--save", saved, "--seed", "1"]) == 0
-    assert main([*common, "--save", again, "--seed", "2", "--lr", "0", "--weights", saved]) == 0
+    assert main([*common, "--save-weights", saved, "--seed", "1"]) == 0
+    assert main([*common, "--save-weights", again, "--seed", "2", "--lr", "0", "--weights", saved]) == 0
     for name, value in load_file(saved).items():
         np.testing.assert_array_equal(load_file(again)[name], value)
     assert main(["--model", "lenet", "--device", "sim:p100", "--weights", saved]) == 2

@@ -63,7 +63,7 @@ def add_switches(parser: argparse.ArgumentParser) -> None:
     group.add_argument("--no-collective", dest="collective", action="store_false",
                        help="recomputing a tensor keeps nothing else that it makes on the way")
     group.add_argument("--no-feedback", dest="feedback", action="store_false", help="the first plan stays as it is")
-    group.add_argument("--static-times", dest="measured_times", action="store_false",
+    group.add_argument("--no-measured-times", dest="measured_times", action="store_false",
                        help="plan with durations estimated from FLOPs, not with measured ones")
     group.add_argument("--no-fused", dest="fused", action="store_false",
                        help="ReLU is an operation of its own behind batch norm and convolution, as in older frameworks")

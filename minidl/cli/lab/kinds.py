@@ -26,7 +26,8 @@ def words(text: str) -> list[str]:
 
 def chosen_policies(text: str) -> list[str]:
     """Names of policies; ``all`` for those that decide without solving integer programs."""
-    names = [name for word in words(text) for name in (_without_solvers() if word == "all" else [kinds.policy(word)])]
+    names = [name for word in words(text) for name in (
+        _without_solvers() if word == "all" else [kinds.current_policy(kinds.policy(word))])]
     return list(dict.fromkeys(names))
 
 

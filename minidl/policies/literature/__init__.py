@@ -16,7 +16,7 @@ from minidl.policies.literature.g10 import G10
 from minidl.policies.literature.griewank import Griewank
 from minidl.policies.literature.ilp import Checkmate, CheckmateRounded, OperatorSelection, SwapDominated
 from minidl.policies.literature.megengine import MegEngine
-from minidl.policies.literature.on_demand import ByLot, KeepAll, OnDemandBelady, OnDemandSize, OnlineMsps
+from minidl.policies.literature.on_demand import KeepAll, OnDemandBelady, OnDemandSize, OnlineMsps, Random
 from minidl.policies.literature.openai import OpenAiMemory, OpenAiSpeed
 from minidl.policies.literature.superneurons import SuperNeurons
 from minidl.policies.literature.swapadvisor import SwapAdvisor
@@ -25,7 +25,7 @@ from minidl.policies.literature.vdnn import VdnnAll, VdnnConv, VdnnDyn, VdnnJoin
 
 SYSTEMS: dict[str, Callable[[], Policy]] = {
     "keep-all": KeepAll,
-    "random": ByLot,
+    "random": Random,
     "od-belady": OnDemandBelady,
     "od-size": OnDemandSize,
     "msps": OnlineMsps,
@@ -57,9 +57,9 @@ SYSTEMS: dict[str, Callable[[], Policy]] = {
     "coop": Coop,
     "checkmate": Checkmate,
     "checkmate-lp": CheckmateRounded,
-    "str": SwapDominated,
+    "str-ilp": SwapDominated,
     "mo-sos": OperatorSelection,
     "exact": Exact,
 }
-SOLVERS = ("exact", "checkmate", "checkmate-lp", "mo-sos", "str")
+SOLVERS = ("exact", "checkmate", "checkmate-lp", "mo-sos", "str-ilp")
 """Everything here is offered beside minidl's own policies (``minidl.policies``)."""
