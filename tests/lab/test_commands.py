@@ -108,7 +108,10 @@ def test_a_grid_goes_on_with_the_cells_that_are_missing(tmp_path, monkeypatch, c
              "--out", str(tmp_path), "--jobs", "2"]
     assert run.main([*words, "--page", str(tmp_path / "grid.md")]) == 0
     page = (tmp_path / "grid.md").read_text().splitlines()
-    assert page[4].startswith("2 cells. ") and re.match(r"\| `passive` \| [0-9.]+% \| 100.0% \|$", page[-3])
+    assert page[4].startswith("2 cells. ") and page[-1].startswith("All cells are in [grid.csv]")
+    assert page[2].startswith(f"Made by `minidl lab run {' '.join(words[:4])} ")
+    cells = (tmp_path / "grid.csv").read_text().splitlines()
+    assert re.match(r"lenet:32,p100,passive,[0-9.]+%,100.0%$", cells[-1])
     rows = table.read_csv(str(tmp_path / "table.csv"))
     assert [row["status"] for row in rows] == ["ok", "ok"] and rows[1]["settled_s"] == rows[1]["unmanaged_s"]
     lost = lenet_cells()[0]

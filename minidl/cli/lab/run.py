@@ -80,7 +80,7 @@ def sources(arguments: argparse.Namespace) -> list[str]:
     return list(dict.fromkeys(named))
 
 
-def story(arguments: argparse.Namespace) -> int:
+def story(arguments: argparse.Namespace, given: Sequence[str]) -> int:
     """Run what is missing, write the table, and show it."""
     one = kinds.machine(arguments)
     machines = [replace(one, profile=name) for name in arguments.devices or [one.profile]]
@@ -98,7 +98,7 @@ def story(arguments: argparse.Namespace) -> int:
     if arguments.parquet:
         table.write(os.path.join(arguments.out, "table.parquet"), values)
     if arguments.page:
-        words = shlex.join(word for word in sys.argv[2:] if word not in ("--kept", "--note", arguments.note))
+        words = shlex.join(word for word in given if word not in ("--kept", "--note", arguments.note))
         Page(Path(arguments.page).stem, "A grid of networks, budgets and policies",
              partial(grid_page.speeds, rows=rows, wanted=len(wanted), steps=arguments.steps,
                      note=arguments.note),
@@ -109,4 +109,4 @@ def story(arguments: argparse.Namespace) -> int:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """The command line; returns its exit code: 0, or 2 after one line about what the user got wrong."""
-    return finish("minidl lab run", lambda: story(parser().parse_args(argv)))
+    return finish("minidl lab run", lambda: story(parser().parse_args(argv), sys.argv[1:] if argv is None else argv))
