@@ -46,7 +46,7 @@ LAYERS: list[tuple[str, ...]] = [
     ("minidl.cli.app", "minidl.calibrate"),
     ("minidl.models",),
     ("minidl.lab",),
-    ("train", "minidl.cli", "minidl.__main__"),
+    ("train", "minidl.cli", "minidl.__main__", "minidl.lab.__main__", "minidl.calibrate.__main__"),
 ]
 RANK = {name: rank for rank, names in enumerate(LAYERS) for name in names}
 

@@ -29,7 +29,7 @@ from minidl.policies.literature.autoswap import AutoSwap
 EVERY = [name for name in policies.POLICIES if name != "exact"]  # which takes traces of a dozen tensors
 STEPS = 4  # one to warm up, one without gradients before, one to measure, and then by plan
 BUDGETS = (90, 60, 30)  # percent of the unmanaged peak
-SOLVED = ("checkmate", "checkmate-lp", "str", "mo-sos")  # by a solver: minutes, where memory is short
+SOLVED = ("checkmate", "checkmate-lp", "str-ilp", "mo-sos")  # by a solver: minutes, where memory is short
 FLOOR = {"none": 101, "keep-all": 200, "openai-speed": 100,
          **dict.fromkeys(("vdnn-all", "vdnn-dyn", "vdnn++"), 60),
          **dict.fromkeys(("msps", "vdnn-conv", "vdnn-join", "openai-memory", "chen-sqrt", "chen-greedy", "griewank",

@@ -20,12 +20,12 @@ from minidl.memory.ledger import Demand
 from minidl.memory.switches import ALL_ON, Switches
 from minidl.meta import ALIGNMENT
 from minidl.outside.machine import free_memory
+from minidl.outside.units import UNLIMITED
 from minidl.runtime import Runtime
 
 ITERATIONS = 2  # of steps: the first has no gradients yet; from the second on all are alike
 MOST_ITERATIONS, ALIKE = 200, 3  # where blocks stay where they are put: until so many in a row leave the same holes
 NEARLY_FULL, WITH_FULL_HOST = 0.9, 8  # of the host's memory; iterations
-UNLIMITED = 1 << 50  # bytes; more than any step needs, and nothing on a twin
 UNTIL_PLANNED = 8  # iterations, at most, until one follows a first plan to its end
 FIRST_BUDGET_STEP = 1 << 20  # bytes; where a search for the smallest budget begins
 CPU_BUDGET_SHARE, CPU_HOST_SHARE = 0.6, 0.3  # of the machine's free memory, of which both are taken
