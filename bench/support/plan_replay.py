@@ -17,7 +17,8 @@ from enum import Enum
 from pathlib import Path
 from typing import Any
 
-from minidl.lab.training_step import BATCHES, UNLIMITED, training_step
+from minidl.lab.training_step import BATCHES, training_step
+from minidl.outside.units import UNLIMITED
 from minidl.plan.costs import Costs, Limits
 from minidl.plan.plan import Plan, Proposal
 from minidl.plan.policy import Observation

@@ -1,6 +1,6 @@
 """Measures this machine as a device, and writes it down as a profile that ``sim:<file>`` and ``cpu:<file>`` read.
 
-    python -m minidl.calibrate [--out FILE] [--quick]
+    minidl calibrate [--out FILE] [--quick]
 
 Small networks are trained on the CPU device, and every call's duration is fitted by the terms of its work
 (``minidl.device.fitted``); so operations are measured with their operands where training leaves them. Knows no

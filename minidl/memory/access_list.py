@@ -2,10 +2,10 @@
 without a look at every resident tensor.
 
 The order itself is defined in ``plan/access_order``: this is an index behind it. It keeps two orders, one of the
-tensors that this iteration has accessed and one of the others, each by size (``ordered_index``). A call changes the places of
-its operands alone, so the next victim is found in a number of steps that grows with the logarithm of the number of
-tensors. An entry of a tensor that has left stays until a search meets it; after an iteration's end the list is built
-anew when it is wanted. Decides nothing.
+tensors that this iteration has accessed and one of the others, each by size (``ordered_index``). A call changes the
+places of its operands alone, so the next victim is found in a number of steps that grows with the logarithm of the
+number of tensors. An entry of a tensor that has left stays until a search meets it; after an iteration's end the list
+is built anew when it is wanted. Decides nothing.
 """
 
 from __future__ import annotations

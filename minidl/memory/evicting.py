@@ -173,8 +173,8 @@ class Evicting:
 
     def _make_host_room(self, nbytes: int, at_any_price: bool) -> bool:
         """Drop tensors that are on the host alone and have a lineage, the cheapest for its bytes first, until
-        ``nbytes`` are free there; False if they cannot be freed. A tensor whose replay has no known price goes last, and only
-        ``at_any_price``."""
+        ``nbytes`` are free there; False if they cannot be freed. A tensor whose replay has no known price goes last,
+        and only ``at_any_price``."""
         host = self.state.allocator.host
         swapped = [s for s in self.state.live() if s.status is OUT and s.nbytes]
         prices = [(inf if price is None else price / s.nbytes, s.tensor_id, s)

@@ -115,6 +115,10 @@ class Ledger:
     def replay(self, target: Storage) -> None:
         """Nothing is ever dropped here."""
 
+    def goes_on(self) -> bool:
+        """A dry step is one iteration, however many updates it has."""
+        return True
+
     def end_iteration(self, *, failed: bool = False) -> None:
         """Nothing to cut: a dry step is one iteration."""
 

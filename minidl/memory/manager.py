@@ -92,6 +92,10 @@ class Memory(Protocol):
         """Note which tensors have no value since these calls failed."""
         ...
 
+    def goes_on(self) -> bool:
+        """Whether the iteration goes on after an optimizer's step, as a gradient is still to be taken."""
+        ...
+
     def end_iteration(self, *, failed: bool = False) -> None:
         """Make survivors real and cut their lineage."""
         ...
@@ -166,6 +170,10 @@ class Manager:
     def end_iteration(self, *, failed: bool = False) -> None:
         """Make survivors real and cut their lineage. Raises Unrecoverable, OutOfMemory."""
         self.boundary.end_iteration(failed=failed)
+
+    def goes_on(self) -> bool:
+        """Whether the iteration goes on past an update (``Boundary.goes_on``)."""
+        return self.boundary.goes_on()
 
     def live(self) -> list[Storage]:
         """The storages that have bytes on the device or on the host."""

@@ -1,9 +1,9 @@
 """Running one call on the device: its outputs are placed, it is launched, its workspace is given back.
 
 An output gets bytes that an input donates, a free block, or a block that evictions make free. An input donates its
-bytes when the program uses it for the last time; when memory is short, also if it can be replayed or is about to be dropped;
-and if nothing else helps, after it was copied to the host. So an operation whose aligned working set fits the budget
-always runs.
+bytes when the program uses it for the last time; when memory is short, also if it can be replayed or is about to be
+dropped; and if nothing else helps, after it was copied to the host. So an operation whose aligned working set fits the
+budget always runs.
 """
 
 from __future__ import annotations

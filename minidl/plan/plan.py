@@ -87,7 +87,7 @@ NO_PLAN = Proposal()
 
 
 @dataclass(frozen=True)
-class Kept:
+class SavedProposal:
     """What outlives the run of a proposal: a plan, and what its policy needs to go on from there, as named numbers."""
 
     plan: Plan

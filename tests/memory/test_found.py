@@ -6,6 +6,7 @@ Sizes are in units of 256 bytes: tensors of 64 float32.
 from networks import leaf, small_runtime
 
 from minidl.device.clock import COMPUTE, COPY_OUT, VirtualClock
+from minidl.memory.guided.execution import attach
 from minidl.memory.storage import IN, OUT
 from minidl.ops.elementwise import scale
 
@@ -13,6 +14,7 @@ from minidl.ops.elementwise import scale
 def test_an_input_is_written_over_only_when_its_copy_out_has_been_made():
     """X is on its way out when it is wanted again; memory is full, so the output takes its place; X has other uses."""
     with small_runtime(units=130) as runtime:
+        attach(runtime.memory)
         x = scale(leaf(runtime, 5.0, units=64), 1.0)
         rest = leaf(runtime, 1.0, units=66)
         base, place = x.storage.base, x.storage.block

@@ -114,8 +114,8 @@ def test_a_policy_hears_how_many_iterations_led_to_the_one_that_it_sees():
             return proposal
 
     policy, empty = Told(), Trace((), {})
-    guide = PlanFollower(policy, Costs(1e-9, 1e-9, 0.0), Limits(MIB, MIB), ALL_ON, peak_flops=1e12, measured_iterations=2,
-                  allowance=Allowance(lambda: 0.0, limited=False))
+    guide = PlanFollower(policy, Costs(1e-9, 1e-9, 0.0), Limits(MIB, MIB), ALL_ON, peak_flops=1e12,
+                         measured_iterations=2, allowance=Allowance(lambda: 0.0, limited=False))
 
     def iterate():
         guide.end_iteration(lambda: empty, seconds=1.0, stall_seconds=0.0, returns=Returns())
