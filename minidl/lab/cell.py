@@ -17,6 +17,7 @@ from minidl.device.profiles import Profile
 from minidl.errors import OutOfMemory, Unsuitable
 from minidl.lab.traced import TracedDevice, TracedProgram
 from minidl.memory.guided.allowance import Allowance
+from minidl.op import READ
 from minidl.outside.units import UNLIMITED
 from minidl.plan.policy import Policy
 from minidl.plan.trace import Trace
@@ -204,4 +205,7 @@ def bound_seconds(trace: Trace, machine: Machine, budget_bytes: int, instants: i
 def _bound_seconds(same: _Same, machine: Machine, budget_bytes: int, instants: int) -> float:
     from minidl.planning.bound import bound  # it takes NumPy and SciPy
 
-    return bound(same.trace, machine.described().link_costs, budget_bytes, instants=instants).seconds
+    profile = machine.described()
+    return bound(same.trace, profile.link_costs, budget_bytes, instants=instants,
+                 launch_seconds=profile.launch_overhead_s,
+                 launches=sum(call.op != READ.name for call in same.trace.calls)).seconds

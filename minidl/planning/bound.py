@@ -9,10 +9,11 @@ time for. So the iteration takes at least
 
     unmanaged seconds + replays + stalls,   least over all fractions
 
-More instants make the bound higher and the program larger. Left out, always in favour of the bound: latencies,
-workspaces, addresses, memory between the instants, tensors too small to be worth moving, and that a lasting tensor
-(parameters, optimizer state) may have no copy on the host: only one that is written by its last call must be copied out
-to be away between iterations. Knows no storages and no device.
+and not less than the host takes to launch its calls and its replays, one after the other: of tiny calls that is more
+than they compute, and the device stands still. More instants make the bound higher and the program larger. Left out,
+always in favour of the bound: latencies, workspaces, addresses, memory between the instants, tensors too small to be
+worth moving, and that a lasting tensor (parameters, optimizer state) may have no copy on the host: only one that is
+written by its last call must be copied out to be away between iterations. Knows no storages and no device.
 """
 
 from __future__ import annotations
@@ -33,7 +34,8 @@ INSTANTS = 40
 @dataclass(frozen=True)
 class Bound:
     """``seconds``: no plan takes less; infinite if none can fit. Of these, ``replay_seconds`` are computation that the
-    best fractional plan repeats and ``stall_seconds`` waits for the link; ``moved_bytes`` is what it copies out."""
+    best fractional plan repeats and ``stall_seconds`` waits for the link or the host; ``moved_bytes`` is what it copies
+    out."""
 
     seconds: float
     unmanaged_seconds: float
@@ -44,12 +46,15 @@ class Bound:
     @property
     def speed(self) -> float:
         """Share of the unmanaged speed that is not exceeded."""
-        return self.unmanaged_seconds / self.seconds
+        return self.unmanaged_seconds / self.seconds if self.seconds else 1.0
 
 
-def bound(trace: Trace, costs: Costs, budget: int, *, instants: int = INSTANTS) -> Bound:
-    """The bound for a trace within a budget of device bytes, with memory looked at during ``instants`` calls."""
-    return _Relaxation(problem(trace, costs), costs, budget, instants).solve()
+def bound(trace: Trace, costs: Costs, budget: int, *, instants: int = INSTANTS, launch_seconds: float = 0.0,
+          launches: int = 0) -> Bound:
+    """The bound for a trace within a budget of device bytes, with memory looked at during ``instants`` calls.
+    ``launch_seconds``: of the host, for each call that it launches; ``launches``: so many of the trace's calls are
+    launched."""
+    return _Relaxation(problem(trace, costs), costs, budget, instants).solve(launch_seconds, launches)
 
 
 class _Relaxation:
@@ -96,7 +101,8 @@ class _Relaxation:
         held[0] += facts.size[facts.gap_tensor[heads]].sum()
         np.add.at(held, facts.gap_head[heads], -facts.size[facts.gap_tensor[heads]])
         wanted = np.cumsum(held)[:-1] + [self._operands(k) for k in range(self.calls)]
-        part = np.minimum((self.starts[:-1] / self.starts[-1] * count).astype(int), count - 1)
+        when = self.starts if self.starts[-1] else np.arange(self.calls + 1)  # calls that all take no time count alike
+        part = np.minimum((when[:-1] / when[-1] * count).astype(int), count - 1)
         return [int(calls[np.argmax(wanted[calls])]) for p in range(count) if len(calls := np.nonzero(part == p)[0])]
 
     def _operands(self, call: int) -> float:
@@ -224,12 +230,23 @@ class _Relaxation:
         self.program.row([(v, c / self.budget) for v, c in terms],
                          high=1.0 - (before + self._operands(call)) / self.budget)
 
-    def solve(self) -> Bound:
+    def _launched(self, seconds: float, count: int) -> float:
+        """Seconds by which launching the calls alone takes longer than computing them, if it does. The iteration then
+        takes as long as all launches, those of replays included."""
+        idle = seconds * count - float(self.starts[-1])
+        if idle <= 0.0:
+            return 0.0
+        replays = [(v, float(self.call_seconds[call]) - seconds) for (call, _), v in self.repeated.items()]
+        self.program.row([*((stall, 1.0) for stall in self.stalls), *replays], low=idle)
+        return idle
+
+    def solve(self, launch_seconds: float, launches: int) -> Bound:
         """The least time over all fractions."""
-        unmanaged = float(self.starts[-1])
+        idle = self._launched(launch_seconds, launches)
+        computed = float(self.starts[-1])
         solution = self.program.solve()
         if solution.values is None:
-            return Bound(np.inf, unmanaged, np.inf, np.inf, 0.0)
+            return Bound(np.inf, computed + idle, np.inf, np.inf, 0.0)
         stalls = float(solution.values[self.stalls].sum())
         copied = float(sum(nbytes * solution.values[v] for v, nbytes in self.copied))
-        return Bound(unmanaged + solution.objective, unmanaged, solution.objective - stalls, stalls, copied)
+        return Bound(computed + solution.objective, computed + idle, solution.objective - stalls, stalls, copied)

@@ -50,7 +50,8 @@ def test_the_laboratory_and_fit_find_a_network_of_the_current_folder(folder):
 
 def test_fit_finds_a_program_of_pytorch_in_the_current_folder(folder):
     pytest.importorskip("torch")
-    (folder / "program.py").write_text("import torch\n\ndef make():\n    return torch.nn.Conv2d(3, 8, 224)\n")
+    (folder / "program.py").write_text("from torch.nn import Flatten, Linear, Sequential\n\ndef make():\n"
+                                       "    return Sequential(Flatten(), Linear(3 * 224 * 224, 10))\n")
     done = run(folder, MINIDL, "fit", "torch:program:make:2", "--policies", "none", "--steps", "2")
     assert done.returncode == 0, done.stderr
 

@@ -31,6 +31,17 @@ def test_a_trace_is_looked_into(saved, capsys):
     assert "calls, " in out and "peak " in out and "kept for gradients" in out and out.count("bound at") == 4
 
 
+def test_no_bound_of_tiny_calls_is_above_the_unmanaged_speed(tmp_path, capsys):
+    log, lifetimes = tmp_path / "a.log", tmp_path / "b.csv"
+    log.write_text("\n".join(f"op a\nmalloc {n} 4000000\nwrite {n}" + (f"\nread {n - 1}" if n else "")
+                             for n in range(9)) + "\nop z\nread 0\nread 8\n")
+    lifetimes.write_text("id,lower,upper,size\n1,0,3,4000000\n2,1,5,4000000\n3,3,6,300000\n4,4,8,2000000\n")
+    for source in (log, lifetimes):
+        assert lab.main(["trace", "info", str(source)]) == 0
+        speeds = [float(found) for found in re.findall(r"([0-9.]+)% of the unmanaged speed", capsys.readouterr().out)]
+        assert speeds and max(speeds) <= 100.0
+
+
 def test_a_trace_is_run_again_and_compared_with_an_earlier_table(saved, tmp_path, capsys):
     rows = str(tmp_path / "rows.csv")
     again = ["trace", "replay", saved, "--policy", "passive,lru", "--budget", "95%,90%", "--steps", "2"]

@@ -55,6 +55,23 @@ def test_what_a_repeated_call_reads_and_the_program_has_freed_is_made_again_too(
     assert bound(trace, NO_LINK, 7 * UNIT, instants=5).seconds == pytest.approx(8.0 + 5.0)
 
 
+def test_tiny_calls_are_bounded_by_the_launches_of_the_host_and_replays_take_launches_too():
+    # 4 calls compute 5 s; 4 launches of 3 s take 12 s. A swap of 3 units in 7 s of waiting for the host is free.
+    found = at(full_in_the_middle(replayable=False), 9, 1, launch_seconds=3.0, launches=4)
+    assert found.seconds == found.unmanaged_seconds == pytest.approx(12.0) and found.speed == pytest.approx(1.0)
+    # Without a link a quarter more is launched: three quarters of call 0 are made again.
+    found = at(full_in_the_middle(), 9, None, launch_seconds=3.0, launches=4)
+    assert found.unmanaged_seconds == pytest.approx(12.0) and found.seconds == pytest.approx(12.0 + 0.75 * 3.0)
+    # Launches that are faster than what they launch are seen nowhere.
+    assert at(full_in_the_middle(), 9, 1, launch_seconds=1.25, launches=4).seconds == pytest.approx(5.25)
+
+
+def test_calls_that_take_no_time_have_a_bound():
+    trace = trace_of([call((), (0,), 0.0), call((0,), (1,), 0.0, (0, 1))], [1, 1])
+    assert at(trace, 4, 1).seconds == 0.0 and at(trace, 4, 1).speed == 1.0
+    assert at(trace, 4, 1, launch_seconds=0.5, launches=2).speed == 1.0
+
+
 def test_an_operation_that_does_not_fit_has_no_bound():
     assert at(full_in_the_middle(), 7, 1).seconds == inf
 

@@ -40,8 +40,9 @@ def info(arguments: argparse.Namespace) -> int:
         print(f"  {op:<28}{spent:>10.4g} s {spent / (trace.seconds or 1):>6.1%}")
     for share in SHARES:
         limit = cell.bound_seconds(trace, machine, int(share * peak), INSTANTS)
+        speed = seconds / limit if limit else 1.0  # calls may take no time, on a device that launches them in none
         print(f"bound at {share:>4.0%} ({format_bytes(share * peak):>9}): "
-              + ("cannot fit" if limit == float("inf") else f"{seconds / limit:.1%} of the unmanaged speed"))
+              + ("cannot fit" if limit == float("inf") else f"{speed:.1%} of the unmanaged speed"))
     return 0
 
 
