@@ -82,6 +82,14 @@ def test_best_fit_places_as_the_host_pool_does_which_takes_the_smallest_range_to
     assert STRATEGIES["best-fit"](log, None).offsets == offsets
 
 
+def test_columns_are_as_wide_as_their_widest_word_and_two_spaces_apart():
+    rows = [("strategy", "peak MiB", "seconds"), ("a-strategy-of-a-package-with-a-long-name", "123456789.00", "0.1"),
+            ("b", "does not fit")]
+    first, second, third = placement.aligned(rows)
+    assert second == "a-strategy-of-a-package-with-a-long-name  123456789.00      0.1"
+    assert first == f"{'strategy':<40}{'peak MiB':>14}{'seconds':>9}" and third == f"{'b':<40}  does not fit"
+
+
 def test_every_placement_of_the_engine_is_a_strategy():
     assert set(STRATEGIES) == {*PLACEMENTS, "greedy-by-size", "greedy-by-duration", "planned"}
 

@@ -8,6 +8,7 @@ import csv
 import io
 import time
 from collections.abc import Sequence
+from itertools import zip_longest
 
 from minidl.cli.command import Parser, finish
 from minidl.errors import OutOfMemory, UserError
@@ -48,7 +49,7 @@ def _compare(arguments: argparse.Namespace) -> None:
         raise OutOfMemory(f"{name_of_log} does not fit {format_bytes(capacity)}: "
                           f"up to {format_bytes(bound)} are live at once", need_bytes=bound, budget_bytes=capacity)
     results: dict[str, Placed] = {}
-    rows = []
+    rows: list[tuple[str, ...]] = [("strategy", "peak MiB", "over bound %", "seconds")]
     refusal: OutOfMemory | None = None
     for name, strategy in chosen.items():
         start = time.perf_counter()
@@ -56,7 +57,7 @@ def _compare(arguments: argparse.Namespace) -> None:
             placed = strategy(lifetimes, capacity)
         except OutOfMemory as error:
             refusal = OutOfMemory(f"{name_of_log} does not fit with {name}: {error}")
-            rows.append(f"{name:<20}{'does not fit':>14}")
+            rows.append((name, "does not fit"))
             continue
         seconds = time.perf_counter() - start
         try:
@@ -65,7 +66,7 @@ def _compare(arguments: argparse.Namespace) -> None:
             raise UserError(f"{name} places wrongly: {error}") from None
         results[name] = placed
         over = 100 * (placed.peak_bytes / bound - 1)
-        rows.append(f"{name:<20}{placed.peak_bytes / 2**20:>14.2f}{over:>14.2f}{seconds:>11.3f}")
+        rows.append((name, f"{placed.peak_bytes / 2**20:.2f}", f"{over:.2f}", f"{seconds:.3f}"))
     if not results and refusal is not None:
         raise refusal
     best = min(results, key=lambda name: results[name].peak_bytes)
@@ -76,10 +77,17 @@ def _compare(arguments: argparse.Namespace) -> None:
     if arguments.picture is not None:
         write_whole(arguments.picture, picture(results[best], lifetimes, best), is_png, force=arguments.force)
     print(f"{name_of_log}: {len(lifetimes)} buffers, lower bound {bound / 2**20:.2f} MiB")
-    print(f"{'strategy':<20}{'peak MiB':>14}{'over bound %':>14}{'seconds':>11}")
-    print("\n".join(rows))
+    print("\n".join(aligned(rows)))
     if arguments.save is not None:
         print(f"offsets of {best} saved to {arguments.save}")
+
+
+def aligned(rows: Sequence[Sequence[str]]) -> list[str]:
+    """Lines of columns, each as wide as its widest word and two spaces apart; the first to the left, numbers to the
+    right."""
+    widths = [max(map(len, column)) for column in zip_longest(*rows, fillvalue="")]
+    return ["  ".join([row[0].ljust(widths[0]), *(word.rjust(widths[n]) for n, word in enumerate(row[1:], 1))])
+            for row in rows]
 
 
 def _times(results: dict[str, Placed], lifetimes: Sequence[Lifetime]) -> bytes:
