@@ -4,9 +4,14 @@ from minidl.outside.units import format_bytes
 from minidl.report.meter import BOTTLENECK, rate, share
 from minidl.report.result import Result
 
+TOP = 5  # of at most so many classes every one is among the top five
 
-def summary(result: Result, unmanaged_seconds: float | None, hints: list[str], *, items: str = "images") -> str:
-    """Aligned lines for people. unmanaged_seconds: of a step, where that can be modelled; items: what a batch is of."""
+
+def summary(result: Result, unmanaged_seconds: float | None, hints: list[str], *, items: str = "images",
+            classes: int = 0) -> str:
+    """Aligned lines for people. unmanaged_seconds: of a step, where that can be modelled; items: what a batch is of;
+    classes: of the data, 0 where that is not known."""
+    top5 = None if 0 < classes <= TOP else result.accuracy_top5
     lines = [
         ("memory", f"peak {format_bytes(result.peak_bytes)} of a budget of {format_bytes(result.budget_bytes)}; "
                    f"unmanaged it would be {_unmanaged(result)}"),
@@ -27,7 +32,7 @@ def summary(result: Result, unmanaged_seconds: float | None, hints: list[str], *
         lines.append(("planning", f"{result.planning_seconds:.3g} s, {result.planning_share:.1%} of the run"))
     learnt = [f"{name} {value:{form}}" for name, value, form in (
         ("loss", result.loss, ".6g"), ("test accuracy", result.accuracy, ".2%"),
-        ("among the top five", result.accuracy_top5, ".2%"), ("test Dice", result.dice, ".4f"),
+        ("among the top five", top5, ".2%"), ("test Dice", result.dice, ".4f"),
         ("held-out masked-LM loss", result.masked_lm_loss, ".4f"), ("words", result.masked_lm_accuracy, ".2%"),
         ("next sentence", result.next_sentence_accuracy, ".2%")) if value is not None]
     if result.examples_per_second is not None:

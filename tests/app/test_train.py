@@ -334,6 +334,14 @@ def test_the_summary_leaves_out_what_the_device_does_not_know():
     assert "unlimited" not in text and "time lost" not in text and "loss 0.25, test accuracy 50.00%" in text
 
 
+def test_the_summary_tells_of_the_top_five_only_where_there_are_more_classes():
+    result = Result("m", 10, "cpu", "none", "tf32", 2**30, 2**29, 2**31, LargestOp("add", 2**20), 2.0, 5.0, 0, 0, 0,
+                    None, None, 0, 0.25, 0.5, 1.0)
+    assert "among the top five 100.00%" in summary(result, None, [], classes=6)
+    assert "top five" not in summary(result, None, [], classes=5)
+    assert "test accuracy 50.00%" in summary(result, None, [], classes=2)
+
+
 def test_rates_have_three_figures_and_shares_are_in_percent():
     assert [rate(n, 1.0) for n in (0.1234, 12.34, 123.4, 12345)] == ["0.123", "12.3", "123", "12345"]
     assert (rate(1, 0.0), share(1, 4), share(1, 0)) == ("0", "25%", "0%")
