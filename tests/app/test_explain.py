@@ -213,3 +213,13 @@ def test_a_drop_whose_swap_could_be_hidden_alone_says_how_busy_the_link_is_alrea
     assert "were it the only one" not in second
     assert sentences([dropped, swapped], 3, Returns(), {}, told=1) == [first]
     assert "were it the only one. It was" in sentences([dropped], 3, Returns(), {})[0]
+
+
+def test_a_quiet_run_prints_the_explanation_that_was_asked_for_and_nothing_else(capsys):
+    flags = ["--model", "lenet", "--batch", "100", "--device", "sim:p100", "--memory-budget", "60%", "--policy",
+             "capuchin", "--steps", "6", "--explain"]
+    assert train.main(flags) == 0
+    whole = capsys.readouterr().out
+    assert train.main([*flags, "--quiet"]) == 0
+    told = capsys.readouterr()
+    assert told.err == "" and told.out.startswith("plan: ") and whole.endswith(told.out)

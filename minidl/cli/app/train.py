@@ -20,7 +20,7 @@ from minidl.cli.app.files import Leaving, printed_apart
 from minidl.cli.app.flags import parse
 from minidl.cli.app.inputs import described, made_ahead, read_data
 from minidl.cli.app.interrupt import Stop, stop_after_the_step
-from minidl.cli.app.options import Options
+from minidl.cli.app.options import STDOUT, Options
 from minidl.cli.app.outcome import result_of
 from minidl.cli.app.progress import Bar, Trying, bar
 from minidl.cli.app.run_folder import Resolved
@@ -143,13 +143,13 @@ def train(options: Options, zoo: Zoo, lock: RunLock, out: TextIO) -> int:
     # What it was like, and what to try next: advice is tried on twins, when the memory of the run has been given back.
     with trying:
         hints = advice(setup, result, most=sizes.most) if not stop else []
-    text = summary(result, unmanaged_seconds, hints, items=items)
+    text = summary(result, unmanaged_seconds, hints, items=items, classes=data.num_classes)
     print(text)
     for message in bad.messages[:TOLD]:
         print(f"  left out: {message}")
     leaving.attempt(lambda: session.keep_summary(text))
-    if explained:
-        print(explained)
+    if explained:  # it was asked for by --explain, so --quiet, which is for what tells of the run, keeps none of it
+        print(explained, file=sys.stderr if options.json == STDOUT else out)
     leaving.require_all(session.where_the_state_is())
     return stop.exit_code if stop else 0
 
