@@ -17,9 +17,9 @@ from minidl.device.profiles import Profile
 from minidl.errors import OutOfMemory, Unsuitable
 from minidl.lab.own import UNLIMITED
 from minidl.lab.traced import TracedDevice, TracedProgram
-from minidl.memory.allowance import Allowance
 from minidl.plan.policy import Policy
 from minidl.plan.trace import Trace
+from minidl.planning.allowance import Allowance
 from minidl.runtime import Runtime
 from minidl.stats import Stats
 

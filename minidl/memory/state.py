@@ -14,7 +14,6 @@ from threading import get_ident
 from minidl.device import Device
 from minidl.device.spill import Spill
 from minidl.memory.access_list import AccessList
-from minidl.memory.allowance import Allowance
 from minidl.memory.copies import Allocator
 from minidl.memory.guide import Guide
 from minidl.memory.storage import IN, OUT, RECOMPUTE, Storage
@@ -23,6 +22,7 @@ from minidl.memory.tracker import Tracker
 from minidl.placements.placement import Placement
 from minidl.plan.costs import Limits
 from minidl.plan.policy import Policy
+from minidl.planning.allowance import Allowance
 
 
 class AtWork:
