@@ -16,11 +16,11 @@ from minidl.device import profiles
 from minidl.device.profiles import Profile
 from minidl.errors import OutOfMemory, Unsuitable
 from minidl.lab.traced import TracedDevice, TracedProgram
-from minidl.memory.guided.allowance import Allowance
 from minidl.op import READ
 from minidl.outside.units import UNLIMITED
 from minidl.plan.policy import Policy
 from minidl.plan.trace import Trace
+from minidl.planning.allowance import Allowance
 from minidl.runtime import Runtime
 from minidl.runtime.stats import Stats
 

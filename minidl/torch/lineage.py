@@ -156,19 +156,22 @@ def _freeze(value: Any, recorder: Any, wrote: set[int], scratch: set[int]) -> An
     if isinstance(value, torch.Tensor):
         if not recorder.sees(value):
             return value.detach().clone()  # a number
-        return _ref(recorder.value_of(value), value, id(value) in wrote, id(value) in scratch)
+        return _ref(recorder, value, id(value) in wrote, id(value) in scratch)
     if type(value) in (list, tuple):
         return type(value)([_freeze(each, recorder, wrote, scratch) for each in value])
     return value
 
 
-def _ref(value: Value, tensor: torch.Tensor, written: bool, scratch: bool) -> Ref:
+def _ref(recorder: Any, tensor: torch.Tensor, written: bool, scratch: bool) -> Ref:
+    value = recorder.value_of(tensor)
     if value.guard is None and not scratch:
         # Below autograd an alias has a version counter of its own, unless this key is looked at again.
         with torch._C._SetExcludeDispatchKeyGuard(torch._C.DispatchKey.ADInplaceOrView, False):
             alias = tensor.detach()
         if value.made is not None or value.item is not None:
             alias.data = torch.empty(0, dtype=tensor.dtype, device=tensor.device)
+        else:
+            recorder.hold_weakly(tensor.untyped_storage(), value)
         value.guard = Guard(alias, tensor._version)
     return Ref(value, tensor.size(), tensor.stride(), int(tensor.storage_offset()), tensor.dtype, tensor.device,
                tensor.is_conj(), tensor.is_neg(), written, scratch)

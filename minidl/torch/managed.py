@@ -21,8 +21,10 @@ from minidl.errors import UserError
 from minidl.outside.units import parse_bytes
 from minidl.plan.costs import Costs, Limits
 from minidl.plan.policy import Policy, required
+from minidl.planning.allowance import Allowance
 from minidl.torch.backends import Backend, Immediate
 from minidl.torch.budget import lasting_of, refuse
+from minidl.torch.correcting import corrected
 from minidl.torch.course import Course, Known, Phase
 from minidl.torch.dropping import Dropping
 from minidl.torch.fitting import Point, fit
@@ -57,7 +59,7 @@ class managed:  # noqa: N801 # it is used as a function is
         device_type = device or ("cuda" if torch.cuda.is_available() else "cpu")
         self.course = Course()
         self.saved = Saved(self.backend, device_type, self.course)
-        self.recorder = Recorder(device_type, perf_counter)
+        self.recorder = Recorder(device_type, perf_counter if device_type == "cpu" else _when_done)
         self.dropping = Dropping(self.saved, self.recorder)
         # Recording lineage takes time from a program that computes on the processor that it runs on.
         self.counts_recording = device_type == "cpu"
@@ -65,7 +67,8 @@ class managed:  # noqa: N801 # it is used as a function is
         self._hooks: Any = None
         self._handles: list[Any] = []
         self._lasting: list[torch.Tensor] = []
-        self._began = 0.0
+        self._began = self._stalled = 0.0
+        self.allowance = Allowance(perf_counter, limited=True)
         self._report = Report(self.budget)
 
     # Around a program ------------------------------------------------------------------------------------------------
@@ -129,8 +132,11 @@ class managed:  # noqa: N801 # it is used as a function is
         known = self.course.end(packs)
         self._report.stepped(phase, seconds, self.saved, known)
         try:
+            self.allowance.run_seconds += seconds
             if phase is Phase.MEASURED and known is expected and self._notes is not None:
                 self._plan(known, optimizer)
+            elif phase is Phase.GUIDED and known is expected:
+                self._correct(known, seconds)
         finally:
             self._begin()
 
@@ -142,14 +148,31 @@ class managed:  # noqa: N801 # it is used as a function is
         self._report.measured(unmanaged(seen.trace), known.floor_bytes)
         if known.floor_bytes > self.budget:
             refuse(self.budget, known.floor_bytes, seen, optimizer)
+        with self.allowance.planning(exempt=True):
+            known.obey(self._cheaper(known, seen, costs))
+
+    def _cheaper(self, known: Known, seen: Seen, costs: Costs) -> Obeyed:
+        """The policy's plan; or the one without drops, if recording lineage would cost more than these gain."""
         plan = self._planned(known, seen, costs)
         if plan.drops and self.counts_recording:
             proposal, swaps = known.proposal, self._planned(known, swapping(seen), costs)
             if plan.seconds <= swaps.seconds or swaps.over_bytes > plan.over_bytes:
                 known.proposal = proposal
             else:
-                plan = swaps
-        known.obey(plan)
+                known.seen, plan = swapping(seen), swaps
+        return plan
+
+    def _correct(self, known: Known, seconds: float) -> None:
+        """Let the policy see how its plan did."""
+        costs = self.backend.traffic.costs(self.backend.contention)
+        stalled = self.backend.traffic.stalled_seconds - self._stalled
+        found = corrected(self.policy, known, costs, self.limits, seconds=seconds, stalled=stalled,
+                          late=self.saved.late_ids if self.backend.contention < 1.0 else {}, allowance=self.allowance)
+        if found is not None and known.seen is not None:
+            same = known.proposal is not None and known.proposal.plan is found.plan
+            known.proposal = found
+            if not same:
+                known.obey(obeyed(found.plan, known.seen, costs, self.limits, recompute=self.recompute))
 
     def _planned(self, known: Known, seen: Seen, costs: Costs) -> Obeyed:
         known.proposal = proposed(self.policy, seen, costs, self.limits)
@@ -178,7 +201,7 @@ class managed:  # noqa: N801 # it is used as a function is
             self.dropping.end()
         self.saved.begin()
         self._lasting = []
-        self._began = perf_counter()
+        self._began, self._stalled = perf_counter(), self.backend.traffic.stalled_seconds
 
     # What is known ---------------------------------------------------------------------------------------------------
     def report(self) -> Report:
@@ -193,6 +216,12 @@ class managed:  # noqa: N801 # it is used as a function is
             raise UserError("no step has been recorded yet: fit() is known when the second step has ended")
         costs = self.backend.traffic.costs(self.backend.contention)
         return fit(seen, self.policy, costs, self.limits, recompute=self.recompute)
+
+
+def _when_done() -> float:
+    """The time at which all that a GPU was asked for has been done."""
+    torch.cuda.synchronize()
+    return perf_counter()
 
 
 def _bytes(what: str, size: str | int) -> int:

@@ -56,7 +56,8 @@ class Recorder(modes.TorchDispatchMode):
         self.order = 0
         self.only: frozenset[int] | None = None
         self.spent = 0.0
-        self._holds: dict[int, tuple[weakref.ref[Any], Value]] = {}  # by the address of the storage
+        # By the address of a storage: the storage, and the value that it holds.
+        self._holds: dict[int, tuple[weakref.ref[Any], Callable[[], Value | None]]] = {}
         self._placed = False
 
     # On the stack of modes -------------------------------------------------------------------------------------------
@@ -100,7 +101,7 @@ class Recorder(modes.TorchDispatchMode):
     def held(self, storage: Any) -> Value | None:
         """The value that a storage holds, if it is known."""
         known = self._holds.get(storage._cdata)
-        return known[1] if known is not None and known[0]() is not None else None
+        return known[1]() if known is not None and known[0]() is not None else None
 
     def hold(self, storage: Any, value: Value | None) -> Value:
         """A storage holds a value from now on: a new one, or one that has come back in another storage."""
@@ -108,17 +109,26 @@ class Recorder(modes.TorchDispatchMode):
             value = Value(storage.nbytes())
         address = storage._cdata
         value.storage = weakref.ref(storage)
-        self._holds[address] = weakref.ref(storage, partial(self._ended, address)), value
+        self._holds[address] = weakref.ref(storage, partial(self._ended, address)), lambda: value
         return value
+
+    def hold_weakly(self, storage: Any, value: Value) -> None:
+        """A leaf whose bytes the calls keep that read it: were it held here, these bytes would never go."""
+        known = self._holds.get(storage._cdata)
+        if known is not None and known[1]() is value:
+            self._holds[storage._cdata] = known[0], weakref.ref(value)
 
     def _ended(self, address: int, ref: object) -> None:
         known = self._holds.get(address)
         if known is None or known[0] is not ref:
             return
         del self._holds[address]
-        known[1].storage = None
+        value = known[1]()
+        if value is None:
+            return
+        value.storage = None
         if self.on and self.listener is not None:
-            self.listener.died(known[1])
+            self.listener.died(value)
 
     # Calls -----------------------------------------------------------------------------------------------------------
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
@@ -209,8 +219,9 @@ class Recorder(modes.TorchDispatchMode):
         self._announce(written)
         for tensor in written:
             known = self._holds.pop(tensor.untyped_storage()._cdata, None)
-            if known is not None:
-                known[1].storage = None
+            value = known[1]() if known is not None else None
+            if value is not None:
+                value.storage = None
 
 
 def _has_own_dispatch(kind: Any) -> bool:

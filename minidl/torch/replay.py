@@ -142,6 +142,7 @@ class Replay:
         item = value.item() if value.item is not None else None
         if item is not None and item.handles and item.copy is None and item.here is None:
             item.take(storage)
+            item.value = None
 
 
 @contextmanager

@@ -201,6 +201,7 @@ class Saved:
         else:
             assert self.recompute is not None
             item.take(self.recompute(item))
+            item.value = None  # it is held to its end: what it was made from may go
 
     def fetch(self, item: Item) -> Any:
         """The storage of an item that a replay reads, held from now on."""

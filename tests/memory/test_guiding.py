@@ -6,7 +6,6 @@ import pytest
 
 from minidl import Runtime
 from minidl.errors import OutOfMemory
-from minidl.memory.guided.allowance import SHARE, Allowance
 from minidl.memory.guided.drift import DRIFT_ITERATIONS
 from minidl.memory.guided.follower import PlanFollower
 from minidl.memory.guided.sequence import Returns
@@ -16,6 +15,7 @@ from minidl.plan.costs import Costs, Limits
 from minidl.plan.plan import Action, Plan, Proposal
 from minidl.plan.policy import OnDemand
 from minidl.plan.trace import Trace
+from minidl.planning.allowance import SHARE, Allowance
 from minidl.policies.passive import Passive
 
 MIB = 1 << 20

@@ -39,9 +39,10 @@ def test_the_first_step_holds_the_budget_too_though_nothing_is_known_of_it():
     assert away < 0.75 * peak(make, steps=1)
 
 
-def test_the_plan_says_how_many_bytes_the_step_takes():
-    make = NETWORKS["transformer"]
-    for how in ("swap", "mixed", "drop"):
+@pytest.mark.parametrize("network", ["convolutional", "transformer"])
+def test_the_plan_says_how_many_bytes_the_step_takes(network):
+    make = NETWORKS[network]
+    for how in ("swap", "mixed", "drop", "some"):
         memory = forced(how)
         taken = peak(make, memory)
         assert 0.9 * memory.report().planned_bytes <= taken <= memory.report().planned_bytes

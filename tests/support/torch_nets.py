@@ -20,7 +20,7 @@ from minidl.plan.plan import Plan, Proposal
 from minidl.plan.policy import Eviction, OnDemand, Pressure, Residency
 from minidl.plan.trace import Trace
 from minidl.planning.modes import to_plan
-from minidl.planning.problem import DROP, SWAP, problem
+from minidl.planning.problem import DROP, KEEP, SWAP, problem
 
 torch.set_num_threads(1)  # several processes share the processors
 
@@ -29,7 +29,8 @@ SEED = 0
 
 
 class Forced(OnDemand):
-    """Lets all leave that may: ``swap`` copies it, ``drop`` computes it again where it can, ``mixed`` takes turns."""
+    """Lets all leave that may: ``swap`` copies it, ``drop`` computes it again where it can, ``mixed`` takes turns;
+    ``some`` drops what it can, but every third tensor stays."""
 
     name = "forced"
     plans = True
@@ -42,7 +43,9 @@ class Forced(OnDemand):
         facts = problem(trace, costs)
         mode = np.full(len(facts.gap_call), SWAP, np.int64)
         for gap in range(len(mode)):
-            if facts.can_drop[gap] and (self.how == "drop" or self.how == "mixed" and gap % 2):
+            if self.how == "some" and not gap % 3:
+                mode[gap] = KEEP
+            elif facts.can_drop[gap] and (self.how in ("drop", "some") or self.how == "mixed" and gap % 2):
                 mode[gap] = DROP
         return Proposal(Plan() if self.how == "keep" else to_plan(trace, facts, mode, np.full(len(mode), -1)))
 

@@ -16,7 +16,6 @@ from contextlib import suppress
 from minidl.device.clock import COMPUTE, COPY_IN, COPY_OUT
 from minidl.errors import OutOfMemory, Unrecoverable
 from minidl.memory.bytes.block import Block
-from minidl.memory.guided.allowance import Allowance
 from minidl.memory.guided.follower import PlanFollower
 from minidl.memory.guided.leaving import Leaving
 from minidl.memory.guided.packing import pack_survivors
@@ -31,6 +30,7 @@ from minidl.op import Signature
 from minidl.plan.costs import Limits
 from minidl.plan.plan import Action, Eviction, Move
 from minidl.plan.trace import Trace
+from minidl.planning.allowance import Allowance
 
 
 class GuidedExecution(Hooks):

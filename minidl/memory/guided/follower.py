@@ -14,7 +14,6 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from math import inf
 
-from minidl.memory.guided.allowance import Allowance
 from minidl.memory.guided.drift import Drift, noise, predicted_seconds
 from minidl.memory.guided.sequence import Actions, Followed, KnownSequence, Returns, Step
 from minidl.memory.storage import Storage, TensorId
@@ -26,6 +25,7 @@ from minidl.plan.plan import NO_PLAN, Action, Proposal, ResidencyKey
 from minidl.plan.policy import Observation, Policy, required_proposal
 from minidl.plan.static import with_static_times
 from minidl.plan.trace import Trace, typical
+from minidl.planning.allowance import Allowance
 
 MOST_KNOWN = 256  # sequences that are remembered, ...
 MOST_SEEN = 1024  # and that were seen and not yet planned
