@@ -39,7 +39,7 @@ LAYERS: list[tuple[str, ...]] = [
     ("minidl.tensor", "minidl.surface", "minidl.surface_names", "minidl.surface_writes",
      "minidl.calls"),
     ("minidl.ops",),
-    ("minidl.autograd", "minidl.grad_modes", "minidl.slicing", "minidl.sharding"),
+    ("minidl.autograd", "minidl.grad_modes", "minidl.gradients", "minidl.slicing", "minidl.sharding"),
     ("minidl.runtime", "minidl.dryrun", "minidl.stats", "minidl.upload", "minidl.protocols", "minidl.creation",
      "minidl.more_creation", "minidl.cuda", "minidl"),
     ("minidl.nn", "minidl.optim", "minidl.data", "minidl.checkpoint", "minidl.training", "minidl.report",
