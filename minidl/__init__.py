@@ -4,6 +4,7 @@ Beside the runtime the names of PyTorch that programs use: functions of tensors,
 """
 
 import os
+import sys
 from importlib import import_module
 from math import e as _e
 from math import inf as _inf
@@ -14,9 +15,12 @@ from types import ModuleType
 # The CPU kernels multiply many small matrices, one image after the other. A pool of BLAS threads gains little on these
 # and spins against everything else on a busy machine, which can cost a factor of ten. Set it before NumPy is loaded.
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
-# The pool that runs the kernels' loops waits for work asleep: where another library has a pool of its own (PyTorch, for
-# its DataLoader), two that spin take a busy machine's cores from each other, which can cost a factor of twenty.
+# The pool that runs the kernels' loops waits for work asleep: threads that spin on a busy machine take its cores from
+# each other, which can cost a factor of twenty. Where PyTorch has loaded OpenMP already it is too late to say so, and
+# Numba's own pool is taken, whose threads sleep.
 os.environ.setdefault("OMP_WAIT_POLICY", "passive")
+if "torch" in sys.modules:
+    os.environ.setdefault("NUMBA_THREADING_LAYER", "workqueue")
 
 from minidl import autograd, ops  # noqa: E402, F401 - importing them attaches the Tensor's methods
 from minidl.autograd import enable_grad, inference_mode, is_grad_enabled, no_grad, set_grad_enabled

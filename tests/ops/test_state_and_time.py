@@ -1,6 +1,9 @@
 """What a caught error leaves follows from the program alone: steps, copies, states; and where a number is wanted."""
 
 import copy
+import os
+import subprocess
+import sys
 
 import numpy as np
 import pytest
@@ -312,3 +315,13 @@ def test_a_program_whose_gradients_are_all_taken_has_an_iteration_a_step():
             loss.backward()
             optimizer.step()
         assert runtime.tracker.iteration == 5 and outputs.shape == (2,)
+
+
+@pytest.mark.parametrize(("before", "layer"), [("sys.modules['torch'] = types.ModuleType('torch')", "workqueue"),
+                                               ("pass", None)])
+def test_beside_pytorch_the_threads_of_kernels_sleep_while_they_wait(before, layer):
+    program = (f"import os, sys, types; {before}; import minidl; "
+               "print(os.environ.get('NUMBA_THREADING_LAYER'), os.environ['OMP_WAIT_POLICY'])")
+    plain = {key: value for key, value in os.environ.items() if not key.startswith(("NUMBA_THREADING", "OMP_"))}
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, env=plain, check=True)
+    assert done.stdout.split() == [str(layer), "passive"]

@@ -103,9 +103,9 @@ class Ours(Machine):
 
     def write(self, kind: str, target: Any, source: Any) -> None:
         if kind == "fill_":
-            target.fill_(0.5)
+            ops.fill_(target, 0.5)
         else:
-            getattr(target, kind)(source)
+            getattr(ops, kind)(target, source)
 
     def clip(self, parameters: list[Any]) -> None:
         clip_global_norm(parameters, 0.5)
