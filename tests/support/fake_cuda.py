@@ -45,6 +45,7 @@ from minidl.op import Op
 CALL_S, KERNEL_S, LINK, LINK_S = 1e-6, 20e-6, 50e9, 10e-6  # the host's call, a kernel, a copy's bandwidth and latency
 FREE_BYTES = 1 << 40
 PLANS = (PlanInfo("fast", 3000, True), PlanInfo("any order", 512, False), PlanInfo("small", 0, True))
+ATTENTION_PLAN = PlanInfo("attention", 5000, True)
 
 
 @dataclass(eq=False)
@@ -343,14 +344,15 @@ class FakeCuda:
             KERNELS[c.kind](result, *map(np.ascontiguousarray, ins), stride=c.stride, padding=c.padding)
             out[...] = result
 
-    def attention_plans(self, attention: Attention) -> list[PlanInfo]:
-        self._call("attention_plans")
-        return [] if attention.depth % 8 else [PlanInfo("any order", 0, False), PlanInfo("attention", 5000, True)]
+    def attention_plan(self, attention: Attention) -> PlanInfo | None:
+        self._call("attention_plan")
+        return None if attention.depth % 8 else ATTENTION_PLAN
 
     def attend(self, attention: Attention, plan: str, operands: Sequence[int], seed: int, workspace: int,
                stream: FakeStream) -> None:
         a = attention
-        info = next(p for p in self.attention_plans(a) if p.name == plan)
+        info = ATTENTION_PLAN
+        assert plan == info.name and not a.depth % 8
         queries, keys = (a.n, a.length, a.heads * a.depth), (a.n, a.keys, a.heads * a.depth)
         lies = {"lse": ((a.n, a.heads, a.length), "float32"), "mask": (a.mask, a.mask_dtype),
                 **dict.fromkeys(("q", "y", "dy", "dq"), (queries, a.dtype)),
