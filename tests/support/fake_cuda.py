@@ -37,7 +37,7 @@ from minidl.device.cuda.memory_format import channels_last_strides
 from minidl.device.cuda.seam import ATTENTION_OPERANDS, Attention, Convolution, Gemm, PlanInfo, Properties, Span
 from minidl.device.cuda.streams import DEPTH
 from minidl.device.profiles import Profile
-from minidl.errors import DeviceError
+from minidl.errors import DeviceError, DeviceShort
 from minidl.kernels.cuda.launch import Kernel, Launcher, Number, Planner, Source, View
 from minidl.meta import DTYPES, Algorithm, Meta, meta, row_major
 from minidl.op import Op
@@ -95,6 +95,7 @@ class FakeCuda:
         self.numerics = numerics
         self.lockable_bytes = lockable_bytes
         self.failing: set[str] = set()  # plans that are listed and do not run
+        self.short: set[str] = set()  # plans that do not run for want of memory
         self.streams: list[FakeStream] = []
         self.host_known: list[int] = []
         self.host_time = 0.0
@@ -329,6 +330,8 @@ class FakeCuda:
             if address % 16:
                 raise Violation(f"{c.kind}: an operand at {address}, not at a multiple of 16")
         info = next(p for p in self._plans if p.name == plan)
+        if plan in self.short:
+            raise DeviceShort(f"cuDNN, plan {plan}: CUDNN_STATUS_ALLOC_FAILED")
         if plan in self.failing:
             raise DeviceError(f"cuDNN, plan {plan}: not for this GPU (3000)")
         if info.workspace:

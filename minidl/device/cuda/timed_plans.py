@@ -17,7 +17,7 @@ from statistics import median
 
 from minidl.device.cuda.plan_files import PlanFile
 from minidl.device.cuda.seam import Convolution, Handle, Vendor
-from minidl.errors import DeviceError
+from minidl.errors import DeviceError, DeviceShort
 from minidl.meta import DTYPES, aligned
 from minidl.numbers import is_real, is_whole
 
@@ -96,6 +96,8 @@ class PlanTable:
                 best = min((p.seconds for p in timed if p.seconds is not None), default=inf)
                 try:
                     timed.append(self._time_plan(convolution, plan, (x, w, y), best))
+                except DeviceShort:  # it may run where there is more room, and every process must know the same plans
+                    timed.append(plan)
                 except DeviceError as error:  # one that is listed and does not run is no alternative
                     failed = error
             if failed is not None and not timed:
