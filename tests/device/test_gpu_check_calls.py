@@ -1,15 +1,16 @@
 """The check of a GPU in several calls: how the minutes are divided, and what a later call need not find again."""
 
 import json
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
 
 from minidl.testing.gpu_check import command as gpu
-from minidl.testing.gpu_check import models
+from minidl.testing.gpu_check import models, warm
 from minidl.testing.gpu_check.setting import Record, Setting
-from minidl.testing.gpu_check.sizes import TINY
+from minidl.testing.gpu_check.sizes import NAMED, TINY
 
 
 @pytest.fixture
@@ -73,3 +74,17 @@ def test_networks_that_were_compared_are_not_compared_again(monkeypatch, tmp_pat
     compared.clear()
     models.measure(given, Record(tell=lambda line: None, before={"found": {every[0]: {}}, "failures": []}))
     assert compared == every[1:] and len(every) > 1
+
+
+def test_a_kernel_that_does_not_compile_is_told_of_and_the_others_are_compiled(monkeypatch):
+    def compile_one(source, capability):
+        if source.name == "b":
+            raise TypeError("no such name")
+    monkeypatch.setattr(warm, "_compile", compile_one)
+    monkeypatch.setattr(warm, "ProcessPoolExecutor", lambda processes, mp_context: ThreadPoolExecutor(1))
+    done, failed = warm.compile_all([SimpleNamespace(name=name) for name in "abc"], (9, 0), 10.0)
+    assert done == 2 and failed == ["b does not compile: TypeError: no such name"]
+
+
+def test_a_host_time_is_taken_of_fewer_calls_than_a_driver_queues():  # about 1,024, after which the host waits
+    assert all(sizes.calls <= 400 for sizes in NAMED.values())

@@ -50,7 +50,8 @@ class Sizes:
                      stand; dtypes: in which they are run
     mirrored         networks whose gradients PyTorch is to confirm
     convolutions     networks whose convolutions' plans are timed
-    link_bytes       of a copy; calls: of a host time, in a row
+    link_bytes       of a copy; calls: of a host time, in a row; fewer than
+                     the driver queues, which then makes the host wait
     host             networks whose operations' host time is taken; the first also shows the vendor's calls
     speed            networks that run in turns with PyTorch's, for ``rounds`` rounds of ``steps`` steps
     managed          networks that run in ``managed_bytes``; plans: how many ``auto`` tries
