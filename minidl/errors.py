@@ -50,6 +50,10 @@ class DeviceError(UserError, RuntimeError):
     """A device, or a library of its vendor, refused a call; the message has the vendor's own words."""
 
 
+class DeviceShort(DeviceError):
+    """A call of the vendor's failed for want of device memory."""
+
+
 class HostShort(DeviceError):
     """The system gives no more host memory for copies than ``had_bytes``, from the pool's beginning on."""
 

@@ -8,8 +8,9 @@ context costs itself alone; what it had found by then is kept. Written after eac
 sim:FILE. Parts that are run later are added to those that are there. Nothing needs a network connection. What each part
 does stands in its file beside this one.
 
-The first run compiles kernels and times plans of cuDNN, which are kept in ``~/.cache/minidl``: what it had no time for,
-a second has, as ``--parts models convolutions``.
+The first run compiles kernels and times plans of cuDNN, which are kept in ``~/.cache/minidl``. The minutes are divided
+among the parts that were asked for. A part that left something out, or failed, goes on in the next call with the same
+``--out``, so that ``--parts models`` may be called until it has compared every network.
 
 ``--device cpu --sizes tiny`` rehearses all of it without a GPU.
 """
@@ -19,7 +20,7 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from time import perf_counter
 from typing import Any
@@ -45,6 +46,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--quick", action="store_const", const="quick", dest="sizes", help="the same as --sizes quick")
     parser.add_argument("--minutes", type=float, default=10.0, help="for everything (default: 10)")
     parser.add_argument("--out", type=Path, default=ROOT / "bench" / "results", help="(default: bench/results)")
+    parser.add_argument("--anew", action="store_true", help="let no part go on where the last call ended")
     parser.add_argument("--one", choices=PARTS, help=argparse.SUPPRESS)
     parser.add_argument("--seconds", type=float, default=float("inf"), help=argparse.SUPPRESS)
     args = parser.parse_args(arguments)
@@ -63,7 +65,8 @@ def run_here(args: argparse.Namespace) -> int:
     results = read(args.out / "gpu.json")
     setting = Setting(args.device, NAMED[args.sizes], args.out / "gpu", results.get("parts", {}),
                       perf_counter() + args.seconds)
-    record = Record(part_file(args.out, args.one), tell=lambda line: print(line, flush=True))
+    record = Record(part_file(args.out, args.one), tell=lambda line: print(line, flush=True),
+                    before=read(part_file(args.out, args.one)))
     run(PARTS[args.one], setting, record)
     return 1 if record.failures else 0
 
@@ -74,12 +77,14 @@ def run_all(args: argparse.Namespace) -> int:
     results = read(args.out / "gpu.json")
     results.setdefault("parts", {})
     started, failed = perf_counter(), False
-    for name in [name for name in PARTS if name in args.parts]:
+    chosen = [name for name in PARTS if name in args.parts]
+    for place, name in enumerate(chosen):
         left = 60 * args.minutes - (perf_counter() - started)
         print(f"\n== {name}", flush=True)
-        part_file(args.out, name).unlink(missing_ok=True)
+        if args.anew or not goes_on(results["parts"].get(name, {}), args):
+            part_file(args.out, name).unlink(missing_ok=True)
         begun = perf_counter()
-        words = run_apart(args, name, min(PARTS[name].seconds * args.minutes / 10, left)) if left > 0 else (
+        words = run_apart(args, name, share(chosen[place:]) * left) if left > 0 else (
             f"not run: the {args.minutes:g} minutes were over")
         found = read(part_file(args.out, name)) or {"found": {}, "failures": [], "left out": []}
         if words is not None and (words or not found["failures"]):
@@ -93,6 +98,19 @@ def run_all(args: argparse.Namespace) -> int:
         (args.out / "gpu.md").write_text(markdown(results["parts"]), encoding="utf-8")
     print(f"\n{args.out / 'gpu.md'} and gpu.json were written, in {perf_counter() - started:.0f} seconds", flush=True)
     return int(failed)
+
+
+def share(parts: Sequence[str]) -> float:
+    """What the first of these parts may take of the time that is left for all of them: what a part does not need, those
+    after it have."""
+    return PARTS[parts[0]].seconds / sum(PARTS[name].seconds for name in parts)
+
+
+def goes_on(before: Mapping[str, Any], args: argparse.Namespace) -> bool:
+    """Whether a part goes on where an earlier call of the same device and sizes ended: something was left out, or
+    failed. A part that ended well begins anew."""
+    return ((before.get("device"), before.get("sizes")) == (args.device, args.sizes)
+            and bool(before.get("left out") or before.get("failures")))
 
 
 def run_apart(args: argparse.Namespace, name: str, seconds: float) -> str | None:

@@ -22,6 +22,8 @@ LAST = 3  # iterations whose median is the speed that was reached
 def measure(setting: Setting, record: Record) -> None:
     """For each network: seconds, shares, bytes and stalls."""
     for training in setting.sizes.managed:
+        if record.known(training.name) and record.known(f"{training.name}, unmanaged"):
+            continue
         if setting.seconds_left() < 0:
             record.leave_out(f"{training.name}: the time is up")
             continue

@@ -28,6 +28,8 @@ def measure(setting: Setting, record: Record) -> None:
         return
     for precision in ("fp32", *setting.sizes.precisions):
         for training in setting.sizes.mirrored:
+            if record.known(f"{training.model} in {precision}"):
+                continue
             if setting.seconds_left() < 0:
                 record.leave_out(f"{training.model} in {precision}: the time is up")
                 continue

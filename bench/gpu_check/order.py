@@ -74,16 +74,16 @@ def kinds(device: CudaDevice, record: Record) -> dict[str, Kind]:
         "gemm": Kind(lambda y, x, ones, room: vendor.gemm(product, y, x, ones, stream), "float32", float(SIDE)),
         "convolve": Kind(lambda y, x, ones, room: vendor.convolve(CONV, plan.name, x, ones, y, room, stream), "float32",
                          64.0, plan.workspace)}
-    ways = [p for p in vendor.attention_plans(ATTENTION) if p.deterministic]
-    if not ways:
+    way = vendor.attention_plan(ATTENTION)
+    if way is None:
         record.leave_out("attention: cuDNN has none here")
         return found
 
     def attend(y: int, x: int, ones: int, room: int) -> None:
         places = {"y": y, "lse": room, "q": x, "k": x, "v": x}
-        vendor.attend(ATTENTION, ways[0].name, [places[name] for name in ATTENTION_OPERANDS[False] if name != "mask"],
+        vendor.attend(ATTENTION, way.name, [places[name] for name in ATTENTION_OPERANDS[False] if name != "mask"],
                       0, room + NBYTES, stream)
-    found["attend"] = Kind(attend, "bfloat16", 1.0, NBYTES + ways[0].workspace)
+    found["attend"] = Kind(attend, "bfloat16", 1.0, NBYTES + way.workspace)
     return found
 
 

@@ -50,7 +50,8 @@ class Sizes:
                      stand; dtypes: in which they are run
     mirrored         networks whose gradients PyTorch is to confirm
     convolutions     networks whose convolutions' plans are timed
-    link_bytes       of a copy; calls: of a host time, in a row
+    link_bytes       of a copy; calls: of a host time, in a row; fewer than
+                     the driver queues, which then makes the host wait
     host             networks whose operations' host time is taken; the first also shows the vendor's calls
     speed            networks that run in turns with PyTorch's, for ``rounds`` rounds of ``steps`` steps
     managed          networks that run in ``managed_bytes``; plans: how many ``auto`` tries
@@ -81,14 +82,25 @@ class Sizes:
 
 
 class Record:
-    """What a part has found: written to its file whenever something is added, so that a crash loses nothing."""
+    """What a part has found: written to its file whenever something is added, so that a crash loses nothing.
 
-    def __init__(self, path: Path | None = None, tell: Callable[[str], None] = print) -> None:
-        self.found: dict[str, Any] = {}
+    ``before``: the record of an earlier call, as data. What it found and did not call a failure is known.
+    """
+
+    def __init__(self, path: Path | None = None, tell: Callable[[str], None] = print,
+                 before: Mapping[str, Any] | None = None) -> None:
+        failed = tuple((before or {}).get("failures", ()))
+        self.found: dict[str, Any] = {key: value for key, value in (before or {}).get("found", {}).items()
+                                      if not any(words.startswith(key) for words in failed)}
+        self._known = set(self.found)
         self.failures: list[str] = []
         self.unfinished: list[str] = []
         self._path = path
         self.tell = tell
+
+    def known(self, key: str) -> bool:
+        """Whether an earlier call has found this, so that it need not be found again."""
+        return key in self._known
 
     def put(self, key: str, value: Any, line: str | None = None) -> None:
         """Note a finding, and print it, or a line about it."""

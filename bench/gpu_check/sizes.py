@@ -21,7 +21,7 @@ MIRRORED = (
 
 FULL = Sizes(
     ops_block=4 * launch.THREADS, ops_every=1, mirrored=MIRRORED,
-    convolutions=(Training("resnet50", 256), Training("vgg16", 128)), link_bytes=256 * 2**20, calls=2000,
+    convolutions=(Training("resnet50", 256), Training("vgg16", 128)), link_bytes=256 * 2**20, calls=300,
     host=(Training("resnet50", 8), Training("bert-base", 8), Training("resnet50", 256)),
     speed=(Training("resnet50", 256), Training("vgg16", 128), Training("bert-base", 64)), rounds=7, steps=4,
     managed=(Training("resnet50", 1014), Training("resnet50", 1440)), managed_bytes=16 * 2**30,

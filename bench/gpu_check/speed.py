@@ -24,6 +24,10 @@ def measure(setting: Setting, record: Record) -> None:
     """Seconds a step and ratios; ``samples`` are what our operations took, for the simulator."""
     for precision in setting.sizes.precisions:
         for training in setting.sizes.speed:
+            name = f"{training.name} in {precision}"
+            if record.known(f"samples of {name}") and ("ratio" in record.found.get(name, {})
+                                                       or find_spec("torch") is None):
+                continue
             if setting.seconds_left() < 0:
                 record.leave_out(f"{training.name} in {precision}: the time is up")
                 continue

@@ -18,6 +18,7 @@ from minidl.kernels.cuda import KERNELS
 from minidl.kernels.cuda.launch import Source
 from minidl.meta import DTYPES, meta
 
+TOLD = 5  # kernels that do not compile, one by one
 SHARE = 0.6  # of the part's time that compiling may take: the rest is for plans
 
 
@@ -30,12 +31,16 @@ def measure(setting: Setting, record: Record) -> None:
         wanted = every_source(setting.sizes)
         if setting.device.startswith("cuda") and setting.compiles:
             start = perf_counter()
-            done = compile_all(wanted, device.vendor.properties.capability, SHARE * setting.seconds_left())
+            done, failed = compile_all(wanted, device.vendor.properties.capability, SHARE * setting.seconds_left())
             record.put("cubins", {"made": done, "wanted": len(wanted), "seconds": perf_counter() - start},
                        f"{done} of {len(wanted)} kernels compiled in {perf_counter() - start:.0f} seconds, "
                        f"by {os.cpu_count()} processes")
-            if done < len(wanted):
-                record.leave_out(f"{len(wanted) - done} kernels were not compiled: the time was up")
+            for words in failed[:TOLD]:
+                record.fail(words)
+            if len(failed) > TOLD:
+                record.fail(f"{len(failed) - TOLD} more kernels do not compile")
+            if done + len(failed) < len(wanted):
+                record.leave_out(f"{len(wanted) - done - len(failed)} kernels were not compiled: the time was up")
         else:
             record.put("cubins", {"made": 0, "wanted": len(wanted), "seconds": 0.0})
         _list_plans(setting, record, device)
@@ -77,19 +82,23 @@ def sources(dtype: str, block: int) -> Iterator[Source]:
         yield from KERNELS[case.name].plan([*outputs, *inputs], case.attrs).sources
 
 
-def compile_all(wanted: Sequence[Source], capability: tuple[int, int], seconds: float) -> int:
-    """Compile sources in as many processes as there are cores; returns how many were done in time."""
-    ends, done = perf_counter() + seconds, 0
+def compile_all(wanted: Sequence[Source], capability: tuple[int, int], seconds: float) -> tuple[int, list[str]]:
+    """Compile sources in as many processes as there are cores; returns how many were done in time, and what was said of
+    those that do not compile."""
+    ends, done, failed = perf_counter() + seconds, 0, []
     with ProcessPoolExecutor(os.cpu_count(), mp_context=get_context("spawn")) as pool:
-        futures = [pool.submit(_compile, source, capability) for source in wanted]
+        futures = {pool.submit(_compile, source, capability): source for source in wanted}
         try:
             for future in as_completed(futures, timeout=max(1.0, ends - perf_counter())):
-                future.result()
-                done += 1
+                try:
+                    future.result()
+                    done += 1
+                except Exception as error:  # of whatever type the compilers raise
+                    failed.append(f"{futures[future].name} does not compile: {type(error).__name__}: {error}")
         except TimeoutError:
             for future in futures:
                 future.cancel()
-    return done
+    return done, failed
 
 
 def _compile(source: Source, capability: tuple[int, int]) -> None:

@@ -101,9 +101,9 @@ class NullCuda:
         """Counted."""
         self.calls += 1
 
-    def attention_plans(self, attention: Attention) -> list[PlanInfo]:
-        """One plan, with a small workspace."""
-        return [PlanInfo("0", 512, True)]
+    def attention_plan(self, attention: Attention) -> PlanInfo | None:
+        """A plan with a small workspace."""
+        return PlanInfo("0", 512, True)
 
     def attend(self, attention: Attention, plan: str, operands: Sequence[int], seed: int, workspace: int,
                stream: Any) -> None:

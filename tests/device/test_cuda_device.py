@@ -554,6 +554,21 @@ def test_a_plan_that_is_listed_and_does_not_run_is_no_alternative_and_ends_nothi
         PlanTable(fake).of(CONV)
 
 
+def test_a_plan_that_fails_for_want_of_memory_stays_untimed_and_is_timed_by_the_next_process(tmp_path):
+    fake = FakeCuda()
+    fake.short = {PLANS[0].name}
+    plans = PlanTable(fake, tmp_path).of(CONV)
+    assert [p.name for p in plans] == [p.name for p in PLANS]
+    assert [p.seconds is None for p in plans] == [True, False, False]
+    (file,) = tmp_path.iterdir()
+    assert [p["name"] for p in json.loads(file.read_text())[key(CONV)]] == [p.name for p in PLANS]
+    again = PlanTable(FakeCuda(), tmp_path).of(CONV)
+    assert [p.name for p in again] == [p.name for p in PLANS] and None not in [p.seconds for p in again]
+    fake.short = {p.name for p in PLANS}
+    assert [p.seconds for p in PlanTable(fake).of(CONV)] == [None] * 3  # nothing is lost where none ran
+    fake.close()
+
+
 def test_an_error_of_the_vendor_names_the_operation_and_is_a_device_error():
     device = cuda()
 

@@ -51,6 +51,19 @@ def test_a_plan_is_run_by_its_name_on_its_stream_and_built_once_without_the_othe
         "cudnnDestroy"]
 
 
+@pytest.mark.parametrize(("words", "kind"), [("CUDNN_STATUS_ALLOC_FAILED", "DeviceShort"),
+                                             ("CUDA_ERROR_OUT_OF_MEMORY", "DeviceShort"),
+                                             ("CUDNN_STATUS_EXECUTION_FAILED", "DeviceError")])
+@pytest.mark.parametrize("step", ["build_plan_at_index", "execute"])
+def test_want_of_device_memory_is_told_apart_from_other_errors(graphs, monkeypatch, words, kind, step):
+    def fail(*arguments):
+        raise RuntimeError(words)
+    monkeypatch.setattr(stub_cudnn.pygraph, step, fail)
+    with pytest.raises(DeviceError, match=words) as caught:
+        graphs.run(CONV, "plain", 1, 2, 3, 0, 7)
+    assert type(caught.value).__name__ == kind
+
+
 def test_a_graph_that_runs_a_plan_has_no_filters_but_that_of_engines_compiled_when_they_are_built(graphs):
     exact = replace(CONV, tf32=False)
     graphs.run(exact, "plain", 1, 2, 3, 0, 7)
@@ -61,7 +74,7 @@ def test_a_graph_that_runs_a_plan_has_no_filters_but_that_of_engines_compiled_wh
 def test_errors_are_device_errors_with_the_plan_and_the_words_of_the_library(graphs):
     with pytest.raises(DeviceError, match=r"^cuDNN 92700, plan broken: CUDNN_STATUS_EXECUTION_FAILED$"):
         graphs.run(CONV, "broken", 1, 2, 3, 0, 7)
-    with pytest.raises(DeviceError, match=r"plan runtime for .* could not be built: runtime is left out$"):
+    with pytest.raises(DeviceError, match=r"plan runtime for .* could not be built: Deselecting execution plan$"):
         graphs.run(CONV, "runtime", 1, 2, 3, 0, 7)
     with pytest.raises(DeviceError, match="is none of its: remove the file of timed plans$"):
         graphs.run(CONV, "another", 1, 2, 3, 0, 7)

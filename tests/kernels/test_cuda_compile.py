@@ -34,7 +34,7 @@ if __name__ == "__main__":
     assert not hasattr(numpy, "row_stack")
     first, second = sources("float32")[:2]
     Compiler((8, 0)).cubin(first)
-    done = compile_all([second], (8, 0), 100.0)
+    done, _ = compile_all([second], (8, 0), 100.0)
     print(done, len(list(default_folder().iterdir())), hasattr(numpy, "row_stack"))
 """
 

@@ -37,7 +37,7 @@ from minidl.device.cuda.memory_format import channels_last_strides
 from minidl.device.cuda.seam import ATTENTION_OPERANDS, Attention, Convolution, Gemm, PlanInfo, Properties, Span
 from minidl.device.cuda.streams import DEPTH
 from minidl.device.profiles import Profile
-from minidl.errors import DeviceError
+from minidl.errors import DeviceError, DeviceShort
 from minidl.kernels.cuda.launch import Kernel, Launcher, Number, Planner, Source, View
 from minidl.meta import DTYPES, Algorithm, Meta, meta, row_major
 from minidl.op import Op
@@ -45,6 +45,7 @@ from minidl.op import Op
 CALL_S, KERNEL_S, LINK, LINK_S = 1e-6, 20e-6, 50e9, 10e-6  # the host's call, a kernel, a copy's bandwidth and latency
 FREE_BYTES = 1 << 40
 PLANS = (PlanInfo("fast", 3000, True), PlanInfo("any order", 512, False), PlanInfo("small", 0, True))
+ATTENTION_PLAN = PlanInfo("attention", 5000, True)
 
 
 @dataclass(eq=False)
@@ -94,6 +95,7 @@ class FakeCuda:
         self.numerics = numerics
         self.lockable_bytes = lockable_bytes
         self.failing: set[str] = set()  # plans that are listed and do not run
+        self.short: set[str] = set()  # plans that do not run for want of memory
         self.streams: list[FakeStream] = []
         self.host_known: list[int] = []
         self.host_time = 0.0
@@ -328,6 +330,8 @@ class FakeCuda:
             if address % 16:
                 raise Violation(f"{c.kind}: an operand at {address}, not at a multiple of 16")
         info = next(p for p in self._plans if p.name == plan)
+        if plan in self.short:
+            raise DeviceShort(f"cuDNN, plan {plan}: CUDNN_STATUS_ALLOC_FAILED")
         if plan in self.failing:
             raise DeviceError(f"cuDNN, plan {plan}: not for this GPU (3000)")
         if info.workspace:
@@ -343,14 +347,15 @@ class FakeCuda:
             KERNELS[c.kind](result, *map(np.ascontiguousarray, ins), stride=c.stride, padding=c.padding)
             out[...] = result
 
-    def attention_plans(self, attention: Attention) -> list[PlanInfo]:
-        self._call("attention_plans")
-        return [] if attention.depth % 8 else [PlanInfo("any order", 0, False), PlanInfo("attention", 5000, True)]
+    def attention_plan(self, attention: Attention) -> PlanInfo | None:
+        self._call("attention_plan")
+        return None if attention.depth % 8 else ATTENTION_PLAN
 
     def attend(self, attention: Attention, plan: str, operands: Sequence[int], seed: int, workspace: int,
                stream: FakeStream) -> None:
         a = attention
-        info = next(p for p in self.attention_plans(a) if p.name == plan)
+        info = ATTENTION_PLAN
+        assert plan == info.name and not a.depth % 8
         queries, keys = (a.n, a.length, a.heads * a.depth), (a.n, a.keys, a.heads * a.depth)
         lies = {"lse": ((a.n, a.heads, a.length), "float32"), "mask": (a.mask, a.mask_dtype),
                 **dict.fromkeys(("q", "y", "dy", "dq"), (queries, a.dtype)),

@@ -15,10 +15,11 @@ numerical_note = SimpleNamespace(NONDETERMINISTIC="no order", TENSOR_CORE="tenso
 PLANS = (("runtime", 100, {"runtime compilation"}), ("cores", 200, {"tensor cores"}), ("unordered", 0, {"no order"}),
          ("plain", 300, set()), ("broken", 0, set()))
 built = []  # names, in order
+fails = {}  # what is said in building a plan, by its name
 streams = {}  # of a handle
 
 
-class cudnnGraphNotSupportedError(RuntimeError):  # noqa: N801 - as it is called
+class cudnnGraphNotSupportedError(Exception):  # noqa: N801 - as it is called
     pass
 
 
@@ -69,6 +70,12 @@ class pygraph:  # noqa: N801
 
     conv_dgrad = conv_wgrad = conv_fprop
 
+    def sdpa(self, **options):
+        return Tensor(), Tensor()
+
+    def sdpa_backward(self, **options):
+        return Tensor(), Tensor(), Tensor()
+
     def validate(self):
         pass
 
@@ -95,12 +102,14 @@ class pygraph:  # noqa: N801
     def build_plan_at_index(self, index):
         name, _, notes = PLANS[index]
         if notes & self._without:
-            raise cudnnGraphNotSupportedError(f"{name} is left out")
+            raise cudnnGraphNotSupportedError("Deselecting execution plan")
+        if name in fails:
+            raise cudnnGraphNotSupportedError(fails[name])
         built.append(name)
         self._chosen = name
 
     def execute(self, addresses, workspace, handle):
         if self._chosen == "broken":
             raise RuntimeError("CUDNN_STATUS_EXECUTION_FAILED")
-        x, w, y = (addresses[uid] for uid in (1, 2, 3))
+        x, w, y = (addresses[uid] for uid in (1, 2, 3))  # of attention its queries, keys and values
         _note(f"cudnnExecute stream={streams[handle]} x={x} w={w} y={y} workspace={workspace}")

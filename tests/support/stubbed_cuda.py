@@ -275,7 +275,7 @@ def each_call_of_the_seam_makes_its_gpu_current_where_another_was():
         "set_workspace": lambda: first.set_workspace(where, 256, stream),
         "gemm": lambda: first.gemm(PRODUCT, where, where, where, stream), "plans": lambda: first.plans(CONV),
         "convolve": lambda: first.convolve(CONV, "a plan", where, where, where, 0, stream),
-        "attention_plans": lambda: first.attention_plans(None),
+        "attention_plan": lambda: first.attention_plan(None),
         "attend": lambda: first.attend(None, "a plan", [where], 0, 0, stream), "close": first.close}
     assert set(calls) == {name for name, value in vars(real.Cuda).items() if callable(value) and name[0] != "_"}
     first._bind()

@@ -7,18 +7,22 @@ cuDNN computes it in halves alone, on operands that are dense, and counts its ow
     a fill    of these two numbers, with the key of the operation's seed: a replay drops what was dropped before, and
               so does the gradient, whose random numbers are the same by cuDNN's contract
 
-The plan is the first that adds in a fixed order, by the order of cuDNN's heuristics. A shape for which the operation or
-its gradient has none is not for this file: there attention is composed of products. Knows metas and plans.
+The plan is the first that adds in a fixed order, by the order of cuDNN's heuristics; it is kept on disk. A shape for
+which the operation or its gradient has none is not for this file: there attention is composed of products. Knows metas
+and plans.
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
 from typing import Any
 
+from minidl.device.cuda.plan_files import PlanFile
 from minidl.device.cuda.seam import Attention, PlanInfo, Vendor
 from minidl.errors import UserError
 from minidl.kernels.random import fold_seed
 from minidl.meta import Meta, aligned, meta
+from minidl.outside.validation import is_whole
 
 ATTEND, GRADIENT = "scaled_dot_product_attention", "scaled_dot_product_attention_grad"
 OPERATIONS = (ATTEND, GRADIENT)
@@ -55,16 +59,29 @@ def describe(q: Meta, k: Meta, mask: Meta | None, *, heads: int, causal: bool, p
                      None if mask is None else mask.dtype.name)
 
 
-class AttentionPlans:
-    """The plan for each attention that was asked for; each is asked for once."""
+@dataclass(frozen=True, slots=True)
+class KeptPlan:
+    """A plan as it is kept on disk; no name where cuDNN does not support it."""
 
-    def __init__(self, vendor: Vendor) -> None:
+    name: str | None = None
+    workspace: int = 0
+
+
+class AttentionPlans:
+    """The plan for each attention that was asked for; each is asked for once, and kept in ``folder``, as the plans of
+    convolutions are (``timed_plans``). None keeps them for this process only."""
+
+    def __init__(self, vendor: Vendor, folder: Path | None = None) -> None:
         self._vendor = vendor
         self._chosen: dict[Attention, PlanInfo | None] = {}
         self._fits: dict[tuple[Any, ...], bool] = {}
+        self._file = PlanFile(folder, vendor.properties, "attention")
+        kept = self._file.read(dict[str, KeptPlan]) or {}
+        self._kept = kept if all(is_whole(plan.workspace) for plan in kept.values()) else {}
 
     def fits(self, q: Meta, k: Meta, mask: Meta | None, *, heads: int, causal: bool, p: float) -> bool:
-        """Whether cuDNN has a plan for attention of these operands, and one for its gradient."""
+        """Whether cuDNN has a plan for attention of these operands, and one for its gradient. Raises DeviceError where
+        it should have, and fails."""
         key = q, k, mask, heads, causal, p
         fits = self._fits.get(key)
         if fits is None:
@@ -82,10 +99,24 @@ class AttentionPlans:
         return plan
 
     def _plan(self, attention: Attention) -> PlanInfo | None:
-        if attention not in self._chosen:
-            plans = self._vendor.attention_plans(attention)
-            self._chosen[attention] = next((plan for plan in plans if plan.deterministic), None)
-        return self._chosen[attention]
+        if attention in self._chosen:
+            return self._chosen[attention]
+        key = text(attention)
+        kept = self._kept.get(key)
+        if kept is None:
+            found = self._vendor.attention_plan(attention)
+            kept = self._kept[key] = KeptPlan() if found is None else KeptPlan(found.name, found.workspace)
+            self._file.write({name: asdict(plan) for name, plan in self._kept.items()})
+        plan = None if kept.name is None else PlanInfo(kept.name, kept.workspace, deterministic=True)
+        self._chosen[attention] = plan
+        return plan
+
+
+def text(a: Attention) -> str:
+    """An attention as text."""
+    mask = "" if a.mask is None else f" mask {a.mask_dtype} {'x'.join(map(str, a.mask))}"
+    return (f"{'gradient' if a.gradient else 'forward'} {a.dtype} n {a.n} heads {a.heads} length {a.length} "
+            f"keys {a.keys} depth {a.depth}{' causal' if a.causal else ''} dropout {a.dropout!r}{mask}")
 
 
 def steps(op_name: str, inputs: Sequence[Meta], outputs: Sequence[Meta], attrs: dict[str, Any]) -> Steps:

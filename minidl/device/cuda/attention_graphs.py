@@ -1,10 +1,15 @@
-"""Attention as graphs of cuDNN's frontend: listing the plans of one, and running one by name.
+"""Attention as graphs of cuDNN's frontend: finding the plan of one, and running one by name.
 
 A graph has a single node. Queries, keys and values lie as layers make them, the heads of a position side by side, and
-so do the results: [N, heads, L, D] is a matter of strides. Knows cuDNN; no memory and no stream of its own.
+so do the results: [N, heads, L, D] is a matter of strides.
+
+A plan is compiled when it is built, which takes a second: the graph with which a plan was found runs it, too, and a
+plan whose name is known is built alone. cuDNN refuses a graph that it does not support before it lists a plan. What
+fails afterwards is an error: attention must not be composed in silence, for its bits, bytes and time would be others.
+
+Knows cuDNN; no memory and no stream of its own.
 """
 
-import contextlib
 import json
 from collections.abc import Sequence
 from typing import Any
@@ -15,6 +20,9 @@ from minidl.errors import DeviceError
 from minidl.meta import row_major
 
 SEED, OFFSET = 100, 101  # numbers of these tensors; the others are numbered by their names' places in NAMES
+FAILURES = (cudnn.cudnnGraphNotSupportedError, RuntimeError)  # of which neither is the other
+COMPILATION = "COMPILATION_FAILED"  # in cuDNN's words where NVRTC, or what follows it, has failed
+REFUSALS = ("NOT_SUPPORTED", "Deselecting")  # in those for a plan that does not fit the shape, or has a barred note
 NAMES = ("q", "k", "v", "mask", "y", "lse", "dy", "dq", "dk", "dv")
 
 
@@ -27,16 +35,36 @@ class AttentionGraphs:
         if properties is not None:  # of which this node of the frontend does not see all
             self._where = {"device_property": cudnn.create_device_properties(properties),
                            "sm_version": json.loads(properties)["deviceVer"] // 10}
+        self._built: dict[tuple[Attention, str], Execute] = {}
         self._open: dict[tuple[int, str], tuple[Attention, Execute]] = {}  # by identity, as convolutions
 
-    def plans(self, attention: Attention) -> list[PlanInfo]:
-        """All plans that can be built, in the order of the heuristics; [] where cuDNN does not support it."""
+    def plan(self, attention: Attention) -> PlanInfo | None:
+        """The first plan that adds in a fixed order, in the order of the heuristics; None where cuDNN does not support
+        it. Raises DeviceError where cuDNN fails."""
         try:
-            every = dict(_built(self._graph(attention)))
-            ordered = dict(_built(self._graph(attention, cudnn.numerical_note.NONDETERMINISTIC)))
-        except cudnn.cudnnGraphNotSupportedError:
-            return []
-        return [PlanInfo(name, workspace, name in ordered) for name, workspace in every.items()]
+            graph = self._graph(attention, cudnn.numerical_note.NONDETERMINISTIC)
+        except cudnn.cudnnGraphNotSupportedError as error:
+            if COMPILATION in str(error):
+                raise self._failed(attention, error) from error
+            return None
+        except RuntimeError as error:
+            raise self._failed(attention, error) from error
+        failure: Exception | None = None
+        for index in range(graph.get_execution_plan_count()):
+            try:
+                graph.build_plan_at_index(index)
+            except FAILURES as error:
+                if COMPILATION in str(error):
+                    raise self._failed(attention, error) from error
+                if not any(words in str(error) for words in REFUSALS):
+                    failure = failure or error
+                continue
+            name = graph.get_plan_name_at_index(index)
+            self._built[attention, name] = runner(graph, index)
+            return PlanInfo(name, graph.get_workspace_size_plan_at_index(index), True)
+        if failure is not None:
+            raise self._failed(attention, failure) from failure
+        return None
 
     def run(self, attention: Attention, plan: str, operands: Sequence[int], seed: int, workspace: int,
             stream: int) -> None:
@@ -44,7 +72,7 @@ class AttentionGraphs:
         DeviceError."""
         opened = self._open.get((id(attention), plan))
         if opened is None:
-            opened = self._open[id(attention), plan] = attention, self._built_as(attention, plan)
+            opened = self._open[id(attention), plan] = attention, self._execute_of(attention, plan)
         names = ATTENTION_OPERANDS[attention.gradient]
         addresses = {number(name): address for name, address in zip(names, operands, strict=False)}
         if attention.dropout:
@@ -58,16 +86,35 @@ class AttentionGraphs:
     def close(self) -> None:
         """Forget the graphs, before their handle is given back."""
         self._open.clear()
+        self._built.clear()
 
-    def _built_as(self, attention: Attention, plan: str) -> Execute:
-        """What runs the plan of this name."""
-        graph = self._graph(attention)
+    def _execute_of(self, attention: Attention, plan: str) -> Execute:
+        """What runs the plan of this name, which is built unless it was. Raises DeviceError."""
+        execute = self._built.get((attention, plan))
+        if execute is not None:
+            return execute
+        failed = ""
+        try:
+            graph = self._graph(attention)
+        except FAILURES as error:
+            raise self._failed(attention, error) from error
         for index in range(graph.get_execution_plan_count()):
             if graph.get_plan_name_at_index(index) == plan:
-                with contextlib.suppress(Exception):  # the same name may come twice, and be barred once
+                try:
                     graph.build_plan_at_index(index)  # and selects it
-                    return runner(graph, index)
-        raise DeviceError(f"cuDNN has no plan {plan} for {attention}")
+                except FAILURES as error:  # the same name may come twice, and be barred once
+                    failed = str(error)
+                    continue
+                execute = self._built[attention, plan] = runner(graph, index)
+                return execute
+        if failed:
+            raise self._failed(attention, failed)
+        raise DeviceError(f"cuDNN has no plan {plan} for {attention}: remove the file of attention's plans")
+
+    def _failed(self, attention: Attention, error: object) -> DeviceError:
+        """The error of a failure, with cuDNN's words and a way around it."""
+        return DeviceError(f"cuDNN {cudnn.backend_version()} failed to build a plan for {attention}: {error}; "
+                           'attention="composed" (train.py --attention composed) does without')
 
     def _graph(self, a: Attention, *without: Any) -> Any:
         """A graph with its list of plans, those left out that have one of these notes."""
@@ -116,12 +163,3 @@ def _by_heads(a: Attention, length: int) -> tuple[tuple[int, ...], tuple[int, ..
     width = a.heads * a.depth
     return (a.n, a.heads, length, a.depth), (length * width, a.depth, width, 1)
 
-
-def _built(graph: Any) -> list[tuple[str, int]]:
-    """Names and workspaces of the plans that can be built."""
-    found = []
-    for index in range(graph.get_execution_plan_count()):
-        with contextlib.suppress(cudnn.cudnnGraphNotSupportedError):  # left out by its notes, or not for this shape
-            graph.build_plan_at_index(index)
-            found.append((graph.get_plan_name_at_index(index), graph.get_workspace_size_plan_at_index(index)))
-    return found

@@ -18,7 +18,7 @@ from typing import Any
 from minidl.device.cuda.libraries import preload
 from minidl.device.cuda.memory_format import channels_last_strides
 from minidl.device.cuda.seam import Convolution, PlanInfo
-from minidl.errors import DeviceError
+from minidl.errors import DeviceError, DeviceShort
 from minidl.meta import row_major
 
 X, W, Y = 1, 2, 3
@@ -31,7 +31,13 @@ TYPES = {"float32": cudnn.data_type.FLOAT, "float16": cudnn.data_type.HALF, "bfl
          "float64": cudnn.data_type.DOUBLE}
 
 
+SHORT = ("ALLOC_FAILED", "OUT_OF_MEMORY", "out of memory")  # in cuDNN's, the driver's and the runtime's words
 Execute = Callable[[dict[int, int], int, Any], None]  # (addresses by number, workspace, handle)
+
+
+def short_of_memory(words: str) -> bool:
+    """Whether an error's words say that device memory was short."""
+    return any(short in words for short in SHORT)
 
 
 def runner(graph: Any, index: int) -> Execute:
@@ -74,7 +80,8 @@ class CudnnGraphs:
             cudnn.set_stream(handle=self.handle, stream=stream)  # costs nothing where it is the same
             opened[1]({X: x, W: w, Y: y}, workspace, self.handle)
         except Exception as error:  # of types of the frontend's own
-            raise DeviceError(f"cuDNN {self.version}, plan {plan}: {error}") from error
+            kind = DeviceShort if short_of_memory(str(error)) else DeviceError
+            raise kind(f"cuDNN {self.version}, plan {plan}: {error}") from error
 
     def close(self) -> None:
         """Give the library's handle back."""
@@ -104,7 +111,8 @@ class CudnnGraphs:
                 except Exception as error:  # the same name may come twice, and be barred once
                     failed = f": {error}"
         known = "could not be built" if failed else "is none of its: remove the file of timed plans"
-        raise DeviceError(f"cuDNN {self.version}, plan {plan} for {convolution} {known}{failed}")
+        kind = DeviceShort if short_of_memory(failed) else DeviceError
+        raise kind(f"cuDNN {self.version}, plan {plan} for {convolution} {known}{failed}")
 
     def _built(self, graph: Any) -> list[tuple[str, int]]:
         """Names and workspaces of the plans that can be built."""

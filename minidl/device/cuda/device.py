@@ -43,7 +43,7 @@ class CudaDevice(Device):
 
     kernels    the table of CUDA kernels, by operation
     tf32       let tensor cores round the factors of fp32 products and convolutions to 10 bits
-    cache      a folder in which the timed plans of convolutions are kept; None: for this process only
+    cache      a folder in which plans of convolutions and attention are kept; None: for this process only
     cupti      time the kernels themselves in an iteration that will be measured, instead of the gaps between events
     """
 
@@ -63,7 +63,7 @@ class CudaDevice(Device):
         self.vendor = vendor
         self.staging = Staging(self.streams)
         self.plans = PlanTable(vendor, cache)
-        self.attention_plans = attention.AttentionPlans(vendor)
+        self.attention_plans = attention.AttentionPlans(vendor, cache)
         stream = ComputeStream(vendor, self.streams.handles[COMPUTE], self.staging)
         self.programs = Programs(stream, kernels, tf32=tf32)
         self.reserved_bytes = aligned(reserve_bytes)

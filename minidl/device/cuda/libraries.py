@@ -11,7 +11,7 @@ BUILTINS = "libnvrtc-builtins.so.*"
 
 
 def preload() -> None:
-    """Load the libraries that cuDNN needs first: cuBLAS, and the compiler NVRTC. Raises DeviceError without cuBLAS."""
+    """Load what cuDNN needs before it: cuBLAS, and the compiler NVRTC. Raises DeviceError without cuBLAS."""
     for name in ("cublasLt", "cublas"):
         try:
             path = load_nvidia_dynamic_lib(name).abs_path

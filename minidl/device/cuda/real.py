@@ -232,10 +232,10 @@ class Cuda:
             self._bind()
         self._graphs.run(convolution, plan, x, w, y, workspace, stream.address)
 
-    def attention_plans(self, attention: Attention) -> list[PlanInfo]:
-        """Every plan of cuDNN for attention; [] where it has none."""
+    def attention_plan(self, attention: Attention) -> PlanInfo | None:
+        """The first plan of cuDNN for attention that adds in a fixed order; None where it has none."""
         self._bind()
-        return self._attention.plans(attention)
+        return self._attention.plan(attention)
 
     def attend(self, attention: Attention, plan: str, operands: Sequence[int], seed: int, workspace: int,
                stream: CudaStream) -> None:

@@ -213,8 +213,9 @@ class Vendor(Protocol):
                  stream: Handle) -> None:
         """Run a convolution by the plan of this name. A plan that was not built yet is built first, which is slow."""
 
-    def attention_plans(self, attention: Attention) -> list[PlanInfo]:
-        """Every way to run attention, as ``plans``; none where cuDNN does not have it. Slow."""
+    def attention_plan(self, attention: Attention) -> PlanInfo | None:
+        """The way to run attention that cuDNN's heuristics like best of those that add in a fixed order; None where
+        cuDNN does not support it. Slow: it is built, once for ``attend``, too."""
 
     def attend(self, attention: Attention, plan: str, operands: Sequence[int], seed: int, workspace: int,
                stream: Handle) -> None:

@@ -8,21 +8,17 @@ Which plan the deterministic mode uses does not depend on times (see ``convoluti
 process, with this file or without. Knows convolutions and plans; no tensors.
 """
 
-import json
 import os
-import re
 from dataclasses import asdict, dataclass, replace
 from functools import cached_property
 from math import inf, prod
 from pathlib import Path
 from statistics import median
 
-from msgspec import ValidationError, convert
-
+from minidl.device.cuda.plan_files import PlanFile
 from minidl.device.cuda.seam import Convolution, Handle, Vendor
-from minidl.errors import DeviceError
+from minidl.errors import DeviceError, DeviceShort
 from minidl.meta import DTYPES, aligned
-from minidl.outside.reading import Unreadable, read_json
 from minidl.outside.validation import is_real, is_whole
 
 LAYOUT = "nhwc"
@@ -54,11 +50,11 @@ class PlanTable:
         self.vendor = vendor
         self._table: dict[str, tuple[TimedPlan, ...]] = {}
         self._tried: set[str] = set()  # by this process
-        self._path: Path | None = None
-        if folder is not None:
-            name = re.sub(r"[^\w.-]+", "-", f"{vendor.properties.name}-{vendor.properties.version}-{LAYOUT}")
-            self._path = folder / f"cudnn-{name}.json"
-            self._load(self._path)
+        self._file = PlanFile(folder, vendor.properties, LAYOUT)
+        table = self._file.read(dict[str, tuple[TimedPlan, ...]])
+        if table is not None and all(is_whole(plan.workspace) and (plan.seconds is None or is_real(plan.seconds))
+                                     for plans in table.values() for plan in plans):
+            self._table = table
 
     @cached_property
     def _clock(self) -> tuple[Handle, Handle, Handle]:
@@ -76,7 +72,7 @@ class PlanTable:
             plans = self._time(convolution, plans)
         if plans != self._table.get(name):
             self._table[name] = plans
-            self._save()
+            self._file.write({key: [asdict(plan) for plan in plans] for key, plans in self._table.items()})
         return plans
 
     def _time(self, convolution: Convolution, plans: tuple[TimedPlan, ...]) -> tuple[TimedPlan, ...]:
@@ -100,6 +96,8 @@ class PlanTable:
                 best = min((p.seconds for p in timed if p.seconds is not None), default=inf)
                 try:
                     timed.append(self._time_plan(convolution, plan, (x, w, y), best))
+                except DeviceShort:  # it may run where there is more room, and every process must know the same plans
+                    timed.append(plan)
                 except DeviceError as error:  # one that is listed and does not run is no alternative
                     failed = error
             if failed is not None and not timed:
@@ -134,29 +132,6 @@ class PlanTable:
         finally:
             if workspace:
                 vendor.free(workspace)
-
-    def _load(self, path: Path) -> None:
-        """Read the file; one that cannot be read, or is of another form, counts as none."""
-        try:
-            table = convert(read_json(path), dict[str, tuple[TimedPlan, ...]])
-        except (Unreadable, ValidationError):
-            return
-        if all(is_whole(plan.workspace) and (plan.seconds is None or is_real(plan.seconds))
-               for plans in table.values() for plan in plans):
-            self._table = table
-
-    def _save(self) -> None:
-        """Write the file anew, whole or not at all; two processes may both do so."""
-        if self._path is None:
-            return
-        data = {key: [asdict(plan) for plan in plans] for key, plans in self._table.items()}
-        new = self._path.with_suffix(f".{os.getpid()}.new")
-        try:
-            self._path.parent.mkdir(parents=True, exist_ok=True)
-            new.write_text(json.dumps(data, indent=1) + "\n", encoding="utf-8")
-            new.replace(self._path)
-        except OSError:
-            self._path = None  # a disk that is full or read-only costs time in the next process, nothing else
 
 
 def key(c: Convolution) -> str:
