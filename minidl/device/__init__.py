@@ -16,9 +16,9 @@ def create(name: str, *, poisoned: bool = False, precision: str = DEFAULT, cupti
     "cuda" or "cuda:NUMBER": an NVIDIA GPU.
     "sim:PROFILE" or "sim:FILE.json": computes no numbers.
 
-    precision: a name of ``device.precision``. It decides whether products and convolutions of fp32 tensors may use TF32,
-    which changes numbers on a GPU and times on a simulated one; the CPU is exact. A GPU that cannot compute in bf16
-    refuses bf16.
+    precision: a name of ``device.precision``. It decides whether products and convolutions of fp32 tensors may use
+    TF32, which changes numbers on a GPU and times on a simulated one; the CPU is exact. A GPU that cannot compute in
+    bf16 refuses bf16.
     cupti: on a GPU, time each kernel of a measured iteration by itself, see ``CudaDevice``.
     """
     chosen = precision_of(precision)
