@@ -1,4 +1,4 @@
-"""What plans are weighed with: the costs of link and disk, and the bytes that a plan may use."""
+"""The costs that plans are judged by: of the link and the disk; and the bytes that a plan may use."""
 
 from dataclasses import dataclass
 
@@ -18,12 +18,12 @@ class DiskCosts:
 
 @dataclass(frozen=True, slots=True)
 class Costs:
-    """What a plan is weighed with: seconds a byte takes on the link each way, and its latency a copy.
+    """The costs that a plan is judged by: seconds per byte on the link, each way, and the latency of a copy.
 
-    contention  seconds that computation loses for each second that a copy runs beside it: none on a GPU, whose copies
-                have engines of their own; many where copies take processors and memory from the kernels.
-    disk        what lies behind the host's memory; None: nothing.
-    move_seconds_per_byte   of a copy within the device, which takes computation's time.
+    contention  seconds that computation loses for each second of a simultaneous copy: 0 on a GPU, whose copies have
+                engines of their own; more if copies take processors and memory from the kernels.
+    disk        the disk behind host memory; None: there is none.
+    move_seconds_per_byte   of a copy within the device, during which computation waits.
     """
 
     out_seconds_per_byte: float

@@ -1,4 +1,4 @@
-"""What decides about memory, by name: one file a policy, one line in the table."""
+"""The policies by name: one file for each policy, one line in the table."""
 
 from collections.abc import Callable
 
