@@ -16,7 +16,7 @@ from statistics import median
 from time import monotonic
 
 from bench.cells import STEPS, Cell, keep, measure, read, unmanaged
-from bench.networks import BATCHES
+from minidl.lab.training_step import BATCHES
 
 BUDGETS = "95,90,80,70,60,50,40,30,20"
 LOST = 0.005  # a cell that `auto` loses by more is marked

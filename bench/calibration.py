@@ -6,7 +6,8 @@ The constants of ``minidl/device/profiles.py`` were fixed by the p100 rows, befo
 separately here, as in the frameworks whose speeds were published: "fused" is what the same step gains by fused ones.
 """
 
-from bench.support.steps import SEPARATE, forward_seconds, unmanaged
+from bench.support.steps import forward_seconds, unmanaged
+from minidl.lab.training_step import SEPARATE
 
 PUBLISHED = [  # device, model, batch, images/s without memory management
     ("sim:p100", "resnet50", 64, "219"), ("sim:p100", "resnet152", 64, "91.8"), ("sim:p100", "vgg16", 64, "154"),

@@ -11,8 +11,9 @@ from __future__ import annotations
 import argparse
 from dataclasses import replace
 
-from bench.support.steps import SEPARATE, training_step, unmanaged
+from bench.support.steps import unmanaged
 from minidl import OutOfMemory, Runtime
+from minidl.lab.training_step import SEPARATE, training_step
 from minidl.memory.switches import Switches
 from minidl.plan.policy import Policy
 from minidl.policies.capuchin.policy import Capuchin, CapuchinListing
@@ -50,7 +51,7 @@ class Steps:
         self.seconds: list[float] = []
         self.stalls: list[float] = []
         with Runtime(device="sim:p100", policy=policy, switches=switches) as runtime:
-            step = training_step(runtime, model, batch)
+            step = training_step(model, batch)
             before = runtime.stats()
             for _ in range(steps):
                 with runtime.iteration():

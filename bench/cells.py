@@ -12,10 +12,10 @@ from math import inf
 from pathlib import Path
 from time import process_time
 
-from bench.networks import BATCHES, step_of
 from bench.planning import Timed
-from bench.support.steps import UNLIMITED
 from minidl import OutOfMemory, Runtime
+from minidl.lab.training_step import BATCHES, training_step
+from minidl.outside.units import UNLIMITED
 from minidl.policies.auto.progress import ENOUGH_TIMES, Progress
 
 STEPS = {"passive": 4, "lru": 4, "recompute": 4, "dtr-swap": 4, "capuchin": 16, "capuchin-swap": 16,
@@ -45,7 +45,7 @@ def measure(network: str, percent: int, policy: str, peak: int) -> Cell:
     try:
         with Runtime("sim:p100", policy=timed if policy == "auto" else policy,
                      memory_budget=peak * percent // 100) as runtime:
-            step = step_of(runtime, network, BATCHES[network])
+            step = training_step(network, BATCHES[network])
             for _ in range(STEPS[policy]):
                 before = runtime.stats()
                 with runtime.iteration():
@@ -71,7 +71,7 @@ def settled(policy: Timed, runtime: Runtime) -> bool:
 def unmanaged(network: str) -> tuple[float, int]:
     """(seconds of a step with unlimited memory, the most bytes in use during it)."""
     with Runtime("sim:p100", policy="none", memory_budget=UNLIMITED) as runtime:
-        step = step_of(runtime, network, BATCHES[network])
+        step = training_step(network, BATCHES[network])
         for _ in range(2):
             before = runtime.stats()
             runtime.memory.arena.reset_peak()

@@ -9,10 +9,9 @@ from one place on the device to another in the last step.
 import argparse
 from time import perf_counter
 
-from bench.networks import step_of
-from bench.support.steps import UNLIMITED
 from minidl import OutOfMemory, Runtime
-from minidl.outside.units import format_bytes, parse_bytes
+from minidl.lab.training_step import training_step
+from minidl.outside.units import UNLIMITED, format_bytes, parse_bytes
 from minidl.planning.bound import bound
 
 CASES = [("sim:p100", "gpt2-xl", 1, "16GiB"), ("sim:h100", "gpt2-xl", 1, "79GiB"),
@@ -24,7 +23,7 @@ INSTANTS = 24
 def row(device: str, name: str, batch: int, budget: str) -> str:
     """One line of the table."""
     with Runtime(device, policy="none", memory_budget=UNLIMITED) as runtime:
-        step = step_of(runtime, name, batch)
+        step = training_step(name, batch)
         for _ in range(2):
             runtime.memory.arena.reset_peak()
             before = runtime.stats()
@@ -39,7 +38,7 @@ def row(device: str, name: str, batch: int, budget: str) -> str:
     for policy, steps in STEPS.items():
         try:
             with Runtime(device, policy=policy, memory_budget=budget) as runtime:
-                step = step_of(runtime, name, batch)
+                step = training_step(name, batch)
                 for _ in range(steps):
                     before = runtime.stats()
                     with runtime.iteration():

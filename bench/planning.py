@@ -10,13 +10,14 @@ from contextlib import contextmanager
 from functools import partial
 from time import perf_counter
 
-from bench.support.on_demand import step_of
-from bench.support.steps import UNLIMITED, unmanaged_step
+from bench.support.steps import unmanaged_step
 from minidl import Runtime
+from minidl.lab.training_step import training_step
 from minidl.meta import int64
 from minidl.models.resnet import Bottleneck, ResNet
 from minidl.ops.loss import cross_entropy
 from minidl.optim import SGD
+from minidl.outside.units import UNLIMITED
 from minidl.plan.costs import Costs, Limits
 from minidl.plan.plan import Proposal
 from minidl.plan.policy import Observation
@@ -57,7 +58,7 @@ def guided(name: str, batch: int, limit: float) -> tuple[Timed, list[float]]:
     """The policy, and each iteration's share of the unmanaged speed."""
     policy, shares = Timed(), []
     with Runtime("sim:p100", policy=policy) as runtime:
-        step = step_of(runtime, name, batch)
+        step = training_step(name, batch)
         for _ in range(ITERATIONS):
             before = runtime.stats()
             with runtime.iteration():
@@ -96,7 +97,7 @@ def main() -> None:
     print("| model | batch | `capuchin` | first plan of `auto` | its speed | all plans of `auto` | the fastest |")
     print("|---|--:|--:|--:|--:|--:|--:|")
     for name, batch in CASES:
-        limit, trace, profile = unmanaged_step(partial(step_of, name=name, batch=batch))
+        limit, trace, profile = unmanaged_step(partial(training_step, name=name, batch=batch))
         policy, shares = guided(name, batch, limit)
         alone = planned(trace, profile.link_costs, profile.memory_bytes)
         print(f"| {name} | {batch} | {alone:.2f} | {policy.seconds[0]:.2f} | {shares[2]:.1f}% "

@@ -20,13 +20,13 @@ from bench.cudnn_plans import PROPERTIES, with_a_driver
 from bench.support.convolutions import TARGETS, convolutions
 from bench.support.cuda_calls import capability_of
 from bench.support.null_cuda import NullCuda
-from bench.support.steps import training_step
 from minidl import Runtime
 from minidl.device import profiles
 from minidl.device.cuda.device import CudaDevice
 from minidl.kernels.cuda import KERNELS
 from minidl.kernels.cuda.compile import Compiler
 from minidl.kernels.cuda.launch import Source
+from minidl.lab.training_step import training_step
 
 MODEL, BATCH, GPU = "resnet50", 256, "h200"
 PRECISIONS = ("fp32", "bf16")
@@ -58,7 +58,7 @@ def sources(precision: str) -> list[Source]:
     device = CudaDevice("cuda", profiles.get(GPU), vendor, KERNELS)
     device.has_values = False  # inputs are made by shape alone
     with Runtime(device, policy="none", host_memory=0, precision=precision) as runtime:
-        step = training_step(runtime, MODEL, BATCH)
+        step = training_step(MODEL, BATCH)
         with runtime.iteration():
             step()
     return list(vendor.sources)

@@ -12,10 +12,10 @@ are the last step's.
 import argparse
 from functools import partial
 
-from bench.networks import step_of
-from bench.support.steps import UNLIMITED, Unmanaged, repeated, unmanaged_step
+from bench.support.steps import Unmanaged, repeated, unmanaged_step
 from minidl import OutOfMemory, Runtime
-from minidl.outside.units import format_bytes
+from minidl.lab.training_step import training_step
+from minidl.outside.units import UNLIMITED, format_bytes
 from minidl.planning.bound import bound
 from minidl.runtime.stats import Stats
 
@@ -25,19 +25,19 @@ DEVICE = "sim:p100"
 
 def whole_or_cut(name: str, batch: int, slices: int) -> Unmanaged:
     """A step with unlimited memory."""
-    return unmanaged_step(partial(step_of, name=name, batch=batch), device=DEVICE, slices=slices)
+    return unmanaged_step(partial(training_step, name=name, batch=batch), device=DEVICE, slices=slices)
 
 
 def fastest(name: str, batch: int, slices: int, policy: str, steps: int) -> tuple[Stats, float]:
     """The last of so many steps, and the seconds of the fastest. Raises OutOfMemory."""
     with Runtime(DEVICE, policy=policy, slices=slices) as runtime:
-        return repeated(runtime, step_of(runtime, name, batch), steps)
+        return repeated(runtime, training_step(name, batch), steps)
 
 
 def row(name: str, batch: int, slices: int, policy: str, steps: int, whole: float, instants: int) -> str:
     """One batch in so many slices; ``whole``: seconds of its step in one piece with unlimited memory."""
     with Runtime(DEVICE, memory_budget=UNLIMITED, policy="none", slices=slices) as runtime:
-        needed = format_bytes(runtime.dry_run(step_of(runtime, name, batch)).largest_op_bytes)
+        needed = format_bytes(runtime.dry_run(training_step(name, batch)).largest_op_bytes)
     free, trace, profile = whole_or_cut(name, batch, slices)
     least = bound(trace, profile.link_costs, profile.memory_bytes, instants=instants).seconds if instants else None
     bounded = f"{100 * whole / least:.1f}%" if least else ""

@@ -13,14 +13,15 @@ import argparse
 from collections.abc import Iterable
 from functools import cache
 
-from bench.support.steps import SEPARATE, run, unmanaged, unmanaged_trace
+from bench.support.steps import run, unmanaged, unmanaged_trace
 from minidl import OutOfMemory
 from minidl.device import profiles
 from minidl.errors import Unsuitable
+from minidl.lab.training_step import SEPARATE
 from minidl.plan.costs import Costs, Limits
 from minidl.plan.trace import Trace
 from minidl.policies import create
-from minidl.policies.literature import SYSTEMS
+from minidl.policies.literature import SOLVERS, SYSTEMS
 
 PAPER = {  # model -> the largest batches that Capuchin's authors report for vDNN and for OpenAI's checkpointing
     "vgg16": (272, 260), "resnet50": (520, 540), "resnet152": (330, 440), "inception_v3": (400, 400),
@@ -101,7 +102,7 @@ def main() -> None:
     print("\n## Percent of the unmanaged speed: the order of the paper's systems\n")
     shares_table(ORDER, CASES)
     print("\n## Percent of the unmanaged speed: all of them\n")
-    shares_table((policy for policy in SYSTEMS if policy not in ORDER), FEW)
+    shares_table((policy for policy in SYSTEMS if policy not in (*ORDER, *SOLVERS)), FEW)
 
 
 if __name__ == "__main__":

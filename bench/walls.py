@@ -11,9 +11,9 @@ import argparse
 from functools import partial
 from typing import NamedTuple
 
-from bench.networks import step_of
 from bench.support.steps import repeated, unmanaged_step
 from minidl import OutOfMemory, Runtime
+from minidl.lab.training_step import training_step
 from minidl.outside.units import parse_bytes
 from minidl.planning.bound import bound
 from minidl.runtime.stats import Stats
@@ -44,14 +44,14 @@ INSTANTS = {"gpt2-xl": 24}  # during which the bound looks at memory, where the 
 def managed(case: Case, slices: int, steps: int) -> tuple[Stats, float | None]:
     """The last step, and what the plan that it followed predicted for it. Raises OutOfMemory."""
     with Runtime(case.device, policy="auto", memory_budget=case.budget, slices=slices) as runtime:
-        last, _ = repeated(runtime, step_of(runtime, case.model, case.batch), steps)
+        last, _ = repeated(runtime, training_step(case.model, case.batch), steps)
         plan = runtime.plan
         return last, plan.predicted_seconds if plan is not None else None
 
 
 def rows(case: Case, steps: int) -> None:
     """Print the lines of one case."""
-    free, trace, profile = unmanaged_step(partial(step_of, name=case.model, batch=case.batch), device=case.device)
+    free, trace, profile = unmanaged_step(partial(training_step, name=case.model, batch=case.batch), device=case.device)
     budget = parse_bytes(case.budget) if case.budget is not None else profile.memory_bytes
     least = bound(trace, profile.link_costs, budget, **({"instants": INSTANTS[case.model]} if case.model in INSTANTS
                                                         else {})).seconds

@@ -16,8 +16,8 @@ with app.setup:
     from minidl.device.profiles import named
     from minidl.errors import OutOfMemory
     from minidl.lab import cell
-    from minidl.lab.training_step import UNLIMITED, trace_of, training_step
-    from minidl.outside.units import format_bytes
+    from minidl.lab.training_step import trace_of, training_step
+    from minidl.outside.units import UNLIMITED, format_bytes
     from minidl.plan.costs import Costs, Limits
     from minidl.planning.bound import bound
     from minidl.policies.literature.exact.policy import Exact

@@ -6,9 +6,10 @@ from contextlib import nullcontext
 from dataclasses import dataclass
 
 from minidl.device import Device
-from minidl.lab.training_step import UNLIMITED, training_step
+from minidl.lab.training_step import training_step
 from minidl.memory.guided.sequence import Followed
 from minidl.memory.switches import ALL_ON, Switches
+from minidl.outside.units import UNLIMITED
 from minidl.plan.costs import Costs
 from minidl.plan.plan import Plan
 from minidl.plan.policy import Policy

@@ -7,34 +7,60 @@ a second pass over a call that has saved something is an error, as is a second d
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from functools import cache, partial
 from heapq import heappop, heappush
 from typing import Any
+from weakref import WeakKeyDictionary
 
 from minidl.context import current
 from minidl.dispatch import apply, give
 from minidl.errors import UserError
-from minidl.memory.storage import Call, Storage
+from minidl.memory.storage import TAKEN, Call, Storage
 from minidl.op import Op
 from minidl.ops.elementwise import add
+from minidl.ops.grad_modes import enable_grad, inference_mode, is_grad_enabled, no_grad, set_grad_enabled
 from minidl.ops.shape import CONTIGUOUS
 from minidl.ops.update import add_, full
 from minidl.tensor import Tensor
 
+__all__ = ["HookHandle", "backward", "enable_grad", "grad", "inference_mode", "is_grad_enabled", "no_grad",
+           "register_hook", "set_grad_enabled"]
+
 Queue = list[tuple[int, Call]]
+Hook = Callable[[Tensor], Tensor | None]
+# Functions that see the gradient of a tensor when it is known, and may give another one.
+_hooks: WeakKeyDictionary[Storage, dict[int, Hook]] = WeakKeyDictionary()
 
 
-@contextmanager
-def no_grad() -> Iterator[None]:
-    """Nothing that runs inside is differentiated, or keeps its inputs for it."""
-    executor = current()
-    before, executor.grad_enabled = executor.grad_enabled, False
-    try:
-        yield
-    finally:
-        executor.grad_enabled = before
+class HookHandle:
+    """Ends a hook: ``remove()``."""
+
+    def __init__(self, storage: Storage, hook: Hook) -> None:
+        self._hooks = _hooks.setdefault(storage, {})
+        self._hooks[id(self)] = hook
+
+    def remove(self) -> None:
+        """The hook is called no more."""
+        self._hooks.pop(id(self), None)
+
+
+def register_hook(x: Tensor, hook: Hook) -> HookHandle:
+    """Call ``hook(gradient)`` when backward() has the gradient of x; a tensor that it returns takes its place.
+
+    Of a leaf that is read several times the hook is called with each part that arrives. Raises UserError for a tensor
+    that requires no gradient.
+    """
+    if not x.requires_grad:
+        raise UserError(f"{x.storage.named()} requires no gradient: a hook would never be called")
+    return HookHandle(x.storage, hook)
+
+
+def _hooked(hooks: dict[int, Hook], gradient: Tensor) -> Tensor:
+    for hook in list(hooks.values()):
+        other = hook(gradient)
+        gradient = gradient if other is None else other
+    return gradient
 
 
 @cache
@@ -76,14 +102,18 @@ def _take_saved(call: Call, retain_graph: bool) -> dict[int, Tensor]:
             storage.retain()
         else:
             storage.take_saved()
-    if taken and not retain_graph:  # a call that has saved nothing, as a parameter's view, may be visited again
-        call.saved = ()
-        call.needs = ()
+    if not retain_graph:
+        call.saved = TAKEN
+        if taken:  # a call that has saved nothing, as a parameter's view, may be visited again
+            call.needs = ()
     return {index: Tensor(storage) for index, storage in taken.items()}
 
 
 def _add_to_leaf(leaf: Storage, gradient: Tensor) -> None:
     executor = current()
+    hooks = _hooks.get(leaf)
+    if hooks:
+        gradient = _hooked(hooks, gradient)
     slicer = executor.slicer
     if slicer is not None and gradient.storage.memory is slicer:
         if slicer.pending:  # it is not known yet, and nobody needs it before backward() ends
@@ -152,7 +182,7 @@ def _differentiate(call: Call, gradients: dict[Storage, Tensor], queue: Queue, r
     if not needs or op.vjp is None:
         raise UserError(f"the gradient of {op.name} has been taken already: what it needs is gone. For a second "
                         "backward() over the same graph the first one must have retain_graph=True")
-    dys = [None if (s := ref()) is None else gradients.pop(s, None) for ref in call.outputs]
+    dys = [None if (s := ref()) is None else _arrived(s, gradients) for ref in call.outputs]
     saved = _take_saved(call, retain_graph)
     inputs = call.inputs
     arguments: dict[str, Any] = {}
@@ -199,4 +229,69 @@ def _differentiate(call: Call, gradients: dict[Storage, Tensor], queue: Queue, r
         del gradient
 
 
-setattr(Tensor, "backward", backward)  # noqa: B010 - the method belongs to this module, not to tensor.py
+def _arrived(storage: Storage, gradients: dict[Storage, Tensor]) -> Tensor | None:
+    """The whole gradient of what a call has made, as its hooks leave it."""
+    gradient, hooks = gradients.pop(storage, None), _hooks.get(storage)
+    return _hooked(hooks, gradient) if hooks and gradient is not None else gradient
+
+
+def grad(outputs: Tensor | Sequence[Tensor], inputs: Tensor | Sequence[Tensor],
+         grad_outputs: Tensor | Sequence[Tensor | None] | None = None, *, retain_graph: bool = False,
+         create_graph: bool = False, allow_unused: bool = False) -> tuple[Tensor | None, ...]:
+    """The gradients of the sum of ``outputs`` with respect to each of ``inputs``, which are returned; no ``grad`` of a
+    leaf changes.
+
+    Raises UserError for an input that no output depends on, unless ``allow_unused``, which gives None; and for
+    ``create_graph``, as there are no second derivatives.
+    """
+    if create_graph:
+        raise UserError("grad: there are no second derivatives (create_graph)")
+    made = [outputs] if isinstance(outputs, Tensor) else list(outputs)
+    wanted = [inputs] if isinstance(inputs, Tensor) else list(inputs)
+    given = [grad_outputs] if isinstance(grad_outputs, Tensor) else list(grad_outputs or [None] * len(made))
+    found: dict[Storage, Tensor] = {}
+    asked = {x.storage for x in wanted}
+    leaves = list(_leaves(made))
+    kept = {leaf: leaf.grad for leaf in leaves}
+    handles = [HookHandle(s, partial(_note, found, s)) for s in asked if s.call is not None]
+    try:
+        for leaf in leaves:
+            leaf.grad = None
+        for i, (y, gradient) in enumerate(zip(made, given, strict=True)):
+            backward(y, gradient, retain_graph=retain_graph or i < len(made) - 1)
+        found.update({leaf: leaf.grad for leaf in leaves if leaf in asked and leaf.grad is not None})
+    finally:
+        for handle in handles:
+            handle.remove()
+        for leaf, before in kept.items():
+            leaf.grad = before
+    missing = [x for x in wanted if x.storage not in found]
+    if missing and not allow_unused:
+        raise UserError(f"grad: {missing[0].storage.named()} is no part of what the outputs were computed from; "
+                        "allow_unused=True gives None")
+    return tuple(found.get(x.storage) for x in wanted)
+
+
+def _note(found: dict[Storage, Tensor], storage: Storage, gradient: Tensor) -> None:
+    found[storage] = gradient.clone()
+
+
+def _leaves(outputs: Sequence[Tensor]) -> set[Storage]:
+    """The leaves that require a gradient, of all that outputs were computed from."""
+    leaves: set[Storage] = set()
+    seen: set[int] = set()
+    waiting = [y.storage for y in outputs]
+    while waiting:
+        storage = waiting.pop()
+        call = storage.call
+        if call is None:
+            if storage.requires_grad:
+                leaves.add(storage)
+        elif id(call) not in seen:
+            seen.add(id(call))
+            waiting += [s for s, need in zip(call.inputs, call.needs, strict=False) if need]
+    return leaves
+
+
+setattr(Tensor, "backward", backward)  # noqa: B010 - the methods belong to this module, not to tensor.py
+setattr(Tensor, "register_hook", register_hook)  # noqa: B010

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from minidl.context import current
-from minidl.errors import UserError
+from minidl.errors import UserError, WrongKind
 from minidl.memory.storage import Storage
 from minidl.op import Attrs, Op
 from minidl.saved_tensors import stranger
@@ -38,6 +38,12 @@ def replaced(x: Tensor, function: Callable[[Tensor], Tensor]) -> Tensor:
     return x
 
 
+def exchange(x: Tensor, other: Tensor) -> None:
+    """Let the handle x stand for another tensor's bytes from now on; the other handle is gone."""
+    old, x.storage, other.storage = x.storage, other.storage, GONE
+    old.release()
+
+
 def apply_all(op: Op, *tensors: Tensor, **attrs: Any) -> tuple[Tensor, ...]:
     """Run an operation on tensors and return its outputs. Raises ShapeError, OutOfMemory and what its kernel raises."""
     return tuple([Tensor(storage) for storage in _run(op, tensors, attrs)])
@@ -55,6 +61,11 @@ def _run(op: Op, tensors: tuple[Tensor, ...], attrs: Attrs) -> tuple[Storage, ..
     given = 0
     keeper: Slicing | Sharding | None = None  # of an operand that is not one storage; one in shards comes first
     inputs: list[Storage] = []
+    if attrs:
+        for name, value in attrs.items():
+            if value.__class__ is Tensor:
+                raise WrongKind(f"{op.name} takes a number for {name}, not a tensor, whose gradient would be lost: "
+                                "x.item() reads one")
     try:
         for tensor in tensors:
             if tensor.given:

@@ -12,6 +12,10 @@ class ShapeError(UserError, ValueError):
     """Tensors of these shapes do not fit this operation."""
 
 
+class WrongKind(UserError, TypeError):
+    """Something of another kind than the one that is needed: a function in the place of a module, say."""
+
+
 class NoSuchIndex(ShapeError, IndexError):
     """An index that is outside of a tensor."""
 

@@ -75,7 +75,8 @@ class Executor:
         if op.view:
             return self._view(signature, inputs, attrs)
         tracker, memory = self.tracker, self.memory
-        if tracker.updated and not op.update and not self.explicit_iterations:
+        if (tracker.updated and not op.update and not self.explicit_iterations
+                and (self.slicer is not None or not memory.goes_on())):
             self.end_iteration()
         if memory.prefetches:
             memory.prefetch()
@@ -136,9 +137,8 @@ class Executor:
             return Signature(op, metas, outputs, ())
         outputs = self.device.lay_out(op.name, metas, outputs)
         cost = op.cost(metas, outputs, attrs)
-        algorithms = self.device.algorithms(op.name, metas, outputs, attrs, cost)
-        if self.deterministic:
-            algorithms = tuple(a for a in algorithms if a.bits_class == algorithms[0].bits_class)
+        found = self.device.algorithms(op.name, metas, outputs, attrs, cost)
+        algorithms = tuple(a for a in found if not self.deterministic or a.bits_class == found[0].bits_class)
         return Signature(op, metas, outputs, tuple(sorted(algorithms, key=lambda a: (a.seconds, a.workspace))),
                          cost.flops)
 

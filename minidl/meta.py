@@ -28,6 +28,16 @@ class DType:
     itemsize: int
     floating: bool
 
+    def __deepcopy__(self, memo: object) -> "DType":
+        return self  # dtypes are compared by identity
+
+    def __reduce__(self) -> tuple[object, tuple[str]]:
+        return _dtype, (self.name,)
+
+
+def _dtype(name: str) -> "DType":
+    return DTYPES[name]
+
 
 float64 = DType("float64", 8, True)
 float32 = DType("float32", 4, True)

@@ -80,6 +80,9 @@ class Op:
         if self.vjp is not None:
             object.__setattr__(self, "vjp_names", tuple(inspect.signature(self.vjp).parameters))
 
+    def __deepcopy__(self, memo: dict[int, Any]) -> Op:
+        return self  # an operation is itself, wherever it is named
+
     def __repr__(self) -> str:
         return f"Op({self.name})"
 

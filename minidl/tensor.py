@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 import numpy as np
 
 from minidl.context import current
-from minidl.errors import UserError
+from minidl.errors import ShapeError, UserError, WrongKind
 from minidl.meta import DType, Meta, Shape
 from minidl.surface import Surface
 
@@ -138,9 +138,11 @@ class Tensor(Listing1, Surface):
     @requires_grad.setter
     def requires_grad(self, value: bool) -> None:
         storage = self.storage
-        if storage.operation_name and storage.call is not None and storage.call.op.vjp is not None:
-            raise ValueError("requires_grad can be set on leaves only; use detach() first")
-        if storage.severed is not None:
+        if value and not self.dtype.floating:
+            raise ShapeError(f"only floating-point numbers have gradients, not {storage.named()}")
+        if storage.requires_grad and storage.operation_name and not value:
+            raise ShapeError("requires_grad can be set on leaves only; use detach() first")
+        if value and not storage.requires_grad and storage.call is not None or storage.severed is not None:
             current().make_leaf(storage)
         storage.requires_grad = value
 
@@ -152,6 +154,12 @@ class Tensor(Listing1, Surface):
 
     @grad.setter
     def grad(self, value: Tensor | None) -> None:
+        if value is not None:
+            if not isinstance(value, Tensor):
+                raise WrongKind(f"a gradient is a tensor or None, not a {type(value).__name__}")
+            if value.shape != self.shape or value.dtype is not self.dtype:
+                raise ShapeError(f"a gradient of {value.meta} does not fit {self.storage.named()}: it has its shape "
+                                 "and dtype")
         self.storage.grad = value
 
     def numpy(self) -> np.ndarray:

@@ -10,7 +10,6 @@ from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from difflib import get_close_matches
 from functools import partial
-from importlib import import_module
 from typing import Any
 
 from minidl.errors import UserError
@@ -24,12 +23,14 @@ from minidl.models.text import Text
 from minidl.models.vgg import vgg11, vgg11_bn, vgg13, vgg13_bn, vgg16, vgg16_bn, vgg19, vgg19_bn
 from minidl.nn import Module
 from minidl.ops import cross_entropy
+from minidl.outside.user_modules import user_module
 from minidl.tensor import Tensor
 from minidl.training import scores
 from minidl.training.metrics import Score
 
 # What --model package.module:function may name.
-CONTRACT = "a model is a function that takes nothing it must be given, and returns a minidl.nn.Module"
+CONTRACT = ("a model is a function like build(num_classes=1000, in_channels=3), both with defaults, that returns a "
+            "minidl.nn.Module")
 
 
 def classification_loss(model: Module, images: Tensor, labels: Tensor, *, label_smoothing: float = 0.0) -> Tensor:
@@ -141,7 +142,8 @@ def create(name: str, *, num_classes: int | None = None, in_channels: int | None
         arguments.pop("image_size", None)
     for argument, value in arguments.items():
         if argument not in accepts:
-            raise UserError(f"{name} takes no {argument}, and {value} was asked for")
+            raise UserError(f"{name} takes no {argument}, and {value} was asked for"
+                            + (f" ({CONTRACT})" if ":" in name else ""))
     network = _built(name, partial(model.build, **arguments))
     if not isinstance(network, Module):
         raise UserError(f"{name} returned {type(network).__name__}, which is not a minidl.nn.Module: {CONTRACT}")
@@ -173,7 +175,7 @@ def _built(name: str, build: Callable[[], Module]) -> Module:
 def _import(name: str) -> Callable[..., Module]:
     module_name, _, function_name = name.partition(":")
     try:
-        function = getattr(import_module(module_name), function_name)
+        function = getattr(user_module(module_name), function_name)
     except (MemoryError, KeyboardInterrupt):
         raise
     except BaseException as error:  # whatever a foreign module does while it is imported

@@ -1,13 +1,12 @@
-"""Make a safetensors file of weights in another format: ``python -m minidl.models.convert IN OUT.safetensors``.
+"""Make a safetensors file of weights in another format: ``minidl convert IN OUT.safetensors``.
 
 IN is a PyTorch file (.pth, .pt, .bin, .ckpt; read with PyTorch, which must be installed, and never by running what is
 in it) or NumPy's .npz. A dictionary below "state_dict", "model" or "model_state_dict" is taken for the weights.
 Names stay as they are: ``models.weights`` fits them to a network. Half precision becomes float32.
 """
 
-import sys
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 from zipfile import is_zipfile
@@ -15,7 +14,7 @@ from zipfile import is_zipfile
 import numpy as np
 
 from minidl.checkpoint.safetensors import is_own, write_arrays
-from minidl.cli.command import Parser, finish
+from minidl.cli.command import carry_out
 from minidl.errors import UserError
 from minidl.outside.reading import open_file
 from minidl.outside.validation import shown
@@ -78,8 +77,9 @@ def _pytorch(source: str) -> dict[str, np.ndarray]:
             tensors = {name: tensor for name, tensor in content.items() if isinstance(tensor, torch.Tensor)} \
                 if isinstance(content, Mapping) else {}
             # A copy each: tensors may share memory there, and arrays must not in the result.
-            return {name: (tensor.float() if tensor.is_floating_point() else tensor).contiguous().numpy().copy()
-                    for name, tensor in tensors.items()}
+            plain = {name: tensor.detach().float() if tensor.is_floating_point() else tensor.detach()
+                     for name, tensor in tensors.items()}
+            return {name: tensor.contiguous().numpy().copy() for name, tensor in plain.items()}
         except Exception as error:  # whatever the reader stumbles over
             raise UserError(f"{source}: no weights that can be read without running code ({_first_line(error)})"
                             ) from None
@@ -89,21 +89,5 @@ def _first_line(error: Exception) -> str:
     return shown((str(error).strip() or type(error).__name__).splitlines()[0], most=MOST_SHOWN)
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
-    """Convert as the command line says and return the exit code: 2 after an error, which is printed."""
-    parser = Parser(prog="python -m minidl.models.convert", description="Make a safetensors file of weights.")
-    parser.add_argument("source", metavar="IN", help=f"a file of PyTorch ({', '.join(PYTORCH)}) or NumPy (.npz)")
-    parser.add_argument("target", metavar="OUT.safetensors")
-    parser.add_argument("--force", action="store_true", help="write over a file that minidl did not write, too")
-
-    def story() -> int:
-        options = parser.parse_args(arguments)
-        count = convert(options.source, options.target, force=options.force)
-        print(f"{options.target}: {count} arrays")
-        return 0
-
-    return finish("models.convert", story)
-
-
 if __name__ == "__main__":
-    sys.exit(main())
+    carry_out("minidl.models.convert", "convert")

@@ -58,7 +58,7 @@ class Conv1D(nn.Module):
         n, length, width = x.shape
         weight, bias = self.weight, self.bias
         if stop is not None:
-            weight, bias = weight.narrow(1, start, stop), bias.narrow(0, start, stop)
+            weight, bias = weight[:, start:stop], bias[start:stop]
         y = matmul(x.reshape((n * length, width)), nn.lowered(weight))
         y = give(y) + nn.lowered(bias)
         return y.reshape((n, length, y.shape[1]))

@@ -51,7 +51,7 @@ def load(model: Module, path: str) -> None:
 def read(path: str) -> dict[str, np.ndarray]:
     """The arrays of a safetensors file by name. Raises UserError."""
     if Path(path).suffix != ".safetensors":
-        raise UserError("weights are read from .safetensors files; python -m minidl.models.convert makes one of other "
+        raise UserError("weights are read from .safetensors files; minidl convert makes one of other "
                         "formats")
     try:
         return read_arrays(path)

@@ -5,12 +5,12 @@ from typing import Any
 
 from bench.gpu_check.setting import Record, Setting, Training, runtime_on
 from bench.gpu_check.steps import program
-from minidl.cli.app.fit import UNLIMITED
 from minidl.device.cost_model import algorithms as modelled_algorithms
 from minidl.device.cuda import convolution
 from minidl.device.cuda.device import CudaDevice
 from minidl.device.cuda.seam import Convolution
 from minidl.device.sim import DryDevice
+from minidl.outside.units import UNLIMITED
 
 
 def measure(setting: Setting, record: Record) -> None:

@@ -159,7 +159,7 @@ def check_bits(runtime: Runtime, record: Record) -> None:
         with runtime.iteration():
             x = runtime.tensor(held, dtype=DTYPES[dtype])
             for name, view, right in (("transposed", ops.permute(x, (1, 0)), held.T),
-                                      ("one by one", ops.narrow(ops.permute(x, (1, 0)), 0, 1, 4), held.T[1:4])):
+                                      ("one by one", ops.between(ops.permute(x, (1, 0)), 0, 1, 4), held.T[1:4])):
                 copied = ops.contiguous(view).numpy()
                 wrong[f"{dtype}, {name}"] = int((copied.view(np.uint16) != np.ascontiguousarray(right).view(
                     np.uint16)).sum())

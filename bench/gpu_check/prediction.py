@@ -11,8 +11,8 @@ from bench.gpu_check.managed import LAST, course, iterate, trace_path
 from bench.gpu_check.samples import fitted_profile, from_data
 from bench.gpu_check.setting import Record, Setting, Training, runtime_on
 from bench.gpu_check.steps import Network
-from minidl.cli.app.fit import UNLIMITED
 from minidl.device import create, profiles
+from minidl.outside.units import UNLIMITED
 from minidl.plan.costs import Costs
 from minidl.plan.trace_format import trace_from_json
 from minidl.planning.bound import bound

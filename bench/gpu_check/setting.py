@@ -16,9 +16,9 @@ from typing import Any
 from bench.gpu_check.poison import poison_outputs
 from minidl import Runtime
 from minidl import device as devices
-from minidl.cli.app.fit import UNLIMITED
 from minidl.device import Device
 from minidl.memory.ledger import Demand
+from minidl.outside.units import UNLIMITED
 
 PRECISIONS = ("tf32", "bf16")
 RESERVE_BYTES = 256 * 2**20  # beside what a step needs: the device's own, and room for rounding up

@@ -12,58 +12,45 @@ import numpy as np
 
 from bench.gpu_check.setting import Program, Training
 from minidl import Runtime, models
-from minidl.meta import float32, int64
+from minidl.lab import training_step
+from minidl.meta import DType, float32, int64
 from minidl.nn import Module
 from minidl.ops.update import normal_
-from minidl.optim import SGD, AdamW, Optimizer
+from minidl.optim import Optimizer
 from minidl.tensor import Tensor
 
 LEARNING_RATE = {"images": 1e-3, "text": 1e-4}  # small: noise cannot be learned, and speed is the matter
 
 
-class Network:
+class Network(training_step.Network):
     """A model with its optimizer and its data in the current runtime; ``step`` is one training step."""
 
     def __init__(self, runtime: Runtime, training: Training) -> None:
-        self.runtime = runtime
-        self.entry = models.find(training.model)
         options: dict[str, Any] = dict(training.options)
-        if self.entry.text is None and training.side is not None:
+        reads_text = models.find(training.model).text is not None
+        if not reads_text and training.side is not None:
             options.setdefault("image_size", training.side)
-        self.model: Module = models.create(training.model, **options)
-        self.optimizer: Optimizer
-        rng = np.random.default_rng(0)
-        if self.entry.text is not None:
-            text = replace(self.entry.text, vocabulary=options.get("vocabulary", self.entry.text.vocabulary))
+        super().__init__(training.model, training.batch, side=training.side, options=options,
+                         learning_rate=LEARNING_RATE["text" if reads_text else "images"])
+        self.given: list[tuple[DType, np.ndarray]]  # uploaded in each step
+        if self.text is not None:
+            text = replace(self.text, vocabulary=options.get("vocabulary", self.text.vocabulary))
             if training.length is not None:
                 text = replace(text, length=training.length, predictions=min(text.predictions, training.length // 4))
-            self.optimizer = AdamW(self.model.parameters(), lr=LEARNING_RATE["text"])
-            self.batch = [(t.shape, t.dtype, t.numpy()) for t in self.entry.text_batch(runtime, training.batch, text)]
+            self.text = text
+            self.given = [(t.dtype, t.numpy()) for t in self.known.text_batch(runtime, training.batch, text)]
         else:
-            channels, *sides = self.entry.input_shape
-            side = training.side or sides[0]
-            self.shape = (training.batch, channels, side, side)
-            labels = (training.batch, side, side) if self.entry.pixel_labels else (training.batch,)
-            self.optimizer = SGD(self.model.parameters(), lr=LEARNING_RATE["images"], momentum=0.9, weight_decay=1e-4)
-            classes = options.get("num_classes", self.entry.num_classes)
-            self.batch = [(labels, int64, rng.integers(0, classes, labels))]
+            classes = options.get("num_classes", self.known.num_classes)
+            self.given = [(int64, np.random.default_rng(0).integers(0, classes, self.labels_shape))]
 
-    def loss(self) -> Tensor:
-        """The loss of a batch: a scalar to differentiate."""
-        given = [self.runtime.tensor(values, dtype=dtype) for _, dtype, values in self.batch]
-        if self.entry.text is not None:
-            loss: Tensor = self.model(*given)
-            return loss
-        images = self.runtime.tensor(None, shape=self.shape, dtype=float32)
+    def inputs(self) -> Sequence[Tensor]:
+        """A batch with values."""
+        given = [self.runtime.tensor(values, dtype=dtype) for dtype, values in self.given]
+        if self.text is not None:
+            return given
+        images = self.runtime.tensor(None, shape=self.images_shape, dtype=float32)
         normal_(images, seed=self.runtime.next_seed())
-        return self.entry.loss(self.model, images, given[0])
-
-    def step(self) -> float | None:
-        """One training step; nothing waits for it."""
-        self.optimizer.zero_grad()
-        self.loss().backward()
-        self.optimizer.step()
-        return None
+        return images, *given
 
     def step_and_loss(self) -> float:
         """One training step, and the loss before it: waits for the device."""

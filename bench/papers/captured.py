@@ -20,7 +20,7 @@ BUDGET, STEPS, INSTANTS = 0.5, 16, 10
 
 def programs(content: Content, quick: bool) -> None:
     """A row a program, and a policy's part of it."""
-    content.say("Training steps of torchvision, timm and transformers, captured without values (`minidl.lab trace "
+    content.say("Training steps of torchvision, timm and transformers, captured without values (`minidl lab trace "
                 "capture`; the extra `torch`, and these packages), priced for a P100, and run again in half of their "
                 f"unmanaged peak. Shares of the unmanaged speed after at most {STEPS} iterations; \"bound\" is what no "
                 "plan exceeds.")
@@ -40,7 +40,8 @@ def programs(content: Content, quick: bool) -> None:
         row = found["capuchin"]
         if row.settled_s is not None:
             made.append((label, format_bytes(row.out_bytes or 0), format_bytes(row.in_bytes or 0),
-                         percent((row.replay_s or 0) / row.settled_s), percent((row.stall_s or 0) / row.settled_s)))
+                         percent((row.recompute_seconds or 0) / row.settled_s),
+                         percent((row.stall_seconds or 0) / row.settled_s)))
     content.table(("program, batch", "calls", "peak", "lasting", "bound", "`passive`", "`capuchin`", "`auto`"), rows)
     content.say("What Capuchin makes of them: bytes that it swaps in a step, and the parts of the step that it "
                 "computes again and waits.")

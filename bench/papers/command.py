@@ -1,4 +1,4 @@
-"""``minidl.lab paper``: tables and figures that others have published, made again, their numbers beside ours."""
+"""``minidl lab paper``: tables and figures that others have published, made again, their numbers beside ours."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pathlib import Path
 
 from bench.papers import PAGES
 from minidl.cli.command import Parser, finish
-from minidl.lab.commands import kinds
+from minidl.cli.lab import kinds
 from minidl.lab.page import SOLVER_S, age, is_own
 from minidl.outside.writing import require_place
 
@@ -17,7 +17,7 @@ FOLDER = "docs/reproduction"
 
 def parser() -> Parser:
     """The command's flags."""
-    found = Parser(prog="python -m minidl.lab paper", description=__doc__,
+    found = Parser(prog="minidl lab paper", description=__doc__,
                    formatter_class=argparse.RawTextHelpFormatter)
     known = "\n".join(f"{page.name:10} {page.title}" for page in PAGES.values())
     found.add_argument("pages", nargs="+", choices=[*PAGES, "all", "check"], metavar="PAGE",
@@ -50,4 +50,4 @@ def story(arguments: argparse.Namespace) -> int:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """The command line; returns its exit code: 0, or 2 after one line about what the user got wrong."""
-    return finish("lab paper", lambda: story(parser().parse_args(argv)))
+    return finish("minidl lab paper", lambda: story(parser().parse_args(argv)))

@@ -7,11 +7,12 @@ from collections.abc import Sequence
 from bench.papers.tables import P100
 from minidl.errors import UserError
 from minidl.lab import cell
-from minidl.lab import training_step as own
 from minidl.lab.drawing import figure_of
 from minidl.lab.fitting import share
 from minidl.lab.page import Content, percent
 from minidl.lab.traced import TracedDevice, TracedProgram
+from minidl.lab.training_step import SEPARATE, trace_of, training_step
+from minidl.outside.units import UNLIMITED
 from minidl.plan.trace import Trace
 from minidl.runtime import Runtime
 
@@ -35,7 +36,7 @@ def bars(values: Sequence[float], ylabel: str, xlabel: str) -> bytes | None:
 def synchronisation(content: Content, quick: bool) -> None:
     """Figure 1."""
     batch = 32 if quick else VDNN_BATCH
-    trace = own.trace_of("vgg16", batch, switches=own.SEPARATE)
+    trace = trace_of("vgg16", batch, switches=SEPARATE)
     machine = P100
     row = cell.run(f"vgg16:{batch}", trace, machine, "vdnn-conv", machine.described().memory_bytes, steps=4)
     budget = row.budget_bytes
@@ -61,8 +62,9 @@ def synchronisation(content: Content, quick: bool) -> None:
                      if under.seconds else "-"))
     content.say(f"vDNN (`vdnn-conv`) on VGG16 at {batch}, a P100 and PCIe 3.0. The paper measured at {VDNN_BATCH} that "
                 f"{percent(VDNN_LOSS)} of the speed is lost, and that copies take more than 3 times as long as the "
-                f"layer that they overlap. Here {percent(loss)} are lost; {row.stall_s:.2f} s of {row.settled_s:.2f} s "
-                "a step are waits. The largest tensors that it moves, beside the call that each copy out overlaps:")
+                f"layer that they overlap. Here {percent(loss)} are lost; {row.stall_seconds:.2f} s of "
+                f"{row.settled_s:.2f} s a step are waits. The largest tensors that it moves, beside the call that "
+                "each copy out overlaps:")
     content.table(("tensor", "size", "overlapped call", "its time", "copy out", "times"), rows)
     content.say("**Where they differ.** The copies of the largest tensors take several times as long as what they "
                 "overlap, as in the paper, but fewer of them do here: only the inputs of convolutions are moved, at "
@@ -73,7 +75,7 @@ def synchronisation(content: Content, quick: bool) -> None:
 def convolutions(content: Content, quick: bool) -> None:
     """Figure 2."""
     batch = 16 if quick else 160
-    trace = own.trace_of("inception_v3", batch, switches=own.SEPARATE)
+    trace = trace_of("inception_v3", batch, switches=SEPARATE)
     seconds = sorted((call.seconds for call in trace.calls if call.op.startswith("conv2d") and "grad" not in call.op),
                      reverse=True)
     short = sum(s < SHORT_S for s in seconds) / len(seconds)
@@ -94,8 +96,8 @@ def accesses(content: Content, quick: bool) -> None:
     """Figure 3."""
     batch, iterations = (8, (2, 3)) if quick else (64, ITERATIONS)
     traces: dict[int, Trace] = {}
-    with Runtime(device="sim:p100", policy="none", memory_budget=own.UNLIMITED, switches=own.SEPARATE) as runtime:
-        step = own.training_step("resnet50", batch)
+    with Runtime(device="sim:p100", policy="none", memory_budget=UNLIMITED, switches=SEPARATE) as runtime:
+        step = training_step("resnet50", batch)
         for number in range(1, max(iterations) + 1):
             with runtime.iteration():
                 step()

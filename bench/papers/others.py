@@ -5,11 +5,12 @@ from __future__ import annotations
 
 from minidl import policies
 from minidl.lab import cell
-from minidl.lab import training_step as own
 from minidl.lab.cell import Machine
 from minidl.lab.drawing import curves
 from minidl.lab.fitting import share
 from minidl.lab.page import Content, percent
+from minidl.lab.training_step import SEPARATE, trace_of
+from minidl.outside.units import UNLIMITED
 from minidl.plan.costs import Limits
 from minidl.plan.plan import EMPTY_PLAN
 from minidl.plan.trace import Trace
@@ -37,10 +38,10 @@ def survey(content: Content, quick: bool) -> None:
                 "120 is about the largest there, as it was in the survey.")
     content.say("## memonger")
     batch = 8 if quick else MIRROR_BATCH
-    trace = own.trace_of(STAND_IN, batch, device="sim:rtx2080ti", switches=own.SEPARATE)
+    trace = trace_of(STAND_IN, batch, device="sim:rtx2080ti", switches=SEPARATE)
     rows: list[list[object]] = []
     for setting, policy, megabytes, seconds in MIRRORED:
-        found = cell.run(f"{STAND_IN}:{batch}", trace, TURING, policy, own.UNLIMITED, steps=FEW)
+        found = cell.run(f"{STAND_IN}:{batch}", trace, TURING, policy, UNLIMITED, steps=FEW)
         rows.append([setting, f"{megabytes:,} MB", _more(megabytes, MIRRORED[0][2]), _more(seconds, MIRRORED[0][3]),
                      f"`{policy}`", f"{_peak(trace, policy) / 1e6:,.0f} MB",
                      _more(_peak(trace, policy), _peak(trace, "none")),
@@ -50,7 +51,7 @@ def survey(content: Content, quick: bool) -> None:
     rows = []
     budget = TURING.described().memory_bytes
     for batch, speed in SWAPPED[:1] if quick else SWAPPED:
-        trace = own.trace_of(STAND_IN, 8 if quick else batch, device="sim:rtx2080ti", switches=own.SEPARATE)
+        trace = trace_of(STAND_IN, 8 if quick else batch, device="sim:rtx2080ti", switches=SEPARATE)
         row: list[object] = [batch, f"{speed} images/s", percent(speed / SWAPPED[0][1])]
         for policy in SWAPPING[-1:] if quick else SWAPPING:
             found = cell.run(f"{STAND_IN}:{batch}", trace, TURING, policy, budget, steps=STEPS.get(policy, FEW))
@@ -71,7 +72,7 @@ def _peak(trace: Trace, policy: str) -> int:
     """Of an iteration under a policy's plan."""
     costs = TURING.described().link_costs
     network = Network.of(trace, costs)
-    return peak_bytes(network, policies.create(policy).plan(trace, costs, Limits(own.UNLIMITED, own.UNLIMITED)).plan
+    return peak_bytes(network, policies.create(policy).plan(trace, costs, Limits(UNLIMITED, UNLIMITED)).plan
                       if policy != "none" else EMPTY_PLAN)
 
 
@@ -87,7 +88,7 @@ def overheads(content: Content, quick: bool) -> None:
                 "union-find of it, `dtr-local` at its own cost alone, and `dtr-ignore` frees nothing before its "
                 "bytes are wanted.")
     for model, batch in DTR_NETWORKS[:1] if quick else DTR_NETWORKS:
-        trace = own.trace_of(model, batch)
+        trace = trace_of(model, batch)
         lines: dict[str, list[tuple[float, float]]] = {name: [] for name in DTR}
         rows = []
         for budget in DTR_BUDGETS[:2] if quick else DTR_BUDGETS:

@@ -8,9 +8,9 @@ from time import perf_counter, process_time
 from typing import Any
 
 from minidl.lab import cell
-from minidl.lab import training_step as own
 from minidl.lab.cell import Machine, Row
 from minidl.lab.page import Content
+from minidl.lab.training_step import trace_of
 from minidl.outside.units import format_bytes
 from minidl.plan.costs import Costs, Limits
 from minidl.plan.plan import Proposal
@@ -22,7 +22,7 @@ P40 = Machine("p40")
 NETWORKS = (("vgg19", 144, 227), ("unet", 120, 256))
 RATIOS = (0.8, 0.7, 0.6, 0.5, 0.4)
 BLOCKS, STEPS = 40, 6
-PUBLISHED = {"str": 0.0436, "checkmate": 0.1353}  # less time than these, on average
+PUBLISHED = {"str-ilp": 0.0436, "checkmate": 0.1353}  # less time than these, on average
 
 
 class Remembering(Checkmate):
@@ -52,7 +52,7 @@ class RememberingAlgorithms(Remembering, OperatorSelection):
     """MO-SOS, in the same way."""
 
 
-SYSTEMS = {"checkmate": Remembering, "str": RememberingSwaps, "mo-sos": RememberingAlgorithms}
+SYSTEMS = {"checkmate": Remembering, "str-ilp": RememberingSwaps, "mo-sos": RememberingAlgorithms}
 
 
 def selection(content: Content, quick: bool) -> None:
@@ -66,7 +66,7 @@ def selection(content: Content, quick: bool) -> None:
     less: dict[str, list[float]] = {name: [] for name in PUBLISHED}
     gained: list[tuple[float, str]] = []  # seconds less than counted, and where
     for model, batch, side in NETWORKS[:1] if quick else NETWORKS:
-        trace = own.trace_of(model, 2 if quick else batch, device="sim:p40", side=side)
+        trace = trace_of(model, 2 if quick else batch, device="sim:p40", side=side)
         rows, parts = [], []
         for ratio in RATIOS[:1] if quick else RATIOS:
             found = _cells(f"{model}:{batch}", trace, ratio, content.solver_s)
@@ -96,7 +96,7 @@ def selection(content: Content, quick: bool) -> None:
                 "Winograd convolution takes no workspace and is the fastest for 3 x 3 filters, so that there is little "
                 "to choose: the authors measured cuDNN 8.0.5, whose fastest algorithm takes up to 2 GB. Their solver "
                 "was Gurobi, for as long as it took. Here HiGHS is stopped by the clock, which goes on while a busy "
-                "machine does something else; what it had not settled is in the brackets, and there `str` and "
+                "machine does something else; what it had not settled is in the brackets, and there `str-ilp` and "
                 "`mo-sos` follow the best that they know of `checkmate`'s. By what the programs count no system is "
                 "slower than the one before it; the engine may take less than they count, as it keeps what comes by in "
                 f"replays{_most_gained(gained)}.")
@@ -129,6 +129,6 @@ def _shown(row: Row, remark: str) -> str:
 def _made_of(row: Row) -> tuple[str, ...]:
     if row.settled_s is None:
         return ("-",) * 4
-    again, waits = row.replay_s or 0.0, row.stall_s or 0.0
+    again, waits = row.recompute_seconds or 0.0, row.stall_seconds or 0.0
     return (f"{1e3 * (row.settled_s - again - waits):.0f} ms", f"{1e3 * again:.0f} ms", f"{1e3 * waits:.0f} ms",
             format_bytes(row.out_bytes or 0))

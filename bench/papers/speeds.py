@@ -9,10 +9,10 @@ from statistics import median
 
 from bench.papers.tables import BATCHES, EAGER, P100
 from minidl.lab import cell
-from minidl.lab import training_step as own
 from minidl.lab.drawing import curves
 from minidl.lab.fitting import share
 from minidl.lab.page import Content, percent
+from minidl.lab.training_step import SEPARATE, trace_of, training_step
 from minidl.memory.switches import Switches
 from minidl.plan.policy import Policy
 from minidl.plan.trace import Trace
@@ -39,7 +39,7 @@ class Mechanism:
     paper: tuple[str, str]
 
 
-SEPARATE = own.SEPARATE
+SEPARATE = SEPARATE
 SWAPS = (Mechanism("none of them", replace(SEPARATE, decoupled_swap=False, feedback=False, measured_times=False),
                    ("vDNN: 1", "vDNN: 1")),
          Mechanism("measured times, decoupled swap", replace(SEPARATE, feedback=False), ("+73.9%", "")),
@@ -84,12 +84,12 @@ def _unmanaged(model: str, batch: int) -> float:
 
 @cache
 def _trace(model: str, batch: int) -> Trace:
-    return own.trace_of(model, batch, switches=SEPARATE)
+    return trace_of(model, batch, switches=SEPARATE)
 
 
 def _speed(model: str, batch: int, policy: Policy, switches: Switches, steps: int) -> float:
     with Runtime(device="sim:p100", policy=policy, switches=switches) as runtime:
-        step = own.training_step(model, batch)
+        step = training_step(model, batch)
         ends = []
         for _ in range(steps):
             with runtime.iteration():
@@ -179,7 +179,7 @@ def _curve(content: Content, model: str, batches: Sequence[int], systems: Sequen
     rows: list[list[object]] = []
     lines: dict[str, list[tuple[int, float]]] = {name: [] for name in ("unmanaged", *systems)}
     for batch in batches:
-        trace = own.trace_of(model, batch, switches=SEPARATE)
+        trace = trace_of(model, batch, switches=SEPARATE)
         seconds, peak = cell.unmanaged(trace, P100)
         budget = P100.described().memory_bytes
         row: list[object] = [batch, f"{batch / seconds:.1f}" + ("" if peak <= budget else " (does not fit)")]

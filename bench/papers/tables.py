@@ -7,12 +7,12 @@ from functools import cache
 
 from minidl.cli.app.bisection import largest_number
 from minidl.device import profiles
-from minidl.lab import training_step as own
 from minidl.lab.cell import Machine, unmanaged
 from minidl.lab.fitting import Needs, Program
 from minidl.lab.page import Content, beside
+from minidl.lab.training_step import SEPARATE, trace_of, training_step
 from minidl.memory.switches import ALL_ON
-from minidl.outside.units import format_bytes
+from minidl.outside.units import UNLIMITED, format_bytes
 from minidl.runtime import Runtime
 
 P100 = Machine("p100")
@@ -32,7 +32,7 @@ Readings = Sequence[tuple[str, bool]]
 def program(model: str, batch: int = 16, *, fused: bool = False) -> Program:
     """A network at any batch; nothing fused, as nothing was in the TensorFlow that the paper used, or a layer's
     normalisation, addition and activation as one operation."""
-    return Program(model, lambda n: own.trace_of(model, n, switches=ALL_ON if fused else own.SEPARATE), batch)
+    return Program(model, lambda n: trace_of(model, n, switches=ALL_ON if fused else SEPARATE), batch)
 
 
 def workloads(content: Content, quick: bool) -> None:
@@ -137,6 +137,6 @@ def eager_batches(content: Content, quick: bool) -> None:
 
 
 def _keeping_all(model: str, batch: int) -> int:
-    with Runtime(device="sim:p100", policy="keep-all", memory_budget=own.UNLIMITED,
-                 switches=own.SEPARATE) as runtime:
-        return runtime.dry_run(own.training_step(model, batch)).unmanaged_peak_bytes
+    with Runtime(device="sim:p100", policy="keep-all", memory_budget=UNLIMITED,
+                 switches=SEPARATE) as runtime:
+        return runtime.dry_run(training_step(model, batch)).unmanaged_peak_bytes

@@ -4,12 +4,16 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
+from scipy import special
 
 from bench.support.kernel_case import Case
 from minidl import meta as metas
 
 RELATIONS: dict[str, Callable[..., Any]] = {"==": np.equal, "!=": np.not_equal, "<": np.less, "<=": np.less_equal,
                                             ">": np.greater, ">=": np.greater_equal}
+LIBRARY: dict[str, Callable[..., Any]] = {"abs": np.abs, "sign": np.sign, "sin": np.sin, "cos": np.cos,
+                                          "erf": special.erf, "floor": np.floor, "expm1": np.expm1}
+EXTREMES: dict[str, Callable[..., Any]] = {"maximum": np.maximum, "minimum": np.minimum}
 
 
 def _sigmoid(x: Any) -> Any:
@@ -51,6 +55,15 @@ def cases(block: int) -> Iterator[Case]:
     for shape in ((), (block - 1,), (block + 1,), (2, block + 1, 1)):
         yield Case("power", (("+", shape),), lambda x, value: x**value, {"value": 2.5})
         yield Case("power", (shape,), lambda x, value: x**value, {"value": 3.0})
+        for name, f in LIBRARY.items():
+            yield Case(name, (shape,), f)
+        yield Case("log1p", (("+", shape),), np.log1p)
+        for name in ("abs", "sign"):
+            yield Case(name, (("i3", shape),), LIBRARY[name])
+        for name, f in EXTREMES.items():
+            yield Case(name, (shape, shape), f)
+            yield Case(name, (("i3", shape), ("i3", shape)), f)
+        yield Case("pow", (("+", shape), shape), np.power)
         yield Case("silu", (shape,), lambda x: x * _sigmoid(x))
         yield Case("silu_grad", (shape, shape), lambda dy, x: dy * _sigmoid(x) * (1 + x * (1 - _sigmoid(x))))
         yield Case("softplus", (shape,), lambda x: np.log1p(np.exp(x)))
@@ -66,6 +79,9 @@ def cases(block: int) -> Iterator[Case]:
         def compare(a: Any, b: Any, relation: Any, holds: Any = holds) -> Any:
             return holds(a, b)
         yield Case("compare", (("i3", (4, 5)), ("i3", (5,))), compare, {"relation": relation})
+    yield Case("pow", (("+", (4, 1, 3)), (5, 1)), np.power)
+    for name, f in EXTREMES.items():
+        yield Case(name, ((4, 1, 3), (5, 1)), f)
     yield Case("compare", ((4, 1, 3), (5, 1)), lambda a, b, relation: a < b, {"relation": "<"})
     yield Case("compare", ((2 * block + 1,), (1,)), lambda a, b, relation: a >= b, {"relation": ">="})
     yield Case("where", (("b", (5, 1)), (4, 5, 3), (3,)), np.where)

@@ -3,7 +3,6 @@
 from dataclasses import dataclass, replace
 from typing import Any
 
-from bench.support.steps import training_step
 from minidl import Runtime
 from minidl.device import profiles
 from minidl.device.cuda import convolution
@@ -11,6 +10,7 @@ from minidl.device.cuda.seam import Convolution
 from minidl.device.cuda.simulated import steps_of
 from minidl.device.profiles import Profile
 from minidl.device.sim import DryDevice, SimDevice
+from minidl.lab.training_step import training_step
 
 BATCHES = {  # of training with and without memory management, where speeds or largest batches were published
     "resnet50": (64, 190, 256, 1014, 1440, 1840), "resnet152": (64, 86, 798), "vgg16": (64, 128, 228, 276, 350),
@@ -47,7 +47,7 @@ def convolutions(name: str, batch: int, target: Target) -> list[Convolution]:
             return super().algorithms(op_name, inputs, outputs, attrs, cost)
 
     with Runtime(Listing(_unlisted(profile)), policy="none") as runtime:
-        runtime.dry_run(training_step(runtime, name, batch))
+        runtime.dry_run(training_step(name, batch))
     return list(seen)
 
 

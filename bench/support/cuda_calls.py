@@ -68,9 +68,9 @@ def calls(dtype: DType) -> dict[str, list[tuple[list[Meta], dict[str, Any]]]]:
     line, eps = {"eps": 1e-5, "training": True}, {"eps": 1e-5}
     ids, labels = meta((16, 128), int64), meta((64,), int64)
     unary = dict.fromkeys(("neg", "exp", "log", "sqrt", "relu", "tanh", "sigmoid", "silu", "softplus",
-                           "gelu", "gelu_tanh"), one)
+                           "gelu", "gelu_tanh", "abs", "sign", "sin", "cos", "erf", "floor", "log1p", "expm1"), one)
     binary = dict.fromkeys(("add", "sub", "mul", "div", "sqrt_grad", "relu_grad", "tanh_grad", "sigmoid_grad",
-                            "silu_grad", "gelu_grad", "gelu_tanh_grad"), two)
+                            "silu_grad", "gelu_grad", "gelu_tanh_grad", "maximum", "minimum", "pow"), two)
     rows = [(meta(shape, dtype), meta(shape[:1], beside), meta(shape[1:], beside)) for shape in ROWS]
     biased: list[tuple[list[Meta], dict[str, Any]]] = [([x, x, meta((64, 1, 1), beside)], {}) for x in maps]
     casts = [([meta(m.shape, to, m.strides), m], {"dtype": to}) for m in (flat, odd, plane, last, strided)

@@ -4,11 +4,9 @@ import random
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 
-from bench.support.steps import training_step
-from minidl import Runtime, models
-from minidl.models import bert
+from minidl import Runtime
+from minidl.lab.training_step import Network, training_step
 from minidl.models.text import Text
-from minidl.optim import AdamW
 from minidl.plan.plan import Eviction
 from minidl.plan.policy import Pressure, Residency
 from minidl.policies.auto.policy import Auto
@@ -27,37 +25,21 @@ class Front(Auto):
         return Passive().victims(resident, pressure)
 
 
-def text_step(runtime: Runtime, name: str) -> Callable[[int, int], None]:
-    """A step of a BERT with AdamW, for a batch and a length."""
-    model = models.create(name)
-    optimizer = AdamW(model.parameters(), lr=1e-4)
-
-    def step(batch: int, length: int) -> None:
-        optimizer.zero_grad()
-        bert.loss(model, bert.synthetic_batch(runtime, batch, Text(length=length))).backward()
-        optimizer.step()
-
-    return step
-
-
-def step_of(runtime: Runtime, name: str, batch: int) -> Step:
-    """A step of a network for images, or of a BERT at its usual length."""
-    if not name.startswith("bert"):
-        return training_step(runtime, name, batch)
-    step = text_step(runtime, name)
-    return partial(step, batch, 128)
-
-
 def three_lengths(runtime: Runtime) -> Iterator[Step]:
     """bert-small at 256, lengths in turn, each twice: none has a plan yet."""
-    step = text_step(runtime, "bert-small")
+    network = Network("bert-small", 256)
+
+    def step(length: int) -> None:
+        network.text = Text(length=length)
+        network.step()
+
     for length in (96, 128, 64) * 2:
-        yield partial(step, 256, length)
+        yield partial(step, length)
 
 
 def random_branch(runtime: Runtime) -> Iterator[Step]:
     """ResNet-50 and ResNet-101 by lot at 400: the second time that one follows the other it has no plan."""
-    steps = [training_step(runtime, name, 400) for name in ("resnet50", "resnet101")]
+    steps = [training_step(name, 400) for name in ("resnet50", "resnet101")]
     draw = random.Random(0)
     for _ in range(4):
         yield draw.choice(steps)
@@ -65,7 +47,7 @@ def random_branch(runtime: Runtime) -> Iterator[Step]:
 
 def other_batch(runtime: Runtime) -> Iterator[Step]:
     """ResNet-50 at 1,014 until it is planned, then twice at 900."""
-    usual, other = (training_step(runtime, "resnet50", batch) for batch in (1014, 900))
+    usual, other = (training_step("resnet50", batch) for batch in (1014, 900))
     yield from (usual, usual, usual, other, other)
 
 
@@ -82,7 +64,7 @@ def seconds(policy: Auto, program: Callable[[Runtime], Iterator[Step]], budget: 
 def speeds(policy: Auto, name: str, batch: int) -> list[float]:
     """Images, or sequences, a second in each of the first three iterations."""
     with Runtime(device="sim:p100", policy=policy) as runtime:
-        step = step_of(runtime, name, batch)
+        step = training_step(name, batch)
         found, before = [], runtime.stats()
         for _ in range(3):
             with runtime.iteration():

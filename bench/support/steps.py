@@ -2,20 +2,17 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import NamedTuple
 
-from minidl import Runtime, models
+from minidl import Runtime
 from minidl.device.profiles import Profile
+from minidl.lab.training_step import SEPARATE, training_step
 from minidl.memory.switches import ALL_ON, Switches
-from minidl.meta import int64
-from minidl.ops.loss import cross_entropy
-from minidl.optim import SGD
+from minidl.outside.units import UNLIMITED
 from minidl.plan.costs import Costs
 from minidl.plan.trace import Trace
 from minidl.runtime.stats import Stats
-
-UNLIMITED = 1 << 50  # bytes
-SEPARATE = Switches(fused=False)  # as in the frameworks whose speeds were published
 
 
 @dataclass(frozen=True)
@@ -30,23 +27,6 @@ class Run:
     def images_per_second(self) -> float:
         """Images of the last step over its seconds."""
         return self.batch / self.last.seconds
-
-
-def training_step(runtime: Runtime, name: str, batch: int) -> Callable[[], None]:
-    """A step (forward, backward, SGD with momentum) of a model in the current runtime, on inputs without values."""
-    model = models.create(name)
-    optimizer = SGD(model.parameters(), lr=0.1, momentum=0.9, weight_decay=1e-4)
-    shape = (batch, *models.find(name).input_shape)
-
-    def step() -> None:
-        optimizer.zero_grad()
-        images = runtime.tensor(None, shape=shape)
-        labels = runtime.tensor(None, shape=(batch,), dtype=int64)
-        loss = cross_entropy(model(images), labels)
-        loss.backward()
-        optimizer.step()
-
-    return step
 
 
 def repeated(runtime: Runtime, step: Callable[[], None], steps: int) -> tuple[Stats, float]:
@@ -65,7 +45,7 @@ def run(name: str, batch: int, policy: str, *, steps: int = 3, device: str = "si
         budget: int | str | None = None, switches: Switches = ALL_ON, slices: int = 1) -> Run:
     """Train a few steps. Raises OutOfMemory."""
     with Runtime(device=device, policy=policy, memory_budget=budget, switches=switches, slices=slices) as runtime:
-        return Run(batch, *repeated(runtime, training_step(runtime, name, batch), steps))
+        return Run(batch, *repeated(runtime, training_step(name, batch), steps))
 
 
 def unmanaged(name: str, batch: int, *, device: str = "sim:p100", switches: Switches = ALL_ON) -> Run:
@@ -81,11 +61,11 @@ class Unmanaged(NamedTuple):
     profile: Profile
 
 
-def unmanaged_step(make: Callable[[Runtime], Callable[[], None]], *, device: str = "sim:p100",
+def unmanaged_step(make: Callable[[], Callable[[], None]], *, device: str = "sim:p100",
                    switches: Switches = ALL_ON, slices: int = 1) -> Unmanaged:
-    """The second step, like all after it, of what ``make`` makes in a runtime."""
+    """The second of the steps that ``make`` returns in a runtime; all later ones equal it."""
     with Runtime(device=device, policy="none", memory_budget=UNLIMITED, switches=switches, slices=slices) as runtime:
-        step = make(runtime)
+        step = make()
         for _ in range(2):
             before = runtime.stats()
             with runtime.iteration():
@@ -96,14 +76,14 @@ def unmanaged_step(make: Callable[[Runtime], Callable[[], None]], *, device: str
 
 def unmanaged_trace(name: str, batch: int, *, switches: Switches = ALL_ON) -> tuple[Trace, Costs, int]:
     """A training step with unlimited memory; and what a plan for it is weighed with: the link, the bytes there are."""
-    _, trace, profile = unmanaged_step(lambda runtime: training_step(runtime, name, batch), switches=switches)
+    _, trace, profile = unmanaged_step(partial(training_step, name, batch), switches=switches)
     return trace, profile.link_costs, profile.memory_bytes
 
 
 def forward_seconds(name: str, batch: int) -> tuple[float, float]:
     """Device seconds of the forward calls that a replay may run, and of all calls, of one step."""
     with Runtime(device="sim:p100", policy="none", memory_budget=UNLIMITED, switches=SEPARATE) as runtime:
-        step = training_step(runtime, name, batch)
+        step = training_step(name, batch)
         with runtime.iteration():
             step()
             calls = runtime.trace().calls

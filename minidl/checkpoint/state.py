@@ -23,7 +23,7 @@ from minidl.ops.update import upload_
 from minidl.optim import Optimizer
 from minidl.outside.validation import is_real, is_whole, shown
 from minidl.plan.formats import SavedPlan, plan_from_json, plan_to_json
-from minidl.plan.plan import Kept, Proposal
+from minidl.plan.plan import Proposal, SavedProposal
 from minidl.plan.trace import Trace
 from minidl.plan.trace_format import trace_from_json, trace_to_json
 from minidl.policies.saved import misfit
@@ -54,8 +54,8 @@ def documents_of(runtime: Runtime, fixed: Fixed) -> dict[str, str]:
     return {STATE: json.dumps(state, indent=1) + "\n"} | documents
 
 
-def _measured(runtime: Runtime) -> list[tuple[Trace, Kept]]:
-    """The known sequences of calls: each one's trace, and the policy's saved plan for it."""
+def _measured(runtime: Runtime) -> list[tuple[Trace, SavedProposal]]:
+    """What the runtime knows of its iterations: each sequence's trace, and what its policy keeps of the plan for it."""
     guide = runtime.guide
     return [] if guide is None else [(entry.trace, runtime.policy.keep(entry.proposal)) for entry in guide.entries]
 
@@ -122,7 +122,7 @@ def _require_that_they_fit(checkpoint: Checkpoint, targets: Mapping[str, Tensor]
                             f"must be {tensor.dtype.name}{list(tensor.shape)}")
 
 
-def _plan(checkpoint: Checkpoint, number: int, row: Any) -> tuple[Trace, Kept]:
+def _plan(checkpoint: Checkpoint, number: int, row: Any) -> tuple[Trace, SavedProposal]:
     """The trace of a sequence of calls, and what its policy kept of the plan for it."""
     documents = []
     for kind, read in (("trace", trace_from_json), ("plan", plan_from_json)):
@@ -139,4 +139,4 @@ def _plan(checkpoint: Checkpoint, number: int, row: Any) -> tuple[Trace, Kept]:
         raise CorruptFile(checkpoint.path / f"plan-{number}.json", 0, f"not a plan for trace-{number}.json: {other}")
     if type(row) is not dict or not all(map(is_real, row.values())):
         raise CorruptFile(checkpoint.path / STATE, 0, f"plans[{number}]: expected numbers")
-    return trace, Kept(saved.plan, row)
+    return trace, SavedProposal(saved.plan, row)

@@ -21,6 +21,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from errno import EPIPE
+from importlib import import_module
 from types import FrameType
 from typing import NoReturn
 
@@ -74,6 +75,18 @@ def finish(name: str, story: Callable[[], int]) -> int:
         if message:
             err.write(message + "\n")
     return code
+
+
+def note_new_name(former: str, now: str) -> None:
+    """Say on stderr what a former name is called now; the former one is accepted for one version."""
+    print(f"{former} is now: {now}", file=sys.stderr)
+
+
+def carry_out(module: str, command: str) -> NoReturn:
+    """Carry out ``python -m MODULE ...`` as ``minidl COMMAND ...``, after one line on stderr that names the new
+    spelling. The old one is accepted for one version."""
+    note_new_name(f"python -m {module}", f"minidl {command}")
+    sys.exit(import_module("minidl.__main__").main([command, *sys.argv[1:]]))
 
 
 _inside: ContextVar[bool] = ContextVar("inside", default=False)

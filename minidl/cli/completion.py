@@ -11,11 +11,12 @@ from __future__ import annotations
 import argparse
 from collections.abc import Sequence
 
+from minidl.cli import pytorch
 from minidl.cli.app.flags import all_flags
 from minidl.cli.command import Parser, finish
+from minidl.cli.lab import fit, placement, run, trace
 from minidl.cli.view import own_flags
 from minidl.errors import UserError
-from minidl.lab.commands import fit, placement, run, trace
 
 SHELLS = ("bash", "zsh", "tcsh")
 LAB = {"trace": trace.parser, "run": run.parser, "fit": fit.parser, "placement": placement.parser}
@@ -27,13 +28,13 @@ def all_commands() -> argparse.ArgumentParser:
     whole = argparse.ArgumentParser(prog="minidl")
     commands = whole.add_subparsers(dest="command")
     for name, parents in {"train": (all_flags(),), "explain": (all_flags(),), "view": (all_flags(), own_flags()),
-                          "fit": (fit.parser(),)}.items():
+                          "fit": (fit.parser(),), "torch": (pytorch.parser(),)}.items():
         commands.add_parser(name, help=name, parents=parents, add_help=False, conflict_handler="resolve")
     lab = commands.add_parser("lab", help="lab").add_subparsers(dest="lab")
     for name, parser in LAB.items():
         lab.add_parser(name, help=name, parents=[parser()], add_help=False, conflict_handler="resolve")
     lab.add_parser("paper", help="paper")  # a checkout alone has what its flags name
-    for name in ("compare", "calibrate", "models"):
+    for name in ("compare", "calibrate", "convert", "models"):
         commands.add_parser(name, help=name)
     commands.add_parser("completion", help="completion").add_argument("shell", choices=SHELLS)
     return whole

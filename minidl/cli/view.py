@@ -20,9 +20,10 @@ from typing import Any
 from minidl import models, policies
 from minidl.cli.app import train
 from minidl.cli.app.config import FLAG
-from minidl.cli.app.flags import parse, without
+from minidl.cli.app.flags import parse
 from minidl.cli.app.run_folder import ARGUMENTS, read_arguments
 from minidl.cli.app.trust import require_trust
+from minidl.cli.app.words import renamed, without
 from minidl.cli.command import Parser, finish
 from minidl.errors import UserError
 from minidl.outside.reading import is_file, is_folder, open_file, reading
@@ -41,8 +42,8 @@ EXPORTS: dict[str, tuple[Callable[[Mapping[str, Any]], str | bytes], Own]] = {
     "svg": (exports.svg, begins_with(b'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 900'))}
 STEPS = 12  # of a training on real data that is made again to be looked at: enough for a plan to be followed
 # What a run folder's command line says of its own files, and has no say here.
-OWN_FILES = ("--run", "--resume", "--json", "--save", "--save-plan", "--save-trace", "--report", "--checkpoint-every",
-             "--keep", "--explain", FLAG)
+OWN_FILES = ("--run-dir", "--resume", "--json", "--save-weights", "--save-plan", "--save-trace", "--report",
+             "--checkpoint-every", "--keep-checkpoints", "--explain", FLAG)
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,7 +153,7 @@ def _again(folder: Path, *, trusted: bool) -> list[str]:
     if not is_file(folder / ARGUMENTS):
         raise UserError(f"{folder} is no run folder: it has no {ARGUMENTS}")
     noted, resolved = read_arguments(folder)
-    options = parse(without(noted, *OWN_FILES))
+    options = parse(without(renamed(noted), *OWN_FILES))
     words = list(options.arguments)
     require_trust(folder, options.model, trusted=trusted)
     if resolved is not None:

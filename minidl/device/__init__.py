@@ -1,5 +1,8 @@
 """Devices: numerics x clock, behind one set of verbs (``contract.Device``)."""
 
+import sys
+from types import ModuleType
+
 from minidl.device import profiles, sim
 from minidl.device.contract import Device
 from minidl.device.numba_settings import require_numba
@@ -43,5 +46,15 @@ def create(name: str, *, poisoned: bool = False, precision: str = DEFAULT, cupti
     raise UserError(f"unknown device {name!r}: cuda, cpu, cpu:virtual, cpu:<file.json>, or sim:<profile> with one of "
                     f"{known}")
 
+
+class _Named(ModuleType):
+    """This package as PyTorch's ``device`` is called: ``minidl.device("cuda", 0)``."""
+
+    def __call__(self, name: object = "cpu", index: int | None = None) -> str:
+        """The name itself: tensors are on their runtime's device, whichever is named."""
+        return str(name) if index is None else f"{name}:{index}"
+
+
+sys.modules[__name__].__class__ = _Named
 
 __all__ = ["Device", "create"]

@@ -139,6 +139,11 @@ class Device(Choices, Timekeeper):
         self.spills_from: int | None = None  # where in host memory the file begins, if there is one
         self.failures: list[Failure] = []  # of kernels, until ``forgive``; always the same list
 
+    @property
+    def arena_in_host_memory(self) -> bool:
+        """Whether the arena takes memory of the host, beside the host tier."""
+        return self.has_values and self.dlpack_device == (1, 0)
+
     def dry_twin(self) -> "Device":
         """A device on shapes alone that decides of calls as this one does: no launch takes time there, and nothing is
         launched here. For what a step needs, and for whether it fits."""

@@ -16,8 +16,8 @@ from minidl.device import profiles
 from minidl.device.profiles import Profile
 from minidl.errors import OutOfMemory, Unsuitable
 from minidl.lab.traced import TracedDevice, TracedProgram
-from minidl.lab.training_step import UNLIMITED
 from minidl.memory.guided.allowance import Allowance
+from minidl.outside.units import UNLIMITED
 from minidl.plan.policy import Policy
 from minidl.plan.trace import Trace
 from minidl.runtime import Runtime
@@ -75,8 +75,8 @@ class Row:
     first_s: float | None = None
     settled_s: float | None = None
     predicted_s: float | None = None
-    stall_s: float | None = None
-    replay_s: float | None = None
+    stall_seconds: float | None = None
+    recompute_seconds: float | None = None
     out_bytes: int | None = None
     in_bytes: int | None = None
     peak_bytes: int | None = None
@@ -92,6 +92,7 @@ class Row:
         return asdict(self)
 
 
+FORMER_COLUMNS = {"stall_s": "stall_seconds", "replay_s": "recompute_seconds"}  # of tables made before
 COLUMNS = tuple(field.name for field in fields(Row))
 
 
@@ -160,7 +161,7 @@ def _ran(row: Row, runtime: Runtime, program: TracedProgram, steps: int | None) 
     return replace(
         row, first_s=ran[0].seconds, settled_s=last.seconds,
         predicted_s=None if plan is None else plan.predicted_seconds,
-        stall_s=last.stall_seconds, replay_s=last.recompute_seconds, out_bytes=last.swapped_out_bytes,
+        stall_seconds=last.stall_seconds, recompute_seconds=last.recompute_seconds, out_bytes=last.swapped_out_bytes,
         in_bytes=last.swapped_in_bytes, peak_bytes=last.peak_bytes, host_peak_bytes=last.host_peak_bytes,
         planning_s=0.0 if guide is None else guide.allowance.seconds, steps=len(ran))
 

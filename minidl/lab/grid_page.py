@@ -1,11 +1,13 @@
 """The page of a grid: how fast each policy is in each cell, beside what no plan exceeds.
 
-First what can be read: networks by budgets with the fastest of each cell, the policies over all cells, and where
-``auto`` is beaten. Then every cell, folded away network by network.
+The page is a summary: networks by budgets with the fastest policy of each cell, the policies over all cells, and where
+another policy beats ``auto``. All cells are in a CSV file beside it.
 """
 
 from __future__ import annotations
 
+import csv
+import io
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from statistics import mean
 
@@ -16,6 +18,7 @@ from minidl.lab.page import Content, percent
 EQUAL = 0.005  # of the fastest's speed: who is within it counts as first, too
 KEPT_WORD = 0.01  # of an iteration: what a prediction may be off
 OURS, PAPERS = "auto", "capuchin"
+CELL_COLUMNS = ("trace", "device", "policy")
 NOTHING = "nothing fits"
 Place = tuple[str, str, str]  # trace, device, budget
 Cells = Mapping[str, Row]  # of one place, by policy
@@ -36,10 +39,8 @@ def speeds(content: Content, quick: bool, rows: Sequence[Row], wanted: int, step
     _policies(content, places)
     _lost(content, places)
     _predicted(content, places)
-    content.say("## Every cell")
-    for trace, device in dict.fromkeys((trace, device) for trace, device, _ in places):
-        _cells(content, trace, device, {budget: found for (t, d, budget), found in places.items()
-                                        if (t, d) == (trace, device)})
+    content.data(_cells(places), "All cells are in {}: a row for each network, device and policy, a column for each "
+                 "budget. A speed is a share of the bound, where there is one.")
 
 
 def _about(content: Content, rows: Sequence[Row], wanted: int, steps: int | None) -> None:
@@ -173,18 +174,20 @@ def why(row: Row) -> str:
     return f"its search has found no better plan{after}"
 
 
-def _cells(content: Content, trace: str, device: str, budgets: Mapping[str, Cells]) -> None:
-    """All policies on one network, folded away: a grid has thousands of cells."""
-    names = dict.fromkeys(name for found in budgets.values() for name in found)
-    bounds = {budget: limit(found.values()) for budget, found in budgets.items()}
-    bounded = any(bound is not None for bound in bounds.values())
-    rows: list[tuple[str, ...]] = []
-    if bounded:
-        rows.append(("bound", *("-" if bound is None else percent(bound) if bound else NOTHING
-                                for bound in bounds.values())))
-    for name in names:
-        rows.append((f"`{name}`", *(_part(found.get(name), bounds[budget]) for budget, found in budgets.items())))
-    told = "the bound, and of it each policy's share" if bounded else "speeds"
-    content.say(f"<details><summary>{trace} on {device}: {told}</summary>")
-    content.table(("policy", *budgets), rows)
-    content.say("</details>")
+def _cells(places: Mapping[Place, Cells]) -> str:
+    """All cells as CSV: a row for each network, device and policy, a column for each budget. The policy ``bound`` is
+    the bound as share of the unmanaged speed; where there is one, a policy's speed is a share of it."""
+    budgets = list(dict.fromkeys(budget for _, _, budget in places))
+    out = io.StringIO(newline="")
+    writer = csv.writer(out, lineterminator="\n")
+    writer.writerow((*CELL_COLUMNS, *budgets))
+    for trace, device in dict.fromkeys((trace, device) for trace, device, _ in places):
+        here = [places.get((trace, device, budget), {}) for budget in budgets]
+        bounds = [limit(found.values()) for found in here]
+        if any(bound is not None for bound in bounds):
+            writer.writerow((trace, device, "bound", *("-" if bound is None else percent(bound) if bound else NOTHING
+                                                       for bound in bounds)))
+        for name in dict.fromkeys(name for found in here for name in found):
+            writer.writerow((trace, device, name, *(_part(found.get(name), bound)
+                                                    for found, bound in zip(here, bounds, strict=True))))
+    return out.getvalue()

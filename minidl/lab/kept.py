@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from minidl.errors import UserError
-from minidl.lab.cell import Machine, Row
+from minidl.lab.cell import FORMER_COLUMNS, Machine, Row
 from minidl.lab.sources import FILES
 from minidl.outside.reading import is_file, read_bytes, read_json
 from minidl.outside.writing import make_folder, replace_file
@@ -90,8 +90,8 @@ class Kept:
             return None
         try:
             found = read_json(path, most=MOST_CELL_BYTES)
-            return Row(**found)
-        except (UserError, TypeError):
+            return Row(**{FORMER_COLUMNS.get(name, name): value for name, value in found.items()})
+        except (UserError, TypeError, AttributeError):
             return None
 
     def keep(self, cell: Cell, row: Row) -> None:

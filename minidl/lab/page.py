@@ -14,30 +14,37 @@ from pathlib import Path
 from minidl.errors import UserError
 from minidl.lab.drawing import is_png
 from minidl.outside.reading import is_file, read_text
-from minidl.outside.writing import make_folder, write_whole
+from minidl.outside.writing import begins_with, make_folder, write_whole
 
 SOLVER_S = 5.0
 MOST_BYTES = 1 << 20
 CAPTURE = ("lab/functional.py", "lab/torch_capture.py")
 UNSEEN = (  # by pages, which are of modelled devices, without values, and of networks of ours, if they do not say more
-    *CAPTURE, "calibrate", "cli/completion.py", "cli/explain.py", "cli/models.py", "cli/traced.py", "cli/train.py",
-    "cli/view.py", "device/cpu", "device/cuda", "kernels/cpu", "kernels/cuda", "view")
+    *CAPTURE, "calibrate", "cli/calibrate.py", "cli/compare.py", "cli/completion.py", "cli/convert.py",
+    "cli/explain.py", "cli/models.py", "cli/traced.py", "cli/train.py", "cli/view.py", "device/cpu", "device/cuda",
+    "kernels/cpu", "kernels/cuda", "view")
+HEADS = (b"Made by `minidl lab ", b"Made by `python -m minidl.lab ")  # the second: of pages made before
 _COMMIT = re.compile(r"^Made by `[^`]+` at commit `([0-9a-f]{7,40})(\+changes)?`", re.MULTILINE)
 
 
 def is_own(head: bytes) -> bool:
     """Whether a file that begins like this is a page."""
-    return head.startswith(b"# ") and b"Made by `python -m minidl.lab " in head
+    return head.startswith(b"# ") and any(made in head for made in HEADS)
+
+
+is_table = begins_with(b"trace,device,policy,")
 
 
 @dataclass
 class Content:
-    """What a page says: paragraphs and tables, and pictures by their file's names. ``solver_s``: seconds that each
-    integer program may take."""
+    """What a page says: paragraphs and tables, and pictures and tables of data by the names of their files.
+    ``solver_s``: seconds that each integer program may take; ``name``: of the page."""
 
     solver_s: float = SOLVER_S
     parts: list[str] = field(default_factory=list)
     pictures: dict[str, bytes] = field(default_factory=dict)
+    tables: dict[str, str] = field(default_factory=dict)
+    name: str = ""
 
     def say(self, text: str) -> None:
         """Add a paragraph."""
@@ -56,6 +63,13 @@ class Content:
             self.parts.append(f"![{caption}]({name})")
 
 
+    def data(self, text: str, sentence: str) -> None:
+        """Add a CSV file of the page's name, and a sentence that links to it in place of ``{}``."""
+        file = f"{self.name}.csv"
+        self.tables[file] = text
+        self.parts.append(sentence.format(f"[{file}]({file})"))
+
+
 @dataclass(frozen=True)
 class Page:
     """One page: its name on the command line and as a file, its title, and what fills it; ``quick`` is asked for what
@@ -69,11 +83,11 @@ class Page:
 
     def write(self, folder: str, *, quick: bool = False, force: bool = False, solver_s: float = SOLVER_S) -> str:
         """Make the page; returns its file. Raises UserError."""
-        content = Content(solver_s)
+        content = Content(solver_s, name=self.name)
         self.fill(content, quick)
         command = self.command or (f"paper {self.name}{' --quick' if quick else ''}"
                                    f"{f' --solver {solver_s:g}' if solver_s != SOLVER_S else ''}")
-        made = f"Made by `python -m minidl.lab {command}` at commit `{commit()}`."
+        made = f"Made by `minidl lab {command}` at commit `{commit()}`."
         text = "\n\n".join([f"# {self.title}", made, *content.parts]) + "\n"
         try:
             make_folder(Path(folder))
@@ -81,6 +95,8 @@ class Page:
             raise UserError(f"cannot make {folder}: {error.strerror}") from None
         for name, data in content.pictures.items():
             write_whole(Path(folder) / name, data, is_png, force=force)
+        for name, table in content.tables.items():
+            write_whole(Path(folder) / name, table.encode(), is_table, force=force)
         path = Path(folder) / f"{self.name}.md"
         write_whole(path, text.encode(), is_own, force=force)
         return str(path)

@@ -7,7 +7,7 @@ allocation): an online strategy, one of the engine's placements, sees the log in
 ``planned`` is what plans with addresses are made with: heuristics, then an exact search with limited work.
 
 A strategy of one's own is one function and one line: in OFFLINE, or as an entry point of the group
-``minidl.strategies`` whose object, called, returns it. ``minidl.lab placement`` is the command.
+``minidl.strategies`` whose object, called, returns it. ``minidl lab placement`` is the command.
 """
 
 from __future__ import annotations

@@ -9,9 +9,9 @@
 from __future__ import annotations
 
 from minidl.errors import UserError
-from minidl.lab import training_step as own
 from minidl.lab.inferred import completed
 from minidl.lab.traced import check
+from minidl.lab.training_step import SEPARATE, trace_of
 from minidl.memory.switches import ALL_ON
 from minidl.outside.validation import shown, whole
 from minidl.plan.trace import Trace
@@ -39,8 +39,8 @@ def load(source: str, device: str = "p100", *, fused: bool = True, measured: boo
         from minidl.lab.torch_capture import capture
 
         return checked(capture(name.removeprefix(TORCH), batch, device, values=measured))
-    return own.trace_of(name, batch, device=f"sim:{device.removeprefix('sim:')}",
-                        switches=ALL_ON if fused else own.SEPARATE)
+    return trace_of(name, batch, device=f"sim:{device.removeprefix('sim:')}",
+                    switches=ALL_ON if fused else SEPARATE)
 
 
 def read_file(path: str) -> Trace:

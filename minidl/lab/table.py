@@ -7,7 +7,7 @@ import io
 from collections.abc import Iterable, Mapping, Sequence
 
 from minidl.errors import UserError
-from minidl.lab.cell import COLUMNS
+from minidl.lab.cell import COLUMNS, FORMER_COLUMNS
 from minidl.outside.reading import read_text
 from minidl.outside.units import format_bytes
 from minidl.outside.writing import begins_with, open_whole, write_whole
@@ -32,6 +32,8 @@ def to_csv(rows: Iterable[Values]) -> str:
 def read_csv(path: str) -> list[dict[str, object]]:
     """The rows of a table that ``to_csv`` made. Raises UserError naming file and line."""
     rows = csv.DictReader(io.StringIO(read_text(path, most=MOST_FILE_BYTES), newline=""))
+    if rows.fieldnames is not None:
+        rows.fieldnames = [FORMER_COLUMNS.get(name, name) for name in rows.fieldnames]
     if rows.fieldnames is None or list(rows.fieldnames) != list(COLUMNS):
         raise UserError(f"{path}, line 1: not the columns of a table of the laboratory")
     found = []
@@ -69,7 +71,7 @@ def write(path: str, rows: Sequence[Values], *, force: bool = False) -> None:
 def shown(rows: Iterable[Values], *, reference: Mapping[tuple[object, ...], float] | None = None) -> list[str]:
     """A line a row for people, as they come in; with a reference, how much slower the row is than there."""
     head = f"{'trace':<22}{'policy':<20}{'budget':>10}{'share':>7}{'settled':>11}{'speed':>7}{'bound':>7}" \
-           f"{'stall':>11}{'replay':>11}{'out':>11}{'in':>11}{'planning':>9}"
+           f"{'stall':>11}{'recompute':>11}{'out':>11}{'in':>11}{'planning':>9}"
     lines = [head + (f"{'against':>9}" if reference is not None else "")]
     for row in rows:
         start = (f"{str(row['trace'])[-21:]:<22}{row['policy']:<20}{format_bytes(_number(row['budget_bytes'])):>10}"
@@ -79,8 +81,8 @@ def shown(rows: Iterable[Values], *, reference: Mapping[tuple[object, ...], floa
             continue
         settled, unmanaged = _number(row["settled_s"]), _number(row["unmanaged_s"])
         limit = "" if row["bound_s"] is None else f"{unmanaged / _number(row['bound_s']):.1%}"
-        line = (f"{start}{settled:>10.4g}s{unmanaged / settled:>7.1%}{limit:>7}{_number(row['stall_s']):>10.3g}s"
-                f"{_number(row['replay_s']):>10.3g}s{format_bytes(_number(row['out_bytes'])):>11}"
+        line = (f"{start}{settled:>10.4g}s{unmanaged / settled:>7.1%}{limit:>7}{_number(row['stall_seconds']):>10.3g}s"
+                f"{_number(row['recompute_seconds']):>10.3g}s{format_bytes(_number(row['out_bytes'])):>11}"
                 f"{format_bytes(_number(row['in_bytes'])):>11}{_number(row['planning_s']):>8.2f}s")
         known = None if reference is None else reference.get(key(row))
         lines.append(line + ("" if known is None else f"{settled / known - 1:>+9.2%}"))

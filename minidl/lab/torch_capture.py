@@ -15,12 +15,8 @@ has a vocabulary, text. A name that the package makes by ``create_model`` (timm)
 from __future__ import annotations
 
 import inspect
-import weakref
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from functools import partial
-from importlib import import_module
-from time import perf_counter
 from typing import Any
 
 from minidl.device import profiles
@@ -29,144 +25,23 @@ from minidl.device.profiles import Profile
 from minidl.errors import UserError
 from minidl.lab.functional import functional
 from minidl.lab.inferred import with_lasting
-from minidl.meta import Algorithm
-from minidl.plan.trace import TensorId, Trace, TraceCall, TraceTensor
+from minidl.outside.user_modules import user_module
+from minidl.plan.trace import Trace
 
 try:
     import torch
     from torch._subclasses.fake_tensor import DataDependentOutputException, FakeTensorMode, unset_fake_temporarily
-    from torch.utils._python_dispatch import TorchDispatchMode
     from torch.utils._pytree import tree_leaves
     from torch.utils.flop_counter import flop_registry
 except ImportError:
     raise UserError('a PyTorch program takes PyTorch: pip install "minidl[torch]"') from None
 
+from minidl.lab.torch_watch import Watch
+
 IMAGE, CLASSES, LENGTH = (3, 224, 224), 1000, 128
 KINDS = (("pool", "pool"), ("sum", "reduce"), ("mean", "reduce"), ("norm", "reduce"), ("softmax", "reduce"),
          ("loss", "reduce"), ("copy", "copy"), ("clone", "copy"), ("cat", "copy"))  # of work, by what a name has in it
 Step = Callable[[], Any]
-
-
-class Watch(TorchDispatchMode):  # type: ignore[misc] # PyTorch may not be here
-    """Notes the calls of one iteration, between ``begin`` and ``end``."""
-
-    def __init__(self, price: Callable[[Any, Any, Any, Any, float], float]) -> None:
-        super().__init__()
-        self.price = price
-        self.calls: list[dict[str, Any]] = []
-        self.bytes: dict[TensorId, int] = {}
-        self.lasting: set[TensorId] = set()
-        self.on = False
-        self._known: dict[int, tuple[weakref.ref[Any], TensorId]] = {}
-        self._takes: list[int] = []
-        self._next = 0
-
-    def begin(self, lasting: list[Any]) -> None:
-        """What is there now and outlives the iterations: parameters, buffers, the optimizer's state."""
-        for tensor in lasting:
-            storage = tensor.untyped_storage()
-            if storage._cdata not in self._known:
-                tensor_id = -1 - len(self.lasting)
-                self.lasting.add(tensor_id)
-                self._know(storage, tensor_id)
-        self.on = True
-
-    def _know(self, storage: Any, tensor_id: TensorId) -> None:
-        self.bytes[tensor_id] = storage.size() if storage.device.type != "meta" else storage.nbytes()
-        self._known[storage._cdata] = weakref.ref(storage, partial(self._ended, storage._cdata, tensor_id)), tensor_id
-
-    def _ended(self, place: int, tensor_id: TensorId, _: object) -> None:
-        known = self._known.get(place)
-        if known is not None and known[1] == tensor_id:
-            del self._known[place]
-        if self.on and self.calls and tensor_id not in self.lasting:
-            self.calls[-1]["frees"].append(tensor_id)
-
-    def _id(self, tensor: Any) -> tuple[TensorId, bool]:
-        """Of a tensor's storage, and whether it is seen for the first time."""
-        storage = tensor.untyped_storage()
-        known = self._known.get(storage._cdata)
-        if known is not None and known[0]() is not None:
-            return known[1], False
-        tensor_id, self._next = self._next, self._next + 1
-        self._know(storage, tensor_id)
-        return tensor_id, True
-
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        """One operation."""
-        began = perf_counter()
-        result = func(*args, **(kwargs or {}))
-        took = perf_counter() - began
-        if self.on:
-            self._note(func, args, kwargs or {}, result, took)
-        return result
-
-    def _note(self, func: Any, args: Any, kwargs: Any, result: Any, took: float) -> None:
-        read = [t for t in tree_leaves((args, kwargs)) if isinstance(t, torch.Tensor)]
-        inputs = list(dict.fromkeys(self._id(t)[0] for t in read))
-        found = [self._id(t) for t in tree_leaves(result) if isinstance(t, torch.Tensor)]
-        outputs = list(dict.fromkeys(i for i, new in found if new))
-        writes = _written(func, args, kwargs)
-        written = list(dict.fromkeys(self._id(t)[0] for t in writes))
-        if not outputs and not written:
-            return  # a view, or a look at a shape
-        seeded = torch.Tag.nondeterministic_seeded in func.tags
-        self.calls.append({
-            "op": func._schema.name.removeprefix("aten::"), "inputs": inputs, "outputs": outputs,
-            "seconds": self.price(func, args, kwargs, result, took), "frees": [], "writes": written, "saves": [],
-            "takes": self._takes, "replayable": not seeded})
-        self._takes = []
-
-    def save(self, tensor: Any) -> tuple[int, Any]:
-        """Autograd keeps a tensor for the gradient of the last call."""
-        position = len(self.calls) - 1
-        if self.on and position >= 0:
-            with _without(self):
-                tensor_id, _ = self._id(tensor)
-            self.calls[position]["saves"].append(tensor_id)
-        with _without(self):
-            return position, tensor.detach()
-
-    def take(self, kept: tuple[int, Any]) -> Any:
-        """The gradient of a call is taken."""
-        position, tensor = kept
-        if self.on and 0 <= position < len(self.calls) and position not in self._takes:
-            self._takes.append(position)
-        return tensor
-
-    def trace(self) -> Trace:
-        """What was noted."""
-        calls, taken = [], set[int]()
-        for note in self.calls:
-            takes = tuple(at for at in note.pop("takes") if at not in taken)
-            taken.update(takes)
-            seconds = note.pop("seconds")
-            operands = {*note["inputs"], *note["outputs"]}
-            saves = tuple(i for i in dict.fromkeys(note.pop("saves")) if i in operands)
-            rest: dict[str, Any] = {k: tuple(v) if isinstance(v, list) else v for k, v in note.items()}
-            calls.append(TraceCall(seconds=seconds, algorithms=(Algorithm(note["op"], seconds),), takes=takes,
-                                   saves=saves, **rest))
-        used = {i for call in calls for i in (*call.inputs, *call.outputs, *call.frees)} | self.lasting
-        return Trace(tuple(calls), {i: TraceTensor(i, self.bytes[i], i in self.lasting) for i in sorted(used)})
-
-
-@contextmanager
-def _without(watch: Watch) -> Iterator[None]:
-    before, watch.on = watch.on, False
-    try:
-        yield
-    finally:
-        watch.on = before
-
-
-def _written(func: Any, args: Any, kwargs: Any) -> list[Any]:
-    """The tensors that an operation writes in place, as its schema says."""
-    found = []
-    for n, argument in enumerate(func._schema.arguments):
-        if argument.alias_info is not None and argument.alias_info.is_write:
-            value = args[n] if n < len(args) else kwargs.get(argument.name)
-            found += [t for t in tree_leaves(value) if isinstance(t, torch.Tensor)]
-    return found
 
 
 # Seconds -------------------------------------------------------------------------------------------------------------
@@ -238,7 +113,7 @@ def _made(function: Callable[[], Any]) -> Any:
     try:
         return function()
     except DataDependentOutputException:
-        fake = torch._guards.detect_fake_mode()
+        fake: Any = torch._guards.detect_fake_mode()
         with unset_fake_temporarily():
             made = function()
     for module in made.modules():
@@ -254,7 +129,7 @@ def _found(name: str) -> Callable[..., Any]:
     if not colon:
         raise UserError(f"{name} is no program: torch:package.module:function:batch names one")
     try:
-        module = import_module(module_name)
+        module = user_module(module_name)
     except Exception as error:  # a foreign module may raise anything
         raise UserError(f"{name}: {type(error).__name__}: {error}") from None
     if hasattr(module, attribute):
@@ -270,6 +145,7 @@ def _of_network(network: Any, batch: int) -> tuple[Step, Callable[[], list[Any]]
     """A step of a network on noise: SGD with momentum, or AdamW for text."""
     vocabulary = getattr(getattr(network, "config", None), "vocab_size", None)
     parameters = [p for p in network.parameters() if p.requires_grad]
+    optimizer: torch.optim.Optimizer
     if vocabulary is None:
         optimizer = torch.optim.SGD(parameters, lr=0.1, momentum=0.9)
     else:

@@ -1,19 +1,22 @@
-"""A training step of a network of ours, and its trace with unlimited memory."""
+"""A training step of a network of ``minidl.models``, and its trace with unlimited memory."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
+from types import MappingProxyType
+from typing import Any
 
 from minidl import models
 from minidl.memory.switches import ALL_ON, Switches
 from minidl.meta import int64
-from minidl.optim import SGD, AdamW
+from minidl.nn import Module
+from minidl.optim import SGD, AdamW, Optimizer
+from minidl.outside.units import UNLIMITED
 from minidl.plan.trace import Trace
 from minidl.report.recording import recording
 from minidl.runtime import Runtime, current_runtime
 from minidl.tensor import Tensor
 
-UNLIMITED = 1 << 50  # bytes
 BATCHES = {  # every network at a batch of about a second on a modelled P100
     "mlp": 4096, "lenet": 2048, "vgg11": 96, "vgg13": 64, "vgg16": 96, "vgg19": 64, "vgg11_bn": 96, "vgg13_bn": 64,
     "vgg16_bn": 64, "vgg19_bn": 64, "resnet18": 256, "resnet34": 192, "resnet50": 128, "resnet101": 96,
@@ -25,35 +28,60 @@ BATCHES = {  # every network at a batch of about a second on a modelled P100
 SEPARATE = Switches(fused=False)  # as in the frameworks whose speeds were published
 
 
-def training_step(name: str, batch: int, side: int | None = None) -> Callable[[], None]:
-    """A step of a network in the current runtime, on inputs without values: forward, backward, and SGD with momentum,
-    or AdamW for text. ``side``: of images, if not the network's own. Raises UserError for a name that there is not."""
-    runtime, known = current_runtime(), models.find(name)
-    model = models.create(name)
-    optimizer = (AdamW(model.parameters()) if known.text is not None else
-                 SGD(model.parameters(), lr=0.1, momentum=0.9, weight_decay=1e-4))
-    shape = (batch, *known.input_shape) if side is None else (batch, known.input_shape[0], side, side)
+class Network:
+    """A network of ``minidl.models`` at a batch, with its optimizer, in the current runtime: SGD with momentum, or
+    AdamW for text.
 
-    def loss() -> Tensor:
-        if known.text is not None:
-            value: Tensor = model(*known.text_batch(runtime, batch, known.text))
+    side     of images in pixels, if not the network's own
+    text     the shape of a batch of text; None for images
+    options  of ``models.create``
+    Raises UserError for an unknown name.
+    """
+
+    def __init__(self, name: str, batch: int, *, side: int | None = None, learning_rate: float | None = None,
+                 options: Mapping[str, Any] = MappingProxyType({})) -> None:
+        self.runtime, self.known, self.batch = current_runtime(), models.find(name), batch
+        self.text = self.known.text
+        self.model: Module = models.create(name, **options)
+        self.optimizer: Optimizer
+        if self.text is not None:
+            self.optimizer = AdamW(self.model.parameters(), lr=learning_rate or 1e-3)
+        else:
+            self.optimizer = SGD(self.model.parameters(), lr=learning_rate or 0.1, momentum=0.9, weight_decay=1e-4)
+        channels, height, width = self.known.input_shape
+        self.images_shape = (batch, channels, side or height, side or width)
+        self.labels_shape = (batch, *self.images_shape[2:]) if self.known.pixel_labels else (batch,)
+
+    def inputs(self) -> Sequence[Tensor]:
+        """Inputs without values: images (N, C, H, W) and labels, (N,) or (N, H, W); or those of a batch of text."""
+        if self.text is not None:
+            return self.known.text_batch(self.runtime, self.batch, self.text)
+        return (self.runtime.tensor(None, shape=self.images_shape),
+                self.runtime.tensor(None, shape=self.labels_shape, dtype=int64))
+
+    def loss(self) -> Tensor:
+        """The loss of a batch: a scalar to differentiate."""
+        if self.text is not None:
+            value: Tensor = self.model(*self.inputs())
             return value
-        labels = (batch, *shape[2:]) if known.pixel_labels else (batch,)
-        images = runtime.tensor(None, shape=shape)
-        targets = runtime.tensor(None, shape=labels, dtype=int64)
-        return known.loss(model, images, targets)
+        return self.known.loss(self.model, *self.inputs())
 
-    def step() -> None:
-        optimizer.zero_grad()
-        loss().backward()
-        optimizer.step()
+    def step(self) -> None:
+        """One training step: forward, backward, and the optimizer's update."""
+        self.optimizer.zero_grad()
+        self.loss().backward()
+        self.optimizer.step()
 
-    return step
+
+def training_step(name: str, batch: int, side: int | None = None) -> Callable[[], None]:
+    """A training step of a network in the current runtime, on inputs without values. ``side``: of images in pixels, if
+    not the network's own. Raises UserError for an unknown name."""
+    return Network(name, batch, side=side).step
 
 
 def trace_of(name: str, batch: int, *, device: str = "sim:p100", switches: Switches = ALL_ON,
              side: int | None = None) -> Trace:
-    """The second iteration of a training with unlimited memory, with all that running it again needs."""
+    """The trace of the second iteration of a training with unlimited memory; it can be run again."""
     with Runtime(device=device, policy="none", memory_budget=UNLIMITED, switches=switches) as runtime:
         step = training_step(name, batch, side)
         with recording(runtime) as recorder:

@@ -22,7 +22,6 @@ from typing import Any
 
 from minidl.errors import UserError
 from minidl.lab import cell as cells
-from minidl.lab import training_step as own
 from minidl.lab.cell import Machine, Row
 from minidl.lab.grid import Limits
 from minidl.lab.kept import Cell
@@ -155,7 +154,7 @@ def _child(work: Callable[[], str], limits: Limits, writing: int) -> None:
 def load_planners() -> None:
     """What most policies take, modules and compiled code, is loaded here once, and not in every fork."""
     with suppress(UserError):
-        cells.run("lenet:1", own.trace_of("lenet", 1), Machine(), "tflms", 0.5, steps=3)
+        cells.run("lenet:1", load("lenet:1", "sim:p100"), Machine(), "tflms", 0.5, steps=3)
 
 
 def main() -> None:

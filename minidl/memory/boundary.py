@@ -17,7 +17,7 @@ from minidl.memory.replay import Replay
 from minidl.memory.residency import Residency
 from minidl.memory.room import in_flight
 from minidl.memory.state import State
-from minidl.memory.storage import IN, OUT, RECOMPUTE, SWAPPING_OUT, Storage, TensorId
+from minidl.memory.storage import IN, OUT, RECOMPUTE, SWAPPING_OUT, TAKEN, Storage, TensorId
 from minidl.memory.tracker import GRADIENT_ID, SURVIVOR_STEP
 
 
@@ -29,6 +29,21 @@ class Boundary:
         self.freeing = freeing
         self.residency = residency
         self.replay = replay
+        self._went_on = False  # this iteration, after an optimizer's step
+
+    def goes_on(self) -> bool:
+        """Whether the iteration goes on after an optimizer's step, which it does once: where the program holds a result
+        whose gradient has not been taken, as what a GAN's generator has made while the discriminator takes its step."""
+        tracker = self.state.tracker
+        if self._went_on or not self._awaits_gradient():
+            return False
+        self._went_on, tracker.updated = True, False
+        return True
+
+    def _awaits_gradient(self) -> bool:
+        return any(storage.requires_grad and storage.refs > storage.saved and (call := storage.call) is not None
+                   and call.needs and call.saved is not TAKEN
+                   for storage in (*self.state.live(), *self.state.missing()))
 
     def end_iteration(self, *, failed: bool = False) -> None:
         """Make survivors real and cut their lineage, so that nothing pins what this iteration read.
@@ -37,7 +52,7 @@ class Boundary:
         is a leaf to the program all the same.
         Raises Unrecoverable, OutOfMemory.
         """
-        state = self.state
+        state, self._went_on = self.state, False
         dropped = state.missing()
         # What has bytes becomes a leaf first: to make room for the others it may be swapped, but no longer dropped.
         for storage in state.live():

@@ -126,6 +126,10 @@ class Ledger:
         """Nothing was ever away."""
         return Returns()
 
+    def goes_on(self) -> bool:
+        """A dry step is one iteration, however many updates it has."""
+        return True
+
     def end_iteration(self, *, failed: bool = False) -> None:
         """Nothing to cut: a dry step is one iteration."""
 

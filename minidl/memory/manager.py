@@ -111,6 +111,10 @@ class Memory(Protocol):
         """Note which tensors have no value since these calls failed."""
         ...
 
+    def goes_on(self) -> bool:
+        """Whether the iteration goes on after an optimizer's step, as a gradient is still to be taken."""
+        ...
+
     def end_iteration(self, *, failed: bool = False) -> None:
         """Make survivors real and cut their lineage."""
         ...
@@ -151,5 +155,5 @@ class Manager:
         self.evict = evicting.evict
         self.deallocate, self.bury, self.lose = freeing.deallocate, freeing.bury, freeing.lose
         self.returns = residency.returns
-        self.end_iteration = boundary.end_iteration
+        self.end_iteration, self.goes_on = boundary.end_iteration, boundary.goes_on
         self.live, self.check = state.live, state.check

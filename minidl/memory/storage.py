@@ -234,8 +234,15 @@ class View(Storage):
         """A view has no bytes of its own."""
 
 
+class _Taken(tuple[int, ...]):
+    """In the place of what a call has saved for its gradient: it has been taken."""
+
+
+TAKEN = _Taken()
+
+
 class Call:
-    """The record of one call: lineage, tape and trace entry at once. ``saved`` goes from full to empty, once.
+    """The record of one call: lineage, tape and trace entry at once. ``saved`` goes from full to TAKEN, once.
 
     inputs    storages, held, so that their own records live as long as this one.
     outputs   weak references: an output's record holds its call, never the reverse, so no cycle needs collecting.

@@ -1,4 +1,4 @@
-"""Modules by position or by name, and modules one after the other."""
+"""Modules by position or by name, and modules one after the other. What is no module is refused."""
 
 from __future__ import annotations
 
@@ -11,42 +11,87 @@ from minidl.tensor import Tensor
 
 
 class ModuleList(Module):
-    """Modules by position, named 0, 1, 2, ...; it has no forward() of its own."""
+    """Modules by position, named 0, 1, 2, ...; it has no forward() of its own.
 
-    def __init__(self, modules: Iterable[Module] = ()) -> None:
-        for module in modules:
-            self.append(module)
+    None keeps a place without a module, as in PyTorch. Raises WrongKind for what is neither a module nor None.
+    """
 
-    def append(self, module: Module) -> Self:
-        """Add a module at the end; returns this list."""
-        setattr(self, str(len(self)), module)
+    def __init__(self, modules: Iterable[Module | None] = ()) -> None:
+        self.extend(modules)
+
+    def append(self, module: Module | None) -> Self:
+        """Add a module at the end; returns this list. Raises WrongKind."""
+        self.add_module(str(len(self)), module)
         return self
 
+    def extend(self, modules: Iterable[Module | None]) -> Self:
+        """Add several modules at the end; returns this list. Raises WrongKind."""
+        for module in modules:
+            self.append(module)
+        return self
+
+    def insert(self, index: int, module: Module) -> None:
+        """Add a module before the one at a position. Raises WrongKind."""
+        self.check_module(str(index), module)
+        entries: list[Module | None] = list(self)
+        entries.insert(index, module)
+        self._renumber(entries)
+
+    def _renumber(self, modules: list[Module | None]) -> None:
+        for name, _ in list(self.entries()):
+            delattr(self, name)
+        self.extend(modules)
+
+    def _name(self, index: int) -> str:
+        names = [name for name, _ in self.entries()]
+        if not -len(names) <= index < len(names):
+            raise IndexError(f"module {index} of {len(names)}")
+        return names[index]
+
     def __len__(self) -> int:
-        return sum(1 for _ in self.children())
+        return sum(1 for _ in self.entries())
 
-    def __iter__(self) -> Iterator[Module]:
-        return self.children()
+    def __iter__(self) -> Iterator[Any]:
+        return (module for _, module in self.entries())
 
-    def __getitem__(self, index: int) -> Module:
-        return list(self.children())[index]
+    def __getitem__(self, index: int | slice) -> Any:
+        if isinstance(index, slice):
+            return self._of(OrderedDict(list(self.entries())[index]))
+        return getattr(self, self._name(index))
+
+    def _of(self, entries: OrderedDict[str, Module | None]) -> ModuleList:
+        return ModuleList(entries.values())
+
+    def __setitem__(self, index: int, module: Module) -> None:
+        self.add_module(self._name(index), module)
+
+    def __delitem__(self, index: int) -> None:
+        entries = list(self)
+        del entries[index]
+        self._renumber(entries)
 
 
 class Sequential(ModuleList):
-    """Modules applied one after the other: ``Sequential(a, b)``, or an OrderedDict where they have names."""
+    """Modules applied one after the other: ``Sequential(a, b)``, or an OrderedDict where they have names.
+
+    A part, ``model[1:3]``, is a Sequential of the same modules. Raises WrongKind for what is neither a module nor None.
+    """
 
     @overload
-    def __init__(self, *modules: Module) -> None: ...
+    def __init__(self, *modules: Module | None) -> None: ...
     @overload
-    def __init__(self, named: OrderedDict[str, Module], /) -> None: ...
+    def __init__(self, named: Mapping[str, Module | None], /) -> None: ...
 
     def __init__(self, *modules: Any) -> None:
         first = modules[0] if modules else None
         if isinstance(first, dict):
             for name, module in first.items():
-                setattr(self, name, module)
+                self.add_module(name, module)
         else:
             super().__init__(modules)
+
+    def _of(self, entries: OrderedDict[str, Module | None]) -> ModuleList:
+        return Sequential(entries)
 
     def forward(self, x: Tensor) -> Tensor:
         for module in self:
@@ -55,17 +100,34 @@ class Sequential(ModuleList):
 
 
 class ModuleDict(Module):
-    """Modules by name, which are attributes, too; it has no forward() of its own."""
+    """Modules by name, which are attributes, too; it has no forward() of its own.
+
+    Raises WrongKind for what is neither a module nor None.
+    """
 
     def __init__(self, modules: Mapping[str, Module] | None = None) -> None:
-        for name, module in (modules or {}).items():
+        self.update(modules or {})
+
+    def update(self, modules: Mapping[str, Module]) -> None:
+        """Add several modules by name, or replace those of these names. Raises WrongKind."""
+        for name, module in modules.items():
             self[name] = module
 
-    def __setitem__(self, name: str, module: Module) -> None:
-        setattr(self, name, module)
+    def __setitem__(self, name: str, module: Module | None) -> None:
+        self.add_module(name, module)
 
     def __getitem__(self, name: str) -> Module:
-        return dict(self.named_children())[name]
+        module: Module = dict(self.entries())[name]
+        return module
+
+    def __delitem__(self, name: str) -> None:
+        self.pop(name)
+
+    def pop(self, name: str) -> Module:
+        """Take a module out, and return it."""
+        module = self[name]
+        delattr(self, name)
+        return module
 
     def __contains__(self, name: object) -> bool:
         return name in self.keys()
@@ -78,12 +140,12 @@ class ModuleDict(Module):
 
     def keys(self) -> list[str]:
         """The names, in the order of their first assignment."""
-        return [name for name, _ in self.named_children()]
+        return [name for name, _ in self.entries()]
 
-    def values(self) -> list[Module]:
+    def values(self) -> list[Module | None]:
         """The modules, in this order."""
-        return list(self.children())
+        return [module for _, module in self.entries()]
 
-    def items(self) -> list[tuple[str, Module]]:
+    def items(self) -> list[tuple[str, Module | None]]:
         """Names and modules, in this order."""
-        return list(self.named_children())
+        return list(self.entries())

@@ -2,37 +2,72 @@
 
 from __future__ import annotations
 
+import numpy as np
+
 from minidl.errors import UserError
-from minidl.meta import Shape, wide
+from minidl.meta import Shape, boolean, wide
 from minidl.nn.attention import Causal, attend
+from minidl.nn.convolving import conv1d, conv2d, conv_transpose2d
 from minidl.nn.layers import Dropout
 from minidl.nn.precision import computed_in, lowered
+from minidl.nn.resizing import interpolate, pad, pixel_shuffle, pixel_unshuffle
 from minidl.ops import attention as attention_
-from minidl.ops import conv as conv_
 from minidl.ops import elementwise, layernorm, pool
 from minidl.ops import embedding as embedding_
 from minidl.ops import linear as linear_
 from minidl.ops import update as update_
-from minidl.ops.choose import where
+from minidl.ops.activations import (
+    celu,
+    elu,
+    glu,
+    hardshrink,
+    hardsigmoid,
+    hardswish,
+    hardtanh,
+    leaky_relu,
+    logsigmoid,
+    mish,
+    prelu,
+    relu6,
+    selu,
+    softmin,
+    softshrink,
+    softsign,
+    tanhshrink,
+    threshold,
+)
+from minidl.ops.activations import softplus_of as softplus
+from minidl.ops.choose import compare, convert, masked_fill, where
 from minidl.ops.conv import Pair
 from minidl.ops.elementwise import add, mul, relu, sigmoid, tanh
-from minidl.ops.functions import log_softmax, silu, softmax, softplus
+from minidl.ops.functions import log_softmax, silu, softmax
 from minidl.ops.losses import (
     binary_cross_entropy,
     binary_cross_entropy_with_logits,
     cross_entropy,
+    huber_loss,
+    kl_div,
     l1_loss,
     mse_loss,
     nll_loss,
+    smooth_l1_loss,
 )
-from minidl.ops.shape import permute, reshape
+from minidl.ops.products import cosine_similarity, normalize
+from minidl.ops.ranking import amax
+from minidl.ops.rearranging import one_hot
+from minidl.ops.shape import detach, permute, reshape
 from minidl.runtime import current_runtime
 from minidl.tensor import Tensor
 
-__all__ = ["adaptive_avg_pool2d", "avg_pool2d", "binary_cross_entropy", "binary_cross_entropy_with_logits", "conv2d",
-           "conv_transpose2d", "cross_entropy", "dropout", "embedding", "gelu", "group_norm", "l1_loss", "layer_norm",
-           "linear", "log_softmax", "max_pool2d", "mse_loss", "nll_loss", "relu", "scaled_dot_product_attention",
-           "sigmoid", "silu", "softmax", "softplus", "tanh"]
+__all__ = [
+    "adaptive_avg_pool2d", "avg_pool2d", "binary_cross_entropy", "binary_cross_entropy_with_logits", "celu",
+    "conv1d", "conv2d", "conv_transpose2d", "cosine_similarity", "cross_entropy", "dropout", "elu", "embedding",
+    "gelu", "glu", "group_norm", "hardshrink", "hardsigmoid", "hardswish", "hardtanh", "huber_loss", "interpolate",
+    "kl_div", "l1_loss", "layer_norm", "leaky_relu", "linear", "log_softmax", "logsigmoid", "max_pool2d", "mish",
+    "mse_loss", "nll_loss", "normalize", "one_hot", "pad", "pixel_shuffle", "pixel_unshuffle", "prelu", "relu",
+    "relu6", "scaled_dot_product_attention", "selu", "sigmoid", "silu", "smooth_l1_loss", "softmax", "softmin",
+    "softplus", "softshrink", "softsign", "tanh", "tanhshrink", "threshold",
+]
 
 
 def gelu(x: Tensor, approximate: str = "none") -> Tensor:
@@ -55,18 +90,6 @@ def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
 def embedding(ids: Tensor, weight: Tensor) -> Tensor:
     """Rows of a table, by number."""
     return embedding_.embedding(weight, ids, dtype=computed_in(weight.dtype))
-
-
-def conv2d(x: Tensor, weight: Tensor, bias: Tensor | None = None, stride: int | Pair = 1,
-           padding: int | Pair = 0) -> Tensor:
-    """Cross-correlation.  x: [N, C, H, W], weight: [K, C, R, S] -> [N, K, P, Q]."""
-    return conv_.conv2d(lowered(x), lowered(weight), bias, stride=stride, padding=padding)
-
-
-def conv_transpose2d(x: Tensor, weight: Tensor, bias: Tensor | None = None, stride: int | Pair = 1,
-                     padding: int | Pair = 0) -> Tensor:
-    """Transposed convolution.  x: [N, K, P, Q], weight: [K, C, R, S] -> [N, C, H, W]."""
-    return conv_.conv_transpose2d(lowered(x), lowered(weight), bias, stride=stride, padding=padding)
 
 
 def max_pool2d(x: Tensor, kernel_size: int | Pair, stride: int | Pair | None = None,
@@ -115,18 +138,42 @@ def group_norm(x: Tensor, num_groups: int, weight: Tensor | None = None, bias: T
 
 
 def scaled_dot_product_attention(query: Tensor, key: Tensor, value: Tensor, attn_mask: Tensor | None = None,
-                                 dropout_p: float = 0.0, is_causal: bool = False) -> Tensor:
-    """softmax(q k^T / sqrt(D) + mask) v.  query: [N, heads, L, D], key and value: [N, heads, S, D].
+                                 dropout_p: float = 0.0, is_causal: bool = False, scale: float | None = None) -> Tensor:
+    """softmax(scale q k^T + mask) v.  query: [N, heads, L, D], key and value: [N, heads, S, D].
 
-    A mask of booleans says which positions are seen; another one is added. ``nn.attend`` is the same with heads side by
-    side. Raises ShapeError, UserError.
+    N and heads may be missing. ``scale`` is 1 / sqrt(D) by default. A mask of booleans says which positions are seen;
+    another one is added. A position that sees nothing has a result of 0, and no gradient. ``is_causal``: position i
+    sees positions up to i. ``nn.attend`` is the same with heads side by side. Raises ShapeError; UserError for a mask
+    beside ``is_causal``.
     """
+    if is_causal and attn_mask is not None:
+        raise UserError("attention takes a mask or is_causal, not both: put what is_causal forbids into the mask")
+    if query.ndim in (2, 3):
+        q, k, v = (reshape(x, (*(1,) * (4 - x.ndim), *x.shape)) for x in (query, key, value))
+        y = scaled_dot_product_attention(q, k, v, attn_mask, dropout_p, is_causal, scale)
+        return reshape(y, (*query.shape[:-1], y.shape[-1]))
     if query.ndim != 4:
         raise UserError(f"attention needs [N, heads, L, D], not {list(query.shape)}")
-    mask: Tensor | Causal | None = Causal() if is_causal else attn_mask
-    if isinstance(mask, Tensor) and not mask.dtype.floating:
-        mask = where(mask, update_.full(mask.shape, 0.0, query.dtype), float("-inf"))
+    length, keys = query.shape[2], key.shape[2]
+    if is_causal and length != keys:
+        attn_mask, is_causal = current_runtime().tensor(np.tri(length, keys, dtype=bool)), False
+    mask, blind = (None, None) if attn_mask is None else _seen(attn_mask, query)
+    if scale is not None:
+        query = query * (scale * query.shape[3] ** 0.5)
     heads = query.shape[1]
     q, k, v = (attention_.merge_heads(x) for x in (query, key, value))
-    y = attend(q, k, v, mask, heads=heads, dropout=Dropout(dropout_p))
-    return permute(reshape(y, (y.shape[0], y.shape[1], heads, -1)), (0, 2, 1, 3))
+    y = attend(q, k, v, Causal() if is_causal else mask, heads=heads, dropout=Dropout(dropout_p))
+    y = permute(reshape(y, (y.shape[0], y.shape[1], heads, -1)), (0, 2, 1, 3))
+    return y if blind is None else masked_fill(y, blind, 0.0)
+
+
+def _seen(mask: Tensor, query: Tensor) -> tuple[Tensor, Tensor]:
+    """A mask to be added, which lets positions that see nothing see everything; and which these are: [..., 1]."""
+    if mask.dtype.floating:
+        lowest = amax(detach(mask), -1, keepdim=True)
+        blind = compare(lowest, float("-inf"), "==")
+        return masked_fill(mask, blind, 0.0), blind
+    mask = convert(mask, boolean)
+    blind = compare(elementwise.sum(mask, -1, keepdim=True), 0, "==")
+    added = where(mask, update_.full(mask.shape, 0.0, query.dtype), float("-inf"))
+    return masked_fill(added, blind, 0.0), blind

@@ -6,11 +6,15 @@ in every precision; what a layer computes in is its runtime's (see ``precision``
 
 from __future__ import annotations
 
+from minidl.dispatch import give
+from minidl.errors import UserError
 from minidl.nn import init
+from minidl.nn.convolving import PADDING_MODES, channels_of, conv1d, conv2d, conv_transpose2d, places
 from minidl.nn.layers import no_bias
 from minidl.nn.module import Module
 from minidl.nn.precision import lowered
-from minidl.ops import batchnorm, conv, pool
+from minidl.nn.resizing import pad
+from minidl.ops import batchnorm, conv, elementwise, pool
 from minidl.ops.conv import Pair, pair
 from minidl.runtime import parameter
 from minidl.tensor import Tensor
@@ -19,24 +23,58 @@ from minidl.tensor import Tensor
 class Conv2d(Module):
     """Cross-correlation.  x: [N, in_channels, H, W] -> [N, out_channels, P, Q].
 
-    ``conv(x, relu=True)`` is relu(conv(x)) without another pass over the feature map.
+    ``conv(x, relu=True)`` is relu(conv(x)) without another pass over the feature map. Groups and dilations are composed
+    of other operations (``convolving``); a group a channel is the fastest of these. Raises UserError for channels that
+    cannot be divided among the groups.
     """
 
     def __init__(self, in_channels: int, out_channels: int, kernel_size: int | Pair, stride: int | Pair = 1,
-                 padding: int | Pair = 0, *, bias: bool = True) -> None:
-        self.stride = pair(stride)
-        self.padding = pair(padding)
-        self.weight = parameter((out_channels, in_channels, *pair(kernel_size)))
+                 padding: int | Pair | str = 0, dilation: int | Pair = 1, groups: int = 1, bias: bool = True,
+                 padding_mode: str = "zeros") -> None:
+        channels_of(type(self).__name__, (in_channels, out_channels), groups)
+        if padding_mode not in PADDING_MODES:
+            raise UserError(f"{type(self).__name__}: padding_mode is one of {', '.join(PADDING_MODES)}, not "
+                            f"{padding_mode!r}")
+        kernel = pair(kernel_size)
+        self.stride, self.dilation, self.groups, self.padding_mode = pair(stride), pair(dilation), groups, padding_mode
+        self.padding = places(type(self).__name__, padding, kernel, self.stride, self.dilation)
+        self.weight = parameter((out_channels, in_channels // groups, *kernel))
         self.bias = parameter((out_channels,)) if bias else None
         init.default_(self.weight, self.bias)
 
     def forward(self, x: Tensor, *, relu: bool = False) -> Tensor:
-        return conv.conv2d(lowered(x), lowered(self.weight), self.bias, stride=self.stride, padding=self.padding,
-                           relu=relu)
+        padding = self.padding
+        if self.padding_mode != "zeros":
+            x = pad(x, (padding[1], padding[1], padding[0], padding[0]), PADDING_MODES[self.padding_mode])
+            padding = 0, 0
+        if self.groups == 1 and self.dilation == (1, 1) and x.ndim == 4:
+            return conv.conv2d(lowered(x), lowered(self.weight), self.bias, stride=self.stride, padding=padding,
+                               relu=relu)
+        y = conv2d(x, self.weight, self.bias, self.stride, padding, self.dilation, self.groups)
+        return elementwise.relu(give(y)) if relu else y
 
     def extra_repr(self) -> str:
         outs, ins, *kernel = self.weight.shape
-        return f"{ins}, {outs}{_window((kernel[0], kernel[1]), self.stride, self.padding)}{no_bias(self.bias)}"
+        more = (f", dilation={self.dilation}" if self.dilation != (1, 1) else "") + (
+            f", groups={self.groups}" if self.groups != 1 else "")
+        window = _window((kernel[0], kernel[1]), self.stride, self.padding)
+        return f"{ins * self.groups}, {outs}{window}{more}{no_bias(self.bias)}"
+
+
+class Conv1d(Module):
+    """Cross-correlation.  x: [N, in_channels, L] -> [N, out_channels, P]: an image of one row. Raises as ``Conv2d``."""
+
+    def __init__(self, in_channels: int, out_channels: int, kernel_size: int, stride: int = 1, padding: int | str = 0,
+                 dilation: int = 1, groups: int = 1, bias: bool = True) -> None:
+        channels_of("Conv1d", (in_channels, out_channels), groups)
+        self.stride, self.padding, self.dilation, self.groups = stride, padding, dilation, groups
+        kernel = kernel_size if isinstance(kernel_size, int) else kernel_size[0]
+        self.weight = parameter((out_channels, in_channels // groups, kernel))
+        self.bias = parameter((out_channels,)) if bias else None
+        init.default_(self.weight, self.bias)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return conv1d(x, self.weight, self.bias, self.stride, self.padding, self.dilation, self.groups)
 
 
 class ConvReLU2d(Conv2d):
@@ -47,19 +85,22 @@ class ConvReLU2d(Conv2d):
 
 
 class ConvTranspose2d(Module):
-    """Transposed convolution.  x: [N, in_channels, H, W] -> [N, out_channels, (H - 1) stride - 2 padding + R, ...]."""
+    """Transposed convolution.  x: [N, in_channels, H, W] -> [N, out_channels, (H - 1) stride - 2 padding + R, ...], and
+    ``output_padding`` more. Raises UserError for channels that cannot be divided among the groups."""
 
     def __init__(self, in_channels: int, out_channels: int, kernel_size: int | Pair, stride: int | Pair = 1,
-                 padding: int | Pair = 0, *, bias: bool = True) -> None:
-        self.stride = pair(stride)
-        self.padding = pair(padding)
-        self.weight = parameter((in_channels, out_channels, *pair(kernel_size)))
+                 padding: int | Pair = 0, output_padding: int | Pair = 0, groups: int = 1, bias: bool = True,
+                 dilation: int | Pair = 1) -> None:
+        channels_of("ConvTranspose2d", (in_channels, out_channels), groups)
+        self.stride, self.padding, self.groups = pair(stride), pair(padding), groups
+        self.output_padding, self.dilation = pair(output_padding), pair(dilation)
+        self.weight = parameter((in_channels, out_channels // groups, *pair(kernel_size)))
         self.bias = parameter((out_channels,)) if bias else None
         init.default_(self.weight, self.bias)
 
     def forward(self, x: Tensor) -> Tensor:
-        return conv.conv_transpose2d(lowered(x), lowered(self.weight), self.bias, stride=self.stride,
-                                     padding=self.padding)
+        return conv_transpose2d(x, self.weight, self.bias, self.stride, self.padding, self.output_padding, self.groups,
+                                self.dilation)
 
     def extra_repr(self) -> str:
         ins, outs, *kernel = self.weight.shape
@@ -76,6 +117,8 @@ class BatchNorm2d(Module):
     running_var: Tensor
 
     def __init__(self, num_features: int, eps: float = 1e-5, momentum: float = 0.1) -> None:
+        if not isinstance(momentum, int | float):
+            raise UserError(f"{type(self).__name__} has running means of a fixed momentum, not {momentum}")
         self.eps = eps
         self.momentum = momentum
         self.weight = parameter((num_features,))

@@ -7,62 +7,68 @@ from minidl.ops import losses
 from minidl.tensor import Tensor
 
 
-class _Loss(Module):
+class Loss(Module):
     """A loss whose ``reduction`` is mean, sum or none."""
+
+    weight: Tensor | None
 
     def __init__(self, reduction: str = "mean") -> None:
         self.reduction = reduction
 
 
-class CrossEntropyLoss(_Loss):
-    """Softmax cross-entropy, averaged over the rows whose label is not ``ignore_index``.
+class CrossEntropyLoss(Loss):
+    """Softmax cross-entropy, averaged over the rows whose label is not ``ignore_index``, by their classes' ``weight``.
 
     logits: [N, classes, ...], labels: [N, ...] integers -> a scalar.
     """
 
-    def __init__(self, ignore_index: int = -100, reduction: str = "mean", label_smoothing: float = 0.0) -> None:
+    def __init__(self, weight: Tensor | None = None, *, ignore_index: int = -100, reduction: str = "mean",
+                 label_smoothing: float = 0.0) -> None:
         super().__init__(reduction)
+        self.register_buffer("weight", weight)
         self.ignore_index = ignore_index
         self.label_smoothing = label_smoothing
 
     def forward(self, logits: Tensor, labels: Tensor) -> Tensor:
-        return losses.cross_entropy(logits, labels, ignore_index=self.ignore_index, reduction=self.reduction,
-                                    label_smoothing=self.label_smoothing)
+        return losses.cross_entropy(logits, labels, self.weight, ignore_index=self.ignore_index,
+                                    reduction=self.reduction, label_smoothing=self.label_smoothing)
 
 
-class NLLLoss(_Loss):
+class NLLLoss(Loss):
     """-log_probabilities[n, label of n], averaged over the rows whose label is not ``ignore_index``."""
 
-    def __init__(self, ignore_index: int = -100, reduction: str = "mean") -> None:
+    def __init__(self, weight: Tensor | None = None, *, ignore_index: int = -100, reduction: str = "mean") -> None:
         super().__init__(reduction)
+        self.register_buffer("weight", weight)
         self.ignore_index = ignore_index
 
     def forward(self, log_probabilities: Tensor, labels: Tensor) -> Tensor:
-        return losses.nll_loss(log_probabilities, labels, ignore_index=self.ignore_index, reduction=self.reduction)
+        return losses.nll_loss(log_probabilities, labels, self.weight, ignore_index=self.ignore_index,
+                               reduction=self.reduction)
 
 
-class MSELoss(_Loss):
+class MSELoss(Loss):
     """(x - target)^2, averaged."""
 
     def forward(self, x: Tensor, target: Tensor) -> Tensor:
         return losses.mse_loss(x, target, reduction=self.reduction)
 
 
-class L1Loss(_Loss):
+class L1Loss(Loss):
     """|x - target|, averaged."""
 
     def forward(self, x: Tensor, target: Tensor) -> Tensor:
         return losses.l1_loss(x, target, reduction=self.reduction)
 
 
-class BCELoss(_Loss):
+class BCELoss(Loss):
     """Cross-entropy of probabilities of two classes, averaged."""
 
     def forward(self, p: Tensor, target: Tensor) -> Tensor:
         return losses.binary_cross_entropy(p, target, reduction=self.reduction)
 
 
-class BCEWithLogitsLoss(_Loss):
+class BCEWithLogitsLoss(Loss):
     """The same of sigmoid(x), without its cancellation."""
 
     def forward(self, x: Tensor, target: Tensor) -> Tensor:

@@ -12,14 +12,11 @@ from typing import Any, ParamSpec, Protocol, Self, TypeVar
 
 import numpy as np
 
-from minidl.errors import UserError
+from minidl.nn.converted import Converted
 from minidl.nn.hooks import Handle, Hook, hooked, run_with_hooks
-from minidl.nn.parameters import kept
-from minidl.ops.update import upload_
+from minidl.nn.registered import Registered
+from minidl.nn.state import load
 from minidl.tensor import Tensor
-
-NOT_KEPT = "num_batches_tracked"  # PyTorch's count of batches, which only its cumulative averages need
-SHOWN_NAMES = 3  # how many names of each kind of mismatch an error lists
 
 Inputs = ParamSpec("Inputs")
 Result_co = TypeVar("Result_co", covariant=True)
@@ -33,17 +30,17 @@ class _Forward(Protocol[Inputs, Result_co]):
     def forward(self, *inputs: Inputs.args, **options: Inputs.kwargs) -> Result_co: ...
 
 
-class Module:
+class Module(Registered, Converted):
     """Base class of everything with a forward().
 
-    What is assigned to an attribute is registered under its name: a Module as a child, a Tensor as a parameter. Tensors
-    that are saved with the parameters but not trained go through ``register_buffer``. Assigning the result of an
-    operation raises UserError. There is no base constructor that a subclass would have to call.
+    What is assigned to an attribute is registered under its name: a Module as a child, a Tensor as a parameter if
+    ``parameter`` or ``nn.Parameter`` made it, or it is a leaf that requires a gradient. Any other tensor, the result of
+    an operation, say, is an attribute like any other, and keeps its memory as long as the module has it. Tensors that
+    are saved with the parameters but not trained go through ``register_buffer``: a result that is assigned to the name
+    of one is copied into it. There is no base constructor that a subclass would have to call.
     """
 
     training: bool = True
-    _buffer_names: frozenset[str] = frozenset()
-    _unsaved_names: frozenset[str] = frozenset()
     _hooks: dict[int, tuple[bool, Hook]] = {}
 
     def forward(self, *inputs: Any, **options: Any) -> Any:
@@ -54,24 +51,6 @@ class Module:
         if self._hooks:
             return run_with_hooks(self, inputs, options)  # type: ignore[no-any-return]
         return self.forward(*inputs, **options)
-
-    def __setattr__(self, name: str, value: Any) -> None:
-        if isinstance(value, Tensor) and value.operation_name:
-            raise UserError(f"{type(self).__name__}.{name}: a module keeps parameters and buffers, not the result of "
-                            f"{value.operation_name}, whose memory would never be freed")
-        object.__setattr__(self, name, value)
-
-    def register_buffer(self, name: str, tensor: Tensor, persistent: bool = True) -> None:
-        """Keep a tensor that is no parameter, as attribute ``name``: of a result of an operation a copy. It is part of
-        the state unless it is not ``persistent``."""
-        self._buffer_names = self._buffer_names | {name}
-        if not persistent:
-            self._unsaved_names = self._unsaved_names | {name}
-        setattr(self, name, kept(tensor) if tensor.operation_name else tensor)
-
-    def add_module(self, name: str, module: Module) -> None:
-        """As ``setattr``: a module below this one, under a name that may be no identifier."""
-        setattr(self, name, module)
 
     def register_forward_pre_hook(self, hook: Hook) -> Handle:
         """Call ``hook(module, inputs)`` before forward(); what it returns, unless None, are the inputs. The handle's
@@ -107,19 +86,26 @@ class Module:
         buffers."""
         for path, module in self.named_modules():
             own = [(name, value) for name, value in vars(module).items() if isinstance(value, Tensor)
-                   and not (saved and name in module._unsaved_names)]
+                   and name not in module._plain_names and not (saved and name in module._unsaved_names)]
             for are_buffers in (False, True):
                 for name, tensor in own:
                     if (name in module._buffer_names) == are_buffers and (buffers if are_buffers else parameters):
                         yield (f"{path}.{name}" if path else name), tensor
 
-    def named_parameters(self) -> Iterator[tuple[str, Tensor]]:
-        """Every parameter once, under the first of its dotted names."""
-        return _first_of_each(self._named_tensors(parameters=True, buffers=False))
+    def named_parameters(self, prefix: str = "", recurse: bool = True) -> Iterator[tuple[str, Tensor]]:
+        """Every parameter once, under the first of its dotted names, behind ``prefix``; of this module alone unless
+        ``recurse``."""
+        start = f"{prefix}." if prefix else ""
+        return ((start + name, tensor) for name, tensor in
+                _first_of_each(self._named_tensors(parameters=True, buffers=False)) if recurse or "." not in name)
 
-    def parameters(self) -> Iterator[Tensor]:
+    def parameters(self, recurse: bool = True) -> Iterator[Tensor]:
         """Every parameter once, in the order of ``named_parameters``."""
-        return (tensor for _, tensor in self.named_parameters())
+        return (tensor for _, tensor in self.named_parameters(recurse=recurse))
+
+    def buffers(self) -> Iterator[Tensor]:
+        """Every buffer once, in the order of ``named_buffers``."""
+        return (tensor for _, tensor in self.named_buffers())
 
     def named_buffers(self) -> Iterator[tuple[str, Tensor]]:
         """Every buffer once, under the first of its dotted names."""
@@ -143,10 +129,6 @@ class Module:
     def eval(self) -> Self:
         """Put every module of the tree in inference mode; returns this module."""
         return self.train(False)
-
-    def to(self, *_: object, **__: object) -> Self:
-        """This module: its parameters live on its runtime's device, in float32 (``Runtime(precision=...)``)."""
-        return self
 
     def requires_grad_(self, requires_grad: bool = True) -> Self:
         """Set ``requires_grad`` of every parameter; returns this module."""
@@ -172,22 +154,8 @@ class Module:
         ``num_batches_tracked`` are ignored. Raises UserError, listing names, when shapes differ, and when ``strict``
         also when names are missing or unexpected.
         """
-        targets = dict(self._named_tensors(parameters=True, buffers=True, saved=True))
-        arrays = {name: array for name, array in arrays.items() if not name.endswith(NOT_KEPT)}
-        missing = [name for name in targets if name not in arrays]
-        unexpected = [name for name in arrays if name not in targets]
-        values = {name: np.asarray(arrays[name]) for name in targets if name in arrays}
-        misfits = [f"{name} is {list(value.shape)} and must be {list(targets[name].shape)}"
-                   for name, value in values.items() if value.shape != targets[name].shape]
-        complaints = [_listing("wrong shape", misfits)]
-        if strict:
-            complaints += [_listing("missing", missing), _listing("unexpected", unexpected)]
-        if any(complaints):
-            raise UserError(f"the state does not fit {type(self).__name__}: " + "; ".join(filter(None, complaints)))
-        for name, value in values.items():
-            # A copy: the upload happens in stream order, perhaps after the caller has changed the array.
-            upload_(targets[name], np.array(value, targets[name].dtype.name, order="C"))
-        return missing, unexpected
+        return load(type(self).__name__, dict(self._named_tensors(parameters=True, buffers=True, saved=True)), arrays,
+                    strict=strict)
 
     # ---- display
 
@@ -208,9 +176,3 @@ def _first_of_each(named: Iterator[tuple[str, Tensor]]) -> Iterator[tuple[str, T
         if id(tensor) not in seen:
             seen.add(id(tensor))
             yield name, tensor
-
-
-def _listing(what: str, names: list[str]) -> str:
-    """``3 missing: a, b, c``; the first few names only; empty if there are none."""
-    shown = ", ".join(names[:SHOWN_NAMES]) + (", ..." if len(names) > SHOWN_NAMES else "")
-    return f"{len(names)} {what}: {shown}" if names else ""

@@ -15,6 +15,11 @@ def kept(x: Tensor, requires_grad: bool = False) -> Tensor:
     return made
 
 
+def is_plain(x: Tensor) -> bool:
+    """Whether a tensor that is assigned to a module's attribute is no parameter: a result, or a leaf made of values."""
+    return bool(x.operation_name) or not x.storage.base.persistent and not x.requires_grad
+
+
 def Parameter(data: Tensor, requires_grad: bool = True) -> Tensor:  # noqa: N802 - PyTorch's name
     """A parameter with a copy of a tensor's value; ``parameter(shape)`` makes one without."""
     return kept(data, requires_grad)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from math import sqrt
 
+from minidl.errors import UserError
 from minidl.nn import init
 from minidl.nn.layers import Dropout
 from minidl.nn.module import Module
@@ -120,6 +121,29 @@ class GRU(_Recurrent):
         r, z = chunk(elementwise.sigmoid(elementwise.add(gates_x, gates_h)), 2, 1)
         n = elementwise.tanh(elementwise.add(n_x, elementwise.mul(r, n_h)))
         return (elementwise.add(n, elementwise.mul(z, elementwise.sub(state[0], n))),)
+
+    def forward(self, x: Tensor, state: Tensor | None = None) -> tuple[Tensor, Tensor]:
+        outputs, (h,) = self.run(x, self._given(None if state is None else (state,)))
+        return outputs, h
+
+
+class RNN(_Recurrent):
+    """h = tanh (or relu) of what inputs and h contribute (Elman 1990); returns outputs and the last h."""
+
+    gates = 1
+    states = 1
+
+    def __init__(self, input_size: int, hidden_size: int, num_layers: int = 1, nonlinearity: str = "tanh",
+                 bias: bool = True, batch_first: bool = False, dropout: float = 0.0,
+                 bidirectional: bool = False) -> None:
+        if nonlinearity not in ("tanh", "relu"):
+            raise UserError(f"RNN: nonlinearity is tanh or relu, not {nonlinearity!r}")
+        super().__init__(input_size, hidden_size, num_layers, bias, batch_first, dropout, bidirectional)
+        self.nonlinearity = nonlinearity
+
+    def cell(self, given: Tensor, recurrent: Tensor, state: State) -> State:
+        function = elementwise.tanh if self.nonlinearity == "tanh" else elementwise.relu
+        return (function(elementwise.add(given, recurrent)),)
 
     def forward(self, x: Tensor, state: Tensor | None = None) -> tuple[Tensor, Tensor]:
         outputs, (h,) = self.run(x, self._given(None if state is None else (state,)))

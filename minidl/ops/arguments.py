@@ -6,7 +6,7 @@ from __future__ import annotations
 import math
 
 from minidl.context import current
-from minidl.errors import ShapeError
+from minidl.errors import ShapeError, WrongKind
 from minidl.meta import DType, Meta, Shape, boolean, uint8
 from minidl.tensor import Tensor
 
@@ -43,10 +43,20 @@ def number_for(what: str, x: Meta, value: float) -> float:
 
     Raises ShapeError for integers where it is a fraction, or larger than their type holds.
     """
+    plain_number(what, value)
     if not x.dtype.floating and (not math.isfinite(value) or value != int(value) or abs(value) > EXACT
                                  or abs(value) >= _beyond(x.dtype)):
         raise ShapeError(f"{what}: {x} with {value} is no {x.dtype.name}: upload it with a floating dtype")
     return float(value)
+
+
+def plain_number(what: str, value: object) -> float:
+    """A number as a float. Raises WrongKind for anything else, for a tensor, too."""
+    if isinstance(value, Tensor):
+        raise WrongKind(f"{what} takes a number here, not a tensor, whose gradient would be lost: x.item() reads one")
+    if not isinstance(value, int | float) and not hasattr(value, "dtype"):
+        raise WrongKind(f"{what} takes a number, not a {type(value).__name__}")
+    return float(value)  # type: ignore[arg-type]
 
 
 def _beyond(dtype: DType) -> int:

@@ -11,6 +11,7 @@ from minidl.dispatch import apply, apply_all, give
 from minidl.errors import ShapeError, UserError
 from minidl.meta import Cost, Meta, Shape, meta, wide
 from minidl.op import Attrs, Op
+from minidl.ops.arguments import plain_number
 from minidl.ops.elementwise import EITHER, FIRST, broadcast, sum_to
 from minidl.ops.shape import contiguous, permute, reshape
 from minidl.parts.slice_rules import Rule, Slices, elementwise
@@ -129,7 +130,8 @@ def scaled_dot_product_attention(q: Tensor, k: Tensor, v: Tensor, mask: Tensor |
     """
     if mask is not None and mask.requires_grad:
         raise UserError("attention as one operation has no gradient for its mask: nn.attend makes the scores instead")
-    return apply_all(ATTENTION, q, k, v, *(() if mask is None else (mask,)), heads=heads, causal=causal, p=float(p),
+    seen = () if mask is None else (mask,)
+    return apply_all(ATTENTION, q, k, v, *seen, heads=heads, causal=causal, p=plain_number("dropout's p", p),
                      seed=seed)[0]
 
 

@@ -3,7 +3,7 @@
 A comparison has no gradient, nor has a conversion to or from integers.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 import numpy as np
 
@@ -81,15 +81,13 @@ def compare(a: Tensor, b: Tensor | float, relation: str) -> Tensor:
     return apply(COMPARE_NUMBER, a, relation=relation, value=number_for(relation, a.meta, b))
 
 
-def _operator(relation: str) -> Callable[[Tensor, Tensor | float], Tensor]:
-    def compared(a: Tensor, b: Tensor | float) -> Tensor:
-        comparable = isinstance(b, Tensor | np.ndarray | np.number | np.bool_ | int | float)
-        return compare(a, b, relation) if comparable else NotImplemented  # Python knows that anything else differs
-    return compared
-
-
-def masked_fill(x: Tensor, mask: Tensor, value: float) -> Tensor:
-    """x, but ``value`` where the mask is true; the mask broadcasts with x. Raises ShapeError."""
+def masked_fill(x: Tensor, mask: Tensor, value: Tensor | float) -> Tensor:
+    """x, but ``value`` where the mask is true, a number or a tensor without dimensions, which has its gradient; the
+    mask broadcasts with x. Raises ShapeError."""
+    if isinstance(value, Tensor):
+        if value.shape:
+            raise ShapeError(f"masked_fill takes a number or a tensor without dimensions, not {list(value.shape)}")
+        return apply(WHERE, mask, convert(value, x.dtype), x)
     wide = expand(x, broadcast(x.shape, mask.shape))
     return _filled(wide, mask, number_for("masked_fill", x.meta, value), inverted=False)
 
@@ -132,9 +130,4 @@ def logical_or(a: Tensor, b: Tensor) -> Tensor:
     return where(a, 1, b)
 
 
-for _name, _relation in {"__eq__": "==", "__ne__": "!=", "__lt__": "<", "__le__": "<=", "__gt__": ">",
-                         "__ge__": ">="}.items():
-    setattr(Tensor, _name, _operator(_relation))
-for _name, _function in {"masked_fill": masked_fill, "__invert__": logical_not, "__and__": logical_and,
-                         "__or__": logical_or}.items():
-    setattr(Tensor, _name, _function)
+setattr(Tensor, "masked_fill", masked_fill)  # noqa: B010 - attached, as in every module here

@@ -24,8 +24,12 @@ Pair = tuple[int, int]
 
 
 def pair(value: int | Pair) -> Pair:
-    """Height and width of what may be given as one number: (value, value), or the pair itself."""
-    return (value, value) if isinstance(value, int) else (value[0], value[1])
+    """Height and width of what may be given as one number: (value, value), or the pair itself. Raises ShapeError."""
+    if isinstance(value, int):
+        return value, value
+    if isinstance(value, str) or len(value) not in (1, 2) or not all(isinstance(n, int) for n in value):
+        raise ShapeError(f"a window's extents, strides and padding are one or two integers, not {value!r}")
+    return value[0], value[-1]
 
 
 def output_extent(size: int, kernel: int, stride: int, padding: int) -> int:

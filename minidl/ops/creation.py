@@ -5,6 +5,7 @@ Random numbers follow from the runtime's seed (``manual_seed`` sets it), and are
 
 from __future__ import annotations
 
+from math import isfinite
 from typing import Any
 
 import numpy as np
@@ -16,13 +17,15 @@ from minidl.errors import ShapeError, UserError
 from minidl.meta import DType, Shape, boolean, float32, int64
 from minidl.ops.arguments import axis_of
 from minidl.ops.choose import convert, where
-from minidl.ops.elementwise import div, log, neg
+from minidl.ops.elementwise import div, expand, log, neg
 from minidl.ops.indexing import index
+from minidl.ops.methods import dtype_of
 from minidl.ops.ranking import topk
-from minidl.ops.shape import sizes_of
+from minidl.ops.shape import CONTIGUOUS, sizes_of
 from minidl.ops.update import UPLOAD, normal_, uniform_
 from minidl.ops.update import full as full_
 from minidl.runtime import current_runtime
+from minidl.runtime.upload import checked
 from minidl.tensor import Tensor
 
 Sizes = int | Shape
@@ -40,7 +43,9 @@ def tensor(data: Any, *, dtype: DType | None = None, device: object = None, requ
 
     Python's floats become float32, its integers int64; arrays keep their dtype. Raises UserError, ShapeError.
     """
-    made = current_runtime().tensor(data.numpy() if isinstance(data, Tensor) else data, dtype=dtype)
+    if data is None:
+        raise UserError("there is no tensor of None: give numbers, sequences of them, or an array")
+    made = current_runtime().tensor(data.numpy() if isinstance(data, Tensor) else data, dtype=dtype_of(dtype))
     return _leaf(made) if requires_grad else made
 
 
@@ -49,12 +54,26 @@ def _uploaded(values: np.ndarray, dtype: DType) -> Tensor:
     return apply(UPLOAD, shape=values.shape, dtype=dtype, data=np.ascontiguousarray(values, dtype.name))
 
 
-def full(shape: Sizes, value: float, *, dtype: DType | None = None, device: object = None,
+def full(shape: Sizes, value: float | Tensor, *, dtype: DType | None = None, device: object = None,
          requires_grad: bool = False) -> Tensor:
-    """One value everywhere: float32 of a float, int64 of an integer, booleans of a boolean, unless ``dtype`` says."""
+    """One value everywhere: float32 of a float, int64 of an integer, booleans of a boolean, unless ``dtype`` says.
+
+    A tensor without dimensions keeps its dtype and its gradient. Raises UserError for a value that the dtype has not.
+    """
+    if isinstance(value, Tensor):
+        if value.shape:
+            raise ShapeError(f"full takes a number or a tensor without dimensions, not {list(value.shape)}")
+        return filled_with(value, (shape,) if isinstance(shape, int) else tuple(shape), dtype)
+    if dtype is not None and not dtype.floating:
+        checked(np.asarray(value), None, dtype)
     kind = boolean if isinstance(value, bool) else int64 if isinstance(value, int) else float32
     made = full_((shape,) if isinstance(shape, int) else tuple(shape), value, dtype or kind)
     return _leaf(made) if requires_grad else made
+
+
+def filled_with(value: Tensor, shape: Shape, dtype: DType | None) -> Tensor:
+    """A tensor with bytes of its own whose elements are all one value, through which gradients flow."""
+    return apply(CONTIGUOUS, expand(convert(value, dtype or value.dtype), shape))
 
 
 def zeros(*sizes: Sizes, dtype: DType = float32, device: object = None, requires_grad: bool = False) -> Tensor:
@@ -70,6 +89,8 @@ def ones(*sizes: Sizes, dtype: DType = float32, device: object = None, requires_
 def arange(start: float, stop: float | None = None, step: float = 1, *, dtype: DType | None = None,
            device: object = None) -> Tensor:
     """From ``start`` (0 if there is one number alone) up to but not including ``stop``."""
+    if not step or not all(map(isfinite, (start, step, stop or 0))):
+        raise UserError(f"arange: there are no numbers from {start} to {stop} in steps of {step}")
     values = np.arange(start, step=step) if stop is None else np.arange(start, stop, step)
     return _uploaded(values, dtype or (int64 if values.dtype.kind == "i" else float32))
 
@@ -98,10 +119,14 @@ def randn(*sizes: Sizes, dtype: DType = float32, device: object = None, requires
     return _leaf(made) if requires_grad else made
 
 
-def randint(low: int, high: int | None = None, size: Shape = (), *, dtype: DType = int64,
+def randint(low: int, high: int | Shape | None = None, size: Shape = (), *, dtype: DType = int64,
             device: object = None) -> Tensor:
     """Random integers from ``low`` (0 if there is one bound alone) up to but not including ``high``."""
+    if isinstance(high, tuple | list):  # PyTorch's randint(high, size)
+        size, high = tuple(high), None
     low, high = (0, low) if high is None else (low, high)
+    if not low < high:
+        raise UserError(f"randint: there is no integer from {low} up to but not including {high}")
     generator = np.random.Generator(np.random.Philox(key=current_runtime().next_seed()))
     return _uploaded(generator.integers(low, high, tuple(size)), dtype)
 
@@ -122,7 +147,7 @@ def ones_like(x: Tensor, *, dtype: DType | None = None) -> Tensor:
     return ones(x.shape, dtype=dtype or x.dtype)
 
 
-def full_like(x: Tensor, value: float, *, dtype: DType | None = None) -> Tensor:
+def full_like(x: Tensor, value: float | Tensor, *, dtype: DType | None = None) -> Tensor:
     """One value everywhere, of x's shape and dtype."""
     return full(x.shape, value, dtype=dtype or x.dtype)
 
@@ -160,13 +185,22 @@ def multinomial(p: Tensor, num_samples: int, replacement: bool = False) -> Tenso
     """Positions drawn with the probabilities (or weights) of each row of p: [.., num_samples].
 
     Without replacement those of the largest p / e, with e exponential random numbers (Efraimidis & Spirakis 2006).
-    Raises UserError with replacement of more than one.
+    The weights are read, and judged, where the device has values. Raises UserError with replacement of more than one;
+    for weights that are negative, infinite or NaN, or of which too few are above 0.
     """
     if replacement and num_samples > 1:
         raise UserError(f"multinomial draws {num_samples} without replacement alone: draw one, so many times")
     if not p.dtype.floating:
         raise ShapeError(f"multinomial needs probabilities, not {p.meta}")
     with no_grad():
+        if current().device.has_values:
+            weights = p.detach().float().numpy()
+            if not (np.isfinite(weights) & (weights >= 0)).all():
+                raise UserError("multinomial: weights are finite and not negative, and these are from "
+                                f"{weights.min()} to {weights.max()}")
+            fewest = int((weights > 0).sum(-1).min(initial=num_samples))
+            if fewest < num_samples:
+                raise UserError(f"multinomial: {num_samples} draws from a row with {fewest} weights above 0")
         return topk(div(p, neg(log(rand_like(p)))), num_samples).indices
 
 

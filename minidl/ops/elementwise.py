@@ -6,7 +6,7 @@ from minidl.dispatch import apply, give
 from minidl.errors import ShapeError
 from minidl.meta import DType, Meta, Shape, int64, meta, wide
 from minidl.op import Op
-from minidl.ops.arguments import axes_of, loses_gradient, number_for, numbers, reciprocal
+from minidl.ops.arguments import axes_of, loses_gradient, number_for, numbers, plain_number, reciprocal
 from minidl.parts.slice_rules import elementwise, expanding, summing
 from minidl.tensor import Gradients, Needs, Tensor
 
@@ -235,7 +235,7 @@ def div(a: Tensor, b: Tensor | float) -> Tensor:
 
 def dropout(x: Tensor, p: float, seed: int) -> Tensor:
     """Zero each element with probability p and divide the rest by 1 - p; the mask follows from (seed, position)."""
-    return apply(DROPOUT, x, p=float(p), seed=seed)
+    return apply(DROPOUT, x, p=plain_number("dropout's p", p), seed=seed)
 
 
 def _sum(x: Tensor, dim: int | Shape | None, keepdim: bool, dtype: DType) -> Tensor:
@@ -265,11 +265,6 @@ def mean(x: Tensor, dim: int | Shape | None = None, keepdim: bool = False) -> Te
     return cast(scale(_sum(x, dim, keepdim, wide(x.dtype)), 1.0 / count if count else nan), x.dtype)
 
 
-def _reverse_sub(a: Tensor, b: float) -> Tensor:
-    return shift(neg(a), b)
-
-
-for _name, _function in {"__add__": add, "__radd__": add, "__sub__": sub, "__rsub__": _reverse_sub, "__mul__": mul,
-                         "__rmul__": mul, "__truediv__": div, "__neg__": neg, "sum": sum, "mean": mean,
-                         "exp": exp, "log": log, "sqrt": sqrt, "relu": relu, "tanh": tanh, "sigmoid": sigmoid}.items():
+for _name, _function in {"__neg__": neg, "sum": sum, "mean": mean,
+                         "relu": relu}.items():
     setattr(Tensor, _name, _function)

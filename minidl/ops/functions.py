@@ -1,16 +1,15 @@
 """Functions of one tensor beyond arithmetic: powers, SiLU, softplus, log-softmax; and those composed of others."""
 
 from collections.abc import Sequence
-from math import log as logarithm
 from math import nan, prod
 
 from minidl.dispatch import apply, give
-from minidl.errors import ShapeError
-from minidl.meta import Cost, Meta, Shape, meta
+from minidl.errors import ShapeError, UserError
+from minidl.meta import Cost, Meta, Shape, float32, meta
 from minidl.op import Attrs, Op
 from minidl.ops.arguments import axes_of, axis_of
 from minidl.ops.attention import softmax as last_softmax
-from minidl.ops.choose import compare, masked_fill, where
+from minidl.ops.choose import compare, convert, masked_fill, where
 from minidl.ops.elementwise import (
     BROADCAST,
     EITHER,
@@ -20,7 +19,6 @@ from minidl.ops.elementwise import (
     gradient_like,
     mean,
     mul,
-    neg,
     numbers_like,
     scale,
     sigmoid,
@@ -28,6 +26,7 @@ from minidl.ops.elementwise import (
     sub,
 )
 from minidl.ops.elementwise import sum as sum_
+from minidl.ops.library import absolute, floating
 from minidl.ops.shape import permute
 from minidl.ops.update import full
 from minidl.parts.slice_rules import along
@@ -49,6 +48,8 @@ def _rows_cost(inputs: Sequence[Meta], outputs: Sequence[Meta], attrs: Attrs) ->
 
 
 def _power_vjp(needs: Needs, dy: Tensor, x: Tensor, *, value: float) -> Gradients:
+    if value == 0:
+        return (full(dy.shape, 0.0, dy.dtype),)  # 0 times what is infinite at 0 would be NaN
     return (scale(mul(give(dy), power(x, value - 1.0)), value),)
 
 
@@ -67,25 +68,32 @@ LOG_SOFTMAX = Op("log_softmax", _rows_infer, _rows_cost, donates=FIRST, slices=a
 
 
 def power(x: Tensor, value: float) -> Tensor:
-    """Every element to the power of a number. Raises ShapeError for integers, unless the power is 0, 1 or 2."""
+    """Every element to the power of a number. Raises ShapeError for integers to a negative number or a fraction."""
+    if not x.dtype.floating:
+        return _whole_power(x, value)
     if value == 2:
         return mul(x, x)
     if value == 0.5:
         return sqrt(x)
-    if value == 1:
-        return scale(x, 1.0)
-    return full(x.shape, 1.0, x.dtype) if value == 0 else apply(POWER, x, value=float(value))
+    return scale(x, 1.0) if value == 1 else apply(POWER, x, value=float(value))
 
 
-def to_power_of(x: Tensor, base: float) -> Tensor:
-    """A positive number to the power of every element. Raises ShapeError for another number."""
-    if not base > 0:
-        raise ShapeError(f"{base} ** tensor needs a number above 0")
-    return exp(scale(x, logarithm(base)))
+def _whole_power(x: Tensor, value: float) -> Tensor:
+    """Integers multiplied with each other, by squaring."""
+    if value != int(value) or value < 0:
+        raise ShapeError(f"{x.meta} to the power of {value} is no {x.dtype.name}: convert it to a floating dtype")
+    y, square, rest = full(x.shape, 1, x.dtype), x, int(value)
+    while rest:
+        if rest & 1:
+            y = mul(y, square)
+        rest >>= 1
+        square = mul(square, square) if rest else square
+    return y
 
 
 def reciprocal(x: Tensor, value: float = 1.0) -> Tensor:
     """``value`` / x, element by element."""
+    x = floating(x)
     return div(full((), value, x.dtype), x)
 
 
@@ -122,21 +130,36 @@ def softmax(x: Tensor, dim: int = -1) -> Tensor:
     return permute(y, back) if back else y
 
 
-def absolute(x: Tensor) -> Tensor:
-    """|x|, with a gradient of 1 at 0."""
-    return where(compare(x, 0, "<"), neg(x), x)
+Bound = Tensor | float | None
 
 
-def clamp(x: Tensor, min: float | None = None, max: float | None = None) -> Tensor:  # noqa: A002 - PyTorch's names
-    """x, but ``min`` where it is less and ``max`` where it is more; NaN stays NaN."""
-    if min is not None:
-        x = masked_fill(x, compare(x, min, "<"), min)
-    return x if max is None else masked_fill(x, compare(x, max, ">"), max)
+def clamp(x: Tensor, min: Bound = None, max: Bound = None) -> Tensor:  # noqa: A002 - PyTorch's names
+    """x, but ``min`` where it is less and ``max`` where it is more; NaN stays NaN. A bound may be a tensor, which has
+    its gradient. Raises UserError without a bound, ShapeError."""
+    if min is None and max is None:
+        raise UserError("clamp needs at least one of min and max")
+    for bound, relation in ((min, "<"), (max, ">")):
+        if isinstance(bound, Tensor):
+            bound = convert(bound, x.dtype)
+            x = where(compare(x, bound, relation), bound, where(compare(bound, bound, "=="), x, bound))
+        elif bound is not None:
+            x = x if x.dtype.floating or float(bound).is_integer() else convert(x, float32)
+            x = masked_fill(x, compare(x, bound, relation), bound)
+    return x
 
 
-def var(x: Tensor, dim: int | Shape | None = None, *, correction: float = 1.0, keepdim: bool = False) -> Tensor:
+def var(x: Tensor, dim: int | Shape | bool | None = None, unbiased: bool | None = None, keepdim: bool = False, *,
+        correction: float | None = None) -> Tensor:
     """Variance over ``dim``, all by default: the sum of squared distances from the mean over their number less
-    ``correction``; of nothing it is NaN. Raises ShapeError."""
+    ``correction``, which is 1, or 0 where it is not ``unbiased``; of nothing it is NaN.
+
+    ``var(False)`` is ``var(unbiased=False)``, as PyTorch has it. Raises ShapeError.
+    """
+    if isinstance(dim, bool):
+        dim, unbiased = None, dim
+    if unbiased is not None and correction is not None:
+        raise ShapeError(f"var takes unbiased or correction, not {unbiased} and {correction}")
+    correction = float(unbiased) if unbiased is not None else 1.0 if correction is None else correction
     axes = axes_of("var", x.shape, dim)
     count = prod(x.shape[axis] for axis in axes)
     apart = sub(x, mean(x, axes, keepdim=True))
@@ -145,12 +168,18 @@ def var(x: Tensor, dim: int | Shape | None = None, *, correction: float = 1.0, k
     return scale(spread, count / rest if rest > 0 else nan)
 
 
-def std(x: Tensor, dim: int | Shape | None = None, *, correction: float = 1.0, keepdim: bool = False) -> Tensor:
-    """Standard deviation, as ``var``."""
-    return sqrt(var(x, dim, correction=correction, keepdim=keepdim))
+def root(x: Tensor) -> Tensor:
+    """Square root of every element, with a gradient of 0 at 0: of a norm, or a deviation."""
+    zero = compare(x, 0, "==")
+    return masked_fill(sqrt(masked_fill(x, zero, 1.0)), zero, 0.0)
 
 
-for _name, _function in {"__pow__": power, "pow": power, "__rpow__": to_power_of, "__rtruediv__": reciprocal,
-                         "__abs__": absolute, "abs": absolute, "clamp": clamp, "softmax": softmax,
+def std(x: Tensor, dim: int | Shape | bool | None = None, unbiased: bool | None = None, keepdim: bool = False, *,
+        correction: float | None = None) -> Tensor:
+    """Standard deviation, as ``var``; the gradient of equal values is 0."""
+    return root(var(x, dim, unbiased, keepdim, correction=correction))
+
+
+for _name, _function in {"__abs__": absolute, "abs": absolute, "clamp": clamp, "softmax": softmax,
                          "log_softmax": log_softmax, "var": var, "std": std}.items():
     setattr(Tensor, _name, _function)

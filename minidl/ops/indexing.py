@@ -13,9 +13,9 @@ import numpy as np
 from minidl.context import current
 from minidl.dispatch import apply
 from minidl.errors import NoSuchIndex, ShapeError, UserError
-from minidl.meta import Part, Parts, boolean, int64
-from minidl.ops.choose import convert, where
-from minidl.ops.elementwise import add, expand, scale
+from minidl.meta import Part, Parts, boolean, int64, uint8
+from minidl.ops.choose import compare, convert, where
+from minidl.ops.elementwise import add, expand, scale, shift
 from minidl.ops.embedding import embedding
 from minidl.ops.parts import unsqueeze, view_of
 from minidl.ops.shape import CONTIGUOUS, permute, reshape
@@ -109,12 +109,21 @@ def _uploaded(numbers: Array) -> Tensor:
     return apply(UPLOAD, shape=numbers.shape, dtype=int64, data=numbers)
 
 
+def _from_zero(numbers: Tensor, size: int) -> Tensor:
+    """Integers of which negative ones count from the end."""
+    if numbers.dtype is uint8:
+        return convert(numbers, int64)
+    numbers = convert(numbers, int64)
+    return where(compare(numbers, 0, "<"), shift(numbers, size), numbers)
+
+
 def _flat(chosen: Chosen, sizes: Sequence[int]) -> Tensor:
     """One number for each element that several dimensions choose, as if these were one in C order."""
     arrays = list(chosen.values())
     if all(isinstance(a, np.ndarray) for a in arrays):
         return _uploaded(np.asarray(np.ravel_multi_index(np.broadcast_arrays(*arrays), tuple(sizes))))
-    tensors = [convert(a, int64) if isinstance(a, Tensor) else _uploaded(a) for a in arrays]
+    tensors = [_from_zero(a, size) if isinstance(a, Tensor) else _uploaded(a)
+               for a, size in zip(arrays, sizes, strict=True)]
     flat = tensors[0]
     for tensor, size in zip(tensors[1:], sizes[1:], strict=True):
         flat = add(scale(flat, size), tensor)

@@ -9,7 +9,7 @@ import numpy as np
 from minidl.autograd import no_grad
 from minidl.context import current
 from minidl.dispatch import apply
-from minidl.errors import UserError
+from minidl.errors import UserError, WrongKind
 from minidl.ops.shape import CONTIGUOUS
 from minidl.ops.update import copy_
 from minidl.runtime import parameter
@@ -21,6 +21,16 @@ def array(x: Tensor, dtype: Any = None, copy: bool | None = None) -> np.ndarray:
     if copy is False:
         raise ValueError("the values of a tensor cannot be seen without a copy: leave copy=False out")
     return x.numpy() if dtype is None else x.numpy().astype(dtype)
+
+
+def formatted(x: Tensor, specification: str) -> str:
+    """The value's, for a tensor without dimensions: ``f"{loss:.3f}"``. Raises WrongKind for others."""
+    if not specification:
+        return repr(x)
+    if x.shape:
+        raise WrongKind(f"a tensor of shape {list(x.shape)} has no format {specification!r}: only one without "
+                        "dimensions is a number")
+    return format(x.item(), specification)
 
 
 def copied(x: Tensor) -> Tensor:
@@ -54,6 +64,6 @@ def refuse_to_pickle(x: Tensor, protocol: int) -> NoReturn:
     raise TypeError("a tensor cannot be pickled: keep x.numpy(), or a model's state_dict()")
 
 
-for _name, _function in {"__array__": array, "__copy__": copied, "__deepcopy__": deep_copied,
+for _name, _function in {"__array__": array, "__format__": formatted, "__copy__": copied, "__deepcopy__": deep_copied,
                          "__reduce_ex__": refuse_to_pickle}.items():
     setattr(Tensor, _name, _function)

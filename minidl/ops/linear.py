@@ -7,6 +7,7 @@ from minidl.errors import ShapeError
 from minidl.meta import Cost, Meta, Shape, meta, wide
 from minidl.op import Attrs, Op
 from minidl.ops.elementwise import ADD, broadcast, sum_to
+from minidl.ops.shape import reshape
 from minidl.parts.slice_rules import along, multiplying
 from minidl.tensor import Gradients, Needs, Tensor
 
@@ -104,6 +105,9 @@ def matmul(a: Tensor, b: Tensor, *, transpose_a: bool = False, transpose_b: bool
 
 def linear(x: Tensor, w: Tensor, b: Tensor | None = None) -> Tensor:
     """x w^T + b.  x: [..., in], w: [out, in] of the same dtype, b: [out], float32 beside halves. Raises ShapeError."""
+    if x.ndim == 1:
+        y = linear(reshape(x, (1, -1)), w, b)
+        return reshape(y, y.shape[1:])
     return apply(LINEAR, x, w) if b is None else apply(LINEAR, x, w, b)
 
 

@@ -10,7 +10,9 @@ from minidl.dispatch import apply, apply_all, give
 from minidl.errors import ShapeError
 from minidl.meta import Cost, Meta, meta, wide
 from minidl.op import Attrs, Op
-from minidl.ops.elementwise import ADD, add, mean, scale, sub
+from minidl.ops.choose import compare, convert, logical_not, masked_fill
+from minidl.ops.elementwise import ADD, add, div, mean, scale, sub
+from minidl.ops.elementwise import sum as sum_
 from minidl.ops.embedding import gather_rows
 from minidl.ops.shape import cast, reshape
 from minidl.parts.slice_rules import along
@@ -52,8 +54,8 @@ def cross_entropy(logits: Tensor, labels: Tensor, *, ignore_index: int = -100, l
     Rows whose label is ``ignore_index`` count neither in the sum nor in the mean; if there are no others it is NaN.
 
     With ``label_smoothing`` e the target is 1 - e for the label and e shared by all classes (Szegedy et al. 2016,
-    section 7). Then every row must have a label. As -log softmax(z)[c] is that of the label plus z[label] - z[c], what
-    is added to the loss is e times the mean of z[label] - z: no second softmax is needed.
+    section 7). As -log softmax(z)[c] is that of the label plus z[label] - z[c], what is added to the loss is e times
+    the mean of z[label] - z over the rows that count: no second softmax is needed.
 
     The loss is computed in float32, and is float32, where logits are halves.
     """
@@ -61,6 +63,9 @@ def cross_entropy(logits: Tensor, labels: Tensor, *, ignore_index: int = -100, l
     if not label_smoothing:
         return loss
     n, classes = logits.shape
-    own = gather_rows(reshape(logits, (n, classes, 1)), reshape(labels, (n, 1)))
-    own, every = cast(own, loss.dtype), cast(logits, loss.dtype)  # a mean in halves would have their few digits
-    return add(loss, scale(sub(mean(own), mean(every)), label_smoothing))
+    ignored = compare(labels, ignore_index, "==")
+    own = gather_rows(reshape(logits, (n, classes, 1)), reshape(masked_fill(labels, ignored, 0), (n, 1)))
+    every = mean(cast(logits, loss.dtype), 1)  # a mean in halves would have their few digits
+    apart = masked_fill(sub(reshape(cast(own, loss.dtype), (n,)), every), ignored, 0.0)
+    counted = convert(sum_(logical_not(ignored)), loss.dtype)
+    return add(loss, scale(div(sum_(apart), counted), label_smoothing))

@@ -3,13 +3,14 @@
 ``reduction`` is PyTorch's: the mean of all elements (of the counted rows), their sum, or none.
 """
 
-from minidl.errors import UserError
+from minidl.errors import ShapeError, UserError
 from minidl.meta import wide
-from minidl.ops.choose import compare, convert, logical_not, masked_fill
-from minidl.ops.elementwise import add, div, log, mean, mul, neg, shift, sub
+from minidl.ops.choose import compare, convert, logical_not, masked_fill, where
+from minidl.ops.elementwise import add, div, log, mean, mul, neg, scale, shift, sub
 from minidl.ops.elementwise import sum as sum_
-from minidl.ops.embedding import gather_rows
-from minidl.ops.functions import absolute, log_softmax, softplus
+from minidl.ops.embedding import embedding, gather_rows
+from minidl.ops.functions import log_softmax, softplus
+from minidl.ops.library import absolute, exp
 from minidl.ops.loss import cross_entropy as mean_cross_entropy
 from minidl.ops.shape import cast, permute, reshape
 from minidl.tensor import Tensor
@@ -17,7 +18,8 @@ from minidl.tensor import Tensor
 LEAST_LOG = -100.0  # of a probability of 0
 
 
-def _reduced(losses: Tensor, reduction: str) -> Tensor:
+def reduced(losses: Tensor, reduction: str) -> Tensor:
+    """The mean of all losses, their sum, or themselves ("none"). Raises UserError for another word."""
     if reduction == "mean":
         return mean(losses)
     if reduction == "sum":
@@ -27,59 +29,141 @@ def _reduced(losses: Tensor, reduction: str) -> Tensor:
     raise UserError(f"reduction is mean, sum or none, not {reduction!r}")
 
 
-def nll_loss(log_probabilities: Tensor, labels: Tensor, *, ignore_index: int = -100, reduction: str = "mean") -> Tensor:
-    """-log_probabilities[n, label of n].  log_probabilities: [N, classes], labels: [N] integers.
+def _rows(x: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
+    """[N, classes, ...] and [N, ...] as rows, [M, classes] and [M]. Raises ShapeError."""
+    if x.ndim < 2 or labels.shape != (x.shape[0], *x.shape[2:]) or labels.dtype.floating:
+        raise ShapeError(f"a loss of classes needs [N, classes, ...] and integer labels [N, ...], not {x.meta} and "
+                         f"{labels.meta}")
+    if x.ndim > 2:
+        x = reshape(permute(x, (0, *range(2, x.ndim), 1)), (-1, x.shape[1]))
+    return x, reshape(labels, (-1,))
 
-    Rows whose label is ``ignore_index`` count neither in the sum nor in the mean. Raises ShapeError, UserError.
+
+def _shares(labels: Tensor, ignored: Tensor, weight: Tensor | None, like: Tensor) -> Tensor:
+    """What each row counts: the weight of its class, 1 by default, and 0 where it is ignored."""
+    if weight is None:
+        return convert(logical_not(ignored), like.dtype)
+    own = reshape(embedding(reshape(weight, (-1, 1)), masked_fill(labels, ignored, 0)), labels.shape)
+    return masked_fill(cast(own, like.dtype), ignored, 0.0)
+
+
+def nll_loss(input: Tensor, target: Tensor, weight: Tensor | None = None, *, ignore_index: int = -100,
+             reduction: str = "mean") -> Tensor:
+    """-weight[label] input[n, label of n].  input: logarithms [N, classes, ...], target: labels [N, ...].
+
+    ``weight``: [classes], 1 by default; a mean is over the sum of the rows' weights. Rows whose label is
+    ``ignore_index`` count neither in the sum nor in the mean. Raises ShapeError, UserError.
     """
-    n, classes = log_probabilities.shape
+    shape = target.shape
+    x, labels = _rows(input, target)
+    n, classes = x.shape
     ignored = compare(labels, ignore_index, "==")
-    own = gather_rows(reshape(log_probabilities, (n, classes, 1)), reshape(masked_fill(labels, ignored, 0), (n, 1)))
+    own = gather_rows(reshape(x, (n, classes, 1)), reshape(masked_fill(labels, ignored, 0), (n, 1)))
     losses = masked_fill(neg(cast(reshape(own, (n,)), wide(own.dtype))), ignored, 0.0)
-    if reduction != "mean":
-        return _reduced(losses, reduction)
-    return div(sum_(losses), convert(sum_(logical_not(ignored)), losses.dtype))
+    shares = _shares(labels, ignored, weight, losses)
+    losses = losses if weight is None else mul(losses, shares)
+    if reduction == "none":
+        return reshape(losses, shape)
+    return div(sum_(losses), sum_(shares)) if reduction == "mean" else reduced(losses, reduction)
 
 
-def cross_entropy(logits: Tensor, labels: Tensor, *, ignore_index: int = -100, label_smoothing: float = 0.0,
-                  reduction: str = "mean") -> Tensor:
-    """-log softmax(logits)[label].  logits: [N, classes, ...], labels: [N, ...] integers.
+def _soft(logits: Tensor, target: Tensor, weight: Tensor | None, reduction: str, smoothing: float) -> Tensor:
+    """Cross-entropy with a distribution in the place of a label: [N, classes, ...] both."""
+    if target.shape != logits.shape:
+        raise ShapeError(f"cross_entropy: probabilities {list(target.shape)} do not fit logits {list(logits.shape)}")
+    target = shift(scale(target, 1.0 - smoothing), smoothing / logits.shape[1]) if smoothing else target
+    terms = mul(target, log_softmax(logits, 1))
+    if weight is not None:
+        terms = mul(terms, reshape(weight, (-1, *(1,) * (logits.ndim - 2))))
+    losses = neg(sum_(terms, 1))
+    return scale(sum_(losses), 1.0 / losses.numel()) if reduction == "mean" else reduced(losses, reduction)
 
-    Label smoothing goes with the mean alone. Raises ShapeError, UserError.
+
+def cross_entropy(input: Tensor, target: Tensor, weight: Tensor | None = None, *, ignore_index: int = -100,
+                  label_smoothing: float = 0.0, reduction: str = "mean") -> Tensor:
+    """-log softmax(input)[label].  input: [N, classes, ...], target: labels [N, ...], or probabilities as input.
+
+    ``weight``: [classes], as in ``nll_loss``. With ``label_smoothing`` e the target is 1 - e for the label and e shared
+    by all classes; rows whose label is ``ignore_index`` have no part in that either. Raises ShapeError, UserError.
     """
-    rest = labels.shape
-    if logits.ndim > 2:
-        logits = permute(logits, (0, *range(2, logits.ndim), 1))
-        logits, labels = reshape(logits, (-1, logits.shape[-1])), reshape(labels, (-1,))
-    if reduction == "mean":
-        return mean_cross_entropy(logits, labels, ignore_index=ignore_index, label_smoothing=label_smoothing)
+    if not 0.0 <= label_smoothing <= 1.0:
+        raise UserError(f"label_smoothing is in [0, 1], not {label_smoothing}")
+    if target.dtype.floating:
+        return _soft(input, target, weight, reduction, label_smoothing)
+    if input.ndim == 1 and not target.shape:
+        return cross_entropy(reshape(input, (1, -1)), reshape(target, (1,)), weight, ignore_index=ignore_index,
+                             label_smoothing=label_smoothing, reduction=reduction)
+    shape = target.shape
+    rows, flat = _rows(input, target)
+    if reduction == "mean" and weight is None:
+        return mean_cross_entropy(rows, flat, ignore_index=ignore_index, label_smoothing=label_smoothing)
+    logs = log_softmax(rows)
+    losses = nll_loss(logs, flat, weight, ignore_index=ignore_index, reduction=reduction)
     if label_smoothing:
-        raise UserError("label_smoothing goes with reduction='mean' alone")
-    losses = nll_loss(log_softmax(logits), labels, ignore_index=ignore_index, reduction=reduction)
-    return reshape(losses, rest) if reduction == "none" else losses
+        ignored = compare(flat, ignore_index, "==")
+        terms = logs if weight is None else mul(logs, weight)
+        spread = masked_fill(neg(sum_(terms, 1)), ignored, 0.0)
+        if reduction == "mean":
+            spread = div(sum_(spread), sum_(_shares(flat, ignored, weight, spread)))
+        else:
+            spread = reduced(spread, reduction)
+        losses = add(scale(losses, 1.0 - label_smoothing), scale(spread, label_smoothing / rows.shape[1]))
+    return reshape(losses, shape) if reduction == "none" else losses
 
 
-def mse_loss(x: Tensor, target: Tensor, *, reduction: str = "mean") -> Tensor:
-    """(x - target)^2. Raises ShapeError, UserError."""
-    apart = sub(x, target)
-    return _reduced(mul(apart, apart), reduction)
+def mse_loss(input: Tensor, target: Tensor, *, reduction: str = "mean") -> Tensor:
+    """(input - target)^2. Raises ShapeError, UserError."""
+    apart = sub(input, target)
+    return reduced(mul(apart, apart), reduction)
 
 
-def l1_loss(x: Tensor, target: Tensor, *, reduction: str = "mean") -> Tensor:
-    """|x - target|. Raises ShapeError, UserError."""
-    return _reduced(absolute(sub(x, target)), reduction)
+def l1_loss(input: Tensor, target: Tensor, *, reduction: str = "mean") -> Tensor:
+    """|input - target|. Raises ShapeError, UserError."""
+    return reduced(absolute(sub(input, target)), reduction)
 
 
-def binary_cross_entropy(p: Tensor, target: Tensor, *, reduction: str = "mean") -> Tensor:
-    """-(target log p + (1 - target) log(1 - p)), where no logarithm is below -100. Raises ShapeError, UserError."""
+def binary_cross_entropy(input: Tensor, target: Tensor, *, reduction: str = "mean") -> Tensor:
+    """-(target log input + (1 - target) log(1 - input)), where no logarithm is below -100. Raises ShapeError,
+    UserError."""
     def bounded(x: Tensor) -> Tensor:
         y = log(x)
         return masked_fill(y, compare(y, LEAST_LOG, "<"), LEAST_LOG)
-    one = mul(target, bounded(p))
-    other = mul(shift(neg(target), 1.0), bounded(shift(neg(p), 1.0)))
-    return _reduced(neg(add(one, other)), reduction)
+    one = mul(target, bounded(input))
+    other = mul(shift(neg(target), 1.0), bounded(shift(neg(input), 1.0)))
+    return reduced(neg(add(one, other)), reduction)
 
 
-def binary_cross_entropy_with_logits(x: Tensor, target: Tensor, *, reduction: str = "mean") -> Tensor:
-    """The same of sigmoid(x), without its cancellation: log(1 + exp(x)) - target x. Raises ShapeError, UserError."""
-    return _reduced(sub(softplus(x), mul(x, target)), reduction)
+def binary_cross_entropy_with_logits(input: Tensor, target: Tensor, *, reduction: str = "mean") -> Tensor:
+    """The same of sigmoid(input), without its cancellation: log(1 + exp(input)) - target input. Raises ShapeError,
+    UserError."""
+    return reduced(sub(softplus(input), mul(input, target)), reduction)
+
+
+def kl_div(input: Tensor, target: Tensor, *, reduction: str = "mean", log_target: bool = False) -> Tensor:
+    """target (log target - input), with input the logarithm of a distribution; 0 where the target is 0.
+
+    ``reduction``: mean of all elements, batchmean (the sum over the batch's extent), sum or none. Raises ShapeError.
+    """
+    if log_target:
+        terms = mul(exp(target), sub(target, input))
+    else:
+        nothing = compare(target, 0, "==")
+        terms = sub(masked_fill(mul(target, log(masked_fill(target, nothing, 1.0))), nothing, 0.0), mul(target, input))
+    if reduction == "batchmean":
+        return scale(reduced(terms, "sum"), 1.0 / input.shape[0])
+    return reduced(terms, reduction)
+
+
+def smooth_l1_loss(input: Tensor, target: Tensor, *, reduction: str = "mean", beta: float = 1.0) -> Tensor:
+    """d^2 / (2 beta) where d = |input - target| is below beta, else d - beta / 2 (Girshick 2015). Raises ShapeError."""
+    apart = absolute(sub(input, target))
+    if beta == 0:
+        return reduced(apart, reduction)
+    square = scale(mul(apart, apart), 0.5 / beta)
+    return reduced(where(compare(apart, beta, "<"), square, shift(apart, -0.5 * beta)), reduction)
+
+
+def huber_loss(input: Tensor, target: Tensor, *, reduction: str = "mean", delta: float = 1.0) -> Tensor:
+    """d^2 / 2 where d = |input - target| is at most delta, else delta (d - delta / 2) (Huber 1964). Raises
+    ShapeError."""
+    return scale(smooth_l1_loss(input, target, reduction=reduction, beta=delta), delta)

@@ -7,12 +7,12 @@ from minidl.context import current
 from minidl.dispatch import apply
 from minidl.errors import ShapeError, UserError
 from minidl.meta import DType, Shape
-from minidl.ops.choose import compare, convert
-from minidl.ops.elementwise import add, div, expand, mul, neg, sub
+from minidl.ops.choose import convert
+from minidl.ops.elementwise import expand, mul, neg
 from minidl.ops.linear import matmul
 from minidl.ops.parts import transpose
 from minidl.ops.shape import CONTIGUOUS, concat, detach, reshape, sizes_of
-from minidl.ops.update import fill_
+from minidl.ops.update import copy_
 from minidl.tensor import Tensor
 
 
@@ -21,11 +21,38 @@ def size(x: Tensor, dim: int | None = None) -> Any:
     return x.shape if dim is None else x.shape[dim]
 
 
-def to(x: Tensor, target: Any, *_: Any, **__: Any) -> Tensor:
-    """x in another dtype; itself for a device, as tensors live on their runtime's."""
+_TYPES: dict[Any, DType] = {float: metas.float64, int: metas.int64, bool: metas.boolean}
+_IDLE = ("device", "non_blocking", "memory_format")  # what ``to`` takes without a meaning here
+
+
+def dtype_of(target: object) -> DType | None:
+    """The dtype that something names: itself, a tensor's, or that of Python's own type; None if it names none."""
     if isinstance(target, Tensor):
-        target = target.dtype
-    return convert(x, target) if isinstance(target, DType) else x
+        return target.dtype
+    return target if isinstance(target, DType) else _TYPES.get(target) if isinstance(target, type) else None
+
+
+def asked_dtype(what: str, targets: tuple[object, ...], options: dict[str, Any]) -> DType | None:
+    """The dtype among the arguments of ``to``: (dtype), (device), (device, dtype) or (tensor), also by name; None if
+    there is none. Raises UserError for any other argument."""
+    unknown = sorted(options.keys() - {*_IDLE, "dtype", "copy", "other"})
+    if unknown:
+        raise UserError(f"{what} takes a device, a dtype or a tensor, not {', '.join(unknown)}=")
+    found = None
+    for target in (*targets[:2], options.get("dtype"), options.get("other")):
+        dtype = dtype_of(target)
+        if dtype is None and not isinstance(target, str | int | None) and not hasattr(target, "type"):
+            raise UserError(f"{what} takes a device, a dtype or a tensor, not a {type(target).__name__}")
+        found = dtype or found
+    return found
+
+
+def to(x: Tensor, *targets: Any, **options: Any) -> Tensor:
+    """x in the dtype that is asked for; itself where it is of that already, unless ``copy=True``, and for a device, as
+    tensors live on their runtime's. Raises UserError for what is neither."""
+    dtype = asked_dtype("to()", targets, options)
+    y = x if dtype is None else convert(x, dtype)
+    return clone(x) if y is x and options.get("copy") else y
 
 
 def expanded(x: Tensor, *sizes: int | Shape) -> Tensor:
@@ -53,12 +80,6 @@ def clone(x: Tensor) -> Tensor:
     return apply(CONTIGUOUS, x)
 
 
-def zero_(x: Tensor) -> Tensor:
-    """Overwrite every element with 0; returns x."""
-    fill_(x, 0.0)
-    return x
-
-
 def requires_grad_(x: Tensor, requires_grad: bool = True) -> Tensor:
     """Set ``requires_grad``; returns x."""
     x.requires_grad = requires_grad
@@ -70,6 +91,18 @@ def transposed(x: Tensor) -> Tensor:
     if x.ndim > 2:
         raise ShapeError(f"t() is for matrices, not {list(x.shape)}: transpose(a, b) exchanges two dimensions")
     return transpose(x, 0, 1) if x.ndim == 2 else x
+
+
+def set_data(x: Tensor, value: Tensor) -> None:
+    """Copy a tensor of x's shape and dtype into x, whatever requires a gradient. Raises ShapeError."""
+    if value.storage.base is x.storage.base and value.meta is x.meta:
+        return  # ``x.data += y`` has written through the view already
+    executor = current()
+    before, executor.grad_enabled = executor.grad_enabled, False
+    try:
+        copy_(x, value)
+    finally:
+        executor.grad_enabled = before
 
 
 def _item(x: Tensor) -> Any:
@@ -85,13 +118,10 @@ def _refuse_cuda(x: Tensor, *_: Any) -> Tensor:
 _METHODS: dict[str, Any] = {
     "size": size, "dim": lambda x: x.ndim, "tolist": _item, "to": to, "cuda": _refuse_cuda, "cpu": lambda x: x,
     "type_as": to, "expand": expanded, "expand_as": lambda x, other: expand(x, other.shape), "repeat": repeat,
-    "clone": clone, "zero_": zero_, "requires_grad_": requires_grad_, "t": transposed, "view": reshape,
+    "clone": clone, "requires_grad_": requires_grad_, "t": transposed, "view": reshape,
     "view_as": lambda x, other: reshape(x, other.shape), "square": lambda x: mul(x, x), "neg": neg, "matmul": matmul,
-    "add": add, "sub": sub, "mul": mul, "div": div, "T": property(transposed), "data": property(detach),
+    "T": property(transposed), "data": property(detach, set_data),
     "device": property(lambda x: current().device.name),
-    "eq": lambda a, b: compare(a, b, "=="), "ne": lambda a, b: compare(a, b, "!="),
-    "lt": lambda a, b: compare(a, b, "<"), "le": lambda a, b: compare(a, b, "<="),
-    "gt": lambda a, b: compare(a, b, ">"), "ge": lambda a, b: compare(a, b, ">="),
     "float": lambda x: convert(x, metas.float32), "double": lambda x: convert(x, metas.float64),
     "half": lambda x: convert(x, metas.float16), "bfloat16": lambda x: convert(x, metas.bfloat16),
     "long": lambda x: convert(x, metas.int64), "int": lambda x: convert(x, metas.int32),

@@ -12,9 +12,9 @@ from minidl.errors import ShapeError
 from minidl.meta import Cost, Meta, Shape, int64, meta
 from minidl.op import Attrs, Op
 from minidl.ops.arguments import axes_of
-from minidl.ops.choose import compare, where
 from minidl.ops.embedding import GATHER_ROWS_GRAD, gather_rows
 from minidl.ops.functions import over_last
+from minidl.ops.library import maximum, minimum
 from minidl.ops.shape import detach, flatten, permute, reshape
 from minidl.parts.slice_rules import along
 from minidl.surface import Ranked
@@ -107,16 +107,6 @@ def argmin(x: Tensor, dim: int | None = None, keepdim: bool = False) -> Tensor:
 
 def _first(x: Tensor, largest: bool) -> Tensor:
     return _extreme(flatten(detach(x), 0), 0, False, largest).indices
-
-
-def maximum(a: Tensor, b: Tensor) -> Tensor:
-    """The larger of two elements, with NumPy's broadcasting; a NaN in b stays only where a is NaN or less."""
-    return where(compare(a, b, ">="), a, b)
-
-
-def minimum(a: Tensor, b: Tensor) -> Tensor:
-    """The smaller of two elements, as ``maximum``."""
-    return where(compare(a, b, "<="), a, b)
 
 
 def gather(x: Tensor, dim: int, index: Tensor) -> Tensor:

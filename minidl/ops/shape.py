@@ -67,7 +67,7 @@ def _concat_vjp(needs: Needs, dy: Tensor, *, axis: int, input_shapes: tuple[Shap
     start = 0
     for need, shape in zip(needs, input_shapes, strict=True):
         stop = start + shape[axis]
-        parts.append(narrow(dy, axis, start, stop) if need else None)
+        parts.append(between(dy, axis, start, stop) if need else None)
         start = stop
     return tuple(parts)
 
@@ -134,9 +134,17 @@ def permute(x: Tensor, *axes: int | Shape) -> Tensor:
     return apply(PERMUTE, x, axes=axes_of("permute", x.shape, sizes_of(axes)))
 
 
-def narrow(x: Tensor, axis: int, start: int, stop: int) -> Tensor:
+def between(x: Tensor, axis: int, start: int, stop: int) -> Tensor:
     """A view of the elements start:stop along one axis; a negative axis counts from the end. Raises ShapeError."""
     return apply(NARROW, x, axis=axis_of("narrow", x.shape, axis), start=start, stop=stop)
+
+
+def narrow(x: Tensor, dim: int, start: int, length: int) -> Tensor:
+    """A view of ``length`` elements along one dimension, from ``start`` on, which counts from the end if negative.
+    Raises ShapeError."""
+    axis = axis_of("narrow", x.shape, dim)
+    first = start + x.shape[axis] if start < 0 else start
+    return between(x, axis, first, first + length)
 
 
 def concat(tensors: Sequence[Tensor], axis: int = 1) -> Tensor:

@@ -117,7 +117,3 @@ def uniform_(a: Tensor, *, seed: int, low: float = 0.0, high: float = 1.0) -> No
 def upload_(a: Tensor, data: Any) -> None:
     """Overwrite a with the values of a host array of the same shape, converted to its dtype. Raises ShapeError."""
     apply_all(UPLOAD_, a, data=data)
-
-
-for _name, _function in {"add_": add_, "copy_": copy_, "fill_": fill_}.items():
-    setattr(Tensor, _name, _function)

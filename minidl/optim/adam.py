@@ -7,6 +7,9 @@
 Both are one operation, ``adam_``: AdamW's is the attribute ``decoupled``.
 """
 
+from __future__ import annotations
+
+import copy
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -15,32 +18,50 @@ import numpy as np
 from minidl.errors import UserError
 from minidl.op import Attrs
 from minidl.ops import update
-from minidl.optim.optimizer import Optimizer, Parameters, require_at_least_zero
+from minidl.ops.elementwise import add, div, neg, scale, shift, sqrt
+from minidl.ops.library import maximum
+from minidl.optim.composed import Composed, States, kept_in, mean_square
+from minidl.optim.optimizer import Parameters, require_at_least_zero
 from minidl.runtime import current_runtime
 from minidl.tensor import Tensor
 
 STEP = "step"
 
 
-class Adam(Optimizer):
-    """Adam with two states a parameter. Each parameter's steps, t, are counted from its first gradient on, from 1."""
+def _fresh_name() -> str:
+    """A name for the counts of one optimizer among those of its runtime."""
+    return f"adam.{sum(key.endswith(f'.{STEP}') for key in current_runtime().counters)}"
+
+
+class Adam(Composed):
+    """Adam with two states a parameter, three with ``amsgrad`` (Reddi, Kale & Kumar 2018).
+
+    Each parameter's steps, t, are counted from its first gradient on, from 1. ``amsgrad`` and ``maximize`` are composed
+    of operations, all else is one.
+    """
 
     def __init__(self, params: Parameters, lr: float = 1e-3, betas: tuple[float, float] = (0.9, 0.999),
-                 eps: float = 1e-8, weight_decay: float = 0.0, *,
+                 eps: float = 1e-8, weight_decay: float = 0.0, amsgrad: bool = False, *, maximize: bool = False,
+                 foreach: bool | None = None, fused: bool | None = None,
                  decays: Callable[[Tensor], bool] | None = None) -> None:
-        """``decays`` says which parameters the weight decay is for; all by default."""
-        super().__init__(params, rates={"lr": lr, "betas": betas, "eps": eps, "weight_decay": weight_decay},
-                         op=update.ADAM, states=("m", "v"), decays=decays)
+        """``decays`` says which parameters the weight decay is for; all by default. ``foreach`` and ``fused`` say
+        nothing: parameters are updated together anyway. Raises UserError."""
+        self._plain = not (amsgrad or maximize)
+        rates = {"lr": lr, "betas": betas, "eps": eps, "weight_decay": weight_decay, "amsgrad": amsgrad,
+                 "maximize": maximize}
+        super().__init__(params, rates=rates, op=update.ADAM, states=("m", "v", "v_max") if amsgrad else ("m", "v"),
+                         decays=decays)
         # The counts live with the runtime, which can then take back the steps of a dry run: all calls of ``step``, and
         # for each parameter how many of them found no gradient. Most have none, so most have no such count.
         counters = current_runtime().counters
-        own = f"adam.{sum(key.endswith(f'.{STEP}') for key in counters)}"
-        self._counter, self._missed = f"{own}.{STEP}", [f"{own}.missed.{i}" for i in range(len(self.parameters))]
-        counters[self._counter] = 0
+        self._name = _fresh_name()
+        counters[f"{self._name}.{STEP}"] = 0
 
     def check(self, group: dict[str, Any]) -> None:
         super().check(group)
         require_at_least_zero(eps=group["eps"])
+        if self._plain and (group["amsgrad"] or group["maximize"]):
+            raise UserError("Adam's amsgrad and maximize are said when it is made, for all groups")
         if not all(0.0 <= beta < 1.0 for beta in group["betas"]):
             raise UserError(f"Adam's betas must be in [0, 1), and are {group['betas']}")
 
@@ -48,7 +69,28 @@ class Adam(Optimizer):
         rates = self.rates(index)
         beta1, beta2 = rates["betas"]
         return super().attributes(index) | {"beta1": float(beta1), "beta2": float(beta2), "eps": float(rates["eps"]),
-                                            "step": self._steps(index)}
+                                            "step": self._steps(index) + 1}
+
+    decoupled = False  # whether the weight decay passes the moments by
+
+    def _update(self, chunk: list[int]) -> None:
+        if self._plain:
+            super(Composed, self)._update(chunk)
+        else:
+            super()._update(chunk)
+
+    def direction(self, index: int, p: Tensor, gradient: Tensor, states: States) -> Tensor:
+        rates, t = self.rates(index), self._steps(index) + 1
+        beta1, beta2 = map(float, rates["betas"])
+        g = (neg(gradient) if rates["maximize"] else gradient) if self.decoupled else self.decayed(index, p, gradient)
+        m = kept_in(states["m"], add(scale(states["m"], beta1), scale(g, 1.0 - beta1)))
+        v = mean_square(states["v"], g, beta2)
+        if rates["amsgrad"]:
+            v = kept_in(states["v_max"], maximum(states["v_max"], v))
+        root = shift(scale(sqrt(v), (1.0 - beta2**t) ** -0.5), float(rates["eps"]))
+        way = div(scale(m, 1.0 / (1.0 - beta1**t)), root)
+        decay = float(rates["weight_decay"]) if self.decoupled and self._decays[index] else 0.0
+        return add(way, scale(p, decay)) if decay else way
 
     def kind(self, index: int) -> tuple[int, bool, int]:
         group, decays, _ = super().kind(index)
@@ -57,16 +99,36 @@ class Adam(Optimizer):
     def _steps(self, index: int) -> int:
         """How many steps a parameter has taken."""
         counters = current_runtime().counters
-        return counters[self._counter] - counters.get(self._missed[index], 0)
+        return counters[f"{self._name}.{STEP}"] - counters.get(f"{self._name}.missed.{index}", 0)
 
-    def step(self) -> None:
-        """Update every parameter that has a gradient; for the others this is no step."""
+    def stepped(self, updated: set[int]) -> None:
+        """Count a step of each of these parameters; for the others it is none."""
+        if updated:
+            counters = current_runtime().counters
+            counters[f"{self._name}.{STEP}"] += 1
+            for index in range(len(self.parameters)):
+                if index not in updated:
+                    missed = f"{self._name}.missed.{index}"
+                    counters[missed] = counters.get(missed, 0) + 1
+
+    def add_param_group(self, param_group: Mapping[str, Any]) -> None:
+        first = len(self.parameters)
+        super().add_param_group(param_group)
         counters = current_runtime().counters
-        counters[self._counter] += 1
-        for tensor, missed in zip(self.parameters, self._missed, strict=True):
-            if tensor.grad is None:
-                counters[missed] = counters.get(missed, 0) + 1
-        super().step()
+        if counters[f"{self._name}.{STEP}"]:
+            for index in range(first, len(self.parameters)):
+                counters[f"{self._name}.missed.{index}"] = counters[f"{self._name}.{STEP}"]
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Adam:
+        """An optimizer of the copied parameters, with states and counts of its own."""
+        made = type(self).__new__(type(self))
+        memo[id(self)] = made
+        made.__dict__.update(copy.deepcopy(self.__dict__, memo))
+        made._name = _fresh_name()
+        counters = current_runtime().counters
+        for key in [key for key in counters if key.startswith(f"{self._name}.")]:
+            counters[made._name + key.removeprefix(self._name)] = counters[key]
+        return made
 
     def state_dict(self) -> dict[str, np.ndarray]:
         """A copy on the host of both moments, and as ``step`` of the number of steps that each parameter has taken."""
@@ -84,10 +146,15 @@ class Adam(Optimizer):
         if steps.shape not in ((), (len(self.parameters),)):
             raise UserError(f"the state does not fit {type(self).__name__}: {STEP} is {list(steps.shape)} and must be "
                             f"[{len(self.parameters)}]")
+        if steps.dtype.kind not in "biuf" or not (np.isfinite(steps) & (steps >= 0) & (steps == np.floor(steps))).all():
+            raise UserError(f"the state does not fit {type(self).__name__}: {STEP} has numbers of steps, whole and not "
+                            f"negative, and these are {steps.tolist()}")
+        steps = steps.astype(np.int64)
         super().load_state_dict(moments)
         counters, most = current_runtime().counters, int(steps.max())
-        counters[self._counter] = most
-        for missed, done in zip(self._missed, np.broadcast_to(steps, len(self.parameters)).tolist(), strict=True):
+        counters[f"{self._name}.{STEP}"] = most
+        for index, done in enumerate(np.broadcast_to(steps, len(self.parameters)).tolist()):
+            missed = f"{self._name}.missed.{index}"
             counters.pop(missed, None)
             if done < most:
                 counters[missed] = most - done
@@ -100,9 +167,12 @@ class AdamW(Adam):
     """
 
     def __init__(self, params: Parameters, lr: float = 1e-3, betas: tuple[float, float] = (0.9, 0.999),
-                 eps: float = 1e-8, weight_decay: float = 0.01, *,
+                 eps: float = 1e-8, weight_decay: float = 0.01, amsgrad: bool = False, *, maximize: bool = False,
+                 foreach: bool | None = None, fused: bool | None = None,
                  decays: Callable[[Tensor], bool] | None = None) -> None:
-        super().__init__(params, lr, betas, eps, weight_decay, decays=decays)
+        super().__init__(params, lr, betas, eps, weight_decay, amsgrad, maximize=maximize, decays=decays)
+
+    decoupled = True
 
     def attributes(self, index: int = 0) -> Attrs:
         return super().attributes(index) | {"decoupled": True}

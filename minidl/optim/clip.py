@@ -15,17 +15,18 @@ from minidl.ops import add, div, full, mul, relu, shift, sqrt, sub, sum
 from minidl.tensor import Tensor
 
 
-def clip_global_norm(parameters: Iterable[Tensor], limit: float) -> None:
-    """Scale the gradients of all parameters down, together, so that their norm is at most ``limit``.
+def clip_global_norm(parameters: Iterable[Tensor], limit: float) -> Tensor | None:
+    """Scale the gradients of all parameters down, together, so that their norm is at most ``limit``; returns the norm
+    that they had, a tensor without dimensions, or None if there are none.
 
     A gradient is written over its old bytes. Within the limit they keep every bit, as the factor is exactly 1.
     Raises UserError if the limit is not above 0, or the gradients are of several types.
     """
-    if not limit > 0:
+    if isinstance(limit, Tensor) or not limit > 0:
         raise UserError(f"gradients cannot be clipped to a norm of {limit}")
     clipped = [p for p in parameters if p.grad is not None]
     if not clipped:
-        return
+        return None
     if len({p.dtype for p in clipped}) > 1:
         raise UserError("gradients of several types have no common norm")
     with no_grad():
@@ -42,7 +43,8 @@ def clip_global_norm(parameters: Iterable[Tensor], limit: float) -> None:
         largest = shift(relu(sub(norm, full((), limit, norm.dtype))), limit)
         factor = div(full((), limit, norm.dtype), largest)
         current().make_leaf(factor.storage)  # else its record would hold all gradients, and these their bytes
-        del squares, norm, largest
+        current().make_leaf(norm.storage)
+        del squares, largest
         for parameter in clipped:
             gradient = parameter.grad
             assert gradient is not None
@@ -52,3 +54,4 @@ def clip_global_norm(parameters: Iterable[Tensor], limit: float) -> None:
             del ours
             current().make_leaf(scaled.storage)  # like any gradient: it keeps its bytes, and pins nothing
             parameter.grad = scaled
+    return norm

@@ -8,6 +8,9 @@ from collections.abc import Callable
 from math import cos, pi
 from typing import Any
 
+import numpy as np
+
+from minidl.errors import UserError
 from minidl.optim.optimizer import Optimizer
 
 
@@ -43,8 +46,14 @@ class LambdaLR:
         return {"last_epoch": self.last_epoch, "base_lrs": list(self.base_lrs)}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Go on at the epoch of another one's ``state_dict``."""
-        self.last_epoch, self.base_lrs = int(state["last_epoch"]), list(state["base_lrs"])
+        """Go on at the epoch of another one's ``state_dict``; nothing is changed if it raises UserError."""
+        epoch, rates = state.get("last_epoch"), state.get("base_lrs")
+        groups = len(self.optimizer.param_groups)
+        if not isinstance(epoch, int | np.integer) or epoch < 0 or not isinstance(rates, list | tuple) or (
+                len(rates) != groups) or not all(isinstance(rate, int | float) and rate >= 0 for rate in rates):
+            raise UserError(f"the state does not fit {type(self).__name__} of {groups} groups: last_epoch {epoch!r}, "
+                            f"base_lrs {rates!r}")
+        self.last_epoch, self.base_lrs = int(epoch), [float(rate) for rate in rates]
         self._set()
 
 

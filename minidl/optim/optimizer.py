@@ -10,10 +10,10 @@ import numpy as np
 from minidl.autograd import no_grad
 from minidl.context import current
 from minidl.dispatch import apply_all
-from minidl.errors import UserError
-from minidl.meta import block_bytes
+from minidl.errors import UserError, WrongKind
+from minidl.meta import DTYPES, block_bytes
 from minidl.op import Attrs, Op
-from minidl.ops.shape import narrow
+from minidl.ops.shape import between
 from minidl.ops.update import fill_, upload_
 from minidl.parts.sharding.sharder import shard_bounds
 from minidl.runtime import parameter
@@ -62,22 +62,44 @@ class Optimizer:
         UserError if there are no parameters, one comes twice or is the result of an operation, a number is negative, or
         a group has a rate that the optimizer has not.
         """
-        self.param_groups = _groups(params, rates)
-        self.parameters = [p for group in self.param_groups for p in group["params"]]
-        self._group = [i for i, group in enumerate(self.param_groups) for _ in group["params"]]
-        if not self.parameters:
+        self.param_groups: list[dict[str, Any]] = []
+        self.parameters: list[Tensor] = []
+        self.defaults = rates
+        self._group: list[int] = []
+        self._decays: list[bool] = []
+        self._pieces: list[Piece] = []
+        self._states: dict[str, list[Tensor]] = {name: [] for name in states}
+        self._op, self._is_decayed = op, decays
+        self._extend(_groups(params, rates))
+
+    def add_param_group(self, param_group: Mapping[str, Any]) -> None:
+        """Update a further group of parameters, too, from the next step on; its state starts at zero. Raises UserError
+        as the constructor does."""
+        self._extend(_groups([param_group], self.defaults))
+
+    def _extend(self, groups: list[dict[str, Any]]) -> None:
+        added = [p for group in groups for p in group["params"]]
+        if not added:
             raise UserError("the optimizer was given no parameters")
-        if len({p.tensor_id for p in self.parameters}) < len(self.parameters):
+        for p in added:
+            if not isinstance(p, Tensor):
+                raise WrongKind(f"the optimizer was given a {type(p).__name__} in the place of a parameter")
+        if len({p.tensor_id for p in (*self.parameters, *added)}) < len(self.parameters) + len(added):
             raise UserError("the optimizer was given the same parameter more than once")
-        if any(p.operation_name for p in self.parameters):
+        if any(p.operation_name for p in added):
             raise UserError("the optimizer was given the result of an operation, which no step can change")
-        for group in self.param_groups:
+        for group in groups:
             self.check(group)
-        self._decays = [decays is None or bool(decays(p)) for p in self.parameters]
-        self._op = op
-        self._pieces = [piece for index, p in enumerate(self.parameters) for piece in _pieces(index, p)]
-        self._states = {name: [_zeros_like(self.parameters[piece.owner], piece) for piece in self._pieces]
-                        for name in states}
+        first = len(self.parameters)
+        pieces = [piece for index, p in enumerate(added, first) for piece in _pieces(index, p)]
+        states = {name: [_zeros_like(added[piece.owner - first], piece) for piece in pieces] for name in self._states}
+        self._group += [i for i, group in enumerate(groups, len(self.param_groups)) for _ in group["params"]]
+        self._decays += [self._is_decayed is None or bool(self._is_decayed(p)) for p in added]
+        self.param_groups += groups
+        self.parameters += added
+        self._pieces += pieces
+        for name, made in states.items():
+            self._states[name] += made
 
     def check(self, group: dict[str, Any]) -> None:
         """Raise UserError for a group's rates that make no sense."""
@@ -108,17 +130,34 @@ class Optimizer:
         number of steps if they count."""
         return -self._group[index], self._decays[index], 0
 
-    def step(self) -> None:
-        """Update every parameter that has a gradient."""
-        for chunk in self._chunks():
-            pieces = [self._pieces[number] for number in chunk]
-            with no_grad():
-                tensors = [_rows(self.parameters[piece.owner], piece) for piece in pieces]
-                for state in self._states.values():
-                    tensors += [state[number] for number in chunk]
-                tensors += [_rows(grad, piece) for piece in pieces
-                            if (grad := self.parameters[piece.owner].grad) is not None]
-            apply_all(self._op, *tensors, **self.attributes(pieces[0].owner))
+    def step(self, closure: Callable[[], Any] | None = None) -> Any:
+        """Update every parameter that has a gradient; what ``closure`` returns, which is called first and makes them.
+
+        A parameter that an error (OutOfMemory, say) keeps from being updated has not stepped, and no count says so.
+        """
+        result = closure() if closure is not None else None
+        updated: set[int] = set()
+        try:
+            for chunk in self._chunks():
+                self._update(chunk)
+                updated.update(self._pieces[number].owner for number in chunk)
+        finally:
+            self.stepped(updated)
+        return result
+
+    def _update(self, chunk: list[int]) -> None:
+        """Update the pieces of these numbers, which are of one kind, in one call."""
+        pieces = [self._pieces[number] for number in chunk]
+        with no_grad():
+            tensors = [rows_of_piece(self.parameters[piece.owner], piece) for piece in pieces]
+            for state in self._states.values():
+                tensors += [state[number] for number in chunk]
+            tensors += [rows_of_piece(grad, piece) for piece in pieces
+                        if (grad := self.parameters[piece.owner].grad) is not None]
+        apply_all(self._op, *tensors, **self.attributes(pieces[0].owner))
+
+    def stepped(self, updated: set[int]) -> None:
+        """Note which parameters, by number, a step has updated."""
 
     def zero_grad(self, set_to_none: bool = True) -> None:
         """Forget the gradients, which frees their memory; there is no other way (``set_to_none``)."""
@@ -177,16 +216,24 @@ class Optimizer:
             if values[name].shape != shape:
                 raise UserError(f"the state does not fit {type(self).__name__}: {name} is "
                                 f"{list(values[name].shape)} and must be {list(shape)}")
+        writes: list[tuple[Tensor, np.ndarray]] = []  # before any is written: a value may be no number
         for name, tensors in self._states.items():
             for piece, tensor in zip(self._pieces, tensors, strict=True):
                 array = values[f"{name}.{piece.owner}"]
+                if array.dtype.kind not in "biuf" and array.dtype.name not in DTYPES:
+                    raise UserError(f"the state does not fit {type(self).__name__}: {name}.{piece.owner} has values of "
+                                    f"{array.dtype.name}")
                 # A copy: the upload happens in stream order, perhaps after the caller has changed the array.
-                upload_(tensor, np.array(array if piece.whole else array[piece.start:piece.stop], tensor.dtype.name,
-                                         order="C"))
+                writes.append((tensor, np.array(array if piece.whole else array[piece.start:piece.stop],
+                                                tensor.dtype.name, order="C")))
+        for tensor, array in writes:
+            upload_(tensor, array)
 
 
 def _groups(params: Parameters, rates: dict[str, Any]) -> list[dict[str, Any]]:
-    """The groups with all their rates; tensors alone are one group."""
+    """The groups with all their rates; tensors alone, or names with them, are one group."""
+    if isinstance(params, Tensor):
+        raise WrongKind("an optimizer takes parameters in a list, or groups of them, not one tensor: [tensor]")
     given = list(params)
     groups = given if given and isinstance(given[0], Mapping) else [{"params": given}]
     made = []
@@ -196,7 +243,8 @@ def _groups(params: Parameters, rates: dict[str, Any]) -> list[dict[str, Any]]:
         if unknown or "params" not in group:
             raise UserError(f"a group of parameters has params and {', '.join(rates)}, not {', '.join(unknown)}")
         members = group["params"]
-        made.append({**rates, **group, "params": [members] if isinstance(members, Tensor) else list(members)})
+        listed = [members] if isinstance(members, Tensor) else list(members)
+        made.append({**rates, **group, "params": [p[1] if isinstance(p, tuple) and len(p) == 2 else p for p in listed]})
     return made
 
 
@@ -218,9 +266,9 @@ def _pieces(index: int, tensor: Tensor) -> list[Piece]:
     return found if len(found) > 1 else [found[0]._replace(whole=True)]
 
 
-def _rows(tensor: Tensor, piece: Piece) -> Tensor:
+def rows_of_piece(tensor: Tensor, piece: Piece) -> Tensor:
     """A piece of a parameter, or of its gradient: a view."""
-    return tensor if piece.whole else narrow(tensor, 0, piece.start, piece.stop)
+    return tensor if piece.whole else between(tensor, 0, piece.start, piece.stop)
 
 
 def _zeros_like(tensor: Tensor, piece: Piece) -> Tensor:

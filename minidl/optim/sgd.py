@@ -1,36 +1,66 @@
 """Stochastic gradient descent, with momentum as PyTorch defines it. The kernel has the formula.
 
     d = grad + weight_decay * p;    buf = momentum * buf + d;    p -= lr * buf
+    nesterov: p -= lr * (d + momentum * buf)        (Sutskever, Martens, Dahl & Hinton 2013)
 """
 
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from minidl.errors import UserError
 from minidl.op import Attrs
 from minidl.ops import update
-from minidl.optim.optimizer import Optimizer, Parameters, require_at_least_zero
+from minidl.ops.elementwise import add, scale
+from minidl.optim.composed import Composed, States, kept_in
+from minidl.optim.optimizer import Parameters, require_at_least_zero
 from minidl.tensor import Tensor
 
 
-class SGD(Optimizer):
+class SGD(Composed):
     """p -= lr * (grad + weight_decay * p), through a running sum if ``momentum`` is not zero (one state a parameter).
 
-    The sum starts at zero, so the first step needs no case of its own.
+    The sum starts at zero, so the first step needs no case of its own. ``nesterov`` and ``maximize`` are composed of
+    operations, all else is one.
     """
 
-    def __init__(self, params: Parameters, lr: float, momentum: float = 0.0, weight_decay: float = 0.0, *,
+    def __init__(self, params: Parameters, lr: float = 1e-3, momentum: float = 0.0, dampening: float = 0.0,
+                 weight_decay: float = 0.0, nesterov: bool = False, *, maximize: bool = False,
+                 foreach: bool | None = None, fused: bool | None = None,
                  decays: Callable[[Tensor], bool] | None = None) -> None:
-        """``decays`` says which parameters the weight decay is for; all by default."""
-        params = list(params)  # type: ignore[assignment]
-        keeps = bool(momentum) or any(isinstance(group, Mapping) and group.get("momentum") for group in params)
-        super().__init__(params, rates={"lr": lr, "momentum": momentum, "weight_decay": weight_decay},
-                         op=update.SGD_MOMENTUM if keeps else update.SGD, states=("momentum",) if keeps else (),
-                         decays=decays)
+        """``decays`` says which parameters the weight decay is for; all by default. ``foreach`` and ``fused`` say
+        nothing: parameters are updated together anyway. Raises UserError, for ``dampening``, too."""
+        params = params if isinstance(params, Tensor) else list(params)  # type: ignore[assignment]
+        groups = [] if isinstance(params, Tensor) else [group for group in params if isinstance(group, Mapping)]
+        keeps = bool(momentum) or any(group.get("momentum") for group in groups)
+        self._plain = not any(given.get(name) for given in ({"nesterov": nesterov, "maximize": maximize}, *groups)
+                              for name in ("nesterov", "maximize"))
+        rates = {"lr": lr, "momentum": momentum, "dampening": dampening, "weight_decay": weight_decay,
+                 "nesterov": nesterov, "maximize": maximize}
+        super().__init__(params, rates=rates, op=update.SGD_MOMENTUM if keeps else update.SGD,
+                         states=("momentum",) if keeps else (), decays=decays)
 
     def check(self, group: dict[str, Any]) -> None:
         super().check(group)
         require_at_least_zero(momentum=group["momentum"])
+        if group["dampening"]:
+            raise UserError(f"SGD has no dampening, and is given {group['dampening']}")
+        if group["nesterov"] and not group["momentum"] > 0:
+            raise UserError("SGD: nesterov needs a momentum above 0")
 
     def attributes(self, index: int = 0) -> Attrs:
         own = {"momentum": float(self.rates(index)["momentum"])} if self._states else {}
         return super().attributes(index) | own
+
+    def _update(self, chunk: list[int]) -> None:
+        if self._plain:
+            super(Composed, self)._update(chunk)
+        else:
+            super()._update(chunk)
+
+    def direction(self, index: int, p: Tensor, gradient: Tensor, states: States) -> Tensor:
+        rates, d = self.rates(index), self.decayed(index, p, gradient)
+        momentum = float(rates["momentum"])
+        if not momentum:
+            return d
+        buffer = kept_in(states["momentum"], add(scale(states["momentum"], momentum), d))
+        return add(d, scale(buffer, momentum)) if rates["nesterov"] else buffer

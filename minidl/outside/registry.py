@@ -14,6 +14,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from difflib import get_close_matches
 from functools import cached_property
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Generic, TypeVar
 
 from minidl.errors import UserError
@@ -26,12 +27,15 @@ T = TypeVar("T")
 
 class Registry(Generic[T]):
     """The things of one kind by name. ``kind`` names one in messages; ``group`` is that of the entry points; ``ours``
-    makes each of our own."""
+    makes each of our own; ``former``: names that were given up,
+    and the present ones, accepted for one version."""
 
-    def __init__(self, kind: str, group: str, ours: Mapping[str, Callable[[], T]]) -> None:
+    def __init__(self, kind: str, group: str, ours: Mapping[str, Callable[[], T]],
+                 former: Mapping[str, str] = MappingProxyType({})) -> None:
         self.kind = kind
         self.group = group
         self._ours = ours
+        self._former = former
 
     @cached_property
     def _offered(self) -> dict[str, list[EntryPoint]]:
@@ -49,8 +53,13 @@ class Registry(Generic[T]):
         """All names: ours in the order of their table, then those of packages by the alphabet."""
         return [*self._ours, *sorted(set(self._offered) - set(self._ours))]
 
+    def current(self, name: str) -> str:
+        """The present name of what may be given by its former one."""
+        return self._former.get(name, name)
+
     def require(self, name: str) -> None:
         """Raises UserError, with the nearest names, if there is nothing of this name, or if two offer it."""
+        name = self.current(name)
         offered = self._offered.get(name, [])
         sources = [*(["minidl itself"] if name in self._ours else []), *map(_source, offered)]
         if len(sources) > 1:
@@ -66,6 +75,7 @@ class Registry(Generic[T]):
         """A new one of that name. Raises UserError as :meth:`require` does, or naming the package whose own cannot be
         loaded."""
         self.require(name)
+        name = self.current(name)
         if name in self._ours:
             return self._ours[name]()
         entry = self._offered[name][0]

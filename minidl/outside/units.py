@@ -11,6 +11,7 @@ UNITS: dict[str, int] = {
     "kB": 10**3, "MB": 10**6, "GB": 10**9, "TB": 10**12,
     "KiB": 2**10, "MiB": 2**20, "GiB": 2**30, "TiB": 2**40,
 }
+UNLIMITED = 1 << 50  # bytes: more than any step needs
 _FACTORS = {unit.lower(): factor for unit, factor in UNITS.items()}
 _SIZE = re.compile(r"(\d+(?:\.\d*)?|\.\d+)\s*([a-z]*)", re.IGNORECASE | re.ASCII)
 _MOST_CHARACTERS = 400

@@ -20,10 +20,11 @@ class DiskCosts:
 class Costs:
     """The costs that a plan is judged by: seconds per byte on the link, each way, and the latency of a copy.
 
-    contention  seconds that computation loses for each second of a simultaneous copy: 0 on a GPU, whose copies have
-                engines of their own; more if copies take processors and memory from the kernels.
-    disk        the disk behind host memory; None: there is none.
-    move_seconds_per_byte   of a copy within the device, during which computation waits.
+    contention  seconds that computation loses for each second that a copy runs beside it: none on a GPU, whose copies
+                have engines of their own; many where copies take processors and memory from the kernels; 1 where
+                computation stands still meanwhile.
+    disk        what lies behind the host's memory; None: nothing.
+    move_seconds_per_byte   of a copy within the device, which takes computation's time.
     """
 
     out_seconds_per_byte: float
@@ -36,7 +37,12 @@ class Costs:
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """Bytes that a plan may use."""
+    """Bytes that a plan may use.
+
+    addresses  whether the device's bytes are an arena, in which a plan says where tensors lie; False: bytes alone
+               count.
+    """
 
     device_bytes: int
     host_bytes: int
+    addresses: bool = True

@@ -87,8 +87,8 @@ NO_PLAN = Proposal()
 
 
 @dataclass(frozen=True)
-class Kept:
-    """The part of a proposal that outlives the run: a plan, and its policy's state as named numbers."""
+class SavedProposal:
+    """What outlives the run of a proposal: a plan, and what its policy needs to go on from there, as named numbers."""
 
     plan: Plan
     numbers: Mapping[str, float] = field(default_factory=dict)

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple, Protocol
 
 from minidl.errors import UserError
 from minidl.plan.costs import Costs, Limits
-from minidl.plan.plan import NO_PLAN, Eviction, Kept, Plan, Proposal
+from minidl.plan.plan import NO_PLAN, Eviction, Plan, Proposal, SavedProposal
 from minidl.plan.trace import TensorId, Trace
 
 
@@ -140,11 +140,11 @@ class Policy(Protocol):
         """The proposal corrected by what was seen; the same object if there is nothing to correct."""
         ...
 
-    def keep(self, proposal: Proposal) -> Kept:
-        """The part of a proposal that a checkpoint keeps: the plan with which a later run begins."""
+    def keep(self, proposal: Proposal) -> SavedProposal:
+        """What a checkpoint holds of a proposal: the plan that a later run is to begin with."""
         ...
 
-    def recall(self, kept: Kept) -> Proposal:
+    def recall(self, kept: SavedProposal) -> Proposal:
         """The proposal with which a later run goes on, under the same costs and limits."""
         ...
 
@@ -198,10 +198,10 @@ class OnDemand:
         """The same proposal."""
         return proposal
 
-    def keep(self, proposal: Proposal) -> Kept:
+    def keep(self, proposal: Proposal) -> SavedProposal:
         """The plan without the notes."""
-        return Kept(proposal.plan)
+        return SavedProposal(proposal.plan)
 
-    def recall(self, kept: Kept) -> Proposal:
+    def recall(self, kept: SavedProposal) -> Proposal:
         """The plan as it was, to be followed and not corrected."""
         return Proposal(kept.plan)

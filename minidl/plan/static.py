@@ -22,4 +22,4 @@ def with_static_times(trace: Trace, flops: Sequence[float], *, peak_flops: float
         algorithms = tuple(replace(a, seconds=seconds * (a.seconds / fastest if fastest else 1.0))
                            for a in call.algorithms)
         calls.append(replace(call, seconds=seconds, algorithms=algorithms))
-    return Trace(tuple(calls), trace.tensors)
+    return Trace(tuple(calls), trace.tensors, windows=trace.windows)

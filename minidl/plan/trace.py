@@ -4,7 +4,7 @@ A call's accesses share its time; they are ordered by sequence number. Replays a
 records the program's own calls: it is the same under every policy and on every device (times and workspaces aside).
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from statistics import median
@@ -77,11 +77,18 @@ class Trace:
 
     observed_seconds  of the measured iterations, waits and replays included, their median; None: not known. It says how
                       the iteration was carried out, and is no part of what it is.
+    windows           the only gaps that a plan may use: tensor -> the calls of two accesses, one after the other,
+                      between which its bytes may leave. A tensor that is not named stays. None: all gaps may be used.
     """
 
     calls: tuple[TraceCall, ...]
     tensors: dict[TensorId, TraceTensor]
     observed_seconds: float | None = field(default=None, compare=False)
+    windows: Mapping[TensorId, tuple[int, int]] | None = None
+
+    def may_leave(self, tensor_id: TensorId, after: int, until: int) -> bool:
+        """Whether a tensor's bytes may leave between the calls of two accesses that follow one another."""
+        return self.windows is None or self.windows.get(tensor_id) == (after, until)
 
     @cached_property
     def accesses(self) -> tuple[Access, ...]:
@@ -144,4 +151,4 @@ def typical(traces: Sequence[Trace]) -> Trace:
         share = took / computed
         calls = [replace(call, seconds=call.seconds * share, algorithms=scaled(call.algorithms, share))
                  for call in calls]
-    return Trace(tuple(calls), traces[-1].tensors, took)
+    return Trace(tuple(calls), traces[-1].tensors, took, traces[-1].windows)

@@ -7,6 +7,7 @@ after it. Knows no plan and no device.
 from __future__ import annotations
 
 from bisect import bisect_right
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from minidl.meta import aligned, block_bytes
@@ -74,6 +75,14 @@ class Lifetimes:
             workspace = min((a.workspace for a in call.algorithms), default=0)
             self.live_bytes.append(live - taken_over + (aligned(workspace) if workspace else 0))
             live -= dying.get(k, 0)
+
+    def gaps(self, tensor_id: TensorId) -> Iterator[tuple[int, int, int]]:
+        """The gaps between its accesses that a plan may use: the number of the access before each, from 1 on, and the
+        calls before and after."""
+        calls = self.uses[tensor_id]
+        for count, (before, after) in enumerate(zip(calls, calls[1:], strict=False), 1):
+            if self.trace.may_leave(tensor_id, before, after):
+                yield count, before, after
 
     @property
     def live_before(self) -> list[TensorId]:

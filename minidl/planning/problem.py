@@ -109,14 +109,15 @@ def problem(trace: Trace, costs: Costs, *, lasting: bool = True) -> Problem:
     latest = _latest_replay(trace, number, produced, last_write)
     least = WORTH_MOVING * size.sum()
     freed = {number[i] for call in calls for i in call.frees}
-    stays = [lasting and produced[n] < 0 and n not in freed and trace.tensors[ids[n]].persistent
-             for n in range(len(ids))]
+    stays = [lasting and trace.windows is None and produced[n] < 0 and n not in freed
+             and trace.tensors[ids[n]].persistent for n in range(len(ids))]
     round_the_end = {n for n, at in enumerate(uses) if stays[n] and size[n] >= least and at
                      and at[0][0] + len(calls) > at[-1][0] + 1}
     movable = [produced[n] >= 0 and size[n] >= least or n in round_the_end for n in range(len(ids))]
     # After a call its operands leave in their order, as the engine has it: their copies queue on the link.
     ordered = [(a, position, b, n, -1) for n, at in enumerate(uses) if movable[n]
-               for (a, position), (b, _) in zip(at, at[1:], strict=False) if b > a + 1]
+               for (a, position), (b, _) in zip(at, at[1:], strict=False)
+               if b > a + 1 and trace.may_leave(ids[n], a, b)]
     ordered += [(*uses[n][-1], len(calls), n, uses[n][0][0]) for n in round_the_end]
     gaps = [(a, b, n, head) for a, _, b, n, head in sorted(ordered)]
     ends = {n: g for g, (_, _, n, head) in enumerate(gaps) if head >= 0}

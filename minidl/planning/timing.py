@@ -105,7 +105,8 @@ def _lost(problem: Problem, seconds: float, now: float, out_ready: float, in_rea
     """Seconds that a kernel starting now loses to copies, each way, that run until the given times."""
     if problem.contention <= 0.0:
         return 0.0
-    longest = seconds / (1.0 - problem.contention)  # if one goes on for all of it
+    # If one goes on for all of it; where computation stands still beside copies, it does so until they have ended.
+    longest = seconds / (1.0 - problem.contention) if problem.contention < 1.0 else np.inf
     return problem.contention * (min(max(out_ready - now, 0.0), longest) + min(max(in_ready - now, 0.0), longest))
 
 

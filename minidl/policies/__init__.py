@@ -1,4 +1,4 @@
-"""The policies by name: one file for each policy, one line in the table."""
+"""Policies decide about memory. Each has a file, and a line in the table by its name."""
 
 from collections.abc import Callable
 
@@ -6,10 +6,8 @@ from minidl.outside.registry import Registry
 from minidl.plan.policy import Policy
 from minidl.policies.auto.policy import Auto
 from minidl.policies.capuchin.policy import Capuchin, CapuchinListing, CapuchinRecompute, CapuchinSwap
-from minidl.policies.dtr_swap import Weighing
+from minidl.policies.dtr_swap import DtrSwap
 from minidl.policies.literature import SYSTEMS
-from minidl.policies.literature.exact.policy import Exact
-from minidl.policies.literature.ilp import Checkmate, CheckmateRounded, OperatorSelection, SwapDominated
 from minidl.policies.lru import LeastRecentlyUsed
 from minidl.policies.none import NoPolicy
 from minidl.policies.passive import Passive
@@ -21,18 +19,21 @@ POLICIES: dict[str, Callable[[], Policy]] = {
     "capuchin-swap": CapuchinSwap,
     "capuchin-recompute": CapuchinRecompute,
     "capuchin-listing": CapuchinListing,
-    "checkmate": Checkmate,
-    "checkmate-lp": CheckmateRounded,
-    "dtr-swap": Weighing,
-    "exact": Exact,
+    "dtr-swap": DtrSwap,
     "lru": LeastRecentlyUsed,
-    "mo-sos": OperatorSelection,
     "none": NoPolicy,
     "passive": Passive,
     "recompute": Recompute,
-    "str": SwapDominated,
     **SYSTEMS,
 }
 
-REGISTRY: Registry[Policy] = Registry("policy", "minidl.policies", POLICIES)
+# The policies that people choose from; docs/policies.md says what each does, and has all others.
+CHOICES = ("auto", "capuchin", "capuchin-swap", "capuchin-recompute", "passive", "lru", "recompute", "dtr-swap", "dtr",
+           "vdnn-dyn", "checkmate", "none")
+REGISTRY: Registry[Policy] = Registry("policy", "minidl.policies", POLICIES, former={"str": "str-ilp"})
 names, create = REGISTRY.names, REGISTRY.create
+
+
+def choices() -> list[str]:
+    """CHOICES, and the policies that installed packages offer."""
+    return [*CHOICES, *(name for name in names() if name not in POLICIES)]

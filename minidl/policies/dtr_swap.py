@@ -18,7 +18,7 @@ from minidl.plan.plan import Action, Eviction
 from minidl.plan.policy import OnDemand, Pressure, Residency
 
 
-class Weighing(OnDemand):
+class DtrSwap(OnDemand):
     """Drop what is cheap to make again, swap what is not, the stalest first."""
 
     name = "dtr-swap"

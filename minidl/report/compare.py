@@ -1,22 +1,18 @@
 """Two plans beside each other: what they agree on, and the largest tensors that they treat differently.
 
-    python -m minidl.report.compare A.json B.json [--rows N]
+    minidl compare A.json B.json [--rows N]
 
 Files are those of ``train.py --save-plan``. Knows plans alone, no trace: which is faster only a run can tell.
 """
 
 from __future__ import annotations
 
-import sys
-from collections.abc import Sequence
-
-from minidl.cli.command import Parser, finish
+from minidl.cli.command import carry_out
 from minidl.errors import UserError
 from minidl.outside.units import format_bytes
-from minidl.plan.formats import SavedPlan, read_plan
+from minidl.plan.formats import SavedPlan
 from minidl.plan.plan import AccessKey, Action
 
-ROWS = 20
 STAYS = "stays"
 
 
@@ -73,22 +69,5 @@ def _triggers(saved: SavedPlan) -> dict[int, list[AccessKey]]:
     return triggers
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
-    """Returns the exit code: 2 if the plans cannot be read or compared."""
-    parser = Parser(prog="python -m minidl.report.compare", description="Compare two saved plans.")
-    parser.add_argument("a", metavar="A.json")
-    parser.add_argument("b", metavar="B.json")
-    parser.add_argument("--rows", type=int, default=ROWS, metavar="N", help=f"differences to list (default: {ROWS})")
-
-    def story() -> int:
-        options = parser.parse_args(arguments)
-        if options.rows < 0:
-            raise UserError(f"--rows: must be a whole number of at least 0, not {options.rows}")
-        print(comparison(read_plan(options.a), read_plan(options.b), rows=options.rows))
-        return 0
-
-    return finish("compare", story)
-
-
 if __name__ == "__main__":
-    sys.exit(main())
+    carry_out("minidl.report.compare", "compare")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -9,11 +10,13 @@ import numpy as np
 from minidl import device as devices
 from minidl.device import dlpack
 from minidl.errors import ShapeError, UserError
-from minidl.meta import DTYPES, DType, Shape, float32
+from minidl.meta import DTYPES, DType, Shape, boolean, float32
 
 
 def host_array(data: Any, device: devices.Device) -> np.ndarray:
     """An array's values on the host: a copy only if they are elsewhere, or of a dtype that NumPy cannot take."""
+    if getattr(data, "requires_grad", False) and hasattr(data, "detach"):
+        data = data.detach()  # a parameter of PyTorch's: its values are wanted
     exports = hasattr(data, "__dlpack_device__")
     if exports and data.__dlpack_device__()[0] != dlpack.HOST:
         try:
@@ -32,9 +35,12 @@ def host_array(data: Any, device: devices.Device) -> np.ndarray:
 
 
 def plain_dtype(data: Any, array: np.ndarray) -> DType | None:
-    """float32 for Python's own floats and lists of them, as layers compute in it; None for what has a dtype."""
-    plain = isinstance(data, float | list | tuple) and not isinstance(data, np.generic)
-    return float32 if plain and array.dtype == np.float64 else None
+    """float32 for Python's own floats and sequences of them, as layers compute in it; None for what has a dtype."""
+    if array.dtype != np.float64:
+        return None
+    while isinstance(data, Sequence) and len(data):
+        data = data[0]
+    return None if hasattr(data, "dtype") else float32
 
 
 def checked(array: np.ndarray, shape: Shape | None, dtype: DType | None) -> tuple[np.ndarray, DType]:
@@ -51,6 +57,8 @@ def checked(array: np.ndarray, shape: Shape | None, dtype: DType | None) -> tupl
         raise UserError(f"there are no tensors of {name}: convert the data, or say dtype= ({', '.join(DTYPES)})")
     if name not in DTYPES and array.dtype.kind not in "biuf":
         raise UserError(f"values of {name} are no {wanted.name}: convert the data first")
+    if wanted is boolean:
+        return array != 0, wanted
     if name != wanted.name and not wanted.floating and array.dtype.kind != "b" and array.size:
         limits = np.iinfo(wanted.name)
         low, high = array.min(), array.max()

@@ -2,6 +2,8 @@
 
 import json
 import shutil
+import subprocess
+import sys
 from importlib import import_module
 from pathlib import Path
 
@@ -9,6 +11,7 @@ import pytest
 
 import minidl
 from minidl.__main__ import COMMANDS, main
+from minidl.policies import CHOICES, POLICIES
 from minidl.view.saved import read_page
 
 SMALL = ["--model", "lenet", "--batch", "100", "--device", "sim:p100", "--memory-budget", "60%", "--quiet"]
@@ -28,8 +31,8 @@ def test_every_command_is_there_and_explains_itself(capsys):
 def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with what a training leaves."""
     folder = tmp_path_factory.mktemp("made")
-    assert main(["train", *SMALL, "--steps", "5", "--policy", "capuchin", "--run", str(folder / "run"), "--save-trace",
-                 str(folder / "trace.json"), "--save-plan", str(folder / "plan.json"), "--report",
+    assert main(["train", *SMALL, "--steps", "5", "--policy", "capuchin", "--run-dir", str(folder / "run"),
+                 "--save-trace", str(folder / "trace.json"), "--save-plan", str(folder / "plan.json"), "--report",
                  str(folder / "page.html")]) == 0
     return folder
 
@@ -89,3 +92,21 @@ def test_exports_are_made_of_a_page(made, tmp_path, capsys):
     (tmp_path / "a.svg").write_text("mine")
     assert main(["view", str(made / "page.html"), "-o", str(tmp_path / "a.html"), *flags]) == 2
     assert (tmp_path / "a.svg").read_text() == "mine"
+
+
+def test_help_names_the_dozen_policies_that_people_choose_from_and_says_where_the_others_are(capsys):
+    assert main(["train", "--help"]) == 0
+    told = " ".join(capsys.readouterr().out.split())
+    assert f"{', '.join(CHOICES)} (default: auto); docs/policies.md has" in told and "griewank" not in told
+    assert len(CHOICES) == 12 and set(CHOICES) < set(POLICIES)
+    page = (Path(__file__).parents[2] / "docs" / "policies.md").read_text(encoding="utf-8")
+    assert [name for name in POLICIES if f"`{name}`" not in page] == []
+
+
+@pytest.mark.parametrize(("module", "command"), [("minidl.lab", "lab"), ("minidl.calibrate", "calibrate"),
+                                                 ("minidl.report.compare", "compare"),
+                                                 ("minidl.models.convert", "convert")])
+def test_the_former_spelling_of_a_command_works_and_names_the_new_one(module, command):
+    done = subprocess.run([sys.executable, "-m", module, "--help"], capture_output=True, text=True, check=True)
+    assert done.stderr == f"python -m {module} is now: minidl {command}\n"
+    assert f"minidl {command}" in done.stdout.splitlines()[0]

@@ -1,5 +1,6 @@
 """Flags from a file of YAML."""
 
+import json
 import sys
 
 import pytest
@@ -42,3 +43,16 @@ def test_a_file_that_is_not_there_and_a_missing_package_are_told(tmp_path, monke
     monkeypatch.setitem(sys.modules, "yaml", None)
     with pytest.raises(UserError, match=r"pip install \"minidl\[config\]\""):
         parse(["--config", "a.yaml"])
+
+
+def test_former_names_of_flags_and_policies_are_accepted_and_a_line_names_the_new_ones(capsys, tmp_path):
+    now = parse(["--run-dir", "a", "--save-weights=b", "--keep-checkpoints", "7", "--no-measured-times",
+                 "--policy", "str-ilp"])
+    assert capsys.readouterr().err == ""
+    assert parse(["--run", "a", "--save=b", "--keep", "7", "--static-times", "--policy", "str"]) == now
+    assert capsys.readouterr().err.splitlines() == [
+        "--run is now: --run-dir", "--save is now: --save-weights", "--keep is now: --keep-checkpoints",
+        "--static-times is now: --no-measured-times", "policy str is now: str-ilp"]
+    (tmp_path / "arguments.json").write_text(json.dumps({"arguments": ["--model", "mlp", "--keep", "5"]}))
+    assert parse(["--resume", str(tmp_path)]).keep == 5  # a folder made before
+    assert capsys.readouterr().err == ""

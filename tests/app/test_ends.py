@@ -15,11 +15,11 @@ import train
 from minidl.cli import command
 from minidl.cli.app.progress import Lines, Trying
 from minidl.cli.command import finish
+from minidl.cli.compare import main as compare
 from minidl.cli.console import LONGEST_LINE, Printed, one_line, printable
+from minidl.cli.convert import main as convert
 from minidl.errors import UserError
-from minidl.models.convert import main as convert
 from minidl.optim import Schedule
-from minidl.report.compare import main as compare
 from minidl.training import Trainer
 
 ROOT = Path(__file__).parents[2]
@@ -262,12 +262,12 @@ def test_what_cannot_work_is_refused_by_name(capsys, flags, message):
 @pytest.mark.parametrize("function", ["numpy:zeros", "os:getcwd"])
 def test_a_function_that_makes_no_model_is_told_what_one_is(capsys, function):
     assert train.main(["--model", function]) == 2
-    assert "a model is a function that takes nothing it must be given, and returns a minidl.nn.Module" in lines(
-        capsys)[-1]
+    assert ("a model is a function like build(num_classes=1000, in_channels=3), both with defaults, that returns a "
+            "minidl.nn.Module") in lines(capsys)[-1]
 
 
-@pytest.mark.parametrize("flag", ["--run", "--resume", "--save", "--json", "--plan", "--save-plan", "--save-trace",
-                                  "--weights", "--data", "--vocab", "--token-file"])
+@pytest.mark.parametrize("flag", ["--run-dir", "--resume", "--save-weights", "--json", "--plan", "--save-plan",
+                                  "--save-trace", "--weights", "--data", "--vocab", "--token-file"])
 def test_an_empty_name_is_none(capsys, flag):
     """What a shell makes of a variable that is not set."""
     assert train.main([*LENET, flag, ""]) == 2

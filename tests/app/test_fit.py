@@ -241,6 +241,15 @@ def test_a_simulator_has_its_profiles_memory_and_cpu_shares_of_what_is_free(monk
     assert fit.default_memory(device.create("cpu")) == (16 * 2**30, 16 * 2**30)
 
 
+def test_a_gpu_has_a_budget_of_its_own_memory_whatever_is_free_on_the_host(monkeypatch):
+    profile = replace(profiles.get("h100"), memory_bytes=78 << 30, host_memory_bytes=16 << 30)
+    gpu = JudgedCuda(profile)
+    for free in (32 << 30, 256 << 30):  # 0.6 of 32 GiB would be 19.2
+        monkeypatch.setattr(fit, "free_memory", lambda free=free: free)
+        assert fit.default_memory(gpu) == (78 << 30, 16 << 30)
+    gpu.close()
+
+
 @pytest.mark.parametrize("policy", ["none", "passive"])
 def test_what_a_gpu_keeps_of_a_budget_for_itself_is_counted(policy):
     def gpu():

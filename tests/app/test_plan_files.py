@@ -9,6 +9,7 @@ from flags import NET
 
 import train
 from minidl import Runtime
+from minidl.cli import compare
 from minidl.lab import cell
 from minidl.memory.switches import Switches
 from minidl.plan.costs import Costs, Limits
@@ -17,7 +18,6 @@ from minidl.plan.plan import NO_PLAN, Action, Move, Plan
 from minidl.plan.trace import Trace, TraceCall, TraceTensor
 from minidl.plan.trace_format import trace_from_json
 from minidl.policies.saved import Saved, misfit
-from minidl.report import compare
 
 OUT, DROP = Action.SWAP_OUT, Action.DROP
 COSTS, LIMITS = Costs(1.0, 1.0, 0.0), Limits(1, 1)
@@ -144,7 +144,7 @@ def test_a_run_that_goes_on_comes_to_its_end_though_too_few_steps_are_left_for_a
              "--policy", "capuchin"]
     assert train.main([*flags, "--steps", "9", "--save-plan", plan]) == 0
     Path(plan).rename(other := tmp_path / "other")
-    assert train.main([*flags, "--steps", "8", "--run", run]) == 0
+    assert train.main([*flags, "--steps", "8", "--run-dir", run]) == 0
     assert train.main(["--resume", run, "--steps", "9", flag, str(other if flag == "--plan" else plan)]) == code
     told = capsys.readouterr()
     assert f"{flag}: a plan is followed when the same calls have come twice" in told.out

@@ -55,8 +55,8 @@ def message_of(capsys, *flags):
 def whole(tmp_path_factory):
     """A run that was never stopped: its folder, and its parameters as bytes."""
     folder = tmp_path_factory.mktemp("whole")
-    run("--run", folder / "run", "--checkpoint-every", 5, "--keep", 9, "--save", folder / "parameters",
-        "--json", folder / "json")
+    run("--run-dir", folder / "run", "--checkpoint-every", 5, "--keep-checkpoints", 9,
+        "--save-weights", folder / "parameters", "--json", folder / "json")
     (folder / "json").rename(folder / "result.json")  # a run that goes on from it writes its own
     return folder / "run", (folder / "parameters").read_bytes()
 
@@ -68,8 +68,8 @@ def test_from_any_checkpoint_the_end_is_the_same_even_under_another_policy_and_b
     folder, parameters = whole
     shutil.copytree(folder, tmp_path / "run")
     at = tmp_path / "run" / "checkpoints" / f"step-{step:08}"
-    assert train.main(["--trust", "--resume", str(at), "--policy", "passive", "--memory-budget", "2MiB", "--save",
-                       str(tmp_path / "parameters")]) == 0
+    assert train.main(["--trust", "--resume", str(at), "--policy", "passive", "--memory-budget", "2MiB",
+                       "--save-weights", str(tmp_path / "parameters")]) == 0
     assert (tmp_path / "parameters").read_bytes() == parameters
 
 
@@ -78,24 +78,25 @@ def test_the_training_was_one_in_which_tensors_had_to_leave(whole):
 
 
 def test_a_longer_run_begins_like_a_shorter_one(tmp_path):
-    flags = ["--schedule", "constant", "--run"]
-    run(*flags, tmp_path / "long", "--save", tmp_path / "whole", "--steps", 10)
+    flags = ["--schedule", "constant", "--run-dir"]
+    run(*flags, tmp_path / "long", "--save-weights", tmp_path / "whole", "--steps", 10)
     run(*flags, tmp_path / "short", "--steps", 4)
     assert train.main(["--trust", "--resume", str(tmp_path / "short"), "--steps", "10",
-                       "--save", str(tmp_path / "parts")]) == 0
+                       "--save-weights", str(tmp_path / "parts")]) == 0
     assert (tmp_path / "whole").read_bytes() == (tmp_path / "parts").read_bytes()
 
 
 def test_a_run_that_is_done_does_nothing_and_still_saves(whole, tmp_path, capsys):
     folder, parameters = whole
     shutil.copytree(folder, tmp_path / "run")
-    assert train.main(["--trust", "--resume", str(tmp_path / "run"), "--save", str(tmp_path / "parameters")]) == 0
+    assert train.main(["--trust", "--resume", str(tmp_path / "run"),
+                       "--save-weights", str(tmp_path / "parameters")]) == 0
     assert "nothing was left to do: all 12 steps are done" in capsys.readouterr().out
     assert (tmp_path / "parameters").read_bytes() == parameters
 
 
 def test_a_damaged_checkpoint_is_named_and_the_one_before_it_is_used(tmp_path, capsys):
-    run("--run", tmp_path, "--checkpoint-every", 5)
+    run("--run-dir", tmp_path, "--checkpoint-every", 5)
     newest = tmp_path / "checkpoints" / f"step-{STEPS:08}"
     data = bytearray((newest / "tensors.safetensors").read_bytes())
     data[-1] ^= 1
@@ -130,7 +131,7 @@ def test_a_run_folder_has_arguments_metrics_summary_result_and_checkpoints(whole
 
 
 def test_losses_and_scores_of_a_resumed_run_are_those_of_the_whole_one(whole, tmp_path):
-    run("--run", tmp_path, "--checkpoint-every", 5)
+    run("--run-dir", tmp_path, "--checkpoint-every", 5)
     store = Store(tmp_path / "checkpoints", keep=1)
     assert store.steps() == [5, 10, STEPS]
     for step in (10, STEPS):  # as if it had been killed before step 10: rows 6 to 12 are to be written again
@@ -148,7 +149,7 @@ def test_a_checkpoint_of_which_a_file_is_gone_gives_way_to_the_one_before_it(who
     shutil.copytree(folder, tmp_path / "run")
     for step, gone in ((STEPS, "manifest.json"), (10, "tensors.safetensors")):
         (tmp_path / "run" / "checkpoints" / f"step-{step:08}" / gone).unlink()
-    assert train.main(["--trust", "--resume", str(tmp_path / "run"), "--save", str(tmp_path / "resumed")]) == 0
+    assert train.main(["--trust", "--resume", str(tmp_path / "run"), "--save-weights", str(tmp_path / "resumed")]) == 0
     told = capsys.readouterr().out
     assert told.count("there is no such file") == 2 and "going on after step 5" in told
     assert (tmp_path / "resumed").read_bytes() == parameters
@@ -158,7 +159,7 @@ def test_a_run_without_a_checkpoint_says_that_it_begins_again(whole, tmp_path, c
     folder, parameters = whole
     shutil.copytree(folder, tmp_path / "run")
     shutil.rmtree(tmp_path / "run" / "checkpoints")
-    assert train.main(["--trust", "--resume", str(tmp_path / "run"), "--save", str(tmp_path / "resumed")]) == 0
+    assert train.main(["--trust", "--resume", str(tmp_path / "run"), "--save-weights", str(tmp_path / "resumed")]) == 0
     assert f"there is no checkpoint in {tmp_path / 'run'}: beginning again" in capsys.readouterr().out
     assert (tmp_path / "resumed").read_bytes() == parameters
 
@@ -173,7 +174,7 @@ def test_what_was_resolved_is_no_nothing(whole, tmp_path, capsys, name):
 
 
 def test_a_simulator_keeps_a_run_folder_without_checkpoints(tmp_path):
-    assert train.main(["--model", "lenet", "--steps", "2", "--run", str(tmp_path / "run")]) == 0
+    assert train.main(["--model", "lenet", "--steps", "2", "--run-dir", str(tmp_path / "run")]) == 0
     assert {p.name for p in (tmp_path / "run").iterdir()} == {"arguments.json", "metrics.csv", "metrics.jsonl",
                                                               "summary.txt", "result.json"}
     assert [row["loss"] for row in table(tmp_path / "run")] == ["", ""]
@@ -181,11 +182,11 @@ def test_a_simulator_keeps_a_run_folder_without_checkpoints(tmp_path):
 
 def test_resume_takes_the_arguments_of_the_run_and_the_new_ones_count_more(whole):
     folder, _ = whole
-    first = parse([*TRAINING, "--run", str(folder)])
+    first = parse([*TRAINING, "--run-dir", str(folder)])
     again = parse(["--trust", "--resume", str(folder), "--policy", "none"])
     assert (again.model, again.steps, again.run) == (first.model, first.steps, str(folder))
     assert (first.policy, again.policy) == ("recompute", "none")
-    assert parse(["--resume", "auto", "--run", str(folder / "other"), "--model", "mlp"]).model == "mlp"  # a new run
+    assert parse(["--resume", "auto", "--run-dir", str(folder / "other"), "--model", "mlp"]).model == "mlp"  # a new run
 
 
 # What is refused -----------------------------------------------------------------------------------------------------
@@ -203,14 +204,14 @@ def test_a_checkpoint_of_another_training_is_refused(whole, capsys, flags, messa
 
 
 def test_flags_that_make_no_sense_are_refused(whole, capsys, tmp_path):
-    assert "there is a run in it already; --resume" in message_of(capsys, *TRAINING, "--run", whole[0])
+    assert "there is a run in it already; --resume" in message_of(capsys, *TRAINING, "--run-dir", whole[0])
     assert "there is no run folder, and no checkpoint" in message_of(capsys, "--resume", tmp_path)
-    assert "give --run DIR" in message_of(capsys, *TRAINING, "--resume", "auto")
-    assert "give --run DIR" in message_of(capsys, *TRAINING, "--checkpoint-every", "5")
+    assert "give --run-dir DIR" in message_of(capsys, *TRAINING, "--resume", "auto")
+    assert "give --run-dir DIR" in message_of(capsys, *TRAINING, "--checkpoint-every", "5")
     for flags in (["--checkpoint-every", 5], ["--resume", "auto"]):
-        assert f"{flags[0]}: sim:p100 computes no values" in message_of(capsys, "--run", tmp_path / "a", *flags)
+        assert f"{flags[0]}: sim:p100 computes no values" in message_of(capsys, "--run-dir", tmp_path / "a", *flags)
     (tmp_path / "file").write_text("")
-    assert "that is a file" in message_of(capsys, *TRAINING, "--run", tmp_path / "file")
+    assert "that is a file" in message_of(capsys, *TRAINING, "--run-dir", tmp_path / "file")
     (tmp_path / "arguments.json").write_text('{"arguments": [1]}')
     assert "expected an object with a list of strings" in message_of(capsys, "--resume", tmp_path)
     assert not (tmp_path / "a").exists()
@@ -234,11 +235,12 @@ def test_a_signal_ends_the_run_after_its_step_with_a_checkpoint_and_the_command_
     before = signal.getsignal(number)
     with monkeypatch.context() as patch:
         patch.setattr(Meter, "add", signalled(number, 7))
-        assert train.main([*TRAINING, "--run", str(tmp_path / "a run")]) == code
+        assert train.main([*TRAINING, "--run-dir", str(tmp_path / "a run")]) == code
     assert signal.getsignal(number) == before
     out = capsys.readouterr().out.splitlines()[-1]
     assert out.startswith("stopped after step 7 of 12, and saved. To go on: python train.py --resume '")
-    assert train.main(["--trust", "--resume", str(tmp_path / "a run"), "--save", str(tmp_path / "parameters")]) == 0
+    assert train.main(["--trust", "--resume", str(tmp_path / "a run"),
+                       "--save-weights", str(tmp_path / "parameters")]) == 0
     assert (tmp_path / "parameters").read_bytes() == whole[1]
 
 
@@ -263,7 +265,8 @@ def test_ctrl_c_before_the_first_step_shows_no_traceback(capsys, monkeypatch):
 
 def test_ctrl_c_in_a_terminal_ends_the_program_with_a_checkpoint(tmp_path):
     child = subprocess.Popen([sys.executable, str(ROOT / "train.py"), "--model", "mlp", "--data", "digits", "--steps",
-                              "1000000", "--memory-budget", "64MiB", "--host-memory", "1MiB", "--run", str(tmp_path)],
+                              "1000000", "--memory-budget", "64MiB", "--host-memory", "1MiB",
+                              "--run-dir", str(tmp_path)],
                              stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
     while not (tmp_path / "metrics.csv").exists() or len((tmp_path / "metrics.csv").read_text()) < 200:
         time.sleep(0.02)
@@ -277,7 +280,7 @@ def test_ctrl_c_in_a_terminal_ends_the_program_with_a_checkpoint(tmp_path):
 def test_without_a_run_folder_a_stop_says_that_nothing_was_saved(capsys, monkeypatch):
     monkeypatch.setattr(Meter, "add", signalled(signal.SIGINT, 1))
     assert train.main(TRAINING) == 130
-    assert "stopped after step 1 of 12; nothing was saved: --run DIR keeps" in capsys.readouterr().out
+    assert "stopped after step 1 of 12; nothing was saved: --run-dir DIR keeps" in capsys.readouterr().out
 
 
 # Plans ---------------------------------------------------------------------------------------------------------------

@@ -23,7 +23,7 @@ def test_a_run_in_shards_learns_as_a_whole_one_and_goes_on_in_shards_alone(tmp_p
     losses = {}
     for shards in ("auto", "8KiB"):
         flags = [*ON_DIGITS, "--steps", "4", "--shard-bytes", shards]
-        assert train.main([*flags, "--json", str(tmp_path / shards), "--run", str(tmp_path / f"run-{shards}")]) == 0
+        assert train.main([*flags, "--json", str(tmp_path / shards), "--run-dir", str(tmp_path / f"run-{shards}")]) == 0
         losses[shards] = json.loads((tmp_path / shards).read_text())["loss"]
     assert losses["8KiB"] == pytest.approx(losses["auto"], rel=1e-5)
     capsys.readouterr()

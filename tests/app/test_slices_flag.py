@@ -60,7 +60,7 @@ def test_a_wrong_number_is_refused(capsys, wrong):
 
 def test_a_run_goes_on_only_in_as_many_slices(tmp_path, capsys):
     run = str(tmp_path / "run")
-    assert train.main([*ON_DIGITS, "--memory-budget", "64MiB", "--slices", "2", "--run", run]) == 0
+    assert train.main([*ON_DIGITS, "--memory-budget", "64MiB", "--slices", "2", "--run-dir", run]) == 0
     assert train.main(["--resume", run, "--steps", "4", "--slices", "3"]) == 2
     assert "--slices" in capsys.readouterr().err
     assert train.main(["--resume", run, "--steps", "4"]) == 0

@@ -22,7 +22,7 @@ def rows(path):
 
 def test_a_table_has_a_row_for_every_step_and_is_that_of_the_run_folder(tmp_path):
     table = tmp_path / "steps.csv"
-    assert train.main([*STEPS, "--steps", "3", "--csv", str(table), "--run", str(tmp_path / "run")]) == 0
+    assert train.main([*STEPS, "--steps", "3", "--csv", str(table), "--run-dir", str(tmp_path / "run")]) == 0
     assert table.read_bytes() == (tmp_path / "run" / "metrics.csv").read_bytes()
     found = rows(table)
     assert tuple(found[0]) == COLUMNS and [row["step"] for row in found] == ["1", "2", "3"]

@@ -82,8 +82,8 @@ def number(pattern, text):
     (["--data", "digits", "--num-classes", "5"], "the digits have 10 classes"),
     ([*ON_DIGITS, "--batch", "2000"], "there are only 1438 images to train on"),
     (["--json", "/nowhere/result.json"], "cannot write /nowhere/result.json: No such file or directory"),
-    (["--device", "cpu", "--save", "/"], "cannot write /: Is a directory"),
-    (["--save", "never.safetensors"], "--save: sim:p100 computes no values"),
+    (["--device", "cpu", "--save-weights", "/"], "cannot write /: Is a directory"),
+    (["--save-weights", "never.safetensors"], "--save-weights: sim:p100 computes no values"),
     (["--batch", "max", "--memory-budget", "1MiB"], "not even a batch of 1 fits 1.0 MiB"),
 ])
 def test_what_cannot_be_done_is_refused_with_one_message_and_exit_code_2(capsys, flags, message):
@@ -217,7 +217,7 @@ def test_half_of_the_unmanaged_peak_gives_the_same_bits(tmp_path):
 
     paths = [str(tmp_path / name) for name in ("free", "half")]
     for path, budget in zip(paths, ("16MiB", "50%"), strict=True):
-        result = result_of(tmp_path, *ON_DIGITS, "--steps", "20", "--memory-budget", budget, "--save", path)
+        result = result_of(tmp_path, *ON_DIGITS, "--steps", "20", "--memory-budget", budget, "--save-weights", path)
         assert (result["swapped_out_bytes"] > 0) == (budget == "50%")
     free, half = map(load_file, paths)
     layers = ("C1", "C3", "C5", "F6", "output")
@@ -230,7 +230,7 @@ def test_the_same_seed_gives_the_same_parameters_and_another_does_not(tmp_path):
     files = []
     for seed in (1, 1, 2):
         path = tmp_path / f"{len(files)}.safetensors"
-        assert train.main([*ON_DIGITS, "--steps", "3", "--seed", str(seed), "--save", str(path)]) == 0
+        assert train.main([*ON_DIGITS, "--steps", "3", "--seed", str(seed), "--save-weights", str(path)]) == 0
         files.append(path.read_bytes())
     assert files[0] == files[1] != files[2]
 
@@ -242,7 +242,8 @@ def test_the_seed_decides_the_first_parameters_and_the_order_of_the_images(tmp_p
                         lambda data, size, *, seed, skip: seeds.append(seed) or batches(data, size, seed=seed))
     files = [tmp_path / name for name in "ab"]
     for seed, path in enumerate(files):  # with a learning rate of 0 the parameters stay what they were
-        assert train.main([*ON_DIGITS, "--steps", "1", "--lr", "0", "--seed", str(seed), "--save", str(path)]) == 0
+        assert train.main([*ON_DIGITS, "--steps", "1", "--lr", "0", "--seed", str(seed),
+                           "--save-weights", str(path)]) == 0
     assert files[0].read_bytes() != files[1].read_bytes()
     assert seeds == [0, 1]
 

@@ -385,7 +385,7 @@ def test_a_loss_that_is_no_number_ends_the_run_and_the_operation_is_found(capsys
 def test_every_flag_of_the_training_changes_it(tmp_path, flags):
     losses = []
     for number, more in enumerate(([], flags)):
-        assert train.main([*ON_DIGITS, "--run", str(tmp_path / str(number)), *more]) == 0
+        assert train.main([*ON_DIGITS, "--run-dir", str(tmp_path / str(number)), *more]) == 0
         lines = (tmp_path / str(number) / "metrics.jsonl").read_text().splitlines()
         losses.append([json.loads(line)["loss"] for line in lines])
     assert len(losses[0]) == len(losses[1]) == 4 and losses[0][-1] != losses[1][-1]
@@ -394,7 +394,7 @@ def test_every_flag_of_the_training_changes_it(tmp_path, flags):
 def test_with_accumulation_a_step_takes_as_many_batches_and_the_rates_count_them(tmp_path):
     flags = [*ON_DIGITS, "--batch", "50", "--grad-accum-steps", "7", "--epochs", "1"]
     flags = [word for word in flags if word not in ("--steps", "4")]
-    assert train.main([*flags, "--run", str(tmp_path / "run"), "--json", str(tmp_path / "json")]) == 0
+    assert train.main([*flags, "--run-dir", str(tmp_path / "run"), "--json", str(tmp_path / "json")]) == 0
     result = json.loads((tmp_path / "json").read_text())
     assert result["batch"] == 50
     assert result["items_per_second"] == pytest.approx(350 / result["step_seconds"])

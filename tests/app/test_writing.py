@@ -14,13 +14,14 @@ from watched_os import watch
 import train
 from minidl.checkpoint import Store
 from minidl.checkpoint.safetensors import is_own, read_arrays, write_arrays
-from minidl.cli.app.flags import parse, without
+from minidl.cli.app.flags import parse
 from minidl.cli.app.run_folder import RunFolder, read_arguments
 from minidl.cli.app.run_lock import RunLock
+from minidl.cli.app.words import without
+from minidl.cli.convert import main as convert
+from minidl.cli.lab.placement import main as placement
 from minidl.device import profiles
 from minidl.errors import UserError
-from minidl.lab.commands.placement import main as placement
-from minidl.models.convert import main as convert
 from minidl.outside import machine, writing
 from minidl.outside.units import flag_bytes, parse_bytes
 from minidl.outside.writing import begins_with, open_whole, require_place, write_whole
@@ -120,20 +121,20 @@ def test_files_of_ours_are_known_by_their_beginning(tmp_path):
 
 
 # At the end of a run ----------------------------------------------------------------------------------------------
-@pytest.mark.parametrize("flag", ["--save", "--json", "--save-trace"])
+@pytest.mark.parametrize("flag", ["--save-weights", "--json", "--save-trace"])
 @pytest.mark.parametrize("place", ["theirs", "folder", "link", "no/where"])
 def test_a_place_that_cannot_be_written_is_refused_before_training(capsys, tmp_path, flag, place):
     (tmp_path / "theirs").write_text("important")
     (tmp_path / "folder").mkdir()
     (tmp_path / "link").symlink_to("theirs")
     before = sorted(os.listdir(tmp_path))
-    line = refusal(capsys, train.main, *MLP, "--run", tmp_path / "run", flag, tmp_path / place)
+    line = refusal(capsys, train.main, *MLP, "--run-dir", tmp_path / "run", flag, tmp_path / place)
     assert f"cannot write {tmp_path / place}: " in line
     assert sorted(os.listdir(tmp_path)) == before and (tmp_path / "theirs").read_text() == "important"
 
 
 def test_one_name_for_two_files_is_refused(capsys, tmp_path):
-    assert "is named for two files" in refusal(capsys, train.main, *MLP, "--save", tmp_path / "a", "--json",
+    assert "is named for two files" in refusal(capsys, train.main, *MLP, "--save-weights", tmp_path / "a", "--json",
                                                f"{tmp_path}/./a")
 
 
@@ -144,18 +145,18 @@ def test_a_disk_that_is_full_at_the_end_costs_the_file_and_says_where_the_state_
             raise OSError(28, "No space left on device")
 
     watch(refuse, monkeypatch.setattr)
-    flags = ["--run", tmp_path / "run"] if run else []
-    line = refusal(capsys, train.main, *MLP, *flags, "--save", tmp_path / "w", "--json", tmp_path / "j")
+    flags = ["--run-dir", tmp_path / "run"] if run else []
+    line = refusal(capsys, train.main, *MLP, *flags, "--save-weights", tmp_path / "w", "--json", tmp_path / "j")
     assert f"cannot write {tmp_path / 'w'}: No space left on device; cannot write {tmp_path / 'j'}: No space" in line
     assert not (tmp_path / "w").exists() and not (tmp_path / "j").exists()
     if not run:
-        assert line.endswith("nothing else keeps the state of this run: --run DIR does")
+        assert line.endswith("nothing else keeps the state of this run: --run-dir DIR does")
         assert not list(tmp_path.iterdir())
         return
     assert f"the state of the run is in {tmp_path / 'run' / 'checkpoints' / 'step-00000003'}" in line
     assert {"summary.txt", "result.json"} < set(os.listdir(tmp_path / "run"))
     monkeypatch.undo()
-    assert train.main(["--resume", str(tmp_path / "run"), "--save", str(tmp_path / "w")]) == 0
+    assert train.main(["--resume", str(tmp_path / "run"), "--save-weights", str(tmp_path / "w")]) == 0
     assert (tmp_path / "w").exists()
 
 
@@ -165,7 +166,7 @@ def test_a_last_checkpoint_that_cannot_be_written_keeps_no_other_file_from_being
             raise OSError(28, "No space left on device")
 
     watch(refuse, monkeypatch.setattr)
-    line = refusal(capsys, train.main, *MLP, "--run", tmp_path / "run", "--checkpoint-every", "2", "--save",
+    line = refusal(capsys, train.main, *MLP, "--run-dir", tmp_path / "run", "--checkpoint-every", "2", "--save-weights",
                    tmp_path / "w", "--json", tmp_path / "j")
     assert "cannot write the checkpoint " in line and "the state of the run is in " in line and "step-00000002" in line
     assert {"w", "j"} < set(os.listdir(tmp_path)) and (tmp_path / "run" / "summary.txt").exists()
@@ -190,17 +191,17 @@ def test_a_folder_has_one_writer(capsys, tmp_path):
     first = RunLock(tmp_path)
     first.take()
     first.take()
-    assert "another run is writing in it" in refusal(capsys, train.main, *MLP, "--run", tmp_path)
+    assert "another run is writing in it" in refusal(capsys, train.main, *MLP, "--run-dir", tmp_path)
     assert not list(tmp_path.iterdir())
     first.close()
-    assert train.main([*MLP, "--run", str(tmp_path)]) == 0
+    assert train.main([*MLP, "--run-dir", str(tmp_path)]) == 0
     RunLock(tmp_path / "nowhere").take()
     RunLock(None).take()
 
 
 def test_who_comes_second_to_a_new_folder_is_refused_when_it_would_begin(capsys, tmp_path):
     folder = RunFolder(tmp_path / "run", keep=1)
-    assert train.main([*MLP, "--run", str(tmp_path / "run")]) == 0
+    assert train.main([*MLP, "--run-dir", str(tmp_path / "run")]) == 0
     before = kept(tmp_path)
     with pytest.raises(UserError, match="there is a run in it already"):
         folder.begin([], None, RunLock(tmp_path / "run"), after=0, anew=True)
@@ -209,17 +210,17 @@ def test_who_comes_second_to_a_new_folder_is_refused_when_it_would_begin(capsys,
 
 def test_a_start_that_failed_does_not_occupy_its_folder(capsys, tmp_path):
     (tmp_path / "w.safetensors").write_text("no weights")
-    refusal(capsys, train.main, *MLP, "--run", tmp_path / "run", "--weights", tmp_path / "w.safetensors")
+    refusal(capsys, train.main, *MLP, "--run-dir", tmp_path / "run", "--weights", tmp_path / "w.safetensors")
     assert not (tmp_path / "run").exists()
     (tmp_path / "run").mkdir()
     (tmp_path / "run" / "arguments.json").write_text('{"arguments": []}')  # and no step done
     (tmp_path / "run" / "metrics.jsonl").write_text("")
-    assert train.main([*MLP, "--run", str(tmp_path / "run")]) == 0
-    assert "there is a run in it already" in refusal(capsys, train.main, *MLP, "--run", tmp_path / "run")
+    assert train.main([*MLP, "--run-dir", str(tmp_path / "run")]) == 0
+    assert "there is a run in it already" in refusal(capsys, train.main, *MLP, "--run-dir", tmp_path / "run")
 
 
 def test_what_a_killed_run_has_left_goes_when_it_goes_on_though_nothing_is_left_to_do(tmp_path):
-    assert train.main([*MLP, "--run", str(tmp_path)]) == 0
+    assert train.main([*MLP, "--run-dir", str(tmp_path)]) == 0
     before = kept(tmp_path)
     (tmp_path / ".summary.txt").write_text("half of")
     (tmp_path / "checkpoints" / ".step-00000002.old").mkdir()
@@ -230,7 +231,7 @@ def test_what_a_killed_run_has_left_goes_when_it_goes_on_though_nothing_is_left_
 def test_a_run_that_goes_on_has_the_memory_that_was_resolved(tmp_path, monkeypatch):
     flags = ["--model", "mlp", "--data", "digits", "--device", "cpu:virtual", "--steps", "2", "--batch", "24"]
     monkeypatch.setattr("minidl.cli.app.fit.free_memory", lambda: 100 << 20)
-    assert train.main([*flags, "--run", str(tmp_path)]) == 0
+    assert train.main([*flags, "--run-dir", str(tmp_path)]) == 0
     _, resolved = read_arguments(tmp_path)
     assert (resolved.device, resolved.memory_budget, resolved.host_memory, resolved.batch) == (
         "cpu:virtual", (60 << 20) // 256 * 256, 30 << 20, 24)
@@ -241,7 +242,7 @@ def test_a_run_that_goes_on_has_the_memory_that_was_resolved(tmp_path, monkeypat
 
 
 def test_steps_take_the_place_of_epochs_when_a_run_goes_on_and_a_policy_that_of_a_plan(tmp_path):
-    assert train.main([*MLP[:-2], "--epochs", "1", "--batch", "400", "--run", str(tmp_path)]) == 0
+    assert train.main([*MLP[:-2], "--epochs", "1", "--batch", "400", "--run-dir", str(tmp_path)]) == 0
     assert train.main(["--resume", str(tmp_path), "--steps", "5"]) == 0
     assert train.main(["--resume", str(tmp_path), "--epochs=2"]) == 0
     words, _ = read_arguments(tmp_path)
@@ -251,7 +252,7 @@ def test_steps_take_the_place_of_epochs_when_a_run_goes_on_and_a_policy_that_of_
 
 
 def test_a_folders_own_code_runs_only_for_who_trusts_it(capsys, tmp_path, monkeypatch):
-    assert train.main([*TRAINING, "--steps", "13", "--run", str(tmp_path)]) == 0
+    assert train.main([*TRAINING, "--steps", "13", "--run-dir", str(tmp_path)]) == 0
     monkeypatch.setattr(killed, "network", None)  # it is not even loaded
     line = refusal(capsys, train.main, "--resume", tmp_path)
     assert f"--resume {tmp_path}: its model is killed:network, code that is not minidl's: --trust runs it" in line
@@ -265,7 +266,7 @@ def test_a_folders_own_code_runs_only_for_who_trusts_it(capsys, tmp_path, monkey
 
 def test_a_folder_does_not_say_that_a_strangers_file_may_be_written_over(capsys, tmp_path):
     (tmp_path / "theirs").write_text("important")
-    words = [*MLP, "--force", "--save", str(tmp_path / "theirs")]
+    words = [*MLP, "--force", "--save-weights", str(tmp_path / "theirs")]
     (tmp_path / "run").mkdir()
     (tmp_path / "run" / "arguments.json").write_text(json.dumps({"arguments": words}))
     assert "--force writes over it" in refusal(capsys, train.main, "--resume", tmp_path / "run")
@@ -281,7 +282,7 @@ def test_a_run_that_ends_in_its_evaluation_has_its_row_and_its_checkpoint(tmp_pa
         raise error
 
     monkeypatch.setattr(Trainer, "evaluate", failing)
-    assert train.main([*MLP, "--run", str(tmp_path)]) == (2 if saved else 130)
+    assert train.main([*MLP, "--run-dir", str(tmp_path)]) == (2 if saved else 130)
     assert len((tmp_path / "metrics.jsonl").read_text().splitlines()) == 3
     # In the middle of an interrupted operation nobody knows what memory holds.
     assert Store(tmp_path / "checkpoints", keep=1).steps() == ([3] if saved else [])
@@ -297,7 +298,7 @@ def test_a_step_that_fails_leaves_the_checkpoint_of_the_steps_before_it_alone(tm
         return step(trainer, batch)
 
     monkeypatch.setattr(Trainer, "step", failing)
-    assert train.main([*MLP, "--run", str(tmp_path), "--checkpoint-every", "1"]) == 2
+    assert train.main([*MLP, "--run-dir", str(tmp_path), "--checkpoint-every", "1"]) == 2
     assert Store(tmp_path / "checkpoints", keep=3).steps() == [1, 2]
     assert len((tmp_path / "metrics.jsonl").read_text().splitlines()) == 2
 
@@ -314,12 +315,12 @@ def test_a_batch_that_cannot_be_read_ends_the_run_with_the_steps_before_it_saved
             yield made
 
     monkeypatch.setattr(Digits, "batches", failing)
-    assert "broken" in refusal(capsys, train.main, *MLP, "--run", tmp_path)
+    assert "broken" in refusal(capsys, train.main, *MLP, "--run-dir", tmp_path)
     assert Store(tmp_path / "checkpoints", keep=3).steps() == [2]
 
 
 def test_a_loss_that_is_no_number_is_noted_and_not_saved(tmp_path, capsys):
-    assert "the loss is nan" in refusal(capsys, train.main, *MLP, "--lr", "1e30", "--run", tmp_path)
+    assert "the loss is nan" in refusal(capsys, train.main, *MLP, "--lr", "1e30", "--run-dir", tmp_path)
     assert (tmp_path / "metrics.jsonl").read_text() and not Store(tmp_path / "checkpoints", keep=3).steps()
 
 

@@ -23,10 +23,10 @@ from pathlib import Path
 import numpy as np
 
 import train
-from minidl.calibrate.__main__ import main as calibrate
-from minidl.lab.commands.placement import main as placement
-from minidl.models.convert import main as convert
-from minidl.report.compare import main as compare
+from minidl.cli.calibrate import main as calibrate
+from minidl.cli.compare import main as compare
+from minidl.cli.convert import main as convert
+from minidl.cli.lab.placement import main as placement
 from tests.campaigns.progress import PROGRESS
 
 SECONDS = 900  # after which one hangs: the first that computes may have to compile, on a busy machine
@@ -42,11 +42,11 @@ DEVICES = ["sim:p100", "sim:h100", "sim:t4", "cpu:virtual", "cpu", "sim:x", "sim
            "cpu:theirs.json", *NUMBERS[9:]]
 COUNTED = ("--num-classes", "--workers", "--sequence-length", "--vocab-size", "--seed", "--lr", "--momentum",
            "--weight-decay", "--warmup-steps", "--decay-steps", "--decay-rate", "--clip-grad", "--label-smoothing",
-           "--checkpoint-every", "--keep", "--nonsense")
-NAMED = ("--plan", "--save-plan", "--save-trace", "--save", "--run", "--weights", "--token-file", "--vocab",
+           "--checkpoint-every", "--keep-checkpoints", "--nonsense")
+NAMED = ("--plan", "--save-plan", "--save-trace", "--save-weights", "--run-dir", "--weights", "--token-file", "--vocab",
          "--report", "--config", "--csv", "--tensorboard")
-SWITCHES = ("--detect-anomaly", "--cupti", "--no-decoupled-swap", "--no-collective", "--no-feedback", "--static-times",
-            "--no-fused", "--force", "--quiet", "--trust", "--list-models", "--help")
+SWITCHES = ("--detect-anomaly", "--cupti", "--no-decoupled-swap", "--no-collective", "--no-feedback",
+            "--no-measured-times", "--no-fused", "--force", "--quiet", "--trust", "--list-models", "--help")
 FLAGS = dict.fromkeys(COUNTED, NUMBERS) | dict.fromkeys(NAMED, TARGETS) | dict.fromkeys(SWITCHES, []) | {
     "--model": NAMES, "--image-size": ["8", "28", "32", *NUMBERS],
     "--data": ["digits", "synthetic", "shapes", *TARGETS], "--on-bad-file": ["skip", "error", "x"],

@@ -91,9 +91,9 @@ class Place:
         self.folder = folder
         self.err = folder / "err"
         began = time.perf_counter()
-        assert ended(fork([*TRAINING, "--save", folder / "reference"], self.err)) == 0, self.err.read_text()
+        assert ended(fork([*TRAINING, "--save-weights", folder / "reference"], self.err)) == 0, self.err.read_text()
         self.seconds = time.perf_counter() - began
-        self.arguments = [*TRAINING, "--run", folder / "run", "--checkpoint-every", "4", "--keep", "1"]
+        self.arguments = [*TRAINING, "--run-dir", folder / "run", "--checkpoint-every", "4", "--keep-checkpoints", "1"]
 
     def unsound(self):
         """What must not be in the run folder, whenever its run has ended."""
@@ -110,7 +110,7 @@ class Place:
         """Go on to the end; what is wrong with it, and with where it began. The run folder is gone afterwards."""
         folder, resumed = self.folder, self.folder / "resumed"
         unsound = self.unsound()
-        code = ended(fork([*self.arguments, "--resume", "auto", "--trust", "--save", resumed], self.err))
+        code = ended(fork([*self.arguments, "--resume", "auto", "--trust", "--save-weights", resumed], self.err))
         found = unsound + ([] if code == 0 else [f"going on ended with {code}: {told(self.err)}"])
         if not code:
             if resumed.read_bytes() != (folder / "reference").read_bytes():
@@ -164,7 +164,8 @@ def disk(place, options):
     """A disk that is full from change ``first``, ``first + stride``, ... on, until none is; as ``signals``."""
     codes, wrong, at = Counter(), [], options.first
     while True:
-        code = ended(fork([*place.arguments, "--save", place.folder / "saved"], place.err, before=full_from(at)))
+        words = [*place.arguments, "--save-weights", place.folder / "saved"]
+        code = ended(fork(words, place.err, before=full_from(at)))
         codes[str(code)] += 1
         lines = told(place.err)
         found = [] if code in (0, 2) else [f"exit code {code}"]

@@ -45,9 +45,9 @@ def refused(capsys, *flags):
 def test_a_run_that_was_stopped_in_an_epoch_ends_with_the_bytes_of_one_that_was_not(tmp_path, kind):
     root = getattr(made_data, kind)(tmp_path / "data")
     flags, steps = [*NETWORKS[kind], "--data", root], 4 if kind == "masks" else 8  # the latter in a second epoch
-    run(*flags, "--steps", steps, "--save", tmp_path / "whole", "--json", tmp_path / "json", "--workers", 3)
-    run(*flags, "--steps", 2, "--run", tmp_path / "run", "--workers", 1)
-    assert train.main(["--resume", str(tmp_path / "run"), "--steps", str(steps), "--save",
+    run(*flags, "--steps", steps, "--save-weights", tmp_path / "whole", "--json", tmp_path / "json", "--workers", 3)
+    run(*flags, "--steps", 2, "--run-dir", tmp_path / "run", "--workers", 1)
+    assert train.main(["--resume", str(tmp_path / "run"), "--steps", str(steps), "--save-weights",
                        str(tmp_path / "parts")]) == 0
     assert (tmp_path / "whole").read_bytes() == (tmp_path / "parts").read_bytes()
     result = json.loads((tmp_path / "json").read_text())

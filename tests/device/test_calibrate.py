@@ -12,10 +12,10 @@ import pytest
 
 from minidl import Runtime, calibrate, models
 from minidl import device as devices
-from minidl.calibrate import __main__ as command
 from minidl.calibrate import fitting, measure
 from minidl.calibrate.fitting import Sample
 from minidl.calibrate.workloads import QUICK, THOROUGH
+from minidl.cli import calibrate as command
 from minidl.device import fitted, profiles
 from minidl.device.cost_model import kernel_seconds
 from minidl.device.cpu import link

@@ -2,7 +2,8 @@
 
 import pytest
 
-from bench.support.steps import SEPARATE, forward_seconds, unmanaged
+from bench.support.steps import forward_seconds, unmanaged
+from minidl.lab.training_step import SEPARATE
 
 
 @pytest.mark.parametrize(("name", "published"), [("resnet50", 219), ("resnet152", 91.8), ("vgg16", 154)])

@@ -171,9 +171,9 @@ def test_its_workspace_has_room_for_the_plan_for_copies_and_for_the_seed():
 def test_operands_that_start_between_multiples_of_16_bytes_are_copied():
     def shifted(q, k, v, mask, heads, dropout):
         joined = ops.reshape(ops.concat([ops.reshape(q, (-1,)), ops.reshape(k, (-1,))], 0), (2, *SHAPE))
-        odd = ops.reshape(ops.narrow(ops.concat([ops.narrow(ops.reshape(v, (-1,)), 0, 0, 3), ops.reshape(v, (-1,))], 0),
-                                     0, 3, 3 + v.numel()), SHAPE)
-        first, second = (ops.reshape(ops.narrow(joined, 0, i, i + 1), SHAPE) for i in range(2))
+        flat = ops.reshape(v, (-1,))
+        odd = ops.reshape(ops.between(ops.concat([ops.between(flat, 0, 0, 3), flat], 0), 0, 3, 3 + v.numel()), SHAPE)
+        first, second = (ops.reshape(ops.between(joined, 0, i, i + 1), SHAPE) for i in range(2))
         return nn.attend(first, second, odd, mask, heads=heads, dropout=dropout)
     device = judged()
     results, _ = step(device, bfloat16, how=shifted)

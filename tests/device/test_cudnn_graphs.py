@@ -19,7 +19,7 @@ OURS = ("minidl.device.cuda.cudnn_graphs", "minidl.device.cuda.libraries")
 def graphs(monkeypatch, tmp_path):
     """The module over the stand-in; nothing of it stays."""
     libraries = ModuleType("minidl.device.cuda.libraries")
-    libraries.preload_cublas = lambda: None
+    libraries.preload = lambda: None
     for name in OURS:
         monkeypatch.delitem(sys.modules, name, raising=False)
     monkeypatch.setitem(sys.modules, "cudnn", stub_cudnn)

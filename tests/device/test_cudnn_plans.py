@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 import minidl
-from bench.support.steps import UNLIMITED, run, training_step
+from bench.support.steps import run
 from minidl.device import create, profiles
 from minidl.device.contract import Device
 from minidl.device.cost_model import algorithms as modelled
@@ -21,8 +21,10 @@ from minidl.device.cuda.simulated import ListedWays, steps_of
 from minidl.device.cuda.timed_plans import TimedPlan
 from minidl.device.sim import SimDevice
 from minidl.errors import UserError
+from minidl.lab.training_step import training_step
 from minidl.meta import aligned, bfloat16, meta
 from minidl.ops.conv import CONV2D, CONV2D_DGRAD
+from minidl.outside.units import UNLIMITED
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -158,7 +160,7 @@ def test_workspaces_in_a_trace_are_those_of_the_file(device, batch):
         return steps(op_name, inputs, outputs, attrs, cost)
     simulated.algorithms = spy
     with minidl.Runtime(simulated, policy="none", memory_budget=UNLIMITED, deterministic=False) as runtime:
-        step = training_step(runtime, "resnet50", batch)
+        step = training_step("resnet50", batch)
         with runtime.iteration():
             step()
             trace = runtime.trace()

@@ -3,7 +3,15 @@
 Needs numba-cuda and cuda-core (the extras cuda12, cuda13), but neither a GPU nor its driver.
 """
 
+import os
+import subprocess
+import sys
+import tomllib
+from importlib.metadata import version
+from pathlib import Path
+
 import pytest
+from packaging.requirements import Requirement
 
 pytest.importorskip("cuda.core", reason="cuda-core is not installed (pip install -e '.[cuda13]')")
 pytest.importorskip("numba_cuda", reason="numba-cuda is not installed (pip install -e '.[cuda13]')")
@@ -12,6 +20,40 @@ from bench.support.cuda_calls import PRECISIONS, calls, sources
 from minidl.kernels.cuda import KERNELS
 from minidl.kernels.cuda.compile import Compiler
 from minidl.meta import DTYPES
+
+ROOT = Path(__file__).resolve().parents[2]
+COMPILE_TWO = """
+import sys
+from pathlib import Path
+import numpy
+from minidl.kernels.cuda.compile import Compiler, default_folder
+from bench.support.cuda_calls import sources
+from bench.gpu_check.warm import compile_all
+
+if __name__ == "__main__":
+    assert not hasattr(numpy, "row_stack")
+    first, second = sources("float32")[:2]
+    Compiler((8, 0)).cubin(first)
+    done = compile_all([second], (8, 0), 100.0)
+    print(done, len(list(default_folder().iterdir())), hasattr(numpy, "row_stack"))
+"""
+
+
+def test_kernels_compile_under_a_numpy_without_row_stack_here_and_in_spawned_processes_and_warn_of_nothing(tmp_path):
+    (tmp_path / "sitecustomize.py").write_text("import numpy\nvars(numpy).pop('row_stack', None)\n")
+    (tmp_path / "compile_two.py").write_text(COMPILE_TWO)
+    found = subprocess.run([sys.executable, "-W", "error", str(tmp_path / "compile_two.py")], cwd=tmp_path, check=False,
+                           env={**os.environ, "PYTHONPATH": os.pathsep.join([str(tmp_path), str(ROOT)]),
+                                "XDG_CACHE_HOME": str(tmp_path / "cache")}, capture_output=True, text=True)
+    assert found.stdout.split() == ["1", "2", "False"], found.stderr[-2000:]
+
+
+@pytest.mark.parametrize("extra", ["cuda12", "cuda13"])
+def test_what_is_installed_lies_within_the_bounds_of_the_extras(extra):
+    written = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
+    bounds = {one.name: one.specifier for one in map(Requirement, written["project"]["optional-dependencies"][extra])}
+    for name in ("numpy", "numba-cuda"):
+        assert any(one.operator == "<" for one in bounds[name]) and version(name) in bounds[name], name
 
 
 def test_the_calls_that_are_compiled_cover_every_operation():

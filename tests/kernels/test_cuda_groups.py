@@ -10,8 +10,9 @@ from cuda_kernel_calls import Placed, call, channels_last, check, forget_plans, 
 from cuda_simulator import Memory, Simulator, Span
 
 from bench.support.kernel_cases import CASES, Case
-from minidl.kernels.cuda import KERNELS, attention, batchnorm, elementwise, sums
-from minidl.kernels.cuda.fast import element_groups, layernorm_groups, pool_groups
+from minidl.errors import UserError
+from minidl.kernels.cuda import KERNELS, fast
+from minidl.kernels.cuda.fast import layernorm_groups
 from minidl.meta import DTYPES, meta
 
 EXACT = ("batch_norm", "batch_norm_relu", "batch_norm_add_relu", "batch_norm_grad", "batch_norm_relu_grad")
@@ -22,6 +23,19 @@ WIDTHS = {"float32": 4, "bfloat16": 8}  # elements of 16 bytes
 @pytest.fixture(autouse=True)
 def tiny_blocks(monkeypatch):
     make_blocks_tiny(monkeypatch)
+
+
+def turn_off(monkeypatch, *families):
+    """From here on these families of ``kernels.cuda.fast`` are not used."""
+    monkeypatch.setattr(fast, "ON", fast.ON.difference(families))
+    forget_plans(monkeypatch)
+
+
+def test_the_variable_turns_on_the_families_that_it_names():
+    assert fast.chosen(None) == fast.chosen("all") == set(fast.FAMILIES) and fast.chosen("none") == set()
+    assert fast.chosen("columns, pool") == {"columns", "pool"}
+    with pytest.raises(UserError, match="^MINIDL_CUDA_FAST: 'pools' is no family of kernels; there are elements, "):
+        fast.chosen("pools")
 
 
 def case_of(name, plane):
@@ -54,8 +68,7 @@ def test_maps_in_groups_of_channels_have_the_values_of_the_general_kernels(name,
             at = p.address - memory.base
             moved = memory.reads[at:at + p.meta.nbytes] + memory.writes[at:at + p.meta.nbytes]
             assert (moved == 1).all()
-    monkeypatch.setattr(batchnorm, "group_width", lambda *_: 0)
-    forget_plans(monkeypatch)
+    turn_off(monkeypatch, "batchnorm")
     general = call(name, inputs, case.attrs, layout=channels_last)
     if name in EXACT:
         assert [a.tobytes() for a in found] == [a.tobytes() for a in general]
@@ -119,16 +132,16 @@ def test_pooling_of_groups_of_channels_has_the_bits_of_the_general_kernels(size,
     x[0, 1, 2:5, 1:4], x[1, :, 3, 2], x[1, 3, :3, :6] = 3, np.nan, -np.inf
     attrs = {"kernel": size, "stride": stride, "padding": padding}
     both = []
-    for forth, back in ((forwards, backwards), ("pool", "pool")):
+    for forth, back, off in ((forwards, backwards, ("pool-windows", "pool-tiles")),
+                             ("pool_groups", "pool_groups", ("pool",)), ("pool", "pool", ())):
         y, index, _ = both_ways("max_pool2d", [x], attrs, forth)
         dy = np.random.default_rng(2).standard_normal(y.shape).astype(dtype)
         dx, _ = both_ways("max_pool2d_grad", [dy, index], {"x_shape": x.shape, **attrs}, back)
         mean, _ = both_ways("avg_pool2d_grad", [dy], {"x_shape": x.shape, **attrs}, back)
         means, _ = both_ways("avg_pool2d", [x], attrs, forth)
         both.append([a.tobytes() for a in (y, index, dx, mean, means)])
-        monkeypatch.setattr(pool_groups, "group_width", lambda *_: 0)
-        forget_plans(monkeypatch)
-    assert both[0] == both[1]
+        turn_off(monkeypatch, *off)
+    assert both[0] == both[1] == both[2]
 
 
 def both_ways(name, inputs, attrs, made):
@@ -142,7 +155,7 @@ def both_ways(name, inputs, attrs, made):
 @pytest.mark.parametrize("dtype", WIDTHS)
 @pytest.mark.parametrize(("rows", "groups"), [(1, 1), (35, 3), (9, 11), (3, None)])
 @pytest.mark.parametrize("name", ["layer_norm", "layer_norm_grad"])
-def test_rows_of_groups_have_the_values_of_the_formulas(name, rows, groups, dtype):
+def test_rows_of_groups_have_the_values_of_the_formulas(name, rows, groups, dtype, monkeypatch):
     wide = groups * WIDTHS[dtype] if groups else 16 * layernorm_groups.HELD
     known = next(c for c in CASES if c.name == name)
     draw = np.random.default_rng(1)
@@ -157,18 +170,26 @@ def test_rows_of_groups_have_the_values_of_the_formulas(name, rows, groups, dtyp
         if p.meta.shape == (rows, wide):
             at = p.address - memory.base
             assert (memory.reads[at:at + p.meta.nbytes] + memory.writes[at:at + p.meta.nbytes] == 1).all()
+    turn_off(monkeypatch, "layernorm")
+    found, *_, simulator = call(name, inputs, known.attrs, counting=True)
+    assert [source.make.__module__.rpartition(".")[2] for source in simulator.launches] == ["layernorm"]
+    check(known, found, inputs, dtype)
 
 
 # Rows of one slab and of several, with a ragged end; columns of one tile, and of two.
 @pytest.mark.parametrize("dtype", WIDTHS)
 @pytest.mark.parametrize(("rows", "groups"), [(3, 1), (67, 5)])
-def test_sums_down_dense_rows_have_the_values_of_the_formulas(rows, groups, dtype):
+def test_sums_down_dense_rows_have_the_values_of_the_formulas(rows, groups, dtype, monkeypatch):
     known = next(c for c in CASES if c.name == "layer_norm_grad_reduce")
     draw = np.random.default_rng(1)
     dy, x = draw.standard_normal((2, rows, groups * WIDTHS[dtype])).astype(dtype)
     mean, rstd = draw.standard_normal(rows).astype(np.float32), 1 + draw.random(rows).astype(np.float32)
     found, *_, simulator = call("layer_norm_grad_reduce", [dy, x, mean, rstd], {}, counting=True)
     assert simulator.launches[0].make.__name__ == "parameter_column_sums"
+    check(known, found, [dy, x, mean, rstd], dtype)
+    turn_off(monkeypatch, "layernorm")
+    found, *_, simulator = call("layer_norm_grad_reduce", [dy, x, mean, rstd], {}, counting=True)
+    assert simulator.launches[0].make.__name__ == "parameter_sums"
     check(known, found, [dy, x, mean, rstd], dtype)
 
 
@@ -207,14 +228,6 @@ ROUNDED = {"adaptive_avg_pool2d_grad", "softmax", "softmax_grad", "bias_grad", "
            "sum_to"}  # else to the bit
 
 
-def go_the_general_way(monkeypatch):
-    for module in (attention, elementwise, pool_groups, sums):
-        monkeypatch.setattr(module, "group_width", lambda *_: 0)
-    monkeypatch.setattr(element_groups, "group_width", lambda *_: 0)
-    monkeypatch.setattr(attention, "shape_of", lambda *_: None)
-    forget_plans(monkeypatch)
-
-
 @pytest.mark.default(dtype=["bfloat16"])
 @pytest.mark.parametrize("dtype", WIDTHS)
 @pytest.mark.parametrize(("name", "shapes", "attrs", "made", "layout"), REPEATED)
@@ -224,7 +237,7 @@ def test_what_is_moved_in_groups_has_the_values_of_the_general_kernels(name, sha
     inputs = [draw.standard_normal(shape).astype(dtype) for shape in shapes]
     found, *_, simulator = call(name, inputs, attrs, layout=lie, counting=True)
     assert simulator.launches[0].make.__name__ == made
-    go_the_general_way(monkeypatch)
+    turn_off(monkeypatch, *fast.FAMILIES)
     general, *_, simulator = call(name, inputs, attrs, layout=lie, counting=True)
     assert simulator.launches[0].make.__name__ != made
     for a, b in zip(found, general, strict=True):

@@ -10,10 +10,10 @@ from pathlib import Path
 
 import pytest
 
-from minidl.lab import __main__ as lab
+from minidl.cli import lab
+from minidl.cli.lab import kinds, run, trace
 from minidl.lab import grid, kept, table
 from minidl.lab.cell import COLUMNS, Machine, Row
-from minidl.lab.commands import kinds, run, trace
 from minidl.lab.grid import Limits
 from minidl.lab.kept import Cell, Kept
 
@@ -108,7 +108,10 @@ def test_a_grid_goes_on_with_the_cells_that_are_missing(tmp_path, monkeypatch, c
              "--out", str(tmp_path), "--jobs", "2"]
     assert run.main([*words, "--page", str(tmp_path / "grid.md")]) == 0
     page = (tmp_path / "grid.md").read_text().splitlines()
-    assert page[4].startswith("2 cells. ") and re.match(r"\| `passive` \| [0-9.]+% \| 100.0% \|$", page[-3])
+    assert page[4].startswith("2 cells. ") and page[-1].startswith("All cells are in [grid.csv]")
+    assert page[2].startswith(f"Made by `minidl lab run {' '.join(words[:4])} ")
+    cells = (tmp_path / "grid.csv").read_text().splitlines()
+    assert re.match(r"lenet:32,p100,passive,[0-9.]+%,100.0%$", cells[-1])
     rows = table.read_csv(str(tmp_path / "table.csv"))
     assert [row["status"] for row in rows] == ["ok", "ok"] and rows[1]["settled_s"] == rows[1]["unmanaged_s"]
     lost = lenet_cells()[0]
@@ -141,7 +144,7 @@ def test_a_grid_of_a_trace_s_file_knows_what_is_in_it(tmp_path, saved, monkeypat
     assert run.main(words) == 2
     path.unlink()
     assert run.main(words) == 2
-    assert [line.startswith("lab run: error: ") for line in capsys.readouterr().err.splitlines()] == [True, True]
+    assert [line.startswith("minidl lab run: error: ") for line in capsys.readouterr().err.splitlines()] == [True, True]
 
 
 @pytest.mark.slow
@@ -152,8 +155,9 @@ def test_a_cell_without_memory_says_so():
 
 @pytest.mark.slow
 def test_a_killed_grid_loses_no_cell_that_had_ended(tmp_path):
-    words = [sys.executable, "-m", "minidl.lab", "run", "--traces", "lenet:32", "--policies", "passive,lru,recompute",
-             "--budgets", "95%,device", "--steps", "1", "--jobs", "1", "--out", str(tmp_path)]
+    words = [sys.executable, "-m", "minidl", "lab", "run", "--traces", "lenet:32",
+             "--policies", "passive,lru,recompute", "--budgets", "95%,device", "--steps", "1", "--jobs", "1",
+             "--out", str(tmp_path)]
     process = subprocess.Popen(words, stdout=subprocess.PIPE, text=True)
     assert process.stdout is not None
     assert process.stdout.readline().startswith("1/6 ")
@@ -190,3 +194,16 @@ def test_a_link_is_read(text, value):
     assert kinds.link(text) == value
     assert kinds.seconds("10us") == pytest.approx(1e-5) and kinds.seconds("2ms") == 2e-3 and kinds.seconds("3") == 3.0
     assert kinds.grid_budgets("device,50%,1MiB") == [None, 0.5, 1 << 20]
+
+
+def test_tables_and_cells_with_the_former_columns_are_read(tmp_path):
+    row = Row("net:1", "p100", "passive", 100, 0.5, 1.0, stall_seconds=2.0, recompute_seconds=3.0)
+    (tmp_path / "rows.csv").write_text(table.to_csv([row.values()]).replace("stall_seconds,recompute_seconds",
+                                                                            "stall_s,replay_s"))
+    found, = table.read_csv(str(tmp_path / "rows.csv"))
+    assert (found["stall_seconds"], found["recompute_seconds"]) == (2.0, 3.0)
+    folder, cell = Kept(str(tmp_path)), lenet_cells()[0]
+    folder.keep(cell, row)
+    path = tmp_path / "cells" / f"{cell.name}.json"
+    path.write_text(path.read_text().replace("stall_seconds", "stall_s").replace("recompute_seconds", "replay_s"))
+    assert folder.row(cell) == row

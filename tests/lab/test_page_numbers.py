@@ -3,7 +3,8 @@
 from dataclasses import replace
 from math import inf
 
-from minidl.lab import grid_page, speeds
+from bench.papers import speeds
+from minidl.lab import grid_page
 from minidl.lab.cell import Row
 from minidl.lab.page import Content
 
@@ -14,9 +15,9 @@ def row(policy, budget, seconds, bound=1.25, status="ok"):
 
 
 def page_of(rows, wanted, steps, **options):
-    content = Content()
+    content = Content(name="grid")
     grid_page.speeds(content, False, rows, wanted, steps, **options)
-    return "\n".join(content.parts)
+    return "\n".join([*content.parts, *content.tables.values()])
 
 
 def test_a_grid_s_page_tells_the_fastest_the_share_of_the_bound_and_who_is_first():
@@ -28,7 +29,9 @@ def test_a_grid_s_page_tells_the_fastest_the_share_of_the_bound_and_who_is_first
     assert "| trace | device | 90% | 50% |\n|---|--:|--:|--:|\n| net:1 | p100 | 62.5% `a` | 99.8% `b` |" in text
     assert "| `a` | 1 of 2 | 50.0% | 62.5% | 62.5% | 1 |" in text
     assert "| `b` | 2 of 2 | 37.4% | 65.5% | 31.2% | 1 |" in text  # (25 + 49.9) / 2; (31.25 + 99.8) / 2
-    assert "| bound | 80.0% | 50.0% |\n| `a` | 62.5% | no room |\n| `b` | 31.2% | 99.8% |\n</details>" in text
+    assert "All cells are in [grid.csv](grid.csv)" in text
+    assert text.endswith("trace,device,policy,90%,50%\nnet:1,p100,bound,80.0%,50.0%\nnet:1,p100,a,62.5%,no room\n"
+                         "net:1,p100,b,31.2%,99.8%\n")
 
 
 def test_a_grid_s_page_names_the_fastest_where_auto_is_behind_and_what_a_hundred_cells_take():
@@ -43,14 +46,14 @@ def test_a_grid_s_page_names_the_fastest_where_auto_is_behind_and_what_a_hundred
 
 def test_without_bounds_a_grid_s_page_has_speeds():
     text = page_of([row("a", 0.9, 2.0, bound=None)], 1, None)
-    assert "How far" not in text and "p100: speeds</summary>" in text and "| `a` | 50.0% |\n</details>" in text
+    assert "How far" not in text and text.endswith("90%\nnet:1,p100,a,50.0%\n")
 
 
 def test_where_nothing_fits_the_page_says_so():
     rows = [row("a", budget, None, bound=bound, status="no room: x") for budget, bound in ((0.5, 2.0), (0.3, inf))]
     text = page_of(rows, 2, None)
     assert "| net:1 | p100 | none runs | nothing fits |" in text
-    assert "| bound | 50.0% | nothing fits |\n| `a` | no room | nothing fits |" in text
+    assert "net:1,p100,bound,50.0%,nothing fits\nnet:1,p100,a,no room,nothing fits\n" in text
 
 
 def test_where_auto_is_not_first_the_page_says_why():

@@ -9,13 +9,13 @@ import pytest
 
 from bench.papers import PAGES
 from bench.papers import command as paper
+from minidl.cli.lab import fit
 from minidl.errors import UserError
 from minidl.lab import cell, page
-from minidl.lab import training_step as own
-from minidl.lab.commands import fit
 from minidl.lab.fitting import Needs, Program, between
 from minidl.lab.page import Content, Page
 from minidl.lab.sources import checked
+from minidl.lab.training_step import trace_of
 from minidl.meta import Algorithm
 from minidl.plan.trace import Trace, TraceCall, TraceTensor
 from minidl.plan.trace_format import trace_from_json
@@ -42,7 +42,7 @@ def test_a_page_names_its_commit_and_says_when_the_code_has_gone_on(tmp_path, mo
     assert page.age(str(tmp_path), "table9") == "not made"
     path = made.write(str(tmp_path))
     assert Path(path).read_text(encoding="utf-8") == (
-        "# Table 9: nothing\n\nMade by `python -m minidl.lab paper table9` at commit `abcdef012345`.\n\n"
+        "# Table 9: nothing\n\nMade by `minidl lab paper table9` at commit `abcdef012345`.\n\n"
         "| a | b |\n|---|--:|\n| 1 | 2 |\n")
     assert page.age(str(tmp_path), "table9") == "up to date"
     said["log"] = "one\ntwo\n"
@@ -50,6 +50,9 @@ def test_a_page_names_its_commit_and_says_when_the_code_has_gone_on(tmp_path, mo
     said["status"] = " M minidl/op.py\n"
     made.write(str(tmp_path))
     assert page.age(str(tmp_path), "table9") == "made at abcdef012345 with changes of its own"
+    former = Path(path).read_text(encoding="utf-8").replace("`minidl lab", "`python -m minidl.lab")
+    Path(path).write_text(former, encoding="utf-8")
+    made.write(str(tmp_path))  # over a page with the former head
     Path(path).write_text("mine")
     with pytest.raises(UserError):
         made.write(str(tmp_path))
@@ -96,8 +99,8 @@ def test_a_page_is_made(name):
 
 
 def test_what_a_program_needs_at_a_batch_follows_from_two():
-    program = Program("lenet", lambda n: own.trace_of("lenet", n), 32)
-    near, there = program.at(100), own.trace_of("lenet", 100)
+    program = Program("lenet", lambda n: trace_of("lenet", n), 32)
+    near, there = program.at(100), trace_of("lenet", 100)
     assert {i: t.nbytes for i, t in near.tensors.items()} == {i: t.nbytes for i, t in there.tensors.items()}
     assert near.seconds == pytest.approx(there.seconds, rel=0.02)
     needs = Needs.of(there)
@@ -106,7 +109,7 @@ def test_what_a_program_needs_at_a_batch_follows_from_two():
     largest = program.largest(cell.Machine(), "none", peak)
     assert abs(largest - 100) <= 1
     with pytest.raises(UserError):
-        between(there, own.trace_of("mlp", 100), 0.5)
+        between(there, trace_of("mlp", 100), 0.5)
 
 
 @pytest.mark.parametrize(("update", "state"), [

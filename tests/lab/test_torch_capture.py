@@ -70,6 +70,33 @@ def test_a_step_of_ones_own_says_what_outlives_it():
     assert [call.op for call in measured.calls] == [call.op for call in trace.calls]
 
 
+def keeping(batch: int):
+    """Between what is saved and its call stands another one; a result is saved by its maker and by its reader."""
+    nn = torch.nn
+    network = nn.Sequential(nn.Conv2d(3, 8, 3), nn.BatchNorm2d(8), nn.Tanh(), nn.Conv2d(8, 8, 3), nn.Flatten(),
+                            nn.Linear(8 * 28 * 28, 5), nn.Tanh())
+
+    def step() -> None:
+        network(torch.ones(batch, 3, 32, 32)).sin().sum().backward()
+
+    step.lasting = lambda: [*network.parameters(), *network.buffers()]
+    return step
+
+
+def test_all_that_is_saved_is_booked_on_the_call_whose_gradient_wants_it():
+    trace = capture(f"{__name__}:keeping", 2)
+    kept = {}
+    for call in trace.calls:
+        sources = dict.fromkeys(call.inputs, "read") | dict.fromkeys(call.outputs, "made")
+        if call.saves:
+            kept.setdefault(call.op, []).append(sorted(sources[i] for i in call.saves))
+    statistics = ["made"] * 2 + ["read"] * 4  # of the batch; x, weight, and the running ones
+    assert kept == {"convolution": [["read", "read"]] * 2, "native_batch_norm": [statistics], "tanh": [["made"]] * 2,
+                    "addmm": [["read", "read"]], "sin": [["read"]]}
+    savers = [n for n, call in enumerate(trace.calls) if call.saves]
+    assert sorted(at for call in trace.calls for at in call.takes) == savers
+
+
 @pytest.mark.parametrize("name", ["nowhere:x", "math:nothing", "math", "math:floor", "builtins:list"])
 def test_what_is_no_program_is_refused(name):
     with pytest.raises(UserError) as error:

@@ -9,10 +9,10 @@ from minidl import Runtime
 from minidl.device import profiles
 from minidl.errors import UserError
 from minidl.lab import cell
-from minidl.lab import training_step as own
 from minidl.lab.functional import functional
 from minidl.lab.inferred import completed, live_bytes
 from minidl.lab.traced import TracedDevice, TracedProgram, check
+from minidl.lab.training_step import trace_of, training_step
 from minidl.meta import Algorithm
 from minidl.plan.trace import Trace, TraceCall, TraceTensor
 from minidl.plan.trace_format import trace_from_json, trace_to_json
@@ -22,7 +22,7 @@ NAME, BATCH = "resnet20", 128
 
 @pytest.fixture(scope="module")
 def trace() -> Trace:
-    return own.trace_of(NAME, BATCH)
+    return trace_of(NAME, BATCH)
 
 
 def steps_of(runtime, step, count):
@@ -51,7 +51,7 @@ def test_a_trace_run_again_is_the_model_that_it_was_taken_from(trace, policy, sh
     again = completed(trace_from_json(trace_to_json(trace)))
     budget = int(share * cell.unmanaged(again, cell.Machine())[1])
     with Runtime(device="sim:p100", policy=policy, memory_budget=budget) as runtime:
-        model = steps_of(runtime, own.training_step(NAME, BATCH), count)
+        model = steps_of(runtime, training_step(NAME, BATCH), count)
     with Runtime(device=TracedDevice(profiles.get("p100"), again), policy=policy, memory_budget=budget) as runtime:
         traced = steps_of(runtime, TracedProgram(again).step, count)
     assert [step[3:] for step in traced] == [step[3:] for step in model]

@@ -8,9 +8,9 @@ import time
 import pytest
 
 from minidl.lab import cell, grid, kept, worker
-from minidl.lab import training_step as own
 from minidl.lab.cell import Machine
 from minidl.lab.grid import Limits, Worker
+from minidl.lab.training_step import trace_of
 from minidl.planning import bound as bounds
 
 
@@ -77,7 +77,7 @@ def test_what_cells_have_in_common_is_made_once(monkeypatch, asking):
 
 
 def test_a_plan_that_stays_is_run_no_longer_than_it_takes_to_see_that_times_take_turns():
-    trace = own.trace_of("vgg11_bn", 8)
+    trace = trace_of("vgg11_bn", 8)
     row = cell.run("noisy", trace, Machine(noise=0.2), "g10", 0.9)  # no two steps take the same time
     assert row.status == "ok" and row.steps <= 3 + cell.MOST_UNCHANGED
 

@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
-from bench.support.steps import training_step
 from minidl import Runtime
+from minidl.lab.training_step import training_step
 from minidl.memory.boundary import pack_survivors
 from minidl.memory.storage import SWAPPING_OUT
 from minidl.plan.plan import Action
@@ -25,7 +25,7 @@ def is_packed(blocks):
 @pytest.mark.slow
 def test_what_stays_is_packed_before_the_first_iteration_of_a_plan_and_after_each():
     with Runtime("sim:p100", policy=Auto(rounds=4)) as runtime:
-        step = training_step(runtime, "resnet18", 1400)
+        step = training_step("resnet18", 1400)
         packed = []
         for _ in range(16):
             with runtime.iteration():

@@ -5,8 +5,8 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from bench.support.steps import training_step
 from minidl import Runtime, models, nn, optim
+from minidl.lab.training_step import training_step
 from minidl.models import bert
 from minidl.models.text import Text
 from minidl.policies.auto.policy import Auto
@@ -59,7 +59,7 @@ def test_when_the_link_slows_down_to_half_plans_are_made_for_the_slow_link():
         return Runtime(device="sim:p100", policy=Auto(rounds=5))
 
     with runtime() as changing:
-        step = training_step(changing, "resnet18", 2000)
+        step = training_step("resnet18", 2000)
         fast = step_seconds(changing, step, 16)
         slowed(changing.device)
         after = step_seconds(changing, step, 20)
@@ -68,7 +68,7 @@ def test_when_the_link_slows_down_to_half_plans_are_made_for_the_slow_link():
         slowed(slow.device)
         slow.executor.guide.costs = replace(slow.executor.guide.costs, out_seconds_per_byte=2 / 12.4e9,
                                             in_seconds_per_byte=2 / 12.4e9)
-        planned_for = step_seconds(slow, training_step(slow, "resnet18", 2000), 20)
+        planned_for = step_seconds(slow, training_step("resnet18", 2000), 20)
     assert after[0] > 1.03 * fast[-1]
     assert after[-1] < 1.01 * planned_for[-1]
     assert after[-1] < 0.97 * after[0]
@@ -76,7 +76,7 @@ def test_when_the_link_slows_down_to_half_plans_are_made_for_the_slow_link():
 
 def test_a_link_that_is_as_planned_or_disturbed_for_a_moment_changes_no_plan():
     with Runtime(device="sim:p100", policy="capuchin") as runtime:
-        step = training_step(runtime, "resnet18", 2000)
+        step = training_step("resnet18", 2000)
         step_seconds(runtime, step, 5)
         guide, profile = runtime.executor.guide, runtime.device.profile
         costs = guide.costs

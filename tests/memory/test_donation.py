@@ -32,7 +32,7 @@ from minidl.ops.elementwise import (
     sub,
     tanh,
 )
-from minidl.ops.shape import narrow
+from minidl.ops.shape import between
 from minidl.ops.update import fill_
 from minidl.runtime import Runtime, parameter
 from minidl.tensor import GONE, Tensor
@@ -100,7 +100,7 @@ def test_a_leaf_is_never_written_over():
 def test_a_value_that_someone_else_may_ask_for_is_not_written_over(holder):
     with small_runtime() as runtime:
         y = scale(leaf(runtime, units=SIZE, requires_grad=True), 2.0)
-        other = {"another handle": y.alias, "a view": lambda: narrow(y, 0, 0, 64),
+        other = {"another handle": y.alias, "a view": lambda: between(y, 0, 0, 64),
                  "a call that saved it": lambda: mul(y, y)}[holder]()
         before = used_units(runtime)
         z = scale(give(y), 3.0)
@@ -111,12 +111,12 @@ def test_a_value_that_someone_else_may_ask_for_is_not_written_over(holder):
 def test_a_part_of_a_larger_value_is_not_written_over():
     with small_runtime() as runtime:
         y = scale(leaf(runtime, units=SIZE), 2.0)
-        part = narrow(y, 0, 0, 64)
+        part = between(y, 0, 0, 64)
         del y
         z = scale(give(part), 3.0)
         assert donated(runtime) == [] and values(z) == {6.0}
         whole = scale(leaf(runtime, units=2), 2.0)
-        half = narrow(whole, 0, 64, 128)
+        half = between(whole, 0, 64, 128)
         del whole
         # The sum is as large as what the half is a half of; written over it, it would read what it has just written.
         rows = add(give(half), leaf(runtime, units=2).reshape((2, 64)))
@@ -136,7 +136,7 @@ def test_an_operand_of_as_many_bytes_and_another_shape_is_not_written_over(polic
                     swap_out(runtime, b)
                 b.numpy()  # it is back, and the host still has a copy: its bytes may be written over
                 kept = runtime.tensor(np.zeros(64, np.float32))  # a takes 2 units of 4, b and this one each: no room
-                found = op(narrow(a, 0, 0, 1), b).numpy().tobytes()
+                found = op(between(a, 0, 0, 1), b).numpy().tobytes()
             del kept
             return found
     assert result(4 * UNIT, policy) == result(1 << 20, "none")

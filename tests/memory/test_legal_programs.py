@@ -10,10 +10,10 @@ from minidl import Runtime, policies
 from minidl.ops.elementwise import relu, tanh
 from minidl.ops.shape import concat
 from minidl.optim import SGD
-from minidl.policies.literature import SYSTEMS
+from minidl.policies.literature import SOLVERS, SYSTEMS
 from minidl.runtime import parameter
 
-MANAGED = [name for name in policies.names() if name not in ("none", "exact", *SYSTEMS)]
+MANAGED = [name for name in policies.names() if name not in ("none", "exact", *(SYSTEMS.keys() - SOLVERS))]
 
 
 def _parameters(*values):

@@ -18,8 +18,8 @@ from minidl.memory.switches import Switches
 from minidl.meta import int64
 from minidl.models import create, find, gpt
 from minidl.models.bert import Text, loss, synthetic_batch
+from minidl.outside.units import UNLIMITED
 
-UNLIMITED = 1 << 50  # bytes
 BATCHES = (8, 16)
 
 # GFLOP of the forward pass and MB (1e6 bytes) saved, both per image; name@pixels.

@@ -2,8 +2,8 @@
 
 import pytest
 
-from bench.support.steps import training_step
 from minidl import Runtime
+from minidl.lab.training_step import training_step
 from minidl.memory.guided.relocate import clear
 from minidl.memory.storage import IN
 from minidl.ops import exp
@@ -131,7 +131,7 @@ def test_what_the_call_under_way_writes_over_stays():
 def test_parameters_that_come_and_go_find_their_addresses():
     # Half of what ResNet-18 takes at 8 images of 224 x 224, most of which are parameters, momentum and gradients.
     with Runtime("sim:p100", policy="auto", memory_budget="150MiB") as runtime:
-        step = training_step(runtime, "resnet18", 8)
+        step = training_step("resnet18", 8)
         for _ in range(60):
             before = runtime.stats()
             with runtime.iteration():

@@ -30,10 +30,10 @@ from simulation import WrongResult, reference, simulate
 SEEDS = 200
 PLANTED = "<bug in "  # how the file is called that planted code says it comes from
 
-ALLOCATOR, ARENA, DEVICE = "memory.copies:Allocator.", "memory.arena:Arena.", "device.timekeeper:Timekeeper."
+ALLOCATOR, ARENA, DEVICE = "memory.allocator:Allocator.", "memory.bytes.arena:Arena.", "device.timekeeper:Timekeeper."
 FREEING, EVICTING, PLACING = "memory.freeing:Freeing.", "memory.evicting:Evicting.", "memory.placing:Placing."
 RESIDENCY, REPLAY = "memory.residency:Residency.", "memory.replay:Replay."
-EXECUTOR, POOL = "executor:Executor.", "memory.host_pool:HostPool."
+EXECUTOR, POOL = "executor:Executor.", "memory.bytes.host_pool:HostPool."
 
 BUGS: dict[str, tuple[str, str, str]] = {
     # Waits that are missing, or for too little.
@@ -127,13 +127,13 @@ BUGS: dict[str, tuple[str, str, str]] = {
         EVICTING + "evict", "elif self.back_up(storage):", "elif self.back_up(storage) or True:"),
     # Plans.
     "a plan's triggers are found at the access after": (
-        "memory.entry:_actions", "(access.tensor_id, access.access_count)",
+        "memory.guided.sequence:_actions", "(access.tensor_id, access.access_count)",
         "(access.tensor_id, access.access_count + 1)"),
     "a plan's evictions are made one call late": (
-        "memory.guide:Guide.follow", "return entry.actions.get(position)\n    self.active",
+        "memory.guided.follower:Guide.follow", "return entry.actions.get(position)\n    self.active",
         "return entry.actions.get(position - 1)\n    self.active"),
     "a plan is followed on after the program has left it": (
-        "memory.guide:Guide.follow", "and entry.steps[position] == step", ""),
+        "memory.guided.follower:Guide.follow", "and entry.steps[position] == step", ""),
 }
 
 

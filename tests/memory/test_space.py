@@ -69,7 +69,7 @@ def execute(runtime: Runtime, kept: Kept, command: str, a: int, b: int, serial: 
     elif command == "cat" and x is not y and 2 * both <= ARENA:
         total = concat([x, y], axis=0)  # the inputs may lie anywhere; the output needs one piece
         assert value(total.narrow(0, 0, x.numel())) == x_value
-        assert value(total.narrow(0, x.numel(), x.numel() + y.numel())) == y_value
+        assert value(total.narrow(0, x.numel(), y.numel())) == y_value
     elif x.numel() == y.numel() and x is not y and both <= ARENA:
         if command == "add":
             kept.append((add(x, y), x_value + y_value))

@@ -162,7 +162,7 @@ def free():
 @pytest.mark.parametrize(("device", "policy"), [
     ("cpu", "passive"), ("cpu:virtual", "capuchin-swap"),
     *(pytest.param(device, policy, marks=pytest.mark.slow) for device in ("cpu", "cpu:virtual")
-      for policy in ("lru", "str", "auto"))])
+      for policy in ("lru", "str-ilp", "auto"))])
 def test_a_training_goes_on_with_a_tenth_of_the_host_memory_that_it_needs(free, tmp_path, device, policy):
     budget, wanted, most = free
     found, pool, _ = values({"memory_budget": budget, "host_memory": most // 10, "spill": tmp_path,

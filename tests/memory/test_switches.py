@@ -20,7 +20,7 @@ from minidl.policies.passive import Passive
 
 OFF = {name: Switches(**{name: False}) for name in (field.name for field in fields(Switches))}
 FLAGS = {"decoupled_swap": "--no-decoupled-swap", "collective": "--no-collective", "feedback": "--no-feedback",
-         "measured_times": "--static-times", "fused": "--no-fused"}
+         "measured_times": "--no-measured-times", "fused": "--no-fused"}
 
 
 def test_everything_is_on_unless_a_flag_says_otherwise():

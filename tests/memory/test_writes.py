@@ -67,7 +67,7 @@ def test_a_write_through_a_view_counts_as_one_to_its_base():
         whole, part = scale(w, 3.0), scale(w.narrow(0, 0, 64), 5.0)
         drop(runtime, whole)
         drop(runtime, part)
-        fill_(w.narrow(0, 64, 128), 9.0)
+        fill_(w.narrow(0, 64, 64), 9.0)
         assert set(whole.numpy()) == {6.0} and set(part.numpy()) == {10.0}
         assert value(w) == 2.0 and float(w.numpy()[-1]) == 9.0
 
@@ -205,7 +205,7 @@ def test_writing_over_a_value_that_a_gradient_flows_through_is_an_error():
         fill_(w, 2.0)
         y = mul(w, 3.0)
         with pytest.raises(UserError, match="add_ would write over a value that a gradient flows through"):
-            y.add_(w)
+            ops.add_(y, w)
         with no_grad():
             y.add_(w)  # nobody differentiates this
         assert y.numpy().tolist() == [8.0] * 4

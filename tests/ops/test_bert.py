@@ -7,12 +7,12 @@ import numpy as np
 import pytest
 
 from minidl import Runtime, nn, ops
-from minidl.cli.app.fit import UNLIMITED
 from minidl.device import create as create_device
 from minidl.errors import ShapeError, UserError
 from minidl.models import create
 from minidl.models.bert import IGNORED, BertConfig, BertForPreTraining, Inputs, Text, loss, synthetic_batch
 from minidl.optim import Adam, AdamW
+from minidl.outside.units import UNLIMITED
 
 TINY = BertConfig(2, 128, 2, vocab_size=500, max_position_embeddings=32)
 TEXT = Text(length=24, predictions=5, vocabulary=500)

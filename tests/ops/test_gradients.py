@@ -132,7 +132,7 @@ def residual(x, w):
 
 def shared_views(x, w):
     y = ops.matmul(x, w)
-    return ops.concat([y, ops.permute(y, (1, 0)), ops.narrow(y, 0, 0, 2), y], 0)
+    return ops.concat([y, ops.permute(y, (1, 0)), ops.between(y, 0, 0, 2), y], 0)
 
 
 CHAINS: dict[str, tuple[Callable[..., Tensor], int]] = {
@@ -148,7 +148,7 @@ CHAINS: dict[str, tuple[Callable[..., Tensor], int]] = {
     "a gradient shared by a leaf and a value": (aliased, 2),
     "views of one value, joined": (shared_views, 2),
     "two views of one leaf": (lambda x: ops.permute(x, (1, 0)) * ops.reshape(ops.reshape(x, (9,)), (3, 3)), 1),
-    "a leaf, and a piece of it": (lambda x: ops.narrow(x, 0, 1, 2) * x, 1),
+    "a leaf, and a piece of it": (lambda x: ops.between(x, 0, 1, 2) * x, 1),
     "an input overwritten by its activation": (lambda x, y: ops.relu(x * y) + x, 2),
     "a mean taken off": (lambda x: (lambda y: y - y.mean(1, keepdim=True))(ops.exp(x)), 1),
 }
@@ -164,7 +164,7 @@ def test_gradients_of_every_use_add_up(name):
 STEPS: tuple[Callable[[Tensor, Tensor], Tensor], ...] = (
     ops.add, ops.sub, ops.mul, lambda a, b: ops.tanh(a), lambda a, b: ops.sigmoid(b), lambda a, b: ops.neg(a),
     lambda a, b: a + 1.5, lambda a, b: ops.permute(b, (1, 0)), lambda a, b: ops.tanh(ops.matmul(a, b) * 0.3),
-    lambda a, b: ops.narrow(ops.concat([a, b], 0), 0, 1, 4), lambda a, b: ops.expand(a.sum(0), (3, 3)) * 0.3,
+    lambda a, b: ops.between(ops.concat([a, b], 0), 0, 1, 4), lambda a, b: ops.expand(a.sum(0), (3, 3)) * 0.3,
     lambda a, b: ops.reshape(ops.permute(a, (1, 0)), (3, 3)))
 
 

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from minidl import Runtime, UserError, nn, no_grad, parameter
+from minidl import Runtime, UserError, nn, no_grad, ops, parameter
 from minidl.errors import ShapeError
 from minidl.ops import concat, expand, relu
 from minidl.optim import SGD
@@ -69,7 +69,7 @@ def test_a_kept_value_becomes_a_leaf_of_the_new_iteration_when_it_is_asked_to_re
 
 def test_a_view_of_a_parameter_made_outside_is_good_for_every_iteration_and_every_backward(runtime):
     w = weight(shape=(2, 3))
-    view = w.reshape((6,)).narrow(0, 1, 4)
+    view = w.reshape((6,)).narrow(0, 1, 3)
     for _ in range(2):
         with runtime.iteration():
             (view * view).sum().backward()
@@ -79,9 +79,9 @@ def test_a_view_of_a_parameter_made_outside_is_good_for_every_iteration_and_ever
 
 def test_an_operation_in_place_that_would_lose_a_gradient_is_an_error_that_names_it(runtime):
     w, y = weight(), runtime.tensor(np.ones(2, "f4"))
-    for write in (y.add_, y.copy_):
+    for write in (ops.add_, ops.copy_):
         with pytest.raises(UserError, match=r"would lose the gradient of tensor \d+ \(float32\[2\]\): use"):
-            write(w * 2.0)
+            write(y, w * 2.0)
     y = y + w * 2.0
     (y * w).sum().backward()
     assert w.grad.numpy().tolist() == [9.0, 9.0]  # of w + 2 w^2 at 2
@@ -233,10 +233,10 @@ def test_a_write_whose_elements_overlap_is_refused(runtime):
         with pytest.raises(ShapeError, match="would write several elements of tensor .* to one place, as it"):
             write()
     square = runtime.tensor(np.arange(9, dtype="f4").reshape(3, 3))
-    for target, source in ((square, square.permute((1, 0))), (x.narrow(1, 0, 2), x.narrow(1, 1, 3))):
+    for target, source in ((square, square.permute((1, 0))), (x.narrow(1, 0, 2), x.narrow(1, 1, 2))):
         with pytest.raises(ShapeError, match="would write over what it reads: .* parts of one tensor that overlap"):
             target.copy_(source)
     assert square.numpy()[0].tolist() == [0.0, 1.0, 2.0] and x.numpy()[0].tolist() == [0.0, 1.0, 2.0]
-    x.narrow(1, 0, 1).copy_(x.narrow(1, 2, 3))  # side by side, one within the other, or the very same: well
+    x.narrow(1, 0, 1).copy_(x.narrow(1, 2, 1))  # side by side, one within the other, or the very same: well
     x.add_(x)
     assert x.numpy().tolist() == [[4.0, 2.0, 4.0], [10.0, 8.0, 10.0]]

@@ -9,7 +9,7 @@ import pytest
 from bench.support.kernel_cases import CASES, OPS
 from minidl import Runtime, device
 from minidl.meta import DTYPES, meta
-from minidl.ops.shape import narrow
+from minidl.ops.shape import between
 
 PAGE = Path(__file__).parents[2] / "docs" / "slices.md"
 
@@ -44,6 +44,6 @@ def test_a_part_of_a_tensor_counts_whole():  # 4 MiB and 4 MiB, of which 1 each 
     with Runtime("sim:p100", policy="none") as runtime:
         def step():
             first, second = (runtime.tensor(None, shape=(1024, 1024)) for _ in range(2))
-            narrow(first, 0, 0, 256) + narrow(second, 0, 0, 256)
+            between(first, 0, 0, 256) + between(second, 0, 0, 256)
         demand = runtime.dry_run(step)
         assert (demand.largest_op, demand.largest_op_bytes) == ("add", 9 << 20)

@@ -7,6 +7,7 @@ from math import sqrt
 import numpy as np
 import pytest
 
+import minidl
 from minidl import Runtime, nn
 from minidl.errors import UserError
 from minidl.nn import init, parameter
@@ -63,10 +64,40 @@ def test_a_shared_parameter_is_trained_once_and_saved_under_both_names():
     assert list(module.state_dict()) == ["0.weight", "0.bias", "1.weight", "1.bias"]
 
 
-def test_a_module_refuses_to_keep_the_result_of_an_operation():
+def test_a_result_or_a_leaf_of_values_is_an_attribute_and_no_parameter():
+    module = nn.Linear(2, 2)
+    module.seen, module.values = full((2,), 1.0).relu(), minidl.arange(3)
+    module.scale = minidl.ones(1, requires_grad=True)
+    names = ["weight", "bias", "scale"]
+    assert [name for name, _ in module.named_parameters()] == names == list(module.state_dict())
+    assert module.seen.tolist() == [1.0, 1.0] and module.values.tolist() == [0, 1, 2]
+    module.seen = parameter((2,))
+    assert [name for name, _ in module.named_parameters()] == ["weight", "bias", "seen", "scale"]
+    module.seen = full((2,), 1.0).relu()
+    assert [name for name, _ in module.named_parameters()] == names
+
+
+def test_a_result_that_is_assigned_to_a_buffer_is_copied_into_it():
     module = nn.Identity()
-    with pytest.raises(UserError, match=r"Identity\.seen: .*not the result of relu"):
-        module.seen = full((2,), 1.0).relu()
+    module.register_buffer("mean", minidl.zeros(2))
+    mean = module.mean
+    module.mean = 0.5 * module.mean + 1.0
+    assert module.mean is mean and mean.tolist() == [1.0, 1.0] and mean.operation_name == ""
+    module.mean = minidl.ones(3) * 2.0
+    assert module.mean.tolist() == [2.0] * 3 and list(module.state_dict()) == ["mean"]
+
+
+def test_a_buffer_that_would_hide_something_is_refused_and_none_keeps_its_name():
+    module = nn.Linear(2, 2)
+    for name in ("weight", "forward"):
+        with pytest.raises(UserError, match=f"Linear.{name} is there already, and a buffer would hide it"):
+            module.register_buffer(name, minidl.ones(2, 2))
+    with pytest.raises(TypeError, match="a buffer is a tensor or None, not 3"):
+        module.register_buffer("mean", 3)
+    module.register_buffer("mean", None)
+    assert module.mean is None and list(module.state_dict()) == ["weight", "bias"]
+    module.mean = minidl.ones(2) * 2.0
+    assert list(module.state_dict()) == ["weight", "bias", "mean"]
 
 
 def test_train_and_eval_reach_every_module():

@@ -300,12 +300,12 @@ DIGITS = ["--model", "lenet", "--data", "digits", "--device", "cpu", "--batch", 
 
 def test_train_py_trains_in_bf16_and_says_so_and_goes_on_from_a_checkpoint(tmp_path, capsys):
     run = [*DIGITS, "--precision", "bf16", "--checkpoint-every", "3"]
-    assert main([*run, "--steps", "6", "--save", str(tmp_path / "whole.safetensors"), "--json", str(tmp_path / "json"),
-                 "--run", str(tmp_path / "a")]) == 0
+    assert main([*run, "--steps", "6", "--save-weights", str(tmp_path / "whole.safetensors"), "--json",
+                 str(tmp_path / "json"), "--run-dir", str(tmp_path / "a")]) == 0
     assert json.loads((tmp_path / "json").read_text())["precision"] == "bf16"
     assert "bf16, budget 8.0 MiB" in capsys.readouterr().out
-    assert main([*run, "--steps", "3", "--run", str(tmp_path / "b")]) == 0
-    assert main(["--resume", str(tmp_path / "b"), "--steps", "6", "--save", str(tmp_path / "again")]) == 0
+    assert main([*run, "--steps", "3", "--run-dir", str(tmp_path / "b")]) == 0
+    assert main(["--resume", str(tmp_path / "b"), "--steps", "6", "--save-weights", str(tmp_path / "again")]) == 0
     assert (tmp_path / "again").read_bytes() == (tmp_path / "whole.safetensors").read_bytes()
     capsys.readouterr()
     assert main(["--resume", str(tmp_path / "b"), "--steps", "7", "--precision", "fp32"]) == 2

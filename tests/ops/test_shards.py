@@ -11,7 +11,7 @@ from minidl import Runtime, nn, optim
 from minidl.autograd import no_grad
 from minidl.errors import OutOfMemory, ShapeError, UserError
 from minidl.nn import functional as F
-from minidl.ops import concat, copy_, fill_, mul, narrow, normal_, permute, reshape, sum, uniform_, upload_
+from minidl.ops import between, concat, copy_, fill_, mul, normal_, permute, reshape, sum, uniform_, upload_
 from minidl.parts.sharding.sharder import shard_bounds
 from minidl.report.layers import LayerNames
 from minidl.runtime import parameter
@@ -31,7 +31,7 @@ class Net(nn.Module):
     def forward(self, ids):
         rows = self.table(ids)
         hidden = F.relu(self.hidden(reshape(rows, (ids.shape[0], 3 * WIDTH))))
-        return self.out(hidden) + F.linear(narrow(hidden, 1, 0, WIDTH), self.table.weight)
+        return self.out(hidden) + F.linear(between(hidden, 1, 0, WIDTH), self.table.weight)
 
 
 OPTIMIZERS = {"adamw": lambda p: optim.AdamW(p, lr=0.01, decays=lambda x: x.ndim > 1),
@@ -139,9 +139,9 @@ def test_a_parameter_in_shards_is_one_to_its_program(runtime):
     np.testing.assert_array_equal(values, np.arange(ROWS * WIDTH).reshape(ROWS, WIDTH))
     np.testing.assert_array_equal(np.from_dlpack(p), values)
     np.testing.assert_array_equal(permute(p, 1, 0).numpy(), values.T)
-    np.testing.assert_array_equal(narrow(p, 0, 6, 10).numpy(), values[6:10])
-    np.testing.assert_array_equal(narrow(p, 0, 2, 20).numpy(), values[2:20])
-    np.testing.assert_array_equal(narrow(p, 1, 2, 5).numpy(), values[:, 2:5])
+    np.testing.assert_array_equal(between(p, 0, 6, 10).numpy(), values[6:10])
+    np.testing.assert_array_equal(between(p, 0, 2, 20).numpy(), values[2:20])
+    np.testing.assert_array_equal(between(p, 1, 2, 5).numpy(), values[:, 2:5])
     np.testing.assert_array_equal(concat([p, p], axis=1).numpy(), np.concatenate([values, values], 1))
     np.testing.assert_array_equal(sum(p, 1).numpy(), values.sum(1))
     assert sum(p).item() == values.sum() and (p * 2 + p).numpy()[-1, -1] == 3 * values[-1, -1]
@@ -156,7 +156,7 @@ def test_gradients_arrive_whatever_was_done_and_can_be_read_set_and_forgotten(ru
     p, x = a_parameter(), runtime.tensor(np.ones((2, ROWS), np.float32))
     weights = np.arange(ROWS, dtype=np.float32)
     (sum(mul(reshape(p, (-1,)), 2.0)) + sum(x @ p)
-     + sum(narrow(p, 0, 3, 4)) + sum(mul(p, runtime.tensor(weights.reshape(-1, 1))))).backward()
+     + sum(between(p, 0, 3, 4)) + sum(mul(p, runtime.tensor(weights.reshape(-1, 1))))).backward()
     expected = np.full((ROWS, WIDTH), 4.0) + weights[:, None]
     expected[3] += 1
     np.testing.assert_array_equal(p.grad.numpy(), expected)
@@ -166,7 +166,7 @@ def test_gradients_arrive_whatever_was_done_and_can_be_read_set_and_forgotten(ru
     np.testing.assert_array_equal(p.grad.numpy(), expected)
     p.grad = None
     assert p.grad is None
-    sum(narrow(p, 0, 0, 2)).backward()
+    sum(between(p, 0, 0, 2)).backward()
     np.testing.assert_array_equal(p.grad.numpy(), np.repeat([[1.0], [0.0]], [2, ROWS - 2], 0) * np.ones(WIDTH))
 
 
@@ -186,9 +186,9 @@ def test_random_numbers_are_those_of_the_whole(runtime):
 def test_what_is_written_goes_to_the_shards_or_is_refused(runtime):
     p = a_parameter()
     with no_grad():
-        fill_(narrow(p, 0, 5, 11), -1.0)  # a shard
-        copy_(narrow(p, 1, 0, 1), runtime.tensor(np.full((ROWS, 1), 5.0, np.float32)))
-        for view in (narrow(p, 0, 4, 6), reshape(p, (-1,))):
+        fill_(between(p, 0, 5, 11), -1.0)  # a shard
+        copy_(between(p, 1, 0, 1), runtime.tensor(np.full((ROWS, 1), 5.0, np.float32)))
+        for view in (between(p, 0, 4, 6), reshape(p, (-1,))):
             with pytest.raises(UserError, match="is a view of a parameter in shards"):
                 fill_(view, 3.0)
         with pytest.raises(ShapeError, match=r"data of shape \[23, 7\]"):

@@ -9,6 +9,7 @@ import pytest
 from safetensors.numpy import load_file, save_file
 
 from minidl import Runtime
+from minidl.cli.convert import main as convert_main
 from minidl.errors import UserError
 from minidl.models import convert, create, weights
 from minidl.models.bert import BertConfig, BertForPreTraining
@@ -107,7 +108,7 @@ def test_what_does_not_fit_is_one_error_with_the_file_and_the_names(tmp_path):
     ("a.safetensors", None, "a.safetensors: cannot be read: No such file"),
     ("a.safetensors", b"", "a.safetensors: is no safetensors file"),
     ("a.safetensors", b"\xff" * 64, "a.safetensors: is no safetensors file"),
-    ("a.pth", b"", "a.pth: weights are read from .safetensors files; python -m minidl.models.convert"),
+    ("a.pth", b"", "a.pth: weights are read from .safetensors files; minidl convert"),
 ])
 def test_a_file_that_holds_no_weights_is_one_error(tmp_path, name, content, message):
     if content is not None:
@@ -121,7 +122,7 @@ def test_an_archive_of_numpy_is_converted(tmp_path, capsys):
     written = {"a.weight": np.arange(6, dtype=np.float32).reshape(2, 3).T, "b": np.arange(3)}
     np.savez(tmp_path / "w.npz", **written)
     source, target = str(tmp_path / "w.npz"), str(tmp_path / "w.safetensors")
-    assert convert.main([source, target]) == 0
+    assert convert_main([source, target]) == 0
     assert capsys.readouterr().out == f"{target}: 2 arrays\n"
     for name, value in load_file(target).items():
         np.testing.assert_array_equal(value, written[name])
@@ -169,7 +170,7 @@ def encrypted(data):
 ])
 def test_an_archive_that_cannot_be_converted_is_one_line_and_no_file(tmp_path, capsys, content, message):
     (tmp_path / "w.npz").write_bytes(content)
-    assert convert.main([str(tmp_path / "w.npz"), str(tmp_path / "w.safetensors")]) == 2
+    assert convert_main([str(tmp_path / "w.npz"), str(tmp_path / "w.safetensors")]) == 2
     said = capsys.readouterr().err
     assert message in said and said.count("\n") == 1
     assert [path.name for path in tmp_path.iterdir()] == ["w.npz"]
@@ -201,14 +202,14 @@ def test_what_cannot_be_converted_is_one_error_and_exit_code_2(tmp_path, capsys,
         pytest.importorskip("torch", reason="PyTorch, the peer, is not installed (pip install -e '.[peers]')")
     if content is not None:
         (tmp_path / source).write_bytes(content)
-    assert convert.main([str(tmp_path / source), str(tmp_path / target)]) == 2
+    assert convert_main([str(tmp_path / source), str(tmp_path / target)]) == 2
     assert message in capsys.readouterr().err
     assert not (tmp_path / target).exists()
 
 
 def test_without_pytorch_a_file_of_it_is_refused_with_what_to_install(tmp_path):
     (tmp_path / "w.pth").write_bytes(b"")
-    program = ("import sys; sys.modules['torch'] = None; from minidl.models.convert import main; "
+    program = ("import sys; sys.modules['torch'] = None; from minidl.cli.convert import main; "
                f"sys.exit(main([{str(tmp_path / 'w.pth')!r}, {str(tmp_path / 'w.safetensors')!r}]))")
     result = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
     assert result.returncode == 2 and "PyTorch is needed to read it: pip install" in result.stderr
@@ -218,8 +219,8 @@ def test_without_pytorch_a_file_of_it_is_refused_with_what_to_install(tmp_path):
 def test_train_starts_from_the_weights_it_is_given(tmp_path, capsys):
     saved, again = str(tmp_path / "a.safetensors"), str(tmp_path / "b.safetensors")
     common = ["--model", "lenet", "--device", "cpu:virtual", "--memory-budget", "64MiB", "--steps", "1", "--batch", "2"]
-    assert main([*common, "--save", saved, "--seed", "1"]) == 0
-    assert main([*common, "--save", again, "--seed", "2", "--lr", "0", "--weights", saved]) == 0
+    assert main([*common, "--save-weights", saved, "--seed", "1"]) == 0
+    assert main([*common, "--save-weights", again, "--seed", "2", "--lr", "0", "--weights", saved]) == 0
     for name, value in load_file(saved).items():
         np.testing.assert_array_equal(load_file(again)[name], value)
     assert main(["--model", "lenet", "--device", "sim:p100", "--weights", saved]) == 2

@@ -39,7 +39,7 @@ def seconds_of(trace, costs, mode, *, units=100.0):
     return found.seconds
 
 
-@pytest.mark.parametrize(("contention", "seconds"), [(0.0, 9.0), (0.25, 9.5), (0.5, 10.0)])
+@pytest.mark.parametrize(("contention", "seconds"), [(0.0, 9.0), (0.25, 9.5), (0.5, 10.0), (1.0, 11.0)])
 def test_a_kernel_loses_a_share_of_the_copies_that_run_beside_it(contention, seconds):
     # 1 + 1 + 3 + 3 + 1 s; a unit takes 1 s out, beside the second call (which then takes a part of it more), and 1 s in
     trace = there_and_back((3.0, 3.0))
@@ -55,6 +55,12 @@ def test_a_kernel_beside_a_copy_that_outlasts_it_takes_as_long_as_what_is_left_t
     costs = Costs(1 / UNIT, 1 / UNIT, 0.0, 0.5)
     assert seconds_of(trace, costs, KEEP) == 35.0
     assert seconds_of(trace, costs, SWAP) == pytest.approx(35.0 + 2.0 + 2.0)
+
+
+def test_where_computation_stands_still_beside_copies_it_loses_all_of_their_time():
+    # 4 s out beside call 1 of 1 s, which begins when they have ended; 4 s in, beside the last but one.
+    trace = there_and_back((1.0, 1.0, 30.0), size=4.0)
+    assert seconds_of(trace, Costs(1 / UNIT, 1 / UNIT, 0.0, 1.0), SWAP) == pytest.approx(35.0 + 4.0 + 4.0)
 
 
 def test_a_copy_that_computation_waits_for_takes_nothing_from_it():

@@ -1,11 +1,14 @@
 """Planned addresses: no two residencies share a byte at the same step, and the engine keeps to them."""
 
+from functools import partial
+
 import numpy as np
 import pytest
 
-from bench.support.steps import training_step, unmanaged_step
+from bench.support.steps import unmanaged_step
 from bench.support.strips import GRID, cut
 from minidl import Runtime
+from minidl.lab.training_step import training_step
 from minidl.plan.costs import Costs, Limits
 from minidl.planning.expansion import expand
 from minidl.planning.packing import NO_ADDRESS, SMALL, addresses
@@ -93,7 +96,7 @@ def test_another_packing_is_looked_for_when_the_first_one_does_not_fit(effort, l
 @pytest.fixture(scope="module")
 def trace():
     with Runtime(device="sim:p100", policy="none", memory_budget=1 << 50) as runtime:
-        step = training_step(runtime, "resnet18", 64)
+        step = training_step("resnet18", 64)
         for _ in range(3):
             with runtime.iteration():
                 step()
@@ -143,7 +146,7 @@ def test_what_is_moved_is_here_and_goes_where_nothing_is():
     their time."""
     from minidl.planning.compiled import simulate
 
-    trace = unmanaged_step(lambda runtime: training_step(runtime, "resnet18", 64), slices=5).trace
+    trace = unmanaged_step(partial(training_step, "resnet18", 64), slices=5).trace
     facts, moved = problem(trace, COSTS), 0
     of_call: dict[int, set[int]] = {}
     for access in trace.accesses:
@@ -185,7 +188,7 @@ def test_what_is_moved_is_here_and_goes_where_nothing_is():
 @pytest.mark.slow
 def test_a_settled_plan_with_addresses_moves_nothing():
     with Runtime(device="sim:p100", policy=Auto(rounds=4)) as runtime:
-        step = training_step(runtime, "resnet18", 2000)
+        step = training_step("resnet18", 2000)
         for _ in range(16):
             before = runtime.stats()
             with runtime.iteration():

@@ -7,13 +7,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from minidl.cli.lab import placement
+from minidl.cli.lab.placement import main
 from minidl.errors import OutOfMemory, UserError
-from minidl.lab import training_step as own
-from minidl.lab.commands import placement
-from minidl.lab.commands.placement import main
 from minidl.lab.inferred import live_bytes
 from minidl.lab.lifetimes import Lifetime, events, lower_bound, read_log
 from minidl.lab.placement import Placed, check, lifetimes_of, over_time, strategies
+from minidl.lab.training_step import trace_of
 from minidl.memory.bytes.host_pool import HostPool
 from minidl.placements import PLACEMENTS
 
@@ -192,7 +192,7 @@ def test_a_bad_log_is_an_error_that_names_file_line_and_value(tmp_path, capsys, 
     assert path in str(error.value) and message in str(error.value)
     assert main([path]) == 2
     captured = capsys.readouterr()
-    assert captured.out == "" and captured.err == f"placement: error: {error.value}\n"
+    assert captured.out == "" and captured.err == f"minidl lab placement: error: {error.value}\n"
 
 
 def test_files_that_cannot_be_read_or_written_are_one_line(tmp_path, capsys):
@@ -204,7 +204,8 @@ def test_files_that_cannot_be_read_or_written_are_one_line(tmp_path, capsys):
                                ([path, "--save", str(tmp_path / "none" / "out.csv")], "cannot write")]:
         assert main(arguments) == 2
         captured = capsys.readouterr()
-        assert captured.out == "" and captured.err.startswith("placement: error: ") and captured.err.count("\n") == 1
+        assert captured.out == "" and captured.err.startswith("minidl lab placement: error: ")
+        assert captured.err.count("\n") == 1
         assert message in captured.err
 
 
@@ -257,18 +258,18 @@ def test_a_strategy_that_places_wrongly_is_told_in_one_line(tmp_path, capsys, mo
     monkeypatch.setattr(placement, "strategies", lambda: wrong)
     assert main([written(tmp_path, log_text())]) == 2
     assert capsys.readouterr().err == \
-        "placement: error: mine places wrongly: 'b' at 0..2 and 'a' at 0..4 are both live at time 0\n"
+        "minidl lab placement: error: mine places wrongly: 'b' at 0..2 and 'a' at 0..4 are both live at time 0\n"
 
 
 def test_the_module_runs_as_a_program(tmp_path):
     done = subprocess.run([sys.executable, "-m", placement.__name__, written(tmp_path, log_text()), "--strategy", "x"],
                           capture_output=True, text=True, check=False)
     assert (done.returncode, done.stdout) == (2, "")
-    assert done.stderr.startswith("placement: error: there is no strategy 'x'")
+    assert done.stderr.startswith("minidl lab placement: error: there is no strategy 'x'")
 
 
 def test_the_buffers_of_a_trace_have_its_peak_and_can_be_placed_and_drawn(tmp_path, capsys):
-    trace = own.trace_of("lenet", 64)
+    trace = trace_of("lenet", 64)
     lifetimes = lifetimes_of(trace)
     assert max(e.upper for e in lifetimes) == len(trace.calls)
     during = zip(live_bytes(trace), trace.calls, strict=True)

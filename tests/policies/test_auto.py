@@ -6,8 +6,9 @@ import numpy as np
 import pytest
 from networks import Training
 
-from bench.support.steps import run, training_step, unmanaged
+from bench.support.steps import run, unmanaged
 from minidl import Runtime
+from minidl.lab.training_step import training_step
 from minidl.memory.guided.sequence import Actions
 from minidl.memory.storage import OUT, SWAPPING_OUT
 from minidl.ops import exp
@@ -35,7 +36,7 @@ ROOMY = 1 << 50
 def trace():
     """ResNet-18 at 64, unmanaged: its third iteration, and the most bytes that were in use during it."""
     with Runtime(device="sim:p100", policy="none", memory_budget=ROOMY) as runtime:
-        step = training_step(runtime, "resnet18", 64)
+        step = training_step("resnet18", 64)
         for _ in range(3):
             with runtime.iteration():
                 runtime.memory.arena.reset_peak()
@@ -257,7 +258,7 @@ def test_guided_execution_is_as_fast_as_predicted_and_far_faster_than_passive(na
     limit = unmanaged(name, batch).images_per_second
     passive = run(name, batch, "passive").images_per_second
     with Runtime(device="sim:p100", policy=Auto(rounds=12)) as runtime:
-        step = training_step(runtime, name, batch)
+        step = training_step(name, batch)
         for _ in range(30):
             before = runtime.stats()
             with runtime.iteration():
@@ -276,7 +277,7 @@ def test_guided_execution_is_as_fast_as_predicted_and_far_faster_than_passive(na
 def test_host_memory_is_a_limit_of_the_plan():
     def moved(host):
         with Runtime(device="sim:p100", policy=Auto(rounds=6), host_memory=host) as runtime:
-            step = training_step(runtime, "resnet18", 2000)
+            step = training_step("resnet18", 2000)
             for _ in range(20):
                 before = runtime.stats()
                 with runtime.iteration():
@@ -309,7 +310,7 @@ def test_a_block_is_given_away_when_its_copy_has_landed_and_not_before():
 
 def test_after_an_iteration_that_failed_the_next_one_is_guided_again():
     with Runtime(device="sim:p100", policy="capuchin") as runtime:
-        step = training_step(runtime, "resnet18", 900)
+        step = training_step("resnet18", 900)
         for _ in range(4):
             with runtime.iteration():
                 step()

@@ -8,9 +8,10 @@ from itertools import product
 
 import pytest
 
-from bench.support.steps import SEPARATE, run, unmanaged
+from bench.support.steps import run, unmanaged
 from minidl import Runtime
 from minidl.device.clock import COPY_IN, COPY_OUT
+from minidl.lab.training_step import SEPARATE
 from minidl.memory.storage import IN, LEGAL, OUT, RECOMPUTE, SWAPPING_IN, SWAPPING_OUT, Status, Storage
 from minidl.meta import float32, meta
 from minidl.ops import exp

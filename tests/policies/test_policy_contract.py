@@ -5,7 +5,9 @@ A policy without pages is refused what it cannot plan; ``FLOOR`` says from what 
 to run the network here. That of all others is the largest operation.
 """
 
+from dataclasses import replace
 from functools import cache
+from itertools import pairwise
 
 import numpy as np
 import pytest
@@ -15,6 +17,7 @@ import train
 from bench.gpu_check.steps import state_of
 from minidl import nn, policies
 from minidl.errors import OutOfMemory, Unsuitable
+from minidl.memory.ledger import Demand
 from minidl.meta import ALIGNMENT
 from minidl.ops.loss import cross_entropy
 from minidl.optim import SGD
@@ -22,12 +25,11 @@ from minidl.plan.costs import Costs, Limits
 from minidl.plan.trace import Trace
 from minidl.policies.auto import policy as auto
 from minidl.policies.literature.autoswap import AutoSwap
-from minidl.runtime import Demand
 
 EVERY = [name for name in policies.POLICIES if name != "exact"]  # which takes traces of a dozen tensors
 STEPS = 4  # one to warm up, one without gradients before, one to measure, and then by plan
 BUDGETS = (90, 60, 30)  # percent of the unmanaged peak
-SOLVED = ("checkmate", "checkmate-lp", "str", "mo-sos")  # by a solver: minutes, where memory is short
+SOLVED = ("checkmate", "checkmate-lp", "str-ilp", "mo-sos")  # by a solver: minutes, where memory is short
 FLOOR = {"none": 101, "keep-all": 200, "openai-speed": 100,
          **dict.fromkeys(("vdnn-all", "vdnn-dyn", "vdnn++"), 60),
          **dict.fromkeys(("msps", "vdnn-conv", "vdnn-join", "openai-memory", "chen-sqrt", "chen-greedy", "griewank",
@@ -169,6 +171,32 @@ def test_a_plan_evicts_what_is_wanted_again_and_triggers_inside_the_gaps(policy,
             assert any(inside), f"tensor {tensor_id} is brought back outside of its gaps"
     for tensor_id, count in plan.waits:
         assert 1 <= count <= len(trace.uses[tensor_id])
+
+
+@pytest.mark.default(policy=["capuchin", "capuchin-listing", "auto", "g10", "chen-sqrt", "vdnn-all", "autoswap"])
+@pytest.mark.parametrize("policy", PLANNING)
+def test_a_plan_uses_no_gap_but_those_that_its_trace_allows(policy):
+    reference = unlimited("sim:p100")
+    made = [t for t, tensor in reference.trace.tensors.items() if not tensor.persistent]
+    gaps = {t: max(pairwise(at), key=lambda gap: gap[1] - gap[0]) for n, t in enumerate(made) if n % 4
+            if len(at := reference.trace.uses.get(t, [])) > 1}
+    trace = replace(reference.trace, windows=gaps)
+    try:
+        plan = policies.create(policy).plan(trace, reference.costs, Limits(budget_of(60, "sim:p100"), UNLIMITED)).plan
+    except Unsuitable:
+        return
+    for tensor_id, count in plan.evictions:
+        assert tuple(trace.uses[tensor_id][count - 1:count + 1]) == gaps.get(tensor_id)
+    if policy in ("capuchin", "auto"):
+        assert plan.evictions
+
+
+def test_a_plan_for_a_machine_without_addresses_has_none():
+    reference = unlimited("sim:p100")
+    for addresses in (True, False):
+        limits = Limits(budget_of(60, "sim:p100"), UNLIMITED, addresses=addresses)
+        plan = policies.create("auto").plan(reference.trace, reference.costs, limits).plan
+        assert plan.evictions and bool(plan.offsets) == addresses and (addresses or not plan.moves)
 
 
 @pytest.mark.parametrize("policy", ["auto", "random", "vdnn-all", "msps", "keep-all"])

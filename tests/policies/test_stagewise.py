@@ -30,7 +30,7 @@ from minidl.policies.literature.ilp.schedule import Copy, Fetch, Schedule, judge
 from minidl.policies.literature.ilp.transfers import Transfers
 from minidl.policies.passive import Passive
 
-NAMES = ("checkmate", "checkmate-lp", "str", "mo-sos")
+NAMES = ("checkmate", "checkmate-lp", "str-ilp", "mo-sos")
 FAST = Costs(1e-12, 1e-12, 0.0)  # a copy of a unit takes a millionth of a second
 
 
@@ -288,7 +288,7 @@ def test_each_system_is_as_fast_as_those_that_may_choose_less():
                  if rng.random() < 0.5 else c for c in trace.calls]
         trace = replace(trace, calls=tuple(calls))
         seconds = [create(name).plan(trace, costs, Limits(program.budget, UNLIMITED)).plan.predicted_seconds
-                   for name in ("checkmate", "str", "mo-sos")]
+                   for name in ("checkmate", "str-ilp", "mo-sos")]
         known = [each for each in seconds if each is not None]
         assert known == sorted(known, reverse=True) and seconds[3 - len(known):] == known, seconds
         compared += len(known) == 3
@@ -320,7 +320,8 @@ class Fixed(SwapDominated):
 
 
 @pytest.mark.parametrize(("name", "count"), [
-    ("str", 8), pytest.param("checkmate", 30, marks=pytest.mark.slow), pytest.param("str", 30, marks=pytest.mark.slow)])
+    ("str-ilp", 8), pytest.param("checkmate", 30, marks=pytest.mark.slow),
+    pytest.param("str-ilp", 30, marks=pytest.mark.slow)])
 def test_the_engine_takes_as_long_as_the_plan_says(name, count):
     ratios = []
     for program, trace, costs in programs(count):
@@ -337,7 +338,7 @@ def unmanaged():
     return train("resnet", steps=6)
 
 
-@pytest.mark.parametrize(("name", "percent"), [("str", 50), *(
+@pytest.mark.parametrize(("name", "percent"), [("str-ilp", 50), *(
     pytest.param(name, percent, marks=pytest.mark.slow)
     for name, percent in zip(NAMES, (80, 50, 80, 30), strict=True))])
 def test_no_bit_changes_under_plans_that_replay_ahead_and_release(unmanaged, name, percent, monkeypatch):
@@ -347,10 +348,10 @@ def test_no_bit_changes_under_plans_that_replay_ahead_and_release(unmanaged, nam
     plans = []
     judged = stagewise.fastest
     monkeypatch.setattr(stagewise, "fastest", lambda *how: plans.append(judged(*how)) or plans[-1])
-    found = train("resnet", steps=6, policy=name, memory_budget=budget, checked=name != "str" or percent != 50)
+    found = train("resnet", steps=6, policy=name, memory_budget=budget, checked=name != "str-ilp" or percent != 50)
     assert differences(found, unmanaged) == []
     assert found.stats.peak_bytes <= budget
-    if (name, percent) == ("str", 50):
+    if (name, percent) == ("str-ilp", 50):
         plan = plans[-1].plan  # which one depends on how far the solver came
         assert plan.evictions and plan.prefetches
 

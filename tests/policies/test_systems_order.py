@@ -3,9 +3,10 @@ the Inception networks OpenAI's speed mode may be ahead of Capuchin by up to 2% 
 
 import pytest
 
-from bench.support.steps import SEPARATE, run
+from bench.support.steps import run
 from minidl import OutOfMemory
 from minidl.errors import Unsuitable
+from minidl.lab.training_step import SEPARATE
 
 STEPS = {"capuchin": 8}
 

@@ -20,7 +20,7 @@ from minidl.plan.plan import Action, Eviction
 from minidl.plan.policy import Pressure, Residency
 from minidl.policies import POLICIES
 from minidl.policies.auto.policy import Auto
-from minidl.policies.dtr_swap import Weighing
+from minidl.policies.dtr_swap import DtrSwap
 
 MB = 10 ** 6
 LINK = Costs(out_seconds_per_byte=1e-10, in_seconds_per_byte=1e-10, latency_seconds=0.0)  # 1 MB: 0.1 ms each way
@@ -35,7 +35,7 @@ def resident(tensor_id, *, seconds=None, idle=0, nbytes=MB, host_valid=False):
 
 
 def victims(*residents, host=1000 * MB, free=1000 * MB, costs=LINK):
-    return [tuple(e) for e in Weighing().victims(residents, Pressure(MB, host, free, costs))]
+    return [tuple(e) for e in DtrSwap().victims(residents, Pressure(MB, host, free, costs))]
 
 
 # The policy ---------------------------------------------------------------------------------------------------------
@@ -85,7 +85,7 @@ def test_auto_evicts_like_it_where_there_is_no_plan_and_the_papers_policies_swap
     facts = [Residency(n, draw.randrange(1, 9) * MB, 0, draw.randrange(100), 100, False, draw.random() < 0.3,
                        draw.choice([None, 1e-3 * draw.random()]), draw.randrange(200)) for n in range(50)]
     pressure = Pressure(2 * MB, 100 * MB, 30 * MB, LINK)
-    weighed = Weighing().victims(facts, pressure)
+    weighed = DtrSwap().victims(facts, pressure)
     assert POLICIES["auto"]().victims(facts, pressure) == POLICIES["dtr-swap"]().victims(facts, pressure) == weighed
     swapped = POLICIES["passive"]().victims(facts, pressure)
     assert swapped != weighed and {e.action for e in swapped} == {Action.SWAP_OUT}
@@ -213,7 +213,7 @@ def test_prices_keep_no_record_alive():
 
 
 # In the engine ------------------------------------------------------------------------------------------------------
-class Noting(Weighing):
+class Noting(DtrSwap):
     """Keeps what it was asked."""
 
     def __init__(self):

@@ -11,7 +11,7 @@ Knows nothing of what kernels compute.
 
 import threading
 from functools import cache
-from math import erfc
+from math import erf, erfc
 from types import SimpleNamespace
 
 import numpy as np
@@ -131,7 +131,7 @@ class Simulator(Launcher):
             threadIdx=SimpleNamespace(x=0), blockIdx=SimpleNamespace(x=0), syncthreads=self._barrier,
             shared=SimpleNamespace(array=self._shared_array), local=SimpleNamespace(array=poisoned))
         math = SimpleNamespace(exp=np.exp, log=np.log, sqrt=np.sqrt, tanh=np.tanh, cos=np.cos, erfc=erfc, pow=np.power,
-                               log1p=np.log1p)
+                               log1p=np.log1p, sin=np.sin, erf=erf, floor=np.floor, expm1=np.expm1)
         self.tools = Tools(self.cuda, lambda function: function, math, int)
         self.tools.group = cache(self._group)
 

@@ -6,7 +6,7 @@ from cuda_simulator import Simulator
 from bench.support.llvm_machine import LlvmMachine
 
 # Of a mathematical library: NumPy's in the one, C's in the other. They differ by a unit in the last place or two.
-LIBRARY_FORMULAS = ("log", "power", "softplus")
+LIBRARY_FORMULAS = ("log", "power", "softplus", "sin", "cos", "erf", "log1p", "expm1")
 LIBRARY_KERNELS = ("log_softmax", "random_numbers")
 TOLERANCE = {"float64": 1e-14, "float32": 1e-6, "bfloat16": 2.0**-8, "float16": 2.0**-10}
 

@@ -38,6 +38,11 @@ def distinct(rng, shape):
     return (rng.permutation(count).reshape(shape) - count // 2 + 0.5) / 2
 
 
+def quarters(rng, shape):
+    """Away from integers by a quarter."""
+    return rng.integers(-3, 3, shape) + rng.uniform(0.25, 0.75, shape)
+
+
 @dataclass(frozen=True)
 class Case:
     """A function of tensors of these shapes, all of which are differentiated."""
@@ -134,6 +139,11 @@ CASES: dict[str, list[Case]] = {
     "exp": unary(ops.exp), "log": unary(ops.log, positive), "sqrt": unary(ops.sqrt, positive),
     "relu": unary(ops.relu, distinct), "tanh": unary(ops.tanh), "sigmoid": unary(ops.sigmoid),
     "gelu": unary(ops.gelu), "gelu_tanh": unary(ops.gelu_tanh),
+    "abs": unary(ops.absolute, distinct), "sign": unary(lambda x: ops.sign(x) * x, distinct),
+    "floor": unary(lambda x: ops.floor(x) * x, quarters), "sin": unary(ops.sin), "cos": unary(ops.cos),
+    "erf": unary(ops.erf), "log1p": unary(ops.log1p, positive), "expm1": unary(ops.expm1),
+    "maximum": binary(ops.maximum), "minimum": binary(ops.minimum),
+    "pow": binary(ops.pow_of, positive),
     "power": unary(lambda x: x**2.5, positive), "silu": unary(ops.silu), "softplus": unary(ops.softplus),
     "log_softmax": [Case(partial(ops.log_softmax, dim=dim), shapes) for n in EDGES for shapes, dim in
                     [(((n,),), -1), (((2, n),), -1), (((n, 3, 2),), 1)]],
@@ -159,7 +169,7 @@ CASES: dict[str, list[Case]] = {
                 [((2, n), (n, 2, 1)), ((n, 6), (2, -1, 3)), ((2, n), (2 * n,))]],
     "permute": [Case(lambda x, axes=axes: ops.permute(x, axes), ((2, n, 3),)) for n in EDGES
                 for axes in [(2, 1, 0), (1, 2, 0), (2, 0, 1), (0, 2, 1), (0, 1, 2)]],
-    "narrow": [Case(partial(ops.narrow, axis=axis, start=start, stop=start + n), (shape,)) for n in EDGES
+    "narrow": [Case(partial(ops.between, axis=axis, start=start, stop=start + n), (shape,)) for n in EDGES
                for axis, start, shape in
                [(0, 0, (n + 2, 3)), (0, 2, (n + 2, 3)), (1, 1, (2, n + 3, 2)), (2, 0, (1, 2, n))]],
     # To float64, as all is here: what is rounded has no slope. Other dtypes have a test of their own (test_precision).
@@ -236,7 +246,7 @@ def narrowed(rng, shape, draw):
     if not shape:
         return plain(rng, shape, draw)
     wide = (*shape[:-1], shape[-1] + 3)
-    return draw(rng, wide), lambda x: ops.narrow(x, len(shape) - 1, 2, 2 + shape[-1])
+    return draw(rng, wide), lambda x: ops.between(x, len(shape) - 1, 2, 2 + shape[-1])
 
 
 def expanded(rng, shape, draw):

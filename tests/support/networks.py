@@ -132,7 +132,7 @@ class Branching(nn.Module):
         x = self.dense(x)
         x = self.pool(x)
         x = x * self.gate(x)
-        x = x.narrow(1, 0, 12).contiguous() * 0.5 + x.narrow(1, 12, 24).contiguous()
+        x = x.narrow(1, 0, 12).contiguous() * 0.5 + x.narrow(1, 12, 12).contiguous()
         x = concat([x, x])
         return self.head(x.flatten(1))
 

@@ -364,7 +364,7 @@ KINDS: dict[str, Kind] = {
                        lambda t, x, g, b, m, v: t.nn.functional.batch_norm(x, m, v, g, b, training=True)),
     "cross_entropy": Kind(_labelled, ops.cross_entropy, lambda t, x, labels: t.nn.functional.cross_entropy(x, labels)),
     "experts": Kind(_routed, lambda x, *ws, shares: _route(
-        x, ws, shares, ops.linear_, lambda x, a, b: x.narrow(0, a, b), lambda parts: ops.concat(parts, 0)),
+        x, ws, shares, ops.linear_, lambda x, a, b: x.narrow(0, a, b - a), lambda parts: ops.concat(parts, 0)),
         lambda t, x, *ws, shares: _route(x, ws, shares, t.nn.functional.linear,
                                          lambda x, a, b: x.narrow(0, a, b - a), t.cat)),
     "dropout": Kind(_seeded, ops.dropout, None),
@@ -381,7 +381,7 @@ KINDS: dict[str, Kind] = {
     "mean": Kind(_sum, lambda x, dim, keepdim: x.mean(dim, keepdim=keepdim),
                  lambda t, x, dim, keepdim: x.mean(dim, keepdim=keepdim)),
     "permute": Kind(_permute, lambda x, axes: x.permute(axes), lambda t, x, axes: x.permute(axes)),
-    "narrow": Kind(_narrow, lambda x, axis, start, stop: x.narrow(axis, start, stop),
+    "narrow": Kind(_narrow, lambda x, axis, start, stop: x.narrow(axis, start, stop - start),
                    lambda t, x, axis, start, stop: x.narrow(axis, start, stop - start)),
     "index": Kind(_narrow, lambda x, axis, start, stop: x[(*[slice(None)] * axis, slice(start, stop))],
                   lambda t, x, axis, start, stop: x.narrow(axis, start, stop - start)),

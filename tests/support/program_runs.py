@@ -25,13 +25,13 @@ from minidl.memory.ledger import working_set
 from minidl.optim import SGD, Adam
 from minidl.optim.clip import clip_global_norm
 from minidl.policies.auto import policy as auto
-from minidl.policies.literature import SYSTEMS
+from minidl.policies.literature import SOLVERS, SYSTEMS
 from minidl.runtime import parameter
 
 UNLIMITED = 1 << 24  # bytes: more than any of these programs needs
 AUTO_WORK = 2e4  # calls that a search may simulate: enough for a plan, not for a good one
 STEP = 256  # bytes between two budgets
-MANAGED = tuple(name for name in policies.names() if name not in ("none", "exact", *SYSTEMS))
+MANAGED = tuple(name for name in policies.names() if name not in ("none", "exact", *(SYSTEMS.keys() - SOLVERS)))
 DEVICES = ("cpu:virtual", "cpu:virtual", "cpu:virtual", "cpu")  # threads take longer to wake up than to compute this
 HOSTS = ("plenty", "plenty", "a little", "none")
 TRIES = 400  # of a program that is being shrunk

@@ -45,7 +45,7 @@ class Halves(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         half = x.shape[0] // 2
-        both = x.narrow(0, 0, half) * 0.5 + x.narrow(0, half, 2 * half)
+        both = x.narrow(0, 0, half) * 0.5 + x.narrow(0, half, half)
         return concat([both, both], axis=0)
 
 

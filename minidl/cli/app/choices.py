@@ -40,7 +40,7 @@ def refuse_what_cannot_be_kept(options: Options, device: Device) -> None:
     """Raises UserError, before any training, for files that cannot be written, for flags that ask for values which the
     device does not compute, and for a run folder in which there is a run already."""
     check_places(options)
-    for flag, wanted, what in (("--save", options.save, "values that could be kept"),
+    for flag, wanted, what in (("--save-weights", options.save, "values that could be kept"),
                                ("--weights", options.weights, "values to start from"),
                                ("--checkpoint-every", options.checkpoint_every, "values that could be kept"),
                                ("--resume", options.resume, "values that could be kept")):
@@ -50,6 +50,6 @@ def refuse_what_cannot_be_kept(options: Options, device: Device) -> None:
         return
     folder = Path(options.run)
     if os.path.lexists(folder) and not folder.is_dir():
-        raise UserError(f"--run {folder}: that is a file")
+        raise UserError(f"--run-dir {folder}: that is a file")
     if options.resume is None:
         RunFolder(folder, keep=options.keep).require_free()

@@ -52,7 +52,7 @@ class Leaving:
             self._failures.append(str(error))
 
     def parameters(self, model: Module) -> None:
-        """Parameters and buffers by name, for --save."""
+        """Parameters and buffers by name, for --save-weights."""
         path = self._options.save
         if path is not None:
             self.attempt(lambda: safetensors.write_arrays(path, model.state_dict(), force=self._options.force))

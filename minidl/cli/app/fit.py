@@ -20,12 +20,12 @@ from minidl.memory.ledger import Demand
 from minidl.memory.switches import ALL_ON, Switches
 from minidl.meta import ALIGNMENT
 from minidl.outside.machine import free_memory
+from minidl.outside.units import UNLIMITED
 from minidl.runtime import Runtime
 
 ITERATIONS = 2  # of steps: the first has no gradients yet; from the second on all are alike
 MOST_ITERATIONS, ALIKE = 200, 3  # where blocks stay where they are put: until so many in a row leave the same holes
 NEARLY_FULL, WITH_FULL_HOST = 0.9, 8  # of the host's memory; iterations
-UNLIMITED = 1 << 50  # bytes; more than any step needs, and nothing on a twin
 UNTIL_PLANNED = 8  # iterations, at most, until one follows a first plan to its end
 FIRST_BUDGET_STEP = 1 << 20  # bytes; where a search for the smallest budget begins
 CPU_BUDGET_SHARE, CPU_HOST_SHARE = 0.6, 0.3  # of the machine's free memory, of which both are taken
@@ -265,10 +265,10 @@ def smallest_budget(setup: Setup, batch: int) -> int:
 
 
 def default_memory(device: Device) -> tuple[int, int]:
-    """(budget, host memory) in bytes when none are given: the profile's. A device with values takes both from this
-    machine's memory, so there they are not above shares of what is free."""
+    """(budget, host memory) in bytes when none are given: the profile's; its host memory is what a GPU's host can
+    lock. A device that takes both from the host's memory gets shares of what is free there, if these are less."""
     budget, host = device.profile.memory_bytes, device.profile.host_memory_bytes
     free = free_memory()
-    if device.has_values and free is not None:
+    if device.arena_in_host_memory and free is not None:
         budget, host = min(budget, int(free * CPU_BUDGET_SHARE)), min(host, int(free * CPU_HOST_SHARE))
     return budget, host

@@ -30,6 +30,7 @@ from minidl.cli.app.options import (
 )
 from minidl.cli.app.run_folder import ARGUMENTS, AUTO, folder_of, read_arguments
 from minidl.cli.app.trust import require_trust
+from minidl.cli.app.words import renamed, without
 from minidl.cli.command import Parser
 from minidl.errors import UserError
 from minidl.optim import SHAPES
@@ -50,13 +51,13 @@ def parse(arguments: Sequence[str] | None) -> Options:
     left to the machine is as it was then.
     """
     parser = all_flags()
-    words = expanded(sys.argv[1:] if arguments is None else arguments, GRANTS)
+    words = renamed(expanded(sys.argv[1:] if arguments is None else arguments, GRANTS), told=True)
     given, unknown = parser.parse_known_args(words)
     known, resolved = given, None
     folder = _resumed_folder(given.run, given.resume)
     if folder is not None and not unknown:
         noted, resolved = read_arguments(folder)
-        earlier = [word for word in noted if word not in GRANTS]
+        earlier = [word for word in renamed(noted) if word not in GRANTS]
         for flag, other in INSTEAD:
             if vars(given)[flag] is not None:
                 earlier = without(earlier, other)
@@ -73,7 +74,8 @@ def parse(arguments: Sequence[str] | None) -> Options:
     values = vars(known)
     del values["config"]  # it has become words
     values["model"] = MODEL if known.model is None else known.model
-    values["policy"] = "passive" if known.plan else known.policy or POLICY  # beneath a plan it decides what fits
+    # Beneath a plan the policy decides what fits.
+    values["policy"] = "passive" if known.plan else kinds.current_policy(known.policy or POLICY)
     values.setdefault("batch", DIGITS_BATCH if known.data == "digits" else SYNTHETIC_BATCH)
     if resolved is not None and resolved.device == known.device:
         for name in ("memory_budget", "host_memory", "batch"):
@@ -84,24 +86,10 @@ def parse(arguments: Sequence[str] | None) -> Options:
     return options
 
 
-def without(words: Sequence[str], *flags: str) -> list[str]:
-    """A command line without some flags and their values; a value begins with no ``--``."""
-    kept: list[str] = []
-    left_out = False
-    for word in words:
-        if left_out and not word.startswith("--"):
-            left_out = False
-            continue
-        left_out = word in flags  # then its value is next, if it has one
-        if not left_out and word.partition("=")[0] not in flags:
-            kept.append(word)
-    return kept
-
-
 def _refuse_what_does_not_go_together(options: Options) -> None:
     """Raises UserError for flags that cannot be given beside each other."""
     if options.run is None and (options.resume or options.checkpoint_every):
-        raise UserError("checkpoints are kept in a run folder: give --run DIR")
+        raise UserError("checkpoints are kept in a run folder: give --run-dir DIR")
     if options.data == "synthetic" and options.epochs is not None:
         raise UserError("synthetic data has no epochs: give --steps")
     if options.vocab is not None and options.vocab_size is not None:
@@ -230,16 +218,17 @@ def _output(parser: argparse.ArgumentParser) -> None:
     group.add_argument("--json", type=kinds.path, metavar="FILE|-",
                        help="write the result there; keys below. With - it goes to stdout, and what is told beside it "
                             "to stderr")
-    group.add_argument("--save", type=kinds.path, metavar="FILE.safetensors", help="write parameters and buffers there")
+    group.add_argument("--save-weights", dest="save", type=kinds.path, metavar="FILE.safetensors",
+                       help="write parameters and buffers there")
     group.add_argument(FORCE, action="store_true", help="write over files that minidl did not write, too")
-    group.add_argument("--run", type=kinds.path, metavar="DIR",
+    group.add_argument("--run-dir", dest="run", type=kinds.path, metavar="DIR",
                        help="keep arguments, the numbers of every step, the summary and checkpoints in this folder")
     group.add_argument("--resume", type=kinds.path, metavar="auto|DIR",
                        help="go on from the newest checkpoint of a run folder, with its arguments, or from one of its "
-                            "checkpoints; auto: that of --run, or a new run if there is none")
+                            "checkpoints; auto: that of --run-dir, or a new run if there is none")
     group.add_argument(TRUST, action="store_true",
                        help="with --resume, run the code of a model that the run folder names and that is not minidl's")
     group.add_argument("--checkpoint-every", type=kinds.whole, metavar="STEPS",
                        help="(default: at the end of each epoch, and of the run)")
-    group.add_argument("--keep", type=kinds.whole, default=KEPT_CHECKPOINTS, metavar="N",
+    group.add_argument("--keep-checkpoints", dest="keep", type=kinds.whole, default=KEPT_CHECKPOINTS, metavar="N",
                        help=f"checkpoints in the run folder (default: {KEPT_CHECKPOINTS})")

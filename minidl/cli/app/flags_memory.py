@@ -44,8 +44,9 @@ def add_device_and_memory(parser: argparse.ArgumentParser) -> None:
                        help="keep larger parameters in shards of so many bytes along their first dimension (default: "
                             "auto, which is whole unless not even a batch of 1 fits so)")
     decides = group.add_mutually_exclusive_group()
-    decides.add_argument("--policy", type=kinds.policy, metavar="|".join(policies.names()),
-                         help=f"what to do when memory is short (default: {POLICY})")
+    decides.add_argument("--policy", type=kinds.policy, metavar="NAME",
+                         help=f"what to do when memory is short: {', '.join(policies.choices())} (default: {POLICY}); "
+                              "docs/policies.md has the systems of the literature, too")
     decides.add_argument("--plan", type=kinds.path, metavar="FILE",
                          help="follow this plan, made earlier for the same step, as it is")
     group.add_argument("--placement", type=kinds.placement, default=placements.DEFAULT,
@@ -62,7 +63,7 @@ def add_switches(parser: argparse.ArgumentParser) -> None:
     group.add_argument("--no-collective", dest="collective", action="store_false",
                        help="recomputing a tensor keeps nothing else that it makes on the way")
     group.add_argument("--no-feedback", dest="feedback", action="store_false", help="the first plan stays as it is")
-    group.add_argument("--static-times", dest="measured_times", action="store_false",
+    group.add_argument("--no-measured-times", dest="measured_times", action="store_false",
                        help="plan with durations estimated from FLOPs, not with measured ones")
     group.add_argument("--no-fused", dest="fused", action="store_false",
                        help="ReLU is an operation of its own behind batch norm and convolution, as in older frameworks")

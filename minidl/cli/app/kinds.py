@@ -10,6 +10,7 @@ from math import nextafter
 from typing import Any, TypeVar
 
 from minidl import placements, policies
+from minidl.cli.command import note_new_name
 from minidl.device.codec import codec_of
 from minidl.device.precision import precision_of
 from minidl.errors import UserError
@@ -121,6 +122,14 @@ def codec(text: str) -> str:
 def policy(name: str) -> str:
     """The name of a policy of ours or of an installed package; the message names the nearest ones."""
     return _known(policies.REGISTRY, name)
+
+
+def current_policy(name: str) -> str:
+    """The present name of a policy, with a line on stderr where a former one is given."""
+    now = policies.REGISTRY.current(name)
+    if now != name:
+        note_new_name(f"policy {name}", now)
+    return now
 
 
 def placement(name: str) -> str:

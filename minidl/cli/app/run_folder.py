@@ -69,8 +69,8 @@ class RunFolder:
     def require_free(self) -> None:
         """Raises UserError if there is a run in the folder, to which only ``--resume`` may add."""
         if self.occupied:
-            raise UserError(f"--run {self.path}: there is a run in it already; --resume {shlex.quote(str(self.path))} "
-                            "goes on with it")
+            raise UserError(f"--run-dir {self.path}: there is a run in it already; "
+                            f"--resume {shlex.quote(str(self.path))} goes on with it")
 
     def begin(self, arguments: Sequence[str], resolved: Resolved, lock: RunLock, *, after: int, anew: bool) -> None:
         """Hold the folder, note the command line, and be ready for the rows of the steps after that one.

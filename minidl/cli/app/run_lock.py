@@ -31,12 +31,12 @@ class RunLock:
         try:
             number = os.open(self._folder, os.O_RDONLY)
         except OSError as error:
-            raise UserError(f"--run {self._folder}: {error.strerror or error}") from None
+            raise UserError(f"--run-dir {self._folder}: {error.strerror or error}") from None
         try:
             fcntl.flock(number, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             os.close(number)
-            raise UserError(f"--run {self._folder}: another run is writing in it") from None
+            raise UserError(f"--run-dir {self._folder}: another run is writing in it") from None
         except OSError:  # a file system without locks
             os.close(number)
         else:

@@ -177,13 +177,13 @@ class Session:
         """For people, when a run was stopped."""
         stopped = f"stopped after step {done} of {self._length.steps}"
         if self._folder is None or not self._keeps:
-            return f"{stopped}; nothing was saved: --run DIR keeps what is needed to go on"
+            return f"{stopped}; nothing was saved: --run-dir DIR keeps what is needed to go on"
         return f"{stopped}, and saved. To go on: {self._resuming(self._folder)}"
 
     def where_the_state_is(self) -> str:
         """For people, when a file could not be written at the end."""
         if self._folder is None or not self._keeps or self._saved < 0:
-            return "nothing else keeps the state of this run" + (": --run DIR does" if self._folder is None else "")
+            return "nothing else keeps the state of this run" + (": --run-dir DIR does" if self._folder is None else "")
         return (f"the state of the run is in {self._folder.store.path(self._saved)}: {self._resuming(self._folder)} "
                 "with another name for the file writes it")
 

@@ -15,7 +15,7 @@ without any GPU.
 from collections.abc import Callable
 from typing import Any
 
-from minidl.device.cuda.libraries import preload_cublas
+from minidl.device.cuda.libraries import preload
 from minidl.device.cuda.memory_format import channels_last_strides
 from minidl.device.cuda.seam import Convolution, PlanInfo
 from minidl.errors import DeviceError
@@ -24,7 +24,7 @@ from minidl.meta import row_major
 X, W, Y = 1, 2, 3
 KNOWN_FRONTEND = "1.28."  # whose graphs are called below their Python (``runner``)
 
-preload_cublas()  # before cuDNN, of which some versions abort otherwise
+preload()  # before cuDNN, of which some versions abort without cuBLAS, and some cannot compile without NVRTC
 import cudnn as cudnn  # noqa: E402 - for ``attention_graphs`` as well
 
 TYPES = {"float32": cudnn.data_type.FLOAT, "float16": cudnn.data_type.HALF, "bfloat16": cudnn.data_type.BFLOAT16,

@@ -5,6 +5,7 @@ from collections.abc import Callable
 from typing import Any
 
 import numpy as np
+from scipy import special
 
 from minidl.kernels.cpu.blocks import Array, index_blocks, source
 from minidl.kernels.cpu.elementwise import over_elements
@@ -43,6 +44,24 @@ def silu_grad(dx: Array, dy: Array, x: Array) -> None:
         s = 1 / (1 + np.exp(-x_part))
         np.multiply(dy_part, s * (1 + x_part * (1 - s)), out=part)
     _in_pieces(run, dx, dy, x)
+
+
+def _of_numpy(function: Callable[..., Any]) -> Callable[..., None]:
+    """A kernel that is one of NumPy's functions, element by element."""
+    def run(y: Array, *inputs: Array) -> None:
+        over_elements(lambda _, part, *parts: function(*parts, out=part), y, *inputs)
+    return run
+
+
+absolute, sin, cos, floor = map(_of_numpy, (np.absolute, np.sin, np.cos, np.floor))
+log1p, expm1, erf = map(_of_numpy, (np.log1p, np.expm1, special.erf))
+maximum, minimum, pow_ = map(_of_numpy, (np.maximum, np.minimum, np.power))
+
+
+def sign(y: Array, x: Array) -> None:
+    """1 where x is above 0, -1 where it is below, else 0."""
+    _in_pieces(lambda part, x_part: np.copyto(part, (x_part > 0).astype(np.int8) - (x_part < 0), casting="unsafe"),
+               y, x)
 
 
 def compare(y: Array, a: Array, b: Array, *, relation: str) -> None:

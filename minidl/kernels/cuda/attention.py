@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from minidl.kernels.cuda.fast import is_on
 from minidl.kernels.cuda.fast.element_groups import group_width
 from minidl.kernels.cuda.fast.layernorm_groups import shape_of
 from minidl.kernels.cuda.fast.softmax_groups import softmax_gradient_row_groups, softmax_row_groups
@@ -141,7 +142,7 @@ def softmax_grad(tools: Tools, *, dtype: str, items: int, threads: int) -> Calla
 
 def _softmax(planner: Planner, y: View, x: View, mask: View | None = None) -> None:
     """exp(x + mask - largest) / sum, row by row."""
-    if y.size and not _softmax_of_groups(planner, y, x, mask):
+    if y.size and not (is_on("softmax") and _softmax_of_groups(planner, y, x, mask)):
         wide = [y, x, x if mask is None else mask.expand(x.shape)]
         operands, count, arguments = rows(planner, wide, [])
         planner.launch(softmax, count, *operands, x, x, *integers(0, 0), *arguments, dtype=x.dtype.name,
@@ -172,7 +173,7 @@ def _softmax_of_groups(planner: Planner, y: View, x: View, mask: View | None) ->
 
 def _softmax_grad(planner: Planner, dx: View, dy: View, y: View) -> None:
     """y (dy - sum dy y), row by row"""
-    held = shape_of(dx, dy, y) if y.size else None
+    held = shape_of(dx, dy, y) if y.size and is_on("softmax") else None
     if held is not None:
         length = y.shape[-1]
         planner.launch(softmax_gradient_row_groups, blocks_of(y.size // length, held["threads"] // held["lanes"]), dx,

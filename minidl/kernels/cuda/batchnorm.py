@@ -16,6 +16,7 @@ import numpy as np
 from minidl.kernels.cuda import launch, sums
 from minidl.kernels.cuda.batchnorm_maps import input_gradient, merge_statistics, normalise, update_running
 from minidl.kernels.cuda.batchnorm_sums import gradient_sums, stats, united_gradients, united_stats
+from minidl.kernels.cuda.fast import is_on
 from minidl.kernels.cuda.fast.batchnorm_rows import (
     channel_gradient_sums,
     channel_statistics,
@@ -71,7 +72,7 @@ def _anyhow(planner: Planner, *maps: View, reduces: bool) -> Lying:
 def _in_groups(*maps: View, reduces: bool) -> Lying | None:
     """None if any lies otherwise than in dense rows, or these are not whole groups of 16 bytes at whole places."""
     dtype, channels = maps[0].dtype, maps[0].shape[1]
-    width = group_width(channels, *maps)
+    width = group_width(channels, *maps) if is_on("batchnorm") else 0
     if not width or any(a.dtype is not dtype for a in maps):
         return None
     parts = _split(*maps)

@@ -19,21 +19,18 @@ from threading import RLock
 from types import SimpleNamespace
 from typing import Any
 
-import numba.cuda
-import numba.cuda.compiler
 import numpy as np
 from cuda.core import Kernel, Linker, LinkerOptions, ObjectCode
 from numba import types
-from numba.cuda import dispatcher
 
 from minidl.errors import DeviceError
 from minidl.kernels import random, scalar
 from minidl.kernels.cuda.fast import words
 from minidl.kernels.cuda.launch import Source
+from minidl.kernels.cuda.numba_cuda import compiler, cuda, dispatcher
 from minidl.kernels.cuda.tools import Tools
 from minidl.outside.reading import NotJson, Unreadable, parse_json, read_bytes
 
-cuda: Any = numba.cuda  # with numba-cuda installed it has more than Numba's own
 COMPILERS = ("numba", "numba-cuda", "cuda-core", "nvidia-nvjitlink", "nvidia-nvjitlink-cu12")
 MOST_CUBIN_BYTES = 1 << 28
 POINTED = {"bfloat16": "uint16"}  # what a pointer points to, where that is not what it is called
@@ -110,7 +107,7 @@ def intermediate(source: Source, capability: tuple[int, int]) -> list[str]:
 
     For tests: Numba has no public name for it.
     """
-    compile_one = vars(numba.cuda.compiler)["_compile_pyfunc_with_fixup"]
+    compile_one = vars(compiler)["_compile_pyfunc_with_fixup"]
     function = source.make(_tools(capability), **dict(source.options))
     with _lock, _current(capability):
         library, _ = compile_one(function, types.void(*map(_type, source.signature)), debug=None, lineinfo=False,

@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 
 from minidl.kernels.cuda import launch
+from minidl.kernels.cuda.fast import is_on
 from minidl.kernels.cuda.fast.element_groups import (
     GROUPS,
     application,
@@ -140,14 +141,14 @@ def over_elements(planner: Planner, y: View, *inputs: View, formula: str = "", f
     dims = merged(y.shape, *[a.strides for a in operands])
     each = launch.THREADS * ITEMS
     if is_dense(dims):
-        width = group_width(y.size, *operands)
+        width = group_width(y.size, *operands) if is_on("elements") else 0
         if width:
             planner.launch(dense_groups, blocks_of(y.size // width, launch.THREADS * GROUPS), *operands, value,
                            *integers(y.size // width), width=width, **options)
             return
         planner.launch(dense, blocks_of(y.size, each), *operands, value, *integers(y.size), **options)
         return
-    if over_repeated(planner, dims, y, wide, value, formula=formula, form=form):
+    if is_on("elements") and over_repeated(planner, dims, y, wide, value, formula=formula, form=form):
         return
     inner = padded(dims[-RANK:], RANK, 3)
     arguments = walk_arguments(inner, launch.THREADS)
@@ -183,7 +184,7 @@ def _dropout(planner: Planner, y: View, x: View) -> None:
     dims = merged(y.shape, y.strides, x.strides, row_major(y.shape))
     numbers = (Number("key", "int64"), Number("threshold", "int64"), Number("keep_scale", compute(x.dtype)),
                Number("start", "int64"))
-    width = group_width(y.size, y, x) if is_dense(dims) else 0
+    width = group_width(y.size, y, x) if is_dense(dims) and is_on("elements") else 0
     if width:
         planner.launch(dropout_groups, blocks_of(y.size // width, launch.THREADS * GROUPS), y, x, *numbers,
                        *integers(y.size // width), dtype=x.dtype.name, width=width)
@@ -201,9 +202,12 @@ def _dropout_numbers(p: float, seed: int, start: int = 0) -> dict[str, Any]:
 
 KERNELS: dict[str, Kernel] = {
     **{name: _pair(name) for name in ("add", "add_relu", "sub", "mul", "div", "sqrt_grad", "relu_grad", "tanh_grad",
-                                      "sigmoid_grad", "silu_grad", "gelu_grad", "gelu_tanh_grad")},
+                                      "sigmoid_grad", "silu_grad", "gelu_grad", "gelu_tanh_grad", "maximum",
+                                      "minimum")},
     **{name: _function(name) for name in ("neg", "exp", "log", "sqrt", "relu", "tanh", "sigmoid", "silu", "softplus",
-                                          "gelu", "gelu_tanh")},
+                                          "gelu", "gelu_tanh", "sign", "sin", "cos", "erf", "floor", "log1p",
+                                          "expm1")},
+    "abs": _function("absolute"), "pow": _pair("power"),
     "power": _with_number("power"),
     "scale": _with_number("mul"), "shift": _with_number("add"), "cast": Kernel(_cast), "cast_grad": Kernel(_cast),
     "dropout": Kernel(_dropout, numbers=_dropout_numbers),

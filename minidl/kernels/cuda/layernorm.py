@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from minidl.kernels.cuda.attention import row_place
+from minidl.kernels.cuda.fast import is_on
 from minidl.kernels.cuda.fast.column_groups import parameter_column_sums
 from minidl.kernels.cuda.fast.element_groups import group_width
 from minidl.kernels.cuda.fast.layernorm_groups import normalise_row_groups, row_groups_gradient, shape_of
@@ -165,7 +166,7 @@ def parameter_sums(tools: Tools, *, dtype: str, columns: int, narrow: bool, thre
 def _layer_norm(planner: Planner, y: View, mean: View, rstd: View, x: View, gamma: View, beta: View, *,
                 eps: float) -> None:
     """(x - mean) rstd gamma + beta, with rstd = 1 / sqrt(var + eps)."""
-    options = shape_of(y, x) if y.size else None
+    options = shape_of(y, x) if y.size and is_on("layernorm") else None
     if options is not None:
         number, count = np.dtype(compute(x.dtype)).type, x.size // x.shape[-1]
         planner.launch(normalise_row_groups, blocks_of(count, options["threads"] // options["lanes"]), y, x, mean, rstd,
@@ -182,7 +183,8 @@ def _layer_norm(planner: Planner, y: View, mean: View, rstd: View, x: View, gamm
 
 def _layer_norm_grad(planner: Planner, dx: View, dy: View, x: View, gamma: View, mean: View, rstd: View) -> None:
     """rstd (g - mean of g - xhat times the mean of g xhat) for each row."""
-    options = shape_of(dx, dy, x) if dx.size and mean.contiguous and rstd.contiguous else None
+    lie_so = bool(dx.size) and mean.contiguous and rstd.contiguous
+    options = shape_of(dx, dy, x) if lie_so and is_on("layernorm") else None
     if options is not None:
         number, count = np.dtype(compute(x.dtype)).type, x.size // x.shape[-1]
         planner.launch(row_groups_gradient, blocks_of(count, options["threads"] // options["lanes"]), dx, dy, x, mean,
@@ -199,7 +201,7 @@ def _layer_norm_grad(planner: Planner, dx: View, dy: View, x: View, gamma: View,
 def _layer_norm_grad_reduce(planner: Planner, dgamma: View, dbeta: View, dy: View, x: View, mean: View,
                             rstd: View) -> None:
     """dbeta = sum dy, dgamma = sum dy (x - mean) rstd, over all rows."""
-    width = group_width(x.shape[-1], dy, x)
+    width = group_width(x.shape[-1], dy, x) if is_on("layernorm") else 0
     grouped = width > 0 and all(a.contiguous for a in (dy, x, mean, rstd)) and x.size > 0
     operands = [x, dy, *(View(a.pointer, a.dtype, x.shape, (*a.strides, 0)) for a in (mean, rstd))]
     axes = tuple(range(len(x.shape) - 1))

@@ -12,6 +12,7 @@ import numpy as np
 
 from minidl.kernels.cuda import launch
 from minidl.kernels.cuda.elementwise import over_elements
+from minidl.kernels.cuda.fast import is_on
 from minidl.kernels.cuda.fast.pool_groups import (
     in_words,
     max_gradient_of_groups,
@@ -206,7 +207,8 @@ def _of_groups(planner: Planner, make: Callable[..., Any], width: int, result: V
 def _windows(planner: Planner, width: int, y: View, index: View, x: View, *, largest: bool, **window: Any) -> None:
     """Windows of groups of channels. Of means ``index`` is not looked at: any operand."""
     (n, channels, rows, across), several = y.shape, abreast(width)
-    if across >= several and len(columns_of(several, window["kernel"][1], window["stride"][1])) <= MOST_PARTS:
+    fits = across >= several and len(columns_of(several, window["kernel"][1], window["stride"][1])) <= MOST_PARTS
+    if fits and is_on("pool-windows"):
         threads_across = blocks_of(across, several)
         count = n * rows * threads_across * channels // width
         planner.launch(windows_abreast, blocks_of(count, launch.THREADS), y, index, x, *integers(
@@ -221,7 +223,7 @@ def _windows(planner: Planner, width: int, y: View, index: View, x: View, *, lar
 def _gradient(planner: Planner, width: int, dx: View, dy: View, index: View, *, largest: bool, **window: Any) -> None:
     """Gradients of groups of channels; see ``_windows``."""
     n, channels, *plane = dx.shape
-    held = held_width(width, **window)
+    held = held_width(width, **window) if is_on("pool-tiles") else 0
     if held:
         tiles = [blocks_of(size, tile_of(step)) for size, step in zip(plane, window["stride"], strict=True)]
         count = n * tiles[0] * tiles[1] * channels // held
@@ -235,7 +237,7 @@ def _gradient(planner: Planner, width: int, dx: View, dy: View, index: View, *, 
 
 
 def _max_pool2d(planner: Planner, y: View, index: View, x: View, **window: Pair) -> None:
-    width = width_of((y, x), index) if y.size else 0
+    width = width_of((y, x), index) if y.size and is_on("pool") else 0
     if width:
         _windows(planner, width, y, in_words(index), x, largest=True, **window)
         return
@@ -243,7 +245,7 @@ def _max_pool2d(planner: Planner, y: View, index: View, x: View, **window: Pair)
 
 
 def _max_pool2d_grad(planner: Planner, dx: View, dy: View, index: View, *, x_shape: Shape, **window: Pair) -> None:
-    width = width_of((dx, dy), index) if dx.size else 0
+    width = width_of((dx, dy), index) if dx.size and is_on("pool") else 0
     if width:
         _gradient(planner, width, dx, dy, in_words(index), largest=True, **window)
         return
@@ -251,7 +253,7 @@ def _max_pool2d_grad(planner: Planner, dx: View, dy: View, index: View, *, x_sha
 
 
 def _avg_pool2d(planner: Planner, y: View, x: View, **window: Pair) -> None:
-    width = width_of((y, x)) if y.size else 0
+    width = width_of((y, x)) if y.size and is_on("pool") else 0
     if width:
         _windows(planner, width, y, x, x, largest=False, **window)
         return
@@ -259,7 +261,7 @@ def _avg_pool2d(planner: Planner, y: View, x: View, **window: Pair) -> None:
 
 
 def _avg_pool2d_grad(planner: Planner, dx: View, dy: View, *, x_shape: Shape, **window: Pair) -> None:
-    width = width_of((dx, dy)) if dx.size else 0
+    width = width_of((dx, dy)) if dx.size and is_on("pool") else 0
     if width:
         _gradient(planner, width, dx, dy, dy, largest=False, **window)
         return

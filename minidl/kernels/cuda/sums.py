@@ -17,6 +17,7 @@ from typing import Any
 import numpy as np
 
 from minidl.kernels.cuda import launch
+from minidl.kernels.cuda.fast import is_on
 from minidl.kernels.cuda.fast.column_groups import column_sums
 from minidl.kernels.cuda.fast.element_groups import group_width
 from minidl.kernels.cuda.launch import Kernel, Planner, View, blocks_of, compute, integers
@@ -204,7 +205,7 @@ def _sum_columns(planner: Planner, y: View, x: View, parts: Split, scale: np.gen
     if len(parts.summed) != 1 or not 1 <= len(parts.kept) <= 2 or parts.kept[-1][1] != 1:
         return False
     (count, step), inside = parts.summed[0], parts.kept[-1][0]
-    width = group_width(inside, x)
+    width = group_width(inside, x) if is_on("columns") else 0
     if not width or step != inside or len(parts.kept) == 2 and parts.kept[0][1] != count * inside:
         return False
     kept = prod(d[0] for d in parts.kept) // width

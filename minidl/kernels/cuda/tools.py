@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from minidl.kernels import random, scalar
+from minidl.kernels import comparing, random, scalar
 from minidl.kernels.cuda.launch import COMPUTE
 
 Function = Callable[..., Any]
@@ -63,7 +63,8 @@ class Tools:
         return load, store
 
     def _scalar(self, dtype: str) -> SimpleNamespace:
-        """The formulas of ``scalar``, and log, power and softplus, for a dtype: those without branches for float32."""
+        """The formulas of ``scalar`` and ``comparing``, and those of a mathematical library, for a dtype: those without
+        branches for float32."""
         number = self.number(dtype)
 
         def typed(value: Any, like: Any) -> Any:
@@ -71,7 +72,7 @@ class Tools:
 
         # Formulas call each other by name: all copies look names up among the copies.
         lifted: dict[str, Any] = dict(vars(scalar), math=self.math)
-        for name, function in vars(scalar).items():
+        for name, function in (*vars(scalar).items(), *vars(comparing).items()):
             if isinstance(function, FunctionType):
                 chosen = scalar.FLOAT32.get(function, function) if number is np.float32 else function
                 assert isinstance(chosen, FunctionType)
@@ -87,7 +88,26 @@ class Tools:
 
         def softplus(x: Any) -> Any:
             return relu(x) + math.log1p(exp(-abs(x)))
-        return SimpleNamespace(**lifted, **{f.__name__: self.device(f) for f in (log, power, softplus)})
+
+        def sin(x: Any) -> Any:
+            return math.sin(x)
+
+        def cos(x: Any) -> Any:
+            return math.cos(x)
+
+        def erf(x: Any) -> Any:
+            return math.erf(x)
+
+        def floor(x: Any) -> Any:
+            return math.floor(x)
+
+        def log1p(x: Any) -> Any:
+            return math.log1p(x)
+
+        def expm1(x: Any) -> Any:
+            return math.expm1(x)
+        library = (log, power, softplus, sin, cos, erf, floor, log1p, expm1)
+        return SimpleNamespace(**lifted, **{f.__name__: self.device(f) for f in library})
 
     def _random_bits(self) -> Function:
         """``random.random_bits`` in integers of 32 bits."""

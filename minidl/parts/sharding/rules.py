@@ -13,7 +13,7 @@ from minidl.ops.choose import compare, logical_and, where
 from minidl.ops.elementwise import shift
 from minidl.ops.embedding import EMBEDDING
 from minidl.ops.linear import LINEAR
-from minidl.ops.shape import CONCAT, NARROW, narrow, reshape
+from minidl.ops.shape import CONCAT, NARROW, between, reshape
 from minidl.parts.sharding.record import Sharded
 from minidl.parts.slice_rules import Rule
 from minidl.tensor import Tensor
@@ -30,7 +30,7 @@ def _linear(operands: Operands, attrs: Attrs) -> Tensor | None:
     x, w, *bias = operands
     if not isinstance(w.storage, Sharded) or any(map(_in_shards, (x, *bias))):
         return None
-    made = [apply(LINEAR, x, shard, *[narrow(b, 0, start, stop) for b in bias])
+    made = [apply(LINEAR, x, shard, *[between(b, 0, start, stop) for b in bias])
             for shard, (start, stop) in zip(w.storage.shards, w.storage.bounds, strict=True)]
     return apply(CONCAT, *made, axis=x.ndim - 1)
 

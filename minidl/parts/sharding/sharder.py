@@ -22,7 +22,7 @@ from minidl.errors import ShapeError, UserError
 from minidl.memory.storage import Clock, Storage
 from minidl.meta import Meta, meta
 from minidl.op import Attrs, Op
-from minidl.ops.shape import CONCAT, contiguous, narrow
+from minidl.ops.shape import CONCAT, between, contiguous
 from minidl.ops.update import full
 from minidl.parts.sharding.record import Sharded
 from minidl.parts.sharding.rules import RULES, WRITES, separable
@@ -186,7 +186,7 @@ def rows_of(x: Tensor, start: int, stop: int) -> Tensor:
         for shard, bounds in zip(x.storage.shards, x.storage.bounds, strict=True):
             if bounds == (start, stop):
                 return shard
-    return narrow(x, 0, start, stop)
+    return between(x, 0, start, stop)
 
 
 def _rows_of_each(operands: Sequence[Tensor], along: Sequence[bool], start: int, stop: int) -> list[Tensor]:

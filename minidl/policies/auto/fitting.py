@@ -25,10 +25,12 @@ def fitted(found: Found, trace: Trace, facts: Problem, costs: Costs, limits: Lim
            ) -> tuple[Found, int]:
     """(The plan with addresses, or a tighter one near it; how many tighter ones were searched for, with half the work.)
 
-    A tensor without an address is placed at run time, in the way of tensors with one. A byte of it counts as much as
-    one that is copied out and in while computation waits: less memory may do better, even at the price of a slower
-    plan.
+    What has no address is placed as it comes, in the way of what has one. A byte of it counts as much as one that is
+    copied out and in while computation waits: less memory may do better, even at the price of a slower plan. A machine
+    without addresses takes the plan as it is.
     """
+    if not limits.addresses:
+        return found, 0
     per_byte = costs.out_seconds_per_byte + costs.in_seconds_per_byte
     effort = max(LEAST_EFFORT, work / WORK)
 

@@ -23,7 +23,7 @@ import numpy as np
 
 from minidl.errors import UserError
 from minidl.plan.costs import Costs, Limits
-from minidl.plan.plan import NO_PLAN, Eviction, Kept, Proposal
+from minidl.plan.plan import NO_PLAN, Eviction, Proposal, SavedProposal
 from minidl.plan.policy import Observation, OnDemand, Pressure, Residency
 from minidl.plan.trace import Trace
 from minidl.planning.modes import modes_of
@@ -35,7 +35,7 @@ from minidl.policies.auto.fitting import LEAST_SHARE, WARM, fitted
 from minidl.policies.auto.parts import capuchins, parts
 from minidl.policies.auto.progress import LEAST_GAIN, ON_DEMAND, TRIAL_EVERY, Found, Progress, Tried
 from minidl.policies.auto.search import ENOUGH, SLACK, WORK, search
-from minidl.policies.dtr_swap import Weighing
+from minidl.policies.dtr_swap import DtrSwap
 
 FIRST_WORK = 3e6      # calls simulated for the first plan, which is wanted at once
 # Shares of the budget that plans are made for: the less of it, the more surely all finds an address, and the slower.
@@ -63,8 +63,8 @@ class Auto(OnDemand):
         self.rounds = rounds
 
     def victims(self, resident: Sequence[Residency], pressure: Pressure) -> Sequence[Eviction]:
-        """The victims of ``dtr-swap``."""
-        return Weighing().victims(resident, pressure)
+        """What ``dtr-swap`` would evict."""
+        return DtrSwap().victims(resident, pressure)
 
     def plan(self, trace: Trace, costs: Costs, limits: Limits) -> Proposal:
         """The plan of a short search, unless it promises less than going on without one; no plan if all fits, the
@@ -131,15 +131,15 @@ class Auto(OnDemand):
         placed, tightened = fitted(found, trace, facts, costs, limits, seed=number, work=work)
         return placed, spent + tightened // 2
 
-    def keep(self, proposal: Proposal) -> Kept:
+    def keep(self, proposal: Proposal) -> SavedProposal:
         """The fastest plan so far, the share that it was made for, and the number of searches."""
         progress: Progress | None = proposal.notes
         if progress is None:
-            return Kept(proposal.plan)
+            return SavedProposal(proposal.plan)
         best = progress.leader.found if progress.leader.times else Found(proposal.plan, 1.0)
-        return Kept(best.plan, {"round": progress.round, "share": best.share})
+        return SavedProposal(best.plan, {"round": progress.round, "share": best.share})
 
-    def recall(self, kept: Kept) -> Proposal:
+    def recall(self, kept: SavedProposal) -> Proposal:
         """The kept plan, from which the search goes on. Raises UserError for numbers that no plan has."""
         numbers = kept.numbers
         if "round" not in numbers:  # all fits

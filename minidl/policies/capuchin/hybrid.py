@@ -87,7 +87,7 @@ class Choice:
             out = round((costs.latency_seconds + nbytes * costs.out_seconds_per_byte) * NANO)
             back_in = round((costs.latency_seconds + nbytes * costs.in_seconds_per_byte) * NANO)
             best: Candidate | None = None
-            for count, (evict, back) in enumerate(zip(calls, calls[1:], strict=False), 1):
+            for count, evict, back in self.facts.gaps(tensor_id):
                 free_time = starts[back] - back_in - starts[evict] - out
                 if (best is None or free_time > best.free_time) and self._next[evict + 1] < back:
                     best = Candidate(tensor_id, nbytes, evict, back, count, free_time, back_in, out)

@@ -109,13 +109,13 @@ class Listing:
         """Tensors of more than one access whose gap meets the peak, by the free time of their widest gap (section 4.5,
         equation 1)."""
         found = []
-        for tensor_id, calls in self.facts.uses.items():
+        for tensor_id in self.facts.uses:
             mem = self.facts.nbytes[tensor_id]
             out = round((costs.latency_seconds + mem * costs.out_seconds_per_byte) * 1e9)
             back_in = round((costs.latency_seconds + mem * costs.in_seconds_per_byte) * 1e9)
             gaps = [Tensor(tensor_id, mem, evict, back, n, out, back_in,
                            (self.time[back] - back_in) - (self.time[evict] + out))
-                    for n, (evict, back) in enumerate(zip(calls, calls[1:], strict=False), 1)
+                    for n, evict, back in self.facts.gaps(tensor_id)
                     if any(self.peak[evict + 1:back])]
             if gaps and not self.facts.trace.tensors[tensor_id].persistent:
                 found.append(max(gaps, key=lambda t: t.free_time))

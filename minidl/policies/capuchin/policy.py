@@ -15,7 +15,7 @@ from dataclasses import dataclass, field, replace
 from math import inf
 
 from minidl.plan.costs import Costs, Limits
-from minidl.plan.plan import NO_PLAN, AccessKey, Action, Kept, Plan, Proposal
+from minidl.plan.plan import NO_PLAN, AccessKey, Action, Plan, Proposal, SavedProposal
 from minidl.plan.policy import Observation
 from minidl.plan.trace import TensorId, Trace
 from minidl.planning.lifetimes import Lifetimes
@@ -101,11 +101,11 @@ class Capuchin(Passive):
             corrected = replace(corrected, best=best, best_seconds=observed.seconds)
         return Proposal(replace(proposal.plan, prefetches=placed.prefetches), corrected)
 
-    def keep(self, proposal: Proposal) -> Kept:
+    def keep(self, proposal: Proposal) -> SavedProposal:
         """The fastest plan so far. A later run does not correct it any more."""
         notes: Corrections | None = proposal.notes
         best = notes.best if notes is not None else None
-        return Kept(proposal.plan if best is None else best.plan)
+        return SavedProposal(proposal.plan if best is None else best.plan)
 
 
 class CapuchinSwap(Capuchin):

@@ -1,4 +1,7 @@
-"""Systems of the literature as policies, by name: one file each; ``docs/policies.md`` has a row for every one."""
+"""The systems of the literature as policies, by name: one file for each; ``docs/policies.md`` has a row for each.
+
+``SOLVERS`` are those that solve an integer or a linear program and may take minutes for a plan.
+"""
 
 from collections.abc import Callable
 
@@ -7,11 +10,13 @@ from minidl.policies.literature.autoswap import AutoSwap, AutoSwapAoa, AutoSwapD
 from minidl.policies.literature.chen import ChenGreedy, ChenSqrt
 from minidl.policies.literature.coop import Coop
 from minidl.policies.literature.dtr import Dtr, DtrEqClass, DtrIgnore, DtrLocal
+from minidl.policies.literature.exact.policy import Exact
 from minidl.policies.literature.flashneuron import FlashNeuron
 from minidl.policies.literature.g10 import G10
 from minidl.policies.literature.griewank import Griewank
+from minidl.policies.literature.ilp import Checkmate, CheckmateRounded, OperatorSelection, SwapDominated
 from minidl.policies.literature.megengine import MegEngine
-from minidl.policies.literature.on_demand import ByLot, KeepAll, OnDemandBelady, OnDemandSize, OnlineMsps
+from minidl.policies.literature.on_demand import KeepAll, OnDemandBelady, OnDemandSize, OnlineMsps, Random
 from minidl.policies.literature.openai import OpenAiMemory, OpenAiSpeed
 from minidl.policies.literature.superneurons import SuperNeurons
 from minidl.policies.literature.swapadvisor import SwapAdvisor
@@ -20,7 +25,7 @@ from minidl.policies.literature.vdnn import VdnnAll, VdnnConv, VdnnDyn, VdnnJoin
 
 SYSTEMS: dict[str, Callable[[], Policy]] = {
     "keep-all": KeepAll,
-    "random": ByLot,
+    "random": Random,
     "od-belady": OnDemandBelady,
     "od-size": OnDemandSize,
     "msps": OnlineMsps,
@@ -50,5 +55,11 @@ SYSTEMS: dict[str, Callable[[], Policy]] = {
     "dtr-ignore": DtrIgnore,
     "megengine": MegEngine,
     "coop": Coop,
+    "checkmate": Checkmate,
+    "checkmate-lp": CheckmateRounded,
+    "str-ilp": SwapDominated,
+    "mo-sos": OperatorSelection,
+    "exact": Exact,
 }
+SOLVERS = ("exact", "checkmate", "checkmate-lp", "mo-sos", "str-ilp")
 """Everything here is offered beside minidl's own policies (``minidl.policies``)."""

@@ -14,9 +14,9 @@ prefetches. ``msps`` is the ranking of Capuchin's equation 2 as the simulator of
 
 from __future__ import annotations
 
+import random
 from bisect import bisect_left
 from collections.abc import Sequence
-from random import Random
 
 from minidl.plan.costs import Costs, Limits
 from minidl.plan.plan import NO_PLAN, Action, Eviction, Proposal
@@ -95,8 +95,8 @@ class OnlineMsps(OnDemand):
         return [Eviction(tensor_id, Action.DROP) for _, tensor_id in sorted(priced)]
 
 
-class ByLot(OnDemand):
-    """Swap by lot, which falls alike in every run."""
+class Random(OnDemand):
+    """Swap in a random order, the same in every run."""
 
     name = "random"
 
@@ -104,9 +104,9 @@ class ByLot(OnDemand):
         self.seed = seed
 
     def victims(self, resident: Sequence[Residency], pressure: Pressure) -> Sequence[Eviction]:
-        """All of them, in an order that follows from the seed, the call and the bytes that are wanted."""
+        """All resident tensors, in an order drawn from the seed, the call and the bytes that are wanted."""
         order = sorted(r.tensor_id for r in resident)
-        Random(f"{self.seed} {pressure.call} {pressure.nbytes}").shuffle(order)
+        random.Random(f"{self.seed} {pressure.call} {pressure.nbytes}").shuffle(order)
         return [Eviction(tensor_id, Action.SWAP_OUT) for tensor_id in order]
 
 

@@ -125,7 +125,8 @@ def _offloading(network: Network, chosen: list[FeatureMap]) -> tuple[dict[Access
     for m in chosen:
         at = network.trace.uses[m.tensor_id]
         before = at[at.index(m.last) - 1] if m.last != m.made else m.last
-        if not any(network.trace.calls[k].outputs for k in range(before + 1, m.last)):
+        if network.trace.windows is None and not any(
+                network.trace.calls[k].outputs for k in range(before + 1, m.last)):
             evictions[network.key(m.tensor_id, before)] = Action.SWAP_OUT
             waits.append(network.key(m.tensor_id, m.last))
         evictions[network.key(m.tensor_id, m.last)] = Action.SWAP_OUT

@@ -7,7 +7,8 @@ from typing import Any
 
 from llvmlite import ir
 from numba import types
-from numba.cuda.extending import intrinsic
+
+from minidl.kernels.cuda.numba_cuda import intrinsic
 
 WORD = ir.IntType(32)
 

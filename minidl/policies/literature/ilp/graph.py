@@ -21,6 +21,7 @@ class Value:
     uses     the nodes that access it, that which makes it first
     last     the node with which the program frees it; the number of nodes if it outlives them
     decided  whether it may leave; else it is there as long as the program wants it
+    away     the stages in which alone it may be missing, first and last; None: any
     """
 
     tensor_id: TensorId
@@ -28,6 +29,11 @@ class Value:
     uses: tuple[int, ...]
     last: int
     decided: bool
+    away: tuple[int, int] | None = None
+
+    def stays(self, stage: int) -> bool:
+        """Whether it must be there in a stage, if it is wanted."""
+        return self.away is not None and not self.away[0] <= stage <= self.away[1]
 
     @property
     def made(self) -> int:
@@ -107,8 +113,11 @@ def graph(trace: Trace, *, most: int) -> Graph:
     crossing = [t for t in made if freed.get(t, len(trace.calls)) > spans[node_of[made[t]]].last]
     number = {t: n for n, t in enumerate(crossing)}
     written = {t for call in trace.calls for t in call.writes}
+    windows = trace.windows
+    away = {t: (node_of[after] + 1, node_of[until]) for t, (after, until) in (windows or {}).items()}
     values = tuple(Value(t, size[t], tuple(uses[t]), node_of[freed[t]] if t in freed else len(spans),
-                         size[t] >= least and t in freed and t not in written) for t in crossing)
+                         size[t] >= least and t in freed and t not in written and (windows is None or t in windows),
+                         away.get(t)) for t in crossing)
     stays = {t: node_of[k] for t, k in freed.items() if t not in made or t in number and not values[number[t]].decided}
     latest = _latest(trace, node_of, stays)
     nodes = []

@@ -1,4 +1,4 @@
-"""Exact and relaxed plans by integer programming over stages, as published: ``checkmate``, ``str`` and ``mo-sos``.
+"""Exact and relaxed plans by integer programming over stages, as published: ``checkmate``, ``str-ilp`` and ``mo-sos``.
 
     checkmate     what is kept from stage to stage, the rest made again (Jain et al., MLSys 2020)
     checkmate-lp  its linear relaxation, rounded
@@ -134,7 +134,7 @@ class CheckmateRounded(Checkmate):
 class SwapDominated(Checkmate):
     """STR: keep, swap or make again; one copy out, many back."""
 
-    name = "str"
+    name = "str-ilp"
 
     def victims(self, resident: Sequence[Residency], pressure: Pressure) -> Sequence[Eviction]:
         """The victims of ``passive``."""

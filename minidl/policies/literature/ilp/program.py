@@ -66,6 +66,8 @@ class Program:
                 for stage in range(value.made + 1, min(value.last, len(self.stages) - 1) + 1):
                     self.keep[stage, x] = self.program.binary()
                     self.held[stage].append((self.keep[stage, x], self.size[x]))
+                    if value.stays(stage):
+                        self.program.row([(self.keep[stage, x], 1.0)], low=1.0)
         for stage in self.stages:
             for k in self._candidates(stage) if repeats else ():
                 self.repeat[stage, k] = self.program.binary()

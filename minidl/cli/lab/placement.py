@@ -1,4 +1,4 @@
-"""``minidl.lab placement``: place the buffers of a log, or of a trace, with each strategy, and compare the memory that
+"""``minidl lab placement``: place the buffers of a log, or of a trace, with each strategy, and compare the memory that
 they need with the lower bound, the largest sum of bytes live at once."""
 
 from __future__ import annotations
@@ -6,7 +6,6 @@ from __future__ import annotations
 import argparse
 import csv
 import io
-import sys
 import time
 from collections.abc import Sequence
 
@@ -109,7 +108,7 @@ def picture(placed: Placed, lifetimes: Sequence[Lifetime], name: str) -> bytes:
 def parser() -> Parser:
     """The command's flags."""
     found = Parser(
-        prog="python -m minidl.lab placement", formatter_class=argparse.RawDescriptionHelpFormatter,
+        prog="minidl lab placement", formatter_class=argparse.RawDescriptionHelpFormatter,
         description=__doc__,
         epilog="The log is CSV with the header id,lower,upper,size. A buffer is live from lower up to, not including,\n"
                "upper (integers, any unit of time); its size is in bytes. Online strategies, which are the\n"
@@ -136,8 +135,4 @@ def main(argv: Sequence[str] | None = None) -> int:
         _compare(parser().parse_args(argv))
         return 0
 
-    return finish("placement", story)
-
-
-if __name__ == "__main__":
-    sys.exit(main())
+    return finish("minidl lab placement", story)

@@ -1,4 +1,4 @@
-"""``minidl.lab fit``: who can train what. What a program needs, and its largest batch and speed under each policy."""
+"""``minidl lab fit``: who can train what. What a program needs, and its largest batch and speed under each policy."""
 
 from __future__ import annotations
 
@@ -8,15 +8,15 @@ from dataclasses import replace
 
 from minidl.cli.app.kinds import count
 from minidl.cli.command import Parser, finish
+from minidl.cli.lab import kinds
 from minidl.lab import sources
-from minidl.lab.commands import kinds
 from minidl.lab.fitting import KNOWN_ERRORS, Needs, Program, share
 from minidl.outside.units import format_bytes
 
 
 def parser() -> Parser:
     """The command's flags."""
-    found = Parser(prog="python -m minidl.lab fit", description=__doc__,
+    found = Parser(prog="minidl lab fit", description=__doc__,
                    epilog="Bytes at other batches follow from those at BATCH and twice that; speeds are of traces that "
                           "were taken at the batch that is told.")
     found.add_argument("program", metavar="NAME:BATCH", help="like resnet50:32, or torch:package.module:function:8")
@@ -58,4 +58,4 @@ def story(arguments: argparse.Namespace) -> int:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """The command line; returns its exit code: 0, or 2 after one line about what the user got wrong."""
-    return finish("lab fit", lambda: story(parser().parse_args(argv)))
+    return finish("minidl lab fit", lambda: story(parser().parse_args(argv)))

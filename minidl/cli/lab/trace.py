@@ -1,4 +1,4 @@
-"""``minidl.lab trace``: look into a trace, run it again under policies and budgets, or make one."""
+"""``minidl lab trace``: look into a trace, run it again under policies and budgets, or make one."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from collections.abc import Sequence
 
 from minidl.cli.app.kinds import count
 from minidl.cli.command import Parser, finish
+from minidl.cli.lab import kinds
 from minidl.lab import cell, sources, table
-from minidl.lab.commands import kinds
 from minidl.lab.inferred import live_bytes
 from minidl.outside.units import format_bytes
 from minidl.outside.writing import require_place, write_whole
@@ -85,7 +85,7 @@ def capture(arguments: argparse.Namespace) -> int:
 
 def parser() -> Parser:
     """The command's flags."""
-    top = Parser(prog="python -m minidl.lab trace", description=__doc__)
+    top = Parser(prog="minidl lab trace", description=__doc__)
     commands = top.add_subparsers(dest="command", required=True, parser_class=Parser)
     look = commands.add_parser("info", help="what is in a trace", description=info.__doc__)
     look.add_argument("trace", metavar="TRACE", help="a file, or a network and its batch, like resnet50:220")
@@ -121,4 +121,4 @@ def main(argv: Sequence[str] | None = None) -> int:
         code: int = arguments.story(arguments)
         return code
 
-    return finish("lab trace", story)
+    return finish("minidl lab trace", story)

@@ -10,6 +10,8 @@ from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from minidl.meta import DType, Shape
+from minidl.surface.names import Named
+from minidl.surface.writes import Writes
 
 if TYPE_CHECKING:
     import numpy as np
@@ -29,7 +31,7 @@ class Ranked(NamedTuple):
     indices: Tensor
 
 
-class Surface:
+class Surface(Named, Writes):
     """Base of Tensor, with neither state nor code."""
 
     __slots__ = ()
@@ -43,7 +45,10 @@ class Surface:
         def __rmul__(self, other: Real) -> Tensor: ...
         def __truediv__(self, other: Tensor | Real) -> Tensor: ...
         def __rtruediv__(self, other: Real) -> Tensor: ...
-        def __pow__(self, value: Real) -> Tensor: ...
+        def __pow__(self, value: Tensor | Real) -> Tensor: ...
+        def __mod__(self, other: Tensor | Real) -> Tensor: ...
+        def __floordiv__(self, other: Tensor | Real) -> Tensor: ...
+        def __xor__(self, other: Tensor) -> Tensor: ...
         def __rpow__(self, base: Real) -> Tensor: ...
         def __matmul__(self, other: Tensor) -> Tensor: ...
         def __neg__(self) -> Tensor: ...
@@ -68,10 +73,12 @@ class Surface:
         def mean(self, dim: Whole | Shape | None = None, keepdim: Truth = False) -> Tensor:
             """Mean over ``dim``, all by default."""
 
-        def var(self, dim: Whole | Shape | None = None, *, correction: Real = 1.0, keepdim: Truth = False) -> Tensor:
+        def var(self, dim: Whole | Shape | Truth | None = None, unbiased: Truth | None = None, keepdim: Truth = False,
+                *, correction: Real | None = None) -> Tensor:
             """Variance over ``dim``, all by default."""
 
-        def std(self, dim: Whole | Shape | None = None, *, correction: Real = 1.0, keepdim: Truth = False) -> Tensor:
+        def std(self, dim: Whole | Shape | Truth | None = None, unbiased: Truth | None = None, keepdim: Truth = False,
+                *, correction: Real | None = None) -> Tensor:
             """Standard deviation over ``dim``, all by default."""
 
         def max(self, dim: Whole | Tensor | None = None, keepdim: Truth = False) -> Any:
@@ -107,8 +114,8 @@ class Surface:
         def sqrt(self) -> Tensor:
             """Square root of every element."""
 
-        def pow(self, value: Real) -> Tensor:
-            """Every element to the power of a number."""
+        def pow(self, value: Tensor | Real) -> Tensor:
+            """Every element to a power."""
 
         def square(self) -> Tensor:
             """Every element times itself."""
@@ -116,7 +123,7 @@ class Surface:
         def abs(self) -> Tensor:
             """Every element without its sign."""
 
-        def clamp(self, min: Real | None = None, max: Real | None = None) -> Tensor:
+        def clamp(self, min: Tensor | Real | None = None, max: Tensor | Real | None = None) -> Tensor:
             """Every element, kept between two bounds."""
 
         def relu(self) -> Tensor:
@@ -134,7 +141,7 @@ class Surface:
         def log_softmax(self, dim: Whole = -1) -> Tensor:
             """log(softmax(x)) over one dimension."""
 
-        def masked_fill(self, mask: Tensor, value: Real) -> Tensor:
+        def masked_fill(self, mask: Tensor, value: Tensor | Real) -> Tensor:
             """This tensor, but ``value`` where the mask is true."""
 
         def matmul(self, other: Tensor) -> Tensor:
@@ -183,8 +190,8 @@ class Surface:
         def repeat(self, *counts: Whole | Shape) -> Tensor:
             """A copy, so many times along each dimension."""
 
-        def narrow(self, axis: Whole, start: Whole, stop: Whole) -> Tensor:
-            """A view of the elements start:stop along one axis."""
+        def narrow(self, dim: Whole, start: Whole, length: Whole) -> Tensor:
+            """A view of ``length`` elements along one dimension, from ``start`` on."""
 
         def split(self, sizes: Whole | Sequence[Whole], dim: Whole = 0) -> tuple[Tensor, ...]:
             """Views of parts along one dimension."""
@@ -204,8 +211,8 @@ class Surface:
         def cast(self, dtype: DType) -> Tensor:
             """This tensor if it is of this floating dtype, else a copy rounded to it."""
 
-        def to(self, target: Any, *_: Any, **__: Any) -> Tensor:
-            """This tensor in another dtype; itself for a device, as tensors live on their runtime's."""
+        def to(self, *targets: Any, **options: Any) -> Tensor:
+            """This tensor in the dtype that is asked for: to(dtype), to(device, dtype), to(tensor), also by name."""
 
         def type_as(self, other: Tensor) -> Tensor:
             """This tensor in another one's dtype."""
@@ -243,18 +250,6 @@ class Surface:
         def detach(self) -> Tensor:
             """A view that gradients do not flow through."""
 
-        def add_(self, other: Tensor) -> None:
-            """Add a tensor of the same shape and dtype, in place."""
-
-        def copy_(self, other: Tensor) -> None:
-            """Overwrite this tensor with one of the same shape and dtype."""
-
-        def fill_(self, value: Real) -> None:
-            """Overwrite every element with one value."""
-
-        def zero_(self) -> Tensor:
-            """Overwrite every element with 0; returns this tensor."""
-
         def requires_grad_(self, requires_grad: Truth = True) -> Tensor:
             """Set ``requires_grad``; returns this tensor."""
 
@@ -276,7 +271,10 @@ class Surface:
 
         @property
         def data(self) -> Tensor:
-            """As ``detach()``."""
+            """As ``detach()``; what is assigned is copied in, whatever requires a gradient."""
+
+        @data.setter
+        def data(self, value: Tensor) -> None: ...
 
         @property
         def device(self) -> str:

@@ -7,11 +7,11 @@ from math import nextafter
 
 from minidl import policies
 from minidl.cli.app import kinds
-from minidl.lab import training_step as own
 from minidl.lab.cell import Machine
+from minidl.lab.training_step import BATCHES
 from minidl.outside.validation import real
+from minidl.policies.literature import SOLVERS
 
-SOLVERS = ("exact", "checkmate", "checkmate-lp", "mo-sos", "str")  # minutes a plan
 _SECONDS = {"us": 1e-6, "ms": 1e-3, "s": 1.0, "": 1.0}
 _ABOVE_0 = nextafter(0, 1)
 
@@ -26,7 +26,8 @@ def words(text: str) -> list[str]:
 
 def chosen_policies(text: str) -> list[str]:
     """Names of policies; ``all`` for those that decide without solving integer programs."""
-    names = [name for word in words(text) for name in (_without_solvers() if word == "all" else [kinds.policy(word)])]
+    names = [name for word in words(text) for name in (
+        _without_solvers() if word == "all" else [kinds.current_policy(kinds.policy(word))])]
     return list(dict.fromkeys(names))
 
 
@@ -36,7 +37,7 @@ def _without_solvers() -> list[str]:
 
 def chosen_models(text: str) -> list[str]:
     """Names of networks; ``all`` for each of ours."""
-    return [name for word in words(text) for name in (own.BATCHES if word == "all" else [word])]
+    return [name for word in words(text) for name in (BATCHES if word == "all" else [word])]
 
 
 def budgets(text: str) -> list[int | float]:

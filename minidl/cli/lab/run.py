@@ -1,4 +1,4 @@
-"""``minidl.lab run``: a grid of traces, budgets, machines and policies, which goes on where it was stopped."""
+"""``minidl lab run``: a grid of traces, budgets, machines and policies, which goes on where it was stopped."""
 
 from __future__ import annotations
 
@@ -13,19 +13,19 @@ from pathlib import Path
 
 from minidl.cli.app.kinds import count, size
 from minidl.cli.command import Parser, finish
+from minidl.cli.lab import kinds
 from minidl.errors import UserError
 from minidl.lab import grid, grid_page, kept, table
-from minidl.lab import training_step as own
 from minidl.lab.cell import Row
-from minidl.lab.commands import kinds
 from minidl.lab.fitting import share
 from minidl.lab.page import Page
+from minidl.lab.training_step import BATCHES
 from minidl.outside.machine import processors
 
 
 def parser() -> Parser:
     """The command's flags."""
-    found = Parser(prog="python -m minidl.lab run", description=__doc__,
+    found = Parser(prog="minidl lab run", description=__doc__,
                    epilog="DIR/table.csv has the table, DIR/cells one file a cell: started again, those are not run.")
     found.add_argument("--traces", type=kinds.words, default=[], metavar="A,B",
                        help="files, or networks with batches, like resnet50:220")
@@ -72,15 +72,15 @@ def sources(arguments: argparse.Namespace) -> list[str]:
         raise UserError("--batches takes --models: each network at each of the batches")
     if not arguments.batches:
         for model in arguments.models:
-            if model not in own.BATCHES:
+            if model not in BATCHES:
                 raise UserError(f"--models {model} takes --batches: only networks of ours have one of their own")
-            named.append(f"{model}:{own.BATCHES[model]}")
+            named.append(f"{model}:{BATCHES[model]}")
     if not named:
         raise UserError("nothing to run: --traces, or --models")
     return list(dict.fromkeys(named))
 
 
-def story(arguments: argparse.Namespace) -> int:
+def story(arguments: argparse.Namespace, given: Sequence[str]) -> int:
     """Run what is missing, write the table, and show it."""
     one = kinds.machine(arguments)
     machines = [replace(one, profile=name) for name in arguments.devices or [one.profile]]
@@ -98,7 +98,7 @@ def story(arguments: argparse.Namespace) -> int:
     if arguments.parquet:
         table.write(os.path.join(arguments.out, "table.parquet"), values)
     if arguments.page:
-        words = shlex.join(word for word in sys.argv[2:] if word not in ("--kept", "--note", arguments.note))
+        words = shlex.join(word for word in given if word not in ("--kept", "--note", arguments.note))
         Page(Path(arguments.page).stem, "A grid of networks, budgets and policies",
              partial(grid_page.speeds, rows=rows, wanted=len(wanted), steps=arguments.steps,
                      note=arguments.note),
@@ -109,4 +109,4 @@ def story(arguments: argparse.Namespace) -> int:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """The command line; returns its exit code: 0, or 2 after one line about what the user got wrong."""
-    return finish("lab run", lambda: story(parser().parse_args(argv)))
+    return finish("minidl lab run", lambda: story(parser().parse_args(argv), sys.argv[1:] if argv is None else argv))

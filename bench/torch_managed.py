@@ -1,0 +1,235 @@
+"""PyTorch trainings as they are, with what PyTorch offers against their memory, and under ``minidl.torch`` by budget.
+
+    python -m bench.torch_managed [--cases gpt,vit,...] [--rounds 7] [--out FILE.md]
+
+All contenders of a case are in one process, with one thread, and take turns: a step each, round after round. Seconds
+are those of the processor, medians of the rounds; the peak is that of dispatched storages (``minidl.torch.Meter``);
+bits are those of losses, parameters, buffers and the generator after the same number of steps.
+
+    checkpoint   torch.utils.checkpoint around every block
+    save_on_cpu  torch.autograd.graph.save_on_cpu, with copies
+    managed      a budget between the floor, when all saved tensors are away, and the unmanaged peak
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import gc
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+import torch
+from torch import nn
+from torch.nn import functional as F
+from torch.utils.checkpoint import checkpoint
+
+import minidl.torch
+from minidl.outside.units import format_bytes
+
+SETTLING = 4       # steps before any is timed: one away, one measured, two planned
+SHARES = {"managed 80%": 0.8, "managed 65%": 0.65, "managed 50%": 0.5, "managed, floor": 0.0}
+HEADER = "| | seconds | of unmanaged | peak | of unmanaged | bits |\n|---|--:|--:|--:|--:|---|"
+
+
+class Blocks(nn.Module):
+    """A stem, blocks that may be checkpointed, a head."""
+
+    def __init__(self, stem: nn.Module, blocks: list[nn.Module], head: nn.Module) -> None:
+        super().__init__()
+        self.stem, self.blocks, self.head = stem, nn.ModuleList(blocks), head
+        self.checkpoints = False
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """The head's output."""
+        x = self.stem(x)
+        for block in self.blocks:
+            x = checkpoint(block, x, use_reentrant=False) if self.checkpoints else block(x)
+        return self.head(x)
+
+
+class Layer(nn.Module):
+    """A transformer's layer: [n, length, width] -> the same."""
+
+    def __init__(self, width: int, heads: int, *, causal: bool, dropout: float = 0.1) -> None:
+        super().__init__()
+        self.heads, self.causal, self.dropout = heads, causal, dropout
+        self.norm, self.norm2 = nn.LayerNorm(width), nn.LayerNorm(width)
+        self.qkv, self.out = nn.Linear(width, 3 * width), nn.Linear(width, width)
+        self.mlp = nn.Sequential(nn.Linear(width, 4 * width), nn.GELU(), nn.Linear(4 * width, width),
+                                 nn.Dropout(dropout))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """Attention, then a perceptron."""
+        q, k, v = (t.unflatten(-1, (self.heads, -1)).transpose(1, 2) for t in self.qkv(self.norm(x)).chunk(3, -1))
+        y = F.scaled_dot_product_attention(q, k, v, dropout_p=self.dropout, is_causal=self.causal)
+        x = x + self.out(y.transpose(1, 2).flatten(-2))
+        return x + self.mlp(self.norm2(x))
+
+
+class Patches(nn.Module):
+    """[n, 3, h, w] -> [n, patches, width]."""
+
+    def __init__(self, width: int, side: int) -> None:
+        super().__init__()
+        self.project = nn.Conv2d(3, width, side, side)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """Each patch as a vector."""
+        return self.project(x).flatten(2).transpose(1, 2)
+
+
+class Mean(nn.Module):
+    """[n, length, width] -> [n, classes], from the mean over the length."""
+
+    def __init__(self, width: int, classes: int) -> None:
+        super().__init__()
+        self.head = nn.Linear(width, classes)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """The classes' scores."""
+        return self.head(x.mean(1))
+
+
+def gpt() -> tuple[Blocks, torch.Tensor, torch.Tensor]:
+    """Like GPT-2: 4 layers of 128, 4 sequences of 256 tokens."""
+    words, width = 500, 128
+    return (Blocks(nn.Embedding(words, width), [Layer(width, 4, causal=True) for _ in range(4)],
+                   nn.Sequential(nn.LayerNorm(width), nn.Linear(width, words, bias=False))),
+            torch.randint(0, words, (4, 256)), torch.randint(0, words, (4, 256)))
+
+
+def vit() -> tuple[Blocks, torch.Tensor, torch.Tensor]:
+    """Like ViT-tiny: 6 layers of 192, 4 images of 224 x 224."""
+    return (Blocks(Patches(192, 16), [Layer(192, 3, causal=False) for _ in range(6)], Mean(192, 10)),
+            torch.randn(4, 3, 224, 224), torch.randint(0, 10, (4,)))
+
+
+def bert() -> tuple[Blocks, torch.Tensor, torch.Tensor]:
+    """Like BERT: 6 layers of 128, 16 sequences of 64 tokens."""
+    words, width = 1000, 128
+    return (Blocks(nn.Embedding(words, width), [Layer(width, 4, causal=False) for _ in range(6)],
+                   nn.Linear(width, words)), torch.randint(0, words, (16, 64)), torch.randint(0, words, (16, 64)))
+
+
+def resnet() -> tuple[Blocks, torch.Tensor, torch.Tensor]:
+    """torchvision's ResNet-50, 6 images of 160 x 160."""
+    from torchvision.models import resnet50
+
+    made = resnet50(num_classes=10)
+    blocks = [block for layer in (made.layer1, made.layer2, made.layer3, made.layer4) for block in layer]
+    return (Blocks(nn.Sequential(made.conv1, made.bn1, made.relu, made.maxpool), blocks,
+                   nn.Sequential(made.avgpool, nn.Flatten(), made.fc)),
+            torch.randn(6, 3, 160, 160), torch.randint(0, 10, (6,)))
+
+
+CASES: dict[str, Callable[[], tuple[Blocks, torch.Tensor, torch.Tensor]]] = {
+    "gpt": gpt, "vit": vit, "bert": bert, "resnet": resnet}
+
+
+@dataclass
+class Contender:
+    """One training. around: what a step is carried out in; memory: what manages it, if anything does."""
+
+    name: str
+    network: Blocks
+    x: torch.Tensor
+    y: torch.Tensor
+    optimizer: torch.optim.Optimizer
+    generator: torch.Tensor
+    around: Callable[[], Any] = contextlib.nullcontext
+    memory: Any = None
+    seconds: list[float] = field(default_factory=list)
+    losses: list[torch.Tensor] = field(default_factory=list)
+    peak: int = 0
+
+    def step(self, *, timed: bool) -> None:
+        """One step, with the generator as it was left by the one before."""
+        torch.set_rng_state(self.generator)
+        began = time.process_time()
+        with self.memory if self.memory is not None else contextlib.nullcontext(), self.around():
+            self.optimizer.zero_grad()
+            scores = self.network(self.x)
+            loss = F.cross_entropy(scores.reshape(-1, scores.shape[-1]), self.y.reshape(-1))
+            loss.backward()
+            self.optimizer.step()
+        if timed:
+            self.seconds.append(time.process_time() - began)
+        self.generator = torch.get_rng_state()
+        self.losses.append(loss.detach())
+
+    def metered(self) -> None:
+        """One step under a meter."""
+        state = [v for each in self.optimizer.state.values() for v in each.values() if isinstance(v, torch.Tensor)]
+        with minidl.torch.Meter([*self.network.parameters(), *self.network.buffers(), *state]) as meter:
+            self.step(timed=False)
+        self.peak = meter.peak
+
+    def bits(self) -> list[torch.Tensor]:
+        """All that training has computed."""
+        return [*self.losses, *(t.detach() for t in self.network.state_dict().values()), self.generator]
+
+
+def contender(name: str, case: str, **more: Any) -> Contender:
+    """One of a case, from the same seed as all others."""
+    torch.manual_seed(0)
+    network, x, y = CASES[case]()
+    network.checkpoints = name == "checkpoint"
+    return Contender(name, network, x, y, torch.optim.AdamW(network.parameters(), 1e-3), torch.get_rng_state(), **more)
+
+
+def budgets(case: str, policy: str) -> dict[str, int]:
+    """Bytes by the name of a contender, and ``unmanaged``; a budget that is below the floor is the floor."""
+    known = contender("", case, memory=minidl.torch.managed(1 << 50, policy=policy))
+    for _ in range(2):
+        known.step(timed=False)
+    report = known.memory.report()
+    return {name: max(report.floor_bytes, int(share * report.unmanaged_bytes)) for name, share in SHARES.items()}
+
+
+def run(case: str, rounds: int, policy: str, out: Any) -> None:
+    """One table."""
+    within = budgets(case, policy)
+    contenders = [contender("unmanaged", case), contender("checkpoint", case),
+                  contender("save_on_cpu", case, around=torch.autograd.graph.save_on_cpu)]
+    contenders += [contender(name, case, memory=minidl.torch.managed(budget, policy=policy))
+                   for name, budget in within.items()]
+    for n in range(SETTLING + rounds):
+        for each in contenders:
+            gc.collect()
+            each.step(timed=n >= SETTLING)
+    for each in contenders:
+        each.metered()
+    plain = contenders[0]
+    print(f"\n{CASES[case].__doc__}\n\n{HEADER}", file=out)
+    for each in contenders:
+        ratio = median(mine / its for mine, its in zip(each.seconds, plain.seconds, strict=True))
+        same = all(a.equal(b) for a, b in zip(each.bits(), plain.bits(), strict=True))
+        budget = f", of {format_bytes(within[each.name])}" if each.name in within else ""
+        print(f"| {each.name} | {median(each.seconds):.3f} | x{ratio:.2f} | {format_bytes(each.peak)}{budget} | "
+              f"{each.peak / plain.peak:.0%} | {'same' if same else 'others'} |", file=out, flush=True)
+
+
+def main() -> None:
+    """Tables of all cases."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--cases", default=",".join(CASES))
+    parser.add_argument("--rounds", type=int, default=7)
+    parser.add_argument("--policy", default="auto")
+    parser.add_argument("--out", type=Path)
+    options = parser.parse_args()
+    torch.set_num_threads(1)
+    out = options.out.open("w") if options.out is not None else sys.stdout
+    print(f"# PyTorch trainings by budget\n\nPyTorch {torch.__version__}, one thread, medians of {options.rounds} "
+          f"rounds; policy `{options.policy}`. `python -m bench.torch_managed` makes this page.", file=out)
+    for case in options.cases.split(","):
+        run(case, options.rounds, options.policy, out)
+
+
+if __name__ == "__main__":
+    main()

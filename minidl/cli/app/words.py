@@ -1,0 +1,37 @@
+"""A command line as words: flags by their present names, and a line without some of its flags."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from minidl.cli.command import note_new_name
+
+# Former names of flags, which are accepted for one version.
+FORMER = {"--run": "--run-dir", "--save": "--save-weights", "--keep": "--keep-checkpoints",
+          "--static-times": "--no-measured-times"}
+
+
+def renamed(words: Sequence[str], *, told: bool = False) -> list[str]:
+    """A command line whose flags have their present names; ``told``: with a line on stderr for each that had not."""
+    found = []
+    for word in words:
+        name, equals, value = word.partition("=")
+        now = FORMER.get(name, name)
+        if told and now != name:
+            note_new_name(name, now)
+        found.append(now + equals + value)
+    return found
+
+
+def without(words: Sequence[str], *flags: str) -> list[str]:
+    """A command line without some flags and their values; a value begins with no ``--``."""
+    kept: list[str] = []
+    left_out = False
+    for word in words:
+        if left_out and not word.startswith("--"):
+            left_out = False
+            continue
+        left_out = word in flags  # then its value is next, if it has one
+        if not left_out and word.partition("=")[0] not in flags:
+            kept.append(word)
+    return kept

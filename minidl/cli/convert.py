@@ -1,0 +1,24 @@
+"""``minidl convert``: a safetensors file of weights, made of another format."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from minidl.cli.command import Parser, finish
+from minidl.models.convert import PYTORCH, convert
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Convert as the command line says and return the exit code: 2 after an error, which is printed."""
+    parser = Parser(prog="minidl convert", description="Make a safetensors file of weights.")
+    parser.add_argument("source", metavar="IN", help=f"a file of PyTorch ({', '.join(PYTORCH)}) or NumPy (.npz)")
+    parser.add_argument("target", metavar="OUT.safetensors")
+    parser.add_argument("--force", action="store_true", help="write over a file that minidl did not write, too")
+
+    def story() -> int:
+        options = parser.parse_args(arguments)
+        count = convert(options.source, options.target, force=options.force)
+        print(f"{options.target}: {count} arrays")
+        return 0
+
+    return finish("minidl convert", story)

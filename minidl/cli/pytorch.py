@@ -1,0 +1,81 @@
+"""``minidl torch run SCRIPT``: a PyTorch program that is not touched, within so many bytes.
+
+    minidl torch run --budget 12GiB train.py --epochs 3
+
+What comes after the script is the script's own. Its memory is told on stderr when it has ended (extra ``torch``).
+"""
+
+from __future__ import annotations
+
+import argparse
+import runpy
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from minidl import policies
+from minidl.cli.command import REFUSED, Parser, finish
+from minidl.errors import UserError
+from minidl.outside.units import parse_bytes
+
+NAME = "minidl torch"
+
+
+def parser() -> Parser:
+    """The parser of what comes before the script, and of its name."""
+    made = Parser(prog=NAME, allow_abbrev=False, usage=f"{NAME} run --budget BYTES [...] SCRIPT.py [its arguments]",
+                  description="Run a PyTorch program within a budget of device memory, with the bits that it has "
+                              "without.")
+    made.add_argument("action", choices=["run"], metavar="run", help="run a script")
+    made.add_argument("--budget", metavar="BYTES", required=True, help="of the device, like 12GiB")
+    made.add_argument("--host", metavar="BYTES", help="of the host, for copies (default: no limit)")
+    made.add_argument("--policy", metavar="NAME", default="auto", help="what plans (default: auto)")
+    made.add_argument("--no-recompute", action="store_true", help="swap only: nothing is computed again")
+    made.add_argument("script", metavar="SCRIPT.py")
+    made.add_argument("arguments", nargs=argparse.REMAINDER, help=argparse.SUPPRESS)
+    return made
+
+
+def main(words: Sequence[str]) -> int:
+    """Run the script; returns the exit code."""
+    options: Any = None
+
+    def understand() -> int:
+        nonlocal options
+        found = parser().parse_args(list(words))
+        for size in (found.budget, found.host):
+            if size is not None:
+                parse_bytes(size)
+        policies.create(found.policy)
+        if not Path(found.script).is_file():
+            raise UserError(f"there is no script {found.script}")
+        options = found
+        return 0
+
+    if (code := finish(NAME, understand)) or options is None:
+        return code
+    return _run(options)
+
+
+def _run(options: Any) -> int:
+    """The script as Python itself runs one. What it raises is its own affair, but for what the budget refuses."""
+    memory: Any = None
+    before = sys.argv, list(sys.path)
+    sys.argv = [options.script, *options.arguments]
+    sys.path[0] = str(Path(options.script).resolve().parent)
+    try:
+        from minidl import torch
+
+        memory = torch.managed(options.budget, policy=options.policy, host=options.host,
+                               recompute=not options.no_recompute)
+        with memory:
+            runpy.run_path(options.script, run_name="__main__")
+    except UserError as error:
+        print(f"{NAME}: error: {error}", file=sys.stderr)
+        return REFUSED
+    finally:
+        sys.argv, sys.path[:] = before
+        if memory is not None:
+            print(memory.report(), file=sys.stderr)
+    return 0

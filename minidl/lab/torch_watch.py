@@ -1,0 +1,180 @@
+"""The calls of one iteration of a PyTorch program, and what each keeps for its gradient, as a dispatch mode sees them.
+
+Autograd keeps what a call reads right before the call, and what it makes right after it: so what is kept waits for the
+call that comes next, unless the last call has made it, and has a gradient that wants its results.
+"""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import cache, partial
+from time import perf_counter
+from typing import Any
+
+import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
+
+from minidl.meta import Algorithm
+from minidl.plan.trace import TensorId, Trace, TraceCall, TraceTensor
+
+
+@dataclass
+class Kept:
+    """What autograd keeps. position: of the call for whose gradient it does so, once that is known."""
+
+    tensor_id: TensorId | None
+    tensor: Any
+    position: int | None = None
+
+
+class Watch(TorchDispatchMode):
+    """Notes the calls of one iteration, between ``begin`` and ``end``."""
+
+    def __init__(self, price: Callable[[Any, Any, Any, Any, float], float]) -> None:
+        super().__init__()
+        self.price = price
+        self.calls: list[dict[str, Any]] = []
+        self.bytes: dict[TensorId, int] = {}
+        self.lasting: set[TensorId] = set()
+        self.on = False
+        self._known: dict[int, tuple[weakref.ref[Any], TensorId]] = {}
+        self._takes: list[int] = []
+        self._pending: list[Kept] = []  # saved for the gradient of the call that comes next
+        self._next = 0
+        self._differentiable = False  # the last call
+
+    def begin(self, lasting: list[Any]) -> None:
+        """What is there now and outlives the iterations: parameters, buffers, the optimizer's state."""
+        for tensor in lasting:
+            storage = tensor.untyped_storage()
+            if storage._cdata not in self._known:
+                tensor_id = -1 - len(self.lasting)
+                self.lasting.add(tensor_id)
+                self._know(storage, tensor_id)
+        self.on = True
+
+    def _know(self, storage: Any, tensor_id: TensorId) -> None:
+        self.bytes[tensor_id] = storage.size() if storage.device.type != "meta" else storage.nbytes()
+        self._known[storage._cdata] = weakref.ref(storage, partial(self._ended, storage._cdata, tensor_id)), tensor_id
+
+    def _ended(self, place: int, tensor_id: TensorId, _: object) -> None:
+        known = self._known.get(place)
+        if known is not None and known[1] == tensor_id:
+            del self._known[place]
+        if self.on and self.calls and tensor_id not in self.lasting:
+            self.calls[-1]["frees"].append(tensor_id)
+
+    def _id(self, tensor: Any) -> tuple[TensorId, bool]:
+        """Of a tensor's storage, and whether it is seen for the first time."""
+        storage = tensor.untyped_storage()
+        known = self._known.get(storage._cdata)
+        if known is not None and known[0]() is not None:
+            return known[1], False
+        tensor_id, self._next = self._next, self._next + 1
+        self._know(storage, tensor_id)
+        return tensor_id, True
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        """One operation."""
+        began = perf_counter()
+        result = func(*args, **(kwargs or {}))
+        took = perf_counter() - began
+        if self.on:
+            self._note(func, args, kwargs or {}, result, took)
+        return result
+
+    def _note(self, func: Any, args: Any, kwargs: Any, result: Any, took: float) -> None:
+        read = [t for t in tree_leaves((args, kwargs)) if isinstance(t, torch.Tensor)]
+        inputs = list(dict.fromkeys(self._id(t)[0] for t in read))
+        found = [self._id(t) for t in tree_leaves(result) if isinstance(t, torch.Tensor)]
+        outputs = list(dict.fromkeys(i for i, new in found if new))
+        writes = _written(func, args, kwargs)
+        written = list(dict.fromkeys(self._id(t)[0] for t in writes))
+        if not outputs and not written:
+            return  # a view, or a look at a shape
+        seeded = torch.Tag.nondeterministic_seeded in func.tags
+        self.calls.append({
+            "op": func._schema.name.removeprefix("aten::"), "inputs": inputs, "outputs": outputs,
+            "seconds": self.price(func, args, kwargs, result, took), "frees": [], "writes": written, "saves": [],
+            "takes": self._takes, "replayable": not seeded})
+        self._takes = []
+        self._differentiable = any(t.requires_grad for t in read)
+        operands = {*inputs, *written}
+        for kept in self._pending:
+            if kept.tensor_id in operands:
+                self._book(kept, len(self.calls) - 1)
+        self._pending = [kept for kept in self._pending if kept.position is None]
+
+    def _book(self, kept: Kept, position: int) -> None:
+        kept.position = position
+        self.calls[position]["saves"].append(kept.tensor_id)
+
+    def save(self, tensor: Any) -> Kept:
+        """Autograd keeps a tensor: what a call has made right after it, what a call reads right before it."""
+        on = self.on
+        with _without(self):
+            kept = Kept(self._id(tensor)[0] if on else None, tensor.detach())
+        tensor_id = kept.tensor_id
+        if on and tensor_id is not None:
+            last = self.calls[-1] if self.calls else None
+            if last is not None and tensor_id in (*last["outputs"], *last["writes"]) and (
+                    tensor_id not in last["saves"]) and self._kept_by_its_maker(tensor.grad_fn):
+                self._book(kept, len(self.calls) - 1)
+            else:
+                self._pending.append(kept)
+        return kept
+
+    def _kept_by_its_maker(self, node: Any) -> bool:
+        """Whether what the last call has made is kept for its own gradient: its node is of a kind that keeps results;
+        of what has no node, as a mask, if the call has a gradient at all."""
+        kind: Any = type(node)
+        return self._differentiable if node is None else _keeps_results(kind)
+
+    def take(self, kept: Kept) -> Any:
+        """The gradient of a call is taken."""
+        if self.on and kept.position is not None and kept.position not in self._takes:
+            self._takes.append(kept.position)
+        return kept.tensor
+
+    def trace(self) -> Trace:
+        """What was noted."""
+        calls, taken = [], set[int]()
+        for note in self.calls:
+            takes = tuple(at for at in note.pop("takes") if at not in taken)
+            taken.update(takes)
+            seconds = note.pop("seconds")
+            operands = {*note["inputs"], *note["outputs"]}
+            saves = tuple(i for i in dict.fromkeys(note.pop("saves")) if i in operands)
+            rest: dict[str, Any] = {k: tuple(v) if isinstance(v, list) else v for k, v in note.items()}
+            calls.append(TraceCall(seconds=seconds, algorithms=(Algorithm(note["op"], seconds),), takes=takes,
+                                   saves=saves, **rest))
+        used = {i for call in calls for i in (*call.inputs, *call.outputs, *call.frees)} | self.lasting
+        return Trace(tuple(calls), {i: TraceTensor(i, self.bytes[i], i in self.lasting) for i in sorted(used)})
+
+
+@contextmanager
+def _without(watch: Watch) -> Iterator[None]:
+    before, watch.on = watch.on, False
+    try:
+        yield
+    finally:
+        watch.on = before
+
+
+@cache
+def _keeps_results(kind: Any) -> bool:
+    return any(name.startswith(("_saved_result", "_saved_output")) for name in dir(kind))
+
+
+def _written(func: Any, args: Any, kwargs: Any) -> list[Any]:
+    """The tensors that an operation writes in place, as its schema says."""
+    found = []
+    for n, argument in enumerate(func._schema.arguments):
+        if argument.alias_info is not None and argument.alias_info.is_write:
+            value = args[n] if n < len(args) else kwargs.get(argument.name)
+            found += [t for t in tree_leaves(value) if isinstance(t, torch.Tensor)]
+    return found

@@ -1,0 +1,149 @@
+"""Convolutions beyond one group and dilation 1, and of sequences, composed of those of images without either.
+
+    dilation    a window with zeros between its elements
+    groups      a convolution for each group of channels, and their results side by side
+    depthwise   a group a channel: the sum over the window's places of the image, moved there, times a number a channel
+    one dimension  an image of one row
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from math import prod
+
+from minidl.dispatch import give
+from minidl.errors import ShapeError, UserError
+from minidl.nn.precision import lowered
+from minidl.nn.resizing import pad as padded
+from minidl.ops import conv
+from minidl.ops.arithmetic import add, mul
+from minidl.ops.conv import Pair, pair
+from minidl.ops.indexing import index
+from minidl.ops.parts import split, squeeze, unsqueeze
+from minidl.ops.shape import cast, concat, reshape
+from minidl.ops.update import full
+from minidl.tensor import Tensor
+
+Window = int | Pair
+PADDING_MODES = {"zeros": "constant", "reflect": "reflect", "replicate": "replicate", "circular": "circular"}
+
+
+def places(what: str, padding: Window | str, kernel: Pair, stride: Pair, dilation: Pair) -> Pair:
+    """The padding as two numbers: "valid" is none, "same" keeps the extents. Raises UserError where it cannot."""
+    if padding == "valid":
+        return 0, 0
+    if padding == "same":
+        whole = [d * (k - 1) for k, d in zip(kernel, dilation, strict=True)]
+        if stride != (1, 1) or any(n % 2 for n in whole):
+            raise UserError(f"{what}: padding='same' needs stride 1 and a window of odd extents, not {kernel} with "
+                            f"stride {stride} and dilation {dilation}")
+        return whole[0] // 2, whole[1] // 2
+    if isinstance(padding, str):
+        raise UserError(f"{what}: padding is numbers, 'same' or 'valid', not {padding!r}")
+    return pair(padding)
+
+
+def _spaced(w: Tensor, dilation: Pair) -> Tensor:
+    """A window with zeros between its elements."""
+    for axis, distance in ((2, dilation[0]), (3, dilation[1])):
+        if distance > 1 and w.shape[axis] > 1:
+            size = w.shape[axis]
+            rows = unsqueeze(w, axis + 1)
+            zeros = full((*rows.shape[:axis + 1], distance - 1, *rows.shape[axis + 2:]), 0.0, w.dtype)
+            wide = concat([rows, zeros], axis + 1)
+            wide = reshape(wide, (*w.shape[:axis], size * distance, *w.shape[axis + 1:]))
+            w = index(wide, (*(slice(None),) * axis, slice(0, (size - 1) * distance + 1)))
+    return w
+
+
+def _depthwise(x: Tensor, w: Tensor, stride: Pair, padding: Pair, dilation: Pair) -> Tensor:
+    """A group a channel.  x: [N, C, H, W], w: [C m, 1, R, S] -> [N, C m, P, Q]."""
+    n, c, *_ = x.shape
+    multiple, (r, s) = w.shape[0] // c, w.shape[2:]
+    x = padded(x, (padding[1], padding[1], padding[0], padding[0])) if any(padding) else x
+    reach = dilation[0] * (r - 1), dilation[1] * (s - 1)
+    high, wide = ((size - far - 1) // step + 1 for size, far, step in zip(x.shape[2:], reach, stride, strict=True))
+    if min(high, wide) < 1:
+        raise ShapeError(f"conv2d: a {r}x{s} window of dilation {dilation} does not fit {list(x.shape)}")
+    total = None
+    for i in range(r):
+        for j in range(s):
+            top, left = i * dilation[0], j * dilation[1]
+            moved = index(x, (slice(None), slice(None), slice(top, top + (high - 1) * stride[0] + 1, stride[0]),
+                              slice(left, left + (wide - 1) * stride[1] + 1, stride[1])))
+            moved = unsqueeze(moved, 2) if multiple > 1 else moved
+            factor = reshape(w[:, 0, i, j], (c, multiple, 1, 1) if multiple > 1 else (c, 1, 1))
+            term = mul(moved, factor)
+            total = term if total is None else add(give(total), give(term))
+    assert total is not None
+    return reshape(total, (n, c * multiple, high, wide))
+
+
+def conv2d(input: Tensor, weight: Tensor, bias: Tensor | None = None, stride: Window = 1, padding: Window | str = 0,
+           dilation: Window = 1, groups: int = 1) -> Tensor:
+    """Cross-correlation.  input: [N, C, H, W] or [C, H, W], weight: [K, C / groups, R, S] -> [N, K, P, Q].
+
+    Of groups, and of a dilation, the parts are composed; see this module. Raises ShapeError, UserError.
+    """
+    if input.ndim == 3:
+        return squeeze(conv2d(unsqueeze(input, 0), weight, bias, stride, padding, dilation, groups), 0)
+    x, w = lowered(input), lowered(weight)
+    steps, apart = pair(stride), pair(dilation)
+    around = places("conv2d", padding, (w.shape[2], w.shape[3]), steps, apart)
+    if groups == 1:
+        return conv.conv2d(x, _spaced(w, apart), bias, stride=steps, padding=around)
+    if groups < 1 or x.ndim != 4 or x.shape[1] % groups or w.shape[0] % groups or w.shape[1] * groups != x.shape[1]:
+        raise ShapeError(f"conv2d: {groups} groups of input {list(x.shape)} do not fit weight {list(w.shape)} "
+                         "[K, C / groups, R, S]")
+    if w.shape[1] == 1:
+        y = _depthwise(x, w, steps, around, apart)
+    else:
+        parts = zip(split(x, x.shape[1] // groups, 1), split(_spaced(w, apart), w.shape[0] // groups), strict=True)
+        y = concat([conv.conv2d(x_part, w_part, stride=steps, padding=around) for x_part, w_part in parts], 1)
+    return y if bias is None else add(y, reshape(cast(bias, y.dtype), (-1, 1, 1)))
+
+
+def _single(value: int | Sequence[int] | str) -> int | str:
+    if isinstance(value, int | str):
+        return value
+    if len(value) != 1:
+        raise ShapeError(f"of sequences a window's extents, strides and padding are one integer, not {tuple(value)}")
+    return value[0]
+
+
+def conv1d(input: Tensor, weight: Tensor, bias: Tensor | None = None, stride: int | Sequence[int] = 1,
+           padding: int | Sequence[int] | str = 0, dilation: int | Sequence[int] = 1, groups: int = 1) -> Tensor:
+    """Cross-correlation.  input: [N, C, L] or [C, L], weight: [K, C / groups, R] -> [N, K, P]. Raises as ``conv2d``."""
+    around = _single(padding)
+    y = conv2d(unsqueeze(input, -2), unsqueeze(weight, 2), bias, (1, int(_single(stride))),
+               around if isinstance(around, str) else (0, around), (1, int(_single(dilation))), groups)
+    return squeeze(y, -2)
+
+
+def conv_transpose2d(input: Tensor, weight: Tensor, bias: Tensor | None = None, stride: Window = 1, padding: Window = 0,
+                     output_padding: Window = 0, groups: int = 1, dilation: Window = 1) -> Tensor:
+    """Transposed convolution.  input: [N, K, P, Q], weight: [K, C / groups, R, S] -> [N, C, H, W].
+
+    ``output_padding``: rows and columns more at the end. Raises ShapeError.
+    """
+    x, w = lowered(input), _spaced(lowered(weight), pair(dilation))
+    steps, around, more = pair(stride), pair(padding), pair(output_padding)
+    if groups > 1:
+        if x.shape[1] % groups:
+            raise ShapeError(f"conv_transpose2d: {groups} groups of input {list(x.shape)}")
+        parts = zip(split(x, x.shape[1] // groups, 1), split(w, w.shape[0] // groups), strict=True)
+        y = concat([conv_transpose2d(a, b, None, steps, around, more) for a, b in parts], 1)
+        return y if bias is None else add(y, reshape(cast(bias, y.dtype), (-1, 1, 1)))
+    if not any(more):
+        return conv.conv_transpose2d(x, w, bias, stride=steps, padding=around)
+    if any(m >= t for m, t in zip(more, steps, strict=True)):
+        raise ShapeError(f"conv_transpose2d: output_padding {more} is not below the stride {steps}")
+    y = conv.conv_transpose2d(x, w, None, stride=steps, padding=0)
+    y = padded(y, (-around[1], more[1] - around[1], -around[0], more[0] - around[0]))
+    return y if bias is None else add(y, reshape(cast(bias, y.dtype), (-1, 1, 1)))
+
+
+def channels_of(what: str, channels: tuple[int, int], groups: int) -> None:
+    """Raise UserError unless both numbers of channels are multiples of the groups."""
+    if groups < 1 or any(n % groups for n in channels) or prod(channels) == 0:
+        raise UserError(f"{what}: {channels[0]} and {channels[1]} channels in {groups} groups")

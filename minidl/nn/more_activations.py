@@ -1,0 +1,184 @@
+"""Further activations as layers, with the names of torch.nn. All arithmetic is in minidl.ops."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from minidl.nn.module import Module
+from minidl.nn.parameters import Parameter
+from minidl.ops import activations
+from minidl.ops.functions import softplus
+from minidl.ops.inplace import written
+from minidl.ops.update import full
+from minidl.tensor import Tensor
+
+
+class _Function(Module):
+    """A function of each element, with ``inplace`` in place."""
+
+    inplace = False
+    function: Callable[[Tensor], Tensor]
+
+    def forward(self, x: Tensor) -> Tensor:
+        return written(x, self.compute) if self.inplace else self.compute(x)
+
+    def compute(self, x: Tensor) -> Tensor:
+        """The result for x."""
+        return type(self).function(x)
+
+
+class LeakyReLU(_Function):
+    """x above 0, ``negative_slope`` x elsewhere."""
+
+    def __init__(self, negative_slope: float = 0.01, inplace: bool = False) -> None:
+        self.negative_slope, self.inplace = negative_slope, inplace
+
+    def compute(self, x: Tensor) -> Tensor:
+        return activations.leaky_relu(x, self.negative_slope)
+
+    def extra_repr(self) -> str:
+        return f"negative_slope={self.negative_slope}"
+
+
+class PReLU(Module):
+    """x above 0, weight x elsewhere: one trained weight, or one a channel."""
+
+    def __init__(self, num_parameters: int = 1, init: float = 0.25) -> None:
+        self.weight = Parameter(full((num_parameters,), init))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return activations.prelu(x, self.weight)
+
+
+class ELU(_Function):
+    """x above 0, alpha (exp(x) - 1) elsewhere."""
+
+    def __init__(self, alpha: float = 1.0, inplace: bool = False) -> None:
+        self.alpha, self.inplace = alpha, inplace
+
+    def compute(self, x: Tensor) -> Tensor:
+        return activations.elu(x, self.alpha)
+
+
+class CELU(ELU):
+    """x above 0, alpha (exp(x / alpha) - 1) elsewhere."""
+
+    def compute(self, x: Tensor) -> Tensor:
+        return activations.celu(x, self.alpha)
+
+
+class Hardtanh(_Function):
+    """x kept between two bounds."""
+
+    def __init__(self, min_val: float = -1.0, max_val: float = 1.0, inplace: bool = False) -> None:
+        self.min_val, self.max_val, self.inplace = min_val, max_val, inplace
+
+    def compute(self, x: Tensor) -> Tensor:
+        return activations.hardtanh(x, self.min_val, self.max_val)
+
+
+class _InPlace(_Function):
+    def __init__(self, inplace: bool = False) -> None:
+        self.inplace = inplace
+
+
+class SELU(_InPlace):
+    """elu with the scale and alpha that keep mean 0 and variance 1."""
+
+    function = staticmethod(activations.selu)
+
+
+class ReLU6(_InPlace):
+    """min(max(x, 0), 6)."""
+
+    function = staticmethod(activations.relu6)
+
+
+class Hardsigmoid(_InPlace):
+    """min(max(x + 3, 0), 6) / 6."""
+
+    function = staticmethod(activations.hardsigmoid)
+
+
+class Hardswish(_InPlace):
+    """x min(max(x + 3, 0), 6) / 6."""
+
+    function = staticmethod(activations.hardswish)
+
+
+class Mish(_InPlace):
+    """x tanh(softplus(x))."""
+
+    function = staticmethod(activations.mish)
+
+
+class LogSigmoid(_Function):
+    """log(1 / (1 + exp(-x)))."""
+
+    function = staticmethod(activations.logsigmoid)
+
+
+class Softsign(_Function):
+    """x / (1 + |x|)."""
+
+    function = staticmethod(activations.softsign)
+
+
+class Tanhshrink(_Function):
+    """x - tanh(x)."""
+
+    function = staticmethod(activations.tanhshrink)
+
+
+class Softplus(_Function):
+    """log(1 + exp(beta x)) / beta."""
+
+    def __init__(self, beta: float = 1.0, threshold: float = 20.0) -> None:
+        self.beta = beta
+
+    def compute(self, x: Tensor) -> Tensor:
+        return softplus(x) if self.beta == 1 else activations.softplus_of(x, self.beta)
+
+
+class Softshrink(_Function):
+    """x moved towards 0 by ``lambd``."""
+
+    def __init__(self, lambd: float = 0.5) -> None:
+        self.lambd = lambd
+
+    def compute(self, x: Tensor) -> Tensor:
+        return activations.softshrink(x, self.lambd)
+
+
+class Hardshrink(Softshrink):
+    """x, but 0 where |x| is at most ``lambd``."""
+
+    def compute(self, x: Tensor) -> Tensor:
+        return activations.hardshrink(x, self.lambd)
+
+
+class Threshold(_Function):
+    """x where it is above the threshold, ``value`` elsewhere."""
+
+    def __init__(self, threshold: float, value: float, inplace: bool = False) -> None:
+        self.threshold, self.value, self.inplace = threshold, value, inplace
+
+    def compute(self, x: Tensor) -> Tensor:
+        return activations.threshold(x, self.threshold, self.value)
+
+
+class GLU(_Function):
+    """a sigmoid(b) of the halves a and b of x along a dimension."""
+
+    def __init__(self, dim: int = -1) -> None:
+        self.dim = dim
+
+    def compute(self, x: Tensor) -> Tensor:
+        return activations.glu(x, self.dim)
+
+
+class Softmin(GLU):
+    """softmax of -x along a dimension."""
+
+    def compute(self, x: Tensor) -> Tensor:
+        return activations.softmin(x, self.dim)

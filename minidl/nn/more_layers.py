@@ -1,0 +1,236 @@
+"""Further layers, with the names and arguments of torch.nn: compositions of operations."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from typing import ClassVar
+
+from minidl.errors import WrongKind
+from minidl.meta import Shape
+from minidl.nn import init, resizing
+from minidl.nn import losses as losses_
+from minidl.nn.layers import Dropout
+from minidl.nn.module import Module
+from minidl.ops import losses, products
+from minidl.ops.arithmetic import mul
+from minidl.ops.elementwise import mean, shift
+from minidl.ops.names_math import rsqrt
+from minidl.ops.shape import reshape
+from minidl.ops.update import full
+from minidl.runtime import parameter
+from minidl.tensor import Tensor
+
+
+class ParameterList(Module):
+    """Parameters by position, named 0, 1, 2, ... Raises WrongKind for what is no tensor."""
+
+    def __init__(self, values: Iterable[Tensor] = ()) -> None:
+        for value in values:
+            self.append(value)
+
+    def append(self, value: Tensor) -> ParameterList:
+        """Add a parameter at the end; returns this list."""
+        if not isinstance(value, Tensor):
+            raise WrongKind(f"ParameterList keeps tensors, not a {type(value).__name__}")
+        setattr(self, str(len(self)), value)
+        return self
+
+    def __len__(self) -> int:
+        return sum(1 for _ in self.parameters(recurse=False))
+
+    def __iter__(self) -> Iterator[Tensor]:
+        return self.parameters(recurse=False)
+
+    def __getitem__(self, index: int) -> Tensor:
+        return list(self)[index]
+
+
+class Dropout1d(Dropout):
+    """In training, zero whole channels with probability p and divide the rest by 1 - p.  x: [N, C, ...]."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        if not self.training or self.p == 0.0:
+            return x
+        kept = super().forward(full((*x.shape[:2], *(1,) * (x.ndim - 2)), 1.0, x.dtype))
+        return mul(x, kept)
+
+
+class Dropout2d(Dropout1d):
+    """As ``Dropout1d``, for [N, C, H, W]."""
+
+
+class RMSNorm(Module):
+    """x / sqrt(mean of x^2 + eps) * weight over the last dimensions (Zhang & Sennrich 2019)."""
+
+    def __init__(self, normalized_shape: int | Shape, eps: float | None = None,
+                 elementwise_affine: bool = True) -> None:
+        self.shape = (normalized_shape,) if isinstance(normalized_shape, int) else tuple(normalized_shape)
+        self.eps = eps
+        self.weight = parameter(self.shape) if elementwise_affine else None
+        if self.weight is not None:
+            init.constant_(self.weight, 1.0)
+
+    def forward(self, x: Tensor) -> Tensor:
+        eps = self.eps if self.eps is not None else 2.0**-23 if x.dtype.itemsize < 8 else 2.0**-52
+        dims = tuple(range(x.ndim - len(self.shape), x.ndim))
+        y = mul(x, rsqrt(shift(mean(mul(x, x), dims, keepdim=True), eps)))
+        return y if self.weight is None else mul(y, self.weight.cast(y.dtype))
+
+
+class InstanceNorm2d(Module):
+    """Each channel of each image less its mean, over its deviation; with ``affine`` a factor and a summand a channel.
+
+    x: [N, C, ...] (Ulyanov, Vedaldi & Lempitsky 2016)."""
+
+    def __init__(self, num_features: int, eps: float = 1e-5, momentum: float = 0.1, affine: bool = False) -> None:
+        self.eps = eps
+        self.weight = parameter((num_features,)) if affine else None
+        self.bias = parameter((num_features,)) if affine else None
+        if self.weight is not None and self.bias is not None:
+            init.constant_(self.weight, 1.0)
+            init.constant_(self.bias, 0.0)
+
+    def forward(self, x: Tensor) -> Tensor:
+        from minidl.nn.functional import group_norm
+        return group_norm(x, x.shape[1], self.weight, self.bias, self.eps)
+
+
+class InstanceNorm1d(InstanceNorm2d):
+    """As ``InstanceNorm2d``, of [N, C, L]."""
+
+
+class _Pad(Module):
+    """Elements before and after along the last dimensions; one number stands for all."""
+
+    mode: ClassVar[str]
+    dims: ClassVar[int]
+
+    def __init__(self, padding: int | Sequence[int]) -> None:
+        self.padding = (padding,) * 2 * self.dims if isinstance(padding, int) else tuple(padding)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return resizing.pad(x, self.padding, self.mode)
+
+
+class ReflectionPad1d(_Pad):
+    """The last dimension, mirrored at both ends."""
+
+    mode, dims = "reflect", 1
+
+
+class ReflectionPad2d(_Pad):
+    """The last two dimensions, mirrored at all ends."""
+
+    mode, dims = "reflect", 2
+
+
+class ReplicationPad1d(_Pad):
+    """The last dimension, its end elements repeated."""
+
+    mode, dims = "replicate", 1
+
+
+class ReplicationPad2d(_Pad):
+    """The last two dimensions, their end elements repeated."""
+
+    mode, dims = "replicate", 2
+
+
+class CircularPad2d(_Pad):
+    """The last two dimensions, as if they were rings."""
+
+    mode, dims = "circular", 2
+
+
+class ZeroPad2d(_Pad):
+    """The last two dimensions, with zeros around."""
+
+    mode, dims = "constant", 2
+
+
+class ConstantPad2d(_Pad):
+    """The last two dimensions, with one value around."""
+
+    mode, dims = "constant", 2
+
+    def __init__(self, padding: int | Sequence[int], value: float) -> None:
+        super().__init__(padding)
+        self.value = value
+
+    def forward(self, x: Tensor) -> Tensor:
+        return resizing.pad(x, self.padding, self.mode, self.value)
+
+
+class PixelShuffle(Module):
+    """[N, C r^2, H, W] -> [N, C, H r, W r]."""
+
+    def __init__(self, upscale_factor: int) -> None:
+        self.upscale_factor = upscale_factor
+
+    def forward(self, x: Tensor) -> Tensor:
+        return resizing.pixel_shuffle(x, self.upscale_factor)
+
+
+class Upsample(Module):
+    """x [N, C, ...] with other extents; see ``functional.interpolate``."""
+
+    def __init__(self, size: int | Sequence[int] | None = None, scale_factor: float | Sequence[float] | None = None,
+                 mode: str = "nearest", align_corners: bool | None = None) -> None:
+        self.size, self.scale_factor, self.mode, self.align_corners = size, scale_factor, mode, align_corners
+
+    def forward(self, x: Tensor) -> Tensor:
+        return resizing.interpolate(x, self.size, self.scale_factor, self.mode, self.align_corners)
+
+
+class Unflatten(Module):
+    """One dimension as several."""
+
+    def __init__(self, dim: int, unflattened_size: Shape) -> None:
+        self.dim, self.unflattened_size = dim, tuple(unflattened_size)
+
+    def forward(self, x: Tensor) -> Tensor:
+        dim = self.dim % x.ndim
+        return reshape(x, (*x.shape[:dim], *self.unflattened_size, *x.shape[dim + 1:]))
+
+
+class CosineSimilarity(Module):
+    """The product of two vectors over that of their norms, along ``dim``."""
+
+    def __init__(self, dim: int = 1, eps: float = 1e-8) -> None:
+        self.dim, self.eps = dim, eps
+
+    def forward(self, a: Tensor, b: Tensor) -> Tensor:
+        return products.cosine_similarity(a, b, self.dim, self.eps)
+
+
+class KLDivLoss(losses_.Loss):
+    """target (log target - x), with x the logarithm of a distribution."""
+
+    def __init__(self, *, reduction: str = "mean", log_target: bool = False) -> None:
+        super().__init__(reduction)
+        self.log_target = log_target
+
+    def forward(self, x: Tensor, target: Tensor) -> Tensor:
+        return losses.kl_div(x, target, reduction=self.reduction, log_target=self.log_target)
+
+
+class SmoothL1Loss(losses_.Loss):
+    """(x - target)^2 / (2 beta) near 0, |x - target| - beta / 2 elsewhere."""
+
+    def __init__(self, *, reduction: str = "mean", beta: float = 1.0) -> None:
+        super().__init__(reduction)
+        self.beta = beta
+
+    def forward(self, x: Tensor, target: Tensor) -> Tensor:
+        return losses.smooth_l1_loss(x, target, reduction=self.reduction, beta=self.beta)
+
+
+class HuberLoss(losses_.Loss):
+    """(x - target)^2 / 2 near 0, delta (|x - target| - delta / 2) elsewhere."""
+
+    def __init__(self, *, reduction: str = "mean", delta: float = 1.0) -> None:
+        super().__init__(reduction)
+        self.delta = delta
+
+    def forward(self, x: Tensor, target: Tensor) -> Tensor:
+        return losses.huber_loss(x, target, reduction=self.reduction, delta=self.delta)

@@ -1,0 +1,226 @@
+"""The operators of tensors, with PyTorch's types of results: integers and booleans beside a float become that float.
+
+    booleans < uint8 < int32 < int64 < the floating dtypes
+A number of Python's has no dtype of its own: it takes the tensor's, unless it is of a higher kind (boolean, integer,
+float). Two different floating dtypes are refused: a product that became float64 by accident would take twice the room.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from numbers import Real
+
+from minidl.errors import ShapeError
+from minidl.meta import DType, boolean, float32, float64, int32, int64, uint8
+from minidl.ops import elementwise
+from minidl.ops.choose import compare as same_compare
+from minidl.ops.choose import convert, logical_and, logical_not, logical_or, where
+from minidl.ops.library import floor, pow_of
+from minidl.ops.update import full
+from minidl.tensor import Tensor
+
+Operand = Tensor | float
+Binary = Callable[[Tensor, Operand], Tensor]
+RANKS: dict[DType, int] = {boolean: 0, uint8: 1, int32: 2, int64: 3}
+
+
+def common(what: str, a: DType, b: DType) -> DType:
+    """The dtype of a result of operands of two. Raises ShapeError for two floating ones."""
+    if a is b:
+        return a
+    if a.floating and b.floating:
+        raise ShapeError(f"dtypes differ: {a.name} and {b.name} in {what}; x.to(dtype) converts")
+    if a.floating or b.floating:
+        return a if a.floating else b
+    return a if RANKS[a] > RANKS[b] else b
+
+
+def beside(dtype: DType, value: object) -> DType:
+    """The dtype of a result of a tensor's and a number."""
+    if isinstance(value, bool) or dtype.floating:
+        return dtype
+    if isinstance(value, int):
+        return int64 if dtype is boolean else dtype
+    integral = getattr(value, "dtype", None)  # a number of NumPy's
+    if integral is not None and integral.kind in "iub":
+        return int64 if dtype is boolean and integral.kind != "b" else dtype
+    return float32
+
+
+def promoted(what: str, a: Tensor, b: Operand) -> tuple[Tensor, Operand]:
+    """Two operands in one dtype; a number stays one. Raises ShapeError."""
+    if isinstance(b, Tensor):
+        dtype = common(what, a.dtype, b.dtype)
+        return convert(a, dtype), convert(b, dtype)
+    if not isinstance(b, Real) and not hasattr(b, "__float__"):
+        return a, b  # the operation says what it is
+    return convert(a, beside(a.dtype, b)), b
+
+
+def _times(what: str, b: Operand, alpha: float) -> Operand:
+    return b if alpha == 1 else mul(b, alpha) if isinstance(b, Tensor) else b * alpha
+
+
+def add(a: Tensor, b: Operand, *, alpha: float = 1) -> Tensor:
+    """a + alpha b, with NumPy's broadcasting. Raises ShapeError."""
+    a, b = promoted("add", a, _times("add", b, alpha))
+    return logical_or(a, _mask(a, b)) if a.dtype is boolean else elementwise.add(a, b)
+
+
+def sub(a: Tensor, b: Operand, *, alpha: float = 1) -> Tensor:
+    """a - alpha b, with NumPy's broadcasting. Raises ShapeError, for booleans, too."""
+    a, b = promoted("sub", a, _times("sub", b, alpha))
+    return elementwise.sub(a, b)
+
+
+def mul(a: Tensor, b: Operand) -> Tensor:
+    """a b, element by element, with NumPy's broadcasting. Raises ShapeError."""
+    a, b = promoted("mul", a, b)
+    return logical_and(a, _mask(a, b)) if a.dtype is boolean else elementwise.mul(a, b)
+
+
+def _mask(a: Tensor, b: Operand) -> Tensor:
+    return b if isinstance(b, Tensor) else full((), bool(b), boolean)
+
+
+def div(a: Tensor, b: Operand, *, rounding_mode: str | None = None) -> Tensor:
+    """a / b, element by element, with NumPy's broadcasting; of integers it is float32.
+
+    ``rounding_mode``: "floor" is ``//``, "trunc" rounds towards 0. Raises ShapeError.
+    """
+    a, b = promoted("div", a, b)
+    kind = a.dtype
+    if not kind.floating:
+        fraction = float64 if rounding_mode else float32  # float32 has no room for all integers
+        a = convert(a, fraction)
+        b = convert(b, fraction) if isinstance(b, Tensor) else b
+    y = elementwise.div(a, b)
+    if rounding_mode is None:
+        return y
+    if rounding_mode == "floor":
+        y = floor(y)
+    elif rounding_mode == "trunc":
+        y = where(same_compare(y, 0, "<"), elementwise.neg(floor(elementwise.neg(y))), floor(y))
+    else:
+        raise ShapeError(f"div: rounding_mode is None, 'floor' or 'trunc', not {rounding_mode!r}")
+    return convert(y, kind)
+
+
+def floor_divide(a: Tensor, b: Operand) -> Tensor:
+    """The largest integer that is not above a / b, element by element. Raises ShapeError."""
+    return div(a, b, rounding_mode="floor")
+
+
+def remainder(a: Tensor, b: Operand) -> Tensor:
+    """a - b floor(a / b), element by element: of b's sign, as Python's ``%``. Raises ShapeError."""
+    return sub(a, mul(floor_divide(a, b), b))
+
+
+def power(a: Tensor, exponent: Operand) -> Tensor:
+    """a to the power of a number or a tensor, element by element; integers to one that is no integer are float32.
+
+    Raises ShapeError for integers to a negative integer.
+    """
+    from minidl.ops.functions import power as power_of_number  # functions.py needs the arithmetic above
+    if isinstance(exponent, Tensor):
+        a, b = promoted("pow", a, exponent)
+        assert isinstance(b, Tensor)
+        if a.dtype.floating:
+            return pow_of(a, b)
+        return convert(pow_of(convert(a, float64), convert(b, float64)), a.dtype)
+    return power_of_number(convert(a, beside(a.dtype, exponent)), exponent)
+
+
+def _reverse_sub(a: Tensor, b: Operand) -> Tensor:
+    return add(elementwise.neg(promoted("sub", a, b)[0]), b)
+
+
+def _reverse_div(a: Tensor, b: Operand) -> Tensor:
+    if isinstance(b, Tensor):
+        return div(b, a)
+    a = a if a.dtype.floating else convert(a, float32)
+    return elementwise.div(full((), b, a.dtype), a)
+
+
+def _reverse_pow(a: Tensor, base: Operand) -> Tensor:
+    if isinstance(base, Tensor):
+        return power(base, a)
+    a = convert(a, beside(a.dtype, base))
+    return power(full((), base, a.dtype), a)
+
+
+def _reverse_floor_divide(a: Tensor, b: float) -> Tensor:
+    return floor_divide(full((), b, beside(a.dtype, b)), a)
+
+
+def _reverse_remainder(a: Tensor, b: float) -> Tensor:
+    return remainder(full((), b, beside(a.dtype, b)), a)
+
+
+def rsub(a: Tensor, b: Operand, *, alpha: float = 1) -> Tensor:
+    """b - alpha a. Raises ShapeError."""
+    return _reverse_sub(mul(a, alpha) if alpha != 1 else a, b)
+
+
+def compare(a: Tensor, b: Operand, relation: str) -> Tensor:
+    """Booleans: whether ``a relation b``, element by element, as ``choose.compare`` with operands in one dtype."""
+    return same_compare(*promoted(relation, a, b), relation)
+
+
+def _named(relation: str) -> Binary:
+    def function(a: Tensor, b: Operand) -> Tensor:
+        return compare(a, b, relation)
+    function.__doc__ = f"Booleans: a {relation} b, element by element, with NumPy's broadcasting. Raises ShapeError."
+    return function
+
+
+eq, ne, lt, le, gt, ge = map(_named, ("==", "!=", "<", "<=", ">", ">="))
+
+
+def invert(x: Tensor) -> Tensor:
+    """Not x: of booleans, or of each bit of an integer (-1 - x). Raises ShapeError for floats."""
+    if x.dtype is boolean:
+        return logical_not(x)
+    if x.dtype.floating:
+        raise ShapeError(f"~ is for booleans and integers, not {x.meta}")
+    ones = full((), 255 if x.dtype is uint8 else -1, x.dtype)
+    return elementwise.sub(ones, x)
+
+
+def _of_masks(sign: str, function: Callable[[Tensor, Tensor], Tensor]) -> Binary:
+    def operator(a: Tensor, b: Operand) -> Tensor:
+        b = _mask(a, b) if isinstance(b, bool) else b
+        if not isinstance(b, Tensor) or a.dtype is not boolean or b.dtype is not boolean:
+            other = b.dtype.name if isinstance(b, Tensor) else type(b).__name__
+            raise ShapeError(f"{sign} is for two masks, not for {a.dtype.name} and {other}: x.bool() makes one")
+        return function(a, b)
+    return operator
+
+
+def logical_xor(a: Tensor, b: Tensor) -> Tensor:
+    """True where one of two booleans is, and not both."""
+    return same_compare(a, b, "!=")
+
+
+def _operator(relation: str) -> Binary:
+    def compared(a: Tensor, b: Operand) -> Tensor:
+        comparable = isinstance(b, Tensor | Real) or hasattr(b, "__array__")
+        return compare(a, b, relation) if comparable else NotImplemented  # Python knows that anything else differs
+    return compared
+
+
+and_, or_, xor = _of_masks("&", logical_and), _of_masks("|", logical_or), _of_masks("^", logical_xor)
+_METHODS: dict[str, Callable[..., Tensor]] = {
+    "__add__": add, "__radd__": add, "__sub__": sub, "__rsub__": _reverse_sub, "__mul__": mul, "__rmul__": mul,
+    "__truediv__": div, "__rtruediv__": _reverse_div, "__floordiv__": floor_divide,
+    "__rfloordiv__": _reverse_floor_divide, "__mod__": remainder, "__rmod__": _reverse_remainder, "__pow__": power,
+    "__rpow__": _reverse_pow, "__invert__": invert, "__and__": and_, "__rand__": and_, "__or__": or_, "__ror__": or_,
+    "__xor__": xor, "__rxor__": xor,
+    **{name: _operator(relation) for name, relation in (("__eq__", "=="), ("__ne__", "!="), ("__lt__", "<"),
+                                                        ("__le__", "<="), ("__gt__", ">"), ("__ge__", ">="))},
+    "eq": eq, "ne": ne, "lt": lt, "le": le, "gt": gt, "ge": ge,
+    "add": add, "sub": sub, "mul": mul, "div": div, "pow": power, "floor_divide": floor_divide,
+    "remainder": remainder, "true_divide": div, "subtract": sub, "multiply": mul, "divide": div,
+}
+for _name, _function in _METHODS.items():
+    setattr(Tensor, _name, _function)

@@ -1,0 +1,205 @@
+"""Operators and methods that write in place: ``x += y``, ``x.add_(y, alpha=2)``, ``x.clamp_(0, 1)``; each returns x.
+
+Where no gradient flows the result is written over x's bytes, so every view and alias of x has it. Where one flows, no
+bytes are written, as the gradient may need them: the handle x goes on with the result and its graph. That is the same
+as long as x is the only handle on its bytes, and is refused where it is not.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from minidl.context import current
+from minidl.dispatch import apply_all, give
+from minidl.errors import ShapeError, UserError
+from minidl.meta import Meta, boolean
+from minidl.ops import elementwise, functions
+from minidl.ops.arithmetic import Operand, add, div, mul, power, sub
+from minidl.ops.arithmetic import and_ as both
+from minidl.ops.arithmetic import or_ as either
+from minidl.ops.choose import convert, masked_fill
+from minidl.ops.elementwise import broadcast, expand
+from minidl.ops.library import absolute
+from minidl.ops.shape import CONTIGUOUS
+from minidl.ops.update import ADD_, COPY_, FILL_, full
+from minidl.tensor import GONE, Tensor
+
+Binary = Callable[[Tensor, Any], Tensor]
+
+
+def written(x: Tensor, function: Callable[[Tensor], Tensor], *operands: object) -> Tensor:
+    """x = function(x), in place; ``operands`` are what else the function reads. Returns x.
+
+    Raises UserError for a leaf that requires a gradient outside of ``no_grad()``, and where a gradient flows and
+    another handle shares x's bytes; ShapeError for a result of another shape, or that x's dtype cannot hold.
+    """
+    if _differentiates(x, operands):
+        return _goes_on(x, function, may_give=False)
+    apply_all(COPY_, x, _fitting(x.meta, function(x)))
+    return x
+
+
+def _differentiates(x: Tensor, operands: tuple[object, ...]) -> bool:
+    """Whether a gradient flows through a call with these operands."""
+    return current().grad_enabled and any(t.requires_grad for t in (x, *operands) if isinstance(t, Tensor))
+
+
+def _overwrites(x: Tensor, other: object = None) -> bool:
+    """Whether every element of x is written over without a gradient: x may be a leaf that requires one, as it is set
+    and not computed with."""
+    return not _differentiates(x, (other,)) or (
+        x.storage.base.call is None and not (isinstance(other, Tensor) and other.requires_grad))
+
+
+def _fitting(x: Meta, made: Tensor) -> Tensor:
+    """A result in x's dtype. Raises ShapeError if it is none for x."""
+    if made.shape != x.shape:
+        raise ShapeError(f"in place: a result of shape {list(made.shape)} does not fit {list(x.shape)}")
+    if made.dtype is x.dtype:
+        return made
+    if made.dtype.floating and not x.dtype.floating or x.dtype is boolean:
+        raise ShapeError(f"in place: a result of {made.dtype.name} does not fit a tensor of {x.dtype.name}")
+    return convert(made, x.dtype)
+
+
+def _goes_on(x: Tensor, function: Callable[[Tensor], Tensor], *, may_give: bool) -> Tensor:
+    """Let the handle x go on with a result that a gradient flows through. Raises UserError."""
+    base = x.storage.base
+    if base.requires_grad and base.call is None or x.requires_grad and not x.operation_name:
+        raise UserError(f"{x.storage.named()} is a leaf that requires a gradient: it is written in place under "
+                        "no_grad() only")
+    if base.refs - base.saved > 1:
+        raise UserError(f"in place: a gradient flows through the result, and {x.storage.named()} shares its bytes with "
+                        "another tensor, a view or its base: use the operation that returns a new tensor")
+    described = x.meta
+    made = _fitting(described, function(give(x) if may_give else x))
+    if made is not x:
+        if x.storage is not GONE:
+            x.storage.release()
+        x.storage, x.given, made.storage = made.storage, False, GONE
+    return x
+
+
+def _combined(x: Tensor, other: Operand, function: Binary) -> Tensor:
+    """x = function(x, other), in place. Raises as ``written``."""
+    if isinstance(other, Tensor) and broadcast(x.shape, other.shape) != x.shape:
+        raise ShapeError(f"in place: {list(other.shape)} does not broadcast to {list(x.shape)}")
+    if _differentiates(x, (other,)):
+        # Given away, x may be written over by the result: only where its one reader cannot refuse it any more.
+        alike = not isinstance(other, Tensor) or other is not x and other.dtype is x.dtype
+        return _goes_on(x, lambda y: function(y, other), may_give=alike and x.dtype.floating)
+    apply_all(COPY_, x, _fitting(x.meta, function(x, other)))
+    return x
+
+
+def add_(x: Tensor, other: Operand, *, alpha: float = 1) -> Tensor:
+    """x += alpha * other, in place; returns x. Raises as ``written``."""
+    if alpha != 1:
+        other = mul(other, alpha) if isinstance(other, Tensor) else other * alpha
+    if (isinstance(other, Tensor) and other.shape == x.shape and other.dtype is x.dtype
+            and not _differentiates(x, (other,))):
+        apply_all(ADD_, x, other)
+        return x
+    return _combined(x, other, add)
+
+
+def sub_(x: Tensor, other: Operand, *, alpha: float = 1) -> Tensor:
+    """x -= alpha * other, in place; returns x. Raises as ``written``."""
+    if alpha != 1:
+        other = mul(other, alpha) if isinstance(other, Tensor) else other * alpha
+    return _combined(x, other, sub)
+
+
+def mul_(x: Tensor, other: Operand) -> Tensor:
+    """x *= other, in place; returns x. Raises as ``written``."""
+    return _combined(x, other, mul)
+
+
+def div_(x: Tensor, other: Operand) -> Tensor:
+    """x /= other, in place; returns x. Raises as ``written``."""
+    return _combined(x, other, div)
+
+
+def pow_(x: Tensor, exponent: Operand) -> Tensor:
+    """x **= exponent, in place; returns x. Raises as ``written``."""
+    return written(x, lambda y: power(y, exponent), exponent)
+
+
+def and_(x: Tensor, other: Tensor) -> Tensor:
+    """x &= other, in place; returns x. Raises as ``written``."""
+    return _combined(x, other, both)
+
+
+def or_(x: Tensor, other: Tensor) -> Tensor:
+    """x |= other, in place; returns x. Raises as ``written``."""
+    return _combined(x, other, either)
+
+
+def copy_(x: Tensor, other: Tensor) -> Tensor:
+    """Overwrite x with a tensor that broadcasts to it, converted to its dtype; returns x.
+
+    A leaf that requires a gradient takes values that require none also outside of ``no_grad()``. Raises as ``written``.
+    """
+    if not _overwrites(x, other):
+        return _goes_on(x, lambda y: apply_copy(convert(other, x.dtype), y), may_give=False)
+    apply_all(COPY_, x, expand(convert(other, x.dtype), x.shape))
+    return x
+
+
+def apply_copy(other: Tensor, x: Tensor) -> Tensor:
+    """A copy of ``other`` in x's shape, with bytes of its own. Raises ShapeError."""
+    return apply_all(CONTIGUOUS, expand(other, x.shape))[0]
+
+
+def fill_(x: Tensor, value: Operand) -> Tensor:
+    """Overwrite every element of x with one value, a number or a tensor without dimensions; returns x. Raises as
+    ``copy_``."""
+    if isinstance(value, Tensor):
+        if value.shape:
+            raise ShapeError(f"fill_ takes a number or a tensor without dimensions, not {list(value.shape)}")
+        return copy_(x, value)
+    if not _overwrites(x):
+        return _goes_on(x, lambda y: full(y.shape, value, y.dtype), may_give=False)
+    apply_all(FILL_, x, value=value)
+    return x
+
+
+def zero_(x: Tensor) -> Tensor:
+    """Overwrite every element with 0; returns x. Raises as ``written``."""
+    return fill_(x, 0)
+
+
+def masked_fill_(x: Tensor, mask: Tensor, value: Operand) -> Tensor:
+    """Write ``value`` where the mask is true; returns x. Raises as ``written``."""
+    return written(x, lambda y: masked_fill(y, mask, value), value)
+
+
+def clamp_(x: Tensor, min: functions.Bound = None, max: functions.Bound = None) -> Tensor:  # noqa: A002 - PyTorch's names
+    """Keep every element between two bounds, in place; returns x. Raises as ``written``."""
+    return written(x, lambda y: functions.clamp(y, min, max), min, max)
+
+
+def _in_place(function: Callable[[Tensor], Tensor]) -> Callable[[Tensor], Tensor]:
+    def method(x: Tensor) -> Tensor:
+        return written(x, function)
+    method.__name__ = f"{function.__name__}_"
+    method.__doc__ = f"{function.__name__}(x), in place; returns x. Raises as ``written``."
+    return method
+
+
+UNARY: dict[str, Callable[[Tensor], Tensor]] = {
+    "neg": elementwise.neg, "exp": elementwise.exp, "log": elementwise.log, "sqrt": elementwise.sqrt,
+    "relu": elementwise.relu, "tanh": elementwise.tanh, "sigmoid": elementwise.sigmoid, "abs": absolute,
+}
+"""Functions of one tensor alone that have a method in place, by the name of the function."""
+
+_METHODS: dict[str, Callable[..., Tensor]] = {
+    "add_": add_, "sub_": sub_, "mul_": mul_, "div_": div_, "pow_": pow_, "copy_": copy_, "fill_": fill_,
+    "zero_": zero_, "masked_fill_": masked_fill_, "clamp_": clamp_,
+    "__iadd__": add_, "__isub__": sub_, "__imul__": mul_, "__itruediv__": div_, "__ipow__": pow_, "__iand__": and_,
+    "__ior__": or_,
+    **{f"{name}_": _in_place(function) for name, function in UNARY.items()},
+}
+for _name, _function in _METHODS.items():
+    setattr(Tensor, _name, _function)

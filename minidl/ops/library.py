@@ -1,0 +1,175 @@
+"""Elementwise functions of a mathematical library (sin, erf, a power of two tensors), signs, extremes of two tensors.
+
+Where a function has a kink or a jump its gradient is PyTorch's: 0 of |x| at 0, halves for two equal operands of
+``maximum``, 0 of ``sign`` and ``floor`` everywhere.
+"""
+
+from collections.abc import Callable
+from math import pi
+
+from minidl.dispatch import apply, give
+from minidl.meta import DType, Meta, Shape, boolean, float32
+from minidl.op import Op
+from minidl.ops.choose import compare, convert, masked_fill, where
+from minidl.ops.elementwise import (
+    BROADCAST,
+    EITHER,
+    FIRST,
+    div,
+    mul,
+    neg,
+    numbers_like,
+    same_dtype,
+    scale,
+    shift,
+    sum_to,
+)
+from minidl.ops.elementwise import exp as exp_
+from minidl.ops.elementwise import log as log_
+from minidl.ops.elementwise import sigmoid as sigmoid_
+from minidl.ops.elementwise import sqrt as sqrt_
+from minidl.ops.elementwise import tanh as tanh_
+from minidl.ops.update import full
+from minidl.tensor import Gradients, Needs, Tensor
+
+
+def floating(x: Tensor) -> Tensor:
+    """x itself, or as float32 where it is of integers or booleans, which have no fractions."""
+    return x if x.dtype.floating else convert(x, float32)
+
+
+def _like_both(a: Meta, b: Meta) -> Meta:
+    return same_dtype(a, b)
+
+
+def _pow_infer(a: Meta, b: Meta) -> Meta:
+    return same_dtype(numbers_like(a), b)
+
+
+def _nothing(needs: Needs, dy: Tensor, *, x_shape: Shape, x_dtype: DType) -> Gradients:
+    return (full(x_shape, 0.0, x_dtype),)
+
+
+def _of_the_chosen(relation: str) -> Callable[..., Gradients]:
+    """The gradient of an extreme goes to the operand that it is, and by halves to two equal ones."""
+    other = {"<": ">", ">": "<"}[relation]
+
+    def vjp(needs: Needs, dy: Tensor, a: Tensor, b: Tensor, *, a_shape: Shape, b_shape: Shape) -> Gradients:
+        shared = where(compare(a, b, "=="), scale(dy, 0.5), dy)
+        da = sum_to(masked_fill(shared, compare(a, b, relation), 0.0), a_shape) if needs[0] else None
+        db = sum_to(masked_fill(shared, compare(a, b, other), 0.0), b_shape) if needs[1] else None
+        return da, db
+    return vjp
+
+
+def _pow_vjp(needs: Needs, dy: Tensor, a: Tensor, b: Tensor, y: Tensor, *, a_shape: Shape,
+             b_shape: Shape) -> Gradients:
+    da = db = None
+    if needs[0]:
+        slope = mul(b, apply(POW, a, shift(b, -1.0)))
+        da = sum_to(mul(dy, where(compare(b, 0, "=="), full((), 0.0, b.dtype), slope)), a_shape)
+    if needs[1]:  # 0 to a power that is not negative is 0 or 1 whatever the power
+        slope = mul(y, log_(a))
+        flat = where(compare(b, 0, ">="), compare(a, 0, "=="), full((), 0, boolean))
+        db = sum_to(mul(dy, masked_fill(slope, flat, 0.0)), b_shape)
+    return da, db
+
+
+ABS = Op("abs", numbers_like, donates=FIRST, exact=True, slices=BROADCAST,
+         vjp=lambda needs, dy, x: (mul(give(dy), sign(x)),))
+SIGN = Op("sign", numbers_like, donates=FIRST, exact=True, slices=BROADCAST, vjp=_nothing)
+FLOOR = Op("floor", numbers_like, donates=FIRST, slices=BROADCAST, vjp=_nothing)
+SIN: Op = Op("sin", numbers_like, donates=FIRST, slices=BROADCAST,
+             vjp=lambda needs, dy, x: (mul(give(dy), cos(give(x))),))
+COS: Op = Op("cos", numbers_like, donates=FIRST, slices=BROADCAST,
+             vjp=lambda needs, dy, x: (neg(mul(give(dy), sin(give(x)))),))
+ERF = Op("erf", numbers_like, donates=FIRST, slices=BROADCAST,
+         vjp=lambda needs, dy, x: (mul(give(dy), scale(exp_(neg(mul(x, x))), 2.0 / pi**0.5)),))
+LOG1P = Op("log1p", numbers_like, donates=FIRST, slices=BROADCAST,
+           vjp=lambda needs, dy, x: (div(give(dy), shift(give(x), 1.0)),))
+EXPM1 = Op("expm1", numbers_like, donates=FIRST, slices=BROADCAST,
+           vjp=lambda needs, dy, y: (mul(give(dy), shift(give(y), 1.0)),))
+MAXIMUM = Op("maximum", _like_both, donates=EITHER, exact=True, slices=BROADCAST, vjp=_of_the_chosen("<"))
+MINIMUM = Op("minimum", _like_both, donates=EITHER, exact=True, slices=BROADCAST, vjp=_of_the_chosen(">"))
+POW = Op("pow", _pow_infer, donates=EITHER, slices=BROADCAST, vjp=_pow_vjp)
+
+
+def absolute(x: Tensor) -> Tensor:
+    """|x| for every element; the gradient at 0 is 0."""
+    return apply(ABS, x)
+
+
+def sign(x: Tensor) -> Tensor:
+    """1 above 0, -1 below, and 0 for 0 and NaN; the gradient is 0."""
+    return apply(SIGN, x)
+
+
+def floor(x: Tensor) -> Tensor:
+    """The largest integer that is not above, for every element; the gradient is 0."""
+    return apply(FLOOR, x) if x.dtype.floating else x.clone()
+
+
+def sin(x: Tensor) -> Tensor:
+    """Sine of every element, in radians."""
+    return apply(SIN, floating(x))
+
+
+def cos(x: Tensor) -> Tensor:
+    """Cosine of every element, in radians."""
+    return apply(COS, floating(x))
+
+
+def erf(x: Tensor) -> Tensor:
+    """The error function, 2 / sqrt(pi) times the integral of exp(-t^2) from 0 to x, for every element."""
+    return apply(ERF, floating(x))
+
+
+def log1p(x: Tensor) -> Tensor:
+    """log(1 + x) for every element, exact near 0."""
+    return apply(LOG1P, floating(x))
+
+
+def expm1(x: Tensor) -> Tensor:
+    """exp(x) - 1 for every element, exact near 0."""
+    return apply(EXPM1, floating(x))
+
+
+def maximum(a: Tensor, b: Tensor) -> Tensor:
+    """The larger of two elements, with NumPy's broadcasting; NaN where one of them is.
+
+    Of two equal elements each has half of the gradient. Raises ShapeError.
+    """
+    return apply(MAXIMUM, a, b)
+
+
+def minimum(a: Tensor, b: Tensor) -> Tensor:
+    """The smaller of two elements, as ``maximum``."""
+    return apply(MINIMUM, a, b)
+
+
+def pow_of(a: Tensor, b: Tensor) -> Tensor:
+    """a to the power of b, element by element, with NumPy's broadcasting; of integers it is float32.
+
+    NaN for a negative number to a power that is no integer. Raises ShapeError.
+    """
+    if not a.dtype.floating or not b.dtype.floating:
+        dtype = a.dtype if a.dtype.floating else b.dtype if b.dtype.floating else float32
+        a, b = convert(a, dtype), convert(b, dtype)
+    return apply(POW, a, b)
+
+
+def _of_any_number(function: Callable[[Tensor], Tensor]) -> Callable[[Tensor], Tensor]:
+    """A function that takes integers and booleans as float32, too."""
+    def of_any_number(x: Tensor) -> Tensor:
+        return function(floating(x))
+    of_any_number.__name__ = function.__name__
+    of_any_number.__doc__ = f"{function.__doc__} Of integers it is float32."
+    return of_any_number
+
+
+exp, log, sqrt, tanh, sigmoid = map(_of_any_number, (exp_, log_, sqrt_, tanh_, sigmoid_))
+
+for _name, _function in {
+        "sin": sin, "cos": cos, "erf": erf, "log1p": log1p, "expm1": expm1, "floor": floor, "sign": sign, "exp": exp,
+        "log": log, "sqrt": sqrt, "tanh": tanh, "sigmoid": sigmoid, "maximum": maximum, "minimum": minimum}.items():
+    setattr(Tensor, _name, _function)

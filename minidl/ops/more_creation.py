@@ -1,0 +1,137 @@
+"""New tensors like others, and what programs ask of a device: PyTorch's names for what a runtime decides."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from minidl.errors import UserError
+from minidl.meta import DType, float32, float64, int32, int64
+from minidl.ops.creation import Sizes, full, tensor, zeros
+from minidl.ops.inplace import written
+from minidl.ops.methods import dtype_of
+from minidl.ops.shape import sizes_of
+from minidl.ops.update import normal_ as normal_update
+from minidl.ops.update import uniform_ as uniform_update
+from minidl.runtime import current_runtime
+from minidl.tensor import Tensor
+
+
+def empty(*sizes: Sizes, dtype: DType | None = None, device: object = None, requires_grad: bool = False) -> Tensor:
+    """0 everywhere: no values are left over from what was in memory before, so that every run has the same bits."""
+    return zeros(*sizes, dtype=dtype_of(dtype) or float32, requires_grad=requires_grad)
+
+
+def empty_like(x: Tensor, *, dtype: DType | None = None) -> Tensor:
+    """0 everywhere, of x's shape and dtype."""
+    return zeros(x.shape, dtype=dtype or x.dtype)
+
+
+def from_numpy(array: np.ndarray) -> Tensor:
+    """A tensor with a copy of an array's values, of its dtype. Raises UserError for what is no array."""
+    if not isinstance(array, np.ndarray):
+        raise UserError(f"from_numpy takes an array, not a {type(array).__name__}: tensor(x) takes others")
+    return tensor(array)
+
+
+def as_tensor(data: Any, *, dtype: DType | None = None, device: object = None) -> Tensor:
+    """A tensor itself, in the dtype that is asked for, or a new one of other data. Raises as ``tensor``."""
+    if isinstance(data, Tensor):
+        return data if dtype is None else data.to(dtype)
+    return tensor(data, dtype=dtype)
+
+
+def new_zeros(x: Tensor, *sizes: Sizes, dtype: DType | None = None, device: object = None,
+              requires_grad: bool = False) -> Tensor:
+    """0 everywhere, of x's dtype."""
+    return full(sizes_of(sizes), 0.0, dtype=dtype or x.dtype, requires_grad=requires_grad)
+
+
+def new_ones(x: Tensor, *sizes: Sizes, dtype: DType | None = None, device: object = None,
+             requires_grad: bool = False) -> Tensor:
+    """1 everywhere, of x's dtype."""
+    return full(sizes_of(sizes), 1.0, dtype=dtype or x.dtype, requires_grad=requires_grad)
+
+
+def new_full(x: Tensor, size: Sizes, fill_value: float, *, dtype: DType | None = None, device: object = None) -> Tensor:
+    """One value everywhere, of x's dtype."""
+    return full(size, fill_value, dtype=dtype or x.dtype)
+
+
+def new_tensor(x: Tensor, data: Any, *, dtype: DType | None = None, device: object = None,
+               requires_grad: bool = False) -> Tensor:
+    """A leaf with a copy of values, of x's dtype."""
+    return tensor(data, dtype=dtype or x.dtype, requires_grad=requires_grad)
+
+
+def normal_(x: Tensor, mean: float = 0.0, std: float = 1.0) -> Tensor:
+    """Overwrite x with normal random numbers; returns x."""
+    normal_update(x, seed=current_runtime().next_seed(), mean=mean, std=std)
+    return x
+
+
+def uniform_(x: Tensor, low: float = 0.0, high: float = 1.0) -> Tensor:
+    """Overwrite x with uniform random numbers in [low, high); returns x."""
+    uniform_update(x, seed=current_runtime().next_seed(), low=low, high=high)
+    return x
+
+
+def bernoulli_(x: Tensor, p: float = 0.5) -> Tensor:
+    """Overwrite x with 1 with probability p, else 0; returns x."""
+    draws = zeros(x.shape)
+    uniform_(draws)
+    return written(x, lambda y: (draws < p).to(y.dtype))
+
+
+def normal(mean: float, std: float, size: Sequence[int]) -> Tensor:
+    """Normal random numbers of a mean and deviation."""
+    return normal_(zeros(tuple(size)), mean, std)
+
+
+def bernoulli(p: Tensor) -> Tensor:
+    """1 with each element's probability, else 0."""
+    draws = zeros(p.shape)
+    uniform_(draws)
+    return (draws < p).to(p.dtype)
+
+
+class FloatTensor:
+    """``FloatTensor(values)`` is ``tensor(values, dtype=float32)``; with sizes, zeros. So are the others."""
+
+    dtype = float32
+
+    def __new__(cls, *data: Any) -> Tensor:  # type: ignore[misc]  # as in PyTorch a constructor of tensors
+        if data and all(isinstance(n, int) for n in data):
+            return zeros(*data, dtype=cls.dtype)
+        return tensor(data[0] if data else [], dtype=cls.dtype)
+
+
+class DoubleTensor(FloatTensor):
+    """float64 values."""
+
+    dtype = float64
+
+
+class LongTensor(FloatTensor):
+    """int64 values."""
+
+    dtype = int64
+
+
+class IntTensor(FloatTensor):
+    """int32 values."""
+
+    dtype = int32
+
+
+def is_floating_point(x: Tensor) -> bool:
+    """Whether the elements are floating-point numbers."""
+    return x.dtype.floating
+
+
+for _name, _function in {"new_zeros": new_zeros, "new_ones": new_ones, "new_full": new_full, "new_tensor": new_tensor,
+                         "new_empty": new_zeros, "normal_": normal_, "uniform_": uniform_,
+                         "bernoulli_": bernoulli_}.items():
+    setattr(Tensor, _name, _function)

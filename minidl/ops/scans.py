@@ -1,0 +1,181 @@
+"""Running sums and products, orders, and what is written into places by number, under PyTorch's names: compositions."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from minidl.context import current
+from minidl.dispatch import apply
+from minidl.errors import ShapeError, UserError
+from minidl.meta import Shape, boolean, int64
+from minidl.ops.arguments import axes_of, axis_of
+from minidl.ops.arithmetic import add, compare, mul
+from minidl.ops.choose import convert, logical_and, logical_not, masked_fill
+from minidl.ops.elementwise import neg, shift
+from minidl.ops.elementwise import sum as sum_
+from minidl.ops.embedding import GATHER_ROWS_GRAD
+from minidl.ops.functions import over_last
+from minidl.ops.library import exp, log
+from minidl.ops.parts import squeeze, unsqueeze
+from minidl.ops.ranking import amax, topk
+from minidl.ops.rearranging import at, flip, one_hot
+from minidl.ops.shape import concat, detach, permute, reshape
+from minidl.ops.update import full
+from minidl.surface import Ranked
+from minidl.tensor import Tensor
+
+Axes = int | Shape | None
+
+
+# Sums and products along a dimension --------------------------------------------------------------------------------
+def _scanned(x: Tensor, dim: int, what: str, start: float,
+             combine: Callable[[Tensor, Tensor], Tensor]) -> Tensor:
+    """y[i] = x[0] o ... o x[i] by doubling: log2(n) joins and combinations."""
+    axis = axis_of(what, x.shape or (1,), dim)
+    if not x.shape:
+        return x.clone()
+    n, step, y = x.shape[axis], 1, x
+    while step < n:
+        shape = (*x.shape[:axis], step, *x.shape[axis + 1:])
+        before = concat([full(shape, start, x.dtype), at(y, axis, slice(0, n - step))], axis)
+        y, step = combine(y, before), 2 * step
+    return y if y is not x else x.clone()
+
+
+def cumsum(x: Tensor, dim: int) -> Tensor:
+    """Sums of all elements up to each one along a dimension; of integers and booleans int64. Raises ShapeError."""
+    return _scanned(x if x.dtype.floating else convert(x, int64), dim, "cumsum", 0, add)
+
+
+def cumprod(x: Tensor, dim: int) -> Tensor:
+    """Products of all elements up to each one along a dimension; of integers int64. Raises ShapeError."""
+    return _scanned(x if x.dtype.floating else convert(x, int64), dim, "cumprod", 1, mul)
+
+
+def prod(x: Tensor, dim: int | None = None, keepdim: bool = False) -> Tensor:
+    """The product along a dimension, or of all elements; of integers int64. Raises ShapeError."""
+    x = x if x.dtype.floating else convert(x, int64)
+    if dim is None:
+        return prod(reshape(x, (-1,)), 0)
+    axis = axis_of("prod", x.shape, dim)
+    while (n := x.shape[axis]) > 1:
+        half = n // 2
+        both = mul(at(x, axis, slice(0, half)), at(x, axis, slice(half, 2 * half)))
+        x = concat([both, at(x, axis, slice(2 * half, n))], axis) if n % 2 else both
+    if not x.shape[axis]:
+        x = full((*x.shape[:axis], 1, *x.shape[axis + 1:]), 1, x.dtype)
+    return x if keepdim else squeeze(x, axis)
+
+
+def _truth(x: Tensor) -> Tensor:
+    return x if x.dtype is boolean else compare(x, 0, "!=")
+
+
+def any_of(x: Tensor, dim: Axes = None, keepdim: bool = False) -> Tensor:
+    """Whether an element is not 0, along ``dim``, or of all. Raises ShapeError."""
+    return compare(sum_(_truth(x), dim, keepdim), 0, ">")
+
+
+def all_of(x: Tensor, dim: Axes = None, keepdim: bool = False) -> Tensor:
+    """Whether no element is 0, along ``dim``, or of all. Raises ShapeError."""
+    return compare(sum_(logical_not(_truth(x)), dim, keepdim), 0, "==")
+
+
+def count_nonzero(x: Tensor, dim: Axes = None) -> Tensor:
+    """How many elements are not 0. Raises ShapeError."""
+    return sum_(_truth(x), dim)
+
+
+def logsumexp(x: Tensor, dim: int | Shape, keepdim: bool = False) -> Tensor:
+    """log(sum(exp(x))) along ``dim``, without overflow. Raises ShapeError."""
+    top = amax(detach(x), dim, keepdim=True)
+    top = masked_fill(top, logical_not(logical_and(compare(top, float("-inf"), ">"), compare(top, float("inf"), "<"))),
+                      0.0)
+    y = add(log(sum_(exp(add(x, neg(top))), dim, keepdim=True)), top)
+    return y if keepdim else squeeze(y, axes_of("logsumexp", x.shape, dim))
+
+
+# Order --------------------------------------------------------------------------------------------------------------
+def sort(x: Tensor, dim: int = -1, descending: bool = False, *, stable: bool = True) -> Ranked:
+    """All elements along a dimension in order, and their positions: the first of equal ones first. NaN counts as the
+    largest. Raises ShapeError."""
+    axis = axis_of("sort", x.shape, dim)
+    n = x.shape[axis]
+    if descending or n < 2:
+        return topk(x, n, axis, largest=True) if n else Ranked(x.clone(), convert(x, int64))
+    # Largest first of the elements read backwards, read backwards: so equal ones keep their order.
+    values, places = topk(flip(x, axis), n, axis, largest=True)
+    return Ranked(flip(values, axis), shift(neg(flip(places, axis)), n - 1))
+
+
+def argsort(x: Tensor, dim: int = -1, descending: bool = False, *, stable: bool = True) -> Tensor:
+    """The positions of ``sort``. Raises ShapeError."""
+    return sort(detach(x), dim, descending, stable=stable).indices
+
+
+# Into other places --------------------------------------------------------------------------------------------------
+def scatter_add(x: Tensor, dim: int, index: Tensor, src: Tensor) -> Tensor:
+    """x with the elements of ``src`` added at the positions along ``dim`` that ``index``, of its shape, names.
+
+    ``index`` has x's shape but for that dimension. Raises ShapeError, UserError for a position that is none.
+    """
+    return add(x, _spread(x, dim, index, src))
+
+
+def _spread(x: Tensor, dim: int, index: Tensor, src: Tensor) -> Tensor:
+    """Zeros of x's shape with what is scattered added to them."""
+    if src.requires_grad and current().grad_enabled:
+        return _Spread.of(x, dim, index, src)
+    moved, back = over_last(x, dim, "scatter_add")
+    places, _ = over_last(index, dim, "scatter_add")
+    given, _ = over_last(src, dim, "scatter_add")
+    if moved.shape[:-1] != places.shape[:-1] or places.shape != given.shape:
+        raise ShapeError(f"scatter_add along {dim}: {list(index.shape)} and {list(src.shape)} do not fit "
+                         f"{list(x.shape)}")
+    rows, width, count = int(np.prod(moved.shape[:-1])), moved.shape[-1], places.shape[-1]
+    y = apply(GATHER_ROWS_GRAD, reshape(given, (rows * count, 1)), reshape(convert(places, int64), (rows, count)),
+              x_shape=(rows, width, 1))
+    y = reshape(y, moved.shape)
+    return permute(y, back) if back else y
+
+
+class _Spread:
+    """What is scattered with a gradient: a product with a matrix of 0 and 1 for each row."""
+
+    @staticmethod
+    def of(x: Tensor, dim: int, index: Tensor, src: Tensor) -> Tensor:
+        """As ``_spread``."""
+        moved, back = over_last(x, dim, "scatter_add")
+        places, given = (over_last(t, dim, "scatter_add")[0] for t in (index, src))
+        hits = convert(one_hot(places, moved.shape[-1]), x.dtype)
+        y = sum_(mul(hits, unsqueeze(given, given.ndim)), -2)
+        return permute(y, back) if back else y
+
+
+def scatter(x: Tensor, dim: int, index: Tensor, value: float) -> Tensor:
+    """x with a number at the positions along ``dim`` that ``index`` names. Raises ShapeError, UserError."""
+    if isinstance(value, Tensor):
+        raise UserError("scatter takes a number: scatter_add takes a tensor, and adds what meets in one place")
+    with_hits = _spread(full(x.shape, 0.0), dim, index, full(index.shape, 1.0))
+    return masked_fill(x, compare(with_hits, 0, "!="), value)
+
+
+def allclose(a: Tensor, b: Tensor, rtol: float = 1e-5, atol: float = 1e-8) -> bool:
+    """Whether |a - b| <= atol + rtol |b| everywhere. The values are read."""
+    return bool(np.allclose(a.numpy(), b.numpy(), rtol, atol))
+
+
+def equal(a: Tensor, b: Tensor) -> bool:
+    """Whether two tensors have one shape and the same values. The values are read."""
+    return a.shape == b.shape and bool(np.array_equal(a.numpy(), b.numpy()))
+
+
+FUNCTIONS: dict[str, Any] = {
+    "cumsum": cumsum, "cumprod": cumprod, "prod": prod, "any": any_of, "all": all_of, "count_nonzero": count_nonzero,
+    "logsumexp": logsumexp, "sort": sort, "argsort": argsort, "scatter_add": scatter_add, "scatter": scatter,
+    "allclose": allclose, "equal": equal,
+}
+"""By the names of PyTorch, as functions and as methods."""

@@ -1,0 +1,115 @@
+"""Steps that no kernel computes at once: the direction is composed of operations, then each parameter moves along it.
+
+A parameter, or a piece of a large one, is updated by itself: that takes its gradient, its states and a few results of
+their size at once. The last call is ``sgd_`` along the direction, which ends the iteration as every update does.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from minidl.autograd import no_grad
+from minidl.dispatch import apply_all
+from minidl.errors import UserError
+from minidl.ops.elementwise import add, div, mul, neg, scale, shift, sqrt, sub
+from minidl.ops.update import SGD, copy_
+from minidl.optim.optimizer import Optimizer, Parameters, require_at_least_zero, rows_of_piece
+from minidl.tensor import Tensor
+
+States = dict[str, Tensor]
+
+
+class Composed(Optimizer):
+    """Base class: a subclass says the direction of a parameter's step, and updates its states."""
+
+    def direction(self, index: int, p: Tensor, gradient: Tensor, states: States) -> Tensor:
+        """What lr times is subtracted from the parameter of this number; the states have been written. Raises
+        OutOfMemory."""
+        raise NotImplementedError
+
+    def _update(self, chunk: list[int]) -> None:
+        for number in chunk:
+            piece = self._pieces[number]
+            index, gradient = piece.owner, self.parameters[piece.owner].grad
+            assert gradient is not None
+            with no_grad():
+                p, gradient = (rows_of_piece(x, piece) for x in (self.parameters[index], gradient))
+                way = self.direction(index, p, gradient, {name: made[number] for name, made in self._states.items()})
+            apply_all(SGD, p, way, lr=float(self.rates(index)["lr"]), weight_decay=0.0)
+
+    def decayed(self, index: int, p: Tensor, gradient: Tensor) -> Tensor:
+        """The gradient, turned round where the group maximizes, with weight_decay times the parameter added."""
+        rates = self.rates(index)
+        gradient = neg(gradient) if rates.get("maximize") else gradient
+        decay = float(rates["weight_decay"]) if self._decays[index] else 0.0
+        return add(gradient, scale(p, decay)) if decay else gradient
+
+
+def kept_in(state: Tensor, value: Tensor) -> Tensor:
+    """Write a state; returns it."""
+    copy_(state, value)
+    return state
+
+
+def mean_square(state: Tensor, x: Tensor, share: float) -> Tensor:
+    """state = share state + (1 - share) x^2, in place."""
+    return kept_in(state, add(scale(state, share), scale(mul(x, x), 1.0 - share)))
+
+
+class RMSprop(Composed):
+    """Steps along gradients over the root of their running mean square (Hinton 2012, lecture 6e).
+
+        v = alpha v + (1 - alpha) g^2;   d = g / (sqrt(v) + eps);   buf = momentum buf + d;   p -= lr buf
+
+    ``centered``: v less the square of the running mean of g (Graves 2013).
+    """
+
+    def __init__(self, params: Parameters, lr: float = 1e-2, alpha: float = 0.99, eps: float = 1e-8,
+                 weight_decay: float = 0.0, momentum: float = 0.0, centered: bool = False, *, maximize: bool = False,
+                 decays: Callable[[Tensor], bool] | None = None) -> None:
+        """``decays`` says which parameters the weight decay is for; all by default. Raises UserError."""
+        states = ("square_avg", *(("grad_avg",) if centered else ()), *(("momentum_buffer",) if momentum else ()))
+        super().__init__(params, rates={"lr": lr, "alpha": alpha, "eps": eps, "weight_decay": weight_decay,
+                                        "momentum": momentum, "maximize": maximize}, op=SGD, states=states,
+                         decays=decays)
+
+    def check(self, group: dict[str, Any]) -> None:
+        super().check(group)
+        require_at_least_zero(eps=group["eps"], momentum=group["momentum"], alpha=group["alpha"])
+
+    def direction(self, index: int, p: Tensor, gradient: Tensor, states: States) -> Tensor:
+        rates = self.rates(index)
+        g, alpha = self.decayed(index, p, gradient), float(rates["alpha"])
+        v = mean_square(states["square_avg"], g, alpha)
+        if "grad_avg" in states:
+            mean = kept_in(states["grad_avg"], add(scale(states["grad_avg"], alpha), scale(g, 1.0 - alpha)))
+            v = sub(v, mul(mean, mean))
+        d = div(g, shift(sqrt(v), float(rates["eps"])))
+        if "momentum_buffer" in states:
+            buffer = states["momentum_buffer"]
+            d = kept_in(buffer, add(scale(buffer, float(rates["momentum"])), d))
+        return d
+
+
+class Adagrad(Composed):
+    """Steps along gradients over the root of the sum of their squares (Duchi, Hazan & Singer 2011).
+
+        s = s + g^2;   p -= lr g / (sqrt(s) + eps)
+    """
+
+    def __init__(self, params: Parameters, lr: float = 1e-2, lr_decay: float = 0.0, weight_decay: float = 0.0,
+                 initial_accumulator_value: float = 0.0, eps: float = 1e-10, *, maximize: bool = False,
+                 decays: Callable[[Tensor], bool] | None = None) -> None:
+        """``decays`` says which parameters the weight decay is for; all by default. Raises UserError, for a decay of
+        the rate, too, which is a schedule's."""
+        if lr_decay or initial_accumulator_value:
+            raise UserError("Adagrad: lr_decay and initial_accumulator_value are 0 here; optim.lr_scheduler.LambdaLR "
+                            "changes the rate")
+        super().__init__(params, rates={"lr": lr, "eps": eps, "weight_decay": weight_decay, "maximize": maximize},
+                         op=SGD, states=("sum",), decays=decays)
+
+    def direction(self, index: int, p: Tensor, gradient: Tensor, states: States) -> Tensor:
+        g = self.decayed(index, p, gradient)
+        total = kept_in(states["sum"], add(states["sum"], mul(g, g)))
+        return div(g, shift(sqrt(total), float(self.rates(index)["eps"])))

@@ -1,0 +1,25 @@
+"""Memory management inside unmodified eager PyTorch: a training in the bytes that you name, with the bits that it had.
+
+    import minidl.torch
+
+    with minidl.torch.managed("12GiB") as memory:
+        train()
+    print(memory.report())
+
+This room imports PyTorch and the planning rooms, and nothing of minidl's own engine. Extra ``torch``.
+"""
+
+from minidl.errors import UserError
+
+try:
+    import torch as _torch  # noqa: F401
+except ImportError:
+    raise UserError('minidl.torch takes PyTorch: pip install "minidl[torch]"') from None
+
+from minidl.torch.budget import BudgetTooSmall
+from minidl.torch.managed import managed
+from minidl.torch.meter import Meter
+from minidl.torch.replay import NotReplayable
+from minidl.torch.reporting import Report
+
+__all__ = ["BudgetTooSmall", "Meter", "NotReplayable", "Report", "managed"]

@@ -1,0 +1,185 @@
+"""How a value was made: calls below autograd, with values in place of tensors, and the random generator's state.
+
+    Ref    a tensor among a call's arguments: a value, and how the tensor lies in it.
+    Guard  tells whether a value that a call has read is still what it was: it shares the tensor's version counter.
+
+Knows no autograd and no plan. ``replay`` carries calls out again.
+"""
+
+from __future__ import annotations
+
+import weakref
+from typing import Any, NamedTuple
+
+import torch
+
+from minidl.torch.backends import quiet
+from minidl.torch.schemas import Schema, tensors_in
+
+
+class Guard(NamedTuple):
+    """A tensor that shares the version counter of what was read, and the version that it had."""
+
+    tensor: torch.Tensor
+    version: int
+
+    @property
+    def intact(self) -> bool:
+        """Whether nothing was written since."""
+        return self.tensor._version == self.version
+
+
+class Value:
+    """What a storage holds between two writes.
+
+    made    the call that made it; None for a leaf: what was there before, or cannot be made again.
+    fresh   whether it was made in this step.
+    storage the storage that holds it now, weakly.
+    guard   set when a call has read it; a leaf's guard has its bytes, and keeps them.
+    item    of the saved tensor that it is, weakly.
+    number  in a trace.
+    """
+
+    __slots__ = ("__weakref__", "fresh", "guard", "item", "made", "nbytes", "number", "storage")
+
+    def __init__(self, nbytes: int) -> None:
+        self.nbytes = nbytes
+        self.made: Call | None = None
+        self.fresh = False
+        self.storage: Any = None
+        self.guard: Guard | None = None
+        self.item: Any = None
+        self.number: int | None = None
+
+    def release(self) -> None:
+        """A leaf's bytes are on the host from now on, too: its guard keeps them no longer."""
+        if self.guard is not None:
+            self.guard.tensor.data = torch.empty(0, dtype=self.guard.tensor.dtype, device=self.guard.tensor.device)
+
+    @property
+    def here(self) -> Any:
+        """A storage that holds it, if one is sure to."""
+        storage = self.storage() if self.storage is not None else None
+        if storage is None or storage.nbytes() != self.nbytes or self.guard is None or not self.guard.intact:
+            return None
+        return storage
+
+
+class Ref(NamedTuple):
+    """A tensor among a call's arguments. written: the call writes it; scratch: and its results do not depend on it."""
+
+    value: Value
+    size: torch.Size
+    stride: tuple[int, ...]
+    offset: int
+    dtype: torch.dtype
+    device: torch.device
+    conjugate: bool
+    negative: bool
+    written: bool
+    scratch: bool
+
+    def over(self, storage: Any) -> torch.Tensor:
+        """The tensor over a storage that holds the value."""
+        tensor = torch.empty(0, dtype=self.dtype, device=self.device)
+        tensor.set_(storage, self.offset, self.size, self.stride)
+        if self.conjugate:
+            tensor = torch._conj(tensor)
+        return torch._neg_view(tensor) if self.negative else tensor
+
+
+class Call:
+    """One call that can be carried out again.
+
+    outputs  of its result's tensors the values that it made, weakly, or None.
+    changed  the values that it wrote over, and those that came of it, weakly.
+    drawn    the generator that it drew from, and the state that this had before.
+    grad     whether gradients were enabled: some calls choose by that what they compute.
+    """
+
+    __slots__ = ("__weakref__", "args", "changed", "drawn", "func", "grad", "kwargs", "order", "outputs", "reads")
+
+    def __init__(self, func: Any, order: int, args: tuple[Any, ...], kwargs: dict[str, Any], *, drawn: Any, grad: bool
+                 ) -> None:
+        self.func, self.order, self.args, self.kwargs, self.drawn, self.grad = func, order, args, kwargs, drawn, grad
+        self.reads = list({id(r.value): r.value for r in refs_in(args, kwargs) if not r.scratch}.values())
+        self.outputs: list[Any] = []
+        self.changed: list[tuple[Value, Any]] = []
+
+    def finish(self, outputs: list[Value | None], changed: list[tuple[Value, Value]]) -> None:
+        """The call has been carried out."""
+        scratch = {id(r.value) for r in refs_in(self.args, self.kwargs) if r.scratch}
+        for value in outputs:
+            if value is not None:
+                value.made = self
+        for old, new in changed:
+            if old.fresh and id(old) not in scratch:
+                new.made = self
+        self.outputs = [weakref.ref(value) if value is not None else None for value in outputs]
+        self.changed = [(old, weakref.ref(new)) for old, new in changed]
+
+
+def refs_in(args: Any, kwargs: dict[str, Any]) -> list[Ref]:
+    """The tensors among frozen arguments."""
+    found: list[Ref] = []
+    for value in (*args, *kwargs.values()):
+        if type(value) is Ref:
+            found.append(value)
+        elif type(value) in (list, tuple):
+            found += [each for each in value if type(each) is Ref]
+    return found
+
+
+def frozen(recorder: Any, schema: Schema, func: Any, args: Any, kwargs: dict[str, Any], written: list[torch.Tensor]
+           ) -> Call | None:
+    """A call before it is carried out; None if it could not be carried out again exactly.
+
+    recorder: says which tensors have bytes on the device, and their values (``recorder.Recorder``).
+    """
+    for tensor in tensors_in(args, kwargs):
+        # A number may be on another device; inference tensors count no versions.
+        number = tensor.layout is torch.strided and tensor.numel() == 1
+        if tensor.is_inference() or not (recorder.sees(tensor) or number):
+            return None
+    wrote, scratch = {id(t) for t in written}, {id(args[n]) for n in schema.statistics(args)}
+    grad = torch.is_grad_enabled()
+    with quiet():
+        drawn = None
+        if schema.seeded:
+            generator = kwargs.get("generator") or _generator(args, kwargs)
+            drawn = generator, generator.get_state()
+        return Call(func, recorder.order, tuple(_freeze(a, recorder, wrote, scratch) for a in args),
+                    {k: _freeze(v, recorder, wrote, scratch) for k, v in kwargs.items()}, drawn=drawn, grad=grad)
+
+
+def _freeze(value: Any, recorder: Any, wrote: set[int], scratch: set[int]) -> Any:
+    if isinstance(value, torch.Tensor):
+        if not recorder.sees(value):
+            return value.detach().clone()  # a number
+        return _ref(recorder.value_of(value), value, id(value) in wrote, id(value) in scratch)
+    if type(value) in (list, tuple):
+        return type(value)([_freeze(each, recorder, wrote, scratch) for each in value])
+    return value
+
+
+def _ref(value: Value, tensor: torch.Tensor, written: bool, scratch: bool) -> Ref:
+    if value.guard is None and not scratch:
+        # Below autograd an alias has a version counter of its own, unless this key is looked at again.
+        with torch._C._SetExcludeDispatchKeyGuard(torch._C.DispatchKey.ADInplaceOrView, False):
+            alias = tensor.detach()
+        if value.made is not None or value.item is not None:
+            alias.data = torch.empty(0, dtype=tensor.dtype, device=tensor.device)
+        value.guard = Guard(alias, tensor._version)
+    return Ref(value, tensor.size(), tensor.stride(), int(tensor.storage_offset()), tensor.dtype, tensor.device,
+               tensor.is_conj(), tensor.is_neg(), written, scratch)
+
+
+def _generator(args: Any, kwargs: dict[str, Any]) -> torch.Generator:
+    """The default generator of the device that a call is for."""
+    device = kwargs.get("device") or next((t.device for t in tensors_in(args, kwargs)), torch.device("cpu"))
+    device = torch.device(device)
+    if device.type == "cuda":
+        index = torch.cuda.current_device() if device.index is None else device.index
+        generator: torch.Generator = torch.cuda.default_generators[index]
+        return generator
+    return torch.default_generator

@@ -1,0 +1,71 @@
+"""The most bytes that dispatched storages of a device have at once, as a dispatch mode sees them. Moves nothing.
+
+What kernels allocate inside, and what no dispatcher is asked for, is not seen; what ``managed`` brings back is.
+"""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Iterable
+from functools import partial
+from typing import Any
+
+import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from minidl.torch.backends import unseen
+from minidl.torch.schemas import tensors_in
+
+
+class Meter(TorchDispatchMode):
+    """Counts bytes of storages while it is entered. ``bytes``: now; ``peak``: the most so far."""
+
+    def __init__(self, known: Iterable[torch.Tensor] = (), device_type: str = "cpu") -> None:
+        """known: what is there already, and may not come by before the peak."""
+        super().__init__()
+        self.device_type = device_type
+        self.bytes = self.peak = 0
+        self._seen: dict[int, weakref.ref[Any]] = {}
+        for tensor in known:
+            self.see(tensor)
+
+    def see(self, tensor: torch.Tensor) -> None:
+        """Count a tensor's storage until it ends."""
+        if tensor.layout is not torch.strided or tensor.device.type != self.device_type:
+            return
+        self._count(tensor.untyped_storage())
+
+    def _count(self, storage: Any) -> None:
+        address = storage._cdata
+        known = self._seen.get(address)
+        if known is not None and known() is not None:
+            return
+        nbytes = storage.nbytes()
+        self._seen[address] = weakref.ref(storage, partial(self._ended, address, nbytes))
+        self.bytes += nbytes
+        self.peak = max(self.peak, self.bytes)
+
+    def _ended(self, address: int, nbytes: int, ref: object) -> None:
+        self.bytes -= nbytes
+        if self._seen.get(address) is ref:
+            del self._seen[address]
+
+    def __enter__(self) -> Meter:
+        unseen.append(self._count)
+        super().__enter__()
+        return self
+
+    def __exit__(self, *error: Any) -> None:
+        unseen.remove(self._count)
+        super().__exit__(*error)
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        """One call."""
+        kwargs = kwargs or {}
+        result = func(*args, **kwargs)
+        if not func.is_view:
+            for tensor in tensors_in(args, kwargs):
+                self.see(tensor)
+            for tensor in tensors_in(result if isinstance(result, (tuple, list)) else (result,)):
+                self.see(tensor)
+        return result

@@ -1,0 +1,173 @@
+"""A policy's plan for a recorded step, as what hooks obey: what leaves at which pack, what starts back at which unpack.
+
+What a plan asks for outside the windows is not done. A plan that does not hold the budget, as some policies leave the
+rest to paging on demand, is completed: what is in the way at the fullest moment is swapped, too.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+
+from minidl.plan.costs import Costs, Limits
+from minidl.plan.plan import EMPTY_PLAN, Action, Plan, Proposal
+from minidl.plan.policy import Policy, required_proposal
+from minidl.plan.trace import TensorId, Trace
+from minidl.planning.compiled import simulate
+from minidl.planning.expansion import expand
+from minidl.planning.modes import modes_of, to_plan
+from minidl.planning.problem import DROP, KEEP, SWAP, Array, Problem, problem
+from minidl.planning.schedule import NO_NOTES
+from minidl.planning.timing import Room, beginnings, place
+from minidl.planning.walk import FAILED
+from minidl.torch.items import STAY, Decision
+from minidl.torch.tracing import Seen
+
+UNRECORDED = 0.3  # of what recording takes a call, a call takes that only passes the recorder
+
+
+@dataclass(frozen=True)
+class Obeyed:
+    """A plan by numbers of packs and unpacks.
+
+    decisions    pack -> what becomes of it; one that is not named stays.
+    triggers     unpack -> tensors whose way back begins after it.
+    replayed     numbers of the calls that replays carry out again; none: nothing is dropped.
+    seconds      that the step is predicted to take, what recording lineage takes of a CPU's time included.
+    peak_bytes   the most bytes at once, by the plan.
+    over_bytes   how many of these are more than the budget.
+    """
+
+    plan: Plan = EMPTY_PLAN
+    decisions: Mapping[int, Decision] = field(default_factory=dict)
+    triggers: Mapping[int, tuple[TensorId, ...]] = field(default_factory=dict)
+    replayed: frozenset[int] = frozenset()
+    seconds: float = 0.0
+    peak_bytes: int = 0
+    over_bytes: int = 0
+
+    @property
+    def drops(self) -> bool:
+        """Whether anything is to be computed again."""
+        return bool(self.replayed)
+
+    def decision(self, number: int) -> Decision:
+        """Of a pack."""
+        return self.decisions.get(number, STAY)
+
+
+def proposed(policy: Policy, seen: Seen, costs: Costs, limits: Limits) -> Proposal:
+    """What a policy says of a step. Raises what it raises."""
+    return required_proposal(policy, "plan", policy.plan(seen.trace, costs, limits))
+
+
+def obeyed(plan: Plan, seen: Seen, costs: Costs, limits: Limits, *, recompute: bool) -> Obeyed:
+    """A plan as what hooks obey, within the windows and the budget."""
+    trace = seen.trace
+    facts = problem(trace, costs)
+    mode = modes_of(plan, facts, trace)
+    mode[(mode == DROP) & (~facts.can_drop | (not recompute))] = SWAP
+    prefetch_at = np.full(len(mode), -1, np.int64)
+    asked = mode.copy()
+    ahead = costs.contention < 1.0  # else a swap-in ahead of its use costs memory and hides nothing
+    peak = completed(facts, mode, prefetch_at, limits, ahead=ahead)
+    if not np.array_equal(asked, mode):
+        plan = to_plan(trace, facts, mode, prefetch_at)
+    action = {int(facts.ids[facts.gap_tensor[gap]]): Action.SWAP_OUT if mode[gap] == SWAP else Action.DROP
+              for gap in np.nonzero(mode)[0].tolist()}
+    decisions = {number: Decision(action[tensor_id], tensor_id) for number, tensor_id in seen.packs.items()
+                 if tensor_id in action}
+    replayed = _replayed(facts, mode, seen)
+    room = Room(limits.device_bytes, limits.host_bytes, 0.0)
+    seconds = simulate(facts, room, mode, prefetch_at.copy(), NO_NOTES).seconds
+    if replayed:
+        seconds += seen.recording_seconds * (len(replayed) + UNRECORDED * max(seen.orders))
+    return Obeyed(plan, decisions, _triggers(plan, seen, action) if ahead else {}, replayed, seconds, peak,
+                  max(0, peak - limits.device_bytes))
+
+
+def _replayed(facts: Problem, mode: Array, seen: Seen) -> frozenset[int]:
+    """The numbers of the calls that are carried out again, as the plan's own expansion has them."""
+    if not (mode == DROP).any():
+        return frozenset()
+    steps, _, _, _ = expand(facts, mode, np.full(len(mode), -1, np.int64), NO_NOTES)
+    return frozenset(seen.orders[call] for call in np.unique(steps.call[steps.call != steps.group]).tolist())
+
+
+def swapping(seen: Seen) -> Seen:
+    """The same step, of which nothing can be computed again."""
+    calls = tuple(replace(call, replayable=False) for call in seen.trace.calls)
+    return replace(seen, trace=replace(seen.trace, calls=calls))
+
+
+def completed(facts: Problem, mode: Array, prefetch_at: Array, limits: Limits, *, ahead: bool) -> int:
+    """Swap more, in ``mode``, until the budget is held or nothing else may leave; returns the most bytes at once."""
+    while True:
+        during = bytes_during(facts, mode, prefetch_at, limits, ahead=ahead)
+        if during is None:  # what is to be computed again cannot be
+            mode[mode != KEEP] = SWAP
+            continue
+        steps, most = during
+        worst = int(np.argmax(most))
+        if most[worst] <= limits.device_bytes:
+            return int(most[worst])
+        call = int(steps[worst])
+        there = np.nonzero((mode == KEEP) & (facts.gap_call < call) & (facts.gap_next > call))[0]
+        if not len(there):
+            if not (mode == DROP).any():
+                return int(most[worst])
+            mode[mode == DROP] = SWAP  # replays need more than copies
+            continue
+        sizes = facts.size[facts.gap_tensor[there]]
+        order = np.argsort(-sizes, kind="stable")
+        enough = int(np.searchsorted(np.cumsum(sizes[order]), most[worst] - limits.device_bytes)) + 1
+        mode[there[order[:enough]]] = SWAP
+
+
+def bytes_during(facts: Problem, mode: Array, prefetch_at: Array, limits: Limits, *, ahead: bool
+                 ) -> tuple[Array, Array] | None:
+    """Per step: the program's call that it is for, and the bytes in use; None for what cannot be carried out. ahead:
+    whether swap-ins begin before their use."""
+    steps, _, back, total = expand(facts, mode, prefetch_at, NO_NOTES)
+    if total.noted == FAILED:
+        return None
+    if ahead:
+        place(facts, Room(limits.device_bytes, limits.host_bytes, 0.0), steps, beginnings(facts, steps), back,
+              prefetch_at, NO_NOTES)
+    return steps.group, steps.during
+
+
+def _triggers(plan: Plan, seen: Seen, action: Mapping[TensorId, Action]) -> dict[int, tuple[TensorId, ...]]:
+    """The unpack after which each swap-in begins: the first one after its in-trigger, but before the tensor's own."""
+    trace, unpacks = seen.trace, seen.unpacks
+    call_of = {(a.tensor_id, a.access_count): a.call for a in trace.accesses} if plan.prefetches else {}
+    found: dict[int, list[TensorId]] = {}
+    for key, tensors in plan.prefetches.items():
+        for tensor_id in tensors:
+            if action.get(tensor_id) is not Action.SWAP_OUT:
+                continue
+            left, back = (trace.windows or {})[tensor_id]
+            own = bisect_left(unpacks, back) + 1  # numbers count from 1
+            number = min(bisect_left(unpacks, call_of[key] + 1) + 1, own - 1)
+            if number >= 1 and unpacks[number - 1] > left:
+                found.setdefault(number, []).append(tensor_id)
+    return {number: tuple(tensors) for number, tensors in found.items()}
+
+
+def everything(seen: Seen, costs: Costs, limits: Limits) -> int:
+    """The floor: the most bytes at once when all that may leave has left."""
+    facts = problem(seen.trace, costs)
+    mode = np.full(len(facts.gap_call), SWAP, np.int64)
+    during = bytes_during(facts, mode, np.full(len(mode), -1, np.int64), limits, ahead=False)
+    assert during is not None
+    return int(during[1].max(initial=0))
+
+
+def unmanaged(trace: Trace) -> int:
+    """The most bytes at once when nothing leaves."""
+    from minidl.planning.lifetimes import Lifetimes
+
+    return max(Lifetimes.of(trace).live_bytes, default=0)

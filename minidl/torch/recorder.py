@@ -1,0 +1,234 @@
+"""What a step's calls read, make and write, as a dispatch mode sees them below autograd.
+
+    Value  what a storage holds between two writes. A write in place makes a new one.
+    Call   one call: its function and arguments, with values in place of tensors; kept where lineage is wanted.
+
+The mode lies at the bottom of the stack of modes, so that those which a program enters and leaves are entered and left
+in their own order. While nothing is to be recorded it hands every call on. Decides nothing, and moves nothing.
+"""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Callable, Iterable
+from functools import partial
+from typing import Any, Protocol
+
+import torch
+from torch.utils import _python_dispatch as modes
+
+from minidl.torch.lineage import Value, frozen
+from minidl.torch.schemas import schema_of, tensors_in, written_by
+
+PASSED_THROUGH = ("FakeTensor", "FunctionalTensor")  # shapes alone, while a compiler looks
+
+
+class Listener(Protocol):
+    """Is told what happens in a step."""
+
+    def called(self, name: str, reads: list[Value], made: list[Value], written: list[tuple[Value, Value]],
+               seconds: float, again: bool) -> None:
+        """A call has read and made values; of those it wrote, the old and the new. again: it can be repeated."""
+        ...
+
+    def died(self, value: Value) -> None:
+        """The storage of a value has gone."""
+        ...
+
+
+class Recorder(modes.TorchDispatchMode):
+    """Notes calls between ``enter`` and ``leave`` while it is ``on``.
+
+    listener  is told of every call, if there is one.
+    lineage   whether values remember the calls that made them. What is written over is then seen while it is not on,
+              too.
+    only      numbers of the calls, in the order in which a step makes them, of which lineage is wanted; None: of all.
+    spent     seconds that recording has taken, beside the calls themselves.
+    before_write  is told of a leaf whose bytes replays may start from, before they are written over.
+    """
+
+    def __init__(self, device_type: str, clock: Callable[[], float]) -> None:
+        super().__init__()
+        self.device_type, self.clock = device_type, clock
+        self.before_write: Callable[[Value], None] = lambda value: None
+        self.listener: Listener | None = None
+        self.on = self.lineage = False
+        self.order = 0
+        self.only: frozenset[int] | None = None
+        self.spent = 0.0
+        self._holds: dict[int, tuple[weakref.ref[Any], Value]] = {}  # by the address of the storage
+        self._placed = False
+
+    # On the stack of modes -------------------------------------------------------------------------------------------
+    def enter(self) -> None:
+        """Lie at the bottom of the stack."""
+        if not self._placed:
+            above = _lifted()
+            self.__enter__()
+            _put_back(above)
+            self._placed = True
+
+    def leave(self) -> None:
+        """Leave the stack, wherever in it this lies."""
+        self.on = False
+        if not self._placed:
+            return
+        stack = modes._get_current_dispatch_mode_stack()
+        if not any(mode is self for mode in stack):
+            self._placed = False  # another thread's stack, or a program that has taken it away
+            return
+        above = _lifted(until=self)
+        self.__exit__(None, None, None)
+        _put_back(above)
+        self._placed = False
+
+    def begin(self, lasting: Iterable[torch.Tensor] = ()) -> list[Value]:
+        """Forget all values; returns those of what is there now."""
+        self._holds.clear()
+        self.order, self.spent = 0, 0.0
+        return [self.value_of(tensor) for tensor in lasting if self.sees(tensor)]
+
+    # Values ----------------------------------------------------------------------------------------------------------
+    def sees(self, tensor: torch.Tensor) -> bool:
+        """Whether a tensor has bytes on the device."""
+        return tensor.layout is torch.strided and tensor.device.type == self.device_type
+
+    def value_of(self, tensor: torch.Tensor) -> Value:
+        """The value that a tensor's storage holds."""
+        return self.held(tensor.untyped_storage()) or self.hold(tensor.untyped_storage(), None)
+
+    def held(self, storage: Any) -> Value | None:
+        """The value that a storage holds, if it is known."""
+        known = self._holds.get(storage._cdata)
+        return known[1] if known is not None and known[0]() is not None else None
+
+    def hold(self, storage: Any, value: Value | None) -> Value:
+        """A storage holds a value from now on: a new one, or one that has come back in another storage."""
+        if value is None:
+            value = Value(storage.nbytes())
+        address = storage._cdata
+        value.storage = weakref.ref(storage)
+        self._holds[address] = weakref.ref(storage, partial(self._ended, address)), value
+        return value
+
+    def _ended(self, address: int, ref: object) -> None:
+        known = self._holds.get(address)
+        if known is None or known[0] is not ref:
+            return
+        del self._holds[address]
+        known[1].storage = None
+        if self.on and self.listener is not None:
+            self.listener.died(known[1])
+
+    # Calls -----------------------------------------------------------------------------------------------------------
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        """One call."""
+        kwargs = kwargs or {}
+        if not self.on and not self.lineage:
+            return func(*args, **kwargs)
+        for kind in types:
+            if kind not in (torch.Tensor, torch.nn.Parameter) and _has_own_dispatch(kind):
+                return func(*args, **kwargs) if kind.__name__ in PASSED_THROUGH else NotImplemented
+        schema = schema_of(func)
+        if schema.view:
+            return func(*args, **kwargs)
+        entered = self.clock()
+        written = [t for t in written_by(schema, args, kwargs) if self.sees(t)]
+        self.order += 1
+        if not self.on or self.only is not None and self.order not in self.only:
+            self._overwrite(written)
+            return func(*args, **kwargs)
+        if self.lineage:
+            self._announce(written)
+        scratch = {id(args[n]) for n in schema.statistics(args)}
+        operands = [t for t in tensors_in(args, kwargs) if self.sees(t) and id(t) not in scratch]
+        reads = list({id(v): v for v in map(self.value_of, operands)}.values())
+        again = schema.again_on(self.device_type)
+        call = frozen(self, schema, func, args, kwargs, written) if self.lineage and again else None
+        began = self.clock()
+        result = func(*args, **kwargs)
+        seconds = self.clock() - began
+        made, outputs = self._made(result, reads)
+        changed = self._changed(written)
+        if call is not None:
+            call.finish(outputs, changed)
+        if self.listener is not None:
+            told = self._changed_beside(changed, [t for t in written if id(t) in scratch])
+            self.listener.called(schema.name, reads, made, told, seconds, again and all(old.fresh for old, _ in told))
+        self.spent += self.clock() - entered - seconds
+        return result
+
+    def _made(self, result: Any, reads: list[Value]) -> tuple[list[Value], list[Value | None]]:
+        """The values that are new, and the value of each tensor of the result, or None if it is not new."""
+        known, made = {id(v) for v in reads}, []
+        outputs: list[Value | None] = []
+        for tensor in tensors_in(result if isinstance(result, (tuple, list)) else (result,)):
+            value = self.value_of(tensor) if self.sees(tensor) else None
+            if value is None or id(value) in known:
+                outputs.append(None)
+                continue
+            known.add(id(value))
+            value.fresh = True
+            made.append(value)
+            outputs.append(value)
+        return made, outputs
+
+    def _changed(self, written: list[torch.Tensor]) -> list[tuple[Value, Value]]:
+        """What was written holds new values: the old and the new one of each storage."""
+        changed: dict[int, tuple[Value, Value]] = {}
+        for tensor in written:
+            storage = tensor.untyped_storage()
+            if storage._cdata not in changed:
+                old = self.value_of(tensor)
+                old.storage = None
+                new = self.hold(storage, None)
+                new.fresh = old.fresh
+                changed[storage._cdata] = old, new
+        return list(changed.values())
+
+    def _changed_beside(self, changed: list[tuple[Value, Value]], scratch: list[torch.Tensor]
+                        ) -> list[tuple[Value, Value]]:
+        """The same without statistics, which nothing is computed from here."""
+        aside = {id(self.value_of(tensor)) for tensor in scratch}
+        for old, new in changed:
+            if id(new) in aside:
+                new.number = old.number
+        return [(old, new) for old, new in changed if id(new) not in aside]
+
+    def _announce(self, written: list[torch.Tensor]) -> None:
+        """Bytes that replays may start from are about to be written over."""
+        for tensor in written:
+            value = self.held(tensor.untyped_storage())
+            if value is not None and value.guard is not None and value.made is None:
+                self.before_write(value)
+
+    def _overwrite(self, written: list[torch.Tensor]) -> None:
+        """The same while nothing is recorded: what was held is not there any more."""
+        if not self._holds:
+            return
+        self._announce(written)
+        for tensor in written:
+            known = self._holds.pop(tensor.untyped_storage()._cdata, None)
+            if known is not None:
+                known[1].storage = None
+
+
+def _has_own_dispatch(kind: Any) -> bool:
+    return kind.__torch_dispatch__ is not torch._C._disabled_torch_dispatch_impl and (
+        kind.__torch_dispatch__ is not torch.Tensor.__torch_dispatch__)
+
+
+def _lifted(until: Any = None) -> list[Any]:
+    """Take modes off the stack, down to one of them or to the bottom; the topmost is the last of what is returned."""
+    above: list[Any] = []
+    stack = modes._get_current_dispatch_mode_stack()
+    for mode in reversed([m for m in stack if getattr(m, "_mode_key", None) is None]):
+        if mode is until:
+            break
+        above.insert(0, modes._pop_mode())
+    return above
+
+
+def _put_back(above: list[Any]) -> None:
+    for mode in above:
+        modes._push_mode(mode)

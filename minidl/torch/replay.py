@@ -1,0 +1,166 @@
+"""Makes dropped values again: the missing calls of their lineage in program order, on scratch memory where they write.
+
+A call reads values that are still there, that other saved tensors hold, or that calls before it in the replay made.
+Other dropped tensors that come by on the way stay: they are wanted soon. The generator's state is what it was before
+the call, and after the replay what it was before that. Raises NotReplayable rather than guess.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+
+from minidl.errors import Unrecoverable
+from minidl.torch.backends import announce, empty_storage
+from minidl.torch.lineage import Call, Ref, Value
+from minidl.torch.schemas import tensors_in
+
+
+class NotReplayable(Unrecoverable):
+    """A dropped tensor cannot be computed again as it was."""
+
+
+def missing(value: Value) -> list[Call]:
+    """The calls to carry out for a value, in program order. Raises NotReplayable."""
+    calls: set[Call] = set()
+    wanted = [value]
+    while wanted:
+        each = wanted.pop()
+        if each is not value and is_there(each):
+            continue
+        if each.made is None:
+            raise NotReplayable(
+                f"a tensor of {value.nbytes} bytes was dropped, to be computed again from one of {each.nbytes} bytes "
+                "that was written between forward and backward; managed(..., recompute=False) swaps instead")
+        if each.made not in calls:
+            calls.add(each.made)
+            wanted += each.made.reads
+    return sorted(calls, key=lambda call: call.order)
+
+
+def is_there(value: Value) -> bool:
+    """Whether a value can be read without a replay."""
+    item = value.item() if value.item is not None else None
+    return value.here is not None or (item is not None and (item.here is not None or item.copy is not None))
+
+
+@dataclass
+class _State:
+    """Of one replay. readers: how many calls still read a value; made: what the replay has made of these; scratch: what
+    the call under way writes."""
+
+    readers: dict[Value, int]
+    made: dict[Value, Any] = field(default_factory=dict)
+    scratch: dict[Value, Any] = field(default_factory=dict)
+
+
+class Replay:
+    """Carries calls out again.
+
+    bring  makes the storage of a saved item be here (``Saved``).
+    """
+
+    def __init__(self, bring: Any) -> None:
+        self.bring = bring
+        self.calls = 0
+
+    def again(self, value: Value) -> Any:
+        """A storage that holds the value. Raises NotReplayable."""
+        todo = missing(value)
+        state = _State({value: 1})
+        for call in todo:
+            for read in call.reads:
+                state.readers[read] = state.readers.get(read, 0) + 1
+        with _as_before(), torch.no_grad():
+            for call in todo:
+                self._carry_out(call, state)
+                self.calls += 1
+        return state.made[value]
+
+    def _carry_out(self, call: Call, state: _State) -> None:
+        state.scratch.clear()
+        args = [self._thaw(argument, state) for argument in call.args]
+        kwargs = {name: self._thaw(argument, state) for name, argument in call.kwargs.items()}
+        with _drawing(call.drawn), torch.set_grad_enabled(call.grad):
+            result = call.func(*args, **kwargs)
+        del args, kwargs
+        tensors = tensors_in(result if isinstance(result, (tuple, list)) else (result,))
+        for output, tensor in zip(call.outputs, tensors, strict=True):
+            announce(tensor.untyped_storage())
+            self._keep(output() if output is not None else None, tensor.untyped_storage(), state)
+        for old, changed in call.changed:
+            if old in state.scratch:
+                self._keep(changed(), state.scratch[old], state)
+        state.scratch.clear()
+        for read in call.reads:
+            state.readers[read] -= 1
+            if not state.readers[read]:
+                state.made.pop(read, None)
+
+    def _thaw(self, argument: Any, state: _State) -> Any:
+        """A frozen argument with tensors again. No inner function: one that calls itself would keep the tensors."""
+        if type(argument) is Ref:
+            return argument.over(self._storage(argument, state))
+        if type(argument) in (list, tuple):
+            return type(argument)([self._thaw(each, state) for each in argument])
+        return argument
+
+    def _storage(self, ref: Ref, state: _State) -> Any:
+        value = ref.value
+        if value in state.scratch:
+            return state.scratch[value]
+        if ref.scratch:
+            state.scratch[value] = empty_storage(value.nbytes, ref.device)
+            state.scratch[value].fill_(0)
+            return state.scratch[value]
+        storage = state.made.get(value)
+        own = storage is not None
+        if storage is None:
+            storage = value.here
+        if storage is None:
+            storage = self.bring(value.item())
+        if not ref.written:
+            return storage
+        if not own:  # else it is the replay's, and all that read it before have
+            copy = empty_storage(value.nbytes, ref.device)
+            copy.copy_(storage)
+            storage = copy
+        state.scratch[value] = storage
+        return storage
+
+    def _keep(self, value: Value | None, storage: Any, state: _State) -> None:
+        if value is None:
+            return
+        if storage.nbytes() != value.nbytes:
+            raise NotReplayable(f"a replay made {storage.nbytes()} bytes where {value.nbytes} had been")
+        if state.readers.get(value, 0):
+            state.made[value] = storage
+        item = value.item() if value.item is not None else None
+        if item is not None and item.handles and item.copy is None and item.here is None:
+            item.take(storage)
+
+
+@contextmanager
+def _drawing(drawn: Any) -> Iterator[None]:
+    """The generator as it was before a call, and afterwards as it is now."""
+    if drawn is None:
+        yield
+        return
+    generator, state = drawn
+    now = generator.get_state()
+    generator.set_state(state)
+    try:
+        yield
+    finally:
+        generator.set_state(now)
+
+
+@contextmanager
+def _as_before() -> Iterator[None]:
+    """Calls are below autocast already."""
+    with torch._C._DisableAutocast():
+        yield

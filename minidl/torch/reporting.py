@@ -1,0 +1,78 @@
+"""What managing a program has come to, as numbers and as text."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from statistics import median
+from typing import Any
+
+from minidl.outside.units import format_bytes
+from minidl.torch.course import Course, Known, Phase
+
+
+@dataclass
+class Report:
+    """Bytes and seconds so far.
+
+    budget_bytes     the budget; unmanaged_bytes: the most that the step would have at once; floor_bytes: with all saved
+                     tensors away; planned_bytes: by the plan that is followed. 0 where it is not known yet.
+    steps            how many there were of each phase; diverged: of these, how many left the plan that they followed.
+    seconds          the median step of each phase.
+    """
+
+    budget_bytes: int
+    unmanaged_bytes: int = 0
+    floor_bytes: int = 0
+    planned_bytes: int = 0
+    out_bytes: int = 0
+    in_bytes: int = 0
+    host_bytes: int = 0
+    stalled_seconds: float = 0.0
+    replayed_calls: int = 0
+    refused: int = 0
+    late: int = 0
+    diverged: int = 0
+    steps: dict[Phase, int] = field(default_factory=dict)
+    seconds: dict[Phase, float] = field(default_factory=dict)
+    _took: dict[Phase, list[float]] = field(default_factory=dict, repr=False)
+
+    def stepped(self, phase: Phase, seconds: float, saved: Any, known: Known) -> None:
+        """A step has ended."""
+        self.steps[phase] = self.steps.get(phase, 0) + 1
+        self._took.setdefault(phase, []).append(seconds)
+        del self._took[phase][:-50]
+        self.refused += saved.refused
+        self.late += saved.late if phase is Phase.GUIDED else 0
+        if known.obeyed is not None:
+            self.planned_bytes = known.obeyed.peak_bytes
+
+    def measured(self, unmanaged_bytes: int, floor_bytes: int) -> None:
+        """A step was recorded."""
+        self.unmanaged_bytes, self.floor_bytes = unmanaged_bytes, floor_bytes
+
+    def now(self, backend: Any, replayed_calls: int, course: Course) -> Report:
+        """The same with what others count."""
+        traffic = backend.traffic
+        return replace(self, out_bytes=traffic.out_bytes, in_bytes=traffic.in_bytes, host_bytes=backend.host.most,
+                       stalled_seconds=traffic.stalled_seconds, replayed_calls=replayed_calls, diverged=course.diverged,
+                       steps=dict(self.steps), seconds={phase: median(took) for phase, took in self._took.items()})
+
+    def __str__(self) -> str:
+        lines = [("budget", format_bytes(self.budget_bytes))]
+        if self.unmanaged_bytes:
+            lines += [("unmanaged peak", format_bytes(self.unmanaged_bytes)),
+                      ("floor, all saved tensors away", format_bytes(self.floor_bytes))]
+        if self.planned_bytes:
+            lines.append(("peak of the plan", format_bytes(self.planned_bytes)))
+        lines += [("copied out", format_bytes(self.out_bytes)), ("copied in", format_bytes(self.in_bytes)),
+                  ("most on the host", format_bytes(self.host_bytes)),
+                  ("calls computed again", str(self.replayed_calls)), ("brought back late", str(self.late)),
+                  ("stalled", f"{self.stalled_seconds * 1e3:.1f} ms")]
+        lines += [(f"steps, {phase.value}", f"{count}, {self.seconds[phase] * 1e3:.1f} ms each")
+                  for phase, count in self.steps.items()]
+        if self.diverged:
+            lines.append(("of these like no known step", str(self.diverged)))
+        if self.refused:
+            lines.append(("saved tensors that found no room on the host", str(self.refused)))
+        width = max(len(name) for name, _ in lines)
+        return "\n".join(f"{name:{width}}  {value}" for name, value in lines)

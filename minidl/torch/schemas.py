@@ -1,0 +1,97 @@
+"""What a call of PyTorch does beside what it returns: writes, draws from a generator, and state that no schema shows.
+
+Two tables hold what the schemas do not say. A call that is in neither, and whose schema shows no write, is taken to
+compute its results from its arguments alone.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cache
+from typing import Any
+
+import torch
+
+# Operation -> the positions of arguments that it writes without its schema saying so, if its argument ``training`` is
+# true: running statistics, of which its results do not depend.
+STATISTICS: dict[str, tuple[tuple[int, ...], int | None]] = {
+    "aten::native_batch_norm": ((3, 4), 5),
+    "aten::cudnn_batch_norm": ((3, 4), 5),
+    "aten::miopen_batch_norm": ((3, 4), 5),
+    "aten::_native_batch_norm_legit": ((3, 4), 5),
+    "aten::_batch_norm_with_update": ((3, 4), None),  # always
+}
+
+# What cannot be carried out again by itself: it has state elsewhere, or changes what a tensor is.
+NEVER_AGAIN = frozenset({
+    "aten::_cudnn_rnn", "aten::_cudnn_init_dropout_state", "aten::_cudnn_rnn_flatten_weight", "aten::miopen_rnn",
+    "aten::set_", "aten::resize_", "aten::resize_as_", "aten::_resize_output_", "aten::record_stream",
+})
+# What may add up in another order each time, on a GPU (torch.use_deterministic_algorithms lists them).
+UNORDERED = frozenset({
+    "aten::index_add", "aten::index_add_", "aten::index_copy", "aten::index_put", "aten::index_put_",
+    "aten::_index_put_impl_", "aten::put_", "aten::scatter_add", "aten::scatter_add_", "aten::scatter_reduce",
+    "aten::scatter_reduce_", "aten::bincount", "aten::histc", "aten::cumsum", "aten::median", "aten::kthvalue",
+})
+NAMESPACES = ("aten", "prims")
+
+
+@dataclass(frozen=True)
+class Schema:
+    """What is known of an operation.
+
+    view      its results lie in an argument.
+    writes    positions of arguments that it writes; named_writes: names of those that are given by name.
+    seeded    it draws from a random generator.
+    again     the same arguments, and the same state of the generator, give the same results.
+    """
+
+    name: str
+    view: bool
+    writes: tuple[int, ...]
+    named_writes: tuple[str, ...]
+    seeded: bool
+    again: bool
+
+    def again_on(self, device_type: str) -> bool:
+        """Whether the same arguments give the same bits there."""
+        return self.again and (device_type == "cpu" or self.name not in UNORDERED)
+
+    def statistics(self, args: tuple[Any, ...]) -> tuple[int, ...]:
+        """Positions of arguments that this call writes, and whose old values its results do not depend on."""
+        positions, training = STATISTICS.get(self.name, ((), None))
+        if training is not None and not (len(args) > training and args[training]):
+            return ()
+        return tuple(n for n in positions if n < len(args) and isinstance(args[n], torch.Tensor))
+
+
+@cache
+def schema_of(func: Any) -> Schema:
+    """The facts of an operation's overload."""
+    found = func._schema
+    written = [(n, a) for n, a in enumerate(found.arguments) if a.alias_info is not None and a.alias_info.is_write]
+    return Schema(
+        found.name, bool(func.is_view), tuple(n for n, a in written if not a.kwarg_only),
+        tuple(a.name for _, a in written), torch.Tag.nondeterministic_seeded in func.tags,
+        func.namespace in NAMESPACES and found.name not in NEVER_AGAIN)
+
+
+def tensors_in(args: Any, kwargs: Any = None) -> list[torch.Tensor]:
+    """The tensors among the arguments of a call, and in lists among these."""
+    found: list[torch.Tensor] = []
+    for value in (*args, *kwargs.values()) if kwargs else args:
+        if isinstance(value, torch.Tensor):
+            found.append(value)
+        elif type(value) in (list, tuple):
+            found += [each for each in value if isinstance(each, torch.Tensor)]
+    return found
+
+
+def written_by(schema: Schema, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[torch.Tensor]:
+    """The tensors that a call writes, statistics among them."""
+    if not schema.writes and not schema.named_writes and schema.name not in STATISTICS:
+        return []
+    places = dict.fromkeys((*schema.writes, *schema.statistics(args)))
+    found = [args[n] for n in places if n < len(args)]
+    found += [kwargs[name] for name in schema.named_writes if name in kwargs]
+    return tensors_in(found)

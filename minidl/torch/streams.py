@@ -1,0 +1,158 @@
+"""Copies that go on while the program computes, on two worker threads: one each way. For a CPU.
+
+What is copied out is held until its copy has ended; so that copies which fall behind do not hold ever more, ``out``
+waits for the earliest of them when those under way have more than so many bytes together. A buffer is used again only
+when no copy uses it any more.
+"""
+
+from __future__ import annotations
+
+import os
+from collections import deque
+from collections.abc import Callable
+from queue import SimpleQueue
+from threading import Event, Lock, Thread
+from time import perf_counter
+from typing import Any
+
+import torch
+
+from minidl.torch.backends import Copy, Traffic, empty_storage, pageable
+from minidl.torch.host import HostPool
+
+UNDER_WAY = 64 << 20  # bytes on their way out, at most
+
+
+class Moved(Copy):
+    """A copy with what its threads have to say. under_way: how many of its transfers have not ended."""
+
+    __slots__ = ("error", "freed", "under_way")
+
+    def __init__(self, nbytes: int, buffer: Any) -> None:
+        super().__init__(nbytes, buffer)
+        self.written = Event()
+        self.under_way, self.freed = 0, False
+        self.error: BaseException | None = None
+
+
+class Threads:
+    """The backend of that kind. copy: how bytes get from one storage into another, for tests."""
+
+    def __init__(self, host_bytes: int, *, under_way: int = UNDER_WAY, copy: Callable[[Any, Any], None] | None = None
+                 ) -> None:
+        """under_way: bytes on their way out at most."""
+        self.host = HostPool(host_bytes, pageable)
+        self.traffic = Traffic()
+        # A copy takes a processor from the kernels if they use all.
+        processors = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+        self.contention = 1.0 / (processors + 1) if torch.get_num_threads() >= processors else 0.0
+        self._most = under_way
+        self._copy = copy if copy is not None else _copied
+        self._lock = Lock()
+        self._leaving: deque[Moved] = deque()
+        self._leaving_bytes = 0
+        self._queues: tuple[SimpleQueue[Any], SimpleQueue[Any]] = (SimpleQueue(), SimpleQueue())
+        for queue in self._queues:
+            Thread(target=_work, args=(queue,), name="minidl copies", daemon=True).start()
+
+    def out(self, storage: Any) -> Copy | None:
+        """As the protocol says."""
+        nbytes = storage.nbytes()
+        with self._lock:
+            buffer = self.host.take(nbytes)
+        if buffer is None:
+            return None
+        copy = Moved(nbytes, buffer)
+        while self._leaving and self._leaving_bytes + nbytes > self._most:
+            self._wait(self._leaving.popleft())
+        self._leaving.append(copy)
+        self._leaving_bytes += nbytes
+        copy.under_way += 1
+        self._queues[0].put((self._write, copy, storage))
+        return copy
+
+    def _wait(self, copy: Moved) -> None:
+        self._waited(copy.written)
+        self._leaving_bytes -= copy.nbytes
+
+    def into(self, copy: Copy, device: torch.device) -> Any:
+        """As the protocol says."""
+        assert isinstance(copy, Moved)
+        storage = empty_storage(copy.nbytes, device)
+        copy.read = Event()
+        with self._lock:
+            copy.under_way += 1
+        self._queues[1].put((self._read, copy, storage))
+        return storage
+
+    def arrived(self, copy: Copy) -> None:
+        """As the protocol says. Raises what a copy has raised."""
+        assert isinstance(copy, Moved)
+        if copy.read is not None:  # else nothing was brought back: the storage had not gone
+            self._waited(copy.read)
+        if copy.error is not None:
+            raise copy.error
+
+    def free(self, copy: Copy) -> None:
+        """As the protocol says."""
+        assert isinstance(copy, Moved)
+        with self._lock:
+            copy.freed = True
+            self._give_back(copy)
+
+    def settle(self) -> None:
+        """As the protocol says."""
+        while self._leaving:
+            self._wait(self._leaving.popleft())
+
+    def _waited(self, event: Event) -> None:
+        if not event.is_set():
+            began = perf_counter()
+            event.wait()
+            self.traffic.stalled_seconds += perf_counter() - began
+
+    # On the threads --------------------------------------------------------------------------------------------------
+    def _write(self, copy: Moved, storage: Any) -> None:
+        self._carry_out(copy, copy.buffer, storage)
+        copy.written.set()
+
+    def _read(self, copy: Moved, storage: Any) -> None:
+        arrived = copy.read
+        copy.written.wait()
+        self._carry_out(copy, storage, copy.buffer)
+        arrived.set()
+
+    def _carry_out(self, copy: Moved, target: Any, source: Any) -> None:
+        began = perf_counter()
+        try:
+            self._copy(target, source)
+        except BaseException as error:
+            copy.error = error
+        seconds = perf_counter() - began
+        with self._lock:
+            if source is copy.buffer:
+                self.traffic.in_seconds += seconds
+                self.traffic.in_bytes += copy.nbytes
+            else:
+                self.traffic.out_seconds += seconds
+                self.traffic.out_bytes += copy.nbytes
+            self.traffic.copies += 1
+            copy.under_way -= 1
+            self._give_back(copy)
+
+    def _give_back(self, copy: Moved) -> None:
+        if copy.freed and not copy.under_way and copy.buffer is not None:
+            self.host.give(copy.nbytes, copy.buffer)
+            copy.buffer = None
+
+
+def _copied(target: Any, source: Any) -> None:
+    into, of = (torch.empty(0, dtype=torch.uint8, device=s.device).set_(s) for s in (target, source))
+    into.copy_(of)  # a tensor's copy lets other threads of Python go on meanwhile
+
+
+def _work(queue: SimpleQueue[Any]) -> None:
+    while True:
+        job = queue.get()
+        job[0](*job[1:])
+        del job  # it holds a storage

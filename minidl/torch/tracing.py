@@ -1,0 +1,184 @@
+"""A step as it was seen in PyTorch, as a ``Trace`` that any policy plans for.
+
+A tensor of the trace is a value: a storage between two writes. Beside the program's calls there are some that compute
+nothing and take no time: ``given`` is where a tensor from outside is first seen, ``let go`` is where only autograd
+still holds a saved tensor, ``brought back`` where its gradient wants it. Between these two it may leave: the window.
+"""
+
+from __future__ import annotations
+
+import weakref
+from dataclasses import dataclass, field
+from typing import Any
+
+from minidl.meta import Algorithm
+from minidl.plan.trace import TensorId, Trace, TraceCall, TraceTensor
+from minidl.torch.items import Item
+from minidl.torch.lineage import Value
+from minidl.torch.recorder import Recorder
+
+GIVEN, LET_GO, BROUGHT_BACK = "given", "let go", "brought back"
+
+
+@dataclass
+class Note:
+    """One call of the trace to be."""
+
+    op: str
+    inputs: list[TensorId] = field(default_factory=list)
+    outputs: list[TensorId] = field(default_factory=list)
+    seconds: float = 0.0
+    frees: list[TensorId] = field(default_factory=list)
+    donated: list[tuple[TensorId, TensorId]] = field(default_factory=list)
+    writes: list[TensorId] = field(default_factory=list)
+    again: bool = False
+    order: int = 0  # among the calls that the recorder has seen
+
+
+@dataclass(frozen=True)
+class Seen:
+    """A recorded step.
+
+    packs    the tensor of each managed pack, by its number.
+    unpacks  per unpack: the call of the trace that comes next. An unpack is before it.
+    orders   per call of the trace: its number among the calls that a recorder sees; 0: it is none.
+    recording_seconds  that recording has taken a call.
+    """
+
+    trace: Trace
+    packs: dict[int, TensorId]
+    unpacks: tuple[int, ...]
+    orders: tuple[int, ...] = ()
+    recording_seconds: float = 0.0
+
+
+class Notes:
+    """Listens to a recorder and watches saved tensors, for one step."""
+
+    def __init__(self, recorder: Recorder, lasting: list[Value]) -> None:
+        """lasting: what outlives the steps, as far as it is known."""
+        self.recorder = recorder
+        self.calls: list[Note] = []
+        self.bytes: dict[TensorId, int] = {}
+        self.before: set[TensorId] = set()
+        self.ended: set[TensorId] = set()
+        self.given: dict[TensorId, int] = {}
+        self.let_go: dict[TensorId, int] = {}
+        self.back: dict[TensorId, int] = {}
+        self.packs: dict[int, TensorId] = {}
+        self.unpacks: list[int] = []
+        for value in lasting:
+            self.before.add(self._new(value))
+
+    def _new(self, value: Value) -> TensorId:
+        number = value.number = len(self.bytes)
+        self.bytes[number] = value.nbytes
+        return number
+
+    def _id(self, value: Value) -> TensorId:
+        """Of a value; one that nothing has made is given here."""
+        if value.number is None or value.number not in self.bytes:
+            number = self._new(value)
+            self.given[number] = len(self.calls)
+            self.calls.append(Note(GIVEN, outputs=[number]))
+        assert value.number is not None
+        return value.number
+
+    # What the recorder tells -----------------------------------------------------------------------------------------
+    def called(self, name: str, reads: list[Value], made: list[Value], written: list[tuple[Value, Value]],
+               seconds: float, again: bool) -> None:
+        """A call of the program."""
+        note = Note(name.removeprefix("aten::"), [self._id(value) for value in reads], seconds=seconds, again=again,
+                    order=self.recorder.order)
+        note.outputs = [self._new(value) for value in made]
+        for old, new in written:
+            if not old.fresh:
+                new.number = self._id(old)
+                note.writes.append(new.number)
+                continue
+            before, after = self._id(old), self._new(new)
+            note.outputs.append(after)
+            note.donated.append((after, before))
+            note.frees.append(before)
+            self.ended.add(before)
+        if note.outputs or note.writes or note.inputs:
+            self.calls.append(note)
+
+    def died(self, value: Value) -> None:
+        """A storage has gone: that of a saved tensor that has left, or of a value that is wanted no more."""
+        item = value.item() if value.item is not None else None
+        number = value.number
+        if number is None or number not in self.bytes:
+            return
+        if item is not None and item.handles and item.storage is None and number not in self.let_go:
+            self.let_go[number] = self._mark(LET_GO, number)
+        elif item is None or not item.handles:
+            self._end(number)
+
+    def _mark(self, op: str, number: TensorId) -> int:
+        self.calls.append(Note(op, [number]))
+        return len(self.calls) - 1
+
+    def _end(self, number: TensorId) -> None:
+        if number not in self.ended:
+            self.ended.add(number)
+            if self.calls:
+                self.calls[-1].frees.append(number)
+
+    # What happens to saved tensors -----------------------------------------------------------------------------------
+    def saved(self, number: int, item: Item) -> None:
+        """An item was packed."""
+        storage = item.alive()
+        if item.value is None and storage is not None:
+            item.value = self.recorder.held(storage) or self.recorder.hold(storage, None)
+            item.value.item = weakref.ref(item)
+        if item.value is not None:
+            self.packs[number] = self._id(item.value)
+
+    def wanted(self, number: int, item: Item | None, *, returned: bool) -> None:
+        """An item is unpacked."""
+        self.unpacks.append(len(self.calls))
+        value: Any = item.value if item is not None else None
+        if item is None or value is None or not returned:
+            return
+        self.recorder.hold(item.storage, value)
+        if value.number in self.let_go and value.number not in self.back:
+            self.back[value.number] = self._mark(BROUGHT_BACK, value.number)
+
+    def forgotten(self, item: Item) -> None:
+        """An item is wanted no more."""
+        value = item.value
+        if value is None or value.number is None or value.number in self.ended:
+            return
+        if value.number in self.let_go and value.number not in self.back:
+            self.back[value.number] = self._mark(BROUGHT_BACK, value.number)
+        if value.storage is None or value.storage() is None:
+            self._end(value.number)
+
+    # The trace -------------------------------------------------------------------------------------------------------
+    def seen(self) -> Seen:
+        """What was noted."""
+        # What was given and is still there was there before, and stays: parameters and their like.
+        stays = self.given.keys() - self.ended
+        self.before |= stays
+        gone = {self.given[number] for number in stays}
+        position, kept = [], 0
+        for n in range(len(self.calls) + 1):
+            position.append(kept)
+            kept += n not in gone
+        for n in sorted(gone, reverse=True):
+            if self.calls[n].frees and n:
+                self.calls[n - 1].frees += self.calls[n].frees
+        calls = tuple(_call(note) for n, note in enumerate(self.calls) if n not in gone)
+        named = {i for call in calls for i in (*call.inputs, *call.outputs, *call.frees)} | (self.before - self.ended)
+        tensors = {i: TraceTensor(i, self.bytes[i], i in self.before and i not in self.ended) for i in sorted(named)}
+        windows = {i: (position[self.let_go[i]], position[self.back[i]]) for i in self.back}
+        orders = tuple(note.order for n, note in enumerate(self.calls) if n not in gone)
+        return Seen(Trace(calls, tensors, windows=windows), dict(self.packs), tuple(position[n] for n in self.unpacks),
+                    orders, self.recorder.spent / max(1, self.recorder.order))
+
+
+def _call(note: Note) -> TraceCall:
+    return TraceCall(note.op, tuple(dict.fromkeys(note.inputs)), tuple(dict.fromkeys(note.outputs)), note.seconds,
+                     (Algorithm(note.op, note.seconds),), tuple(dict.fromkeys(note.frees)), tuple(note.donated),
+                     tuple(note.donated), tuple(dict.fromkeys(note.writes)), note.again)

@@ -1,0 +1,129 @@
+"""Layers of PyTorch's names with its arguments, from its weights: outputs, gradients and the names of parameters."""
+
+import numpy as np
+import pytest
+
+import minidl
+from minidl import Runtime, nn
+
+torch = pytest.importorskip("torch", reason="PyTorch, the peer, is not installed (pip install -e '.[peers]')")
+
+IMAGE, SEQUENCE, ROWS = (2, 4, 5, 6), (2, 4, 9), (3, 4)
+LAYERS = {
+    "Conv2d groups": ("Conv2d", (4, 8, 3), {"groups": 4, "padding": 1}, IMAGE),
+    "Conv2d positional": ("Conv2d", (4, 6, 3, 1, 2, 2, 2, False), {}, IMAGE),
+    "Conv2d reflect": ("Conv2d", (4, 6, 3), {"padding": 1, "padding_mode": "reflect"}, IMAGE),
+    "Conv2d same": ("Conv2d", (4, 6, 3), {"padding": "same"}, IMAGE),
+    "Conv2d one image": ("Conv2d", (4, 6, 3), {}, IMAGE[1:]),
+    "Conv1d": ("Conv1d", (4, 6, 3), {"padding": 1, "stride": 2}, SEQUENCE),
+    "Conv1d groups": ("Conv1d", (4, 4, 3), {"groups": 4, "padding": 2, "dilation": 2}, SEQUENCE),
+    "ConvTranspose2d": ("ConvTranspose2d", (4, 6, 3, 2, 1, 1), {}, IMAGE),
+    "ConvTranspose2d groups": ("ConvTranspose2d", (4, 6, 3, 2), {"groups": 2, "bias": False}, IMAGE),
+    "LeakyReLU": ("LeakyReLU", (0.2,), {}, ROWS), "ELU": ("ELU", (0.7,), {}, ROWS), "CELU": ("CELU", (1.3,), {}, ROWS),
+    "SELU": ("SELU", (), {}, ROWS), "PReLU": ("PReLU", (), {}, ROWS), "PReLU channels": ("PReLU", (4,), {}, IMAGE),
+    "ReLU6": ("ReLU6", (), {}, ROWS), "Hardtanh": ("Hardtanh", (-0.5, 0.7), {}, ROWS),
+    "Hardsigmoid": ("Hardsigmoid", (), {}, ROWS), "Hardswish": ("Hardswish", (), {}, ROWS),
+    "Mish": ("Mish", (), {}, ROWS), "LogSigmoid": ("LogSigmoid", (), {}, ROWS), "Softsign": ("Softsign", (), {}, ROWS),
+    "Tanhshrink": ("Tanhshrink", (), {}, ROWS), "Softplus": ("Softplus", (2.0,), {}, ROWS),
+    "Softshrink": ("Softshrink", (0.3,), {}, ROWS), "Hardshrink": ("Hardshrink", (0.3,), {}, ROWS),
+    "Threshold": ("Threshold", (0.1, 5.0), {}, ROWS), "GLU": ("GLU", (1,), {}, ROWS),
+    "Softmin": ("Softmin", (1,), {}, ROWS),
+    "InstanceNorm2d": ("InstanceNorm2d", (4,), {}, IMAGE),
+    "InstanceNorm2d affine": ("InstanceNorm2d", (4,), {"affine": True}, IMAGE),
+    "InstanceNorm1d": ("InstanceNorm1d", (4,), {}, SEQUENCE),
+    "RMSNorm": ("RMSNorm", (4,), {}, ROWS), "RMSNorm eps": ("RMSNorm", ((5, 6),), {"eps": 0.1}, IMAGE),
+    "ReflectionPad2d": ("ReflectionPad2d", ((1, 2, 0, 3),), {}, IMAGE),
+    "ReflectionPad1d": ("ReflectionPad1d", (2,), {}, SEQUENCE),
+    "ReplicationPad2d": ("ReplicationPad2d", (2,), {}, IMAGE),
+    "ReplicationPad1d": ("ReplicationPad1d", (2,), {}, SEQUENCE),
+    "CircularPad2d": ("CircularPad2d", (1,), {}, IMAGE), "ZeroPad2d": ("ZeroPad2d", (1,), {}, IMAGE),
+    "ConstantPad2d": ("ConstantPad2d", (1, 3.5), {}, IMAGE), "PixelShuffle": ("PixelShuffle", (2,), {}, IMAGE),
+    "Upsample": ("Upsample", (), {"scale_factor": 2, "mode": "bilinear"}, IMAGE),
+    "Unflatten": ("Unflatten", (1, (2, 2)), {}, ROWS),
+    "RNNCell": ("RNNCell", (4, 5), {}, ROWS), "RNNCell relu": ("RNNCell", (4, 5), {"nonlinearity": "relu"}, ROWS),
+    "GRUCell": ("GRUCell", (4, 5), {}, ROWS), "LSTMCell": ("LSTMCell", (4, 5), {}, ROWS),
+    "RNN": ("RNN", (9, 5, 2), {}, SEQUENCE), "RNN relu": ("RNN", (9, 5), {
+        "nonlinearity": "relu", "batch_first": True, "bidirectional": True}, SEQUENCE),
+    "Linear of a vector": ("Linear", (4, 3), {}, ROWS[1:]),
+}
+
+
+def outcome(library, layer, array):
+    """Outputs, and the gradients of the input and the parameters, by name, of their first one's weighted sum."""
+    x = library.tensor(array)
+    x.requires_grad = True
+    made = layer(x)
+    while isinstance(made, tuple):
+        made = made[0]
+    weights = np.random.default_rng(9).uniform(0.5, 1.5, tuple(made.shape)).astype("f4")
+    (made * library.tensor(weights)).sum().backward()
+    gradients = {name: p.grad.numpy() for name, p in layer.named_parameters()}
+    return made.detach().numpy(), x.grad.numpy(), gradients
+
+
+@pytest.mark.parametrize("name", LAYERS)
+def test_a_layer_of_pytorchs_name_computes_what_its_does(name):
+    kind, arguments, options, shape = LAYERS[name]
+    torch.manual_seed(0)
+    peer = getattr(torch.nn, kind)(*arguments, **options)
+    array = np.random.default_rng(0).standard_normal(shape).astype("f4")
+    y, dx, gradients = outcome(torch, peer, array)
+    with Runtime("cpu", memory_budget="4MiB", policy="none"):
+        layer = getattr(nn, kind)(*arguments, **options)
+        layer.load_state_dict(peer.state_dict())
+        ours, our_dx, our_gradients = outcome(minidl, layer, array)
+        assert repr(layer).startswith(f"{kind}(")
+    np.testing.assert_allclose(ours, y, rtol=1e-5, atol=2e-6)
+    np.testing.assert_allclose(our_dx, dx, rtol=2e-5, atol=5e-6)
+    assert our_gradients.keys() == gradients.keys()
+    for key, right in gradients.items():
+        np.testing.assert_allclose(our_gradients[key], right, rtol=2e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("kind", ["LeakyReLU", "ELU", "SELU", "ReLU6", "Hardswish", "Mish", "Hardtanh"])
+def test_an_activation_in_place_leaves_its_result_in_its_input(kind):
+    with Runtime("cpu", memory_budget="1MiB", policy="none"):
+        x = minidl.tensor([-2.0, -0.5, 0.5, 7.0])
+        expected = getattr(nn, kind)()(x).tolist()
+        assert getattr(nn, kind)(inplace=True)(x) is x and x.tolist() == expected
+
+
+def test_channels_are_dropped_whole_and_only_in_training():
+    with Runtime("cpu", memory_budget="1MiB", policy="none", seed=3):
+        layer, x = nn.Dropout2d(0.5), minidl.ones(8, 16, 2, 2)
+        y = layer(x).numpy()
+        assert set(np.unique(y)) == {0.0, 2.0} and (y == y[:, :, :1, :1]).all()
+        assert layer.eval()(x) is x
+
+
+def test_lists_of_parameters_are_those_of_their_module():
+    with Runtime("cpu", memory_budget="1MiB", policy="none"):
+        module = nn.Module()
+        module.scales = nn.ParameterList([nn.Parameter(minidl.ones(2)), nn.Parameter(minidl.zeros(3))])
+        assert [name for name, _ in module.named_parameters()] == ["scales.0", "scales.1"]
+        assert len(module.scales) == 2 and module.scales[1].shape == (3,) and len(list(module.scales)) == 2
+        with pytest.raises(TypeError, match="ParameterList keeps tensors, not a int"):
+            module.scales.append(3)
+
+
+@pytest.mark.parametrize(("make", "message"), [
+    (lambda: nn.Conv2d(4, 6, 3, groups=3), "4 and 6 channels in 3 groups"),
+    (lambda: nn.Conv2d(4, 6, 3, padding_mode="mirror"), "padding_mode is one of zeros, reflect"),
+    (lambda: nn.Conv2d(4, 6, 2, padding="same"), "padding='same' needs stride 1 and a window of odd extents"),
+    (lambda: nn.Conv2d(4, 6, 3, padding="full"), "padding is numbers, 'same' or 'valid', not 'full'"),
+    (lambda: nn.ConvTranspose2d(2, 2, 3, 2, 1, 2)(minidl.ones(1, 2, 3, 3)),
+     "output_padding .2, 2. is not below the stride"),
+    (lambda: nn.RNN(2, 3, nonlinearity="sin"), "nonlinearity is tanh or relu, not 'sin'"),
+    (lambda: nn.functional.pad(minidl.ones(2, 3), (4, 0), "reflect"),
+     "4 and 0 elements more of 3 cannot be had by reflect"),
+    (lambda: nn.functional.interpolate(minidl.ones(1, 1, 2, 2), 3, mode="spline"), "mode is one of nearest, linear"),
+    (lambda: minidl.einsum("ij,jk->il", minidl.ones(2, 3), minidl.ones(3, 4)),
+     "names a result that its operands do not"),
+    (lambda: minidl.einsum("iij->j", minidl.ones(2, 2, 3)), "a label comes twice in 'iij'"),
+    (lambda: minidl.einsum("ij,jk", minidl.ones(2, 3)), "has 2 operands, and there are 1"),
+    (lambda: minidl.bmm(minidl.ones(2, 3, 4), minidl.ones(3, 4, 5)), "bmm: 2 matrices and 3"),
+    (lambda: minidl.mm(minidl.ones(2), minidl.ones(2, 2)), "mm needs tensors of 2 and 2 dimensions"),
+])
+def test_what_no_layer_or_function_can_do_is_refused_with_the_numbers_in_it(make, message):
+    with Runtime("cpu", memory_budget="1MiB", policy="none"), pytest.raises(minidl.UserError, match=message):
+        make()

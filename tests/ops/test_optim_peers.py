@@ -1,0 +1,95 @@
+"""Optimizers against PyTorch's of the same name, and the order of arguments of all names that both have."""
+
+import inspect
+
+import numpy as np
+import pytest
+
+import minidl
+import minidl.nn.functional
+from minidl import Runtime, nn, optim
+
+torch = pytest.importorskip("torch", reason="PyTorch, the peer, is not installed (pip install -e '.[peers]')")
+
+KINDS = {
+    "SGD nesterov": ("SGD", {"lr": 0.1, "momentum": 0.9, "nesterov": True, "weight_decay": 0.01}),
+    "SGD maximize": ("SGD", {"lr": 0.1, "maximize": True}),
+    "SGD maximize momentum": ("SGD", {"lr": 0.1, "momentum": 0.9, "maximize": True, "weight_decay": 0.1}),
+    "SGD fused": ("SGD", {"lr": 0.1, "fused": True}),
+    "SGD": ("SGD", {}),
+    "RMSprop": ("RMSprop", {}), "RMSprop momentum": ("RMSprop", {"momentum": 0.9, "weight_decay": 0.1}),
+    "RMSprop centered": ("RMSprop", {"centered": True, "alpha": 0.9, "eps": 1e-3}),
+    "Adagrad": ("Adagrad", {"weight_decay": 0.1}),
+    "Adam amsgrad": ("Adam", {"amsgrad": True, "weight_decay": 0.1}),
+    "Adam maximize": ("Adam", {"maximize": True}),
+    "AdamW amsgrad": ("AdamW", {"amsgrad": True, "lr": 0.05}),
+    "AdamW maximize": ("AdamW", {"maximize": True, "weight_decay": 0.2}),
+    "AdamW foreach": ("AdamW", {"foreach": False}),
+}
+START = [np.array([[1.0, -2.0], [0.5, 3.0]], "f4"), np.array([0.25, -0.75], "f4")]
+
+
+def trained(library, name, options):
+    """The parameters after four steps; the second of them has a gradient in the last two alone."""
+    parameters = [library.nn.Parameter(library.tensor(array)) for array in START]
+    optimizer = getattr(library.optim, name)(parameters, **options)
+    for step in range(4):
+        optimizer.zero_grad()
+        loss = (parameters[0] * parameters[0] * (step + 0.5)).sum()
+        if step >= 2:
+            loss = loss + (parameters[1] ** 3).sum()
+        loss.backward()
+        optimizer.step()
+    return [p.detach().numpy() for p in parameters]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_an_optimizer_takes_the_steps_of_pytorchs(kind):
+    name, options = KINDS[kind]
+    with Runtime("cpu", memory_budget="1MiB", policy="none"):
+        ours = trained(minidl, name, options)
+    for found, right in zip(ours, trained(torch, name, options), strict=True):
+        np.testing.assert_allclose(found, right, rtol=2e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("kind", ["SGD nesterov", "RMSprop momentum", "Adam amsgrad"])
+def test_a_step_that_is_composed_has_the_same_bits_under_every_policy(kind):
+    name, options = KINDS[kind]
+
+    def run(policy):
+        with Runtime("cpu:virtual", memory_budget="16KiB", policy=policy, poisoned=True) as runtime:
+            found = [p.tobytes() for p in trained(minidl, name, options)]
+            runtime.check()
+            return found
+    assert run("none") == run("passive") == run("recompute") == run("auto")
+
+
+# Positional arguments -------------------------------------------------------------------------------------------------
+PLACES = ((nn, torch.nn), (minidl.nn.functional, torch.nn.functional), (optim, torch.optim),
+          (optim.lr_scheduler, torch.optim.lr_scheduler), (nn.utils, torch.nn.utils), (minidl, torch))
+# What both have under one name in other words: none has an order that a call could mistake.
+RENAMED = {"cdist", "split"}
+
+
+def positional(function):
+    """The names of the arguments that a call may give by position, but for the first; None where Python cannot tell."""
+    try:
+        parameters = inspect.signature(function).parameters.values()
+    except ValueError:
+        return None
+    return [p.name for p in parameters if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)][1:]
+
+
+def test_arguments_by_position_are_those_of_pytorch():
+    seen, wrong = 0, {}
+    for ours, theirs in PLACES:
+        for name in dir(ours):
+            one, other = getattr(ours, name), getattr(theirs, name, None)
+            if name.startswith("_") or name in RENAMED or not callable(one) or not callable(other):
+                continue
+            mine, right = positional(one), positional(other)
+            if right:
+                seen += 1
+                if mine != right[:len(mine)]:
+                    wrong[name] = (mine, right)
+    assert seen > 80 and not wrong

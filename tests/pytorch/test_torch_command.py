@@ -1,0 +1,76 @@
+"""``minidl torch run`` and the page that tells of it."""
+
+import re
+import sys
+from pathlib import Path
+
+import pytest
+
+torch = pytest.importorskip("torch", reason="PyTorch is not installed: the extra torch has it")
+
+from minidl.__main__ import main  # noqa: E402
+
+PAGE = Path(__file__).resolve().parents[2] / "docs" / "guides" / "torch.md"
+SCRIPT = '''
+import sys
+import torch
+from torch import nn
+import beside
+torch.manual_seed(0)
+network = nn.Sequential(*(nn.Sequential(nn.Linear(64, 64), nn.Tanh()) for _ in range(6)))
+optimizer = torch.optim.SGD(network.parameters(), 0.1)
+x = torch.randn(64, 64)
+for _ in range(int(sys.argv[1])):
+    optimizer.zero_grad()
+    loss = network(x).pow(2).mean()
+    loss.backward()
+    optimizer.step()
+print(__name__, sys.argv[1:], beside.NAME, loss.item())
+'''
+
+
+@pytest.fixture
+def script(tmp_path):
+    (tmp_path / "beside.py").write_text("NAME = 'beside'\n")
+    path = tmp_path / "train.py"
+    path.write_text(SCRIPT)
+    return str(path)
+
+
+def test_a_script_runs_within_a_budget_with_its_own_arguments_and_the_same_loss(script, capfd):
+    assert main(["torch", "run", "--budget", "1GiB", script, "5", "--more"]) == 0
+    managed, report = capfd.readouterr()
+    assert managed.startswith("__main__ ['5', '--more'] beside ")
+    assert "budget" in report and "1.0 GiB" in report and "3, " in report
+    before = list(sys.argv), list(sys.path)
+    sys.argv, sys.path[0] = [script, "5", "--more"], str(Path(script).parent)
+    try:
+        exec(compile(SCRIPT, script, "exec"), {"__name__": "__main__"})
+    finally:
+        sys.argv, sys.path[:] = before
+    assert capfd.readouterr().out == managed
+
+
+@pytest.mark.parametrize(("words", "why"), [
+    (["run", "--budget", "12 apples", "x.py"], "no size"), (["run", "x.py"], "--budget"),
+    (["run", "--budget", "1GiB", "none.py"], "no script none.py"),
+    (["run", "--budget", "1GiB", "--policy", "nobody", "x.py"], "nobody")])
+def test_a_command_that_makes_no_sense_is_refused_in_one_line(words, why, capfd):
+    assert main(["torch", *words]) == 2
+    told = capfd.readouterr().err
+    assert why in told and told.count("\n") == 1
+
+
+def test_a_script_that_does_not_fit_ends_with_the_reason(script, capfd):
+    assert main(["torch", "run", "--budget", "20kB", script, "5"]) == 2
+    assert "with all saved tensors away this step needs" in capfd.readouterr().err
+
+
+def test_the_program_on_the_page_runs_and_prints_what_stands_beside_it(capsys):
+    text = "\n".join(re.findall(r"^```python\n([\s\S]*?)^```$", PAGE.read_text(), re.MULTILINE))
+    exec(compile(text, PAGE.name, "exec"), {})
+    lines = capsys.readouterr().out.splitlines()
+    said = re.findall(r"^print\(.*\)\s+# (.+)$", text, re.MULTILINE)
+    assert len(said) == 2
+    for expected in said:
+        assert any(re.fullmatch(".*".join(map(re.escape, expected.split("..."))), line) for line in lines), lines

@@ -1,0 +1,230 @@
+"""Small PyTorch networks as training programs, run with and without ``minidl.torch``, and policies that force a choice.
+
+Import it after ``pytest.importorskip("torch")``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from torch import nn
+from torch.nn import functional as F
+
+import minidl.torch
+from minidl.plan.costs import Costs, Limits
+from minidl.plan.plan import Plan, Proposal
+from minidl.plan.policy import Eviction, OnDemand, Pressure, Residency
+from minidl.plan.trace import Trace
+from minidl.planning.modes import to_plan
+from minidl.planning.problem import DROP, SWAP, problem
+
+torch.set_num_threads(1)  # several processes share the processors
+
+ROOMY = 1 << 40
+SEED = 0
+
+
+class Forced(OnDemand):
+    """Lets all leave that may: ``swap`` copies it, ``drop`` computes it again where it can, ``mixed`` takes turns."""
+
+    name = "forced"
+    plans = True
+
+    def __init__(self, how: str) -> None:
+        self.how = how
+
+    def plan(self, trace: Trace, costs: Costs, limits: Limits) -> Proposal:
+        """The plan."""
+        facts = problem(trace, costs)
+        mode = np.full(len(facts.gap_call), SWAP, np.int64)
+        for gap in range(len(mode)):
+            if facts.can_drop[gap] and (self.how == "drop" or self.how == "mixed" and gap % 2):
+                mode[gap] = DROP
+        return Proposal(Plan() if self.how == "keep" else to_plan(trace, facts, mode, np.full(len(mode), -1)))
+
+    def victims(self, resident: Sequence[Residency], pressure: Pressure) -> Sequence[Eviction]:
+        """Never asked."""
+        return []
+
+
+def forced(how: str, budget: int = ROOMY, **more: Any) -> Any:
+    """What manages a training in which all that may leave does so in one way, whatever that costs."""
+    memory = minidl.torch.managed(budget, policy=Forced(how), **more)
+    memory.counts_recording = False
+    return memory
+
+
+@dataclass
+class Program:
+    """A network, its optimizer, and what computes the loss of a step."""
+
+    network: nn.Module
+    optimizer: torch.optim.Optimizer
+    loss: Callable[[], torch.Tensor]
+
+    def step(self) -> torch.Tensor:
+        """One training step; the loss."""
+        self.optimizer.zero_grad()
+        loss = self.loss()
+        loss.backward()
+        self.optimizer.step()
+        return loss.detach().clone()
+
+    def lasting(self) -> list[torch.Tensor]:
+        """What outlives its steps: parameters, buffers, the optimizer's state."""
+        kept = [v for each in self.optimizer.state.values() for v in each.values() if isinstance(v, torch.Tensor)]
+        return [*self.network.parameters(), *self.network.buffers(), *kept]
+
+    def state(self) -> list[torch.Tensor]:
+        """All that training has changed: parameters, buffers, the optimizer's state, the generator."""
+        kept = [v for each in self.optimizer.state.values() for v in each.values() if isinstance(v, torch.Tensor)]
+        return [*(t.detach().clone() for t in (*self.network.state_dict().values(), *kept)), torch.get_rng_state()]
+
+
+def run(make: Callable[[], Program], steps: int = 5, memory: Any = None) -> list[torch.Tensor]:
+    """Train a fresh program, under ``memory`` if it is given; losses and what it has changed."""
+    torch.manual_seed(SEED)
+    program = make()
+    if memory is None:
+        losses = [program.step() for _ in range(steps)]
+    else:
+        with memory:
+            losses = [program.step() for _ in range(steps)]
+    return [*losses, *program.state()]
+
+
+def peak(make: Callable[[], Program], memory: Any = None, steps: int = 6) -> int:
+    """The most bytes that the last of some steps has at once."""
+    torch.manual_seed(SEED)
+    program = make()
+
+    def last() -> int:
+        for _ in range(steps - 1):
+            program.step()
+        with minidl.torch.Meter(program.lasting()) as meter:
+            program.step()
+        return meter.peak
+
+    if memory is None:
+        return last()
+    with memory:
+        return last()
+
+
+def same(one: list[torch.Tensor], other: list[torch.Tensor]) -> bool:
+    """Whether no bit differs."""
+    return len(one) == len(other) and all(
+        a.dtype == b.dtype and a.shape == b.shape and a.contiguous().view(torch.uint8).equal(
+            b.contiguous().view(torch.uint8)) for a, b in zip((t.reshape(-1) for t in one),
+                                                              (t.reshape(-1) for t in other), strict=True))
+
+
+# Networks ------------------------------------------------------------------------------------------------------------
+class Residual(nn.Module):
+    """Two convolutions beside what they are added to, with writes in place."""
+
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.inner = nn.Sequential(
+            nn.Conv2d(width, width, 3, padding=1, bias=False), nn.BatchNorm2d(width), nn.ReLU(inplace=True),
+            nn.Conv2d(width, width, 3, padding=1, bias=False), nn.BatchNorm2d(width))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """[n, width, h, w] -> the same."""
+        y = self.inner(x)
+        y += x
+        return F.relu_(y)
+
+
+class Attention(nn.Module):
+    """A transformer's block, with dropout in it."""
+
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.norm, self.norm2 = nn.LayerNorm(width), nn.LayerNorm(width)
+        self.qkv, self.out = nn.Linear(width, 3 * width), nn.Linear(width, width)
+        self.mlp = nn.Sequential(nn.Linear(width, 2 * width), nn.GELU(), nn.Linear(2 * width, width), nn.Dropout(0.1))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """[n, length, width] -> the same."""
+        q, k, v = (t.unflatten(-1, (4, -1)).transpose(1, 2) for t in self.qkv(self.norm(x)).chunk(3, -1))
+        y = F.scaled_dot_product_attention(q, k, v, dropout_p=0.1, is_causal=True)
+        x = x + self.out(y.transpose(1, 2).flatten(-2))
+        return x + self.mlp(self.norm2(x))
+
+
+def convolutional() -> Program:
+    """Batch norm, additions and ReLU in place, pooling, dropout."""
+    network = nn.Sequential(nn.Conv2d(3, 16, 3, padding=1), Residual(16), nn.MaxPool2d(2), Residual(16),
+                            nn.AdaptiveAvgPool2d(2), nn.Flatten(), nn.Dropout(0.2), nn.Linear(64, 10))
+    x, y = torch.randn(8, 3, 16, 16), torch.randint(0, 10, (8,))
+    return Program(network, torch.optim.SGD(network.parameters(), 0.1, momentum=0.9),
+                   lambda: F.cross_entropy(network(x), y))
+
+
+class Language(nn.Module):
+    """A language model whose embedding is its head, too."""
+
+    def __init__(self, words: int = 96, width: int = 64, depth: int = 3) -> None:
+        super().__init__()
+        self.embedding = nn.Embedding(words, width)
+        self.blocks = nn.Sequential(*(Attention(width) for _ in range(depth)))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """[n, length] words -> [n, length, words]."""
+        return self.blocks(self.embedding(x)) @ self.embedding.weight.t()
+
+
+def transformer() -> Program:
+    """Attention with dropout, tied weights, AdamW."""
+    network = Language()
+    x = torch.randint(0, 96, (4, 32))
+    return Program(network, torch.optim.AdamW(network.parameters(), 1e-3),
+                   lambda: F.cross_entropy(network(x).flatten(0, 1), x.flatten()))
+
+
+def recurrent() -> Program:
+    """An LSTM of two layers, with dropout between them."""
+    network = nn.ModuleDict({"lstm": nn.LSTM(32, 64, 2, dropout=0.2), "head": nn.Linear(64, 10)})
+    x, y = torch.randn(12, 8, 32), torch.randint(0, 10, (8,))
+    return Program(network, torch.optim.Adam(network.parameters(), 1e-3),
+                   lambda: F.cross_entropy(network["head"](network["lstm"](x)[0][-1]), y))
+
+
+def of_complex_numbers() -> Program:
+    """A spectrum: conjugate bits among what is saved."""
+    network = nn.Linear(64, 64)
+    x = torch.randn(32, 64)
+
+    def loss() -> torch.Tensor:
+        z = torch.fft.fft(network(x))
+        power = (z * z.conj()).real
+        return (power.mT @ power).mean() + torch.view_as_real(z).pow(2).mean()
+
+    return Program(network, torch.optim.SGD(network.parameters(), 1e-6), loss)
+
+
+def adversarial() -> Program:
+    """A gradient penalty: a backward pass of a backward pass."""
+    network = nn.ModuleDict({
+        "fake": nn.Sequential(nn.Linear(16, 64), nn.LeakyReLU(0.2, True), nn.Linear(64, 64)),
+        "judge": nn.Sequential(nn.Linear(64, 64), nn.LeakyReLU(0.2, True), nn.Dropout(0.2), nn.Linear(64, 1))})
+    x = torch.randn(32, 64)
+
+    def loss() -> torch.Tensor:
+        fake = network["fake"](torch.randn(32, 16))
+        share = torch.rand(32, 1)
+        between = share * x + (1 - share) * fake
+        slope, = torch.autograd.grad(network["judge"](between).sum(), between, create_graph=True)
+        return network["judge"](fake).mean() - network["judge"](x).mean() + ((slope.norm(dim=1) - 1) ** 2).mean()
+
+    return Program(network, torch.optim.Adam(network.parameters(), 1e-4), loss)
+
+
+NETWORKS: dict[str, Callable[[], Program]] = {
+    "convolutional": convolutional, "transformer": transformer, "recurrent": recurrent,
+    "complex": of_complex_numbers, "adversarial": adversarial}
