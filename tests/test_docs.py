@@ -14,7 +14,7 @@ import pytest
 
 ROOT = Path(__file__).resolve().parent.parent
 DOCUMENTS = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").glob("*.md"), *(ROOT / "docs" / "guides").glob("*.md"),
-                    ROOT / "course" / "README.md"])
+                    *(ROOT / "docs" / "evidence").glob("*.md"), ROOT / "course" / "README.md"])
 NAME = re.compile(r"`([\w./-]+\.py):([\w.]+)`")
 FILE = re.compile(r"`((?:[\w-]+/)*[\w-]+\.py)`")
 TEST = re.compile(r"`(test_\w+)`")
@@ -125,8 +125,8 @@ def project() -> dict[str, Any]:
     return found
 
 
-def test_the_readme_explains_every_extra_and_no_other():
-    text = (ROOT / "README.md").read_text(encoding="utf-8")
+def test_the_installation_page_explains_every_extra_and_no_other():
+    text = (ROOT / "docs" / "install.md").read_text(encoding="utf-8")
     table = text[text.index("## Extras"):]
     explained = {name for line in table.splitlines() if line.startswith("| `") for name in re.findall(r"`([\w-]+)`",
                  line.split("|")[1])}

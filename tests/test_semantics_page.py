@@ -1,5 +1,5 @@
-"""docs/semantics.md says what programs do, docs/policies.md what a policy is, docs/from_pytorch.md what differs from
-PyTorch: each of their examples runs, and prints what stands beside it."""
+"""docs/semantics.md says what programs do, docs/from_pytorch.md what differs from PyTorch: each of their examples runs,
+and prints the text that stands beside it."""
 
 import os
 import re
@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parent.parent
-FEWEST = {"semantics.md": 10, "policies.md": 2, "from_pytorch.md": 4}  # examples, beside what they begin with
+FEWEST = {"semantics.md": 10, "from_pytorch.md": 4}  # examples, beside what they begin with
 PRINTS = re.compile(r"^\s*print\(.*\)\s+# (.+)$", re.MULTILINE)
 PATIENCE_S = 300
 BETWEEN = "----"

@@ -1,4 +1,4 @@
-"""Measures this machine as a device, and writes it down as a profile that ``sim:<file>`` and ``cpu:<file>`` read.
+"""Measure this machine as a device, and write a profile that ``sim:FILE.json`` and ``cpu:FILE.json`` read.
 
     minidl calibrate [--out FILE] [--quick]
 

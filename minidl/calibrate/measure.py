@@ -55,7 +55,7 @@ class Sampler(ThreadedCpu):
         return super().launch(op_name, algorithm, outputs, inputs, attrs, workspace, partial(_tell, note, timed))
 
     def samples(self) -> list[Sample]:
-        """What was measured: a sample for each different call, with the median of its seconds."""
+        """The measurements: a sample for each different call, with the median of its seconds."""
         return [Sample(work.keys, work.kind, work.flops, work.nbytes, work.amounts, median(self.seconds[call]))
                 for call, work in self.work.items() if self.seconds.get(call)]
 

@@ -52,7 +52,7 @@ def write_file(path: Path, chunks: Iterable[bytes | memoryview]) -> list[Piece]:
 
 
 def first_difference(file: BinaryIO, piece: Piece) -> str:
-    """What is wrong with a piece of a file; empty if its checksum agrees."""
+    """The damage in a piece of a file, in words; empty if its checksum agrees."""
     digest, rest = sha256(), piece.nbytes
     file.seek(piece.offset)
     while rest:

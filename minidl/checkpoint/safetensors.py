@@ -91,7 +91,7 @@ def chunks(tensors: Mapping[str, tuple[str, Shape]], value: Callable[[str], np.n
 
 
 def is_own(head: bytes) -> bool:
-    """Whether a file that begins like this was written by ``write_arrays``."""
+    """True if a file that begins like this was written by ``write_arrays``."""
     return head[LENGTH_BYTES:].startswith(json.dumps({METADATA: WRITER}, separators=(",", ":"))[:-1].encode())
 
 

@@ -1,12 +1,12 @@
-"""What a training has to remember to go on bit for bit, to a checkpoint and back. Knows no file and no loop.
+"""The state that a training needs to continue bit for bit, to a checkpoint and back. Knows no file and no loop.
 
     tensors       parameters, buffers (batch norm's statistics) and the optimizer's states
     counters      the runtime's: random seeds given out, steps done, Adam's t. All random numbers follow from the seed
                   and these; so does the position in the data, whose order follows from the seed and the step.
-    fixed         the arguments that decide the results. They must be the same when the training goes on; memory
-                  budget and policy need not, as they do not change a bit.
-    measured      traces and plans, so that the plan found so far is followed again. They count only under the same
-                  device, policy, budget and host memory; elsewhere the policy starts anew.
+    fixed         the arguments that decide the results. They must be equal when the training continues; memory budget
+                  and policy may differ, because they change no bit.
+    measured      traces and plans, so that the plan found so far is followed again. They are valid only under the same
+                  device, policy, budget and host memory; otherwise the policy starts again.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ def _measured(runtime: Runtime) -> list[tuple[Trace, SavedProposal]]:
 
 
 def _setting(runtime: Runtime) -> dict[str, str | int]:
-    """What a plan is made for."""
+    """The setting that a plan is made for."""
     return {"device": runtime.device.name, "policy": runtime.policy.name, "budget_bytes": runtime.budget_bytes,
             "host_bytes": runtime.host_bytes}
 

@@ -38,7 +38,7 @@ _OWN_CHECKSUM = '"sha256": "{}"}}\n'
 
 
 class Source(Protocol):
-    """What is saved of a tensor."""
+    """A tensor to be saved."""
 
     @property
     def shape(self) -> Shape:

@@ -113,6 +113,6 @@ def _images(folder: Path, bad: BadFiles) -> list[Path]:
 
 
 def _identity(folder: Path) -> tuple[int, int]:
-    """What tells a folder from all others, whatever it is called."""
+    """The identity of a folder, which does not depend on its name."""
     status = os.stat(folder)
     return status.st_dev, status.st_ino

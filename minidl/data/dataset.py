@@ -1,4 +1,4 @@
-"""What a data set is to a training, and the order in which its examples come. Knows no format, no model, no device.
+"""The interface of a data set, and the order of its examples. Knows no format, no model, no device.
 
 The order is a permutation for each epoch that follows from the seed alone, and whatever is random about one example
 (its crop, its mask) from the seed, the epoch and the example's number. So neither the number of threads nor the place
@@ -59,7 +59,7 @@ class Data(Protocol):
 
 
 class ImageSet:
-    """What data sets of so many images have in common; Data says what else there is to one."""
+    """The common part of data sets with a known number of images; Data has the rest."""
 
     input_shape: ImageShape
     label_shape: tuple[int, ...] = ()
@@ -99,7 +99,7 @@ def in_order(size: int, batch: int, *, seed: int, skip: int) -> Iterator[Chosen]
 
 
 def once(size: int, batch: int) -> Iterator[Chosen]:
-    """Every example once, as they come."""
+    """Every example once, in the order of the data set."""
     for start in range(0, size, batch):
         yield Chosen(-1, np.arange(start, min(start + batch, size)))
 

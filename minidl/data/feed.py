@@ -36,7 +36,7 @@ class Job(Generic[B]):
 
 @dataclass
 class Feed:
-    """Counts what the threads do, and how long whoever wants a batch waits for it.
+    """Counts what the threads do, and how long the training waits for a batch.
 
     workers      threads
     ahead        batches

@@ -130,7 +130,7 @@ class Images(ImageSet):
             view = central_view(width, height) if random is None else random_view(width, height, random)
         else:
             mask = decode(source.mask(example), f"the mask of {name}", mode=None)
-            if orientation(mask) != orientation(image):  # nobody can say which of the two was drawn upright
+            if orientation(mask) != orientation(image):  # it is unknown which of the two was drawn upright
                 raise BadFile(name, f"EXIF turns it (orientation {orientation(image)}) otherwise than its mask "
                                     f"({orientation(mask)})")
             if mask.size != image.size:

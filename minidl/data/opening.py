@@ -38,8 +38,8 @@ CIFAR_FOLDER = "cifar-10-batches-bin"  # what its archive unpacks to
 
 @dataclass(frozen=True, slots=True)
 class WantedImages:
-    """What a network takes; ``size`` None: ``own_size``, unless all images have another; ``num_classes`` None: as many
-    as there are."""
+    """The images that a network takes. ``size`` None: ``own_size``, unless all images have another size;
+    ``num_classes`` None: the number of classes in the data."""
 
     size: int | None
     own_size: int
@@ -50,7 +50,7 @@ class WantedImages:
 
 @dataclass(frozen=True, slots=True)
 class WantedText:
-    """What a network takes, and how text becomes that: see ``open_sentences``."""
+    """The tokens that a network takes, and how text becomes tokens: see ``open_sentences``."""
 
     length: int
     predictions: int
@@ -146,7 +146,7 @@ def _folders(folder: Path) -> list[str]:
 
 
 def _matching(folder: Path, pattern: str) -> list[Path]:
-    """What lies in a folder under such a name, in the order of the names; nothing if it is no folder."""
+    """The paths in a folder that match a name, in the order of the names; none if it is not a folder."""
     return [folder / name for name in fnmatch.filter(names_in(folder), pattern)] if is_folder(folder) else []
 
 

@@ -129,7 +129,7 @@ def _plain(image: Any, name: str) -> Any:
 
 
 def _is_stretched(image: Any) -> bool:
-    """Whether the decoder, which has not run yet, spreads numbers below 255 over 0 to 255."""
+    """True if the decoder, which has not run yet, spreads numbers below 255 over 0 to 255."""
     return image.mode == "L" and any(tile[3] in ("L;2", "L;4") or tile[0] in ("ppm", "ppm_plain")
                                      and tile[3][-1] != 255 for tile in image.tile)
 
@@ -174,7 +174,7 @@ def _pillow() -> Any:
         from PIL import Image
     except ImportError:
         raise UserError('images need Pillow, which is not installed: pip install "minidl[data]"') from None
-    # About metadata that nobody reads here; the limit of pixels is ours.
+    # These concern metadata, which is not read; minidl has its own limit of pixels.
     warnings.filterwarnings("ignore", category=UserWarning, module=r"PIL\.")
     warnings.filterwarnings("ignore", category=Image.DecompressionBombWarning)
     return Image

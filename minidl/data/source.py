@@ -38,7 +38,7 @@ def as_bad_file(path: Path) -> Iterator[None]:
 
 
 class BadFiles:
-    """What is done about broken files: the first ends the run, or all are left out, counted and named at the end."""
+    """The handling of broken files: the first ends the run, or all are left out, counted, and named at the end."""
 
     def __init__(self, *, skip: bool = False) -> None:
         self.skip = skip
@@ -90,7 +90,7 @@ class Source(Protocol):
 
 
 class Descriptor:
-    """An open file, read at any place by any thread; closed when nobody refers to it any more."""
+    """An open file, read at any place by any thread; closed with its last reference."""
 
     def __init__(self, number: int) -> None:
         self.number = number
@@ -160,7 +160,7 @@ def read_image(path: Path) -> bytes:
 
 
 def is_image(name: str) -> bool:
-    """Whether a file is an image that is read, by its suffix; hidden files are none."""
+    """True if a file is an image that is read, by its suffix; hidden files are none."""
     return _ends_like(name, IMAGE_SUFFIXES)
 
 
@@ -171,7 +171,7 @@ def refuse_unread(path: Path) -> None:
 
 
 def note_images_beside(folder: Path, what: str, bad: BadFiles) -> None:
-    """Images that lie in a folder beside that which is read of it are bad files: nobody would miss them."""
+    """Report images beside the part of a folder that is read as bad files: otherwise their loss would go unnoticed."""
     for name in names_in(folder):
         if _ends_like(name, IMAGE_SUFFIXES + UNREAD_SUFFIXES):
             bad.note(BadFile(str(folder / name), f"an image beside {what}, where none is looked for"))

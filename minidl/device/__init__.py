@@ -11,23 +11,23 @@ from minidl.errors import UserError
 
 
 def create(name: str, *, poisoned: bool = False, precision: str = DEFAULT, cupti: bool = False) -> Device:
-    """The device of a name. Raises UserError.
+    """The device with this name. Raises UserError if there is none.
 
-    "cpu" or "cpu:threads" (numbers on worker threads and the wall clock; the link is measured now),
-    "cpu:<file.json>" (the same with the link and the nominal durations of a file that ``minidl.calibrate`` wrote),
-    "cpu:virtual" (numbers on the virtual clock: every interleaving is deterministic),
-    "cuda" or "cuda:<number>" (an NVIDIA GPU),
-    "sim:<profile>" or "sim:<file.json>" (no numbers).
+    "cpu" or "cpu:threads": computes on worker threads, on the wall clock; measures the link now.
+    "cpu:FILE.json": the same, with the link and the nominal durations of a file that ``minidl.calibrate`` wrote.
+    "cpu:virtual": computes on the virtual clock, so every interleaving is deterministic.
+    "cuda" or "cuda:NUMBER": an NVIDIA GPU.
+    "sim:PROFILE" or "sim:FILE.json": computes no numbers.
 
-    precision: a name of ``device.precision``. A device takes from it whether products and convolutions of fp32 tensors
-    may use TF32, which changes numbers on a GPU and times on a simulated one; the CPU's are exact. A GPU that cannot
-    compute in bf16 is refused it.
-    cupti: on a GPU, time the kernels of an iteration that is measured one by one, see ``CudaDevice``.
+    precision: a name of ``device.precision``. It decides whether products and convolutions of fp32 tensors may use
+    TF32, which changes numbers on a GPU and times on a simulated one; the CPU is exact. A GPU that cannot compute in
+    bf16 refuses bf16.
+    cupti: on a GPU, time each kernel of a measured iteration by itself, see ``CudaDevice``.
     """
     chosen = precision_of(precision)
     if cupti and name.split(":")[0] != "cuda":
         raise UserError(f"{name}: CUPTI times kernels on a GPU only (device cuda)")
-    # Each kind of device is loaded only when it is wanted: a simulation needs no kernels.
+    # Load each kind of device only when it is made: a simulation needs no kernels.
     if name in ("cpu", "cpu:threads", "cpu:virtual") or name.startswith("cpu:") and name.endswith(".json"):
         require_numba()
         from minidl.device import cpu

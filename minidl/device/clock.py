@@ -51,7 +51,7 @@ class Clock(Protocol):
     stall: float
 
     def wait(self, stream: int, on: int, position: int) -> None:
-        """What is issued to ``stream`` from now on starts after ``position`` of stream ``on``; the host goes on."""
+        """Work issued to ``stream`` from now on starts after ``position`` of stream ``on``; the host continues."""
 
     def synchronize(self, stream: int, position: int) -> None:
         """The host waits for a position of a stream."""
@@ -63,7 +63,7 @@ class Clock(Protocol):
         """The time: on the virtual clock, when all that was issued so far has finished."""
 
     def landed(self, copied_out: int) -> bool:
-        """Whether a copy out will have finished, as far as is known, when the work issued so far has."""
+        """True if a copy out will have finished, as far as is known, when the work issued so far has."""
 
     def lateness(self, copied_in: int, computed: int) -> float:
         """Seconds that the compute stream stood still for a copy in, which was to be ready when that stream had
@@ -136,7 +136,7 @@ class VirtualClock:
         return self._finished[stream][max(0, position - self._first[stream])]
 
     def wait(self, stream: int, on: int, position: int) -> None:
-        """What is issued to ``stream`` from now on starts after ``position`` of stream ``on``; the host goes on."""
+        """Work issued to ``stream`` from now on starts after ``position`` of stream ``on``; the host continues."""
         time = self.finish_time(on, position)
         now = max(self.ready[stream], self.host)
         if time > now:
@@ -171,7 +171,7 @@ class VirtualClock:
         return max(self.host, self.ready[COMPUTE])
 
     def landed(self, copied_out: int) -> bool:
-        """Whether a copy out will have finished when the host and the compute stream have."""
+        """True if a copy out will have finished when the host and the compute stream have."""
         return self.finish_time(COPY_OUT, copied_out) <= max(self.ready[COMPUTE], self.host)
 
     def lateness(self, copied_in: int, computed: int) -> float:

@@ -3,7 +3,7 @@
     zero-value   a bit for each word of 4 bytes that is not zero, and these words: what a ReLU has made (our kernel)
     blosc        bytes shuffled, then LZ4 (numcodecs)
 
-A codec is the device's: whoever asked for a copy knows nothing of it, and the host lends room for all bytes, as a piece
+A codec is the device's: the caller of a copy does not know of it, and the host lends memory for all bytes, as a piece
 may not shrink, which is then copied as it is. Where values exist they say what a codec saves. Where time is modelled a
 share of the bytes has to be declared, ``zero-value:0.6``, and every copy takes as long as if so many were left.
 """

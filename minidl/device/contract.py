@@ -1,10 +1,10 @@
-"""What every device offers: decisions about calls, an order between its streams, work on them, and values.
+"""The contract of devices: decisions about calls, an order between streams, work on them, and values.
 
 A device is numerics x clock. The verbs are the same for all devices, so that swapping is written once:
 
-    Choices      what is decided of a call by its shapes alone: algorithms, layout, attention, usable memory
-    Timekeeper   what follows from the clock: who waits for whom, when things happen, what copies took
-    Device       both, and what devices differ in: launch, move, copies, and the values in memory
+    Choices      decisions about a call that follow from its shapes: algorithms, layout, attention, usable memory
+    Timekeeper   the part that follows from the clock: waits between streams, times of events, durations of copies
+    Device       both, and the part in which devices differ: launch, move, copies, and the values in memory
 
     SimDevice (``sim``)          no numbers, on the virtual clock
     CpuDevice (``cpu.device``)   NumPy arrays, on the virtual clock or on worker threads
@@ -48,7 +48,7 @@ Place = tuple[int, Meta]  # where a tensor's bytes start in the arena, and how i
 
 
 class Operand(Protocol):
-    """What a launch must know of a storage: its description, the block that its bytes are in, and whose these are."""
+    """The facts about a storage that a launch needs: its description, its block, and its base."""
 
     @property
     def meta(self) -> Meta:
@@ -69,10 +69,10 @@ def place(operand: Operand) -> Place:
 
 
 class Choices(ABC):
-    """What a device decides of a call before anything runs, from shapes alone. A dry run asks the device for all of it.
+    """A device's decisions about a call before it runs, from shapes alone. A dry run asks the device for all of them.
 
     profile         capacity, speeds and link, as the cost model sees them
-    reserved_bytes  of every budget, what the device needs for itself
+    reserved_bytes  the part of every budget that the device itself uses
     """
 
     reserved_bytes = 0
@@ -87,7 +87,7 @@ class Choices(ABC):
         """The ways to run a call; the first one's bits class is the one of the deterministic mode."""
 
     def usable_bytes(self, budget_bytes: int) -> int:
-        """What of a budget tensors and workspaces may use: all that the device does not need for itself."""
+        """The part of a budget that tensors and workspaces may use: all but the device's own part."""
         return budget_bytes
 
     def lay_out(self, op_name: str, inputs: tuple[Meta, ...], outputs: tuple[Meta, ...]) -> tuple[Meta, ...]:
@@ -100,8 +100,9 @@ class Choices(ABC):
 
     @property
     def attention(self) -> str:
-        """Whether attention is ``composed`` of products and a softmax, is one operation (``fused``) wherever that can
-        run, or is what the device does best (``auto``). It decides bits and bytes. Raises UserError for another name.
+        """How attention runs: ``composed`` of products and a softmax, as one operation wherever that can run
+        (``fused``), or as the device does it best (``auto``). It decides bits and bytes. Raises UserError for another
+        name.
         """
         return self._attention
 
@@ -112,7 +113,7 @@ class Choices(ABC):
         self._attention = value
 
     def fuses_attention(self, q: Meta, k: Meta, mask: Meta | None, *, heads: int, causal: bool, p: float) -> bool:
-        """Whether attention of these operands is to be ``ops.scaled_dot_product_attention``, or composed.
+        """True if attention of these operands is to be ``ops.scaled_dot_product_attention``, False if composed.
 
         ``auto`` is composed here: the simulator's constants stand for frameworks that composed it, and on the CPU one
         program has the same bits as before.
@@ -174,7 +175,7 @@ class Device(Choices, Timekeeper):
 
     @property
     def link_costs(self) -> Costs:
-        """What copies cost, and what it takes to go on to a file, by the profile."""
+        """The costs of copies, and of continuing to a file, by the profile."""
         costs = super().link_costs
         return costs if self.spills_from is None else replace(costs, disk=disk_costs(self.profile, self.spills_from))
 
@@ -217,7 +218,7 @@ class Device(Choices, Timekeeper):
 
     # Failures ------------------------------------------------------------------------------------------------
     def lost(self, block_offset: int | None, host: Extents | None, nbytes: int) -> bool:
-        """Whether a tensor has no value since a kernel failed: its bytes lie at an offset, else on the host.
+        """True if a tensor has no value since a kernel failed: its bytes lie at an offset, else on the host.
 
         To be asked when all streams have finished. Here no kernel fails.
         """
@@ -227,7 +228,7 @@ class Device(Choices, Timekeeper):
         """Return when all kernels are over that may still fail. Here none does."""
 
     def forgive(self) -> None:
-        """Whoever had to know of the failures does: what has lost its value will not be asked for any more."""
+        """Clear failures that have been handled: lost values will not be requested any more."""
         self.failures.clear()
 
     # Values --------------------------------------------------------------------------------------------------

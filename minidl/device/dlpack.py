@@ -2,7 +2,7 @@
 
 The structures are those of dlpack.h (https://dmlc.github.io/dlpack/latest/c_api.html): a ``DLTensor`` inside of a
 ``DLManagedTensor`` (before version 1) or a ``DLManagedTensorVersioned``, handed over in a capsule that is renamed when
-somebody has taken it. For all other dtypes NumPy and CuPy do this. Knows memory by address; no tensors of ours.
+it has been consumed. For all other dtypes NumPy and CuPy do this. Knows memory by address; no tensors of ours.
 """
 
 import ctypes
@@ -64,7 +64,7 @@ def _let_go(managed: int) -> None:
 
 
 def _forget(capsule: int) -> None:
-    """Nobody took it."""
+    """The capsule was not consumed."""
     if _is_valid(capsule, NAME):
         _let_go(_pointer(capsule, NAME))
 

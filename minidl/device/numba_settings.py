@@ -1,4 +1,4 @@
-"""Whether Numba can compile and run kernels as the environment has it set: asked before a device needs it.
+"""A check of Numba's settings in the environment, before a device needs compiled kernels.
 
 Numba reads its settings from variables of the environment when it is imported, and fails where it first uses them, in
 the middle of a step. Nothing is imported unless one of the variables is set.

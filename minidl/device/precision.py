@@ -1,4 +1,4 @@
-"""What a network is computed in, by the names that frameworks give it. Knows dtypes; no device and no layer."""
+"""The precisions of a network, by the names that frameworks give them. Knows dtypes; no device and no layer."""
 
 from dataclasses import dataclass
 

@@ -83,7 +83,7 @@ class Profile:
 
     @property
     def link_costs(self) -> Costs:
-        """What a copy costs: seconds a byte each way and within the device, and the latency."""
+        """The costs of a copy: seconds per byte each way and within the device, and the latency."""
         return Costs(1.0 / self.link_out_bandwidth, 1.0 / self.link_in_bandwidth, self.link_latency_s,
                      move_seconds_per_byte=2.0 / (self.memory_bandwidth * self.efficiency["copy"]))
 
@@ -245,7 +245,7 @@ def to_json(profile: Profile) -> str:
 
 
 def is_own(head: bytes) -> bool:
-    """Whether a file that begins like this was made by ``to_json``."""
+    """True if a file that begins like this was made by ``to_json``."""
     return head.startswith(b'{\n  "name": ') and b'\n  "memory_bytes": ' in head
 
 
@@ -295,5 +295,5 @@ def _is_object_of_numbers(value: Any) -> bool:
 
 
 def _is_number(value: Any) -> bool:
-    """Whether a value is a number at all; what it may be is asked later."""
+    """True if a value is a number at all; what it may be is asked later."""
     return isinstance(value, int | float) and not isinstance(value, bool)

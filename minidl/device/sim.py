@@ -77,12 +77,12 @@ class SimDevice(Device):
         self.profile, self._codec = codec.on(self.profile), codec
 
     def spared_bytes(self) -> tuple[int, int]:
-        """What is declared, of all copies."""
+        """The declared saving, of all copies."""
         return self._spared[0], self._spared[1]
 
     def algorithms(self, op_name: str, inputs: Sequence[Meta], outputs: Sequence[Meta], attrs: dict[str, Any],
                    cost: Cost) -> tuple[Algorithm, ...]:
-        """What ``ways`` says."""
+        """The answer of ``ways``."""
         return self.ways(op_name, inputs, outputs, attrs, cost)
 
     def launch(self, op_name: str, algorithm: Algorithm, outputs: Sequence[Operand], inputs: Sequence[Operand],

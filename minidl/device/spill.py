@@ -115,7 +115,7 @@ def _anonymous(folder: str) -> int:
 
 
 def disk_costs(profile: Profile, host_bytes: int) -> DiskCosts:
-    """What a planner is told of a profile's disk behind so many bytes of host memory."""
+    """The costs of a profile's disk behind this many bytes of host memory, for planners."""
     return DiskCosts(host_bytes, 1.0 / profile.disk_out_bandwidth, 1.0 / profile.disk_in_bandwidth,
                      profile.disk_latency_s)
 
@@ -130,7 +130,7 @@ class DiskQueue:
         self._ready = 0.0
 
     def seconds(self, stream: int, host: Extents, link_seconds: float) -> float:
-        """What a copy takes that is issued now, if the link alone would take ``link_seconds``."""
+        """Seconds of a copy issued now, if the link alone would take ``link_seconds``."""
         spilled = sum(nbytes for at, nbytes in host if at >= self.host_bytes)
         if not spilled:
             return link_seconds

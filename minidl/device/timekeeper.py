@@ -70,7 +70,7 @@ class Timekeeper:
         return self.clock.stall
 
     def landed(self, copied_out: int) -> bool:
-        """Whether a copy out will have finished, as far as is known, when the work launched so far has."""
+        """True if a copy out will have finished, as far as is known, when the work launched so far has."""
         return self.clock.landed(copied_out)
 
     def lateness(self, copied_in: int, computed: int) -> float:
@@ -79,7 +79,7 @@ class Timekeeper:
 
     @property
     def link_costs(self) -> Costs:
-        """What copies cost: by the profile, and nothing that they take from kernels beside them."""
+        """The costs of copies by the profile, without a loss for kernels beside them."""
         return self.profile.link_costs
 
     def out_seconds(self, nbytes: int) -> float:
@@ -100,7 +100,7 @@ class Timekeeper:
         the price of speed. On a modelled clock there is nothing to look at."""
 
     def link_seconds_per_byte(self) -> tuple[float | None, float | None]:
-        """What a byte has taken out and in in this iteration; None where too little was copied to tell."""
+        """Seconds per byte, out and in, in this iteration; None if too little was copied to tell."""
         def rate(copies: list[tuple[int, float]]) -> float | None:
             nbytes = sum(n for n, _ in copies)
             if nbytes < LEAST_TO_TELL:

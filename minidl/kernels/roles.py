@@ -1,6 +1,6 @@
 """Which operations are convolutions, and what each operand of theirs is.
 
-Whoever chooses or times the ways to run a convolution looks here, so that one more operation is one more line.
+Code that chooses or times the algorithms of a convolution looks here, so a new operation is one more line.
 """
 
 from collections.abc import Sequence

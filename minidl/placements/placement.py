@@ -1,4 +1,4 @@
-"""What a placement is: it says where in the free bytes of an arena a new block goes. Nothing here acts.
+"""The interface of a placement, which chooses the address of a new block in an arena. Nothing here acts.
 
 The arena owns blocks, their neighbours and their marks, so no placement can make two blocks overlap, or forget who has
 used a byte. A placement sees the holes that are large enough, and answers with an address and a size.

@@ -1,1 +1,1 @@
-"""What policies are told and what they answer, as frozen data: traces, costs, plans, and the Policy protocol."""
+"""Facts that policies see and decisions that they return, as frozen data: traces, costs, plans, the Policy protocol."""

@@ -1,4 +1,4 @@
-"""What plans are weighed with: the costs of link and disk, and the bytes that a plan may use."""
+"""The costs that plans are judged by: of the link and the disk; and the bytes that a plan may use."""
 
 from dataclasses import dataclass
 
@@ -18,7 +18,7 @@ class DiskCosts:
 
 @dataclass(frozen=True, slots=True)
 class Costs:
-    """What a plan is weighed with: seconds a byte takes on the link each way, and its latency a copy.
+    """The costs that a plan is judged by: seconds per byte on the link, each way, and the latency of a copy.
 
     contention  seconds that computation loses for each second that a copy runs beside it: none on a GPU, whose copies
                 have engines of their own; many where copies take processors and memory from the kernels; 1 where

@@ -1,6 +1,6 @@
-"""What the JSON documents of traces and of plans have in common: how they are written, and held against a description.
+"""The common part of the JSON documents of traces and plans: writing them, and checking them against a description.
 
-What is unknown, missing or of the wrong kind is a UserError that says where. Knows neither traces nor plans.
+A key that is unknown, missing or of the wrong type is a UserError that says where. Knows neither traces nor plans.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ Value = TypeVar("Value")
 
 
 class Head(Struct):
-    """What every document begins with."""
+    """The first keys of every document."""
 
     format: str
     version: int
@@ -72,7 +72,7 @@ def _by_name(value: Any) -> dict[str, object]:
 
 # Reading -------------------------------------------------------------------------------------------------------------
 def read(text: str | bytes, name: str, readers: Readers[Value]) -> Value:
-    """What a document of a format holds. Raises UserError naming what is wrong, and where."""
+    """The content of a document of a format. Raises UserError naming the mistake and its place."""
     if len(text) > MOST_BYTES:
         raise UserError(f"{name}: longer than the {MOST_BYTES} bytes that are read")
     try:
@@ -94,7 +94,7 @@ def read(text: str | bytes, name: str, readers: Readers[Value]) -> Value:
 
 
 def read_file(path: str, name: str, readers: Readers[Value]) -> Value:
-    """What a file of a format holds. Raises UserError naming the file, what is wrong, and where."""
+    """The content of a file of a format. Raises UserError naming the file, the mistake and its place."""
     data = read_bytes(path, most=MOST_BYTES)
     try:
         return read(data, name, readers)

@@ -70,7 +70,7 @@ def _releases(releases: Mapping[AccessKey, tuple[Eviction, ...]]) -> list[dict[s
 
 
 def is_plan(head: bytes) -> bool:
-    """Whether a file that begins like this was made by ``plan_to_json``."""
+    """True if a file that begins like this was made by ``plan_to_json``."""
     return head.startswith(beginning(FORMAT).encode())
 
 

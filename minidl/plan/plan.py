@@ -1,4 +1,4 @@
-"""What a policy answers: how tensors leave the device and when they come back, as frozen data. Nothing here acts."""
+"""A policy's decisions: how tensors leave the device and when they return, as frozen data. Nothing here acts."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -34,24 +34,24 @@ class Move(NamedTuple):
 
 @dataclass(frozen=True)
 class Plan:
-    """What to do after which access. The empty plan is passive mode.
+    """The actions after each access. The empty plan is passive mode.
 
-    evictions    evicted-access -> how the tensor leaves the device after it. What was swapped out and has no prefetch
-                 is brought back at its back-access; what was dropped is recomputed there.
-    prefetches   in-trigger (an access of any tensor) -> the tensors whose swap-in is started after it, in this order.
-    offsets      residency -> the address of its bytes. Those that have none, and all when the program or the sizes
-                 differ from the plan, are placed as they come.
-    waits        accesses after which computation goes on only when all copies queued so far, both ways, have ended: for
+    evictions    evicted-access -> how the tensor leaves the device after it. A swapped-out tensor without a prefetch
+                 returns at its back-access; a dropped tensor is recomputed there.
+    prefetches   in-trigger (an access of any tensor) -> the tensors whose swap-in starts after it, in this order.
+    offsets      residency -> the address of its bytes. The placement chooses the address of a residency without one,
+                 and of all residencies if the program or its sizes differ from the plan.
+    waits        accesses after which computation waits until all copies queued so far, both ways, have ended: for
                  systems that couple copies with computation.
-    releases     access -> evictions after it of tensors that are not accessed by its call: of what was kept for a
-                 replay, say.
-    replays      access -> dropped tensors that are computed again after it, before the next call: all together, each
-                 call once, and nothing that comes by on the way is kept.
-    spent        access -> evictions of what the replays after it are the last to read, as soon as they have.
-    moves        access -> tensors whose bytes go to another address before the next call, each with that address: what
-                 finds no place for all of its time may have several, one after the other.
-    algorithms   call (its position in the iteration) -> the algorithm that it takes: no faster one is tried, though its
-                 workspace may be free; a slower one is, where this one's is not.
+    releases     access -> evictions after it of tensors that its call does not access, such as tensors that were kept
+                 for a replay.
+    replays      access -> dropped tensors that are recomputed after it, before the next call: all together, each call
+                 once, without keeping by-products.
+    spent        access -> evictions of tensors whose last readers are the replays after it, as soon as they have read.
+    moves        access -> tensors whose bytes go to another address before the next call, each with that address. A
+                 tensor without one address for its whole lifetime may have several in turn.
+    algorithms   call (its position in the iteration) -> its algorithm. A faster one is not tried, even if its workspace
+                 is free; a slower one is tried if this one's workspace is not free.
     predicted_seconds   length of an iteration under this plan, if the policy knows.
     """
 

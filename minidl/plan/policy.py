@@ -1,4 +1,4 @@
-"""What a policy is: the Protocol, and the facts that it is told. Nothing here acts.
+"""The Protocol of a policy, and the facts that a policy sees. Nothing here acts.
 
 The engine carries decisions out and does all the accounting, so every policy is measured the same way.
 """
@@ -58,14 +58,14 @@ class Pressure:
 
 @dataclass(frozen=True)
 class Observation:
-    """What an iteration under a plan showed.
+    """The results of an iteration under a plan.
 
-    trace, costs, limits   what the plan was made from; the trace is that of the iteration that was measured.
+    trace, costs, limits   the facts that the plan was made from; the trace is that of the measured iteration.
     late      tensor -> seconds that the compute stream waited for its swap-in at the back-access.
-    paged_in  bytes that had to be brought back on demand: the plan had evicted them without a prefetch that worked.
+    paged_in  bytes swapped in on demand: the plan had evicted them, and no prefetch brought them back in time.
     seconds   of the iteration; infinite if an allocation failed under the plan.
-    may_plan  whether there is time for a search: planning may take a small share of a run on the wall clock.
-    unseen    iterations before this one that led from another plan to this one, and show neither's time.
+    may_plan  true if there is time for a search: planning may take a small share of a run on the wall clock.
+    unseen    iterations before this one in the transition from another plan, whose time belongs to neither plan.
     """
 
     trace: Trace
@@ -80,7 +80,7 @@ class Observation:
 
 
 class Price(Enum):
-    """What of a tensor's surroundings counts in its recompute_seconds (``memory.neighbourhood``)."""
+    """The neighbours of a tensor that count in its recompute_seconds (``memory.neighbourhood``)."""
 
     REGIONS = "all missing calls that hang together with it, by classes of equivalence"
     NEIGHBOURHOOD = "missing calls that it needs, and those that need it, each once"
@@ -93,7 +93,7 @@ class Regime:
     """How the engine is to behave for a system that was built on another one.
 
     keeps_outputs  a call keeps all that it reads and makes until its gradient is taken, as a tape of tensors does.
-    keeps_freed    bytes that nobody can ask for any more stay until they are evicted.
+    keeps_freed    freed bytes stay on the device until they are evicted.
     swaps          False: nothing is ever copied to the host.
     one_piece      victims leave until what is wanted is free in one piece, rather than in total.
     price          what recompute_seconds counts.
@@ -163,7 +163,7 @@ def required(policy: Any) -> Policy:
 
 
 def required_proposal(policy: Policy, method: str, answer: Any) -> Proposal:
-    """What a policy has answered, if it is a proposal; else raises UserError."""
+    """The policy's answer, checked to be a proposal. Raises UserError if it is not."""
     if not isinstance(answer, Proposal) or not isinstance(answer.plan, Plan):
         what = f"a Proposal of {type(answer.plan).__name__}" if isinstance(answer, Proposal) else type(answer).__name__
         raise UserError(f"policy {policy.name!r}: {method}() must return a Proposal with a Plan, not {what}")

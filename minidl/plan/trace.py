@@ -1,7 +1,7 @@
-"""What one iteration did, as frozen plain data: calls, accesses, allocations and frees. Knows no storages.
+"""The record of one iteration, as frozen plain data: calls, accesses, allocations and frees. Knows no storages.
 
-A call's accesses share its time; they are ordered by sequence number. Replays and copies are not part of a trace:
-it is what the program asked for, the same under every policy and on every device (times and workspaces aside).
+A call's accesses share its time; they are ordered by sequence number. Replays and copies are not part of a trace, which
+records the program's own calls: it is the same under every policy and on every device (times and workspaces aside).
 """
 
 from collections.abc import Mapping, Sequence
@@ -112,7 +112,7 @@ class Trace:
         return found
 
     def same_calls(self, other: "Trace") -> bool:
-        """Whether both are of one program: the same operations on tensors of the same ids and sizes, in this order."""
+        """True if both are of one program: the same operations on tensors of the same ids and sizes, in this order."""
         def what(trace: Trace) -> list[object]:
             return [(call.op, call.inputs, call.outputs,
                      [trace.tensors[tensor_id].nbytes for tensor_id in (*call.inputs, *call.outputs)])

@@ -40,7 +40,7 @@ def trace_to_json(trace: Trace) -> str:
 
 
 def is_trace(head: bytes) -> bool:
-    """Whether a file that begins like this was made by ``trace_to_json``."""
+    """True if a file that begins like this was made by ``trace_to_json``."""
     return head.startswith(beginning(FORMAT).encode())
 
 

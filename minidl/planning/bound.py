@@ -181,7 +181,7 @@ class _Relaxation:
         self.gone[tensor, int(facts.gap_call[gap])] = leaving
 
     def _writes(self, call: int, tensor: int) -> bool:
-        """Whether a call writes a tensor in place."""
+        """True if a call writes a tensor in place."""
         facts = self.facts
         return tensor in facts.write_idx[facts.write_ptr[call]:facts.write_ptr[call + 1]]
 
@@ -195,7 +195,7 @@ class _Relaxation:
         return self.repeated[key]
 
     def _inputs_of_replays(self) -> None:
-        """What a repeated call reads is on the device at some time in the interval, or is made again in it."""
+        """The inputs of a repeated call are on the device at some time in the interval, or are recomputed in it."""
         facts = self.facts
         dies = np.full(len(facts.size), self.calls)
         for k in range(self.calls):

@@ -37,7 +37,7 @@ def forget_older(compiled: Any, modules: tuple[ModuleType, ...]) -> None:
     newest = max(Path(module.__file__ or "").stat().st_mtime for module in modules)
     code = compiled.py_func.__code__
     for index in Path(compiled.stats.cache_path).glob(f"{Path(code.co_filename).stem}.{code.co_name}-*.nbi"):
-        with suppress(OSError):  # another process was first, or nobody may write here
+        with suppress(OSError):  # another process was first, or the folder is read-only
             if index.stat().st_mtime < newest:
                 index.unlink()
 

@@ -40,7 +40,7 @@ def expand(problem: Problem, mode: Array, prefetch_at: Array, notes: Array
     """
     calls, tensors, gaps = len(problem.in_ptr) - 1, len(problem.size), len(problem.gap_tensor) + 1
     most = 6 * calls + 64
-    # What is not written is cut off in the end; pages that nobody touches cost nothing.
+    # Unwritten rows are cut off in the end; untouched pages cost nothing.
     steps = Steps(np.empty(most, np.int64), np.empty(most, np.int64), np.empty(most, np.int64))
     out = CopiesOut(np.empty(gaps, np.int64), np.empty(gaps, np.int64), np.empty(gaps, np.int64),
                     np.empty(gaps, np.bool_))
@@ -86,7 +86,7 @@ def _trimmed(steps: Steps, out: CopiesOut, back: SwapIns, walk: Walk, noted: int
 
 
 def _start(problem: Problem, walk: Walk, mode: Array, notes: Array) -> None:
-    """What was there before the iteration: on the device, or still on the host since the one before."""
+    """Tensors that exist before the iteration: on the device, or still on the host since the previous one."""
     for g in range(len(problem.gap_head)):
         if problem.gap_head[g] >= 0 and mode[g] == SWAP:
             t = problem.gap_tensor[g]
@@ -145,7 +145,7 @@ def _find_replays(problem: Problem, walk: Walk, k: int) -> int:
 
 
 def _bring_back(problem: Problem, walk: Walk, c: int, back: SwapIns, notes: Array) -> None:
-    """What the next step reads and was swapped out comes back for it."""
+    """Swap in the swapped-out inputs of the next step."""
     for j in range(problem.in_ptr[c], problem.in_ptr[c + 1]):
         t = problem.in_idx[j]
         if walk.state[t] == AWAY:
@@ -157,7 +157,7 @@ def _bring_back(problem: Problem, walk: Walk, c: int, back: SwapIns, notes: Arra
 
 
 def _find_endings(problem: Problem, walk: Walk, k: int, mode: Array) -> None:
-    """What is freed or dropped after call k may be written over by it."""
+    """Tensors that are freed or dropped after call k may be donated to it."""
     for i in range(problem.free_ptr[k], problem.free_ptr[k + 1]):
         walk.ends[problem.free_idx[i]] = k
     for g in range(problem.gap_ptr[k], problem.gap_ptr[k + 1]):
@@ -198,7 +198,7 @@ def _take_step(problem: Problem, walk: Walk, c: int, k: int, steps: Steps, notes
 
 
 def _after_replay(problem: Problem, walk: Walk, c: int, notes: Array) -> None:
-    """What a replay has made stays if it had been dropped, or until the last replay that reads it."""
+    """An output of a replay stays if it had been dropped; otherwise until the last replay that reads it."""
     for j in range(problem.out_ptr[c], problem.out_ptr[c + 1]):
         t = problem.out_idx[j]
         if walk.state[t] == DROPPED:
@@ -252,7 +252,7 @@ def _after_call(problem: Problem, walk: Walk, k: int, notes: Array) -> None:
 
 def _evict(problem: Problem, walk: Walk, k: int, mode: Array, prefetch_at: Array, out: CopiesOut, notes: Array
            ) -> None:
-    """What leaves the device after call k: dropped, or swapped out, with a copy unless the host has one."""
+    """Evict after call k: drop, or swap out, with a copy unless the host has one."""
     for g in range(problem.gap_ptr[k], problem.gap_ptr[k + 1]):
         t = problem.gap_tensor[g]
         prefetch_at[g] = -1

@@ -1,4 +1,4 @@
-"""What follows from a Trace about its tensors: when each is used, made and freed, and the bytes live during each call.
+"""The lifetimes of a Trace's tensors: when each is used, made and freed, and the bytes live during each call.
 
 Calls are numbered 0..n-1. A tensor that no call makes was there before the iteration; one that no call frees stays
 after it. Knows no plan and no device.
@@ -90,11 +90,11 @@ class Lifetimes:
         return [t for t, made in self.made.items() if made == BEFORE]
 
     def live_at(self, tensor_id: TensorId, call: int) -> bool:
-        """Whether its bytes are wanted while a call runs."""
+        """True if its bytes are wanted while a call runs."""
         return self.made[tensor_id] < call <= self.freed[tensor_id]
 
     def written_between(self, tensor_id: TensorId, after: int, until: int) -> bool:
-        """Whether it is written in place by a call in (after, until]."""
+        """True if it is written in place by a call in (after, until]."""
         writes = self.writes.get(tensor_id, ())
         first = bisect_right(writes, after)
         return first < len(writes) and writes[first] <= until

@@ -1,10 +1,10 @@
-"""What an iteration would take if each gap between two accesses of a tensor had a mode: memory and time, simulated.
+"""The simulated iteration: its memory and time if each gap between two accesses of a tensor has a given mode.
 
 A gap's mode is KEEP, SWAP or DROP. A choice of modes is expanded into one linear list of steps: the program's calls,
 and before each the replays that it needs. Memory is accounted by position in that list; time only decides stalls.
 
   expand   walk the calls with the state of every tensor. An input that was dropped is replayed: the missing calls of
-           its lineage, in program order, each once; what they make and somebody wants later stays.
+           its lineage, in program order, each once; their outputs with a later use stay.
   place    each swap-in starts as late as hides it behind computation (one transfer at a time), or else at the earliest
            call from which there is room for it until its use; what is used first gets room first.
   run      forward: copies out start when their tensor has been used and occupy its memory until they have landed or,
@@ -42,7 +42,7 @@ FREE = Prices(0.0, 0.0)
 
 
 class Outcome(NamedTuple):
-    """What a choice of modes comes to.
+    """The result of a choice of modes.
 
     seconds         of the iteration.
     excess          bytes; 0 if neither budget (of the device, of the host) is ever exceeded, otherwise the worst of all
@@ -66,7 +66,7 @@ def simulate(problem: Problem, room: Room, mode: Array, prefetch_at: Array, note
     ``prefetch_at[gap]`` is set to the call before which the swap-in after it starts, or -1 for on demand.
 
     notes: [any length, 4]; unless empty, each residency is noted there in the order of its first step but for
-    prefetches: tensor (-1 - tensor for a replay's output that nobody wants), first and last step (-1: until the end;
+    prefetches: tensor (-1 - tensor for an unused output of a replay), first and last step (-1: until the end;
     -2 - s: until step s of the next iteration, while it is still copied out), and the residency whose bytes it was
     written over, or -1. Workspaces follow, with the number of tensors + that of their algorithm as tensor.
     """

@@ -102,7 +102,7 @@ def run(problem: Problem, room: Room, steps: Steps, starts: Array, out: CopiesOu
 
 
 def _lost(problem: Problem, seconds: float, now: float, out_ready: float, in_ready: float) -> float:
-    """What copies that go on until then, each way, take from a kernel of so many seconds that starts now."""
+    """Seconds that a kernel starting now loses to copies, each way, that run until the given times."""
     if problem.contention <= 0.0:
         return 0.0
     # If one goes on for all of it; where computation stands still beside copies, it does so until they have ended.

@@ -1,4 +1,4 @@
-"""What the expansion of an iteration is written down in: steps, transfers, and where each tensor is meanwhile."""
+"""The arrays that hold an expanded iteration: steps, transfers, and the state of each tensor."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ STEPS, OUTS, BACKS, NOTED, LIVE, HOST, MOST_ON_HOST, IN_MEMORY = 0, 1, 2, 3, 4, 
 
 
 class Steps(NamedTuple):
-    """What is done one after the other, as arrays: the call of each step, the program's call for which it is done, and
-    the bytes in use meanwhile, but for swap-ins ahead of their use and copies out behind it."""
+    """The steps in order, as arrays: the call of each step, the program's call that it serves, and the bytes in use
+    during it, except for early swap-ins and unfinished copies out."""
 
     call: Array
     group: Array

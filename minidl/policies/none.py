@@ -7,7 +7,7 @@ from minidl.plan.policy import OnDemand, Pressure, Residency
 
 
 class NoPolicy(OnDemand):
-    """Frees what nobody can ask for any more, and nothing else (the paper's TF-ori)."""
+    """Evicts nothing: bytes are freed only after their last use (the paper's TF-ori)."""
 
     name = "none"
     moves_tensors = False

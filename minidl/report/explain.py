@@ -1,4 +1,4 @@
-"""What a plan does, one decision at a time: why it could be done, what it should cost, what it did cost.
+"""A plan, one decision at a time: why it was possible, its expected cost, and its real cost.
 
 Works from a trace, a plan and the costs of the link alone, so it explains every policy's plan in the same terms, those
 of the paper (sections 4.3 to 4.5):
@@ -59,7 +59,7 @@ class Decision:
 
     @property
     def swap_seconds(self) -> float:
-        """What a swap would cost, alone on the link."""
+        """Seconds of a swap alone on the link."""
         return max(0.0, -self.free_time_s)
 
     @property

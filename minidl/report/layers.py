@@ -1,7 +1,7 @@
 """Which layer made which tensor, for people: the dotted name of the module whose forward pass it came from.
 
 Temporary tensors are numbered by their position in the iteration, so a module's are the numbers given out between the
-beginning and the end of its forward(). Nothing is noted per operation; and nothing at all unless somebody asks. Of a
+beginning and the end of its forward(). Nothing is noted per operation; and nothing at all without a request. Of a
 batch in slices, whose calls are carried out later, the slicer tells.
 """
 
@@ -72,7 +72,7 @@ class LayerNames:
 
 @contextmanager
 def _within(origins: Origins | None, name: str) -> Iterator[None]:
-    """What is asked for inside comes from this layer."""
+    """Attribute the operations called inside to this layer."""
     if origins is None:
         yield
         return

@@ -51,7 +51,7 @@ class Meter:
         return step
 
     def restart(self) -> None:
-        """What lies between this and the last step (a pass over test data, a checkpoint) counts for no step."""
+        """Exclude the time since the last step (an evaluation, a checkpoint) from every step."""
         self._before, self._time, self._waited_before = self.runtime.stats(), self._clock(), self._waited()
 
     def _waited(self) -> float:

@@ -1,4 +1,4 @@
-"""What only running a trace again needs to know: what gradients keep and when they are taken, where lineage is cut.
+"""Facts that only a rerun of a trace needs: which tensors gradients keep and until when, and where lineage is cut.
 
 A recorder looks on beside an executor, after each call, at the records of what was made so far. It is attached to the
 few iterations whose traces are to be kept, and costs the others nothing.

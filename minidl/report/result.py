@@ -119,7 +119,7 @@ class Result:
 
 
 def is_own(head: bytes) -> bool:
-    """Whether a file that begins like this was made by ``Result.to_json``."""
+    """True if a file that begins like this was made by ``Result.to_json``."""
     return head.startswith(b'{\n  "model": ') and b'\n  "unmanaged_peak_bytes": ' in head
 
 

@@ -23,7 +23,7 @@ def sentences(found: Sequence[Decision], calls: int, returns: Returns, names: Ma
 
 
 def copy_seconds(decision: Decision) -> float:
-    """What a tensor's two copies take."""
+    """Seconds of a tensor's two copies."""
     return decision.back_s - decision.evict_s - decision.free_time_s
 
 

@@ -49,7 +49,7 @@ def _spared(result: Result) -> str:
 
 
 def _unmanaged(result: Result) -> str:
-    """What an unmanaged step needs; a run that has more room takes larger workspaces, which are faster."""
+    """Bytes of an unmanaged step; a run with more memory uses larger workspaces, which are faster."""
     needed = format_bytes(result.unmanaged_peak_bytes)
     return f"{needed}, with the least workspaces" if result.peak_bytes > result.unmanaged_peak_bytes else needed
 

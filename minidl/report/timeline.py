@@ -30,7 +30,7 @@ class Bar:
 
 
 def family(op_name: str) -> str:
-    """What an operation is drawn as."""
+    """The group of operations with which an operation is drawn."""
     return next((name for name, stems in FAMILIES.items() if op_name.startswith(stems)), OTHERS)
 
 

@@ -55,7 +55,7 @@ from minidl.tensor import Tensor
 class Runtime:
     """Device, budget and policy under one executor; current inside its ``with``.
 
-    device         "cpu", "cpu:<file.json>", "cpu:virtual", "sim:<profile>", "sim:<file.json>" or a Device
+    device         "cpu", "cpu:FILE.json", "cpu:virtual", "cuda", "sim:PROFILE", "sim:FILE.json" or a Device
     memory_budget  bytes of device memory, as a number or "16GiB"; the device's capacity by default
     host_memory    bytes of host memory for swapped tensors; the device profile's by default
     spill          a folder: what finds no room in host memory lies in a file there, of ``spill_bytes``; or a Spill

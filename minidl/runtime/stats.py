@@ -1,4 +1,4 @@
-"""What a runtime counts."""
+"""The counters of a runtime."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a training consists of: the step, the scores, and a watch for the first value that is no number."""
+"""The parts of a training: the step, the scores, and a watch for the first value that is not finite."""
 
 from minidl.training.anomaly import detect_anomaly
 from minidl.training.trainer import Trainer

@@ -11,7 +11,7 @@ IGNORED = -100  # a label that does not count, as in cross_entropy
 
 
 class Score(Protocol):
-    """What was counted over some test examples; those of two batches can be added up."""
+    """Counts over some test examples; the counts of two batches can be added."""
 
     @property
     def count(self) -> int:

@@ -1,6 +1,6 @@
-"""What a model's predictions for a batch are worth, in the current runtime.
+"""Scores of a model's predictions for a batch, in the current runtime.
 
-Each uploads the batch, and lets go of it before it counts; of shapes alone there is nothing to count.
+Each function uploads the batch, and releases it before it counts. Without values there is nothing to count.
 """
 
 from typing import Any

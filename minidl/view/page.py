@@ -30,7 +30,7 @@ def page(packed: Sequence[Mapping[str, Any]]) -> str:
 
 
 def is_page(head: bytes) -> bool:
-    """Whether a file that begins like this was made by ``page``."""
+    """True if a file that begins like this was made by ``page``."""
     return MARK.encode() in head
 
 

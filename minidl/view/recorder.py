@@ -61,7 +61,7 @@ class Seen:
 
 @dataclass(frozen=True)
 class Recorded:
-    """What was seen of a step: tensors without names, which the rest refers to by their positions."""
+    """A recorded step: tensors without names, which the rest refers to by their positions."""
 
     trace: Trace
     tensors: tuple[Seen, ...]
@@ -179,7 +179,7 @@ class Recorder:
         return max(self._launched + 1, self._tracker.sequence - self._tracker.iteration_start)
 
     def _require_this_iteration(self) -> None:
-        """What came before the iteration, which has ended since, is none of it."""
+        """Discard events before the iteration, if the previous iteration has ended since."""
         if self._tracker.iteration != self._iteration:
             self._begin()
 

@@ -16,7 +16,7 @@ from minidl.plan.trace import TensorId, Trace
 
 
 class EventKind(IntEnum):
-    """What was issued. BOUNDARY is no work: the step has ended, and the iteration's boundary has been passed."""
+    """The kind of an event. BOUNDARY is no work: it marks the end of the step and of the iteration."""
 
     CALL = 0
     REPLAY = 1
@@ -27,7 +27,7 @@ class EventKind(IntEnum):
 
 
 class Kind(IntEnum):
-    """What a tensor is to the training."""
+    """The role of a tensor in the training."""
 
     PARAMETER = 0
     GRADIENT = 1
@@ -50,7 +50,7 @@ class Fate(IntEnum):
 
 
 class State(IntEnum):
-    """Whether the bytes are there, or being copied."""
+    """The state of a residency: its bytes are there, or are being copied."""
 
     HERE = 0
     LEAVING = 1

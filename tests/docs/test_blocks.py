@@ -1,9 +1,8 @@
 """What stands in the documents as code does what it says: Python is executed, commands are carried out or, where that
 takes long, parsed: the program is there, and so are its flags. A comment before a block says which: runs, or parsed.
 
-Blocks of Python that print have what they print beside them. `docs/semantics.md`, `docs/policies.md` and
-`docs/from_pytorch.md` are tried by
-``test_semantics_page``.
+Blocks of Python that print have their output beside them. ``test_semantics_page`` tries `docs/semantics.md` and
+`docs/from_pytorch.md`.
 """
 
 import ast
@@ -25,8 +24,8 @@ from minidl.__main__ import main as minidl
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").glob("*.md"), *(ROOT / "docs" / "guides").glob("*.md"),
-                ROOT / "course" / "README.md"])
-ELSEWHERE = {"semantics.md", "policies.md", "from_pytorch.md"}  # whose Python is executed by another test
+                *(ROOT / "docs" / "evidence").glob("*.md"), ROOT / "course" / "README.md"])
+ELSEWHERE = {"semantics.md", "from_pytorch.md"}  # whose Python is executed by another test
 BLOCK = re.compile(r"(?:<!-- (\w+) -->\n\n)?"
                    r"(?:^```(\w+)\n([\s\S]*?)^```$|(?:(?<=\n\n)|\A)((?: {4}.*\n|\n(?= {4}))+))", re.MULTILINE)
 PROGRAMS = ("pip", "python", "pytest", "ruff", "mypy", "minidl", "marimo", "mkdocs")

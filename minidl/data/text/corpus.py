@@ -1,7 +1,7 @@
 """Sentences out of text files, document by document. Knows no tokens.
 
 A file has a sentence a line, and blank lines between its documents. Project Gutenberg's files are told by their first
-lines and taken as they come: what its licence adds is left out, lines that were broken to a width are joined, and cut
+lines and need no preparation: the licence text is left out, lines that were broken to a width are joined, and cut
 into sentences; documents are what two or more blank lines lie between (chapters, usually).
 """
 

@@ -59,7 +59,7 @@ class Sentences:
     def unigram_entropy(self) -> float:
         """The entropy of single tokens, in nats.
 
-        It is the loss of whoever knows how often each piece is, and nothing of the words around it.
+        It is the loss of a model that knows only how frequent each piece is.
         """
         counts = np.bincount(self._tokens.ids, minlength=1)
         shares = counts[counts > 0] / len(self._tokens.ids)

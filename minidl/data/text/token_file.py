@@ -48,7 +48,7 @@ class Tokens:
 
 
 def fingerprint(paths: Sequence[Path], vocabulary: Vocabulary, *, trained_for: int | None) -> bytes:
-    """What a token file is made of, 32 bytes; paths do not count, what is in the files does.
+    """The 32 bytes that identify the sources of a token file: the files' contents count, their paths do not.
 
     trained_for  how many pieces were asked for, of a vocabulary that was trained. Raises UserError.
     """
@@ -93,7 +93,7 @@ def write_tokens(path: Path, documents: Iterable[Document], vocabulary: Vocabula
 
 
 def is_made_of(path: Path, made_of: bytes) -> bool:
-    """Whether a token file is there that was made of this."""
+    """True if a token file is there that was made of this."""
     try:
         with as_bad_file(path), open_file(path) as file:
             head = file.read(HEADER_BYTES)

@@ -95,7 +95,7 @@ def train_vocabulary(sentences: Callable[[], Iterable[str]], size: int) -> Vocab
 
 
 def _letters(tokenizer: Any, sentences: Iterable[str]) -> list[str]:
-    """What words begin with and go on with (``##``), in order; the rarer ones of very many are left out."""
+    """The letters that begin words, and (``##``) continue them, in order; if there are very many, without rare ones."""
     found: Counter[str] = Counter()
     for sentence in sentences:
         for word, _ in tokenizer.pre_tokenizer.pre_tokenize_str(tokenizer.normalizer.normalize_str(sentence)):

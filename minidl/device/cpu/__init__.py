@@ -5,9 +5,9 @@ from minidl.device.contract import Device
 
 
 def create(name: str, *, poisoned: bool = False) -> Device:
-    """The CPU of a name: "cpu" or "cpu:threads", "cpu:<file.json>" or "cpu:virtual". Raises UserError.
+    """The CPU device named "cpu", "cpu:threads", "cpu:FILE.json" or "cpu:virtual". Raises UserError.
 
-    poisoned: fill the arena, and all that is freed, with NaN.
+    poisoned: fill the arena and freed bytes with NaN.
     """
     if name == "cpu:virtual":
         from minidl.device.cpu.device import VirtualCpu

@@ -1,4 +1,4 @@
-"""What a codec makes of the pieces that are copied between an arena and its host memory."""
+"""Encoding and decoding of the pieces that are copied between an arena and host memory."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ class Blosc:
 
 
 def coder_of(codec: Codec) -> Coder:
-    """What carries a codec out. Raises UserError."""
+    """The coder that executes a codec. Raises UserError."""
     return Blosc() if codec.name == "blosc" else zero_values
 
 
@@ -65,7 +65,7 @@ class Coding:
         self._buffers = [np.empty(0, np.uint8), np.empty(0, np.uint8)]
 
     def encoded(self, at: int, piece: np.ndarray) -> np.ndarray:
-        """What to write at a place of the host for a piece: fewer bytes, or the piece itself. Good until the next."""
+        """The bytes to write on the host for a piece: fewer bytes, or the piece itself. Valid until the next call."""
         buffer = self._buffer(0, piece.size)
         nbytes = self._coder.encode(piece, buffer)
         if not nbytes:

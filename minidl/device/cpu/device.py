@@ -105,7 +105,7 @@ class CpuDevice(Device):
         self.synchronize(COMPUTE, self.positions[COMPUTE])
 
     def lost(self, block_offset: int | None, host: Extents | None, nbytes: int) -> bool:
-        """What the numerics noted of these bytes."""
+        """The numerics' note on these bytes."""
         lost = self.numerics.lost
         if lost is None:
             return False

@@ -58,7 +58,7 @@ class Lost:
         self._arena, self._host = Ranges(), Ranges()
 
     def reads(self, op_name: str, inputs: Sequence[Place]) -> bool:
-        """Whether a kernel would read bytes without a value."""
+        """True if a kernel would read bytes without a value."""
         read = inputs[1:] if op_name in OVERWRITE else inputs
         with self._lock:
             return any(self._arena.within(*extent(at)) for at in read)
@@ -97,11 +97,11 @@ class Lost:
                 offset += size
 
     def on_device(self, start: int, nbytes: int) -> bool:
-        """Whether any of these bytes of the arena has no value."""
+        """True if any of these bytes of the arena has no value."""
         with self._lock:
             return bool(self._arena.within(start, start + nbytes))
 
     def on_host(self, host: Extents) -> bool:
-        """Whether any of these bytes of the host pool has no value."""
+        """True if any of these bytes of the host pool has no value."""
         with self._lock:
             return any(self._host.within(at, at + size) for at, size in host)

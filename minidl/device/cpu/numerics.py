@@ -89,7 +89,7 @@ class Numerics:
             lost.written(op_name, places[:made], places[made:])
 
     def _is_trivial(self, op_name: str, arrays: Sequence[np.ndarray], made: int) -> bool:
-        """Whether a call on something empty needs no kernel: there is nothing to compute, or sums of nothing."""
+        """True if a call on something empty needs no kernel: there is nothing to compute, or sums of nothing."""
         if op_name in SUMS:
             for y in arrays[:made]:
                 y.fill(0)

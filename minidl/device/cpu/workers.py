@@ -1,9 +1,9 @@
 """A clock on real time: the three streams are worker threads, and time is the wall clock.
 
 A stream is an in-order queue and one worker that empties it. Positions are events, as on the virtual clock: a worker
-publishes a position when it has finished that piece of work, and whoever waits for one sleeps at a gate until then.
-Waiting for another stream is an entry in the waiting stream's queue, so the host goes on. Work only ever waits for
-work that was issued before it, so there is always a worker that can go on.
+publishes a position when it has finished that piece of work, and a worker that waits for one sleeps at a gate until
+then. Waiting for another stream is an entry in the waiting stream's queue, so the host continues. Work only ever waits
+for work that was issued before it, so there is always a worker that can continue.
 
     host      issue, wait ---> queue ---> worker: effect, then publish(position) ---> gates of those who wait for it
 
@@ -31,7 +31,7 @@ Span = tuple[float, float]
 
 
 class _Countdown:
-    """An effect that waits for several positions; whoever finishes the last of them carries it out."""
+    """An effect that waits for several positions; the worker that finishes the last of them executes it."""
 
     __slots__ = ("effect", "remaining")
 
@@ -96,7 +96,7 @@ class WorkerStreams:
         return position
 
     def wait(self, stream: int, on: int, position: int) -> None:
-        """What is issued to ``stream`` from now on starts after ``position`` of stream ``on``; the host goes on."""
+        """Work issued to ``stream`` from now on starts after ``position`` of stream ``on``; the host continues."""
         assert position <= self.positions[on], f"position {position} of stream {on} is not issued yet"
         if self.finished[on] < position and not self._stopped:
             self._give(stream, 0, partial(self._stand, stream, on, position))
@@ -142,7 +142,7 @@ class WorkerStreams:
         return perf_counter() - self._started
 
     def landed(self, copied_out: int) -> bool:
-        """Whether a copy out has finished."""
+        """True if a copy out has finished."""
         return self.finished[COPY_OUT] >= copied_out
 
     def lateness(self, copied_in: int, computed: int) -> float:
@@ -150,7 +150,7 @@ class WorkerStreams:
         return self.stood.get((COPY_IN, copied_in), 0.0)
 
     def end_iteration(self) -> None:
-        """Drop what was noted of waits. Raises a worker's error that nobody has met yet: it is this iteration's."""
+        """Drop the records of waits. Raises a worker's error that was not raised yet: it is this iteration's."""
         self.check()
         self.stood.clear()
 
@@ -275,7 +275,7 @@ class WorkerStreams:
 
 
 def _nothing() -> None:
-    """What is queued to wake up a worker that is to end."""
+    """An empty task that wakes up a worker which must end."""
 
 
 _running: "weakref.WeakSet[WorkerStreams]" = weakref.WeakSet()

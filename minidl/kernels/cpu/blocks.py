@@ -54,7 +54,7 @@ def blocks(*arrays: Array) -> Iterator[tuple[Array, ...]]:
 
 
 def is_plain(a: Array) -> bool:
-    """Whether kernels take the array as it lies; the halves are the only types of two bytes."""
+    """True if kernels take the array as it lies; the halves are the only types of two bytes."""
     return a.flags.c_contiguous and a.itemsize != 2
 
 

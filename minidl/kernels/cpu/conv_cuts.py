@@ -77,7 +77,7 @@ class Plan:
 
     @cached_property
     def winograd(self) -> bool:
-        """Whether 2 x 2 tiles are worth it: few partly empty, and enough channels to make up for the transforms."""
+        """True if 2 x 2 tiles are worth it: few partly empty, and enough channels to make up for the transforms."""
         if self.op == "conv2d_wgrad" or self.w[2:] != (3, 3) or self.stride != (1, 1) or max(self.padding) > 2:
             return False
         n, wide, height, width = self.target

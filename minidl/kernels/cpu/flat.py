@@ -22,7 +22,7 @@ def bits(array: Array) -> Array:
 
 
 def computed(dtype: np.dtype[Any]) -> np.dtype[Any]:
-    """What values of a dtype are computed in: halves in float32."""
+    """The dtype in which values of a dtype are computed: float32 for halves."""
     return np.dtype(np.float32) if dtype.itemsize == 2 else dtype
 
 

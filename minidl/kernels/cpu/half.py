@@ -95,7 +95,7 @@ def _encode_float16(bits: Array, x: Array) -> None:
 
 
 def is_half(dtype: np.dtype[Any]) -> bool:
-    """Whether a NumPy dtype is bfloat16 or float16."""
+    """True if a NumPy dtype is bfloat16 or float16."""
     return dtype in (BFLOAT16, FLOAT16)
 
 

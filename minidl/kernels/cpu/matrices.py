@@ -22,7 +22,7 @@ DEPTH = 256  # rows of B that are packed at a time: a panel of them fits the inn
 
 @compiled
 def edges(array: Any) -> Any:
-    """What ``pack`` knows edges by, for panels of this dtype: from ``lanes - i`` on, i lanes inside, the others not."""
+    """The edge masks of ``pack`` for panels of this dtype: from ``lanes - i`` on, i lanes inside, the others not."""
     inside = np.zeros(2 * lanes(array), np.int32)
     inside[lanes(array):] = -1
     return inside

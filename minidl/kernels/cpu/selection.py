@@ -65,12 +65,12 @@ def sign(y: Array, x: Array) -> None:
 
 
 def compare(y: Array, a: Array, b: Array, *, relation: str) -> None:
-    """Whether the relation holds, element by element."""
+    """True if the relation holds, element by element."""
     over_elements(lambda _, part, *pair: RELATIONS[relation](*pair, out=part), y, a, b)
 
 
 def compare_number(y: Array, x: Array, *, relation: str, value: float) -> None:
-    """Whether the relation to a number holds, element by element."""
+    """True if the relation to a number holds, element by element."""
     over_elements(lambda _, part, x_part: RELATIONS[relation](x_part, x_part.dtype.type(value), out=part), y, x)
 
 

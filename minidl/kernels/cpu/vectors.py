@@ -33,7 +33,7 @@ def lanes(typing_context: Any, array: Any) -> Any:
 
 
 class Vectors:
-    """What is emitted for vectors of one dtype: ``v = Vectors(context, builder, dtype)``.
+    """Emits code for vectors of one dtype: ``v = Vectors(context, builder, dtype)``.
 
     ``stored`` is the dtype of what is loaded, if that is another: halves, as elements.py has them, are decoded.
     """
@@ -94,7 +94,7 @@ class Vectors:
                                         ir.Constant(result, None)])
 
     def decoded(self, loaded: Any) -> Any:
-        """What was loaded as numbers: the formulas of half.py, a vector at a time."""
+        """The loaded vector as numbers: the formulas of half.py, a vector at a time."""
         if self.loaded == self.vector:
             return loaded
         wide = ir.VectorType(INT32, self.count)

@@ -150,7 +150,7 @@ def _softmax(planner: Planner, y: View, x: View, mask: View | None = None) -> No
 
 
 def _softmax_of_groups(planner: Planner, y: View, x: View, mask: View | None) -> bool:
-    """Whether rows, and those of the mask, lie in groups of 16 bytes, and were launched so."""
+    """True if rows, and those of the mask, lie in groups of 16 bytes, and were launched so."""
     held, beside = shape_of(y, x), (1, 1, 0, 0, 0)
     if held is None:
         return False

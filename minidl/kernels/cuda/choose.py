@@ -86,12 +86,12 @@ def _nothing(dtype: DType) -> np.generic:
 
 
 def _compare(planner: Planner, y: View, a: View, b: View, *, relation: str) -> None:
-    """Whether the relation holds, element by element."""
+    """True if the relation holds, element by element."""
     _over(planner, compared, [y, a, b], _nothing(a.dtype), dtype=a.dtype.name, relation=relation, beside=True)
 
 
 def _compare_number(planner: Planner, y: View, x: View, *, relation: str) -> None:
-    """Whether the relation to a number holds."""
+    """True if the relation to a number holds."""
     _over(planner, compared, [y, x, x], Number("value", compute(x.dtype)), dtype=x.dtype.name, relation=relation,
           beside=False)
 

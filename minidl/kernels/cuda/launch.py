@@ -116,7 +116,7 @@ class View:
 
     @property
     def contiguous(self) -> bool:
-        """Whether elements follow each other in C order."""
+        """True if elements follow each other in C order."""
         return all(n == 1 or s == r for n, s, r in zip(self.shape, self.strides, row_major(self.shape), strict=True))
 
 
@@ -141,7 +141,7 @@ class Plan:
 
     @property
     def constant(self) -> bool:
-        """Whether the launches are all there is to do, and addresses all that differs from call to call."""
+        """True if the launches are all there is to do, and addresses all that differs from call to call."""
         return not any(type(a) is Number for launch in self.launches for a in launch.arguments)
 
     @property
@@ -151,7 +151,7 @@ class Plan:
 
 
 class Launcher(Protocol):
-    """What a kernel needs of a device. Everything happens in stream order."""
+    """The part of a device that a kernel needs. Everything happens in stream order."""
 
     def launch(self, source: Source, blocks: int, arguments: Sequence[int | np.generic]) -> None:
         """Run a source: pointers are addresses (int), numbers are NumPy scalars of the width in its signature."""

@@ -34,7 +34,7 @@ def padded(dims: Sequence[Dimension], rank: int, operands: int) -> list[Dimensio
 
 
 def is_dense(dims: Sequence[Dimension]) -> bool:
-    """Whether all operands lie as one run of elements."""
+    """True if all operands lie as one run of elements."""
     return not dims or (len(dims) == 1 and all(step == 1 for step in dims[0][1:]))
 
 

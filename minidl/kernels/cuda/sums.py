@@ -50,7 +50,7 @@ class Grid:
 
     @property
     def options(self) -> dict[str, Any]:
-        """What the kernel is specialised by; ``narrow`` where its indices fit 32 bits."""
+        """The kernel's specialisation; ``narrow`` if its indices fit 32 bits."""
         return {"columns": self.columns, "threads": self.threads, "narrow": self.count * self.kept < 1 << 31}
 
 
@@ -63,7 +63,7 @@ class Split:
     operands: int
 
     def fits(self) -> bool:
-        """Whether the kernels have enough dimensions: three kept ones and four summed ones."""
+        """True if the kernels have enough dimensions: three kept ones and four summed ones."""
         return len(self.kept) <= 3 and len(self.summed) <= 4
 
     @property
@@ -73,7 +73,7 @@ class Split:
 
     @property
     def columns_last(self) -> bool:
-        """Whether neighbours of the first operand lie along a kept dimension."""
+        """True if neighbours of the first operand lie along a kept dimension."""
         return bool(self.kept) and (not self.summed or self.kept[-1][1] < self.summed[-1][1])
 
     def arguments(self, lanes: int) -> tuple[np.int64, ...]:
@@ -201,7 +201,7 @@ def sum_over(planner: Planner, y: View, x: View, axes: tuple[int, ...], *, scale
 
 
 def _sum_columns(planner: Planner, y: View, x: View, parts: Split, scale: np.generic) -> bool:
-    """Whether x is tables of whole groups of 16 bytes, one behind the other, and was summed down their rows."""
+    """True if x is tables of whole groups of 16 bytes, one behind the other, and was summed down their rows."""
     if len(parts.summed) != 1 or not 1 <= len(parts.kept) <= 2 or parts.kept[-1][1] != 1:
         return False
     (count, step), inside = parts.summed[0], parts.kept[-1][0]

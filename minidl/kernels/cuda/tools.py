@@ -1,4 +1,4 @@
-"""What device functions are written with: numbers from memory, the shared formulas, walks over dimensions, sums.
+"""The tools of device functions: numbers from memory, the shared formulas, walks over dimensions, sums.
 
 A source is a Python closure over these tools. Numba compiles it for a GPU; a simulator calls it as it stands. The tools
 are what differs between the two, so they are given and not imported: this file knows CUDA as an object with

@@ -164,7 +164,7 @@ class Blocks:
         return self._join([(bottom, 0), (right, 0), (left, size[bottom]), (middle, size[bottom]), (top, above)])
 
     def _groups(self, border: int) -> list[Group]:
-        """What ends and what begins at a border, in groups that are as high on both sides."""
+        """The rectangles that end and that begin at a border, in groups of equal height on both sides."""
         gone, come = tuple(sorted(self.end[border])), tuple(sorted(self.begin[border]))
         if border in (0, self.count):
             return [(gone, come)]

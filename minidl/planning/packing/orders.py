@@ -136,7 +136,7 @@ def _lowest(i: int, size: Array, offset: Array, place: Array, begins: Array, oth
 
 @register_jitable(_nrt=False)
 def _shift(order: Array, place: Array, at: int, to: int) -> None:
-    """What is at one place of the order goes to another; those between make way."""
+    """Move one entry of the order to another position; the entries between shift by one."""
     moved, step = order[at], 1 if to > at else -1
     for k in range(at, to, step):
         order[k] = order[k + step]

@@ -123,7 +123,7 @@ def _addresses(notes: Array, steps: int, size: Array, born_before: Array, outliv
     whole = np.nonzero((head == np.arange(count)) & ~elsewhere)[0]
     stays = ~at_start & (notes[:, 2] < 0)  # which lies in the way of the next iteration's, were it anywhere
     small = (size[tensor[whole]] < SMALL * room) & ~np.isin(whole, np.append(old, head[stays]))
-    # A quarter more than they need: they are placed as they come, and are to leave the strip alone.
+    # A quarter more than they need: they get addresses at run time, and must not enter the strip.
     little = whole[small]
     left = room - most_live(strip(first[little], end[little], size[tensor[little]], room)) * 5 // 4
     placed = whole[~small]

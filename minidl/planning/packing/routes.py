@@ -67,7 +67,7 @@ def routes(that: Strip, offset: Array, cuts: Cuts, effort: float = 1.0) -> dict[
 
 
 class _Layout(NamedTuple):
-    """What lies somewhere: the rectangle of each part, its first and last step, its lowest byte and the first above."""
+    """The placed parts: the rectangle of each, its first and last step, its lowest byte and the first byte above."""
 
     whose: Array
     first: Array
@@ -93,7 +93,7 @@ class _Layout(NamedTuple):
         return _Layout(*(np.append(each, more) for each, more in zip(self, parts, strict=True)))
 
     def meeting(self, that: Strip, n: int) -> _Layout:
-        """What shares a step with a rectangle, in the order of the first steps."""
+        """The parts that share a step with a rectangle, in the order of their first steps."""
         meets = np.nonzero((self.last >= that.first[n]) & (self.first <= that.last[n]))[0]
         meets = meets[np.argsort(self.first[meets], kind="stable")]
         return _Layout(*(each[meets] for each in self))

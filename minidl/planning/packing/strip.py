@@ -13,9 +13,9 @@ ANYWHERE = -1
 
 
 class Strip(NamedTuple):
-    """What is to be placed: each rectangle's first and last step and its bytes; and the bytes of the strip.
+    """A packing problem: each rectangle's first and last step and its bytes; and the bytes of the strip.
 
-    ``fixed``: where each lies, in bytes from the strip's low end; ANYWHERE if that is to be found.
+    ``fixed``: the address of each, in bytes from the strip's low end; ANYWHERE if the packing chooses it.
     """
 
     first: Array

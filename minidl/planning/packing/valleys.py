@@ -19,8 +19,8 @@ HIGH = 1 << 62  # of a wall that nothing crosses
 
 
 class Rectangles(NamedTuple):
-    """What is to be placed. ``from_idx[from_ptr[s]:from_ptr[s + 1]]`` begin with section s, ``to_idx[to_ptr[s]:...]``
-    end with it; those that are alike are neighbours there."""
+    """The rectangles to place. ``from_idx[from_ptr[s]:from_ptr[s + 1]]`` begin with section s, and
+    ``to_idx[to_ptr[s]:...]`` end with it; equal rectangles are neighbours there."""
 
     first: Array
     last: Array
@@ -105,8 +105,8 @@ def rise(that: Rectangles, state: State, left: int, right: int, at_left: bool) -
 
 @register_jitable(_nrt=False)
 def may_rise(that: Rectangles, state: State, left: int, right: int, at_left: bool, found: Array, count: int) -> bool:
-    """Whether nothing may lie at this end of a valley: no section loses more than it can spare, and none of the
-    ``count`` rectangles that were found to fit here could as well lie in what is lost."""
+    """True if this end of a valley may stay empty: no section loses more than it can spare, and none of the ``count``
+    rectangles that fit here would also fit in the lost area."""
     edge = left if at_left else right
     if state.spare[edge] == 0:
         return False

@@ -66,7 +66,7 @@ def addresses(facts: Problem, mode: Array, notes: Array, limits: Limits, effort:
     result: dict[ResidencyKey, int] = {}
     seen: dict[int, int] = {}
     for (tensor, _, _, _), offset in zip(notes.tolist(), found.offsets.tolist(), strict=True):
-        if 0 <= tensor < len(ids):  # no workspace, and nothing that nobody wants
+        if 0 <= tensor < len(ids):  # not a workspace, and not an unused output
             count = seen[tensor] = seen.get(tensor, -1) + 1
             if offset >= 0:
                 result[ids[tensor], count] = below + offset

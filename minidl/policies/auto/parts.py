@@ -1,7 +1,7 @@
-"""What other planners would choose, as modes, for ``auto`` to judge beside its own: it is never beaten by its parts.
+"""Other planners' choices, as modes, which ``auto`` judges beside its own: it is never beaten by its parts.
 
-Belady's choice swaps, whenever memory is short, what is wanted again last (Belady 1966, "A study of replacement
-algorithms"). Chen's keeps every k-th value, or one whenever so many bytes have been passed, and makes the others again
+Belady's choice swaps, whenever memory is short, the tensor with the latest next use (Belady 1966, "A study of
+replacement algorithms"). Chen's keeps every k-th value, or one after every so many bytes, and recomputes the others
 (Chen et al. 2016, "Training Deep Nets with Sublinear Memory Cost"). Capuchin's are the plans of ``policies/capuchin``.
 """
 

@@ -81,7 +81,7 @@ class Auto(OnDemand):
         return progress.searched(found, 0).next()
 
     def feedback(self, proposal: Proposal, observed: Observation) -> Proposal:
-        """What to follow next, after a search if there is time for one."""
+        """The next plan to follow, after a search if there is time for one."""
         progress: Progress | None = proposal.notes
         if progress is None:
             return proposal
@@ -96,7 +96,7 @@ class Auto(OnDemand):
         return progress.next()
 
     def is_over(self, progress: Progress) -> bool:
-        """Whether there is no further search."""
+        """True if there is no further search."""
         return progress.round >= self.rounds or progress.fruitless >= FRUITLESS
 
     def _search(self, progress: Progress, number: int, trace: Trace, facts: Problem, costs: Costs, limits: Limits,

@@ -26,8 +26,8 @@ REMEMBERED = 4        # plans, the fastest ones, beside none at all
 
 @dataclass(frozen=True)
 class Found:
-    """What a search has found: a plan, the share of the device's budget that it was made for, and the seconds that
-    bytes without an address may cost it beyond its prediction."""
+    """The result of a search: a plan, the share of the device's budget that it was made for, and the seconds beyond its
+    prediction that bytes without an address may cost."""
 
     plan: Plan
     share: float
@@ -69,14 +69,14 @@ class Tried:
 
 @dataclass(frozen=True)
 class Progress:
-    """What ``auto`` notes beside a plan.
+    """The notes of ``auto`` beside a plan.
 
-    round     how many searches there were; fruitless: those of them in a row that found nothing better.
-    tried     what has run, on demand first.
+    round     number of searches; fruitless: how many of the latest in a row found nothing better.
+    tried     the executions tried so far, on demand first.
     waiting   the most promising plan that has not run yet.
-    nearest   while no plan is faster than going on without, the best of them: several searches on, it may be.
-    rested    iterations since the latest trial, itself and the way to it included.
-    cost      iterations that a trial takes, with the ways there and back.
+    nearest   the best plan while none is faster than on-demand mode; after several searches it may be.
+    rested    iterations since the latest trial, with the trial and the transition to it.
+    cost      iterations that a trial takes, with the transitions there and back.
     """
 
     round: int = 0
@@ -89,7 +89,7 @@ class Progress:
 
     @property
     def leader(self) -> Tried:
-        """What has been fastest."""
+        """The fastest execution so far."""
         return min(self.tried, key=lambda each: each.seconds)
 
     @property
@@ -112,11 +112,11 @@ class Progress:
         return min(median(ratios), MOST_BIAS) if ratios else 1.0
 
     def beats(self, predicted_seconds: float) -> bool:
-        """Whether an iteration that is predicted to take this would be faster than any that was seen."""
+        """True if an iteration that is predicted to take this would be faster than any that was seen."""
         return predicted_seconds * self.bias < self.leader.seconds * (1.0 - self.noise)
 
     def promises(self, found: Found) -> bool:
-        """Whether a plan would be faster than any that was seen, and than the one that waits."""
+        """True if a plan would be faster than any that was seen, and than the one that waits."""
         return self.beats(found.promised) and (self.waiting is None or found.promised < self.waiting.promised)
 
     def after(self, plan: Plan, seconds: float, unseen: int = 0) -> Progress:
@@ -137,12 +137,12 @@ class Progress:
         return replace(searched, fruitless=self.fruitless + 1)
 
     def _comes_nearer(self, found: Found) -> bool:
-        """Whether, while no plan is faster than going on without, this one is faster than the best of them."""
+        """True if no plan is faster than on-demand mode, and this one is faster than the best plan."""
         best = self.best
         return best is self.nearest and (best is None or found.promised < (1.0 - LEAST_NEARER) * best.promised)
 
     def next(self) -> Proposal:
-        """What to follow in the next iteration: the fastest that is known, or once in a while what may be faster."""
+        """The plan of the next iteration: the fastest known, or once in a while one that may be faster."""
         waiting = self.waiting
         if waiting is not None and not self.beats(waiting.promised):
             return replace(self, waiting=None).next()
@@ -151,6 +151,6 @@ class Progress:
         return Proposal(self.leader.found.plan, self)
 
     def nothing_new(self, plan: Plan) -> bool:
-        """Whether a plan is followed for good: it is the fastest, for several iterations, and no other one waits."""
+        """True if a plan is followed for good: it is the fastest, for several iterations, and no other one waits."""
         leader = self.leader
         return self.waiting is None and leader.found.plan is plan and len(leader.times) >= TIMES

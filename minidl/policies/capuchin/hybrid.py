@@ -1,4 +1,4 @@
-"""What to evict, and how: Capuchin's hybrid of swapping and recomputing (section 4.5, Algorithm 1).
+"""Capuchin's hybrid of swapping and recomputing (section 4.5, Algorithm 1): which tensors to evict, and how.
 
     candidates    tensors whose gap between two consecutive accesses meets the peak: the calls during which live bytes,
                   less what the plan saves already, exceed the budget. Of several gaps the one of most free time,
@@ -33,7 +33,7 @@ NANO = 1_000_000_000  # nanoseconds a second
 
 
 class Swaps(NamedTuple):
-    """What swapping each of some candidates would come to, were it the next decision. Arrays, times in nanoseconds.
+    """The cost of swapping each of some candidates as the next decision. Arrays, times in nanoseconds.
 
     overhead  the parts of both transfers that nothing hides.
     landed    when the copy out has landed, or computation waits for it.
@@ -47,7 +47,7 @@ class Swaps(NamedTuple):
 
 
 class Choice:
-    """What is evicted, chosen step by step. ``candidates`` is in order of FT, longest first.
+    """The evictions, chosen step by step. ``candidates`` is in order of FT, longest first.
 
     live   per call: bytes on the device that the plan leaves, a swapped tensor's until its copy out has landed and from
            the start of its copy in on.
@@ -106,15 +106,15 @@ class Choice:
 
     @property
     def over_budget(self) -> bool:
-        """Whether there still is a peak, or a sum to be saved."""
+        """True if there still is a peak, or a sum to be saved."""
         return self.mem_saving > 0 if self.readings.one_sum else bool(self._next[0] < len(self.live))
 
     def helps(self, candidate: Candidate) -> bool:
-        """Whether evicting it would lower what is left of the peak."""
+        """True if evicting it would lower what is left of the peak."""
         return bool(self._next[candidate.evict + 1] < candidate.back)
 
     def swaps(self, which: Array) -> Swaps:
-        """What swapping each of these candidates, by their numbers in order of FT, would come to now."""
+        """The cost of swapping each of these candidates now; they are numbered in order of FT."""
         evict, back, out, back_in = self._evict[which], self._back[which], self._out[which], self._in[which]
         begin = evict + int(self.readings.after_call)
         landed = self.link_out.out_end(begin, out)
@@ -134,7 +134,7 @@ class Choice:
         return int(self.swaps(np.array([self._position[candidate.tensor_id]])).overhead[0])
 
     def is_away(self, tensor_id: TensorId, call: int) -> bool:
-        """Whether a tensor that was chosen is off the device, and not yet on its way back, when a call starts."""
+        """True if a tensor that was chosen is off the device, and not yet on its way back, when a call starts."""
         if tensor_id in self.dropped:
             return self.dropped[tensor_id].evict < call < self.dropped[tensor_id].back
         swapped = self.swapped.get(tensor_id)
@@ -143,7 +143,7 @@ class Choice:
 
     # Steps ---------------------------------------------------------------------------------------------------
     def swap_what_can_be_hidden(self) -> None:
-        """Candidates by FT, as long as there is a peak: those whose transfers nobody has to wait for."""
+        """Candidates by FT, as long as there is a peak: those whose transfers are hidden."""
         while self.over_budget:
             cheapest = self._least_exposed()
             if cheapest is None or self.swap_overhead(cheapest):

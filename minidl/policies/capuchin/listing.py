@@ -138,6 +138,6 @@ class Listing:
         t.in_trigger = earlier[-1] if earlier else after_peak
 
     def swap_overhead(self, t: Tensor) -> int:
-        """What of the swap-in is left at the back-access if it starts with the in-trigger, after the swap-out."""
+        """The rest of the swap-in at the back-access if it starts with the in-trigger, after the swap-out."""
         swap_out_end = self.time[t.evict] + t.swap_out_time
         return max(0, t.swap_in_time - (self.time[t.back] - max(swap_out_end, self.time[t.in_trigger])))

@@ -5,7 +5,7 @@
               candidates not yet chosen among them. What is dead by then is followed to its own inputs.
     ext_time  what dropping this tensor too would add to the choices made before, which start from it: rp_time once for
               each of them.
-    When t is chosen, whoever started from t starts from t's sources: choices keep their rp_time, candidates add t's.
+    When t is chosen, tensors that started from t start from t's sources: choices keep rp_time, candidates add t's.
 
 As listed in the paper this takes quadratic time. Here candidates are found by source, the choices that start from a
 tensor are one set of bits, and the largest MSPS is the front of a heap whose entries may be stale. Times are whole
@@ -119,7 +119,7 @@ class Recomputation:
         return None
 
     def recompute(self, chosen: Candidate) -> None:
-        """Take a candidate: whoever starts from it starts from its sources."""
+        """Take a candidate: tensors that start from it now start from its sources."""
         assert chosen.rp_time is not None
         del self.candidates[chosen.tensor_id]
         started = chosen.started | 1 << self._chosen

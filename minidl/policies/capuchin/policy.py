@@ -34,9 +34,9 @@ PATIENCE = 5  # iterations in a row that may be slower
 
 @dataclass(frozen=True)
 class Corrections:
-    """What ``capuchin`` notes beside a plan.
+    """The notes of ``capuchin`` beside a plan.
 
-    timetable  what in-triggers are found from; the same for all corrections.
+    timetable  the facts that determine in-triggers; the same for all corrections.
     stuck      tensors that cannot start earlier.
     moved      tensor -> nanoseconds by which feedback has moved its SwapInStart earlier.
     best       the proposal that was fastest when it was tried, and best_seconds what it took.

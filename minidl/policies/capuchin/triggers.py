@@ -46,7 +46,7 @@ class Placed:
 
 @dataclass(frozen=True)
 class Timetable:
-    """What in-triggers are found from.
+    """The facts that determine in-triggers.
 
     swap_ins   in order of back-access.
     starts     per call: its start in nanoseconds, and the end of the last.

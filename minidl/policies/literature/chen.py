@@ -52,7 +52,7 @@ class ChenGreedy(Static):
 
 
 class Segments(NamedTuple):
-    """What a threshold leads to: the values that are kept, their bytes, those made in the largest segment."""
+    """The result of a threshold: the kept values, their bytes, and the bytes made in the largest segment."""
 
     kept: frozenset[TensorId]
     kept_bytes: int

@@ -30,7 +30,7 @@ class Dtr(OnDemand):
     regime = Regime(swaps=False, price=Price.NEIGHBOURHOOD)
 
     def victims(self, resident: Sequence[Residency], pressure: Pressure) -> Sequence[Eviction]:
-        """What can be made again, the least h first; equally good ones by id."""
+        """The recomputable tensors, the smallest h first; equal ones by id."""
         ranked = [(r.recompute_seconds / (r.nbytes * (r.idle_calls + 1)), r.tensor_id)
                   for r in resident if r.recompute_seconds is not None]
         return [Eviction(tensor_id, Action.DROP) for _, tensor_id in sorted(ranked)]

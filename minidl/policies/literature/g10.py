@@ -92,7 +92,7 @@ class Migration:
                 round(float(back[n]) * NANO))
 
     def _spilled(self, gap: int) -> bool:
-        """Whether the host's memory is too full for a period with those that were taken."""
+        """True if the host's memory is too full for a period with those that were taken."""
         facts = self.network.facts
         held = self.on_host[facts.gap_call[gap]:facts.gap_next[gap] + 1].max()
         return bool(held + facts.size[facts.gap_tensor[gap]] > facts.memory_bytes)

@@ -27,7 +27,7 @@ class MegEngine(OnDemand):
     regime = Regime(swaps=False, one_piece=True, price=Price.NEIGHBOURHOOD)
 
     def victims(self, resident: Sequence[Residency], pressure: Pressure) -> Sequence[Eviction]:
-        """What can be made again: of at least 1 MB, the least h first, and then what is smaller."""
+        """The recomputable tensors: those of at least 1 MB, the smallest h first, then the smaller tensors."""
         ranked = [(r.nbytes < MB, worth(r, r.recompute_seconds), r.tensor_id) for r in resident
                   if r.recompute_seconds is not None]
         return [Eviction(tensor_id, Action.DROP) for *_, tensor_id in sorted(ranked)]

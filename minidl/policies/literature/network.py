@@ -1,4 +1,4 @@
-"""What a planner that knows networks sees in a trace: where backward begins, which values it keeps, and who reads them.
+"""A trace as a network: where the backward pass begins, which values it keeps, and which calls read them.
 
 The systems of the literature decide on layers, of a graph that they are given. Here a layer is a call of the forward
 pass, and its input a feature map: what the forward pass made and the backward pass reads again. Knows no policy.
@@ -108,8 +108,8 @@ class Network:
 
     @cached_property
     def learned(self) -> frozenset[TensorId]:
-        """What the forward pass computes with parameters: not what it makes of the data alone, as a mask. All that it
-        makes, if it reads no parameter."""
+        """The values that the forward pass computes with parameters: not those from the data alone, such as a mask. All
+        its values, if it reads no parameter."""
         found = {t.tensor_id for t in self.trace.tensors.values() if t.persistent}
         for call in self.trace.calls[:self.turn]:
             if not found.isdisjoint(call.inputs):

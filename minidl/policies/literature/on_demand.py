@@ -90,7 +90,7 @@ class OnlineMsps(OnDemand):
     regime = Regime(swaps=False, price=Price.ANCESTORS)
 
     def victims(self, resident: Sequence[Residency], pressure: Pressure) -> Sequence[Eviction]:
-        """What can be made again, the least seconds for its bytes first."""
+        """The recomputable tensors, the fewest seconds per byte first."""
         priced = [(r.recompute_seconds / r.nbytes, r.tensor_id) for r in resident if r.recompute_seconds is not None]
         return [Eviction(tensor_id, Action.DROP) for _, tensor_id in sorted(priced)]
 

@@ -55,7 +55,7 @@ class Static(Passive):
 
 
 def outcome_of(network: Network, plan: Plan, limits: Limits) -> Outcome:
-    """What an iteration under a plan comes to, in the model."""
+    """The modelled result of an iteration under a plan."""
     from minidl.planning.compiled import simulate  # Numba: loaded when the first plan is made
 
     facts = waiting(network.facts, plan, network.trace)

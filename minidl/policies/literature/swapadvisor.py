@@ -64,7 +64,7 @@ class SwapAdvisor(Passive):
 
 
 class Search:
-    """What chromosomes are judged by. ``sizes`` are those of tensors that have gaps, ascending."""
+    """The facts that judge chromosomes. ``sizes`` are those of tensors that have gaps, ascending."""
 
     def __init__(self, network: Network, limits: Limits) -> None:
         self.facts = facts = network.facts
@@ -157,7 +157,7 @@ class Search:
         return next((use for use in self._uses[n] if use > call), NEVER)
 
     def outcome(self, mode: Array, prefetch_at: Array | None = None) -> Outcome:
-        """What a choice of modes comes to."""
+        """The result of a choice of modes."""
         from minidl.planning.compiled import simulate  # Numba: loaded when the first plan is made
 
         at = np.full(len(mode), -1, np.int64) if prefetch_at is None else prefetch_at

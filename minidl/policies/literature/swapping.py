@@ -1,4 +1,4 @@
-"""What systems that swap have in common: when a copy back starts. Knows no system, and chooses nothing to swap."""
+"""The common part of systems that swap: when a copy back starts. Knows no system, and chooses nothing to swap."""
 
 from __future__ import annotations
 

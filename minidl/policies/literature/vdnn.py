@@ -34,11 +34,11 @@ class VdnnAll(Static):
     waits = True
 
     def offloads(self, op: str) -> bool:
-        """Whether the input of a layer is offloaded."""
+        """True if the input of a layer is offloaded."""
         return op not in (*ACTIVATIONS, *PRODUCTS, *LOSSES)
 
     def takes(self, network: Network, m: FeatureMap) -> bool:
-        """Whether a map is offloaded: a layer reads it whose input is."""
+        """True if a map is offloaded: a layer reads it whose input is."""
         return any(self.offloads(network.op(k)) for k in m.readers)
 
     def choose(self, network: Network, costs: Costs, limits: Limits) -> Plan:
@@ -63,7 +63,7 @@ class VdnnConv(VdnnAll):
     name = "vdnn-conv"
 
     def offloads(self, op: str) -> bool:
-        """Whether it is a convolution."""
+        """True if it is a convolution."""
         return op in CONVOLUTIONS
 
 
@@ -73,7 +73,7 @@ class VdnnJoin(VdnnConv):
     name = "vdnn-join"
 
     def takes(self, network: Network, m: FeatureMap) -> bool:
-        """Whether a convolution reads it, or a join that reads what a convolution reads, too."""
+        """True if a convolution reads it, or a join that reads what a convolution reads, too."""
         return super().takes(network, m) or any(
             network.op(k) in JOINS and any(t != m.tensor_id and self._read_by_convolution(network, t)
                                            for t in network.trace.calls[k].inputs) for k in m.readers)

@@ -197,7 +197,7 @@ def repeats(dims: list[Dimension], last: int) -> tuple[int, int] | None:
 
 def over_repeated(planner: Planner, dims: list[Dimension], y: View, inputs: list[View], value: Argument, *,
                   formula: str, form: str) -> bool:
-    """Whether the last input repeats for every row of the others, and the formula of them was launched in groups."""
+    """True if the last input repeats for every row of the others, and the formula of them was launched in groups."""
     if not inputs or form not in ("a", "a, b", "a, number"):
         return False
     found = repeats(dims, 1 + len(inputs))
@@ -213,7 +213,7 @@ def over_repeated(planner: Planner, dims: list[Dimension], y: View, inputs: list
 
 
 def copy_strided(planner: Planner, dims: list[Dimension], y: View, x: View) -> bool:
-    """Whether both lie as runs of whole groups of 4-byte words, and the copy was launched in groups."""
+    """True if both lie as runs of whole groups of 4-byte words, and the copy was launched in groups."""
     width = group_width(dims[-1][0], y, x)
     runs = width and y.dtype.itemsize == 4 and len(dims) <= RANK and dims[-1][1:] == (1, 1) and not any(
         step % width for d in dims[:-1] for step in d[1:])

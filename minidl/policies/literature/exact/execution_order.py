@@ -24,7 +24,7 @@ class Step:
 
 @dataclass
 class ExecutionOrder:
-    """What follows from the trace alone: the steps, who is where, and what may be missing.
+    """Facts that follow from the trace alone: the steps, the positions of tensors, and which may be missing.
 
     inputs, outputs   per call: tensors (each input once)
     dies              per tensor: the call with which its bytes are freed; the number of calls if none
@@ -62,11 +62,11 @@ class ExecutionOrder:
         return order
 
     def absent(self, tensor: int, k: int) -> bool:
-        """Whether the program has freed it before call k."""
+        """True if the program has freed it before call k."""
         return self.dies[tensor] < k
 
     def may_miss(self, tensor: int, k: int) -> bool:
-        """Whether it may have to be made again for call k or for a replay before it."""
+        """True if it may have to be made again for call k or for a replay before it."""
         gap = self.gap_at.get((tensor, k))
         return self.absent(tensor, k) if gap is None else bool(self.facts.can_drop[gap])
 

@@ -16,7 +16,7 @@ here: no choice of modes and no rule does better in this model, and the solver p
 2020) is the source of the residency and replay variables; unlike there, time is continuous, so that links can queue.
 
 Not in the model, as in ``simulate``: addresses; what was there before the iteration (it stays); bytes that an operation
-writes over though somebody asks for them again at once; moving a tensor out after its last access, while it is only
+writes over though they are used again at once; moving a tensor out after its last access, while it is only
 kept for lineage. Where these matter an engine may be slower or faster than the optimum.
 """
 

@@ -91,14 +91,14 @@ class Occupancy:
             self.memory[step.index].append((there[step.index], self.size[tensor]))
 
     def _replays(self, k: int) -> None:
-        """What must be replayed before call k, and the memory of what only replays read."""
+        """The calls to replay before call k, and the memory of tensors that only replays read."""
         program, order = self.program, self.order
         group = [s for s in order.steps[order.first[k]:] if s.group == k]
         step_of = {s.call: s.index for s in group}
         held: dict[tuple[int, int], int] = {}  # (tensor, step) -> 1 while a later replay reads it
         for step in group[:-1]:
             readers = [s for s in group if set(order.outputs[step.call]) & set(order.inputs[s.call])]
-            # Lazy: nothing is replayed that nobody reads now.
+            # Lazy: only tensors that are read now are replayed.
             program.row([(self.taken[step.index], 1.0), *((self.taken[s.index], -1.0) for s in readers)], high=0.0)
             for tensor in order.inputs[step.call]:
                 if order.absent(tensor, k):  # a leaf that is gone ends it

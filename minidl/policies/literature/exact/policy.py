@@ -44,7 +44,7 @@ class Exact(OnDemand):
         self.seconds = seconds
 
     def victims(self, resident: Sequence[Residency], pressure: Pressure) -> Sequence[Eviction]:
-        """What ``passive`` would evict."""
+        """The victims of ``passive``."""
         return Passive().victims(resident, pressure)
 
     def plan(self, trace: Trace, costs: Costs, limits: Limits) -> Proposal:

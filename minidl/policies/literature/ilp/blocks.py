@@ -31,8 +31,8 @@ class Way:
 
 @dataclass(frozen=True)
 class Work:
-    """What a block reads and makes; ``sources`` are what a replay of ``remade`` reads, which are the outputs that may
-    be wanted again."""
+    """The inputs and outputs of a block. ``remade`` are the outputs that may be used again, and ``sources`` the inputs
+    of their replay."""
 
     span: Span
     inputs: tuple[TensorId, ...]
@@ -59,7 +59,7 @@ def borders(trace: Trace, *, most: int) -> list[Span]:
 
 def work_of(trace: Trace, span: Span, size: Mapping[TensorId, int], decided: Collection[TensorId],
             freed: Mapping[TensorId, int]) -> Work:
-    """What a span of calls takes. decided: the tensors that are counted where they are residents, not here."""
+    """The cost of a span of calls. decided: the tensors that are counted among the residents, not here."""
     calls = trace.calls[span.first:span.last + 1]
     outputs = tuple(t for call in calls for t in call.outputs if freed.get(t, len(trace.calls)) > span.last)
     inputs = _outside(calls)
@@ -78,7 +78,7 @@ def work_of(trace: Trace, span: Span, size: Mapping[TensorId, int], decided: Col
 
 
 def _outside(calls: Sequence[TraceCall]) -> tuple[TensorId, ...]:
-    """What calls read and none of them has made."""
+    """The inputs of calls that none of these calls makes."""
     made: set[TensorId] = set()
     found: dict[TensorId, None] = {}
     for call in calls:

@@ -41,7 +41,7 @@ class Value:
         return self.uses[0]
 
     def wanted(self, stage: int) -> bool:
-        """Whether it has been made before a stage, and not been freed."""
+        """True if it has been made before a stage, and not been freed."""
         return self.made < stage <= self.last
 
 
@@ -77,7 +77,7 @@ class Graph:
     blocks: bool
 
     def remakable(self, x: int, stage: int) -> bool:
-        """Whether a value can be made again in a stage, if what it is made of and the program still wants is there."""
+        """True if a value can be made again in a stage, if what it is made of and the program still wants is there."""
         todo, seen = [self.values[x].made], set()
         while todo:
             k = todo.pop()

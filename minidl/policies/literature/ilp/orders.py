@@ -87,7 +87,7 @@ class _Orders:
         return Action.DROP
 
     def _made_again(self, stage: int) -> list[int]:
-        """What is carried out again in a stage for its own node, or to be kept."""
+        """The calls repeated in a stage for its own node, or for a value to keep."""
         graph, here = self.graph, self.schedule.resident[stage]
         after = self.schedule.resident[stage + 1] if stage + 1 < len(graph.nodes) else frozenset()
         return [x for k in self.schedule.repeats[stage] for x in graph.nodes[k].outputs

@@ -53,7 +53,7 @@ class Solved:
 
     @property
     def gap(self) -> float:
-        """What is left between both, as a share of the plan's seconds."""
+        """The gap between the two, as a share of the plan's seconds."""
         return max(0.0, 1.0 - self.bound / self.seconds)
 
     def __str__(self) -> str:
@@ -80,11 +80,11 @@ class Checkmate(OnDemand):
         self.most_nodes = most_nodes
 
     def victims(self, resident: Sequence[Residency], pressure: Pressure) -> Sequence[Eviction]:
-        """What ``recompute`` would evict."""
+        """The victims of ``recompute``."""
         return Recompute().victims(resident, pressure)
 
     def choices(self, stages: Graph, costs: Costs, budget: int) -> Iterator[Choice]:
-        """What to choose from, each fitting if no algorithm takes more than its least workspace."""
+        """The possible choices; each fits if every algorithm uses its smallest workspace."""
         from minidl.policies.literature.ilp.rounding import rounded  # SciPy: loaded when the first plan is made
 
         if (schedule := rounded(stages, budget, seconds=self.seconds)) is not None:
@@ -109,7 +109,7 @@ class Checkmate(OnDemand):
             yield Choice(schedule, Solved(found, bound, len(stages.nodes), stages.blocks))
 
     def enough(self, stages: Graph, budget: int) -> bool:
-        """Whether all fits, so that there is nothing to decide."""
+        """True if all fits, so that there is nothing to decide."""
         return not judge(stages, keep_all(stages), budget).wrong
 
     def plan(self, trace: Trace, costs: Costs, limits: Limits) -> Proposal:
@@ -137,7 +137,7 @@ class SwapDominated(Checkmate):
     name = "str-ilp"
 
     def victims(self, resident: Sequence[Residency], pressure: Pressure) -> Sequence[Eviction]:
-        """What ``passive`` would evict."""
+        """The victims of ``passive``."""
         return Passive().victims(resident, pressure)
 
     def choices(self, stages: Graph, costs: Costs, budget: int) -> Iterator[Choice]:
@@ -153,7 +153,7 @@ class OperatorSelection(SwapDominated):
     name = "mo-sos"
 
     def enough(self, stages: Graph, budget: int) -> bool:
-        """Whether all fits, and every call may take its fastest algorithm."""
+        """True if all fits, and every call may take its fastest algorithm."""
         verdict = judge(stages, keep_all(stages), budget)
         return not verdict.wrong and verdict.seconds <= stages.seconds * (1.0 + SAME)
 

@@ -15,7 +15,7 @@ Jain et al., "Checkmate: Breaking the Memory Wall with Optimal Tensor Rematerial
 integer, bound by one row with a large coefficient; here each of its reasons has a row of its own, so that it is 0 or 1
 wherever R and S are, and the relaxation is tighter. Wait takes a copy back: a replay begins at what the host has, which
 the engine fetches. A node may make several values; one that is made while it is there is given back at once. A value
-that the program has freed is not kept from stage to stage, as nobody holds it.
+that the program has freed is not kept from stage to stage.
 
 ``transfers`` adds copies; ``chooses`` gives R a variable for each way of a node, with its own bytes (MO-SOS), else
 every node is counted in its fastest way and with its least bytes. Without ``repeats`` nothing is carried out again: a
@@ -87,7 +87,7 @@ class Program:
                     self.program.row([(done, 1.0), *((v, 1.0) for v in copies), (waits, -1.0)], high=1.0)
         for (stage, x), kept in self.keep.items():
             maker = self.graph.values[x].made
-            if not self.graph.remakable(x, stage):  # as long as somebody may ask for it, it is somewhere
+            if not self.graph.remakable(x, stage):  # until its last use, it is on the device or the host
                 self.program.row([(kept, 1.0), *((v, 1.0) for v in self.copied.get((stage, x), ()))], low=1.0)
             if stage == maker + 1:
                 continue
@@ -120,7 +120,7 @@ class Program:
         return tuple(x for x in (node.inputs if k == stage else node.sources) if self.graph.values[x].decided)
 
     def ways(self, stage: int, k: int) -> tuple[Way, ...]:
-        """What a node may be carried out in: as the program has it, or again."""
+        """The ways to execute a node: in the program's place, or again."""
         node = self.graph.nodes[k]
         return node.ways if k == stage else node.replay_ways
 
@@ -139,7 +139,7 @@ class Program:
         self.program.row([*((p, 1.0) for p in picked), *([] if done is None else [(done, -1.0)])], low=once, high=once)
 
     def _depend(self, stage: int, k: int) -> None:
-        """What a node reads is there, or is made again before it."""
+        """The inputs of a node are there, or are recomputed before it."""
         done = self.repeat.get((stage, k))
         for x in self._reads(stage, k):
             sources: list[Term] = []
@@ -195,7 +195,8 @@ class Program:
         return self.ways(stage, k)[-1].nbytes / self.budget if k == stage and (stage, k) not in self.picked else 0.0
 
     def _freed(self, stage: int, x: int, k: int, readers: list[int]) -> int | None:
-        """1 if a value is let go right after a node that touches it: only if nobody reads it after that. None: never.
+        """1 if a value is released right after a node that touches it, which no later node of the stage reads. None:
+        never.
         """
         if k != stage and stage in readers:
             return None

@@ -50,7 +50,7 @@ def _workspaces(trace: Trace, facts: Problem, step_of: list[int], algorithms: Ma
 
 class _Walk:
     """Who is where, step by step. notes: [tensor, first step, last step (-1: until the end), the note whose bytes it
-    takes over (-1: none)] in the order of their beginnings; wanted: False for what nobody keeps."""
+    takes over (-1: none)] in the order of their beginnings; wanted: False for unused outputs."""
 
     def __init__(self, trace: Trace, plan: Plan, ended: Mapping[TensorId, int]) -> None:
         self.trace, self.plan, self.ended = trace, plan, ended
@@ -150,8 +150,8 @@ class _Walk:
 
     def _replay(self, targets: list[TensorId], *, alone: bool = False, spent: Mapping[TensorId, Action] = NOTHING
                 ) -> None:
-        """What is missing for dropped tensors, in program order; what the program still wants of it stays, unless they
-        are to come alone."""
+        """The missing calls for dropped tensors, in program order. By-products with a later use stay, unless ``alone``
+        forbids it."""
         calls: set[int] = set()
         stack = list(targets)
         while stack:
@@ -190,7 +190,7 @@ class _Walk:
                         self._leave(t, DROPPED)
 
     def _after(self, k: int, keys: list[AccessKey]) -> None:
-        """What the plan wants when a call has been carried out."""
+        """Carry out the plan's actions after a call."""
         plan = self.plan
         for t, n in keys:
             action = plan.evictions.get((t, n))

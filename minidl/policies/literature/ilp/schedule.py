@@ -1,4 +1,4 @@
-"""What a program for the stages has decided, and what carrying it out comes to. Knows no solver.
+"""The decisions of a program for the stages, and their cost. Knows no solver.
 
 In each stage t, before node t itself, some earlier nodes are carried out again, in order; between two stages some
 values are on the device. ``judge`` carries a schedule out on paper, by rules of its own: it trusts no program.
@@ -49,8 +49,8 @@ class Schedule:
 
 @dataclass(frozen=True)
 class Verdict:
-    """What a schedule comes to: seconds, the most bytes, the way that each node is carried out in; and the first thing
-    that is wrong with it, "" if nothing is."""
+    """The cost of a schedule: seconds, the peak in bytes, the way of each node; and its first mistake, "" if it has
+    none."""
 
     seconds: float
     most_bytes: int
