@@ -238,7 +238,7 @@ class Executor:
             if keeper is not None and storage.memory is keeper:
                 return keeper.make_leaf(storage)
         if storage.status is RECOMPUTE:
-            self.memory.replay(storage)
+            self.memory.replay(storage.base)
         storage.call = storage.severed = None
 
     def begin_iteration(self) -> None:

@@ -239,3 +239,12 @@ def test_containers_are_cut_and_changed_by_position_and_name():
     named = nn.ModuleDict({"a": a})
     named.update({"b": b})
     assert named.pop("a") is a and list(named) == ["b"]
+
+
+def test_a_detached_view_whose_base_was_dropped_may_become_a_leaf(runtime):
+    w = minidl.ones(2, requires_grad=True)
+    view = (w * 3.0).detach()
+    view.requires_grad_()
+    (view * view).sum().backward()
+    assert view.grad.tolist() == [6.0, 6.0] and w.grad is None
+    runtime.check()
