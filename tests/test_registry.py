@@ -87,7 +87,7 @@ def test_a_policy_and_a_placement_of_a_foreign_package_train_a_network_to_the_sa
 def test_what_a_foreign_package_offers_appears_in_help_and_can_be_chosen_on_the_command_line(tmp_path):
     install(tmp_path, package="foreign", source=FOREIGN, entry_points=OURS_TOO)
     text = " ".join(ended(tmp_path, "train.py", "--help").stdout.split())
-    assert "--policy " + "|".join([*policies.POLICIES, "largest"]) in text
+    assert f"{', '.join([*policies.CHOICES, 'largest'])} (default: auto)" in text
     assert "--placement " + "|".join([*placements.PLACEMENTS, "worst-fit"]) in text
     done = ended(tmp_path, "train.py", "--model", "resnet18", "--batch", "16", "--steps", "2", "--image-size", "64",
                  "--memory-budget", "60%", "--policy", "largest", "--placement", "worst-fit")

@@ -1,11 +1,14 @@
 """Nothing grows beyond what one reads in a sitting: files, functions and classes of minidl/ outside of its kernels."""
 
 import ast
+import re
+from collections import Counter
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
 MOST_LINES, MOST_OF_A_FUNCTION, MOST_METHODS = 300, 100, 25
 FILES = sorted((ROOT / "minidl").rglob("*.py"))
+ROW = re.compile(r"^\| (?:`(\w+)`|(loose files|all)) \| ([\d,]+) \|$", re.MULTILINE)
 Function = ast.FunctionDef | ast.AsyncFunctionDef
 
 
@@ -39,3 +42,26 @@ def test_what_is_too_large_is_seen():
     assert too_large("def f():\n" + "    x = 1\n" * 100) == ["f: 101 lines"]
     assert too_large("def f():\n" + "    x = 1\n" * 100, kernels=True) == []
     assert too_large("class C:\n" + "".join(f"    def m{n}(self): ...\n" for n in range(26))) == ["C: 26 methods"]
+
+
+def budgets() -> dict[str, int]:
+    """Lines at most of each room, by the table in DESIGN.md; ``all`` is their sum."""
+    table = (ROOT / "DESIGN.md").read_text(encoding="utf-8").partition("## Sizes")[2]
+    return {folder or other: int(lines.replace(",", "")) for folder, other, lines in ROW.findall(table)}
+
+
+def rooms() -> Counter[str]:
+    """Lines of the Python files of each folder of minidl/, and of the files beside these; models are a link."""
+    found: Counter[str] = Counter()
+    for path in FILES:
+        parts = path.relative_to(ROOT / "minidl").parts
+        found[parts[0] if len(parts) > 1 else "loose files"] += len(path.read_text(encoding="utf-8").splitlines())
+    return found
+
+
+def test_a_room_may_not_exceed_its_budget():
+    """Raise the budget in DESIGN.md where a room needs more, and say why in the commit's message."""
+    known, found = budgets(), rooms()
+    assert {*found, "all"} == known.keys()
+    assert {room: (lines, known[room]) for room, lines in found.items() if lines > known[room]} == {}
+    assert sum(known[room] for room in found) == known["all"]
