@@ -8,27 +8,23 @@ does the rest.
 
 from __future__ import annotations
 
-import weakref
-from collections import deque
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Collection, Iterable, Sequence
 
 from minidl.device.clock import COMPUTE, COPY_IN, COPY_OUT
-from minidl.errors import OutOfMemory, Unrecoverable
 from minidl.memory.bytes.block import Block
+from minidl.memory.guided.ahead import Ahead, stay
 from minidl.memory.guided.follower import PlanFollower
 from minidl.memory.guided.leaving import Leaving
 from minidl.memory.guided.packing import pack_survivors
-from minidl.memory.guided.relocate import relocate
 from minidl.memory.guided.returning import Returning
 from minidl.memory.guided.sequence import Actions
 from minidl.memory.hooks import Hooks
 from minidl.memory.manager import Manager
 from minidl.memory.room import in_flight
-from minidl.memory.storage import IN, OUT, RECOMPUTE, SWAPPING_IN, SWAPPING_OUT, Storage, TensorId
+from minidl.memory.storage import IN, OUT, SWAPPING_IN, SWAPPING_OUT, Storage, TensorId
 from minidl.op import Signature
 from minidl.plan.costs import Limits
-from minidl.plan.plan import Action, Eviction, Move
+from minidl.plan.plan import Action, Eviction
 from minidl.plan.trace import Trace
 from minidl.planning.allowance import Allowance
 
@@ -39,99 +35,17 @@ class GuidedExecution(Hooks):
     def __init__(self, memory: Manager, follower: PlanFollower) -> None:
         self.state = memory.state
         self.evicting = memory.evicting
-        self.replaying = memory.replaying
         self.follower = follower
         self.leaving = Leaving(memory.state)
         self.returning = Returning(memory.state, memory.residency)
-        self.due: deque[weakref.ref[Storage]] = deque()  # to be swapped in, moved or replayed, as soon as there is room
-        self._evicted: dict[TensorId, weakref.ref[Storage]] = {}  # by the plan, in this iteration
-        self._replays: list[TensorId] = []  # to be computed again before the next call
-        self._spent: tuple[Eviction, ...] = ()  # how tensors leave when these replays have read them
-        self._last_reads: Mapping[TensorId, Action] = {}  # the same, while the replays run
-        self._moves: tuple[Move, ...] = ()  # to other addresses, before the next call
+        self.ahead = Ahead(memory.state, memory.replaying, follower, self.leaving)
+        self.due = self.ahead.due
         self._began = self._stalled_before = 0.0  # this iteration: seconds on the device's clock
         self._settling, self._addresses = False, follower.offsets
 
-    # Before a call -------------------------------------------------------------------------------------------
     def before_call(self) -> None:
-        """Start moves and swap-ins that are due, then replays. A replay that is not possible now is left for the time
-        when its target is wanted."""
-        if self._moves:
-            self._move()
-        self._prefetch()
-        targets = [storage for tensor_id in self._replays if (storage := self._dropped(tensor_id)) is not None]
-        self._last_reads = dict(self._spent) if targets else {}
-        self._replays, self._spent = [], ()
-        if targets:
-            try:
-                with suppress(OutOfMemory, Unrecoverable):
-                    self.replaying.replay(*targets, alone=True)
-            finally:
-                self._last_reads = {}
-
-    def _prefetch(self) -> None:
-        """Start the swap-ins that are due, in order, as far as there is room; the others are postponed."""
-        state, queue = self.state, self.due
-        while queue:
-            storage = queue[0]()
-            if storage is not None and storage.status is SWAPPING_OUT and self._takes_its_place(storage):
-                queue.popleft()
-                continue
-            if storage is None or storage.status is not OUT:
-                if storage is not None and storage.status is SWAPPING_OUT:
-                    _stay(storage)
-                    state.access_list.touch((storage,))
-                queue.popleft()
-                continue
-            state.arena_busy.on = True  # kept flat, as this comes before every other call
-            try:
-                block = self.place(storage)
-                # At the persistent end: a block that is being filled cannot be moved, and would split the space.
-                if block is None:
-                    block = state.arena.allocate(storage.nbytes, storage.me, high=True)
-                if block is None:
-                    block = self.leaving.gather(storage.nbytes, storage.me, high=True)
-                if block is not None:
-                    storage.residency += 1
-                    state.allocator.start_swap_in(storage, block)
-            finally:
-                state.arena_busy.on = False
-            if block is None:
-                return
-            queue.popleft()
-
-    def _move(self) -> None:
-        """Move tensors to their next planned addresses, unless they are not here, or another tensor stays there. A
-        tensor may go where another one leaves."""
-        moves, self._moves = dict(self._moves), ()
-        waiting = {s: moves[s.tensor_id] for ref in self.due
-                   if (s := ref()) and s.status is IN and s.tensor_id in moves}
-        tried = len(waiting) + 1
-        with self.state.arena_busy:
-            while waiting and len(waiting) < tried:
-                tried = len(waiting)
-                for storage, offset in list(waiting.items()):
-                    block = self._at(storage, offset)
-                    if block is not None:
-                        self.state.allocator.move(storage, block)
-                        del waiting[storage]
-
-    def _takes_its_place(self, storage: Storage) -> bool:
-        """Whether a storage that is still being copied out has begun to come back to another planned address: from now
-        on the plan has other tensors at its present one."""
-        state, address = self.state, self.follower.address(storage)
-        assert storage.block is not None
-        if address is None or address == storage.block.offset:
-            return False
-        with state.arena_busy:
-            block = self.leaving.claim(storage, address)  # which may give away its own bytes
-            if block is None:
-                return False
-            if storage.status is SWAPPING_OUT:
-                state.allocator.finish_swap_out(storage)
-            storage.residency += 1
-            state.allocator.start_swap_in(storage, block)
-        return True
+        """Start what the plan wants before the next call."""
+        self.ahead.start()
 
     # An address for bytes ------------------------------------------------------------------------------------
     @property
@@ -141,15 +55,8 @@ class GuidedExecution(Hooks):
 
     def place(self, storage: Storage, donate: Callable[[int], Block | None] | None = None,
               stays: Callable[[], Collection[Block]] = tuple) -> Block | None:
-        """The block at the planned address of a storage: free, donated, or cleared of a tensor that is misplaced."""
-        address = self.follower.address(storage)
-        if address is None:
-            return None
-        return (self.leaving.claim(storage, address) or (donate(address) if donate is not None else None)
-                or relocate(self.state, storage, address, stays()))
-
-    def _at(self, storage: Storage, address: int) -> Block | None:
-        return self.leaving.claim(storage, address) or relocate(self.state, storage, address)
+        """The block at the planned address of a storage, if its bytes can be had."""
+        return self.ahead.place(storage, donate, stays)
 
     def gather(self, nbytes: int, owner: object, *, high: bool) -> Block | None:
         """A block from those that are being copied out."""
@@ -187,7 +94,7 @@ class GuidedExecution(Hooks):
                 for base in dict.fromkeys([storage.base for storage in operands]):
                     action = evictions.get(base.tensor_id)
                     if action is not None and base.refs:
-                        self._evicted[base.tensor_id] = base.me  # also if the call has written over it
+                        self.ahead.evicted[base.tensor_id] = base.me  # also if the call has written over it
                         if base.status is IN:
                             self._evict(base, action)
             finally:
@@ -197,24 +104,24 @@ class GuidedExecution(Hooks):
         if actions.waits:
             self._wait_for_copies()
         for tensor_id in actions.prefetches:
-            ref = self._evicted.get(tensor_id)
+            ref = self.ahead.evicted.get(tensor_id)
             if ref is not None:
-                self.due.append(ref)
+                self.ahead.due.append(ref)
         for tensor_id in actions.replays:  # not now: the program is still to free what this call has read
-            if (storage := self._dropped(tensor_id)) is not None:
-                self._replays.append(tensor_id)
-                self.due.append(storage.me)
-        self._spent += actions.spent
+            if (storage := self.ahead.dropped(tensor_id)) is not None:
+                self.ahead.replays.append(tensor_id)
+                self.ahead.due.append(storage.me)
+        self.ahead.spent += actions.spent
         if actions.moves:  # not now, for the same reason
-            self._moves += actions.moves
+            self.ahead.moves += actions.moves
             gone = {tensor_id for tensor_id, _ in actions.moves}
-            self.due.extend(ref for ref in self.state.residents
+            self.ahead.due.extend(ref for ref in self.state.residents
                             if (s := ref()) and s.status is IN and s.tensor_id in gone)
 
     def _evict(self, storage: Storage, action: Action) -> None:
         """Evict while computation goes on; the block is due when its memory is wanted."""
         state = self.state
-        self._evicted[storage.tensor_id] = storage.me
+        self.ahead.evicted[storage.tensor_id] = storage.me
         if action is Action.DROP and self.evicting.lineage_of(storage) is not None:
             self.evicting.drop(storage)
         elif storage.host is not None:
@@ -229,8 +136,7 @@ class GuidedExecution(Hooks):
                 if (s := ref()) is not None and s.status in (IN, SWAPPING_IN) and s.refs
                 and s not in self.state.protected}
         gone = {tensor_id for tensor_id, _ in evictions}
-        if self.due:  # a tensor that has found no room to come back need not come any more
-            self.due = deque(ref for ref in self.due if (s := ref()) and s.tensor_id not in gone)
+        self.ahead.forget(gone)
         with self.state.arena_busy:
             for tensor_id, action in evictions:
                 if (storage := here.get(tensor_id)) is not None:
@@ -240,7 +146,7 @@ class GuidedExecution(Hooks):
 
     def release(self, storage: Storage) -> None:
         """Evict what a replay has read for the last time, if the plan says so."""
-        action = self._last_reads.get(storage.tensor_id)
+        action = self.ahead.last_reads.get(storage.tensor_id)
         if action is not None:
             self._release([Eviction(storage.tensor_id, action)])
 
@@ -252,16 +158,10 @@ class GuidedExecution(Hooks):
         with self.state.arena_busy:
             self.leaving.give_all()
 
-    def _dropped(self, tensor_id: TensorId) -> Storage | None:
-        """The storage that the plan has dropped under this id in this iteration, if it is wanted and still dropped."""
-        ref = self._evicted.get(tensor_id)
-        storage = ref() if ref is not None else None
-        return storage if storage is not None and storage.status is RECOMPUTE and storage.refs else None
-
     def arrive(self, storage: Storage) -> None:
         """Let the compute stream wait for a swap-in; stop a swap-out whose bytes are still here."""
         if storage.status is SWAPPING_OUT:
-            _stay(storage)
+            stay(storage)
         else:
             self.state.allocator.finish_swap_in(storage)
             self.returning.arrived(storage)
@@ -296,9 +196,7 @@ class GuidedExecution(Hooks):
         Nothing of the plan is left to be done but to bring back tensors that are away."""
         if not failed:
             self._pack(survivors, fresh)
-        self.due.clear()
-        self._replays, self._spent, self._moves = [], (), ()
-        self._evicted = {storage.tensor_id: storage.me for storage in self._away()}
+        self.ahead.end_iteration()
         self.returning.clear()
 
     def _pack(self, survivors: Collection[Storage], fresh: Collection[Storage]) -> None:
@@ -306,17 +204,12 @@ class GuidedExecution(Hooks):
         known = follower.active.trace.tensors if follower.active is not None else {}
         with state.arena_busy:
             if follower.offsets and state.arena.compacts:
-                pack_survivors(state, survivors, self._away(),
+                pack_survivors(state, survivors, self.ahead.away(),
                                passing=[storage for storage in fresh if storage.tensor_id not in known])
             elif follower.plans_ahead:  # the persistent end will do
                 slide = state.arena.cheapest_slide(state.arena.free_bytes, in_flight)
                 if slide is not None:
                     state.allocator.slide(*slide)
-
-    def _away(self) -> list[Storage]:
-        """The tensors that the plan has taken off the device until some time in the next iteration."""
-        evicted = (ref() for ref in self._evicted.values())
-        return [s for s in evicted if s is not None and s.persistent and s.status in (OUT, SWAPPING_OUT)]
 
     def start(self) -> None:
         """Begin to count the next iteration's time after moves that lead from one plan to another; look closely at the
@@ -365,9 +258,3 @@ def attach(memory: Manager) -> PlanFollower:
                             allowance=Allowance(device.host_now, limited=device.wall_clock))
     memory.attach(GuidedExecution(memory, follower))
     return follower
-
-
-def _stay(storage: Storage) -> None:
-    """A tensor that was being copied out is wanted, and still has its bytes: it is as if it had come back."""
-    storage.become(IN)
-    storage.residency += 1

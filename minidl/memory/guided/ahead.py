@@ -1,0 +1,163 @@
+"""What a plan wants before the next call: swap-ins, replays and moves, started ahead of their use as far as there is
+room; and the planned addresses of tensors that get bytes."""
+
+from __future__ import annotations
+
+import weakref
+from collections import deque
+from collections.abc import Callable, Collection, Mapping
+from contextlib import suppress
+
+from minidl.errors import OutOfMemory, Unrecoverable
+from minidl.memory.bytes.block import Block
+from minidl.memory.guided.follower import PlanFollower
+from minidl.memory.guided.leaving import Leaving
+from minidl.memory.guided.relocate import relocate
+from minidl.memory.replay import Replay
+from minidl.memory.state import State
+from minidl.memory.storage import IN, OUT, RECOMPUTE, SWAPPING_OUT, Storage, TensorId
+from minidl.plan.plan import Action, Eviction, Move
+
+
+class Ahead:
+    """Starts what is due before a call.
+
+    due         storages to be swapped in, moved or replayed, as soon as there is room
+    evicted     by the plan, in this iteration
+    replays     tensors to be computed again before the next call
+    spent       how tensors leave when these replays have read them; ``last_reads`` is the same while the replays run
+    moves       tensors that go to other addresses before the next call
+    """
+
+    def __init__(self, state: State, replaying: Replay, follower: PlanFollower, leaving: Leaving) -> None:
+        self.state = state
+        self.replaying = replaying
+        self.follower = follower
+        self.leaving = leaving
+        self.due: deque[weakref.ref[Storage]] = deque()
+        self.evicted: dict[TensorId, weakref.ref[Storage]] = {}
+        self.replays: list[TensorId] = []
+        self.spent: tuple[Eviction, ...] = ()
+        self.last_reads: Mapping[TensorId, Action] = {}
+        self.moves: tuple[Move, ...] = ()
+
+    def start(self) -> None:
+        """Start moves and swap-ins that are due, then replays. A replay that is not possible now is left for the time
+        when its target is wanted."""
+        if self.moves:
+            self._move()
+        self._prefetch()
+        targets = [storage for tensor_id in self.replays if (storage := self.dropped(tensor_id)) is not None]
+        self.last_reads = dict(self.spent) if targets else {}
+        self.replays, self.spent = [], ()
+        if targets:
+            try:
+                with suppress(OutOfMemory, Unrecoverable):
+                    self.replaying.replay(*targets, alone=True)
+            finally:
+                self.last_reads = {}
+
+    def _prefetch(self) -> None:
+        """Start the swap-ins that are due, in order, as far as there is room; the others are postponed."""
+        state, queue = self.state, self.due
+        while queue:
+            storage = queue[0]()
+            if storage is not None and storage.status is SWAPPING_OUT and self._takes_its_place(storage):
+                queue.popleft()
+                continue
+            if storage is None or storage.status is not OUT:
+                if storage is not None and storage.status is SWAPPING_OUT:
+                    stay(storage)
+                    state.access_list.touch((storage,))
+                queue.popleft()
+                continue
+            state.arena_busy.on = True  # kept flat, as this comes before every other call
+            try:
+                block = self.place(storage)
+                # At the persistent end: a block that is being filled cannot be moved, and would split the space.
+                if block is None:
+                    block = state.arena.allocate(storage.nbytes, storage.me, high=True)
+                if block is None:
+                    block = self.leaving.gather(storage.nbytes, storage.me, high=True)
+                if block is not None:
+                    storage.residency += 1
+                    state.allocator.start_swap_in(storage, block)
+            finally:
+                state.arena_busy.on = False
+            if block is None:
+                return
+            queue.popleft()
+
+    def _move(self) -> None:
+        """Move tensors to their next planned addresses, unless they are not here, or another tensor stays there. A
+        tensor may go where another one leaves."""
+        moves, self.moves = dict(self.moves), ()
+        waiting = {s: moves[s.tensor_id] for ref in self.due
+                   if (s := ref()) and s.status is IN and s.tensor_id in moves}
+        tried = len(waiting) + 1
+        with self.state.arena_busy:
+            while waiting and len(waiting) < tried:
+                tried = len(waiting)
+                for storage, offset in list(waiting.items()):
+                    block = self._at(storage, offset)
+                    if block is not None:
+                        self.state.allocator.move(storage, block)
+                        del waiting[storage]
+
+    def _takes_its_place(self, storage: Storage) -> bool:
+        """Whether a storage that is still being copied out has begun to come back to another planned address: from now
+        on the plan has other tensors at its present one."""
+        state, address = self.state, self.follower.address(storage)
+        assert storage.block is not None
+        if address is None or address == storage.block.offset:
+            return False
+        with state.arena_busy:
+            block = self.leaving.claim(storage, address)  # which may give away its own bytes
+            if block is None:
+                return False
+            if storage.status is SWAPPING_OUT:
+                state.allocator.finish_swap_out(storage)
+            storage.residency += 1
+            state.allocator.start_swap_in(storage, block)
+        return True
+
+    def place(self, storage: Storage, donate: Callable[[int], Block | None] | None = None,
+              stays: Callable[[], Collection[Block]] = tuple) -> Block | None:
+        """The block at the planned address of a storage: free, donated, or cleared of a tensor that is misplaced."""
+        address = self.follower.address(storage)
+        if address is None:
+            return None
+        return (self.leaving.claim(storage, address) or (donate(address) if donate is not None else None)
+                or relocate(self.state, storage, address, stays()))
+
+    def _at(self, storage: Storage, address: int) -> Block | None:
+        return self.leaving.claim(storage, address) or relocate(self.state, storage, address)
+
+    def dropped(self, tensor_id: TensorId) -> Storage | None:
+        """The storage that the plan has dropped under this id in this iteration, if it is wanted and still dropped."""
+        ref = self.evicted.get(tensor_id)
+        storage = ref() if ref is not None else None
+        return storage if storage is not None and storage.status is RECOMPUTE and storage.refs else None
+
+    def away(self) -> list[Storage]:
+        """The tensors that the plan has taken off the device until some time in the next iteration."""
+        evicted = (ref() for ref in self.evicted.values())
+        return [s for s in evicted if s is not None and s.persistent and s.status in (OUT, SWAPPING_OUT)]
+
+    def forget(self, gone: Collection[TensorId]) -> None:
+        """Tensors of these ids that have found no room to come back need not come any more."""
+        left = [ref for ref in self.due if (s := ref()) and s.tensor_id not in gone]
+        self.due.clear()
+        self.due.extend(left)
+
+    def end_iteration(self) -> None:
+        """Nothing of the plan is left to be done but to bring back tensors that are away."""
+        self.due.clear()
+        self.replays, self.spent, self.moves = [], (), ()
+        self.evicted = {storage.tensor_id: storage.me for storage in self.away()}
+
+
+def stay(storage: Storage) -> None:
+    """A tensor that was being copied out is wanted, and still has its bytes: it is as if it had come back."""
+    storage.become(IN)
+    storage.residency += 1
