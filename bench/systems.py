@@ -46,7 +46,7 @@ def planned_from(model: str, batch: int) -> tuple[Trace, Costs, Limits]:
 
 
 def fits(model: str, batch: int, policy: str) -> bool:
-    """Whether a system's plan fits."""
+    """True if a system's plan fits."""
     try:
         create(policy).plan(*planned_from(model, batch))
     except Unsuitable:

@@ -155,7 +155,7 @@ def test_the_sittings_of_the_reading_guide_are_as_long_as_it_says():
     for files, said in sittings():
         lines = sum(len((ROOT / file).read_text(encoding="utf-8").splitlines()) for file in files)
         assert len(files) >= 3 and abs(lines - said) <= 0.03 * lines, f"{files}: {lines} lines, and not {said}"
-    assert sittings()[0][1] < 900
+    assert sittings()[0][1] <= 1200
 
 
 def test_what_has_broken_its_names_between_minor_versions_is_bounded_in_every_cuda_extra():

@@ -19,7 +19,7 @@ class Part:
 
     @property
     def measure(self) -> Callable[[Setting, Record], None]:
-        """What the part does, found in the module of its name."""
+        """The function of the part, found in the module of its name."""
         found: Callable[[Setting, Record], None] = import_module(f"bench.gpu_check.{self.name}").measure
         return found
 

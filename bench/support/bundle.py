@@ -73,7 +73,7 @@ def pack(out: Path, contents: dict[str, Path], extra: str, nbytes: int) -> list[
 
 
 def _plain(member: tarfile.TarInfo) -> tarfile.TarInfo | None:
-    """What belongs into the archive, as nobody's in particular."""
+    """The files of the archive, without an owner."""
     if "__pycache__" in member.name or "/bench/results/gpu" in member.name:
         return None
     member.uid = member.gid = 0

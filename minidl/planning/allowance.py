@@ -31,7 +31,7 @@ class Allowance:
 
     @property
     def open(self) -> bool:
-        """Whether another answer of a planner stays within the share."""
+        """True if another answer of a planner stays within the share."""
         return not self.limited or self.seconds - self.first_seconds + self._longest <= SHARE * self.run_seconds
 
     @property

@@ -36,7 +36,7 @@ Execute = Callable[[dict[int, int], int, Any], None]  # (addresses by number, wo
 
 
 def short_of_memory(words: str) -> bool:
-    """Whether an error's words say that device memory was short."""
+    """True if an error says that device memory was short."""
     return any(short in words for short in SHORT)
 
 
