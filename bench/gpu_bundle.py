@@ -7,19 +7,29 @@ Made where there is a registry, by the same version of Python and kind of machin
     cat bundle/minidl-gpu.tar.* | tar x && sh minidl-gpu/run.sh
 
 unpacks it and runs ``bench/gpu.py``; what follows ``run.sh`` is handed on to that. Needs no GPU itself.
+
+    python -m bench.gpu_bundle --slim [--python 3.12] --out bundle
+
+is for a machine that has PyTorch with CUDA 13, NumPy, SciPy, Numba and CuPy: the wheels that are missing there, for its
+Python, and this source. It is made by any Python, and its ``run.sh CALL FOLDER`` is a call of ``docs/gpu.md``.
 """
 
 import argparse
+import re
 import subprocess
 import sys
 import tempfile
+import tomllib
 from pathlib import Path
 
-from minidl.testing.bundle import NAME, pack
-from minidl.testing.cuda_calls import capability_of
+from minidl.testing.bundle import NAME, RUN, SLIM, pack
 
 ROOT = Path(__file__).resolve().parent.parent
 KEPT = ("minidl", "bench", "tests", "examples", "train.py", "pyproject.toml", "README.md", "LICENSE")
+# What a machine with PyTorch, NumPy, Numba and CuPy lacks; versions as the extra cuda13 has them.
+MISSING = ("numba-cuda", "cuda-core", "cuda-pathfinder", "nvidia-cudnn-frontend", "msgspec", "ml_dtypes", "tqdm")
+PLATFORMS = tuple(f"{name}_x86_64" for name in ("manylinux_2_28", "manylinux_2_27", "manylinux_2_24", "manylinux_2_17",
+                                                "manylinux2014"))
 
 
 def main() -> int:
@@ -28,7 +38,13 @@ def main() -> int:
     parser.add_argument("--extra", default="cuda13", choices=("cuda12", "cuda12-pascal", "cuda13"))
     parser.add_argument("--architectures", nargs="*", default=["sm_90"], help="for which kernels are compiled")
     parser.add_argument("--part-mib", type=int, default=60)
+    parser.add_argument("--slim", action="store_true", help="only what a machine with PyTorch for CUDA 13 lacks")
+    parser.add_argument("--python", default="3.12", help="with --slim: that machine's (default: 3.12)")
     args = parser.parse_args()
+    if args.slim:
+        parts = slim(args.out, args.python, args.part_mib << 20)
+        print(f"{len(parts)} parts: cat {args.out}/{NAME}.tar.* | tar x && sh {NAME}/run.sh 1 FOLDER")
+        return 0
     with tempfile.TemporaryDirectory() as folder:
         wheels, cubins = Path(folder, "wheels"), Path(folder, "cubins")
         subprocess.run([sys.executable, "-m", "pip", "download", "-d", str(wheels), "setuptools>=77",
@@ -37,21 +53,44 @@ def main() -> int:
             own.unlink()
         cubins.mkdir()
         for architecture in args.architectures:
-            compile_into(cubins, capability_of(architecture))
+            compile_into(cubins, architecture)
         contents = {"wheels": wheels, "cache/minidl/cubins": cubins,
                     **{f"source/{name}": ROOT / name for name in KEPT}}
-        parts = pack(args.out, contents, args.extra, args.part_mib << 20)
+        parts = pack(args.out, contents, RUN.format(extra=args.extra), args.part_mib << 20)
     print(f"{len(parts)} parts of at most {args.part_mib} MiB: cat {args.out}/{NAME}.tar.* | tar x && sh {NAME}/run.sh")
     return 0
 
 
-def compile_into(folder: Path, capability: tuple[int, int]) -> None:
+def slim(out: Path, python: str, nbytes: int) -> list[Path]:
+    """The archive of ``MISSING`` for a version of Python, as ``3.12``, and of this source."""
+    with tempfile.TemporaryDirectory() as folder:
+        wheels = Path(folder, "wheels")
+        subprocess.run([sys.executable, "-m", "pip", "download", "-q", "--no-deps", "--only-binary=:all:",
+                        "--implementation", "cp", "--python-version", python,
+                        *(word for name in PLATFORMS for word in ("--platform", name)), "-d", str(wheels),
+                        *wanted()], check=True)
+        contents = {"wheels": wheels, **{f"source/{name}": ROOT / name for name in KEPT}}
+        return pack(out, contents, SLIM, nbytes)
+
+
+def wanted() -> list[str]:
+    """The requirements of ``MISSING``, bounded as in ``pyproject.toml``, without their own extras."""
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    bounds = {}
+    for line in (*project["dependencies"], *project["optional-dependencies"]["cuda13"]):
+        name, start = re.split(r"([<>=!~].*)", line, maxsplit=1)[:2] if re.search("[<>=!~]", line) else (line, "")
+        bounds[name.partition("[")[0]] = start
+    return [name + bounds.get(name, "") for name in MISSING]
+
+
+def compile_into(folder: Path, architecture: str) -> None:
     """All kernels that the check needs, as the compilers of this environment make them."""
     from minidl.kernels.cuda.compile import Compiler
+    from minidl.testing.cuda_calls import capability_of
     from minidl.testing.gpu_check.sizes import FULL
     from minidl.testing.gpu_check.warm import every_source
 
-    compiler = Compiler(capability, folder)
+    compiler = Compiler(capability_of(architecture), folder)
     for source in every_source(FULL):
         compiler.cubin(source)
 

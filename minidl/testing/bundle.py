@@ -16,6 +16,18 @@ environment/bin/pip install --no-index --find-links wheels setuptools
 environment/bin/pip install --no-index --find-links wheels --no-build-isolation "./source[{extra},test]"
 XDG_CACHE_HOME="$PWD/cache" environment/bin/python source/bench/gpu.py "$@"
 """
+SLIM = """\
+#!/bin/sh
+# Install the wheels that lie beside this file into a folder of their own, and make a call of the GPU check with them
+# and the packages that this machine has (docs/gpu.md):  sh run.sh CALL FOLDER [flags of bench/gpu.py]
+set -e
+here=$(cd "$(dirname "$0")" && pwd)
+python3 -m pip install -q --no-index --no-deps --no-compile --upgrade --target "$here/site" "$here"/wheels/*.whl
+# numba-cuda takes the place of numba.cuda by a .pth file, which is read in folders of packages alone.
+echo "import site; site.addsitedir('$here/site')" > "$here/site/sitecustomize.py"
+export PYTHONPATH="$here/site${PYTHONPATH:+:$PYTHONPATH}"
+exec sh "$here/source/bench/gpu_day.sh" "$@"
+"""
 
 
 class Parts(io.RawIOBase):
@@ -56,7 +68,7 @@ class Parts(io.RawIOBase):
         self._file, self._left = self.paths[-1].open("wb"), self._nbytes
 
 
-def pack(out: Path, contents: dict[str, Path], extra: str, nbytes: int) -> list[Path]:
+def pack(out: Path, contents: dict[str, Path], script: str, nbytes: int) -> list[Path]:
     """The archive in parts: folders and files by their places in it, and the script that runs it."""
     out.mkdir(parents=True, exist_ok=True)
     for old in out.glob(f"{NAME}.tar.*"):
@@ -65,10 +77,10 @@ def pack(out: Path, contents: dict[str, Path], extra: str, nbytes: int) -> list[
     with parts, tarfile.open(fileobj=parts, mode="w|") as archive:
         for place, path in contents.items():
             archive.add(path, f"{NAME}/{place}", filter=_plain)
-        script = RUN.format(extra=extra).encode()
+        text = script.encode()
         described = tarfile.TarInfo(f"{NAME}/run.sh")
-        described.size, described.mode = len(script), 0o755
-        archive.addfile(described, io.BytesIO(script))
+        described.size, described.mode = len(text), 0o755
+        archive.addfile(described, io.BytesIO(text))
     return parts.paths
 
 
