@@ -15,21 +15,15 @@ Python, and this source. It is made by any Python, and its ``run.sh CALL FOLDER`
 """
 
 import argparse
-import re
 import subprocess
 import sys
 import tempfile
-import tomllib
 from pathlib import Path
 
-from minidl.testing.bundle import NAME, RUN, SLIM, pack
+from minidl.testing.bundle import NAME, RUN, SLIM, download, pack
 
 ROOT = Path(__file__).resolve().parent.parent
 KEPT = ("minidl", "bench", "tests", "examples", "train.py", "pyproject.toml", "README.md", "LICENSE")
-# What a machine with PyTorch, NumPy, Numba and CuPy lacks; versions as the extra cuda13 has them.
-MISSING = ("numba-cuda", "cuda-core", "cuda-pathfinder", "nvidia-cudnn-frontend", "msgspec", "ml_dtypes", "tqdm")
-PLATFORMS = tuple(f"{name}_x86_64" for name in ("manylinux_2_28", "manylinux_2_27", "manylinux_2_24", "manylinux_2_17",
-                                                "manylinux2014"))
 
 
 def main() -> int:
@@ -42,7 +36,10 @@ def main() -> int:
     parser.add_argument("--python", default="3.12", help="with --slim: that machine's (default: 3.12)")
     args = parser.parse_args()
     if args.slim:
-        parts = slim(args.out, args.python, args.part_mib << 20)
+        with tempfile.TemporaryDirectory() as folder:
+            download(Path(folder), (ROOT / "pyproject.toml").read_text(encoding="utf-8"), args.python)
+            contents = {"wheels": Path(folder), **{f"source/{name}": ROOT / name for name in KEPT}}
+            parts = pack(args.out, contents, SLIM, args.part_mib << 20)
         print(f"{len(parts)} parts: cat {args.out}/{NAME}.tar.* | tar x && sh {NAME}/run.sh 1 FOLDER")
         return 0
     with tempfile.TemporaryDirectory() as folder:
@@ -59,28 +56,6 @@ def main() -> int:
         parts = pack(args.out, contents, RUN.format(extra=args.extra), args.part_mib << 20)
     print(f"{len(parts)} parts of at most {args.part_mib} MiB: cat {args.out}/{NAME}.tar.* | tar x && sh {NAME}/run.sh")
     return 0
-
-
-def slim(out: Path, python: str, nbytes: int) -> list[Path]:
-    """The archive of ``MISSING`` for a version of Python, as ``3.12``, and of this source."""
-    with tempfile.TemporaryDirectory() as folder:
-        wheels = Path(folder, "wheels")
-        subprocess.run([sys.executable, "-m", "pip", "download", "-q", "--no-deps", "--only-binary=:all:",
-                        "--implementation", "cp", "--python-version", python,
-                        *(word for name in PLATFORMS for word in ("--platform", name)), "-d", str(wheels),
-                        *wanted()], check=True)
-        contents = {"wheels": wheels, **{f"source/{name}": ROOT / name for name in KEPT}}
-        return pack(out, contents, SLIM, nbytes)
-
-
-def wanted() -> list[str]:
-    """The requirements of ``MISSING``, bounded as in ``pyproject.toml``, without their own extras."""
-    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
-    bounds = {}
-    for line in (*project["dependencies"], *project["optional-dependencies"]["cuda13"]):
-        name, start = re.split(r"([<>=!~].*)", line, maxsplit=1)[:2] if re.search("[<>=!~]", line) else (line, "")
-        bounds[name.partition("[")[0]] = start
-    return [name + bounds.get(name, "") for name in MISSING]
 
 
 def compile_into(folder: Path, architecture: str) -> None:

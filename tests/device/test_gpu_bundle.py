@@ -12,8 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from bench import gpu_bundle
-from minidl.testing.bundle import NAME, RUN, pack
+from minidl.testing.bundle import MISSING, NAME, RUN, pack, wanted
 
 
 def test_the_parts_together_are_the_archive_and_none_is_too_large(tmp_path):
@@ -41,9 +40,10 @@ ROOT = Path(__file__).resolve().parents[2]
 
 
 def test_the_slim_archive_wants_what_the_project_wants_of_each_package():
-    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    text = (ROOT / "pyproject.toml").read_text(encoding="utf-8")
+    project = tomllib.loads(text)["project"]
     lines = {*project["dependencies"], *project["optional-dependencies"]["cuda13"]}
-    found = dict(zip(gpu_bundle.MISSING, gpu_bundle.wanted(), strict=True))
+    found = dict(zip(MISSING, wanted(text), strict=True))
     assert found["numba-cuda"].replace("numba-cuda", "numba-cuda[cu13]") in lines
     assert {found[name] for name in ("cuda-core", "nvidia-cudnn-frontend", "msgspec", "tqdm")} <= lines
     assert found["cuda-pathfinder"] == "cuda-pathfinder"  # cuda-core bounds it
