@@ -1,7 +1,11 @@
 """An archive in parts, of wheels, machine code and sources, with the script that installs it and checks the GPU."""
 
 import io
+import re
+import subprocess
+import sys
 import tarfile
+import tomllib
 from pathlib import Path
 from typing import BinaryIO
 
@@ -16,6 +20,24 @@ environment/bin/pip install --no-index --find-links wheels setuptools
 environment/bin/pip install --no-index --find-links wheels --no-build-isolation "./source[{extra},test]"
 XDG_CACHE_HOME="$PWD/cache" environment/bin/python source/bench/gpu.py "$@"
 """
+SLIM = """\
+#!/bin/sh
+# Install the wheels that lie beside this file into a folder of their own, and make a call of the GPU check with them
+# and the packages that this machine has (docs/gpu.md):  sh run.sh CALL FOLDER [flags of bench/gpu.py]
+set -e
+here=$(cd "$(dirname "$0")" && pwd)
+python3 -m pip install -q --no-index --no-deps --no-compile --upgrade --target "$here/site" "$here"/wheels/*.whl
+# numba-cuda takes the place of numba.cuda by a .pth file, which is read in folders of packages alone.
+echo "import site; site.addsitedir('$here/site')" > "$here/site/sitecustomize.py"
+export PYTHONPATH="$here/site${PYTHONPATH:+:$PYTHONPATH}"
+exec sh "$here/source/bench/gpu_day.sh" "$@"
+"""
+
+
+# What a machine with PyTorch, NumPy, Numba and CuPy lacks; versions as the extra cuda13 has them.
+MISSING = ("numba-cuda", "cuda-core", "cuda-pathfinder", "nvidia-cudnn-frontend", "msgspec", "ml_dtypes", "tqdm")
+PLATFORMS = tuple(f"{name}_x86_64" for name in ("manylinux_2_28", "manylinux_2_27", "manylinux_2_24", "manylinux_2_17",
+                                                "manylinux2014"))
 
 
 class Parts(io.RawIOBase):
@@ -56,7 +78,7 @@ class Parts(io.RawIOBase):
         self._file, self._left = self.paths[-1].open("wb"), self._nbytes
 
 
-def pack(out: Path, contents: dict[str, Path], extra: str, nbytes: int) -> list[Path]:
+def pack(out: Path, contents: dict[str, Path], script: str, nbytes: int) -> list[Path]:
     """The archive in parts: folders and files by their places in it, and the script that runs it."""
     out.mkdir(parents=True, exist_ok=True)
     for old in out.glob(f"{NAME}.tar.*"):
@@ -65,11 +87,30 @@ def pack(out: Path, contents: dict[str, Path], extra: str, nbytes: int) -> list[
     with parts, tarfile.open(fileobj=parts, mode="w|") as archive:
         for place, path in contents.items():
             archive.add(path, f"{NAME}/{place}", filter=_plain)
-        script = RUN.format(extra=extra).encode()
+        text = script.encode()
         described = tarfile.TarInfo(f"{NAME}/run.sh")
-        described.size, described.mode = len(script), 0o755
-        archive.addfile(described, io.BytesIO(script))
+        described.size, described.mode = len(text), 0o755
+        archive.addfile(described, io.BytesIO(text))
     return parts.paths
+
+
+def download(folder: Path, project: str, python: str) -> None:
+    """The wheels of ``MISSING`` for a version of Python, as ``3.12``; ``project`` is the text of pyproject.toml."""
+    subprocess.run([sys.executable, "-m", "pip", "download", "-q", "--no-deps", "--only-binary=:all:",
+                    "--implementation", "cp", "--python-version", python,
+                    *(word for name in PLATFORMS for word in ("--platform", name)), "-d", str(folder),
+                    *wanted(project)], check=True)
+
+
+def wanted(project: str) -> list[str]:
+    """The requirements of ``MISSING`` with the bounds of a pyproject.toml, without their own extras."""
+    facts = tomllib.loads(project)["project"]
+    bounds = {}
+    for line in (*facts["dependencies"], *facts["optional-dependencies"]["cuda13"]):
+        found = re.fullmatch(r"([\w.-]+)(\[.*\])?(.*)", line)
+        assert found is not None, line
+        bounds[found[1]] = found[3]
+    return [name + bounds.get(name, "") for name in MISSING]
 
 
 def _plain(member: tarfile.TarInfo) -> tarfile.TarInfo | None:

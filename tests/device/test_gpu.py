@@ -72,7 +72,8 @@ def cupy_library():
 
 
 def numba_library():
-    cuda = pytest.importorskip("numba.cuda")
+    from minidl.kernels.cuda.numba_cuda import cuda  # which keeps NumPy's warnings of its import to itself
+
     return cuda.to_device, cuda.as_cuda_array, lambda array: array.copy_to_host()
 
 

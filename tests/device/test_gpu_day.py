@@ -45,7 +45,7 @@ def test_a_call_without_a_number_says_how_it_is_called(tmp_path):
     assert wrong.returncode == 2 and wrong.stderr.startswith("usage: sh bench/gpu_day.sh 1|2|3|4 FOLDER")
 
 
-@pytest.mark.slow
+@pytest.mark.full
 def test_four_calls_on_four_machines_leave_one_archive_with_every_part(tmp_path):
     before = None
     for number in CALLS:

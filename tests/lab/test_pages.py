@@ -23,8 +23,8 @@ from minidl.plan.trace_format import trace_from_json
 ROOT = Path(__file__).parents[2]
 
 
-def test_the_trace_that_the_formats_page_makes_of_a_log_runs():
-    text = (ROOT / "docs" / "formats.md").read_text(encoding="utf-8")
+def test_the_trace_that_the_guide_makes_of_a_log_runs():
+    text = (ROOT / "docs" / "guides" / "trace.md").read_text(encoding="utf-8")
     source = next(block for block in re.findall(r"```python\n(.*?)```", text, re.DOTALL) if "kernels" in text)
     names: dict = {}
     exec(source, names)
