@@ -164,7 +164,7 @@ def test_a_percentage_is_of_the_unmanaged_peak_and_the_run_stays_below_it(tmp_pa
 # Results -----------------------------------------------------------------------------------------------------------
 def test_a_result_has_exactly_the_documented_keys():
     assert [field.name for field in fields(Result)] == list(KEYS)
-    page = (ROOT / "docs" / "train.md").read_text()
+    page = (ROOT / "docs" / "results.md").read_text()
     assert not [key for key in KEYS if f"`{key}`" not in page]
 
 
