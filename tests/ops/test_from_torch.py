@@ -188,7 +188,8 @@ def test_groups_have_rates_of_their_own_and_schedules_set_all(runtime):
         schedule.step()
     assert one.tolist() == [0.25] * 2 and two.tolist() == [0.625] * 2  # 1 - 0.5 - 0.25; 1 - 0.25 - 0.125
     assert schedule.get_last_lr() == [0.125, 0.0625] and optimizer.lr == 0.125
-    with pytest.raises(UserError, match="a group of parameters has params and lr, momentum, weight_decay, not rate"):
+    with pytest.raises(UserError, match="a group of parameters has params and lr, momentum, dampening, "
+                                          "weight_decay, nesterov, maximize, not rate"):
         optim.SGD([{"params": [one], "rate": 1.0}], lr=0.1)
     with pytest.raises(UserError, match="betas must be in"):
         optim.Adam([{"params": [one], "betas": (1.0, 0.9)}])
