@@ -27,7 +27,7 @@ def test_a_tensor_of_another_runtime_is_refused_by_every_operation_write_and_rea
         with Runtime("cpu:virtual", memory_budget="1MiB") as b:
             y = b.tensor(np.full((2, 2), 5.0, "f4"))
             for use in (lambda: x + y, lambda: y + x, lambda: y @ w, lambda: x.reshape((4,)), lambda: x.detach(),
-                        lambda: y.copy_(x), lambda: w.fill_(1.0), lambda: w.add_(y), lambda: x.numpy(),
+                        lambda: y.copy_(x), lambda: w.fill_(1.0), lambda: w.detach().add_(y), lambda: x.numpy(),
                         lambda: np.from_dlpack(x)):
                 with pytest.raises(UserError, match=r"is of another runtime than the current one on cpu:virtual"):
                     use()

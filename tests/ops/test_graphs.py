@@ -25,8 +25,9 @@ def test_without_iterations_a_graph_that_an_update_has_ended_is_named_by_backwar
     generator, judge = weight(), weight(3.0)
     fake = generator * 1.5
     optimizer = SGD([judge], lr=0.1)
-    (fake.detach() * judge).sum().backward()
-    optimizer.step()
+    for _ in range(2):  # a graph that waits for its gradient outlives one update, not two
+        (fake.detach() * judge).sum().backward()
+        optimizer.step()
     loss = (fake * judge).sum()  # the first call of a new iteration: the graph of fake is gone
     with pytest.raises(UserError, match=r"backward\(\) reached tensor \d+ \(float32\[2\]\), made by scale, whose "
                                         "graph is gone: its iteration has ended"):
