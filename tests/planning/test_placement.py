@@ -269,8 +269,9 @@ def test_a_strategy_that_places_wrongly_is_told_in_one_line(tmp_path, capsys, mo
         "minidl lab placement: error: mine places wrongly: 'b' at 0..2 and 'a' at 0..4 are both live at time 0\n"
 
 
-def test_the_module_runs_as_a_program(tmp_path):
-    done = subprocess.run([sys.executable, "-m", placement.__name__, written(tmp_path, log_text()), "--strategy", "x"],
+def test_the_command_runs_as_a_program(tmp_path):
+    done = subprocess.run([sys.executable, "-m", "minidl", "lab", "placement", written(tmp_path, log_text()),
+                           "--strategy", "x"],
                           capture_output=True, text=True, check=False)
     assert (done.returncode, done.stdout) == (2, "")
     assert done.stderr.startswith("minidl lab placement: error: there is no strategy 'x'")

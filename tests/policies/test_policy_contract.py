@@ -34,7 +34,8 @@ FLOOR = {"none": 101, "keep-all": 200, "openai-speed": 100,
          **dict.fromkeys(("vdnn-all", "vdnn-dyn", "vdnn++"), 60),
          **dict.fromkeys(("msps", "vdnn-conv", "vdnn-join", "openai-memory", "chen-sqrt", "chen-greedy", "griewank",
                           "tflms", "tflms-chain", "flashneuron", "dtr", "dtr-eqclass", "dtr-local", "dtr-ignore",
-                          "megengine", "coop"), 90)}
+                          "coop"), 90),
+         "megengine": 91}  # 90% holds it on some processors and not on others: seen refused on an EPYC, before this, too
 UNLIMITED = 1 << 26
 
 
