@@ -211,7 +211,7 @@ def shell(line):
     ("$PYTHON train.py --model x 2>&-", 2, 0),
     ("$PYTHON train.py --model lenet --steps 1 >&- 2>&- <&-", 0, 0),
     ("PYTHONIOENCODING=ascii $PYTHON train.py --model é", 2, 1),
-    ("$PYTHON -m minidl.lab placement /dev/null", 2, 1),
+    ("$PYTHON -m minidl lab placement /dev/null", 2, 1),
 ])
 def test_closed_and_full_streams_from_a_shell(line, code, err):
     done = shell(line)

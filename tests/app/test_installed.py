@@ -35,9 +35,9 @@ def built(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
         pytest.skip(f"setuptools cannot be had: {got.stderr.strip().splitlines()[-1]}")
     listed = subprocess.run(["git", "ls-files"], cwd=ROOT, capture_output=True, text=True, check=True).stdout
     for name in listed.splitlines():
-        if (ROOT / name).is_file():
+        if (ROOT / name).is_file() or (ROOT / name).is_symlink():
             (source / name).parent.mkdir(parents=True, exist_ok=True)
-            shutil.copy(ROOT / name, source / name)
+            shutil.copy(ROOT / name, source / name, follow_symlinks=False)
     sdist = folder / run("-c", BUILD, "build_sdist", str(folder), folder=source, paths=(tools,)).splitlines()[-1]
     with tarfile.open(sdist) as archive:
         archive.extractall(folder / "unpacked", filter="data")
