@@ -56,6 +56,11 @@ def constant(values, dtype=None) -> Tensor:
     return current_runtime().tensor(np.asarray(values, dtype))
 
 
+def halves(rng, shape):
+    """Multiples of a half: two of them, one shifted by a quarter, are never close to each other."""
+    return np.round(2 * rng.standard_normal(shape)) / 2
+
+
 def unary(function, draw=normal):
     shapes = [(), *((n,) for n in EDGES), *((2, n) for n in EDGES), (3, 2, 5)]
     return [Case(function, (shape,), draw) for shape in shapes]
@@ -142,7 +147,8 @@ CASES: dict[str, list[Case]] = {
     "abs": unary(ops.absolute, distinct), "sign": unary(lambda x: ops.sign(x) * x, distinct),
     "floor": unary(lambda x: ops.floor(x) * x, quarters), "sin": unary(ops.sin), "cos": unary(ops.cos),
     "erf": unary(ops.erf), "log1p": unary(ops.log1p, positive), "expm1": unary(ops.expm1),
-    "maximum": binary(ops.maximum), "minimum": binary(ops.minimum),
+    "maximum": binary(lambda x, y: ops.maximum(x, y + 0.25), halves),
+    "minimum": binary(lambda x, y: ops.minimum(x, y + 0.25), halves),
     "pow": binary(ops.pow_of, positive),
     "power": unary(lambda x: x**2.5, positive), "silu": unary(ops.silu), "softplus": unary(ops.softplus),
     "log_softmax": [Case(partial(ops.log_softmax, dim=dim), shapes) for n in EDGES for shapes, dim in
