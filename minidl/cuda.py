@@ -1,10 +1,10 @@
-"""What programs ask of ``torch.cuda``, answered of the current runtime's device."""
+"""The functions of ``torch.cuda`` that programs call, for the current runtime's device."""
 
 from minidl.context import current
 
 
 def is_available() -> bool:
-    """Whether the current runtime's device is a GPU."""
+    """True if the current runtime's device is a GPU."""
     return current().device.dlpack_device[0] == 2
 
 

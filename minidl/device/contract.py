@@ -141,7 +141,7 @@ class Device(Choices, Timekeeper):
 
     @property
     def arena_in_host_memory(self) -> bool:
-        """Whether the arena takes memory of the host, beside the host tier."""
+        """True if the arena takes memory of the host, beside the host tier."""
         return self.has_values and self.dlpack_device == (1, 0)
 
     def dry_twin(self) -> "Device":

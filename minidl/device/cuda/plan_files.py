@@ -26,7 +26,7 @@ class PlanFile:
         self._path = None if folder is None else folder / f"cudnn-{name}.json"
 
     def read(self, form: type[T]) -> T | None:
-        """What is in the file, of this form; None if there is none."""
+        """The contents of the file, in this form; None if there is no file."""
         if self._path is None:
             return None
         try:

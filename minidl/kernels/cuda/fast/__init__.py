@@ -37,5 +37,5 @@ ON = chosen(os.environ.get(VARIABLE))
 
 
 def is_on(family: str) -> bool:
-    """Whether a family is used where operands lie as it needs them."""
+    """True if a family is used where operands lie as it needs them."""
     return family in ON
