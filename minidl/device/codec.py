@@ -1,11 +1,11 @@
-"""Lossless codecs on the link, as cDMA and Gist have them: copies are smaller, and bits stay the same.
+"""Lossless compression of the copies between device and host, as in cDMA and Gist. Results keep their bits.
 
-    zero-value   a bit for each word of 4 bytes that is not zero, and these words: what a ReLU has made (our kernel)
-    blosc        bytes shuffled, then LZ4 (numcodecs)
+  zero-value   one bit for each 4-byte word (zero or not), then the nonzero words; for outputs of ReLU (our kernel)
+  blosc        bytes shuffled, then LZ4 (numcodecs)
 
-A codec is the device's: the caller of a copy does not know of it, and the host lends memory for all bytes, as a piece
-may not shrink, which is then copied as it is. Where values exist they say what a codec saves. Where time is modelled a
-share of the bytes has to be declared, ``zero-value:0.6``, and every copy takes as long as if so many were left.
+The device applies the codec: the caller of a copy does not know of it. Host memory is reserved for the full size,
+because a piece that does not shrink is copied uncompressed. A device with values measures the saving. A device with
+modelled time needs a declared share, ``zero-value:0.6``: every copy then takes the time of that share of its bytes.
 """
 
 from __future__ import annotations
@@ -22,14 +22,15 @@ LEAST_SHARE = 1e-3
 
 @dataclass(frozen=True, slots=True)
 class Codec:
-    """A codec by its name; ``share``: of the bytes, declared to be left on a modelled clock."""
+    """A codec by its name. ``share``: the declared compressed size over the full size, for a modelled clock."""
 
     name: str
     share: float | None = None
 
     def on(self, profile: Profile) -> Profile:
-        """The profile with link and disk as fast as a copy is under this codec: one pass over the bytes in the device's
-        memory, which reads all and writes what is left, and then that over the link. The same without a share."""
+        """Return the profile with compressed copies: one pass over device memory, then the transfer of the compressed
+        bytes.
+        The profile is unchanged if no share is declared."""
         if self.share is None:
             return profile
         passing = (1.0 + self.share) / (profile.memory_bandwidth * profile.efficiency["copy"])
@@ -39,12 +40,12 @@ class Codec:
                        disk_in_bandwidth=profile.disk_in_bandwidth / self.share)
 
     def spared(self, nbytes: int) -> int:
-        """The bytes of a copy that are declared not to cross the link."""
+        """Return how many bytes of a copy are declared not to cross the link."""
         return nbytes - round(nbytes * self.share) if self.share is not None else 0
 
 
 def codec_of(text: str) -> Codec:
-    """``NAME`` or ``NAME:SHARE``. Raises UserError."""
+    """Return the codec for ``NAME`` or ``NAME:SHARE``. Raises UserError for an unknown name or a share out of range."""
     name, colon, declared = text.partition(":")
     if name not in NAMES:
         raise UserError(f"codec is {' or '.join(NAMES)}, not {shown(name)!r}")
@@ -53,5 +54,5 @@ def codec_of(text: str) -> Codec:
     except ValueError:
         share = -1.0
     if share is not None and not LEAST_SHARE <= share <= 1.0:
-        raise UserError(f"codec {name} leaves a share of the bytes from {LEAST_SHARE:g} to 1, not {shown(declared)}")
+        raise UserError(f"codec {name}: the share of bytes must be from {LEAST_SHARE:g} to 1, not {shown(declared)}")
     return Codec(name, share)

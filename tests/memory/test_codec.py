@@ -147,13 +147,13 @@ def test_a_simulated_training_takes_less_time_and_counts_what_is_declared():
 
 
 @pytest.mark.parametrize(("device", "codec", "message"), [
-    ("sim:p100", "zero-value", "sim:p100 has no values: say which share of the bytes codec zero-value leaves, as "
+    ("sim:p100", "zero-value", "sim:p100 has no values to compress: declare the share of the bytes that remains, as "
                                "zero-value:0.6"),
-    ("cpu", "zero-value:0.5", "cpu sees what a codec leaves: zero-value, without a share"),
+    ("cpu", "zero-value:0.5", "cpu measures the share itself: write zero-value without a share"),
     ("cpu", "zip", "codec is zero-value or blosc, not 'zip'"),
-    ("sim:p100", "blosc:2", "codec blosc leaves a share of the bytes from 0.001 to 1, not 2"),
-    ("sim:p100", "blosc:", "codec blosc leaves a share of the bytes from 0.001 to 1, not "),
-    ("sim:p100", "blosc:nan", "codec blosc leaves a share of the bytes from 0.001 to 1, not nan")])
+    ("sim:p100", "blosc:2", "codec blosc: the share of bytes must be from 0.001 to 1, not 2"),
+    ("sim:p100", "blosc:", "codec blosc: the share of bytes must be from 0.001 to 1, not "),
+    ("sim:p100", "blosc:nan", "codec blosc: the share of bytes must be from 0.001 to 1, not nan")])
 def test_what_cannot_be_is_refused_in_one_line(device, codec, message):
     with pytest.raises(UserError) as refused:
         Runtime(device, memory_budget=MIB, codec=codec)
@@ -164,12 +164,12 @@ def test_a_codec_without_its_package_says_what_to_install(monkeypatch):
     import sys
 
     monkeypatch.setitem(sys.modules, "numcodecs.blosc", None)
-    with pytest.raises(UserError, match=r'^codec blosc takes numcodecs \(pip install "minidl\[codec\]"\)'):
+    with pytest.raises(UserError, match=r'^codec blosc needs numcodecs \(pip install "minidl\[codec\]"\)'):
         coder_of(codec_of("blosc"))
 
 
 def test_a_device_that_copies_bytes_as_they_are_says_so():
     from minidl.device.contract import Device
 
-    with pytest.raises(UserError, match="^here copies bytes as they are, for now: leave codec away$"):
+    with pytest.raises(UserError, match="^here cannot compress copies: leave out codec$"):
         Device.encode_with(type("Here", (), {"name": "here"})(), Codec("blosc"))

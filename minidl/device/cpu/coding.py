@@ -1,4 +1,4 @@
-"""Encoding and decoding of the pieces that are copied between an arena and host memory."""
+"""Compression of the pieces that are copied between an arena and host memory."""
 
 from __future__ import annotations
 
@@ -12,29 +12,29 @@ from minidl.kernels.cpu import zero_values
 
 
 class Coder(Protocol):
-    """Encodes and decodes bytes, by functions that no thread has to itself."""
+    """An object that encodes and decodes bytes. Both threads of copies call the same coder at once."""
 
     def encode(self, piece: np.ndarray, out: np.ndarray) -> int:
-        """Write a piece to ``out``, of as many bytes; how many that took, or 0 if they are not fewer."""
+        """Encode a piece into ``out``, of the same size; return the encoded bytes, or 0 if they are not fewer."""
 
     def decode(self, coded: np.ndarray, piece: np.ndarray) -> None:
-        """Write what was encoded to ``piece``."""
+        """Decode ``coded`` into ``piece``."""
 
 
 class Blosc:
-    """Bytes shuffled, then LZ4."""
+    """A coder that shuffles bytes and compresses them with LZ4."""
 
     def __init__(self) -> None:
         """Raises UserError without numcodecs."""
         try:
             from numcodecs.blosc import Blosc as Compressor
         except ImportError:
-            raise UserError('codec blosc takes numcodecs (pip install "minidl[codec]"); zero-value takes nothing'
+            raise UserError('codec blosc needs numcodecs (pip install "minidl[codec]"); zero-value needs nothing'
                             ) from None
         self._compressor = Compressor("lz4", clevel=1, shuffle=Compressor.SHUFFLE)
 
     def encode(self, piece: np.ndarray, out: np.ndarray) -> int:
-        """As ``Coder``."""
+        """Encode a piece into ``out``; return the encoded bytes, or 0 if they are not fewer."""
         words = piece if piece.size % zero_values.WORD else piece.view(np.uint32)  # it shuffles the bytes of each
         coded = np.frombuffer(self._compressor.encode(words), np.uint8)
         if coded.size >= piece.size:
@@ -43,19 +43,19 @@ class Blosc:
         return coded.size
 
     def decode(self, coded: np.ndarray, piece: np.ndarray) -> None:
-        """As ``Coder``."""
+        """Decode ``coded`` into ``piece``."""
         self._compressor.decode(coded, piece)
 
 
 def coder_of(codec: Codec) -> Coder:
-    """The coder that executes a codec. Raises UserError."""
+    """Return the coder for a codec. Raises UserError if its library is missing."""
     return Blosc() if codec.name == "blosc" else zero_values
 
 
 class Coding:
-    """Pieces on their way out and in, one at a time each way; and how many bytes each lies in, by where it begins.
+    """The coded pieces of the host pool: encodes copies out, decodes copies in, and remembers each piece's coded size.
 
-    spared   bytes of copies out and in that have not been copied for that
+    It handles one piece at a time in each direction. ``spared``: bytes that the codec has saved, out and in.
     """
 
     def __init__(self, coder: Coder) -> None:
@@ -65,7 +65,7 @@ class Coding:
         self._buffers = [np.empty(0, np.uint8), np.empty(0, np.uint8)]
 
     def encoded(self, at: int, piece: np.ndarray) -> np.ndarray:
-        """The bytes to write on the host for a piece: fewer bytes, or the piece itself. Valid until the next call."""
+        """Return the bytes to write at host offset ``at``, encoded if that is shorter. Valid until the next call."""
         buffer = self._buffer(0, piece.size)
         nbytes = self._coder.encode(piece, buffer)
         if not nbytes:
@@ -76,17 +76,17 @@ class Coding:
         return buffer[:nbytes]
 
     def coded(self, at: int) -> np.ndarray | None:
-        """Where to read the piece to from that place, to be decoded; None if it lies there as it is."""
+        """Return a buffer for the encoded bytes at host offset ``at``, to be decoded; None if they are not encoded."""
         nbytes = self._lengths.get(at)
         return None if nbytes is None else self._buffer(1, nbytes)
 
     def decode(self, coded: np.ndarray, piece: np.ndarray) -> None:
-        """Write the piece that has been read."""
+        """Decode the bytes that were read for a piece."""
         self._coder.decode(coded, piece)
         self.spared[1] += piece.size - coded.size
 
     def _buffer(self, way: int, nbytes: int) -> np.ndarray:
-        """So many bytes, which the next piece that goes this way is given, too."""
+        """Return the first ``nbytes`` of the direction's buffer. The next piece of that direction reuses them."""
         if self._buffers[way].size < nbytes:
             self._buffers[way] = np.empty(nbytes, np.uint8)
         return self._buffers[way][:nbytes]
