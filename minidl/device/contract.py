@@ -19,7 +19,6 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Protocol
 
 from minidl.device.clock import COPY_OUT, Clock, Extents, Marks, Timed
-from minidl.device.codec import Codec
 from minidl.device.profiles import Profile
 from minidl.device.spill import DiskQueue, Spill, disk_costs
 from minidl.device.timekeeper import Timekeeper
@@ -166,14 +165,6 @@ class Device(Choices, Timekeeper):
         """Continue the host pool in a file from host offset ``host_bytes`` on. Raises UserError if that is impossible.
         """
         raise UserError(f"{self.name} cannot spill to a disk: leave out spill")
-
-    def encode_with(self, codec: Codec) -> None:
-        """Compress copies to the host, from before ``attach`` on. Raises UserError if the device cannot."""
-        raise UserError(f"{self.name} cannot compress copies: leave out codec")
-
-    def spared_bytes(self) -> tuple[int, int]:
-        """Return the bytes that the codec has saved so far, in finished copies out and in."""
-        return 0, 0
 
     @property
     def link_costs(self) -> Costs:
