@@ -90,8 +90,7 @@ class Choices(ABC):
         return budget_bytes
 
     def lay_out(self, op_name: str, inputs: tuple[Meta, ...], outputs: tuple[Meta, ...]) -> tuple[Meta, ...]:
-        """Return a call's output metas in the memory format that the device wants; the operation describes them
-        contiguous."""
+        """Return a call's contiguous output metas in the memory format that the device wants."""
         return outputs
 
     def lay_out_leaf(self, leaf: Meta) -> Meta:
@@ -145,16 +144,15 @@ class Device(Choices, Timekeeper):
         return self.has_values and self.dlpack_device == (1, 0)
 
     def dry_twin(self) -> "Device":
-        """Return a device without values or launch times that makes the same choices about calls as this device.
-        It is for counting what a step needs; nothing is launched on this device."""
+        """Return a device without values or launch times that makes the same choices about calls, to count a step's
+        needs."""
         from minidl.device.sim import DryDevice  # which is a Device itself
 
         return DryDevice(self)
 
     def simulated_twin(self) -> "Device | None":
-        """Return a fresh simulator with the same profile, algorithms and attention, or None if this device is no
-        simulator.
-        It is for predicting how long a step takes."""
+        """Return a fresh simulator of the same device, to predict a step's time; None if this device is no simulator.
+        """
         return None
 
     @abstractmethod
@@ -162,8 +160,7 @@ class Device(Choices, Timekeeper):
         """Allocate the arena (``budget_bytes``) and the host pool (``host_bytes``)."""
 
     def spill_to(self, spill: Spill, host_bytes: int) -> None:
-        """Continue the host pool in a file from host offset ``host_bytes`` on. Raises UserError if that is impossible.
-        """
+        """Continue the host pool in a file from host offset ``host_bytes`` on. Raises UserError if it cannot."""
         raise UserError(f"{self.name} cannot spill to a disk: leave out spill")
 
     @property

@@ -43,7 +43,6 @@ class _Countdown:
 class WorkerStreams:
     """Three streams on worker threads, an ``EffectClock``. They run until the first error or ``stop`` and cannot
     restart.
-
     Only one host thread may issue work.
 
     positions    pieces of work issued to each stream; finished: how many of them it has done
