@@ -27,7 +27,7 @@ ALLOWED: dict[str, int] = {
     "minidl/checkpoint": 1,
     "minidl/cli": 52,
     "minidl/device": 0,
-    "minidl/kernels": 3,
+    "minidl/kernels": 0,
     "minidl/lab": 37,
     "minidl/memory": 71,
     "minidl/nn": 8,
