@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from minidl import models, policies
+from minidl import policies
 from minidl.cli.app import train
 from minidl.cli.app.config import FLAG
 from minidl.cli.app.flags import parse
@@ -89,7 +89,7 @@ def main(words: Sequence[str]) -> int:
 def _record(source: Source, path: str) -> int:
     """Make a page of one recording; returns the exit code."""
     if source.trace is None:
-        return train.main([*source.words, "--report", path], models, name=NAME)
+        return train.main([*source.words, "--report", path], name=NAME)
     trace = source.trace
 
     def run() -> int:

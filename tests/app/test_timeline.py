@@ -10,7 +10,7 @@ from minidl.device.clock import COMPUTE, COPY_IN, COPY_OUT
 from minidl.errors import UserError
 from minidl.ops import cross_entropy
 from minidl.optim import SGD
-from minidl.report.timeline import COLOURS, COPIES, FAMILIES, OTHERS, SLIDES, Bar, draw, family, record
+from bench.support.timeline import COLOURS, COPIES, FAMILIES, OTHERS, SLIDES, Bar, draw, family, record
 
 
 def small_step(runtime):

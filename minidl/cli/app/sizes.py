@@ -12,7 +12,6 @@ from minidl.cli.app.kinds import CHOSEN, Share
 from minidl.cli.app.largest import cut_that_holds, largest_batch, largest_batch_cut
 from minidl.cli.app.options import SYNTHETIC_STEPS, Options
 from minidl.cli.app.slices import Cut, choose_shards, choose_slices, faster, in_slices, most_slices
-from minidl.cli.app.zoo import Zoo
 from minidl.data import Data
 from minidl.device import Device
 from minidl.device.spill import Spill
@@ -43,7 +42,7 @@ class Sizes:
     setup: Setup
 
 
-def setup_of(options: Options, zoo: Zoo, device: Device, data: Data, note: Callable[[int, int], None]) -> Setup:
+def setup_of(options: Options, device: Device, data: Data, note: Callable[[int, int], None]) -> Setup:
     """What the trials run: the step that will be trained, and a look at test data if that will be taken, on shapes
     alone. ``note`` is told of each trial."""
     parts = options.accumulate
@@ -52,7 +51,7 @@ def setup_of(options: Options, zoo: Zoo, device: Device, data: Data, note: Calla
     spill = Spill(options.spill, options.spill_bytes) if options.spill and options.spill_bytes else None
 
     def program(batch: int) -> Steps:
-        trainer = build(options, zoo, data)
+        trainer = build(options, data)
         looks = partial(trainer.predict, data.shapes(batch)) if device.has_values and data.real else None
         return Steps(partial(trainer.step, data.shapes(batch * parts)), looks)
 
