@@ -48,7 +48,7 @@ class Ended:
 
     @property
     def exit_code(self) -> int:
-        """What a shell reports of a program that a signal has ended."""
+        """The exit code that a shell reports for a program that a signal has ended."""
         return 128 + (self.number or 0)
 
 

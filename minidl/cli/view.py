@@ -102,7 +102,7 @@ def _record(source: Source, path: str) -> int:
 
 
 def _other(first: Source, name: str, flags: Sequence[str], *, trusted: bool) -> Source:
-    """What stands beside the first: a source of its own, or the first under another policy."""
+    """The second source of the page: a source of its own, or the first under another policy."""
     if first.page is None and name in policies.names() and not Path(name).exists():
         return Source(None, (*without(first.words, "--policy", "--plan"), "--policy", name), first.trace)
     return _source(name, flags, trusted=trusted)

@@ -1,8 +1,8 @@
 """A grid of cells: each in a process of its own with a time and a memory limit, kept as soon as it is known.
 
 Cells of one trace and budget go to one worker (``worker``), one after the other, for they have much in common. A
-folder holds the grid (``kept``), and ``table.csv``. Whoever is killed and started again goes on with the cells that are
-not there. The same function carries out a cell on this machine and on a cluster, so the table is the same.
+folder holds the grid (``kept``), and ``table.csv``. A grid that was killed and is started again runs the cells that
+are missing. The same function carries out a cell on this machine and on a cluster, so the table is the same.
 """
 
 from __future__ import annotations
@@ -76,7 +76,7 @@ class Worker:
         return cell.failed(f"died: {f'of signal {-code}' if code < 0 else last[0]}")
 
     def stop(self) -> None:
-        """End the process and the cell that runs, from any thread: it ends when nobody can ask any more."""
+        """End the process and the cell that runs, from any thread: it ends when its standard input is closed."""
         self.stopped = True
         if self._process is not None and self._process.stdin is not None:
             with suppress(OSError):
@@ -173,7 +173,7 @@ def _on_this_machine(cells: Sequence[Cell], jobs: int, limits: Limits) -> Iterat
                         if worker.stopped:
                             return
                         ended.put((cell, worker.carry_out(cell, limits)))
-        except BaseException as error:  # it belongs to whoever waits for rows
+        except BaseException as error:  # the thread that waits for rows raises it
             ended.put(error)
 
     threads = [Thread(target=work, args=(worker,), daemon=True) for worker in workers]

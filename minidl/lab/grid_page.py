@@ -63,7 +63,7 @@ def _about(content: Content, rows: Sequence[Row], wanted: int, steps: int | None
 
 
 def _hundred(seconds: Iterable[float | None]) -> str:
-    """What a hundred cells take that take so long on average."""
+    """The seconds of a hundred cells, from the seconds of some, as text."""
     found = [each or 0.0 for each in seconds]
     return f"{100 * mean(found):,.0f} s" if found else "none"
 
@@ -163,7 +163,7 @@ def _predicted(content: Content, places: Mapping[Place, Cells]) -> None:
 
 
 def why(row: Row) -> str:
-    """What a planner that was beaten has to say for itself."""
+    """The reason why a planner was beaten, as text."""
     if row.settled_s is None:
         return row.status.replace("|", "/")
     after = f", after {row.steps} iterations"

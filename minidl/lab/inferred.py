@@ -1,9 +1,9 @@
-"""What a trace does not say and the engine must know, as far as the order of its calls tells it.
+"""Facts that the engine needs and a trace may lack, inferred from the order of its calls.
 
-Version 1 of the format, and programs that are not ours, do not say when tensors end, which calls keep something for a
-gradient, and which results outlive the iteration. All three follow from the calls, nearly: a tensor ends with its last
-use; what is made before the turning point (where most bytes are live) and used after it was kept for a gradient; and
-what never ends is a gradient that waits for the optimizer, or the like.
+Version 1 of the format, and programs of other frameworks, do not say when tensors end, which calls keep a tensor for a
+gradient, and which results outlive the iteration. The order of the calls tells all three, nearly. A tensor ends with
+its last use. A tensor that is made before the turning point (where most bytes are live) and used after it was kept for
+a gradient. A tensor that never ends is, for example, a gradient that waits for the optimizer.
 """
 
 from __future__ import annotations

@@ -69,7 +69,7 @@ def write(path: str, rows: Sequence[Values], *, force: bool = False) -> None:
 
 
 def shown(rows: Iterable[Values], *, reference: Mapping[tuple[object, ...], float] | None = None) -> list[str]:
-    """A line a row for people, as they come in; with a reference, how much slower the row is than there."""
+    """A line of text for each row, in their order; with a reference, how much slower the row is than there."""
     head = f"{'trace':<22}{'policy':<20}{'budget':>10}{'share':>7}{'settled':>11}{'speed':>7}{'bound':>7}" \
            f"{'stall':>11}{'recompute':>11}{'out':>11}{'in':>11}{'planning':>9}"
     lines = [head + (f"{'against':>9}" if reference is not None else "")]
@@ -90,7 +90,7 @@ def shown(rows: Iterable[Values], *, reference: Mapping[tuple[object, ...], floa
 
 
 def key(row: Values) -> tuple[object, ...]:
-    """What a row is about."""
+    """The trace, machine, policy and budget of a row, which identify it."""
     return row["trace"], row["device"], row["policy"], row["budget_bytes"]
 
 

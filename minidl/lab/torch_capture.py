@@ -46,7 +46,7 @@ Step = Callable[[], Any]
 
 # Seconds -------------------------------------------------------------------------------------------------------------
 def modelled(profile: Profile, func: Any, args: Any, kwargs: Any, result: Any, took: float) -> float:
-    """What the cost model of a profile says of an operation."""
+    """The modelled seconds of an operation on a profile."""
     tensors = [t for t in tree_leaves((args, kwargs, result)) if isinstance(t, torch.Tensor)]
     nbytes = float(sum(t.numel() * t.element_size() for t in tensors))
     name = func._schema.name
@@ -61,7 +61,7 @@ def modelled(profile: Profile, func: Any, args: Any, kwargs: Any, result: Any, t
 
 
 def measured(func: Any, args: Any, kwargs: Any, result: Any, took: float) -> float:
-    """What an operation took on this CPU."""
+    """The measured seconds of an operation on this CPU."""
     return took
 
 
@@ -108,8 +108,8 @@ def program(name: str, batch: int) -> tuple[Step, Callable[[], list[Any]]]:
 
 
 def _made(function: Callable[[], Any]) -> Any:
-    """What a function makes; one that looks at values while it does so makes its parameters with values, which are
-    then forgotten."""
+    """The result of a function. A function that reads values while it runs makes its parameters with values, which are
+    dropped afterwards."""
     try:
         return function()
     except DataDependentOutputException:

@@ -24,7 +24,7 @@ from minidl.plan.trace import TensorId, Trace, TraceCall, TraceTensor
 
 @dataclass
 class Kept:
-    """What autograd keeps. position: of the call for whose gradient it does so, once that is known."""
+    """A tensor that autograd keeps. position: of the call for whose gradient it is kept, once known."""
 
     tensor_id: TensorId | None
     tensor: Any
@@ -48,7 +48,7 @@ class Watch(TorchDispatchMode):
         self._differentiable = False  # the last call
 
     def begin(self, lasting: list[Any]) -> None:
-        """What is there now and outlives the iterations: parameters, buffers, the optimizer's state."""
+        """Note the tensors that outlive iterations: parameters, buffers, the optimizer's state."""
         for tensor in lasting:
             storage = tensor.untyped_storage()
             if storage._cdata not in self._known:
@@ -129,8 +129,8 @@ class Watch(TorchDispatchMode):
         return kept
 
     def _kept_by_its_maker(self, node: Any) -> bool:
-        """Whether what the last call has made is kept for its own gradient: its node is of a kind that keeps results;
-        of what has no node, as a mask, if the call has a gradient at all."""
+        """True if the last call's result is kept for the call's own gradient. Its node then is of a kind that keeps
+        results; a result without a node (a mask) counts as kept if the call has a gradient."""
         kind: Any = type(node)
         return self._differentiable if node is None else _keeps_results(kind)
 
@@ -141,7 +141,7 @@ class Watch(TorchDispatchMode):
         return kept.tensor
 
     def trace(self) -> Trace:
-        """What was noted."""
+        """The trace of the noted calls."""
         calls, taken = [], set[int]()
         for note in self.calls:
             takes = tuple(at for at in note.pop("takes") if at not in taken)

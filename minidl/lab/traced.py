@@ -39,7 +39,7 @@ class TracedOp(Op):
         object.__setattr__(self, "inputs", ())
 
     def saved_indices(self, attrs: Attrs, needs: tuple[bool, ...], n_inputs: int) -> tuple[int, ...]:
-        """What the trace says that it keeps."""
+        """The operands that the trace says are kept for the gradient."""
         return self.saved
 
 
@@ -96,8 +96,8 @@ class TracedProgram:
         self._look_used(lasting)
 
     def _look_used(self, lasting: Sequence[TraceTensor]) -> None:
-        """What was there before has been used before, by calls that are no part of the trace: who left first for whom
-        was decided by that in the first iteration."""
+        """Give tensors that existed before the trace the times of their last use by earlier calls. The order of
+        eviction in the first iteration follows from these times."""
         executor, tracker = current(), current().tracker
         tracker.sequence = executor.issued = max((t.idle for t in lasting), default=0)
         tracker.iteration_start = tracker.sequence + 1

@@ -1,4 +1,4 @@
-"""What to try next: one or two hints, each of which was tried on a twin."""
+"""Hints for the next run: one or two, each tried on a twin."""
 
 from dataclasses import replace
 

@@ -1,7 +1,8 @@
-"""The largest batch that trains in a budget, whole or in slices, and what forbids the next one, for people.
+"""The largest batch that trains in a budget, whole or in slices, and the reason why the next one does not, as text.
 
-As in ``fit``, what is answered was tried on twins. A search starts from a dry run's demand, which grows almost
-linearly with the batch. Whole batches are found exactly; in slices, where a trial takes as many calls more, to a part.
+As in ``fit``, every answer was tried on twins. A search starts from the demand of a dry run, which grows almost
+linearly with the batch. Whole batches are found exactly. Batches in slices are found to a 32nd, because their trials
+take more calls.
 """
 
 from dataclasses import dataclass, replace
@@ -23,8 +24,8 @@ GAIN = 0.9  # of the bytes, and no more, twice the slices must need, to be tried
 
 @dataclass(frozen=True, slots=True)
 class LargestBatch:
-    """The largest batch that fits (0: none does), in how many slices, and what forbids the next: for people, with its
-    numbers. ``whole``: the largest that fits in one piece."""
+    """The largest batch that fits (0: none does), its number of slices, and the reason why the next one does not fit,
+    as a text with numbers. ``whole``: the largest batch that fits in one piece."""
 
     batch: int
     limit: str
@@ -175,12 +176,12 @@ def _limit_in_slices(setup: Setup, found: int, batch: int, budget_bytes: int) ->
 
 
 def _with_more(setup: Setup, larger: int, batch: int) -> str:
-    """What as much host memory again would be good for."""
+    """The batch that would fit with twice the host memory, as text."""
     return f"; with {format_bytes(setup.host_memory)} more of it {larger} would do" if larger >= batch else ""
 
 
 def _runs(setup: Setup, budget_bytes: int, full_host: bool, batch: int) -> bool:
-    """Whether a batch runs."""
+    """True if a batch runs."""
     trial = setup.trial(batch, budget_bytes)
     return trial.shortage is None and (
         full_host or not setup.short_of_host(batch, budget_bytes, trial.recomputed_bytes))
@@ -204,7 +205,7 @@ def _promising(setup: Setup, budget_bytes: int, most: int, full_host: bool) -> i
 
 
 def _refused(setup: Setup, batch: int) -> bool:
-    """Whether the network takes no batch so small: then memory is not what forbids it."""
+    """True if the network refuses so small a batch for another reason than memory."""
     if batch >= FEW:
         return False
     try:

@@ -1,4 +1,4 @@
-"""What is going on, on stderr: of a terminal in one line that is written over, elsewhere as lines, or not at all.
+"""Progress on stderr: on a terminal one line that is rewritten, elsewhere separate lines, or nothing.
 
 Knows no trial and no step.
 """
@@ -24,7 +24,7 @@ class Bar(Protocol):
         """The batches."""
 
     def set_description_str(self, desc: str, refresh: bool = True) -> None:
-        """What is going on; ``refresh``: to be told now, and not with the step."""
+        """Set the text beside the bar. ``refresh``: show it now, and not with the next step."""
 
 
 class Lines:
@@ -43,7 +43,7 @@ class Lines:
             self._tell(always=self._done == self._steps)
 
     def set_description_str(self, desc: str, refresh: bool = True) -> None:
-        """What is going on."""
+        """Set the text beside the bar."""
         self._text = desc
         if refresh:
             self._tell()
@@ -82,7 +82,7 @@ def bar(batches: Iterable[AnyBatch], done: int, steps: int, clock: Callable[[], 
 
 
 class Trying:
-    """A line while trials run inside, and none after; nothing where nobody watches."""
+    """A line on the terminal while trials run inside, which is removed afterwards; without a terminal nothing."""
 
     def __init__(self) -> None:
         self._shown = 0  # characters

@@ -41,8 +41,8 @@ AUTO = "auto"
 
 @dataclass(frozen=True, slots=True)
 class Resolved:
-    """What a run on a device, as ``--device`` named it, took where its command line left that to the machine: the bytes
-    of its budget and of host memory, and its batch."""
+    """The values that a run chose where its command line left them open: bytes of the budget and of host memory, and
+    the batch; with the device as ``--device`` named it."""
 
     device: str
     memory_budget: int
@@ -59,7 +59,7 @@ class RunFolder:
 
     @property
     def occupied(self) -> bool:
-        """Whether a run has done a step in it."""
+        """True if a run has done a step in it."""
         try:
             return (self.path / ARGUMENTS).exists() and bool(
                 (self.path / METRICS).exists() and (self.path / METRICS).stat().st_size or self.store.steps())

@@ -1,4 +1,4 @@
-"""What the program does around its steps when there is a run folder: numbers, checkpoints, going on. Knows no model.
+"""The work around the steps of a run with a folder: numbers, checkpoints, resuming. Knows no model.
 
 Without a folder the same calls do nothing, so the loop reads the same.
 """
@@ -39,7 +39,7 @@ class Length:
 
     @classmethod
     def of(cls, options: Options, train_size: int | None, examples: int) -> Length:
-        """What was asked for, over so many examples to train on (None: without end), at so many a step.
+        """The length that the flags ask for, by the examples to train on (None: endless) and those of a step.
 
         Raises UserError for more steps than are counted.
         """
@@ -50,11 +50,11 @@ class Length:
         return cls(steps, epoch)
 
     def ends_epoch(self, step: int) -> bool:
-        """Whether an epoch ends with this step, counted from 1."""
+        """True if an epoch ends with this step, counted from 1."""
         return self.epoch is not None and step % self.epoch == 0
 
     def tests_after(self, step: int) -> bool:
-        """Whether the test data is looked at after this step: at the end of an epoch, or of the run."""
+        """True if the test data is evaluated after this step: at the end of an epoch, or of the run."""
         return self.ends_epoch(step) or step == self.steps
 
 
@@ -64,7 +64,7 @@ class NothingToLearnFrom(UserError):
 
 @dataclass(slots=True)
 class Noted:
-    """What is known of a step when it has ended; the score comes last."""
+    """The results of a step that has ended; its score is set last."""
 
     score: Score | None = None
 
@@ -136,8 +136,8 @@ class Session:
 
     @contextmanager
     def noting(self, trainer: Trainer, meter: Meter) -> Iterator[Noted]:
-        """What belongs to the step that has just ended happens inside; whatever becomes of it, the step's row is
-        written, and then the checkpoint that is due. That of the last step is written with the other files of the end.
+        """A context for the work that follows a step. When it ends, even by an error, the step's row is written, and
+        then the checkpoint that is due. The checkpoint of the last step is written later, with the other final files.
         """
         noted = Noted()
         try:
@@ -216,7 +216,7 @@ def fixed_arguments(options: Options, batch: int, steps: int, slices: int = 1, s
              "--on-bad-file": "skip" if options.skips_bad_files else None,
              "--precision": None if options.precision == DEFAULT else options.precision,
              "--attention": None if options.attention == ATTENTION[0] else options.attention}
-    # Whoever trains longer sees the same steps first, unless the learning rates depend on where the end is.
+    # A longer training sees the same steps first, unless the learning rates depend on where the end is.
     return fixed | {"--steps": steps if options.schedule in ENDING_SHAPES else None}
 
 

@@ -43,8 +43,8 @@ class Sizes:
 
 
 def setup_of(options: Options, device: Device, data: Data, note: Callable[[int, int], None]) -> Setup:
-    """What the trials run: the step that will be trained, and a look at test data if that will be taken, on shapes
-    alone. ``note`` is told of each trial."""
+    """The setup of the trials: the step that will be trained and, if there will be one, the evaluation on test data,
+    both on shapes alone. ``note`` is called before each trial."""
     parts = options.accumulate
     host = options.host_memory if options.host_memory is not None else default_memory(device)[1]
 

@@ -1,4 +1,4 @@
-"""--csv and --tensorboard: the numbers of every step for other programs, as they come. Knows no model, no device.
+"""--csv and --tensorboard: the numbers of each step for other programs, written at once. Knows no model, no device.
 
 The table is that of a run folder. A run that goes on keeps the rows of the steps before it, if its table is there.
 """
@@ -79,7 +79,7 @@ class StepLog:
     @staticmethod
     @contextmanager
     def _told_of(path: str | None) -> Iterator[None]:
-        """What the system refuses inside becomes a UserError that names the place."""
+        """Turns an OSError inside into a UserError that names the place."""
         try:
             yield
         except OSError as error:

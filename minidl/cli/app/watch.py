@@ -25,10 +25,10 @@ from minidl.view.page import is_page
 
 
 class Watch:
-    """What the training steps of a run were like to its memory. ``note`` after each of them, before anything else runs.
+    """Observes the memory of a run's training steps. Call ``note`` after each step, before anything else runs.
 
-    names is None unless the plan is to be explained, or a step to be shown: then every forward pass notes which layer
-    makes what.
+    names is None unless the plan is explained or a step is shown: then every forward pass notes which layer makes which
+    tensor.
     """
 
     def __init__(self, options: Options, runtime: Runtime, names: LayerNames | None,
