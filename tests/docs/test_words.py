@@ -24,7 +24,7 @@ ALLOWED: dict[str, int] = {
     "examples": 2,
     "minidl": 18,
     "minidl/checkpoint": 1,
-    "minidl/device": 47,
+    "minidl/device": 0,
     "minidl/kernels": 3,
     "minidl/memory": 71,
     "minidl/nn": 8,
