@@ -1,13 +1,13 @@
-"""The one place that ends a command: exit code 0, 2, 130 or 143, and at most one line on stderr. Knows no command.
+"""The end of every command: exit code 0, 2, 130 or 143, and at most one line on stderr. Knows no command.
 
     0         done
     2         something asked for cannot be done; the line says what, with its numbers
     130, 143  stopped by SIGINT (Ctrl-C) or SIGTERM: 128 and the signal's number
 
-A signal becomes a KeyboardInterrupt wherever the program is. Compiled code turns one into a SystemError, and where an
-object is being freed Python drops it: what ends a command after a signal was ended by the signal, and one that was
-dropped is sent again. An error that no part of the program has foreseen is told in one line, too, with its place;
-Python's development mode (``python -X dev``) shows the traceback instead.
+A signal becomes a KeyboardInterrupt wherever the program is. Compiled code turns it into a SystemError, and Python
+drops it while an object is being freed. So every error after a signal counts as the signal's, and a dropped signal is
+sent again. An unforeseen error is printed in one line, too, with its place; Python's development
+mode (``python -X dev``) shows the traceback instead.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ AGAIN_SECONDS = 0.01  # after which a signal that was dropped is sent again: the
 
 
 class Parser(argparse.ArgumentParser):
-    """A command line whose errors are raised as UserError, so that they are told like all others."""
+    """A parser whose errors are raised as UserError, so that they are printed like all others."""
 
     def error(self, message: str) -> NoReturn:
         """Raises UserError where argparse would print its usage and end the program."""
@@ -130,7 +130,7 @@ def _why(error: BaseException) -> str:
 
 @contextmanager
 def _heeding_signals() -> Iterator[Ended]:
-    """Inside, each of SIGNALS raises KeyboardInterrupt in the main thread, whose they are."""
+    """Inside, each of SIGNALS raises KeyboardInterrupt in the main thread, which receives all signals."""
     ended = Ended()
     if threading.current_thread() is not threading.main_thread():
         yield ended

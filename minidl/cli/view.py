@@ -6,7 +6,7 @@
     minidl view PLAN --model vgg16 --batch 340 -o page.html        a saved plan, followed by a training
     minidl view A.html --against B.html -o page.html               two pages as one
 
-What is a training is carried out by the program of ``minidl train``, which records its last step.
+A training is run by the program of ``minidl train``, which records its last step.
 """
 
 from __future__ import annotations
@@ -41,15 +41,15 @@ EXPORTS: dict[str, tuple[Callable[[Mapping[str, Any]], str | bytes], Own]] = {
     "memory_viz": (exports.memory_viz, begins_with(b"\x80\x04")),
     "svg": (exports.svg, begins_with(b'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 900'))}
 STEPS = 12  # of a training on real data that is made again to be looked at: enough for a plan to be followed
-# What a run folder's command line says of its own files, and has no say here.
+# The flags of a run folder's command line for its own files, which are left out here.
 OWN_FILES = ("--run-dir", "--resume", "--json", "--save-weights", "--save-plan", "--save-trace", "--report",
              "--checkpoint-every", "--keep-checkpoints", "--explain", FLAG)
 
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """Where a recording comes from: a page that has it, or a training, as the words of its command line; ``trace``: not
-    a training, but a trace that these words say how to run."""
+    """The origin of a recording: a page that has it, or a training, given by the words of its command line. With
+    ``trace`` the words say how to run this trace."""
 
     page: str | None
     words: tuple[str, ...] = ()
@@ -109,7 +109,7 @@ def _other(first: Source, name: str, flags: Sequence[str], *, trusted: bool) -> 
 
 
 def own_flags() -> Parser:
-    """The parser of what only a page has; its other flags are those of a training."""
+    """The parser of the flags that only a page has; all other flags are those of a training."""
     parser = Parser(prog=NAME, allow_abbrev=False,
                     usage=f"{NAME} [RUN|TRACE|PLAN|PAGE] [-o FILE.html] [--against OTHER] ...",
                     description="A page that shows the memory of a step: of a run folder, of a trace, of a training "
@@ -149,7 +149,7 @@ def _source(name: str | None, flags: Sequence[str], *, trusted: bool) -> Source:
 
 
 def _again(folder: Path, *, trusted: bool) -> list[str]:
-    """The command line of a run, on what it was resolved to, without the files that it wrote."""
+    """The command line of a run, with the values that the run chose, and without the files that it wrote."""
     if not is_file(folder / ARGUMENTS):
         raise UserError(f"{folder} is no run folder: it has no {ARGUMENTS}")
     noted, resolved = read_arguments(folder)
@@ -165,7 +165,7 @@ def _again(folder: Path, *, trusted: bool) -> list[str]:
 
 
 def _join(pages: Sequence[str], options: Any) -> int:
-    """One page of these pages' recordings, and what else was asked for of the first."""
+    """Write one page of these pages' recordings, and the other files that were asked for, of the first one."""
     recordings = [recording for path in pages for recording in read_page(path)]
     if len(recordings) > 2:
         raise UserError(f"{len(recordings)} recordings, and a page shows two at most")

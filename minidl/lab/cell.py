@@ -1,7 +1,7 @@
-"""One cell of an experiment: a trace, a machine, a budget and a policy; carried out by the engine itself, and one row.
+"""One cell of an experiment: a trace, a machine, a budget and a policy. The engine itself runs it; the result is a row.
 
-A row is plain data with the same columns whatever happens: a policy that refuses, or an operation that finds no room,
-is a status.
+A row is plain data with the same columns in every case. A policy that refuses, or an operation that finds no room, is
+a status.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ class Machine:
     seed: int = 0
 
     def described(self) -> Profile:
-        """The profile with what is different. Raises UserError for a name that there is not."""
+        """The profile with the replaced values. Raises UserError for an unknown name."""
         found = profiles.named(self.profile.removeprefix("sim:"))
         if self.link is not None:
             found = replace(found, link_out_bandwidth=self.link[0], link_in_bandwidth=self.link[1])

@@ -15,7 +15,8 @@ is_png = begins_with(b"\x89PNG")
 
 @contextmanager
 def figure_of(width: float, height: float) -> Iterator[tuple[Any, Any, Callable[[], bytes]]]:
-    """A figure of so many inches, its axes, and what makes a PNG of it. Raises UserError without matplotlib."""
+    """(figure of this size in inches, its axes, a function that renders it as PNG). Raises UserError without
+    matplotlib."""
     try:
         import matplotlib
     except ImportError:

@@ -38,8 +38,8 @@ class Needs:
 
     @classmethod
     def of(cls, trace: Trace) -> Needs:
-        """Parameters are read before they are written, and before any of them is. A step writes them, or what it
-        reads to do so; gradients are what steps read that was made before the first."""
+        """The needs of a trace. Parameters are read before any of them is written. Update calls write a parameter, or a
+        tensor that such a call reads. Gradients are inputs of updates that were made before the first update."""
         lasting = {t.tensor_id for t in trace.tensors.values() if t.persistent}
         read, written = _first_uses(trace, lasting)
         first_step = min((at for i, at in written.items() if i in read), default=len(trace.calls))
@@ -57,8 +57,7 @@ class Needs:
 
 
 def _first_uses(trace: Trace, lasting: set[int]) -> tuple[dict[int, int], dict[int, int]]:
-    """The first call that reads each of some tensors, of those that none has written by then, and the first that
-    writes it."""
+    """(tensor -> its first reading call, if no call has written it before; tensor -> its first writing call)."""
     read: dict[int, int] = {}
     written: dict[int, int] = {}
     for at, call in enumerate(trace.calls):
@@ -86,8 +85,8 @@ class Program:
         return between(self.known[self.batch], self.known[2 * self.batch], (batch - self.batch) / self.batch)
 
     def largest(self, machine: Machine, policy: str, budget: int, *, steps: int = 2, parts: int = 0) -> int:
-        """The largest batch of which a few iterations run; a policy may refuse after the second. ``parts``: to so large
-        a part of itself, 0: exactly."""
+        """The largest batch of which ``steps`` iterations run; a policy may refuse after the second. ``parts``: the
+        answer may be too small by a share of 1 / parts; 0: exact."""
         guess = self.guess(peak, self.batch, budget)
         if policies.create(policy).moves_tensors:  # the largest of large batches: small ones have it in an update
             guess = self.guess(_working_set, 4 * guess, budget)
@@ -114,15 +113,15 @@ def peak(trace: Trace) -> int:
 
 
 def _working_set(trace: Trace) -> int:
-    """Of the largest call; an output that may take over an input counts as that."""
+    """Bytes of the largest call's operands; an output that may be written over an input counts once with it."""
     size = {i: t.nbytes for i, t in trace.tensors.items()}
     return max(sum(size[i] for i in {*call.inputs, *call.outputs}.difference(o for o, _ in call.may_donate))
                for call in trace.calls)
 
 
 def between(one: Trace, two: Trace, part: float) -> Trace:
-    """The trace at ``part`` of the way from one to two, beyond them too. Raises UserError where they are of different
-    calls."""
+    """The trace at ``part`` of the way from one to two; ``part`` may exceed 1. Raises UserError if their calls
+    differ."""
     same = len(one.calls) == len(two.calls) and all(
         (a.op, a.inputs, a.outputs, a.frees) == (b.op, b.inputs, b.outputs, b.frees)
         for a, b in zip(one.calls, two.calls, strict=True))
@@ -147,5 +146,5 @@ def _call(one: TraceCall, two: TraceCall, line: Callable[[float, float], float])
 
 
 def share(row: Row) -> float:
-    """Of the unmanaged speed; 0 where there is none."""
+    """The speed of a row as a share of the unmanaged speed; 0 if the row has none."""
     return row.unmanaged_s / (row.settled_s or inf)

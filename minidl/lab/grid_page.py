@@ -74,7 +74,7 @@ def limit(found: Iterable[Row]) -> float | None:
 
 
 def _fastest(content: Content, places: Mapping[Place, Cells]) -> None:
-    """Networks by budgets: who is fastest and how near to the bound, and the paper's policy beside it."""
+    """Networks by budgets: the fastest policy and its share of the bound, and the paper's policy beside it."""
     content.say("## How far from the bound\n\nThe fastest policy's speed, as share of what no plan exceeds. Where "
                 f"none is named it is `{OURS}`'s, first or no more than {EQUAL:.1%} behind. \"{NOTHING}\": the bound "
                 "says that no plan runs; \"none runs\": none was found that does.")
@@ -106,7 +106,7 @@ def _best(found: Cells, bound: float | None) -> str:
 
 
 def _part(row: Row | None, bound: float | None) -> str:
-    """A speed as share of the bound, or why there is none."""
+    """A speed as share of the bound, or the reason why there is none."""
     if row is None:
         return "-"
     if row.settled_s is None:
@@ -132,7 +132,7 @@ def _policies(content: Content, places: Mapping[Place, Cells]) -> None:
 
 
 def _lost(content: Content, places: Mapping[Place, Cells]) -> None:
-    """Where another policy is faster than ``auto``, and why."""
+    """The cells in which another policy is faster than ``auto``, with reasons."""
     table = []
     for place, found in places.items():
         best, ours = max(found.values(), key=share), found.get(OURS)
@@ -146,7 +146,7 @@ def _lost(content: Content, places: Mapping[Place, Cells]) -> None:
 
 
 def _predicted(content: Content, places: Mapping[Place, Cells]) -> None:
-    """How well plans of ``auto`` are kept: what each promises beside what the iteration then takes."""
+    """The predicted seconds of plans of ``auto`` beside those that the iteration takes."""
     ours = {place: found[OURS] for place, found in places.items() if OURS in found and found[OURS].settled_s}
     off = {place: row.settled_s / row.predicted_s - 1 for place, row in ours.items()
            if row.predicted_s and row.settled_s}

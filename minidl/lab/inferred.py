@@ -14,7 +14,7 @@ from minidl.plan.trace import TensorId, Trace
 
 
 def completed(trace: Trace) -> Trace:
-    """The trace with what it does not say; the same object if it says it."""
+    """The trace with the inferred facts; the same object if it has them already."""
     if any(call.saves or call.leaves for call in trace.calls):
         return trace
     trace = _ended(trace)
@@ -25,7 +25,7 @@ def completed(trace: Trace) -> Trace:
 
 
 def with_lasting(trace: Trace) -> Trace:
-    """With what outlives the iteration as leaves from its first moment on."""
+    """The trace with tensors that outlive the iteration as leaves from the call after the one that makes them."""
     ending = {tensor_id for call in trace.calls for tensor_id in call.frees}
     lasting = [{i for i in call.outputs if i not in ending and not trace.tensors[i].persistent} for call in trace.calls]
     calls = tuple(replace(call, leaves=tuple(sorted(lasting[n - 1])) if n else (), long_lived=bool(lasting[n]))

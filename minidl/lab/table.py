@@ -21,7 +21,7 @@ _WHOLE = ("budget_bytes", "out_bytes", "in_bytes", "peak_bytes", "host_peak_byte
 
 
 def to_csv(rows: Iterable[Values]) -> str:
-    """Rows with their header; what is not known is an empty field."""
+    """Rows with their header; an unknown value is an empty field."""
     out = io.StringIO(newline="")
     writer = csv.DictWriter(out, COLUMNS, lineterminator="\n")
     writer.writeheader()
@@ -95,7 +95,7 @@ def key(row: Values) -> tuple[object, ...]:
 
 
 def settled(rows: Iterable[Values]) -> dict[tuple[object, ...], float]:
-    """The settled seconds of the rows that have them, by what they are about."""
+    """The settled seconds of the rows that have them, by their keys."""
     return {key(row): _number(row["settled_s"]) for row in rows if row["settled_s"] is not None}
 
 

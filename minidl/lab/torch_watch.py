@@ -1,7 +1,8 @@
-"""The calls of one iteration of a PyTorch program, and what each keeps for its gradient, as a dispatch mode sees them.
+"""The calls of one iteration of a PyTorch program, and the tensors that each keeps for its gradient, from a dispatch
+mode.
 
-Autograd keeps what a call reads right before the call, and what it makes right after it: so what is kept waits for the
-call that comes next, unless the last call has made it, and has a gradient that wants its results.
+Autograd saves the inputs of a call right before the call, and its results right after it. So a saved tensor belongs to
+the next call, unless the last call has made it and the last call's gradient needs its results.
 """
 
 from __future__ import annotations
@@ -69,7 +70,7 @@ class Watch(TorchDispatchMode):
             self.calls[-1]["frees"].append(tensor_id)
 
     def _id(self, tensor: Any) -> tuple[TensorId, bool]:
-        """Of a tensor's storage, and whether it is seen for the first time."""
+        """(id of a tensor's storage, True if the storage is new)."""
         storage = tensor.untyped_storage()
         known = self._known.get(storage._cdata)
         if known is not None and known[0]() is not None:

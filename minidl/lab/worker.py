@@ -44,7 +44,7 @@ class Ended:
 
 
 def limit_memory(nbytes: int | None) -> None:
-    """This process gets no more than so many bytes, where the system has such a limit."""
+    """Limit this process to so many bytes, if the system has such a limit."""
     if nbytes is not None:
         with suppress(ImportError, ValueError):
             import resource
@@ -53,7 +53,7 @@ def limit_memory(nbytes: int | None) -> None:
 
 
 def cell_of(said: dict[str, Any]) -> Cell:
-    """The cell that was described."""
+    """The cell that a line of input describes."""
     machine = dict(said["machine"])
     machine["link"] = None if machine["link"] is None else tuple(machine["link"])
     return Cell(**{**said, "machine": Machine(**machine)})
@@ -77,7 +77,7 @@ def prepared(cell: Cell) -> Callable[[], Row]:
 
 
 def carried_out(cell: Cell, limits: Limits) -> Row:
-    """The row of a cell, whatever becomes of it."""
+    """The row of a cell; a failure is a row, too."""
     try:
         work = prepared(cell)
     except UserError as error:
@@ -135,7 +135,7 @@ def _heard(reading: int, process: int, seconds: float | None) -> tuple[str, bool
 
 
 def _child(work: Callable[[], str], limits: Limits, writing: int) -> None:
-    """The fork: it does its work, says what came of it, and is gone."""
+    """The fork: it works, writes its result, and exits."""
     code = 1
     try:
         limit_memory(limits.memory_bytes)
@@ -158,7 +158,7 @@ def load_planners() -> None:
 
 
 def main() -> None:
-    """Cells until the input ends."""
+    """Run cells until the input ends."""
     asking = FileIO(INPUT, closefd=False)  # without a buffer: ``select`` sees what has not been read
     counted = 0.0
     for number, line in enumerate(asking):

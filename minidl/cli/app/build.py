@@ -19,7 +19,7 @@ MOMENTUM = 0.9
 
 
 def build(options: Options, data: Data, *, steps: int | None = None) -> Trainer:
-    """A new network with its optimizer in the current runtime; ``steps``: how many it will be trained for, if known.
+    """A new network with its optimizer in the current runtime; ``steps``: of its training, if known.
 
     Raises UserError for what the network cannot do.
     """

@@ -1,4 +1,4 @@
-"""The flags of train.py for where a training runs and how its memory is managed; and for what is turned off."""
+"""The flags of train.py for the device and the management of its memory, and those that turn features off."""
 
 import argparse
 

@@ -1,4 +1,4 @@
-"""The data set that ``--data`` means, in the size that the network takes. Knows no network by name."""
+"""The data set that ``--data`` names, in the size that the network takes. Knows no network by name."""
 
 from pathlib import Path
 
@@ -79,10 +79,10 @@ def _text(options: Options, text: Text, bad: BadFiles, *, reads_pairs: bool) -> 
 
 
 def described(data: Data) -> tuple[str, str]:
-    """(what a batch is made of, what the shape of one of them counts), for people."""
+    """(name of the examples, name of what their shape counts), as text."""
     return ("images", "images") if len(data.input_shape) == 3 else ("sequences", "tokens a sequence")
 
 
 def made_ahead(data: Data, examples: int, host_memory: int) -> int:
-    """How many batches of so many examples are made ahead of the step, in a host budget of bytes."""
+    """The number of batches, of ``examples`` each, that are made ahead of the step within a host budget of bytes."""
     return batches_ahead(data.shapes(examples).nbytes, host_memory) if data.feed is not None else 0

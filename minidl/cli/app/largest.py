@@ -36,8 +36,8 @@ class LargestBatch:
 def largest_batch(setup: Setup, budget_bytes: int, *, most: int = 1 << 30, full_host: bool = False) -> LargestBatch:
     """The largest batch, up to ``most``, whose step runs in a budget, in the setup's slices.
 
-    A policy that only swaps is taken at its word: what runs only because tensors are recomputed when the host is full
-    does not count, unless with ``full_host``. One that plans weighs both.
+    For a policy that only swaps, a batch that runs only because a full host forces recomputation does not count, unless
+    ``full_host`` is set. A policy that plans weighs both.
     """
     full_host = full_host or policies.create(setup.policy).plans
     failed: dict[int, Shortage] = {}
@@ -64,8 +64,9 @@ def largest_batch(setup: Setup, budget_bytes: int, *, most: int = 1 << 30, full_
 
 
 def largest_batch_cut(setup: Setup, budget_bytes: int, *, most: int = 1 << 30) -> LargestBatch:
-    """As ``largest_batch``, where the number of slices is open: whole, and beyond that in slices, as far as device and
-    host hold what a step keeps: more than that would have to be computed again and again. Found to a 32nd."""
+    """As ``largest_batch``, with the number of slices open: whole batches first, larger ones in slices, as long as
+    device and host together hold the tensors that a step keeps. Beyond that tensors would be recomputed repeatedly.
+    Found to a 32nd."""
     whole = largest_batch(setup, budget_bytes, most=most)
     if whole.batch >= most or not policies.create(setup.policy).moves_tensors:
         return whole
@@ -115,8 +116,8 @@ def largest_batch_cut(setup: Setup, budget_bytes: int, *, most: int = 1 << 30) -
 
 
 def cut_that_holds(setup: Setup, batch: int, budget_bytes: int) -> Setup | None:
-    """The setup in the fewest slices with which, going by demand alone, device and host hold a step; None if more
-    slices would not help."""
+    """The setup in the fewest slices with which device and host hold a step, judged by its demand; None if more slices
+    would not help."""
     if _refused(setup, batch):
         return replace(setup, slices=1)
     whole = setup.demand(batch)
@@ -142,7 +143,7 @@ def _holds(setup: Setup, demand: Demand, budget_bytes: int) -> bool:
 
 
 def _limit(setup: Setup, batch: int, budget_bytes: int, shortage: Shortage, full_host: bool) -> str:
-    """Why a batch does not fit."""
+    """The reason why a batch does not fit, as text."""
     cut = in_slices(setup.slices)
     if shortage.host_full:
         roomy = replace(setup, host_memory=2 * setup.host_memory)
@@ -162,7 +163,7 @@ def _limit(setup: Setup, batch: int, budget_bytes: int, shortage: Shortage, full
 
 
 def _limit_in_slices(setup: Setup, found: int, batch: int, budget_bytes: int) -> str:
-    """Why no number of slices would do for a batch, going by demand: one operation, or what a step keeps."""
+    """The reason why no number of slices would do for a batch, judged by demand: one operation, or all kept tensors."""
     most = replace(setup, slices=most_slices(batch))
     demand = most.demand(batch)
     if most.needed_bytes(demand) > budget_bytes:
@@ -188,7 +189,7 @@ def _runs(setup: Setup, budget_bytes: int, full_host: bool, batch: int) -> bool:
 
 
 def _promising(setup: Setup, budget_bytes: int, most: int, full_host: bool) -> int:
-    """About the largest batch that fits, going by demand alone: the working set, and what device and host hold."""
+    """About the largest batch that fits, judged by demand: the working set, and the bytes that device and host hold."""
     policy = policies.create(setup.policy)
     swaps = policy.moves_tensors and not policy.weighs_recomputation and not full_host
 

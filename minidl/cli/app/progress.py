@@ -18,7 +18,7 @@ LINES_SECONDS = 1.0  # between two lines of progress where each stays
 
 
 class Bar(Protocol):
-    """The batches of the steps to come, one by one; what is described is told of the step that was taken last."""
+    """Iterates over the batches of the coming steps; the text beside the bar describes the last step."""
 
     def __iter__(self) -> Iterator[AnyBatch]:
         """The batches."""
@@ -28,7 +28,7 @@ class Bar(Protocol):
 
 
 class Lines:
-    """A line a step, and at most one in LINES_SECONDS; the last step has one in any case."""
+    """A line for each step, at most one in LINES_SECONDS; the last step always has one."""
 
     def __init__(self, batches: Iterable[AnyBatch], done: int, steps: int, clock: Callable[[], float]) -> None:
         self._batches, self._done, self._steps, self._clock = batches, done, steps, clock
@@ -56,7 +56,7 @@ class Lines:
 
 
 class Silent:
-    """Nothing is told."""
+    """Prints nothing."""
 
     def __init__(self, batches: Iterable[AnyBatch]) -> None:
         self._batches = batches
@@ -71,7 +71,7 @@ class Silent:
 
 def bar(batches: Iterable[AnyBatch], done: int, steps: int, clock: Callable[[], float], *,
         quiet: bool) -> AbstractContextManager[Bar]:
-    """``with`` around the steps of a run, of which some are done."""
+    """A context around the steps of a run, of which ``done`` are done."""
     if quiet:
         return nullcontext(Silent(batches))
     if sys.stderr is not None and sys.stderr.isatty():

@@ -32,7 +32,7 @@ from minidl.training.metrics import Score
 
 @dataclass(frozen=True, slots=True)
 class Length:
-    """How long a run is, in steps; ``epoch`` of one pass over the data, None where there is no end to it."""
+    """The length of a run in steps; ``epoch``: of one pass over the data, None for endless data."""
 
     steps: int
     epoch: int | None
@@ -59,7 +59,7 @@ class Length:
 
 
 class NothingToLearnFrom(UserError):
-    """The loss is no number any more: the parameters are worth nothing."""
+    """The loss is not finite any more, so the parameters are of no use."""
 
 
 @dataclass(slots=True)
@@ -73,8 +73,8 @@ class Session:
     """One run of a training in its folder.
 
     fixed     the arguments that decide the results
-    resolved  what the folder keeps of what was left to the machine
-    lock      that of the folder; taken, at the latest, when it is written for the first time
+    resolved  the values that the run chose, which the folder keeps
+    lock      of the folder; taken at the latest when the folder is written for the first time
     """
 
     def __init__(self, options: Options, length: Length, fixed: Fixed, resolved: Resolved, lock: RunLock, *,
@@ -90,7 +90,7 @@ class Session:
         self._folder = RunFolder(Path(options.run), keep=options.keep) if options.run else None
 
     def restore(self, trainer: Trainer) -> int:
-        """Put the training where its checkpoint has it; returns the number of steps done. Raises UserError."""
+        """Load the checkpoint into the training; returns the number of steps done. Raises UserError."""
         checkpoint = self._checkpoint(self._folder) if self._folder is not None else None
         if checkpoint is not None:
             restore(checkpoint, current_runtime(), trainer.model, trainer.optimizer, self._fixed)
@@ -104,7 +104,7 @@ class Session:
         return trainer.steps_done
 
     def begin(self, trainer: Trainer) -> None:
-        """All is ready for the first step: from here on the folder is this run's. Raises UserError."""
+        """Take the folder for this run; called before the first step. Raises UserError."""
         self._log.begin(trainer.steps_done)
         if self._folder is None:
             return
@@ -120,8 +120,8 @@ class Session:
 
     @contextmanager
     def saving_what_is_sound(self, trainer: Trainer) -> Iterator[None]:
-        """The steps run inside. If one of them, or what lies between them, cannot go on, a checkpoint is written first,
-        unless the parameters are those of half a step or worth nothing."""
+        """A context around the steps. If an error ends them, a checkpoint is written first, unless the parameters are
+        those of half a step or not finite."""
         try:
             yield
         except NothingToLearnFrom:
@@ -174,14 +174,14 @@ class Session:
         self._saved = done
 
     def how_to_go_on(self, done: int) -> str:
-        """For people, when a run was stopped."""
+        """The command that resumes a stopped run, as text."""
         stopped = f"stopped after step {done} of {self._length.steps}"
         if self._folder is None or not self._keeps:
             return f"{stopped}; nothing was saved: --run-dir DIR keeps what is needed to go on"
         return f"{stopped}, and saved. To go on: {self._resuming(self._folder)}"
 
     def where_the_state_is(self) -> str:
-        """For people, when a file could not be written at the end."""
+        """The place of the run's state, as text, for an error at the end."""
         if self._folder is None or not self._keeps or self._saved < 0:
             return "nothing else keeps the state of this run" + (": --run-dir DIR does" if self._folder is None else "")
         return (f"the state of the run is in {self._folder.store.path(self._saved)}: {self._resuming(self._folder)} "
@@ -221,7 +221,7 @@ def fixed_arguments(options: Options, batch: int, steps: int, slices: int = 1, s
 
 
 def require_a_number(loss: float, trainer: Trainer) -> None:
-    """Stop when there is nothing left to learn from. Raises NothingToLearnFrom."""
+    """Raises NothingToLearnFrom if the loss is not finite."""
     if current_runtime().device.has_values and not isfinite(loss):
         raise NothingToLearnFrom(f"the loss is {loss} at step {trainer.steps_done}: a lower --lr or --clip-grad may "
                                  "help; --detect-anomaly names the first operation that makes NaN")

@@ -1,4 +1,4 @@
-"""The batch and the budget of a run, settled before its first step by what fits: ``max``, percentages, refusals."""
+"""The batch and the budget of a run, which trials settle before its first step: ``max``, percentages, refusals."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -28,10 +28,10 @@ LEAST = 2  # examples in a batch that tells what parameters need: batch norm can
 class Sizes:
     """A batch and a budget in which its step fits.
 
-    demand  what an unmanaged step of this batch needs
-    most    the largest batch that makes sense: there are no more examples to train on
-    cut     its slices
-    setup   with these, and with the shards of its parameters
+    demand  bytes that an unmanaged step of this batch needs
+    most    the largest batch that makes sense: the number of training examples
+    cut     the slices of the batch
+    setup   the setup with these slices, and with the shards of parameters
     """
 
     batch: int
@@ -65,7 +65,7 @@ def setup_of(options: Options, device: Device, data: Data, note: Callable[[int, 
 
 
 def settle(options: Options, setup: Setup, data: Data) -> Sizes:
-    """The batch and the budget out of what may be ``max`` and a percentage; both were tried.
+    """The batch and the budget, where the flags may say ``max`` and a percentage; both were tried.
 
     Raises UserError, with the numbers that would do, if they do not fit.
     """
@@ -99,7 +99,7 @@ def _budget(options: Options, setup: Setup) -> int:
 
 
 def _batch(options: Options, setup: Setup, budget: int, most: int) -> tuple[int, Cut | None]:
-    """(batch, slices if they were tried); the largest batch is searched for, and told, if none is given. Raises
+    """(batch, slices if they were tried). If no batch is given, the largest is searched for and printed. Raises
     UserError."""
     batch, cut = options.batch, None
     if batch is None:

@@ -1,6 +1,6 @@
 """--csv and --tensorboard: the numbers of each step for other programs, written at once. Knows no model, no device.
 
-The table is that of a run folder. A run that goes on keeps the rows of the steps before it, if its table is there.
+The table has the columns of a run folder's. A resumed run keeps the rows of the steps before it, if the table exists.
 """
 
 from __future__ import annotations
@@ -71,7 +71,7 @@ class StepLog:
                         self._board.add_scalar(name, value, full["step"])
 
     def close(self) -> None:
-        """All that was added is written."""
+        """Write everything that was added."""
         if self._board is not None:
             with self._told_of(self._options.tensorboard):
                 self._board.close()

@@ -1,7 +1,7 @@
 """The program behind train.py, from a command line to an exit code. ``train`` tells it from top to bottom.
 
-What fits is known before the first step, from twins that have shapes only (``minidl.cli.app.fit``); what does not is
-refused with the numbers that would do. See docs/train.md.
+Trials on twins, which have shapes only, tell before the first step what fits (``minidl.cli.app.fit``). A run that does
+not fit is refused with the numbers that would do. See docs/train.md.
 """
 
 import sys
@@ -57,7 +57,7 @@ def main(arguments: Sequence[str] | None, *, name: str = "train.py") -> int:
 
 
 def train(options: Options, lock: RunLock, out: TextIO) -> int:
-    """The whole story; returns the exit code. Raises UserError. ``out``: where a result is printed to."""
+    """The whole run; returns the exit code. Raises UserError. ``out``: the stream on which a result is printed."""
     device, policy = choose_device(options), choose_policy(options)
     refuse_what_cannot_be_kept(options, device)
     bad = BadFiles(skip=options.skips_bad_files)
@@ -156,7 +156,7 @@ def train(options: Options, lock: RunLock, out: TextIO) -> int:
 
 @contextmanager
 def _telling_of_compilation(bar: Bar) -> Iterator[None]:
-    """Say at the bar why the first steps on a machine take so long."""
+    """Show beside the bar that kernels are compiled, which makes the first steps on a machine slow."""
     from minidl.outside.numba_cache import counted  # loads Numba, which --help does not wait for
 
     with counted(lambda functions: bar.set_description_str(f"compiling kernels, once on this machine: {functions}")):

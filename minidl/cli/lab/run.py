@@ -1,4 +1,4 @@
-"""``minidl lab run``: a grid of traces, budgets, machines and policies, which goes on where it was stopped."""
+"""``minidl lab run``: a grid of traces, budgets, machines and policies, which resumes where it was stopped."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def parser() -> Parser:
 
 
 def tell(number: int, count: int, row: Row) -> None:
-    """A line a cell."""
+    """Print a line for a cell."""
     became = row.status if row.settled_s is None else f"{share(row):.1%} of the unmanaged speed"
     print(f"{number}/{count} {row.trace} {row.device} {row.policy} {row.budget_share:.0%}: {became}", flush=True)
 
