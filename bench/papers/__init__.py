@@ -2,7 +2,7 @@
 
 from bench.papers import captured, figures, others, solvers, speeds, tables
 from bench.papers.age import CAPTURE
-from minidl.lab.page import Page
+from bench.papers.page import Page
 
 PAGES: dict[str, Page] = {page.name: page for page in (
     Page("table1", "Table 1: the workloads", tables.workloads),

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from minidl.lab import page
+from bench.papers import page
 from minidl.outside.reading import is_file, read_text
 
 MOST_BYTES = 1 << 20

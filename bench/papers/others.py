@@ -4,11 +4,11 @@ recomputation over the budget."""
 from __future__ import annotations
 
 from bench.papers.drawing import curves
+from bench.papers.page import Content, percent
 from minidl import policies
 from minidl.lab import cell
 from minidl.lab.cell import Machine
 from minidl.lab.fitting import share
-from minidl.lab.page import Content, percent
 from minidl.lab.training_step import SEPARATE, trace_of
 from minidl.outside.units import UNLIMITED
 from minidl.plan.costs import Limits

@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from functools import cache
 
+from bench.papers.page import Content, beside
 from minidl import policies
 from minidl.cli.app.bisection import largest_number
 from minidl.device import profiles
 from minidl.errors import Unsuitable
 from minidl.lab.cell import Machine, unmanaged
 from minidl.lab.fitting import MOST_BATCH, Needs, Program, peak
-from minidl.lab.page import Content, beside
 from minidl.lab.training_step import SEPARATE, trace_of, training_step
 from minidl.memory.switches import ALL_ON
 from minidl.outside.units import UNLIMITED, format_bytes

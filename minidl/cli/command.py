@@ -17,9 +17,10 @@ import signal
 import sys
 import threading
 import traceback
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
+from difflib import get_close_matches
 from errno import EPIPE
 from importlib import import_module
 from types import FrameType
@@ -75,6 +76,27 @@ def finish(name: str, story: Callable[[], int]) -> int:
         if message:
             err.write(message + "\n")
     return code
+
+
+def choose(group: str, commands: Mapping[str, tuple[str, str]], words: Sequence[str]) -> int:
+    """Carry out ``GROUP COMMAND ...`` and return its exit code. ``commands``: by name, a module, which is loaded only
+    if it is named, and a line about it. The module's ``main`` takes the other words. ``--help``, or no word, prints the
+    lines."""
+    if words and words[0] in commands:
+        main: Callable[[Sequence[str]], int] = import_module(commands[words[0]][0]).main
+        return main(words[1:])
+
+    def story() -> int:
+        if words and words[0] not in ("-h", "--help"):
+            near = get_close_matches(words[0], commands, n=1)
+            raise UserError(f"no command {words[0]!r}; "
+                            + (f"did you mean {near[0]}?" if near else f"there are {', '.join(commands)}"))
+        print(f"{group} COMMAND ...   (--help after a command says more)\n")
+        for name, (_, about) in commands.items():
+            print(f"  {name:10} {about}")
+        return 0
+
+    return finish(group, story)
 
 
 def note_new_name(former: str, now: str) -> None:

@@ -6,6 +6,7 @@ import csv
 import io
 from collections.abc import Iterable, Mapping, Sequence
 
+from minidl.cli.command import note_new_name
 from minidl.errors import UserError
 from minidl.lab.cell import COLUMNS, FORMER_COLUMNS
 from minidl.outside.reading import read_text
@@ -33,6 +34,8 @@ def read_csv(path: str) -> list[dict[str, object]]:
     """The rows of a table that ``to_csv`` made. Raises UserError naming file and line."""
     rows = csv.DictReader(io.StringIO(read_text(path, most=MOST_FILE_BYTES), newline=""))
     if rows.fieldnames is not None:
+        for name in FORMER_COLUMNS.keys() & set(rows.fieldnames):
+            note_new_name(f"{path}: column {name}", FORMER_COLUMNS[name])
         rows.fieldnames = [FORMER_COLUMNS.get(name, name) for name in rows.fieldnames]
     if rows.fieldnames is None or list(rows.fieldnames) != list(COLUMNS):
         raise UserError(f"{path}, line 1: not the columns of a table of the laboratory")

@@ -7,13 +7,13 @@ from pathlib import Path
 
 import pytest
 
-from bench.papers import PAGES, age
+from bench.papers import PAGES, age, page
 from bench.papers import command as paper
+from bench.papers.page import Content, Page
 from minidl.cli.lab import fit
 from minidl.errors import UserError
-from minidl.lab import cell, page
+from minidl.lab import cell
 from minidl.lab.fitting import Needs, Program, between
-from minidl.lab.page import Content, Page
 from minidl.lab.sources import checked
 from minidl.lab.training_step import trace_of
 from minidl.meta import Algorithm

@@ -9,11 +9,13 @@ from __future__ import annotations
 import csv
 import io
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
+from pathlib import Path
 from statistics import mean
 
+from bench.papers.page import Content, Page, percent
 from minidl.lab.cell import Row
 from minidl.lab.fitting import share
-from minidl.lab.page import Content, percent
 
 EQUAL = 0.005  # of the fastest's speed: who is within it counts as first, too
 KEPT_WORD = 0.01  # of an iteration: what a prediction may be off
@@ -41,6 +43,13 @@ def speeds(content: Content, quick: bool, rows: Sequence[Row], wanted: int, step
     _predicted(content, places)
     content.data(_cells(places), "All cells are in {}: a row for each network, device and policy, a column for each "
                  "budget. A speed is a share of the bound, where there is one.")
+
+
+def write(path: str, command: str, rows: Sequence[Row], wanted: int, steps: int | None, note: str | None) -> None:
+    """Write the page of a grid; ``command``: the words after ``minidl lab run``. Raises UserError."""
+    Page(Path(path).stem, "A grid of networks, budgets and policies",
+         partial(speeds, rows=rows, wanted=wanted, steps=steps, note=note),
+         command=f"run {command}").write(str(Path(path).parent))
 
 
 def _about(content: Content, rows: Sequence[Row], wanted: int, steps: int | None) -> None:
