@@ -25,7 +25,7 @@ ALLOWED: dict[str, int] = {
     "minidl": 18,
     "minidl/checkpoint": 1,
     "minidl/device": 0,
-    "minidl/kernels": 3,
+    "minidl/kernels": 0,
     "minidl/memory": 71,
     "minidl/nn": 8,
     "minidl/ops": 19,
