@@ -3,5 +3,4 @@
   meter, result, summary   a run: its progress bar, its numbers, its closing lines
   explain, layers          a plan: each decision, with the layer that made the tensor
   compare                  two plans side by side
-  timeline                 a step as a picture
 """
