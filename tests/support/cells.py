@@ -1,4 +1,4 @@
-"""Pieces of an arena that hold one value each, for work that is given to a device without an engine."""
+"""Arena ranges that hold one value each, for tests that issue work to a device without an engine."""
 
 import time
 from types import SimpleNamespace
@@ -10,11 +10,11 @@ from minidl.meta import Algorithm, float32, meta
 PLAIN = Algorithm("", 1e-6)
 SIZE = 64  # elements of a cell
 NBYTES = 4 * SIZE
-PATIENCE_S = 60.0  # until a test gives up on something that must happen; never waited for if it does
+PATIENCE_S = 60.0  # after which a test gives up on an event that must happen
 
 
 def until(condition):
-    """Poll until something holds that must come to hold."""
+    """Poll until a condition holds; fail if it never does."""
     give_up = time.monotonic() + PATIENCE_S
     while not condition():
         assert time.monotonic() < give_up, "this never happened"
@@ -26,7 +26,7 @@ def threaded(**options):
 
 
 def cell(index, dtype=float32, shape=(SIZE,)):
-    """An operand in the index-th piece of the arena."""
+    """Return an operand in the index-th range of the arena."""
     operand = SimpleNamespace(meta=meta(shape, dtype), block=SimpleNamespace(offset=index * NBYTES))
     operand.base = operand
     return operand

@@ -1,4 +1,4 @@
-"""CPU kernels called by themselves: on operands of any layout, with outputs that are poisoned before."""
+"""Call single CPU kernels, on operands of any layout, with poisoned outputs."""
 
 from collections.abc import Callable
 
@@ -27,7 +27,7 @@ def describe(array):
 
 
 def strided(array):
-    """The same values in the reverse order of dimensions, inside a wider array, as permute and narrow make them."""
+    """Return the same values with reversed dimension order inside a wider array, as permute and narrow produce."""
     wide = np.full((*array.shape[:0:-1], array.shape[0] + 3) if array.ndim else (), 99, array.dtype)
     view = wide[..., 2:-1].T if array.ndim else wide
     view[...] = array
@@ -35,7 +35,8 @@ def strided(array):
 
 
 def call(name, inputs, attrs, *, kernel: Callable[..., None] | None = None, donate=None):
-    """Outputs of a kernel (those of an in-place one: the inputs it wrote), poisoned before, inputs untouched."""
+    """Run a kernel on poisoned outputs and return these (of an in-place one: its written inputs); check other inputs.
+    """
     op = OPS[name]
     if op.mutates is not None:
         inputs = [a.copy() if a.flags.c_contiguous else a for a in inputs]
@@ -55,8 +56,7 @@ def call(name, inputs, attrs, *, kernel: Callable[..., None] | None = None, dona
 
 
 def same_bytes_over_an_input(case, dtype):
-    """Run a case with each pair of operands really aliased that the engine may alias, the other operands as they come
-    and strided, and compare all outputs with those of separate bytes."""
+    """Run a case with each allowed donation, on contiguous and strided operands; compare with separate outputs."""
     inputs = case.inputs(dtype)
     plain = call(case.name, inputs, case.attrs)
     for output, source in shared_bytes(case.name, list(map(describe, inputs)), case.attrs):

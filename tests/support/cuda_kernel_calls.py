@@ -1,5 +1,4 @@
-"""CUDA kernels called by themselves in a simulator of a GPU's memory, on operands of any layout; and their results
-beside the formulas'."""
+"""Call single CUDA kernels in a simulator of a GPU's memory, on operands of any layout, and compare with formulas."""
 
 import numpy as np
 from cuda_simulator import Memory, Simulator
@@ -10,12 +9,12 @@ from minidl.kernels.cuda import KERNELS, launch, sums
 from minidl.kernels.cuda import shape as shapes
 from minidl.meta import meta, row_major
 
-# Rounding once to the dtype, after float32 sums by trees; float64 shows that the formulas are right.
+# Tolerances: one rounding to the dtype, after float32 tree sums; float64 shows that the formulas are right.
 TOLERANCE = {"float64": 1e-11, "float32": 2e-5, "bfloat16": 1.02 * 2.0**-8, "float16": 1.02 * 2.0**-11}
 
 
 def make_blocks_tiny(monkeypatch):
-    """Blocks and tiles of a few threads, so that small operands have several, and ragged ends."""
+    """Use blocks and tiles of a few threads, so that small operands have several, and ragged edges."""
     monkeypatch.setattr(launch, "THREADS", 16)
     monkeypatch.setattr(sums, "COLUMNS", 4)
     monkeypatch.setattr(sums, "DEPTH", 2)
@@ -24,13 +23,13 @@ def make_blocks_tiny(monkeypatch):
 
 
 def forget_plans(monkeypatch):
-    """Kernels are planned again for each call's operands."""
+    """Make every kernel plan each call again."""
     for kernel in KERNELS.values():
         monkeypatch.setattr(kernel, "_plans", {})
 
 
 def channels_last(shape):
-    """Strides of [N, C, ...] in which channels follow each other; of less than that, of C order."""
+    """Return channels-last strides of [N, C, ...]; contiguous ones for fewer dimensions."""
     if len(shape) < 3:
         return row_major(shape)
     order = (0, *range(2, len(shape)), 1)
@@ -42,7 +41,7 @@ def channels_last(shape):
 
 
 def reversed_in_wider(shape):
-    """Strides as permute and narrow make them: the dimensions in reverse order, inside of wider ones."""
+    """Return strides as permute and narrow produce them: reversed dimension order, inside wider dimensions."""
     strides, step = [], 1
     for n in shape:
         strides.append(step)
@@ -66,7 +65,8 @@ class Placed:
 
 
 def call(name, inputs, attrs, *, layout=None, donate=None, counting=False, simulator=Simulator):
-    """Outputs of a kernel (those of an in-place one: the inputs it wrote); inputs must be as they were."""
+    """Run a kernel; return its outputs (of an in-place one: its written inputs), and check that others are unchanged.
+    """
     op, kernel = OPS[name], KERNELS[name]
     memory = Memory(1 << 20, counting=counting)
     simulator = simulator(memory, flipped=layout is not None)

@@ -1,7 +1,7 @@
-"""``python cuda_numba_simulator.py``: a few CUDA kernels in Numba's own simulator, with its own threads and barriers.
+"""``python cuda_numba_simulator.py``: run a few CUDA kernels in Numba's own simulator, with its threads and barriers.
 
-Must run in a process of its own, with NUMBA_ENABLE_CUDASIM=1. Prints the name of each operation that is right; fails
-otherwise.
+It must run in its own process, with NUMBA_ENABLE_CUDASIM=1. It prints the name of each operation that is right, and
+fails otherwise.
 """
 
 import warnings
@@ -14,7 +14,7 @@ from numba.cuda.simulator.kernel import _get_kernel_context
 from bench.support.kernel_cases import CASES
 from minidl.kernels.cuda import launch, sums
 
-# Some of each family, with and without barriers; halves. Some 1,500 threads.
+# Some of each family, with and without barriers, and halves; about 1,500 threads.
 CHOSEN = {"relu": (4, "bfloat16"), "add": (7, "float16"), "sum_to": (0, "float32"), "softmax": (5, "float32"),
           "batch_norm_stats": (0, "float32"), "batch_norm_relu_grad": (2, "float16"), "layer_norm": (2, "float32"),
           "max_pool2d_grad": (0, "float32"), "cross_entropy": (1, "float32"), "embedding_grad": (1, "float32"),
@@ -22,7 +22,7 @@ CHOSEN = {"relu": (4, "bfloat16"), "add": (7, "float16"), "sum_to": (0, "float32
 
 
 class Inside:
-    """``cuda`` as kernels see it while they run."""
+    """A ``cuda`` object as kernels see it while they run."""
 
     def __getattr__(self, name):
         return getattr(_get_kernel_context(), name)

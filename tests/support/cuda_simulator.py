@@ -1,10 +1,9 @@
-"""Runs the sources of CUDA kernels as Python, one thread of a block at a time, and watches every access.
+"""A simulator that runs the sources of CUDA kernels as Python, thread by thread, and checks every access.
 
-    order     threads run to the next barrier one after the other, upwards in one phase and downwards in the next (or
-              the other way round, if ``flipped``): where a barrier is missing, a thread reads what has not been written
-              yet, or is written already
-    memory    shared and local arrays start as NaN; a pointer reaches tensors and workspace and nothing between them
-    counting  how often each byte of memory was read and written
+  order     threads run to the next barrier one after another, in ascending order in one phase and descending in the
+            next (``flipped``: the reverse). If a barrier is missing, a thread reads a value too early or too late
+  memory    shared and local arrays start as NaN; a pointer reaches tensors and workspace and nothing between them
+  counting  counts how often each byte of memory is read and written
 
 Knows nothing of what kernels compute.
 """
@@ -19,7 +18,7 @@ import numpy as np
 from minidl.kernels.cuda.launch import Launcher, Source
 from minidl.kernels.cuda.tools import Tools
 
-DTYPES = {"bfloat16": "uint16"}  # what pointers point to, where that is not what they are called
+DTYPES = {"bfloat16": "uint16"}  # dtypes whose pointers have another element type
 
 
 def poisoned(shape, dtype):
@@ -43,7 +42,7 @@ class Memory:
         self._top = 0
 
     def take(self, nbytes):
-        """The address of so many bytes, with a gap behind them that belongs to no one."""
+        """Return the address of ``nbytes`` new bytes, followed by a gap that belongs to no tensor."""
         at, self._top = self._top, -(-(self._top + nbytes) // 256) * 256 + 256
         assert self._top <= self.bytes.size, "the simulated memory is too small"
         self.owned[at:at + nbytes] = True
@@ -69,7 +68,7 @@ class Span:
             counts[at:at + self._itemsize] += 1
 
     def aligned(self, index, count):
-        """Raises AssertionError unless ``count`` elements from here on are one access of the hardware."""
+        """Raise AssertionError unless ``count`` elements from here on are one aligned access of the hardware."""
         nbytes = count * self._itemsize
         assert nbytes in (8, 16) and (self._start + int(index) * self._itemsize) % nbytes == 0, (
             f"{nbytes} bytes at {self._start + int(index) * self._itemsize}")
@@ -87,7 +86,7 @@ class Span:
 
 
 class Worker(threading.Thread):
-    """One thread of a block, which runs only while it is let to."""
+    """One thread of a block, which runs only between ``resume`` and its next barrier."""
 
     def __init__(self, simulator):
         super().__init__(daemon=True)
@@ -107,7 +106,7 @@ class Worker(threading.Thread):
                 self.back.release()
 
     def resume(self):
-        """Let it run to its next barrier, or to its end."""
+        """Run the thread to its next barrier, or to its end."""
         self.go.release()
         self.back.acquire()
         if self.error is not None:
@@ -124,7 +123,7 @@ class Simulator(Launcher):
         self.memory, self.flipped = memory, flipped
         self.launches = []
         self.uploads = 0
-        self.threads = 0  # that have run
+        self.threads = 0  # threads that have run
         self._current = None
         self._shared, self._taken = [], {}
         self.cuda = SimpleNamespace(
@@ -136,7 +135,7 @@ class Simulator(Launcher):
         self.tools.group = cache(self._group)
 
     def _group(self, dtype, count):
-        """As ``Tools.group``, whose loads and stores are single instructions: they want their alignment."""
+        """``Tools.group`` with checks of alignment, because on a GPU its loads and stores are single instructions."""
         load, store = Tools._group(self.tools, dtype, count)
 
         def checked(move):
@@ -175,7 +174,7 @@ class Simulator(Launcher):
                     self._shared, self._taken = [], {}
                     self._block(kernel, threads, values)
         except BaseException:
-            POOL.clear()  # some of them wait at a barrier for ever
+            POOL.clear()  # some of its threads wait at a barrier for ever
             raise
         self.threads += blocks * threads
 
@@ -211,7 +210,7 @@ class Simulator(Launcher):
         self._current.barrier()
 
     def _shared_array(self, shape, dtype):
-        """A thread's k-th shared array is the block's k-th."""
+        """Return a thread's k-th shared array, which is the block's k-th."""
         number = self._taken.get(self.cuda.threadIdx.x, 0)
         self._taken[self.cuda.threadIdx.x] = number + 1
         if number == len(self._shared):

@@ -1,26 +1,26 @@
-"""Every launch of a CUDA kernel both ways, on the same bytes: its source in the simulator, and as compiled."""
+"""Run every launch of a CUDA kernel twice on the same bytes: its source in the simulator, and its compiled code."""
 
 import numpy as np
 from cuda_simulator import Simulator
 
 from bench.support.llvm_machine import LlvmMachine
 
-# Of a mathematical library: NumPy's in the one, C's in the other. They differ by a unit in the last place or two.
+# Mathematical functions are NumPy's in the simulator and C's in compiled code; they may differ in the last bits.
 LIBRARY_FORMULAS = ("log", "power", "softplus", "sin", "cos", "erf", "log1p", "expm1")
 LIBRARY_KERNELS = ("log_softmax", "random_numbers")
 TOLERANCE = {"float64": 1e-14, "float32": 1e-6, "bfloat16": 2.0**-8, "float16": 2.0**-10}
 
 
 def of_a_library(source):
-    """Whether a kernel may call functions that differ in the last bits: in float64 all may."""
+    """Return True if a kernel may call functions that differ in the last bits; in float64 all may."""
     options = dict(source.options)
     return ("*float64" in source.signature or options.get("formula") in LIBRARY_FORMULAS
             or options.get("labelled", False) or source.make.__name__ in LIBRARY_KERNELS)
 
 
 class Twice(Simulator):
-    """The simulator, and after it the compiled kernel on the bytes as they were: all of memory must come out the same,
-    what lies between tensors too."""
+    """A simulator that also runs the compiled kernel: both must leave all of memory the same, gaps between tensors too.
+    """
 
     def __init__(self, memory, *, flipped=False):
         super().__init__(memory, flipped=flipped)
@@ -43,7 +43,7 @@ class Twice(Simulator):
                                  f"{np.count_nonzero(~self.memory.owned[differ])} of them no tensor's: {source.name}")
 
     def _operands(self, source, arguments):
-        """(dtype, bytes) of the floating-point operands: each to where the next one begins, or its tensor ends."""
+        """Return (dtype, bytes) of floating-point operands, each up to the next operand or the end of its tensor."""
         places = [(at - self.memory.base, kind[1:]) for kind, at in zip(source.signature, arguments, strict=True)
                   if kind.startswith("*")]
         for start, dtype in places:

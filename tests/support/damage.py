@@ -1,4 +1,4 @@
-"""Ways to spoil a file: in its bytes, in its JSON, or by putting something in its place that is no file."""
+"""Ways to damage a file: in its bytes, in its JSON, or by replacing it with something that is not a file."""
 
 import json
 import os
@@ -8,13 +8,13 @@ from pathlib import Path
 from typing import Any
 
 LARGE = (b"\xff" * 4, b"\x7f\xff\xff\xff", b"\xff\xff\xff\x7f", b"\xff" * 8, b"77777777777", b"\0" * 8)
-# What a number, or anything else, in a document may be exchanged for.
+# Replacements for a number, or any other value, in a document.
 VALUES = (0, -1, 1, 1 << 31, 1 << 53, 1 << 63, 1 << 70, 10**400, 0.0, -0.5, 5e-324, 1e-308, 1e308, float("inf"),
           float("nan"), True, None, "", "x", "0", "\0\x1b[31m\n", "y" * 5000, [], {}, [[]], {"a": 1})
 
 
 def in_bytes(old: bytes, choose: random.Random) -> bytes:
-    """Other bytes: a few changed, cut off, cut out, grown, repeated, or large numbers where lengths may be."""
+    """Return damaged bytes: some changed, truncated, cut out, grown, repeated, or large numbers in place of lengths."""
     data = bytearray(old)
     how = choose.randrange(7) if data else 6
     if how == 0:
@@ -41,7 +41,8 @@ def in_bytes(old: bytes, choose: random.Random) -> bytes:
 
 
 def as_json(old: bytes, choose: random.Random) -> bytes:
-    """A document in which one value is another, missing, twice, or deep; or whose text is of another kind."""
+    """Return a document in which one value is replaced, missing, duplicated or deeply nested; or text of another kind.
+    """
     how = choose.randrange(15)
     if how == 0:
         return choose.choice((b"[" * 100_000, b'{"a":' * 100_000, b"1" * 10_000, b"null", b"[]", b"{}", b'"x"', b"",
@@ -59,7 +60,7 @@ def _is_lines(lines: list[bytes]) -> bool:
 
 
 def _change(document: Any, choose: random.Random) -> None:
-    """Change one value somewhere in a document; all levels are alike."""
+    """Change one value somewhere in a document; every level is equally likely."""
     place = document
     while True:
         keys = list(place) if isinstance(place, dict) else list(range(len(place))) if isinstance(place, list) else []
@@ -76,7 +77,7 @@ def _change(document: Any, choose: random.Random) -> None:
         place.append(place[key])
     elif how == 1:
         place["more"] = place[key]
-    elif how < 7 and type(place[key]) in (int, float):  # what might pass for right
+    elif how < 7 and type(place[key]) in (int, float):  # a value that might be accepted
         place[key] = choose.choice((place[key] + choose.choice((-1, 1, 100, 256)), 2 * place[key], place[key] // 2,
                                     10 * place[key], 0, 1))
     elif how < 7 and isinstance(place, list):
@@ -87,7 +88,7 @@ def _change(document: Any, choose: random.Random) -> None:
 
 
 def as_node(path: Path, choose: random.Random) -> str:
-    """Put something else in the place of a file; returns what."""
+    """Replace a file by something that is not a file; return what."""
     path.unlink()
     what = choose.choice(("pipe", "socket", "folder", "endless", "nowhere", "itself", "long", "sick", "nothing",
                           "empty"))

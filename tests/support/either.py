@@ -1,4 +1,4 @@
-"""Programs written for PyTorch as they stand, or with the imports of PyTorch made imports of minidl: nothing else."""
+"""Load programs written for PyTorch, unchanged or with imports of PyTorch replaced by imports of minidl."""
 
 import re
 from pathlib import Path
@@ -7,7 +7,7 @@ FOLDER = Path(__file__).resolve().parents[1] / "programs"
 
 
 def main_of(name, library):
-    """The ``main`` of a program, with one library or the other."""
+    """Return the ``main`` of a program, with one library or the other."""
     source = (FOLDER / f"{name}.py").read_text(encoding="utf-8")
     if library == "minidl":
         source = re.sub(r"^import torch$", "import minidl as torch", source, flags=re.M)

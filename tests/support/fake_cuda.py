@@ -1,19 +1,19 @@
-"""A vendor without a GPU: it judges every call that the CUDA device makes, and can carry them out in host memory.
+"""A vendor without a GPU: it checks every call that the CUDA device makes, and can execute them in host memory.
 
-Judged, at every call:
+Checked at every call:
 
-    order       streams and events as vector clocks (``races``): only what is certain before a piece of work
-    memory      copies lie within what was allocated, and do not overlap; a copy stream touches page-locked memory only
-    arguments   as many as the kernel's signature has, each of exactly its width and kind; pointers lead into the
-                operands of the call that was announced, or into its workspace
-    products    every element that cuBLAS would touch lies within the operands
-    plans       the workspace is as large as the plan asks for
-    notes       of what ran when, they are taken when nothing is at work
+  order       by vector clocks of streams and events (``races``): only what is certain before a piece of work
+  memory      copies lie within allocations and do not overlap; a copy stream uses page-locked memory only
+  arguments   as many as the kernel's signature has, each of its exact width and kind; pointers lead into the
+              operands of the announced call, or into its workspace
+  products    every element that cuBLAS would touch lies within the operands
+  plans       the workspace is as large as the plan asks for
+  notes       a recorder is read only when nothing runs
 
-Time is modelled: a stream is busy for as long as a piece of work takes, the host goes on. With ``numerics`` device
-memory is real host memory, products and convolutions are computed from their descriptions and addresses alone, and
-kernels are stand-ins that run the CPU's kernel of the same name on what their arguments point to. Work happens when it
-is issued, so only the order of issue shows in numbers; the order of streams is the judge's.
+Time is modelled: a stream is busy while a piece of work runs, and the host continues. With ``numerics`` device memory
+is real host memory, products and convolutions are computed from their descriptions and addresses alone, and kernels are
+stand-ins that run the CPU's kernel of the same name on their pointers. Work happens when it is issued, so numbers show
+only the order of issue; the vector clocks check the order of streams.
 """
 
 from __future__ import annotations
@@ -50,12 +50,12 @@ ATTENTION_PLAN = PlanInfo("attention", 5000, True)
 
 @dataclass(eq=False)
 class FakeStream:
-    """A stream: when it will be idle, and how far all streams have certainly come before its next work."""
+    """A stream: when it will be idle, and the position that all streams have certainly reached before its next work."""
 
     number: int
     known: list[int]
     ready: float = 0.0
-    ended: bool = True  # an event stands behind all that it was given
+    ended: bool = True  # an event follows all its work
 
 
 @dataclass(eq=False)
@@ -65,7 +65,7 @@ class FakeEvent:
 
 
 class FakeRecorder:
-    """``seam.Recorder``. ``distort``: what becomes of the notes on their way; they come newest first."""
+    """``seam.Recorder``. ``distort`` changes the spans before they are returned, newest first."""
 
     def __init__(self, fake: FakeCuda, stream: FakeStream) -> None:
         self.fake, self.stream = fake, stream
@@ -87,15 +87,15 @@ class FakeRecorder:
 
 
 class FakeCuda:
-    """``seam.Vendor``. ``announced``: ranges of addresses that kernels may touch; None while no call was announced."""
+    """``seam.Vendor``. ``announced``: address ranges that kernels may touch; None while no call is announced."""
 
     def __init__(self, *, numerics: bool = False, memory_bytes: int = FREE_BYTES,
                  lockable_bytes: int = FREE_BYTES) -> None:
         self.properties = Properties("Fake", memory_bytes, memory_bytes, (9, 0), "1")
         self.numerics = numerics
         self.lockable_bytes = lockable_bytes
-        self.failing: set[str] = set()  # plans that are listed and do not run
-        self.short: set[str] = set()  # plans that do not run for want of memory
+        self.failing: set[str] = set()  # plans that are listed but do not run
+        self.short: set[str] = set()  # plans that fail for lack of memory
         self.streams: list[FakeStream] = []
         self.host_known: list[int] = []
         self.host_time = 0.0
@@ -141,7 +141,7 @@ class FakeCuda:
         return address
 
     def on_device(self, address: int) -> bool:
-        """Whether an address is in device memory."""
+        """Return True if an address is in device memory."""
         return any(base <= address < base + size for base, size in self._device.items())
 
     def _within(self, spans: dict[int, int], address: int, nbytes: int) -> bool:
@@ -175,7 +175,7 @@ class FakeCuda:
         self.host_time += CALL_S
 
     def before(self, number: int) -> list[int]:
-        """How far each stream has certainly come before what is given to a stream next."""
+        """Return the position that each stream has certainly reached before a stream's next work."""
         known = self.streams[number].known
         for other, position in enumerate(self.host_known):
             known[other] = max(known[other], position)
@@ -265,7 +265,7 @@ class FakeCuda:
 
     # Work ----------------------------------------------------------------------------------------------------
     def touch(self, address: int, nbytes: int, what: str) -> None:
-        """A piece of work reads or writes this."""
+        """Record that a piece of work reads or writes these bytes."""
         if nbytes and not self._within(self._device, address, nbytes):
             raise Violation(f"{what} leaves the device's memory")
         if self.announced is not None and not any(a <= address and address + nbytes <= b for a, b in self.announced):
@@ -389,7 +389,7 @@ class FakeCuda:
 
 
 def strided(address: int, shape: Sequence[int], strides: Sequence[int], dtype: str) -> np.ndarray:
-    """What lies at an address; strides in elements."""
+    """Return the array at an address; strides in elements."""
     kind = np.dtype(dtype)
     extent = 1 + sum((d - 1) * s for d, s in zip(shape, strides, strict=True))
     raw = (ctypes.c_uint8 * (extent * kind.itemsize)).from_address(address)
@@ -399,14 +399,14 @@ def strided(address: int, shape: Sequence[int], strides: Sequence[int], dtype: s
 
 # Stand-ins for kernels --------------------------------------------------------------------------------------------
 def stand_in() -> Any:
-    """What a stand-in's source is made of; it is never compiled."""
+    """Never called: the source of stand-in kernels, which are not compiled."""
 
 
-LAUNCHED = {**OPS, "add_relu": Op("add_relu", OPS["add"].infer)}  # a kernel that is no operation's
+LAUNCHED = {**OPS, "add_relu": Op("add_relu", OPS["add"].infer)}  # a kernel without an operation of its own
 
 
 def stand_ins() -> dict[str, Kernel]:
-    """A kernel for every operation that is launched, none of which needs a compiler."""
+    """Return a kernel for every launched operation, none of which needs a compiler."""
     table = {name: _stand_in(op) for name, op in LAUNCHED.items() if not op.view}
     return {**table, "upload": Upload(table["contiguous"]), "upload_": Upload(table["contiguous"])}
 
@@ -428,7 +428,7 @@ def _stand_in(op: Op) -> Kernel:
 
 
 class Upload(Kernel):
-    """Host values to a tensor; where it does not lie in C order, by way of the workspace and this kernel."""
+    """The kernel that uploads host values; for other layouts by way of the workspace and ``lay``."""
 
     def __init__(self, lay: Kernel) -> None:
         super().__init__(lambda planner: None)
@@ -449,7 +449,7 @@ class Upload(Kernel):
 
 
 def run_stand_in(source: Source, arguments: Sequence[Any]) -> None:
-    """Run the CPU's kernel on what the arguments point to."""
+    """Run the CPU's kernel on the operands that the arguments point to."""
     from minidl.kernels.cpu import KERNELS
     options = dict(source.options)
     op, metas, attrs = LAUNCHED[options["op"]], options["metas"], dict(options["attrs"])
@@ -472,7 +472,7 @@ def run_stand_in(source: Source, arguments: Sequence[Any]) -> None:
 
 # The device, watched ----------------------------------------------------------------------------------------------
 class JudgedCuda(CudaDevice):
-    """The CUDA device over the fake, which is told what each call may touch."""
+    """The CUDA device on the fake vendor, which it tells what each call may touch."""
 
     def __init__(self, profile: Profile, *, numerics: bool = False, reserve_bytes: int = 1 << 16,
                  kernels: dict[str, Kernel] | None = None, cupti: bool = False, depth: int = DEPTH) -> None:
@@ -492,7 +492,7 @@ class JudgedCuda(CudaDevice):
 
 
 class WatchedCuda(Watched, JudgedCuda):
-    """The same, whose use of bytes is judged by the order that its own waits and events make."""
+    """A ``JudgedCuda`` whose use of bytes is also checked against the order of its waits and events."""
 
     def __init__(self, profile: Profile, *, limit: int = 100_000, **options: Any) -> None:
         super().__init__(profile, **options)

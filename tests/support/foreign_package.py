@@ -1,4 +1,4 @@
-"""A package that is not ours, as pip would leave it in a folder: a module, and metadata with entry points."""
+"""Write a third-party package as pip would install it: a module, and metadata with entry points."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""Checkpoints whose checksums agree and whose content does not: what somebody has changed and signed anew."""
+"""Checkpoints with valid checksums but wrong content, as if changed and signed again."""
 
 import json
 from collections.abc import Callable
@@ -12,7 +12,7 @@ from minidl.meta import DTYPES
 
 
 class Kept:
-    """What a checkpoint takes of a tensor, around an array."""
+    """The ``store.Source`` of an array."""
 
     def __init__(self, array: np.ndarray) -> None:
         self.array = array

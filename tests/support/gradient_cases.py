@@ -1,6 +1,6 @@
-"""Functions whose gradients are to be checked, by op, at block-edge sizes; and the views that their inputs may be.
+"""Functions whose gradients are checked, by operation, at block-edge sizes; and views that their inputs may be.
 
-Inputs keep away from kinks by more than any step of a difference, and from places where derivatives are large.
+Inputs keep a distance from kinks that is larger than any finite-difference step, and from large derivatives.
 """
 
 from collections.abc import Callable
@@ -28,24 +28,24 @@ def normal(rng, shape):
 
 
 def positive(rng, shape):
-    """In [1, 2]: logarithms, roots and quotients have small third derivatives there."""
+    """In [1, 2], where logarithms, roots and quotients have small third derivatives."""
     return rng.uniform(1.0, 2.0, shape)
 
 
 def distinct(rng, shape):
-    """No two values are nearer than 0.5, none is nearer to zero than 0.25: no step crosses a kink."""
+    """Values at least 0.5 apart and at least 0.25 from zero, so that no step crosses a kink."""
     count = int(np.prod(shape))
     return (rng.permutation(count).reshape(shape) - count // 2 + 0.5) / 2
 
 
 def quarters(rng, shape):
-    """Away from integers by a quarter."""
+    """Values a quarter away from integers."""
     return rng.integers(-3, 3, shape) + rng.uniform(0.25, 0.75, shape)
 
 
 @dataclass(frozen=True)
 class Case:
-    """A function of tensors of these shapes, all of which are differentiated."""
+    """A function of tensors of these shapes, differentiated with respect to all of them."""
 
     function: Callable[..., Tensor]
     shapes: tuple[tuple[int, ...], ...]
@@ -57,7 +57,7 @@ def constant(values, dtype=None) -> Tensor:
 
 
 def halves(rng, shape):
-    """Multiples of a half: two of them, one shifted by a quarter, are never close to each other."""
+    """Multiples of 1/2: two of them, one shifted by 1/4, are never close to each other."""
     return np.round(2 * rng.standard_normal(shape)) / 2
 
 
@@ -85,7 +85,7 @@ def convolution(n=2, c=2, k=3, h=5, w=5, kernel=(3, 3), bias=True, **attrs):
 
 
 def rectified(n=2, c=2, k=3, h=5, w=5, kernel=(3, 3), bias=True, **attrs):
-    """Whole channels are on or off, far from the bend."""
+    """A convolution with ReLU whose whole channels are on or off, far from the kink."""
     signs, shapes = np.where(np.arange(k) % 2, -1.0, 1.0), ((n, c, h, w), (k, c, *kernel), (k,))
     if bias:
         return Case(lambda x, w, b: ops.conv2d(x, w, b + constant(100 * signs), relu=True, **attrs), shapes)
@@ -99,9 +99,9 @@ def transposed(n=2, c=2, k=3, p=3, q=4, kernel=(2, 2), bias=True, **attrs):
 
 
 def normalisation(shape, *, training, relu=False, added=False):
-    """gamma and beta are inputs; statistics are the batch's in training, and constants otherwise.
+    """Batch norm whose inputs include gamma and beta; statistics are the batch's in training, and constants otherwise.
 
-    With relu whole channels are on or off, far from the bend, where there is no slope to compare with.
+    With relu, whole channels are on or off, far from the kink.
     """
     c = shape[1]
     far = np.where(np.arange(c) % 2, -40.0, 40.0) if relu else np.zeros(c)
@@ -114,14 +114,14 @@ def normalisation(shape, *, training, relu=False, added=False):
 
 
 def entropy(rows, classes, ignored=()):
-    """``ignored`` rows count neither in the sum nor in the mean."""
+    """Cross-entropy; ``ignored`` rows count neither in the sum nor in the mean."""
     labels = np.arange(rows) * 7 % classes
     labels[list(ignored)] = -7
     return Case(lambda x: ops.cross_entropy(x, constant(labels), ignore_index=-7), ((rows, classes),))
 
 
 def attention(n, length, keys, heads, d, mask=None, **attrs):
-    """The mask is constant."""
+    """Attention with a constant mask."""
     q, k = (n, length, heads * d), (n, keys, heads * d)
     added = None if mask is None else np.random.default_rng(4).standard_normal(mask)
     return Case(lambda q, k, v: ops.scaled_dot_product_attention(
@@ -129,7 +129,7 @@ def attention(n, length, keys, heads, d, mask=None, **attrs):
 
 
 def chosen(function, shape):
-    """``function(mask, ...)`` with a constant mask that is true in places."""
+    """``function(mask, ...)`` with a constant, partly true mask."""
     mask = np.arange(int(np.prod(shape))).reshape(shape) % 3 != 1
     return lambda *xs: function(constant(mask), *xs)
 
@@ -178,7 +178,7 @@ CASES: dict[str, list[Case]] = {
     "narrow": [Case(partial(ops.between, axis=axis, start=start, stop=start + n), (shape,)) for n in EDGES
                for axis, start, shape in
                [(0, 0, (n + 2, 3)), (0, 2, (n + 2, 3)), (1, 1, (2, n + 3, 2)), (2, 0, (1, 2, n))]],
-    # To float64, as all is here: what is rounded has no slope. Other dtypes have a test of their own (test_precision).
+    # A cast to float64: rounded values have no slope. Other dtypes have their own test (test_precision).
     "cast": [Case(lambda x: apply(ops.shape.CAST, x, dtype=metas.float64), shape) for n in EDGES for shape in
              [((n,),), ((2, n),)]],
     "contiguous": [Case(lambda x: ops.contiguous(ops.permute(x, (1, 0))), ((2, n),)) for n in EDGES[1:]],
@@ -238,7 +238,7 @@ CASES: dict[str, list[Case]] = {
 }
 
 
-# Inputs as views: each makes a base array that a view function turns into an array of the shape that was asked for.
+# Inputs as views: each returns a base array and a view function that gives the wanted shape.
 def plain(rng, shape, draw):
     return draw(rng, shape), lambda x: x
 

@@ -1,10 +1,10 @@
-"""A training for those who end programs at any moment: small, with all that a checkpoint has to remember."""
+"""A small training for tests that kill programs, with everything that a checkpoint must store."""
 
 from minidl import nn
 
 STEPS = 12
-# Everything that a checkpoint has to remember: Adam's moments and count, statistics, dropout's seeds, two epochs of 9
-# steps, a rate that changes with every step; and a budget in which tensors have to leave.
+# A checkpoint must store: Adam's moments and count, statistics, dropout's seeds, the position in two epochs of 9 steps,
+# a rate that changes with every step. The budget forces evictions.
 TRAINING = ["--model", "killed:network", "--data", "digits", "--image-size", "8", "--batch", "150",
             "--steps", str(STEPS), "--optimizer", "adam", "--schedule", "cosine", "--warmup-steps", "3",
             "--clip-grad", "0.5", "--seed", "5", "--device", "cpu:virtual", "--policy", "recompute",

@@ -1,4 +1,4 @@
-"""Small data sets on the disk, in every format that minidl reads; and the data set that each becomes."""
+"""Small data sets on disk, in every format that minidl reads, and the data set that each becomes."""
 
 import io
 import tarfile
@@ -14,7 +14,7 @@ SIDE = 24  # pixels of the files; data sets have 16
 
 
 def picture(number, *, side=SIDE, mode="RGB"):
-    """Noise that follows from a number; brighter with its class."""
+    """Return noise that follows from a number; brighter for higher classes."""
     random = np.random.default_rng(number)
     channels = (side, side + number % 5, 3)
     values = random.integers(0, 120, channels) + 60 * (number % CLASSES)
@@ -105,7 +105,7 @@ MADE_UP = ("digits", "shapes", "synthetic")
 
 
 def opened(kind, root, *, workers=1, skip=False, bad=None, **wanted):
-    """The data set of a kind; what is not made up is read from ``root``."""
+    """Return the data set of a kind, read from ``root`` unless it is synthetic."""
     if kind in MADE_UP:
         return {"digits": lambda: Digits(8), "shapes": lambda: Shapes(16),
                 "synthetic": lambda: Synthetic((1, 4, 4), 3)}[kind]()
@@ -119,7 +119,7 @@ def opened(kind, root, *, workers=1, skip=False, bad=None, **wanted):
 
 
 def arrays(batch):
-    """All arrays of a batch."""
+    """Return all arrays of a batch."""
     return [batch.images, batch.labels] if hasattr(batch, "images") else [array for _, array in batch._arrays()]
 
 

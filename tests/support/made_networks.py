@@ -1,4 +1,4 @@
-"""Traces of networks made by hand: a chain of named layers and its gradients, of small whole sizes and times."""
+"""Hand-made traces of networks: a chain of named layers and its gradients, with small whole sizes and times."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from minidl.plan.costs import Costs, Limits
 from minidl.plan.trace import Trace, TraceCall, TraceTensor
 from minidl.policies.literature.network import Network
 
-LINK = Costs(1.0 / UNIT, 1.0 / UNIT, 0.0)  # a unit takes a second each way
+LINK = Costs(1.0 / UNIT, 1.0 / UNIT, 0.0)  # one unit takes a second each way
 AMPLE = Limits(1000 * UNIT, 1000 * UNIT)
 
 
@@ -25,10 +25,11 @@ def call(op: str, reads: Sequence[int], makes: Sequence[int], seconds: float, fr
 
 
 def layers(*ops: str, seconds: float = 10.0, sizes: Sequence[float] = ()) -> Trace:
-    """x[0] is uploaded, and layer i (call i) makes x[i] from x[i - 1], for i = 1..n. Call n + 1 makes the gradient g of
-    x[n]; then layer i's gradient, for i = n..1 by call 2n + 2 - i, reads x[i - 1] and g and makes the next g.
+    """Return the trace of a chain of layers and its backward pass.
 
-    All calls take as long, and tensors have one unit where no other size is given (of the x from the first on).
+    x[0] is uploaded, and layer i (call i) makes x[i] from x[i - 1], for i = 1..n. Call n + 1 makes the gradient g of
+    x[n]; then the gradient of layer i, for i = n..1 by call 2n + 2 - i, reads x[i - 1] and g and makes the next g. All
+    calls take the same time, and tensors have one unit unless ``sizes`` (of the x, in order) says otherwise.
     """
     n = len(ops)
     calls = [call("upload", (), (0,), seconds)]

@@ -1,4 +1,4 @@
-"""Traces made by hand, of calls whose times and sizes are small whole numbers."""
+"""Hand-made traces of calls with small whole times and sizes."""
 
 from math import inf
 
@@ -13,7 +13,7 @@ NO_LINK = Costs(inf, inf, 0.0)  # nothing can be swapped
 
 
 def call(reads, makes, seconds, frees=(), *, may=(), algorithms=(), replayable=True) -> TraceCall:
-    """One call of a hand-made trace."""
+    """Return one call of a hand-made trace."""
     ways = algorithms or (Algorithm("", seconds),)
     donated = tuple((o, i) for o, i in may if i in frees)
     return TraceCall("work", tuple(reads), tuple(makes), seconds, ways, tuple(frees), donated, tuple(may),
@@ -21,12 +21,13 @@ def call(reads, makes, seconds, frees=(), *, may=(), algorithms=(), replayable=T
 
 
 def trace_of(calls, units) -> Trace:
-    """A trace whose tensors have these sizes in units."""
+    """Return a trace of calls with these tensor sizes in units."""
     return Trace(tuple(calls), {t: TraceTensor(t, round(size * UNIT), False) for t, size in enumerate(units)})
 
 
 def chain(layers: int) -> Trace:
-    """Layers of equal cost: x[i] = F(x[i-1]) takes 1 s, g[i-1] = B(x[i-1], g[i]) 2 s; all tensors have one unit."""
+    """Return a chain of equal layers: x[i] = F(x[i-1]) takes 1 s, g[i-1] = B(x[i-1], g[i]) 2 s; tensors have one unit.
+    """
     calls = [call((), (0,), 0.0, replayable=False)]
     calls += [call((i - 1,), (i,), 1.0) for i in range(1, layers)]
     calls.append(call((layers - 1,), (layers,), 1.0))

@@ -1,7 +1,7 @@
 """Small networks, a training loop that returns every byte of its state, and helpers for tests of the memory.
 
-The networks are tiny in time (a few milliseconds a step) but deep enough that the working set of their largest
-operation is a small part of the unmanaged peak, and that this operation works on activations.
+The networks take a few milliseconds per step, but are deep enough that the working set of their largest operation is a
+small part of the unmanaged peak, and that this operation works on activations.
 """
 
 from __future__ import annotations
@@ -38,8 +38,7 @@ class Mlp(nn.Sequential):
 
 
 class Vgg(nn.Sequential):
-    """[N, 3, 16, 16] -> [N, 10]: convolutions with bias, with the ReLU in them and in place behind the last of a stage,
-    max-pool, dropout in the classifier."""
+    """[N, 3, 16, 16] -> [N, 10]: convolutions with bias and fused or in-place ReLU, max-pool, dropout at the end."""
 
     def __init__(self) -> None:
         layers: list[nn.Module] = []
@@ -100,7 +99,7 @@ class Inception(nn.Module):
 
 
 class Dense(nn.Module):
-    """Every layer sees the concatenation of all before it; dropout on what it adds."""
+    """A dense block: every layer sees the concatenation of all layers before it; dropout on each layer's output."""
 
     def __init__(self, in_channels: int, growth: int, layers: int) -> None:
         self.layers = nn.ModuleList(
@@ -175,7 +174,7 @@ class Training:
         return loss.item()
 
     def demand(self) -> Demand:
-        """What a step needs; the data are left as they were."""
+        """Return what a step needs; the data are unchanged."""
         before = self._data.bit_generator.state
         try:
             return self.runtime.dry_run(self.step)
@@ -183,19 +182,19 @@ class Training:
             self._data.bit_generator.state = before
 
     def iterate(self) -> None:
-        """One step inside ``runtime.iteration()``, and all invariants."""
+        """Run one step inside ``runtime.iteration()``, and check all invariants."""
         with self.runtime.iteration():
             self.losses.append(self.step())
         self.runtime.check()
 
     def state(self) -> dict[str, bytes]:
-        """All that training has changed: what must be the same under every policy and budget."""
+        """Return all that training has changed, which must be the same under every policy and budget."""
         return state_of(self.runtime, self.model, self.optimizer, self.losses)
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """What a run left behind."""
+    """The results of a run."""
 
     state: dict[str, bytes]
     losses: tuple[float, ...]
@@ -205,7 +204,7 @@ class Outcome:
 
 @contextmanager
 def checked_calls(runtime: minidl.Runtime) -> Iterator[None]:
-    """Check every invariant of the memory after every single call."""
+    """Check every invariant of the memory after every call inside the ``with`` block."""
     executor = runtime.executor
     run = executor.run
 
@@ -223,9 +222,9 @@ def checked_calls(runtime: minidl.Runtime) -> Iterator[None]:
 
 def train(network: str, *, steps: int = 2, optimizer: str = "momentum", checked: bool = False,
           batch: int | None = None, **runtime_options: Any) -> Outcome:
-    """Train ``steps`` steps on a poisoned CPU arena; every invariant is checked after each step, or each call.
+    """Train ``steps`` steps on a poisoned CPU arena; check every invariant after each step, or (``checked``) each call.
 
-    The runtime's options are those of ``minidl.Runtime``; without a budget memory is unlimited.
+    The other options are those of ``minidl.Runtime``; without a budget memory is unlimited.
     """
     options = {"device": "cpu:virtual", "poisoned": True, "policy": "none", "memory_budget": UNLIMITED,
                "host_memory": UNLIMITED} | runtime_options
@@ -240,28 +239,28 @@ def train(network: str, *, steps: int = 2, optimizer: str = "momentum", checked:
         else:
             for _ in range(steps):
                 training.iterate()
-        stats = runtime.stats()  # before the state is read, which moves bytes too
+        stats = runtime.stats()  # before reading the state, which also moves bytes
         return Outcome(training.state(), tuple(training.losses), demand, stats)
 
 
 def differences(outcome: Outcome, reference: Outcome) -> list[str]:
-    """Names of the pieces of state that are not the same, byte for byte."""
+    """Return the names of the pieces of state that differ in any byte."""
     assert outcome.state.keys() == reference.state.keys()
     return [name for name, value in reference.state.items() if outcome.state[name] != value]
 
 
 # For tests of single operations -------------------------------------------------------------------------------------
-UNIT = 256  # bytes that a tensor of 64 float32 takes: one unit of the arena
+UNIT = 256  # bytes of a tensor of 64 float32: one unit of the arena
 
 
 def small_runtime(*, units: int = 1 << 12, policy: str = "passive", **options: Any) -> minidl.Runtime:
-    """A poisoned CPU arena of so many units."""
+    """Return a runtime with a poisoned CPU arena of ``units`` units."""
     return minidl.Runtime(device="cpu:virtual", policy=policy, memory_budget=units * UNIT, poisoned=True,
                           **{"host_memory": UNLIMITED} | options)
 
 
 def used_units(runtime: minidl.Runtime) -> int:
-    """Units of the arena in use, every invariant checked on the way."""
+    """Check every invariant, and return the units of the arena in use."""
     runtime.check()
     used = runtime.stats().used_bytes
     assert used % UNIT == 0
@@ -269,33 +268,33 @@ def used_units(runtime: minidl.Runtime) -> int:
 
 
 def leaf(runtime: minidl.Runtime, value: float = 1.0, *, units: int = 1, requires_grad: bool = False) -> Tensor:
-    """An input of so many units, all of one value."""
+    """Return an input of ``units`` units, filled with one value."""
     tensor = runtime.tensor(np.full(64 * units, value, np.float32))
     tensor.requires_grad = requires_grad
     return tensor
 
 
 def drop(runtime: minidl.Runtime, tensor: Tensor) -> None:
-    """Take a tensor's bytes away, as a policy would that recomputes."""
+    """Drop a tensor's bytes, as a policy that recomputes would."""
     assert runtime.memory.evict(tensor.storage.base, Action.DROP)
     assert tensor.status is RECOMPUTE
 
 
 def exchange_arena(runtime: minidl.Runtime, arena: Any) -> None:
-    """Let another arena, or what stands before one, answer for the runtime's from now on."""
+    """Replace the runtime's arena by another one, or by a wrapper."""
     memory = runtime.memory
     memory.arena = memory.state.arena = memory.allocator.arena = arena
 
 
 def swap_out(runtime: minidl.Runtime, tensor: Tensor) -> None:
-    """Move a tensor's bytes to the host, as a policy would that swaps."""
+    """Swap a tensor out, as a policy that swaps would."""
     assert runtime.memory.evict(tensor.storage.base, Action.SWAP_OUT)
     assert tensor.status is OUT
 
 
 @contextmanager
 def launches(runtime: minidl.Runtime) -> Iterator[list[str]]:
-    """The names of the operations that the device is given, replays included."""
+    """Collect the names of the operations that the device launches, replays included."""
     device, names = runtime.device, []
     launch = device.launch
 

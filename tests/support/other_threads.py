@@ -1,4 +1,4 @@
-"""What other threads do, and how often the interpreter goes from one to another."""
+"""Run functions in other threads, and set how often the interpreter switches threads."""
 
 import sys
 import threading
@@ -11,7 +11,7 @@ from cells import PATIENCE_S
 
 
 def in_a_thread(function: Callable[[], Any], context: Context | None = None) -> Any:
-    """Call a function in a thread of its own and assert that it comes back; returns what it returned or raised."""
+    """Call a function in its own thread, assert that it ends, and return its result or exception."""
     results = []
 
     def call() -> None:
@@ -28,7 +28,7 @@ def in_a_thread(function: Callable[[], Any], context: Context | None = None) -> 
 
 
 def all_at_once(functions: Sequence[Callable[[], Any]]) -> None:
-    """Call each in a thread of its own."""
+    """Call each function in its own thread."""
     threads = [threading.Thread(target=function) for function in functions]
     for thread in threads:
         thread.start()
@@ -38,7 +38,7 @@ def all_at_once(functions: Sequence[Callable[[], Any]]) -> None:
 
 @contextmanager
 def switch_interval(seconds: float) -> Iterator[None]:
-    """Inside, the interpreter goes to another thread this often."""
+    """Set how often the interpreter switches threads inside the ``with`` block."""
     before = sys.getswitchinterval()
     sys.setswitchinterval(seconds)
     try:

@@ -1,4 +1,4 @@
-"""Every reader of files that others have written: what it reads, made whole, and how it is used."""
+"""Every reader of files that other programs may write: how to make valid files for it, and how to use it."""
 
 from collections.abc import Callable
 from contextlib import closing
@@ -33,12 +33,12 @@ from minidl.training import Trainer
 
 @dataclass(frozen=True)
 class Reader:
-    """``use`` raises UserError, or AssertionError if it was given wrong values.
+    """A reader of files. ``use`` raises UserError, or AssertionError if it got wrong values.
 
-    pattern  the files that may be damaged; makes: those that reading makes
-    named    every message names the file
-    grows    each use takes memory that is never given back, as compilers do
-    damage   another way than those for all files
+    pattern  the files that may be damaged; makes: the files that reading makes
+    named    True if every message names the file
+    grows    True if each use takes memory that is never freed, as compilers do
+    damage   a kind of damage besides those for all files
     """
 
     make: Callable[[Path], object]
@@ -52,7 +52,7 @@ class Reader:
 
 # Data ----------------------------------------------------------------------------------------------------------------
 def go_through(kind: str) -> Callable[[Path], None]:
-    """Open a data set, and go through it once."""
+    """Return a function that opens a data set and reads it once."""
     def use(folder: Path) -> None:
         data = made_data.opened(kind, folder / "data", workers=2)
         if data.train_size < 2:
@@ -67,7 +67,7 @@ def go_through(kind: str) -> Callable[[Path], None]:
 
 
 def all_images(folder: Path) -> None:
-    """One image of each format and kind that is read."""
+    """Write one image of each format and kind that minidl reads."""
     exif = Image.Exif()
     exif[0x0112] = 6
     image = made_data.picture(3)
@@ -94,7 +94,7 @@ IMAGES = np.random.default_rng(1).standard_normal((64, 1, 8, 8), np.float32)
 
 
 def training(runtime: Runtime) -> Trainer:
-    """A small one, whose tensors have to leave in SETTINGS."""
+    """Return a small training whose tensors must be evicted in SETTINGS."""
     model = killed.network()
 
     def loss(_):
@@ -108,7 +108,7 @@ def bits(runtime: Runtime, trainer: Trainer) -> list[bytes]:
 
 
 def planned(folder: Path) -> None:
-    """A plan, the trace that it was made for, and a checkpoint of the training under it; made once."""
+    """Write a plan, the trace that it was made for, and a checkpoint of the training under it (made once)."""
     for name, data in _PLANNED.items():
         (folder / name).parent.mkdir(exist_ok=True)
         (folder / name).write_bytes(data)
@@ -133,7 +133,7 @@ _PLANNED: dict[str, bytes] = {}
 
 
 def follow(folder: Path) -> None:
-    """A plan changes no bit."""
+    """Check that following a plan changes no bit."""
     saved = read_plan(str(folder / "plan.json"))
     with Runtime("cpu:virtual", **SETTINGS, policy=Saved(saved)) as runtime:
         trainer = training(runtime)
@@ -152,7 +152,7 @@ _EXPECTED: dict[int, list[bytes]] = {}
 
 
 def expected(steps: int) -> list[bytes]:
-    """The bits after so many steps without management."""
+    """Return the bits after ``steps`` steps without memory management."""
     if not _EXPECTED:
         with Runtime("cpu:virtual", memory_budget="64MiB", policy="none") as runtime:
             trainer = training(runtime)
@@ -163,7 +163,7 @@ def expected(steps: int) -> list[bytes]:
 
 
 def whole_checkpoint(folder: Path) -> None:
-    """What is read is what was written."""
+    """Check that a checkpoint's tensors are read back unchanged."""
     found = read_checkpoint(folder / "step-00000004")
     assert [found.array(name).tobytes() for name in _order()] == expected(4), "other bits"
 
@@ -175,7 +175,7 @@ def _order() -> list[str]:
 
 
 def sign_again(path: Path, choose: Random) -> str:
-    """Change a document of a checkpoint, whose checksums agree afterwards."""
+    """Change a document of a checkpoint and make its checksums valid again."""
     document = choose.choice(("state.json", "plan-0.json", "trace-0.json"))
     new = as_json((path.parent / document).read_bytes(), choose)
     sign(path.parent, {document: new.decode(errors="replace")})
@@ -183,7 +183,7 @@ def sign_again(path: Path, choose: Random) -> str:
 
 
 def go_on(folder: Path) -> None:
-    """A training goes on from a checkpoint, to the same bits if its counters are the same."""
+    """Continue a training from a checkpoint, and check its bits if the counters are the same."""
     with Runtime("cpu:virtual", **SETTINGS, policy="auto") as runtime:
         trainer = training(runtime)
         restore(read_checkpoint(folder / "step-00000004"), runtime, trainer.model, trainer.optimizer, {})
@@ -197,7 +197,7 @@ def go_on(folder: Path) -> None:
 
 
 def _seeds() -> int:
-    """Random seeds that four steps take."""
+    """Return how many random seeds four steps use."""
     if not _SEEDS:
         with Runtime("cpu:virtual", memory_budget="64MiB", policy="none") as runtime:
             trainer = training(runtime)
@@ -223,7 +223,7 @@ def run_folder(folder: Path) -> None:
 
 
 def look_into(folder: Path) -> None:
-    """All that is read of a run folder when its run goes on."""
+    """Read everything that is read of a run folder when its run continues."""
     assert folder_of(str(folder))[0] == folder
     read_arguments(folder)
     kept = RunFolder(folder, keep=1)
@@ -238,7 +238,7 @@ def profile(folder: Path) -> None:
 
 
 def simulate(folder: Path) -> None:
-    """Some steps on a simulated GPU take a finite time."""
+    """Check that some steps on a simulated GPU take a finite time."""
     with Runtime(f"sim:{folder / 'profile.json'}", **SETTINGS, policy="capuchin") as runtime:
         trainer = training(runtime)
         for _ in range(4):
@@ -251,7 +251,7 @@ ARRAYS = {"a.weight": np.arange(600, dtype=np.float32).reshape(30, 20), "a.bias"
 
 
 def to_safetensors(folder: Path) -> None:
-    """What cannot be converted leaves no file."""
+    """Convert an archive; a conversion that fails must leave no file."""
     convert.convert(str(folder / "w.npz"), str(folder / "w.safetensors"))
     (folder / "w.safetensors").unlink()
 
@@ -262,7 +262,7 @@ def log(folder: Path) -> None:
 
 
 def run_compiled(folder: Path) -> None:
-    """Compiled code gives the right sum, wherever it comes from."""
+    """Check that compiled code gives the right sum, from cache or not."""
     assert summing.load(folder)(np.arange(5.0)) == 20
 
 

@@ -1,7 +1,7 @@
-"""Carries out the steps of a whole program, whoever computes: minidl or PyTorch says how each is done.
+"""Run the steps of a random program; a subclass for minidl or PyTorch implements each step.
 
-A step may be refused where the documents say so (a gradient that would be lost, a graph that is gone, an argument that
-does not fit): then it is noted, and the program goes on. PyTorch, which refuses other things, leaves those steps out.
+A step may be refused where the documents say so (a gradient that would be lost, a freed graph, an unsuitable argument):
+the refusal is recorded, and the program continues. PyTorch refuses other steps, which it leaves out.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ class Failure(Exception):
 
 
 class Machine:
-    """Carries the steps of a program out; a subclass says how each is done.
+    """A runner of a program's steps; a subclass implements each step.
 
-    seen       all that was read, and each refusal
+    seen       all values read, and each refusal
     left_out   steps that are not tried, by iteration and position
-    refused    steps that were
+    refused    steps that were refused
     """
 
     errors: tuple[type[Exception], ...]
@@ -48,7 +48,7 @@ class Machine:
         self.values: dict[int, Any] = {}
         self.kept: dict[int, Any] = {}
         self.optimizers: list[Any] = []
-        self.other: Callable[[], None] = lambda: None  # what another program does in the middle of this one
+        self.other: Callable[[], None] = lambda: None  # runs another program in the middle of this one
 
     def iterations(self) -> Iterator[None]:
         """Run the program, one iteration for each ``next``."""
@@ -93,7 +93,7 @@ class Machine:
 
     def _refuse(self, step: Step) -> None:
         self.seen.append(step.kind)
-        if step.kind in BACKWARD:  # how far it came says nothing
+        if step.kind in BACKWARD:  # its partial result is undefined
             for value in (*self.values.values(), *self.kept.values()):
                 self.forget_gradient(value)
 
@@ -103,7 +103,7 @@ class Machine:
         made = None
         match step.kind:
             case "fail":
-                with suppress(*self.errors):  # it may be met now, or not before the iteration ends
+                with suppress(*self.errors):  # the error may be raised now, or when the iteration ends
                     if attrs["bad"]:
                         self.bad("row")
                 raise Failure
@@ -119,7 +119,7 @@ class Machine:
                 self.seen.append(self.array(read[0]))
             case "keep":
                 self.kept[step.makes] = read[0]
-                values.pop(step.makes, None)  # what was kept before
+                values.pop(step.makes, None)  # the value kept before
                 return
             case "require":
                 read[0].requires_grad = True
@@ -155,7 +155,7 @@ class Machine:
             values[step.makes] = made
 
     def _differentiate(self, kind: str, read: list[Any], retain: bool) -> Any:
-        """Go through a graph: from a new loss, which is returned, from one that was gone through, or from a value."""
+        """Run backward: from a new loss, which is returned, from a loss whose graph was retained, or from a value."""
         if kind == "seed":
             if read[0].requires_grad:
                 read[0].backward(self.constant(read[1]))
@@ -175,7 +175,7 @@ class Machine:
         return made
 
     def note(self) -> None:
-        """See all that the program has changed, and what it holds."""
+        """Record all that the program has changed, and all values that it holds."""
         values = [self.persistent[n] for n, _ in (*self.of.parameters, *self.of.buffers, *self.of.constants)]
         values += [grad for n, _ in (*self.of.parameters, *self.of.constants)
                    if (grad := self.persistent[n].grad) is not None]
@@ -187,14 +187,14 @@ class Machine:
         raise NotImplementedError
 
     def boundary(self) -> None:
-        """An iteration has ended."""
+        """End an iteration."""
 
     def finish(self) -> None:
-        """The program has ended."""
+        """End the program."""
         self.note()
 
     def may_refuse(self, step: Step, error: Exception) -> bool:
-        """Whether the documents say that this may be refused."""
+        """Return True if the documents allow this refusal."""
         raise NotImplementedError
 
     def leaf(self, values: np.ndarray) -> Any:
@@ -202,7 +202,7 @@ class Machine:
         raise NotImplementedError
 
     def constant(self, value: Any) -> Any:
-        """A value as one that no gradient flows through."""
+        """Return a value without gradients."""
         return value.detach()
 
     def array(self, value: Any) -> np.ndarray:
@@ -214,11 +214,11 @@ class Machine:
         raise NotImplementedError
 
     def bad(self, what: str) -> Any:
-        """The result of a call that fails, now or when somebody asks for it."""
+        """Return the result of a call that fails, now or when it is read."""
         raise NotImplementedError
 
     def loss(self, x: Any) -> Any:
-        """A number that every element of a value has a part in."""
+        """Return a number that depends on every element of a value."""
         raise NotImplementedError
 
     def write(self, kind: str, target: Any, source: Any) -> None:
@@ -230,5 +230,5 @@ class Machine:
         raise NotImplementedError
 
     def forget_gradient(self, value: Any) -> None:
-        """The value has no gradient any more."""
+        """Remove a value's gradient."""
         raise NotImplementedError

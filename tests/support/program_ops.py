@@ -1,8 +1,8 @@
-"""The operations of random whole programs: what each may be applied to, and what it is, here and in PyTorch.
+"""The operations of random programs: the operands that each accepts, and its form in minidl and in PyTorch.
 
-A shape is a tuple of numbers and of "B", the batch, which differs from iteration to iteration; so a shape is known
-before the program runs, whatever its batch. A rule is shown the draft of a program, picks operands of it, and says
-which, with what attributes, and of what shape the result is; None if the draft has none that fit.
+A shape is a tuple of numbers and of "B", the batch, which changes between iterations; so a shape is known before the
+program runs. A rule gets the draft of a program, picks operands, and returns them with attributes and the result's
+shape; None if no operands fit.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ NOMINAL = 4
 
 
 def elements(shape: Shape, batch: int = NOMINAL) -> int:
-    """How many elements a shape has with a batch of this size."""
+    """Return the number of elements of a shape for this batch."""
     count = 1
     for dim in concrete(shape, batch):
         count *= dim
@@ -34,12 +34,12 @@ def elements(shape: Shape, batch: int = NOMINAL) -> int:
 
 
 def concrete(shape: Shape, batch: int) -> tuple[int, ...]:
-    """The shape with a batch of this size."""
+    """Return the shape for this batch."""
     return tuple(batch if dim == BATCH else int(dim) for dim in shape)
 
 
 def broadcast(a: Shape, b: Shape) -> Shape | None:
-    """The shape of a + b; None if they do not fit."""
+    """Return the shape of a + b; None if they do not fit."""
     rank = max(len(a), len(b))
     a, b = (1,) * (rank - len(a)) + a, (1,) * (rank - len(b)) + b
     if any(x != y and 1 not in (x, y) for x, y in zip(a, b, strict=True)):
@@ -49,8 +49,11 @@ def broadcast(a: Shape, b: Shape) -> Shape | None:
 
 @dataclass
 class Draft:
-    """A program that is being drawn: the shape of each value that is alive; which of them are parameters, or leaves and
-    views of parameters that every iteration has; buffers."""
+    """A program under construction.
+
+    It has the shapes of its live values, and which are parameters, buffers, or leaves and views of parameters that
+    exist in every iteration.
+    """
 
     draw: random.Random
     shapes: dict[int, Shape] = field(default_factory=dict)
@@ -61,12 +64,12 @@ class Draft:
     made: int = 0
 
     def number(self) -> int:
-        """The number of a new value."""
+        """Return the number of a new value."""
         self.made += 1
         return self.made
 
     def parameter(self, shape: Shape) -> int:
-        """A parameter of a shape: now and then one that is there already, so that layers share it."""
+        """Return a parameter of a shape: sometimes an existing one, so that layers share it."""
         same = [number for number, known in self.parameters.items() if known == shape]
         if same and self.draw.random() < 0.5:
             return self.draw.choice(same)
@@ -75,13 +78,13 @@ class Draft:
         return number
 
     def buffer(self, shape: Shape) -> int:
-        """A new tensor that is kept and not trained."""
+        """Return a new persistent tensor that is not trained."""
         number = self.number()
         self.buffers[number] = shape
         return number
 
     def pick(self, fits: Callable[[Shape], bool] = lambda shape: True) -> int | None:
-        """A value whose shape fits; a late one rather than an early one."""
+        """Return a value whose shape fits, preferring late ones; None if there is none."""
         found = [number for number, shape in self.shapes.items() if fits(shape)]
         if not found:
             return None
@@ -93,7 +96,7 @@ Rule = Callable[[Draft], Choice | None]
 
 @dataclass(frozen=True)
 class Kind:
-    """One operation: its rule, how it is called here, and how with PyTorch's module as the first argument."""
+    """One operation: its rule, its call in minidl, and its call in PyTorch, whose first argument is the module."""
 
     rule: Rule
     ours: Callable[..., Any]
@@ -158,7 +161,7 @@ def _linear(draft: Draft) -> Choice | None:
 
 
 def _image(shape: Shape) -> bool:
-    """Whether windows fit: only the batch may be nothing."""
+    """Return True if windows fit: only the batch may be empty."""
     return len(shape) == 4 and BATCH not in shape[1:] and 0 not in shape[1:]
 
 
@@ -243,7 +246,7 @@ def _permute(draft: Draft) -> Choice | None:
 
 
 def _narrow(draft: Draft) -> Choice | None:
-    """A part along one axis, now and then nothing of it."""
+    """A part along one axis, sometimes empty."""
     x = draft.pick(lambda shape: any(isinstance(dim, int) and dim > 1 for dim in shape))
     if x is None:
         return None
@@ -255,7 +258,7 @@ def _narrow(draft: Draft) -> Choice | None:
 
 
 def _reshape(draft: Draft) -> Choice | None:
-    """Two neighbouring dimensions become one, or one becomes two."""
+    """Merge two neighbouring dimensions, or split one."""
     x = draft.pick(lambda shape: len(shape) >= 1)
     if x is None:
         return None
@@ -306,7 +309,7 @@ def _labelled(draft: Draft) -> Choice | None:
 
 
 def _routed(draft: Draft) -> Choice | None:
-    """A mixture of experts: each takes some of the rows, now and then none."""
+    """A mixture of experts: each gets some of the rows, sometimes none."""
     x = draft.pick(lambda shape: len(shape) == 2 and shape[1] != BATCH)
     if x is None:
         return None
@@ -318,13 +321,13 @@ def _routed(draft: Draft) -> Choice | None:
 
 
 def _route(x: Any, weights: Sequence[Any], shares: Sequence[float], linear: Any, narrow: Any, concat: Any) -> Any:
-    """Each expert's rows through its weight."""
+    """Multiply each expert's rows with its weight."""
     cuts = [0, *(int(share * x.shape[0]) for share in shares), x.shape[0]]
     return concat([linear(narrow(x, a, b), w) for a, b, w in zip(cuts[:-1], cuts[1:], weights, strict=True)])
 
 
 def _rounded(x: Any) -> Any:
-    """To bfloat16 and back; PyTorch is asked in float64, where nothing is rounded."""
+    """Round to bfloat16 and back; in float64, PyTorch's dtype here, do nothing."""
     return x * 1.0 if x.dtype.name == "float64" else ops.cast(ops.cast(x, bfloat16), x.dtype)
 
 
@@ -399,7 +402,7 @@ def _attention_peer(t: Any, q: Any, k: Any, v: Any, causal: bool) -> Any:
 
 
 def weights(names: Sequence[str]) -> list[float]:
-    """How often each operation is drawn: those that many programs are made of, more often."""
+    """Return how often each operation is drawn: common ones more often."""
     often = {"add": 4.0, "sub": 2.0, "mul": 4.0, "linear": 4.0, "tanh": 2.0, "concat": 2.0, "narrow": 2.0, "sum": 2.0,
              "conv2d": 2.0, "dropout": 0.3}
     return [often.get(name, 1.0) for name in names]

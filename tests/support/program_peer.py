@@ -1,4 +1,4 @@
-"""Whole programs in PyTorch: the same steps, numbers to float64 error."""
+"""Random programs in PyTorch: the same steps, and the same numbers within float64 error."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from program_ops import KINDS, concrete
 from program_runs import reference, shrink
 from whole_programs import Program, Step
 
-STRICTER = (  # what PyTorch alone refuses
+STRICTER = (  # errors of PyTorch where minidl raises none
     "modified by an inplace operation",  # a bias, say, which it keeps though no gradient needs it
     "through the graph a second time",  # also where calls have saved nothing, such as a scaling
     "view was created in no_grad mode",  # and its base was written since
@@ -49,7 +49,7 @@ class Peer(Machine):
         self.optimizers = [make[kind]([self.persistent[n] for n in numbers]) for kind, numbers in self.of.optimizers]
 
     def boundary(self) -> None:
-        """What an iteration has computed is without a history afterwards; a view of a parameter stays one."""
+        """Detach all values at the end of an iteration; a view of a parameter stays a view."""
         self.kept = {n: value if _lasts(value) else value.detach() for n, value in self.kept.items()}
 
     def may_refuse(self, step: Step, error: Exception) -> bool:
@@ -63,7 +63,7 @@ class Peer(Machine):
         return array
 
     def constant(self, value: Any) -> Any:
-        return value.detach().clone()  # PyTorch may take the bytes of a gradient that it is given for the leaf's own
+        return value.detach().clone()  # PyTorch may adopt the given gradient's bytes as the leaf's own
 
     def call(self, kind: str, read: list[Any], attrs: dict[str, Any]) -> Any:
         peer = KINDS[kind].peer
@@ -104,7 +104,7 @@ class Peer(Machine):
 
 
 class Unlike(Exception):
-    """From here on a program is not to be compared."""
+    """Raised where the rest of a program cannot be compared."""
 
 
 def _lasts(value: Any) -> bool:
@@ -113,7 +113,7 @@ def _lasts(value: Any) -> bool:
 
 
 def check_with_peer(of: Program, torch: Any) -> bool:
-    """As ``compare_with_peer``, with the smallest program as a note of what it raises."""
+    """``compare_with_peer``, with the smallest failing program as a note on its error."""
     try:
         return compare_with_peer(of, torch)
     except Exception as error:
@@ -130,7 +130,7 @@ def _differs(of: Program, *, torch: Any) -> bool:
 
 
 def compare_with_peer(of: Program, torch: Any) -> bool:
-    """Raises Wrong where PyTorch's numbers are others; whether the whole program was compared."""
+    """Compare with PyTorch; raise Wrong if numbers differ, return True if the whole program was compared."""
     ours = reference(of, "float64")
     peer = Peer(of, torch, frozenset(ours.refused))
     whole = True

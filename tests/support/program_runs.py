@@ -1,7 +1,7 @@
-"""Runs whole programs: unmanaged, under any policy in any budget, one in the middle of another; and compares.
+"""Run random programs unmanaged and managed, also one inside another, and compare them.
 
-Unmanaged and managed runs have every bit in common: what was read, what was refused, parameters, gradients, states,
-what was kept. A managed run may fail only where the host is full.
+Unmanaged and managed runs must agree in every bit: values read, refusals, parameters, gradients, states, kept values. A
+managed run may fail only if host memory is full.
 """
 
 from __future__ import annotations
@@ -114,7 +114,7 @@ class Ours(Machine):
         value.grad = None
 
     def close(self) -> None:
-        """Let go of everything; nothing may be left then."""
+        """Release everything, and check that no tensor is left."""
         tensor = None
         for tensor in self.persistent.values():
             tensor.grad = None
@@ -129,8 +129,7 @@ class Ours(Machine):
 
 @dataclass(frozen=True)
 class Reference:
-    """What an unmanaged run has seen and which steps were refused, what its largest call needs, and the most that it
-    had (bytes)."""
+    """The values and refusals of an unmanaged run, the floor of its largest call, and its peak (bytes)."""
 
     seen: list[Any]
     refused: list[tuple[int, int]]
@@ -139,7 +138,7 @@ class Reference:
 
 
 def reference(of: Program, dtype: str = "float32") -> Reference:
-    """The unmanaged run."""
+    """Return the outcome of the unmanaged run."""
     with Runtime("cpu:virtual", policy="none", memory_budget=UNLIMITED, host_memory=0) as runtime:
         machine = Ours(of, runtime, dtype)
         with _largest(runtime) as needs:
@@ -170,7 +169,7 @@ def _largest(runtime: Runtime) -> Iterator[list[int]]:
 
 @dataclass(frozen=True)
 class Setting:
-    """How a program is run. ``twin``: how the same program is run beside it, in another runtime."""
+    """How a program is run. ``twin``: the setting of a second run of it, inside this one, in another runtime."""
 
     policy: str
     budget: int
@@ -181,7 +180,7 @@ class Setting:
 
 
 def settings(need: Reference, draw: random.Random, count: int) -> Iterator[Setting]:
-    """Some of the settings of a program, the floor among them; all if ``count`` is 0."""
+    """Yield some of the settings of a program, the floor among them; all if ``count`` is 0."""
     budgets = range(need.floor, need.peak + STEP, STEP)
     if not count:
         yield from (Setting(policy, budget, host, poisoned) for policy in MANAGED for budget in budgets
@@ -194,7 +193,7 @@ def settings(need: Reference, draw: random.Random, count: int) -> Iterator[Setti
 
 
 def managed(of: Program, need: Reference, how: Setting) -> None:
-    """A managed run. Raises Wrong if it differs, is refused though it fits, or leaves something."""
+    """Run a program managed. Raises Wrong if it differs, is refused although it fits, or leaves tensors."""
     machine = _machine(of, need, how)
     machines = [machine]
     steps = iter(())
@@ -238,8 +237,10 @@ def compare(wanted: list[Any], found: list[Any]) -> None:
 
 
 def check(of: Program, count: int) -> int:
-    """Run a program unmanaged and under ``count`` settings (0: all); returns how many runs that were. Raises Wrong, or
-    what a broken engine raises, with the setting and the smallest program as notes."""
+    """Run a program unmanaged and under ``count`` settings (0: all); return the number of runs.
+
+    Raises Wrong, or the engine's error, with the setting and the smallest failing program as notes.
+    """
     need = reference(of)
     runs = 1
     for how in settings(need, random.Random(of.seed), count):
@@ -254,7 +255,7 @@ def check(of: Program, count: int) -> int:
 
 
 def _fails_alike(of: Program, *, how: Setting) -> bool:
-    """Whether a program fails under a policy and host like this, in some budget."""
+    """Return True if a program fails in some budget under this policy and host budget."""
     try:
         need = reference(of)
     except Exception:
@@ -268,8 +269,8 @@ def _fails_alike(of: Program, *, how: Setting) -> bool:
 
 
 def shrink(of: Program, fails: Callable[[Program], bool]) -> Program:
-    """The smallest program that is found in ``TRIES``, one piece less at a time, and that still fails; itself if none
-    does."""
+    """Return the smallest failing program found in ``TRIES`` removals of one piece; the program itself if none fails.
+    """
     tries, again = 0, True
     while again:
         again = False

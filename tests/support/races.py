@@ -1,9 +1,9 @@
-"""A race detector for bytes, without times: who has certainly come how far, and who touches what.
+"""A race detector for bytes, without times: it checks that conflicting accesses are ordered by waits.
 
-Timing hides a missing wait wherever the work that it should have waited for happens to be over. So order is judged
-here without it: each stream, and the host, knows how far every stream has certainly come (what it has waited for, and
-what that had waited for: a vector clock; Fidge 1988, Mattern 1989). Two pieces of work that touch the same bytes, one
-of them writing, must be ordered by it; otherwise a ``Violation`` names them, whichever happened to come first.
+Timing hides a missing wait whenever the earlier work happens to be over. So order is checked without it: each stream,
+and the host, has a vector clock of the positions that every stream has certainly reached (Fidge 1988, Mattern 1989).
+Two pieces of work that touch the same bytes, one of them writing, must be ordered by it; otherwise a ``Violation``
+names them, in whichever order they ran.
 
 Knows streams, positions and ranges of bytes; no operation, no tensor.
 """
@@ -15,7 +15,7 @@ from collections.abc import Callable, Sequence
 from minidl.device.clock import COPY_OUT, STREAM_NAMES, Timed, VirtualClock
 
 STREAMS = range(3)
-NOTHING, SPOILED = 0, -1  # the values of bytes that were never written, or freed; and of copies of overwritten bytes
+NOTHING, SPOILED = 0, -1  # values of unwritten or freed bytes; of copies of overwritten bytes
 
 
 class Violation(AssertionError):
@@ -23,10 +23,10 @@ class Violation(AssertionError):
 
 
 class WatchedClock(VirtualClock):
-    """The virtual clock, and what is certain on each stream without it.
+    """The virtual clock, with a vector clock for each stream.
 
-    ``known[s][t]`` is how far stream t has certainly come before what is issued to stream s next starts;
-    ``host_known`` how far the host has seen each.
+    ``known[s][t]`` is the position that stream t has certainly reached before the next work of stream s; ``host_known``
+    the positions that the host knows to be reached.
     """
 
     def __init__(self) -> None:
@@ -44,7 +44,7 @@ class WatchedClock(VirtualClock):
         return position
 
     def before(self, stream: int) -> list[int]:
-        """What is certain before the next piece of work of a stream."""
+        """Return the positions that are certain before a stream's next work."""
         return _raise(self.known[stream], self.host_known)
 
     def wait(self, stream: int, on: int, position: int) -> None:
@@ -66,7 +66,7 @@ def _raise(known: list[int], by: Sequence[int]) -> list[int]:
 class Cells:
     """Bytes in cells of ``grain``: the position of each stream's last read and write of a cell, and its value.
 
-    spoil  told the position of a copy out that did not end before its source was written; None where that is wrong.
+    spoil  called with the position of a copy out whose source was overwritten too early; None: that is an error
     """
 
     def __init__(self, name: str, nbytes: int, grain: int, spoil: Callable[[int], None] | None = None) -> None:
@@ -80,18 +80,18 @@ class Cells:
         self._latest = [0, 0, 0]  # position of each stream's last read or write of any cell
 
     def span(self, offset: int, nbytes: int) -> slice:
-        """The cells of a range of bytes."""
+        """Return the cells of a range of bytes."""
         return slice(offset // self.grain, -(-(offset + nbytes) // self.grain))
 
     def read(self, cells: slice, stream: int, known: Sequence[int], what: str) -> None:
-        """Work that comes next on a stream (-1: the host) reads cells: it must be after all writes to them."""
+        """Check that a stream's next work (-1: the host) may read cells: all writes to them must be over."""
         self._ordered(self._writes, cells, stream, known, what, "written")
         if stream >= 0:
             self._latest[stream] = position = known[stream] + 1
             self._reads[stream][cells] = [position] * (cells.stop - cells.start)
 
     def write(self, cells: slice, stream: int, known: Sequence[int], value: int, what: str) -> None:
-        """Work that comes next on a stream writes cells: it must be after all that reads or writes them."""
+        """Check that a stream's next work may write cells: all reads and writes of them must be over."""
         self._ordered(self._writes, cells, stream, known, what, "written")
         if self.spoil is not None and stream != COPY_OUT and self._latest[COPY_OUT] > known[COPY_OUT]:
             for position in set(self._reads[COPY_OUT][cells]):
@@ -114,11 +114,11 @@ class Cells:
                                 f"{known[other]}")
 
     def holds(self, cells: slice, value: int) -> bool:
-        """Whether all cells hold a value."""
+        """Return True if all cells hold a value."""
         return self.values[cells].count(value) == cells.stop - cells.start
 
     def only_value(self, cells: slice, what: str) -> int:
-        """The value that all cells hold."""
+        """Return the one value that all cells hold."""
         values = set(self.values[cells])
         if len(values) > 1:
             raise Violation(f"{what}: the {self.name}'s cells {cells.start}..{cells.stop} hold parts of {len(values)} "

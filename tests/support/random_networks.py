@@ -31,7 +31,7 @@ class Join(nn.Module):
 
 
 class Gate(nn.Module):
-    """x times a number a channel, which was computed from it."""
+    """x times a number per channel, computed from x."""
 
     def __init__(self, channels: int) -> None:
         self.gate = nn.Sequential(nn.AdaptiveAvgPool2d(1), nn.Conv2d(channels, channels, 1), nn.Sigmoid())
@@ -41,7 +41,7 @@ class Gate(nn.Module):
 
 
 class Halves(nn.Module):
-    """The sum of both halves of the batch, for each of them: views, and a broadcast back by concatenation."""
+    """The sum of both halves of the batch, concatenated with itself: views, and a broadcast by concatenation."""
 
     def forward(self, x: Tensor) -> Tensor:
         half = x.shape[0] // 2
@@ -70,8 +70,10 @@ def _convolution(draw: random.Random, channels: int, width: int) -> nn.Module:
 
 
 class Network(nn.Module):
-    """[N, *shape] -> [N, classes]: two to six random layers and a linear one. Sizes are multiples of 4 bytes for
-    any N that is a multiple of 4."""
+    """[N, *shape] -> [N, classes]: two to six random layers and a linear one.
+
+    Sizes are multiples of 4 bytes for any N that is a multiple of 4.
+    """
 
     def __init__(self, draw: random.Random, classes: int) -> None:
         channels, side = draw.choice([2, 3]), draw.choice([4, 6])
@@ -110,7 +112,7 @@ class Network(nn.Module):
 
     def forward(self, x: Tensor, after: Callable[[int, Tensor], None] = lambda layer, x: None,
                 before: Callable[[int, Tensor], Tensor] = lambda layer, x: x) -> Tensor:
-        """after: is shown what each layer makes; before: makes of a layer's input, that of the head too, another."""
+        """after: called with each layer's number and output; before: maps each layer's input, the head's too."""
         for number, layer in enumerate(self.layers):
             x = layer(before(number, x))
             after(number, x)

@@ -1,7 +1,7 @@
-"""Small random programs of one kind of operation, run on a simulated device: traces for planners, and their referee.
+"""Small random programs of one kind of operation, run on a simulated device: traces for planners, and a check of plans.
 
-An operation reads some tensors and makes one, with a size and a duration that are drawn; what its last reader has read
-is freed. A device without overheads makes the durations exact, so a trace's times are those of the program.
+An operation reads some tensors and makes one, with random size and duration; a tensor is freed after its last reader.
+The device has no overheads, so a trace's times are those of the program.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from minidl.policies.literature.exact.policy import Exact
 from minidl.tensor import Tensor
 
 MIB = 1 << 20
-FLOPS = 1e12  # a second, of the device
+FLOPS = 1e12  # operations per second of the device
 UNLIMITED = 1 << 40
 
 
@@ -38,13 +38,13 @@ def _cost(inputs, outputs, attrs) -> Cost:
 
 
 PLAIN = Op("work", _infer, _cost)
-OVER = Op("work_over", _infer, _cost, donates=((0, 0),))  # may be written over its first input
+OVER = Op("work_over", _infer, _cost, donates=((0, 0),))  # its first input may be donated
 ONCE = Op("work_once", _infer, _cost, replayable=False)
 
 
 @dataclass(frozen=True)
 class Work:
-    """One call: the calls whose outputs it reads, bytes and seconds of its own."""
+    """One call: the calls whose outputs it reads, its bytes and its seconds."""
 
     op: Op
     reads: tuple[int, ...]
@@ -54,7 +54,7 @@ class Work:
 
 @dataclass(frozen=True)
 class Program:
-    """Calls in order, and the link (bytes a second, each way) and budget of the device that runs them."""
+    """Calls in order, and the link (bytes per second, each way) and budget of their device."""
 
     works: tuple[Work, ...]
     link: float
@@ -64,7 +64,7 @@ class Program:
         return max((k for k, work in enumerate(self.works) if tensor in work.reads), default=tensor)
 
     def iterate(self, runtime: Runtime) -> None:
-        """One iteration of a runtime of ``runtime``."""
+        """Run one iteration in a runtime that ``runtime`` made."""
         made: list[Tensor | None] = []
         with runtime.iteration():
             for k, work in enumerate(self.works):
@@ -78,13 +78,13 @@ class Program:
                         made[t] = None
 
     def runtime(self, policy: str | Policy, *, budget: int | None = None) -> Runtime:
-        """A simulated device that takes exactly as long as the program says, under a policy."""
+        """Return a runtime on a simulated device with exactly the program's durations."""
         profile = Profile("plain", "no overheads", UNLIMITED, FLOPS, FLOPS, 1e15, self.link, self.link, 0.0, 0.0, 0.0,
                           0.0, 0.0, UNLIMITED, dict.fromkeys(KINDS, 1.0))
         return Runtime(SimDevice("sim:plain", profile), policy=policy, memory_budget=budget or self.budget)
 
     def measured(self) -> tuple[Trace, int, int]:
-        """The unmanaged trace, its most bytes in use, and the largest working set of a call."""
+        """Return the unmanaged trace, its peak, and the largest working set of a call."""
         with self.runtime("none", budget=UNLIMITED) as runtime:
             demand = runtime.dry_run(lambda: self.iterate(runtime))
             self.iterate(runtime)
@@ -110,9 +110,10 @@ class Program:
 
 
 def random_program(rng: np.random.Generator, *, most: int = 12) -> Program:
-    """6 to ``most`` tensors: a chain forth and back as in training, or calls that read what is near or far."""
+    """Return a program of 6 to ``most`` tensors: a chain forward and back as in training, or calls that read anywhere.
+    """
     count = int(rng.integers(6, most + 1))
-    there = count // 2 if rng.random() < 0.4 else count  # the others go back over these
+    there = count // 2 if rng.random() < 0.4 else count  # the other calls go back over these
     works: list[Work] = []
     for k in range(count):
         if k == 0:
@@ -133,7 +134,7 @@ def random_program(rng: np.random.Generator, *, most: int = 12) -> Program:
 
 @cache
 def programs(count: int) -> tuple[tuple[Program, Trace, Costs], ...]:
-    """The first random programs that have a plan: with budgets between their largest call and what they would use."""
+    """Return the first random programs that have a plan, with budgets between their largest call and their peak."""
     found: list[tuple[Program, Trace, Costs]] = []
     rng = np.random.default_rng(7)
     while len(found) < count:

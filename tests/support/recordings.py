@@ -1,4 +1,4 @@
-"""A recorded step of a small training, for the tests of what is made of one."""
+"""A recorded step of a small training, for tests of pages and exports."""
 
 from functools import cache
 from typing import Any
@@ -22,7 +22,7 @@ Ledger = list[tuple[int, dict[int, int]]]  # at each piece of work: bytes in use
 def recorded(device: str | Device = "sim:p100", *, policy: str = "passive", budget: str = "60MiB", steps: int = 3,
              ledger: Ledger | None = None, monkeypatch: pytest.MonkeyPatch | None = None,
              **options: Any) -> tuple[Recording, Runtime, int]:
-    """The last step of a small training, its runtime, and the bytes that it copied to the host."""
+    """Return the recording of a small training's last step, its runtime, and the bytes that it copied to the host."""
     with Runtime(device, policy=policy, memory_budget=budget, **options) as runtime:
         model = models.create("resnet18", num_classes=10)
         optimizer = SGD(model.parameters(), lr=0.01, momentum=0.9)
@@ -53,12 +53,12 @@ def recorded(device: str | Device = "sim:p100", *, policy: str = "passive", budg
 
 @cache
 def paged() -> Recording:
-    """A step under on-demand paging."""
+    """Return the recording of a step in passive mode."""
     return recorded()[0]
 
 
 def keep_ledger(runtime: Runtime, ledger: Ledger, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Have every verb of a device note what the arena holds when it is called."""
+    """Make every method of a device record the arena's contents when it is called."""
     kind = type(runtime.device)
     for verb in VERBS:
         real = getattr(kind, verb)

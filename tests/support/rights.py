@@ -1,4 +1,4 @@
-"""A folder that nobody may read, also where tests run as root, who may read everything."""
+"""Take away the right to read a folder, even if tests run as root."""
 
 import os
 from collections.abc import Iterator
@@ -9,8 +9,8 @@ NOBODY = 65534
 
 @contextmanager
 def without_rights() -> Iterator[None]:
-    """Within, files are opened with the rights of a user who owns none."""
-    if os.geteuid() != 0:  # its own folder without any rights is closed to everybody else
+    """Open files inside the ``with`` block with the rights of a user who owns none."""
+    if os.geteuid() != 0:  # a folder without any rights is enough for an ordinary user
         yield
         return
     os.seteuid(NOBODY)

@@ -1,9 +1,9 @@
-"""Training in a random world (``worlds``) on a device that watches (``watch``), with every promise checked.
+"""Train in a random world (``worlds``) on a watched device (``watch``), and check every promise.
 
-Every invariant is checked after every call and every replayed call; what a plan makes the engine do is compared with
-the plan; what was computed is compared, byte for byte, with an unmanaged run; at the end no byte may be left. What is
-wrong raises an AssertionError: a ``Violation`` of the order of work or of values, a ``WrongResult``, or a plain one for
-any other promise. The only excuse is a host that is full.
+Every invariant is checked after every call and every replayed call; the engine's actions are compared with its plan;
+results are compared, byte for byte, with an unmanaged run; at the end no byte may be left. A failure raises an
+AssertionError: a ``Violation`` of the order of work or of values, a ``WrongResult``, or a plain one for any other
+promise. The only excuse is full host memory.
 """
 
 from __future__ import annotations
@@ -43,13 +43,16 @@ NO_ACTIONS = Actions()
 
 
 class WrongResult(AssertionError):
-    """What was computed, or trained, is not what it is without memory management."""
+    """Computed or trained values differ from those without memory management."""
 
 
 @dataclass(frozen=True)
 class Report:
-    """What a simulated run did. ``full`` says that it ended early because the host was; ``actions`` counts the calls
-    after which a plan wanted something, ``diverged`` the iterations that left their plan."""
+    """The result of a simulated run.
+
+    full: it ended early because host memory was full. actions: the calls with planned actions. diverged: iterations
+    that left their plan.
+    """
 
     world: World
     full: bool
@@ -60,13 +63,13 @@ class Report:
 
     @property
     def digest(self) -> str:
-        """Of the event log: equal for equal logs, in any process."""
+        """A hash of the event log: equal for equal logs, in any process."""
         return hashlib.sha256(repr(self.log).encode()).hexdigest()
 
 
 @dataclass(frozen=True)
 class Reference:
-    """What a run without memory management ends with, what it saw, and what it needs."""
+    """The outcome of a run without memory management: its final state, the values it read, and its needs."""
 
     state: dict[str, bytes]
     seen: list[bytes]
@@ -75,7 +78,7 @@ class Reference:
 
 @lru_cache(maxsize=300)
 def reference(seed: int) -> Reference:
-    """The world of a seed without memory management."""
+    """Return the outcome of a seed's world without memory management."""
     of = world(seed)
     with small_work(), Runtime("cpu:virtual", policy="none", memory_budget=UNLIMITED, host_memory=0,
                                switches=of.switches) as runtime:
@@ -93,9 +96,9 @@ def reference(seed: int) -> Reference:
 
 @contextmanager
 def small_work() -> Iterator[None]:
-    """Kernels, updates and searches of the size that these networks need."""
+    """Use kernels, updates and searches of the size that these networks need."""
     threads = numba.get_num_threads()
-    numba.set_num_threads(1)  # kernels this small only wait for each other's threads
+    numba.set_num_threads(1)  # kernels this small would only wait for threads
     try:
         with (patch.object(optimizer, "CHUNK_BYTES", UPDATE_BYTES),
               patch.object(auto, "FIRST_WORK", AUTO_WORK)):
@@ -105,8 +108,7 @@ def small_work() -> Iterator[None]:
 
 
 def simulate(seed: int) -> Report:
-    """Train in the world of a seed. Raises AssertionError for whatever a right engine does not do; what else is raised
-    is an engine's crash."""
+    """Train in the world of a seed. Raises AssertionError for a broken promise; any other exception is a crash."""
     of, right = world(seed), reference(seed)
     least, peak = right.demand.largest_op_bytes, right.demand.unmanaged_peak_bytes
     draw = random.Random(seed + 2)
@@ -120,16 +122,16 @@ def simulate(seed: int) -> Report:
         with small_work(), runtime:
             return _train(of, runtime, device, draw, right)
     except Exception as error:
-        # What is left of a broken engine is past caring for: freeing it would only complain.
+        # Do not free the rest of a broken engine: that would only raise more errors.
         runtime.memory.deallocate = lambda storage, **_: None  # type: ignore[method-assign]
         raise _first(error) from None
 
 
 def _first(error: BaseException) -> BaseException:
-    """What went wrong first: an engine that is broken raises more on the way out."""
+    """Return the first error: a broken engine raises more on the way out."""
     first, earlier = error, error.__context__
     while earlier is not None:
-        first = first if isinstance(earlier, UserError) else earlier  # those are caught where room is made
+        first = first if isinstance(earlier, UserError) else earlier  # the engine catches those when it makes room
         earlier = earlier.__context__
     return first
 
@@ -173,10 +175,10 @@ def _train(of: World, runtime: Runtime, device: WatchedDevice, draw: random.Rand
 
 
 class Following:
-    """Compares what the engine does for its plan with what the plan says, by an account of accesses of its own."""
+    """A check that the engine does what its plan says, with its own count of accesses."""
 
     def __init__(self, runtime: Runtime) -> None:
-        self.actions = 0  # calls after which there was something to do
+        self.actions = 0  # calls with planned actions
         self._guide = runtime.guide
         self._counts: dict[TensorId, int] = {}
         self._acted: Actions = NO_ACTIONS
@@ -186,12 +188,12 @@ class Following:
             hooks.act = self.act
 
     def act(self, actions: Actions, operands: Sequence[Storage]) -> None:
-        """Note what the engine was told, and let it be done."""
+        """Record the actions that the engine was given, and carry them out."""
         self._acted = actions
         self._act(actions, operands)
 
     def called(self, tensors: Sequence[Storage]) -> None:
-        """A call has accessed these: what was done after it must be what its plan says."""
+        """Check, after a call has accessed these tensors, that the engine did what its plan says."""
         acted, self._acted = self._acted, NO_ACTIONS
         keys = self.count(tensors)
         if self._guide is None or self._guide.active is None:
@@ -206,7 +208,7 @@ class Following:
         self.actions += due != NO_ACTIONS
 
     def count(self, tensors: Sequence[Storage]) -> list[AccessKey]:
-        """One more access of each of these."""
+        """Count one more access of each of these tensors."""
         keys = []
         for tensor_id in dict.fromkeys(storage.base.tensor_id for storage in tensors):
             self._counts[tensor_id] = count = self._counts.get(tensor_id, 0) + 1
@@ -214,7 +216,7 @@ class Following:
         return keys
 
     def ended(self) -> None:
-        """An iteration is over: accesses count from one again."""
+        """End an iteration: accesses count from one again."""
         self._counts.clear()
 
 
@@ -235,7 +237,7 @@ def checked(runtime: Runtime, following: Following) -> Iterator[None]:
 
     def checked_read(storage: Storage) -> np.ndarray:
         value = read(storage)
-        following.count((storage,))  # an access like any other, but nothing is done after it
+        following.count((storage,))  # an access, but no actions follow it
         check(runtime)
         return value
 
@@ -261,7 +263,7 @@ def checked(runtime: Runtime, following: Following) -> Iterator[None]:
 
 
 def check(runtime: Runtime, *, idle: bool = True) -> None:
-    """Everything that must hold between two calls (``idle``), or between two replayed ones."""
+    """Check everything that must hold between two calls (``idle``), or between two replayed ones."""
     memory, state = runtime.memory, runtime.memory.state
     memory.check()
     assert memory.arena.used_bytes <= memory.arena.peak_bytes <= runtime.budget_bytes

@@ -1,6 +1,7 @@
-"""Little stories in our own words, for a language model to learn from: who they are about, where, with what, stays the
-same from the first sentence to the last. ``python tests/support/stories.py > tests/support/text/stories.txt``
-wrote the file that is shipped; a sentence a line, a blank line after each story.
+"""Generate little stories, in our own words, as training data for a language model.
+
+A story's people, place and things stay the same throughout. ``python tests/support/stories.py >
+tests/support/text/stories.txt`` wrote the shipped file; one sentence per line, a blank line after each story.
 """
 
 import random
@@ -15,7 +16,7 @@ NAMES = {"she": "Anna Clara Edda Frida Greta Hanna Ida Johanna Klara Lena Marta 
                "Simon Theo"}
 OBJECT = {"she": "her", "he": "him"}
 OWN = {"she": "her", "he": "his"}
-# A trade: who has it, where they work, what they make, of what, with which tool, and who comes for it.
+# A trade: its people, workplace, product, material, tool, and customers.
 TRADES = [
     ("baker", "bakery", "loaves", "flour", "oven", "the children", "warm"),
     ("smith", "forge", "horseshoes", "iron", "hammer", "the farmers", "heavy"),
@@ -42,7 +43,7 @@ TROUBLES = [("broke", "mended", "broken"), ("vanished", "found", "lost"), ("caug
 
 
 def story(choose: random.Random) -> list[str]:
-    """The sentences of one story."""
+    """Return the sentences of one story."""
     pronoun = choose.choice(list(NAMES))
     name = choose.choice(NAMES[pronoun].split())
     other = choose.choice(NAMES["he" if pronoun == "she" else "she"].split())
@@ -96,7 +97,7 @@ def story(choose: random.Random) -> list[str]:
 
 
 def text() -> str:
-    """All stories."""
+    """Return all stories."""
     choose = random.Random(SEED)
     return "\n".join("".join(sentence + "\n" for sentence in story(choose)) for _ in range(STORIES))
 

@@ -1,7 +1,7 @@
-"""``cudnn`` without a GPU: graphs that list a few plans and note when one is run. Stands in for its module.
+"""A stand-in for the ``cudnn`` module without a GPU: graphs list a few plans and record when one is run.
 
-Plans have notes as cuDNN's have: ``runtime`` is compiled when it is built, ``cores`` runs on tensor cores,
-``unordered`` adds in no fixed order. A plan that is left out by its notes cannot be built.
+Plans have notes like cuDNN's: ``runtime`` is compiled when it is built, ``cores`` runs on tensor cores, ``unordered``
+adds in no fixed order. A plan that is filtered out by its notes cannot be built.
 """
 
 import os
@@ -15,8 +15,8 @@ numerical_note = SimpleNamespace(NONDETERMINISTIC="no order", TENSOR_CORE="tenso
 PLANS = (("runtime", 100, {"runtime compilation"}), ("cores", 200, {"tensor cores"}), ("unordered", 0, {"no order"}),
          ("plain", 300, set()), ("broken", 0, set()))
 built = []  # names, in order
-fails = {}  # what is said in building a plan, by its name
-streams = {}  # of a handle
+fails = {}  # by plan, the message of its failed build
+streams = {}  # by handle
 
 
 class cudnnGraphNotSupportedError(Exception):  # noqa: N801 - as it is called

@@ -1,4 +1,4 @@
-"""NVIDIA's libraries without a GPU, compiled from ``stubs/*.c``: what is called of them is noted in a file."""
+"""NVIDIA's libraries without a GPU, compiled from ``stubs/*.c``: they record calls in a file."""
 
 import os
 import shutil
@@ -11,8 +11,7 @@ SOURCES = Path(__file__).with_name("stubs")
 
 
 def compiled(name, folder, source=None):
-    """The library of this name, of ``stubs/<source>.c``, or of that of its own name. Skips where the system has no
-    compiler."""
+    """Return the library ``name``, compiled from ``stubs/<source>.c`` (default: its name). Skips without a compiler."""
     compiler = shutil.which(os.environ.get("CC", "cc"))
     if compiler is None:
         pytest.skip("no C compiler: the vendor's libraries cannot be stood in for")
@@ -23,14 +22,14 @@ def compiled(name, folder, source=None):
 
 
 def notes(path):
-    """What was noted: (call, its arguments by name) of each line."""
+    """Return the recorded calls: (call, its arguments by name) for each line."""
     lines = path.read_text().splitlines() if path.exists() else []
     return [(words[0], {key: number(value) for key, _, value in (word.partition("=") for word in words[1:])})
             for words in map(str.split, lines)]
 
 
 def number(text):
-    """A number as an int where it is one."""
+    """Return a text as an int if it is one."""
     try:
         return int(text)
     except ValueError:

@@ -1,8 +1,9 @@
-"""``python stubbed_cuda.py FOLDER``: the real vendor (``real.Cuda``) over stubs of NVIDIA's libraries in that folder.
+"""``python stubbed_cuda.py FOLDER``: run the real vendor (``real.Cuda``) on stubs of NVIDIA's libraries in that folder.
 
-Must run in a process of its own, which has loaded no driver. Prints the name of each check that holds; fails otherwise.
-What a training makes of the seam is judged by the fake vendor's vector clocks (``fake_cuda``), and what reaches the
-libraries is held against it, call for call: streams, events, addresses, sizes, workspaces, arguments, and their order.
+It must run in its own process, which has loaded no driver. It prints the name of each check that holds, and fails
+otherwise. The fake vendor's vector clocks (``fake_cuda``) check a training's calls to the seam, and the calls that
+reach the libraries are compared with these, one by one: streams, events, addresses, sizes, workspaces, arguments, and
+their order.
 """
 
 import ctypes
@@ -46,7 +47,7 @@ def letters(source):
 
 
 def load(compiler, source):
-    """Instead of compiling: a kernel whose name tells the stub its parameters."""
+    """Load, instead of compiling, a kernel whose name tells the stub its parameters."""
     return ObjectCode.from_cubin(b"\x7fELF").get_kernel(f"kernel_{letters(source)}")
 
 
@@ -56,7 +57,7 @@ Compiler.kernel = load
 
 
 def new_notes(made=[0]):  # noqa: B006 - how many lines were read before
-    """What was noted since the last time."""
+    """Return the calls recorded since the last time."""
     every = notes(LOG)
     fresh, made[0] = every[made[0]:], len(every)
     return fresh
@@ -64,7 +65,8 @@ def new_notes(made=[0]):  # noqa: B006 - how many lines were read before
 
 # A training, in step with the judge -----------------------------------------------------------------------------------
 class InStep(FakeCuda):
-    """The judge, which hands every call on to the real vendor. ``told``: what the libraries must have been told."""
+    """The fake vendor, which also forwards every call to the real one. ``told``: the calls that the libraries must get.
+    """
 
     def __init__(self, **options):
         self.real, self.told, self.numbers = real.Cuda(), [], {}
@@ -160,7 +162,7 @@ class InStep(FakeCuda):
 
 
 def train(policy, budget):
-    """The device, closed, and what was counted."""
+    """Train; return the closed device and its counters."""
     device = WatchedCuda(profiles.get("h200"), numerics=True, depth=512)
     with minidl.Runtime(device, memory_budget=budget + (1 << 16), host_memory="8MiB", policy=policy) as runtime:
         training = Training(runtime, "vgg", "momentum")
@@ -187,13 +189,13 @@ def a_training_reaches_the_libraries_call_for_call_as_the_judge_saw_it():
 
 
 def check_lifetimes(every):
-    """Whatever was made has been destroyed, once, and memory was given back."""
+    """Check that every created object was destroyed once, and all memory was freed."""
     counts = {call: [note[0] for note in every].count(call) for call in {note[0] for note in every}}
     for made, gone in (("cuStreamCreate", "cuStreamDestroy"), ("cuEventCreate", "cuEventDestroy"),
                        ("cuMemAlloc", "cuMemFree"), ("cuMemHostAlloc", "cuMemFreeHost"),
                        ("cublasCreate", "cublasDestroy"), ("cudnnCreate", "cudnnDestroy")):
         assert counts.get(made, 0) == counts.get(gone, 0), (made, counts)
-    assert all(note[1]["flags"] == 1 for note in every if note[0] == "cuStreamCreate")  # they wait for no other
+    assert all(note[1]["flags"] == 1 for note in every if note[0] == "cuStreamCreate")  # non-blocking streams
 
 
 # One by one -----------------------------------------------------------------------------------------------------------
@@ -255,7 +257,7 @@ def every_call_is_made_in_the_context_of_its_own_gpu_from_any_thread():
 
 
 def each_call_of_the_seam_makes_its_gpu_current_where_another_was():
-    """By the driver's own word after each: what the stubs refuse is not what is looked at here."""
+    """Checked by the driver's own answer after each call; calls that the stubs refuse are not looked at here."""
     sys.modules |= {"cupy": MagicMock(), "minidl.device.cuda.cupti_recorder": MagicMock()}
     first, second = real.Cuda(0), real.Cuda(1)
     stream, event, where = first.stream(), first.event(), first.allocate(1 << 12)

@@ -1,5 +1,7 @@
-"""``python stubbed_listing.py``: cuDNN's plans for some convolutions on an H200 that is not there, as JSON; what the
-driver that ``LD_LIBRARY_PATH`` finds says is up to that driver."""
+"""``python stubbed_listing.py``: print cuDNN's plans for some convolutions on an absent H200, as JSON.
+
+The driver that ``LD_LIBRARY_PATH`` finds answers for the machine.
+"""
 
 import ctypes
 import json

@@ -1,4 +1,4 @@
-"""A compiled function in a file of its own, which can be loaded again and again, as by new processes."""
+"""A compiled function in its own file, which can be loaded repeatedly, as by new processes."""
 
 import importlib.util
 from collections.abc import Callable
@@ -24,7 +24,7 @@ def write(folder: Path) -> None:
 
 
 def load(folder: Path) -> Callable[..., Any]:
-    """The function, from a module of its own: what is compiled is found on disk or nowhere."""
+    """Return the function from a fresh module: its compiled code is found on disk or compiled anew."""
     spec = importlib.util.spec_from_file_location(f"summing_{next(_NUMBERS)}", folder / "summing.py")
     assert spec is not None and spec.loader is not None
     module = importlib.util.module_from_spec(spec)

@@ -8,7 +8,8 @@ ROUNDS, ROWS = 30, 1 << 18
 
 
 def rounds_of_swapping(given, *, rounds=ROUNDS, rows=ROWS):
-    """Twelve tensors in memory for six, each added to by turns; what they are at the end, and what they should be."""
+    """Add to each of twelve tensors in turn, in memory for six; return values, expected values, and bytes swapped in.
+    """
     itemsize, count = 4, 12
     with given.open() as device:
         budget = kept_bytes(device) + count // 2 * rows * itemsize

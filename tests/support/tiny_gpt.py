@@ -1,4 +1,4 @@
-"""The smallest GPT that has all of its parts, and its text."""
+"""The smallest GPT with all its parts, and its text."""
 
 from minidl.models.gpt import GPTConfig
 from minidl.models.text import Text

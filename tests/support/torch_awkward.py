@@ -1,6 +1,6 @@
-"""PyTorch programs that do unusual things to their graphs: each trains a few steps, and gives all that it computed.
+"""PyTorch programs with unusual graphs: each trains a few steps, and returns all that it computed.
 
-Each is a function of nothing; it is run with and without ``minidl.torch`` around it, from the same seed.
+Each is a function without arguments; it is run with and without ``minidl.torch``, from the same seed.
 """
 
 from __future__ import annotations
@@ -110,7 +110,7 @@ def mixed_precision() -> Tensors:
 
 
 def backward_in_lower_precision() -> Tensors:
-    """Forward in full precision, backward where autocast is on."""
+    """Forward in full precision, backward under autocast."""
     def step(network, x, optimizer):
         loss = network(x * 1.5).pow(2).mean()
         with torch.autocast("cpu", dtype=torch.bfloat16):
@@ -278,7 +278,7 @@ def batches_of_changing_sizes() -> Tensors:
 
 
 def steps_that_end_otherwise() -> Tensors:
-    """The third step and those after it begin as the second does, and go on differently."""
+    """From the third step on, steps begin like the second and then differ."""
     network, x = _network(), _data()
     optimizer = torch.optim.AdamW(network.parameters(), 1e-2)
 
@@ -303,7 +303,7 @@ def evaluation_in_between() -> Tensors:
         with torch.inference_mode():
             network(x).sum()
         network.train()
-        network(x).sum()  # with gradients that nothing takes
+        network(x).sum()  # with gradients that are never computed
         loss = network(x).pow(2).mean()
         loss.backward()
         return torch.stack([before, loss])
@@ -322,7 +322,7 @@ def reseeded_between_forward_and_backward() -> Tensors:
 
 
 def parameters_written_through_data() -> Tensors:
-    """Between forward and backward, as PyTorch's version counter does not see it."""
+    """Write between forward and backward, unseen by PyTorch's version counter."""
     def step(network, x, optimizer):
         y = network(x).sin()
         with torch.no_grad():
@@ -483,7 +483,7 @@ def averaged_weights() -> Tensors:
 
 
 def parts_that_never_learn() -> Tensors:
-    """Frozen parameters, outputs that nothing differentiates, and a graph that lives into the next step."""
+    """Frozen parameters, outputs that are never differentiated, and a graph that lives into the next step."""
     network, x = _network(), _data()
     for parameter in network[0].parameters():
         parameter.requires_grad_(False)

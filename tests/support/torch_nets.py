@@ -29,8 +29,11 @@ SEED = 0
 
 
 class Forced(OnDemand):
-    """Lets all leave that may: ``swap`` copies it, ``drop`` computes it again where it can, ``mixed`` takes turns;
-    ``some`` drops what it can, but every third tensor stays."""
+    """A policy that evicts every tensor it may.
+
+    ``swap``, ``drop`` where possible, or ``mixed``, which alternates; ``some`` drops where possible, but keeps every
+    third.
+    """
 
     name = "forced"
     plans = True
@@ -39,7 +42,7 @@ class Forced(OnDemand):
         self.how = how
 
     def plan(self, trace: Trace, costs: Costs, limits: Limits) -> Proposal:
-        """The plan."""
+        """Return the plan."""
         facts = problem(trace, costs)
         mode = np.full(len(facts.gap_call), SWAP, np.int64)
         for gap in range(len(mode)):
@@ -50,12 +53,12 @@ class Forced(OnDemand):
         return Proposal(Plan() if self.how == "keep" else to_plan(trace, facts, mode, np.full(len(mode), -1)))
 
     def victims(self, resident: Sequence[Residency], pressure: Pressure) -> Sequence[Eviction]:
-        """Never asked."""
+        """Never called."""
         return []
 
 
 def forced(how: str, budget: int = ROOMY, **more: Any) -> Any:
-    """What manages a training in which all that may leave does so in one way, whatever that costs."""
+    """Return the manager of a training in which every tensor that may leave does so in one way, at any cost."""
     memory = minidl.torch.managed(budget, policy=Forced(how), **more)
     memory.counts_recording = False
     return memory
@@ -63,14 +66,14 @@ def forced(how: str, budget: int = ROOMY, **more: Any) -> Any:
 
 @dataclass
 class Program:
-    """A network, its optimizer, and what computes the loss of a step."""
+    """A network, its optimizer, and the function that computes a step's loss."""
 
     network: nn.Module
     optimizer: torch.optim.Optimizer
     loss: Callable[[], torch.Tensor]
 
     def step(self) -> torch.Tensor:
-        """One training step; the loss."""
+        """Run one training step; return the loss."""
         self.optimizer.zero_grad()
         loss = self.loss()
         loss.backward()
@@ -78,18 +81,18 @@ class Program:
         return loss.detach().clone()
 
     def lasting(self) -> list[torch.Tensor]:
-        """What outlives its steps: parameters, buffers, the optimizer's state."""
+        """Return the persistent tensors: parameters, buffers, the optimizer's state."""
         kept = [v for each in self.optimizer.state.values() for v in each.values() if isinstance(v, torch.Tensor)]
         return [*self.network.parameters(), *self.network.buffers(), *kept]
 
     def state(self) -> list[torch.Tensor]:
-        """All that training has changed: parameters, buffers, the optimizer's state, the generator."""
+        """Return all that training has changed: parameters, buffers, the optimizer's state, the generator."""
         kept = [v for each in self.optimizer.state.values() for v in each.values() if isinstance(v, torch.Tensor)]
         return [*(t.detach().clone() for t in (*self.network.state_dict().values(), *kept)), torch.get_rng_state()]
 
 
 def run(make: Callable[[], Program], steps: int = 5, memory: Any = None) -> list[torch.Tensor]:
-    """Train a fresh program, under ``memory`` if it is given; losses and what it has changed."""
+    """Train a fresh program, under ``memory`` if given; return losses and changed state."""
     torch.manual_seed(SEED)
     program = make()
     if memory is None:
@@ -101,7 +104,7 @@ def run(make: Callable[[], Program], steps: int = 5, memory: Any = None) -> list
 
 
 def peak(make: Callable[[], Program], memory: Any = None, steps: int = 6) -> int:
-    """The most bytes that the last of some steps has at once."""
+    """Return the peak bytes of the last of some steps."""
     torch.manual_seed(SEED)
     program = make()
 
@@ -119,7 +122,7 @@ def peak(make: Callable[[], Program], memory: Any = None, steps: int = 6) -> int
 
 
 def same(one: list[torch.Tensor], other: list[torch.Tensor]) -> bool:
-    """Whether no bit differs."""
+    """Return True if no bit differs."""
     return len(one) == len(other) and all(
         a.dtype == b.dtype and a.shape == b.shape and a.contiguous().view(torch.uint8).equal(
             b.contiguous().view(torch.uint8)) for a, b in zip((t.reshape(-1) for t in one),
@@ -128,7 +131,7 @@ def same(one: list[torch.Tensor], other: list[torch.Tensor]) -> bool:
 
 # Networks ------------------------------------------------------------------------------------------------------------
 class Residual(nn.Module):
-    """Two convolutions beside what they are added to, with writes in place."""
+    """Two convolutions with in-place writes, added to their input."""
 
     def __init__(self, width: int) -> None:
         super().__init__()
@@ -144,7 +147,7 @@ class Residual(nn.Module):
 
 
 class Attention(nn.Module):
-    """A transformer's block, with dropout in it."""
+    """A transformer block with dropout."""
 
     def __init__(self, width: int) -> None:
         super().__init__()
@@ -161,7 +164,7 @@ class Attention(nn.Module):
 
 
 def convolutional() -> Program:
-    """Batch norm, additions and ReLU in place, pooling, dropout."""
+    """Batch norm, in-place additions and ReLU, pooling, dropout."""
     network = nn.Sequential(nn.Conv2d(3, 16, 3, padding=1), Residual(16), nn.MaxPool2d(2), Residual(16),
                             nn.AdaptiveAvgPool2d(2), nn.Flatten(), nn.Dropout(0.2), nn.Linear(64, 10))
     x, y = torch.randn(8, 3, 16, 16), torch.randint(0, 10, (8,))
@@ -170,7 +173,7 @@ def convolutional() -> Program:
 
 
 class Language(nn.Module):
-    """A language model whose embedding is its head, too."""
+    """A language model whose embedding is also its head."""
 
     def __init__(self, words: int = 96, width: int = 64, depth: int = 3) -> None:
         super().__init__()
@@ -199,7 +202,7 @@ def recurrent() -> Program:
 
 
 def of_complex_numbers() -> Program:
-    """A spectrum: conjugate bits among what is saved."""
+    """A spectrum: saved tensors with conjugate bits."""
     network = nn.Linear(64, 64)
     x = torch.randn(32, 64)
 

@@ -1,7 +1,7 @@
-"""Random small PyTorch programs: views, writes in place where autograd allows them, random numbers, buffers.
+"""Random small PyTorch programs: views, in-place writes where autograd allows them, random numbers, buffers.
 
-A program is drawn from a seed as a list of operations on a pool of square matrices; some end with an error in PyTorch
-itself, which is then what is to be seen with ``minidl.torch``, too.
+A program is drawn from a seed as a list of operations on a pool of square matrices. Some end with an error in PyTorch
+itself, which must then also appear with ``minidl.torch``.
 """
 
 from __future__ import annotations
@@ -13,12 +13,12 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
-SIDE = 40  # 6,400 bytes a matrix: large enough to leave
+SIDE = 40  # 6,400 bytes per matrix: large enough to be evicted
 Matrix = torch.Tensor
 
 
 class World:
-    """What a program has beside its pool: parameters and buffers."""
+    """The parameters and buffers of a program."""
 
     def __init__(self) -> None:
         self.parameters = [nn.Parameter(torch.randn(SIDE, SIDE) / 6) for _ in range(4)]
@@ -41,7 +41,7 @@ def _complex(u: Matrix) -> Matrix:
     return torch.view_as_real(z * z.conj() + z).reshape(SIDE, SIDE)
 
 
-# name -> what it makes of two matrices of the pool, a parameter and the world.
+# name -> a function of two matrices of the pool, a parameter and the world.
 OPERATIONS: dict[str, Callable[[Matrix, Matrix, Matrix, World], Matrix]] = {
     "product": lambda u, v, p, w: u @ p,
     "both": lambda u, v, p, w: u @ v / SIDE,
@@ -89,13 +89,13 @@ OPERATIONS: dict[str, Callable[[Matrix, Matrix, Matrix, World], Matrix]] = {
 
 
 def drawn(seed: int) -> list[tuple[str, float, float]]:
-    """The operations of a program, with which of the pool each takes."""
+    """Return the operations of a program, with the pool positions that each reads."""
     draw = random.Random(seed)
     return [(draw.choice(list(OPERATIONS)), draw.random(), draw.random()) for _ in range(draw.randint(4, 20))]
 
 
 def loss_of(plan: list[tuple[str, float, float]], x: Matrix, world: World) -> Matrix:
-    """One forward pass."""
+    """Run one forward pass."""
     pool = [x]
     for name, a, b in plan:
         u, v = pool[int(a * len(pool))], pool[int(b * len(pool))]
@@ -106,7 +106,7 @@ def loss_of(plan: list[tuple[str, float, float]], x: Matrix, world: World) -> Ma
 
 
 def outcome(seed: int, memory: object = None, steps: int = 4) -> list[torch.Tensor] | str:
-    """All that training a program computes, or the kind of error that ends it."""
+    """Train a program; return all that it computes, or the kind of error that ends it."""
     torch.manual_seed(seed)
     plan, world, x = drawn(seed), World(), torch.randn(SIDE, SIDE)
     optimizer = (torch.optim.AdamW(world.parameters, 1e-2) if seed % 2 else

@@ -1,15 +1,15 @@
-"""A device that watches its own use: what each piece of work reads and writes, and in which order.
+"""A device that watches its own use: the reads and writes of each piece of work, and their order.
 
-Order is judged without times (``races``). Every range of bytes also carries the name of the value that it holds; from
-these follows what any engine owes:
+Order is checked without times (``races``). Every range of bytes also carries the name of its value. From these follow
+duties of any engine:
 
-    an operation is given tensors that have a block
-    it reads each of its tensors' own values, wherever they have been meanwhile (no stale or half-landed copy)
-    it writes only over bytes that hold nothing, over its workspace, or over an input (donated, or in place)
-    a copy or a move never lands on a value
+  an operation only gets tensors that have a block
+  it reads each tensor's own value, wherever that has been meanwhile (no stale or half-finished copy)
+  it writes only over bytes without a value, its workspace, or an input (donated, or in place)
+  a copy or a move never overwrites a value
 
-One race is allowed: writing over bytes that are being copied out spoils the copy, which may then be given up, but never
-be read again. Knows operations by name, offsets and streams; knows no manager, arena, policy or plan.
+One race is allowed: writing over bytes that are being copied out spoils the copy, which may then be discarded, but
+never read again. Knows operations by name, offsets and streams; knows no manager, arena, policy or plan.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ OPS = {op.name: op for module in vars(ops).values() if isinstance(module, Module
 
 
 class Order(Protocol):
-    """Who has certainly come how far."""
+    """Knowledge of the positions that streams have certainly reached."""
 
     @property
     def host_known(self) -> list[int]: ...
@@ -51,18 +51,18 @@ class Order(Protocol):
 
 
 class Watched(Device):
-    """What is watched on any device; a base before that of the device itself.
+    """The watching part of a device, a base class before that of the device itself.
 
-    order    who has certainly come how far, judged without times
-    log      all that the device was told, in order, with the times at which it starts.
-    limit    pieces of work that a run may take: more are an endless loop.
-    interrupt  called at every piece of work, in the middle of what the engine is doing, as the cycle collector may be.
+    order      knowledge of the positions that streams have certainly reached, without times
+    log        all calls of the device, in order, with the times at which their work starts
+    limit      the most pieces of work of a run: more mean an endless loop
+    interrupt  called at every piece of work, in the middle of the engine's work, as the cycle collector may be
     """
 
     order: Order
 
     def watch(self, *, limit: int) -> None:
-        """Begin; to be called when the device has been made."""
+        """Begin to watch; call it when the device has been made."""
         self.log: list[tuple[Any, ...]] = []
         self.limit = limit
         self.interrupt: Callable[[], None] | None = None
@@ -154,7 +154,7 @@ class Watched(Device):
         host, value = self._copies_out[position]
         for at, size in host:
             cells = self.host.span(at, size)
-            if self.host.holds(cells, value):  # else these bytes have another copy by now
+            if self.host.holds(cells, value):  # otherwise another copy has replaced these bytes
                 self.host.values[cells] = [SPOILED] * (cells.stop - cells.start)
 
     def copy_in(self, offset: int, host: Extents, nbytes: int) -> int:
@@ -173,7 +173,7 @@ class Watched(Device):
         return super().copy_in(offset, host, nbytes)
 
     def poison(self, offset: int, nbytes: int, marks: Marks) -> None:
-        """Freed: from here on, in program order, these bytes hold nothing."""
+        """Note that these bytes are freed: from here on, in program order, they hold no value."""
         self._note(COMPUTE, "free", offset, nbytes, *marks)
         cells = self.arena.span(offset, nbytes)
         self.arena.values[cells] = [NOTHING] * (cells.stop - cells.start)
@@ -187,15 +187,15 @@ class Watched(Device):
             self.interrupt()
 
     def starts(self, stream: int) -> float:
-        """When work that is given to a stream now starts."""
+        """Return when work that is issued to a stream now starts."""
         return self.clock.ready[stream]
 
 
 class WatchedDevice(Watched, VirtualCpu):
-    """CPU numerics, poisoned, on a watched virtual clock whose work takes longer or shorter than the model says.
+    """CPU numerics, poisoned, on a watched virtual clock whose work takes longer or shorter than modelled.
 
-    draw     decides the true durations: kernels take ``1 - jitter`` to ``1 + jitter`` times what was modelled, and one
-             copy in ten is held up for up to ``stall_s`` seconds.
+    draw     decides the true durations: kernels take ``1 - jitter`` to ``1 + jitter`` times the modelled time, and one
+             copy in ten is delayed by up to ``stall_s`` seconds
     """
 
     def __init__(self, profile: Profile, draw: random.Random, *, jitter: float = 0.0, stall_s: float = 0.0,

@@ -1,6 +1,6 @@
-"""The os module for those who write files, watched: a test says what becomes of each change of a file.
+"""A watched ``os`` module: a test decides the outcome of each change of a file.
 
-All that minidl writes of its own accord is written by the modules of WRITERS, through their name ``os``.
+The modules of WRITERS write all files that minidl writes by itself, through their name ``os``.
 """
 
 import os
@@ -18,21 +18,21 @@ GIVING_ROOM = ("unlink", "rmdir")
 
 @dataclass(frozen=True)
 class Change:
-    """A call that is about to change a file: the name of its function ("open" if that makes a new one), and paths."""
+    """A call that is about to change a file: the name of its function ("open" if it makes a new file), and paths."""
 
     name: str
     paths: tuple[str, ...]
     arguments: tuple
 
     def half(self) -> None:
-        """Carry out half of a write, as a machine may that stops; of all else nothing."""
+        """Carry out half of a write, as a machine may that stops; nothing of other changes."""
         if self.name == "write":
             number, data = self.arguments
             os.write(number, data[:len(data) // 2])
 
 
 class WatchedOs:
-    """The os module; ``before`` is shown each Change before it is made, and may raise."""
+    """The os module; ``before`` is called with each Change before it is made, and may raise."""
 
     def __init__(self, before: Callable[[Change], None]) -> None:
         self._before = before
@@ -57,14 +57,14 @@ class WatchedOs:
 
 
 def watch(before: Callable[[Change], None], put: Callable = setattr) -> None:
-    """Show all changes of files by WRITERS; ``put`` may be a monkeypatch's, which takes it back."""
+    """Show all file changes of WRITERS to ``before``; ``put`` may be a monkeypatch's, which undoes it."""
     watched = WatchedOs(before)
     for module in WRITERS:
         put(module, "os", watched)
 
 
 def full_from(at: int) -> Callable[[Change], None]:
-    """A disk that is full at change number ``at``, counted from 1, and from there on."""
+    """Return a ``before`` that simulates a disk that is full from change number ``at`` on, counted from 1."""
     left = at
 
     def refuse(change: Change) -> None:
@@ -76,12 +76,13 @@ def full_from(at: int) -> Callable[[Change], None]:
 
 
 def kill() -> None:
-    """End this process as nobody can prevent."""
+    """End this process at once, without cleanup."""
     os.kill(os.getpid(), signal.SIGKILL)
 
 
 def dies_at(at: int, die: Callable[[], None] = kill) -> Callable[[Change], None]:
-    """The program ends at its change number ``at``, counted from 1: half way through a write, before anything else."""
+    """Return a ``before`` that ends the program at change number ``at``, from 1: half way through a write, or before.
+    """
     left = at
 
     def end(change: Change) -> None:

@@ -1,11 +1,11 @@
-"""Random whole programs: what a user may write, drawn from a seed, as data that is run here and in PyTorch.
+"""Random whole programs, drawn from a seed as data: what a user may write, run here and in PyTorch.
 
-A program is a list of steps that each iteration carries out, with the iterations in which a step is left out. A step
-whose operands are not there is skipped, so whatever is taken out of a program leaves a program: that is how one that
-fails is shrunk. Values are held, deleted, or kept for the next iteration, with their graph or as leaves; parameters
-are shared; there are several losses and optimizers, reads by the host, branches on what was read, writes in place also
-where gradients flow, calls and iterations that fail, batches that change, operands without rows, parameters that have a
-gradient now and then, graphs that are retained and gone through again, another program that is run in mid-iteration.
+A program is a list of steps that each iteration runs, with the iterations in which a step is left out. A step whose
+operands do not exist is skipped, so removing any step leaves a valid program: that is how a failing one is shrunk.
+Values are held, deleted, or kept for the next iteration, with their graph or as leaves. Parameters are shared. There
+are several losses and optimizers, reads by the host, branches on values read, in-place writes also where gradients
+flow, calls and iterations that fail, changing batches, operands without rows, parameters that only sometimes have a
+gradient, retained graphs, and another program that runs in mid-iteration.
 """
 
 from __future__ import annotations
@@ -25,8 +25,11 @@ VERBS = ("leaf", "read", "delete", "keep", "branch", "write", "write", "hold gra
 
 @dataclass(frozen=True)
 class Step:
-    """One step: an operation or a verb, the values it reads, the one it makes (0: none), in which iterations it is left
-    out, and whether gradients flow through it."""
+    """One step: an operation or a verb.
+
+    It has the values it reads, the one it makes (0: none), the iterations that leave it out, and if gradients flow
+    through it.
+    """
 
     kind: str
     reads: tuple[int, ...] = ()
@@ -44,8 +47,11 @@ class Step:
 
 @dataclass(frozen=True)
 class Program:
-    """Parameters, buffers, leaves and views of parameters that every iteration has, by number; optimizers with what
-    each trains; the batch of each iteration; the steps."""
+    """A program as data.
+
+    It has parameters, buffers, leaves and views of parameters that exist in every iteration, by number; optimizers and
+    what each trains; the batch of each iteration; the steps.
+    """
 
     seed: int
     parameters: tuple[tuple[int, Shape], ...]
@@ -54,7 +60,7 @@ class Program:
     batches: tuple[int, ...]
     steps: tuple[Step, ...]
     constants: tuple[tuple[int, Shape], ...] = ()
-    views: tuple[tuple[int, int], ...] = ()  # of which parameter: its dimensions in reverse
+    views: tuple[tuple[int, int], ...] = ()  # (view, parameter): the parameter with reversed dimensions
 
     def __str__(self) -> str:
         lines = [f"program {self.seed}: batches {self.batches}"]
@@ -67,7 +73,7 @@ class Program:
 
 
 def program(seed: int) -> Program:
-    """The program of a seed."""
+    """Return the program of a seed."""
     return _Author(seed).write()
 
 
@@ -82,12 +88,12 @@ class _Author:
         self.iterations = draw.choice([2, 3, 4, 4, 5])
         self.kept: dict[int, Shape] = {}
         self.losses: list[int] = []
-        self.left_out = draw.choice([0.0, 0.05, 0.05, 0.15])  # how often a step is left out
+        self.left_out = draw.choice([0.0, 0.05, 0.05, 0.15])  # probability that a step is left out
         for _ in range(draw.choice([1, 2])):
             draft.parameter(self._shape(batch=False))
         self._lasting()
         self._leaf()
-        for _ in range(draw.choice([1, 1, 1, 2])):  # losses, or updates, one after the other
+        for _ in range(draw.choice([1, 1, 1, 2])):  # losses, or updates, one after another
             for _ in range(draw.randint(3, 14)):
                 self._operation() if draw.random() < 0.75 else self._verb()
             self._train()
@@ -109,7 +115,7 @@ class _Author:
                        tuple((n, of) for n, of in draft.views.items() if n in used))
 
     def _lasting(self) -> None:
-        """Leaves and views of parameters that are made once, for all iterations."""
+        """Add leaves and views of parameters that are made once, for all iterations."""
         draw, draft = self.draw, self.draft
         if draw.random() < 0.3:
             number = draft.number()
@@ -130,7 +136,7 @@ class _Author:
         return shape if elements(shape) <= MOST_ELEMENTS else shape[:1]
 
     def _add(self, kind: str, reads: tuple[int, ...] = (), makes: int = 0, no_grad: float = 0.03, **attrs: Any) -> None:
-        """One more step; ``no_grad``: how probable it is that no gradient flows through it."""
+        """Add a step; ``no_grad``: the probability that no gradient flows through it."""
         draw = self.draw
         left_out = draw.random() < self.left_out and kind not in ("zero", "backward")
         skipped = frozenset(draw.sample(range(self.iterations), draw.randint(1, self.iterations))) if left_out else ()
@@ -207,7 +213,7 @@ class _Author:
             self.kept = {}
 
     def _like(self, value: int) -> int:
-        """A value of the same shape, maybe itself."""
+        """Return a value of the same shape, perhaps itself."""
         shape = self.draft.shapes[value]
         found = self.draft.pick(lambda other: other == shape)
         assert found is not None
@@ -239,7 +245,7 @@ class _Author:
 
 
 def smaller(of: Program) -> Iterable[Program]:
-    """Programs with something less, the most first: fewer iterations, then fewer steps."""
+    """Yield smaller programs, the largest reduction first: fewer iterations, then fewer steps."""
     for count in range(1, len(of.batches)):
         yield replace(of, batches=of.batches[:count])
     size = len(of.steps)

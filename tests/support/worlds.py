@@ -1,7 +1,7 @@
-"""Worlds in which the engine has to train: a seed decides everything, and nothing else does.
+"""Random worlds in which the engine has to train: everything follows from a seed.
 
-A ``World`` is a budget, a host budget, link speeds, true durations, a policy, and a list of iterations that do not
-always do the same; a ``Program`` is what is trained in it. Knows no device and checks nothing.
+A ``World`` is a budget, a host budget, link speeds, true durations, a policy, and a list of iterations that are not all
+alike; a ``Program`` is trained in it. Knows no device and checks nothing.
 """
 
 from __future__ import annotations
@@ -37,15 +37,18 @@ MOST_BANKS = 4
 KINDS = ("usual", "usual", "usual", "half a batch", "two gradients", "evaluation", "no update")
 POLICIES = ("passive", "recompute", "dtr-swap", "dtr-swap", "capuchin", "capuchin-swap", "capuchin-recompute", "auto",
             "auto", "chance", "chance")
-AMPLE = 4.0  # a share of the budget with which all fits
-INFEASIBLE = -1.0  # and one with which the largest operation does not
-OFF = 0.15  # how often each of the engine's features is switched off
+AMPLE = 4.0  # a share of the budget with which everything fits
+INFEASIBLE = -1.0  # a share with which the largest operation does not fit
+OFF = 0.15  # probability that each of the engine's features is switched off
 
 
 @dataclass(frozen=True)
 class Iteration:
-    """What an iteration does, and after which layer (-1: none) a tensor is read or kept for the next iteration; after
-    which layers it is put where only the cycle collector finds it."""
+    """What one iteration does besides training.
+
+    After which layer (-1: none) a tensor is read or kept for the next iteration; after which layers one is left for the
+    cycle collector.
+    """
 
     kind: str
     read: int
@@ -55,11 +58,12 @@ class Iteration:
 
 @dataclass(frozen=True)
 class World:
-    """All that happens in one run follows from this. Shares are of what lies between the smallest feasible budget
-    (0) and the unmanaged peak (1), and of that peak for the host.
+    """Everything that decides one run.
 
-    banks       after which layer each of some lasting tensors, as large as the input, has that added to it.
-    in_passing  each layer is updated, and its gradients are given up, as soon as backward has passed it.
+    Shares are of the range from the smallest feasible budget (0) to the unmanaged peak (1), and of that peak for the
+    host.
+    banks       for some lasting tensors as large as the input, the layer whose output is added to each
+    in_passing  each layer is updated, and its gradients are freed, as soon as backward has passed it
     """
 
     seed: int
@@ -77,12 +81,12 @@ class World:
 
     @property
     def feasible(self) -> bool:
-        """Whether the budget is enough for the largest operation."""
+        """True if the budget is enough for the largest operation."""
         return self.budget_share >= 0.0
 
 
 def world(seed: int) -> World:
-    """The world of a seed."""
+    """Return the world of a seed."""
     draw = random.Random(seed)
     policy = draw.choice(POLICIES)
     nominal = profiles.get("cpu")
@@ -92,7 +96,7 @@ def world(seed: int) -> World:
                       launch_overhead_s=draw.choice([0.0, 2e-7, 5e-6]))  # the host far ahead of the device, or not
     iterations = []
     for number in range(draw.choice([4, 5, 6])):
-        # Three alike first, so that there is something to plan; then the program changes its mind now and then.
+        # First three equal iterations, so that there is something to plan; then some that differ.
         usual = number < 3 or draw.random() < 0.4
         read, keep = (draw.randrange(5) if draw.random() < 0.3 and not usual else -1 for _ in range(2))
         litter = tuple(layer for layer in range(6) if draw.random() < 0.4)
@@ -100,7 +104,7 @@ def world(seed: int) -> World:
     budget_share = draw.choice([0.0, draw.random() ** 2, draw.random()])
     optimizer = draw.choice(["sgd", "momentum", "adam"])
     budget_share = AMPLE if draw.random() < 0.1 else budget_share
-    rare = random.Random(~seed)  # drawn apart, so that most worlds are what they were before there was this
+    rare = random.Random(~seed)  # a separate generator, so that older worlds stay the same
     banks = tuple(rare.randrange(5) for _ in range(rare.randint(1, MOST_BANKS))) if rare.random() < 0.2 else ()
     in_passing = rare.random() < 0.15
     return World(seed, policy, optimizer, banks=banks, in_passing=in_passing,
@@ -111,7 +115,7 @@ def world(seed: int) -> World:
 
 
 class Chance(OnDemand):
-    """Plans and victims by lot: any plan may cost time, none may cost correctness."""
+    """A policy with random plans and victims: any plan may cost time, none may cost correctness."""
 
     name = "chance"
     plans = True
@@ -134,7 +138,7 @@ class Chance(OnDemand):
                 trigger = accesses[min(len(accesses) - 1, position + self.draw.randrange(40))]
                 key = (trigger.tensor_id, trigger.access_count)
                 prefetches[key] = (*prefetches.get(key, ()), access.tensor_id)
-        # Of every other program, without a lot: those that are known by their seeds stay as they are.
+        # For every other program, without a random draw, so that worlds known by their seeds stay the same.
         waits = [(a.tensor_id, a.access_count) for a in accesses[::7]] if len(accesses) % 2 else []
         moves = {(a.tensor_id, a.access_count): (Move(accesses[n // 2].tensor_id, 256 * (n % 64)), Move(a.tensor_id, 0))
                  for n, a in enumerate(accesses)} if len(accesses) % 3 else {}
@@ -147,7 +151,7 @@ class Chance(OnDemand):
         return self.draw.choice([Action.SWAP_OUT, Action.DROP])
 
 
-_passed: list[Callable[[], None]] = []  # what is to be done when backward comes by the latest call of PASSED
+_passed: list[Callable[[], None]] = []  # called when backward passes the latest call of PASSED
 
 
 def _pass(needs: tuple[bool, ...], dy: Tensor) -> tuple[Tensor]:
@@ -159,14 +163,14 @@ PASSED: Op = replace(SHIFT, vjp=_pass)  # adds nothing, if that is its value
 
 
 class Program:
-    """What is trained: the same calls on any runtime. ``seen`` are all values that it has looked at, as bytes."""
+    """The trained program: the same calls on any runtime. ``seen``: all values that it has read, as bytes."""
 
     def __init__(self, runtime: Runtime, of: World) -> None:
         self.runtime = runtime
         self.world = of
         self.network = Network(random.Random(of.seed + 1), CLASSES)
         layers = [list(layer.parameters()) for layer in (*self.network.layers, self.network.head)]
-        # One for all, or one a layer, where there is anything to train in it.
+        # One optimizer for all, or one for each layer with parameters.
         self.optimizers = [self._optimizer(parameters) if parameters else None for parameters in (
             layers if of.in_passing else [list(self.network.parameters())])]
         self.banks = [parameter((BATCH, *self.network.shape), requires_grad=False) for _ in of.banks]
@@ -174,7 +178,7 @@ class Program:
             fill_(bank, 0.0)
         self.seen: list[bytes] = []
         self.kept: list[Tensor] = []
-        self.litter: list[Tensor] = []  # whoever clears it plays the cycle collector
+        self.litter: list[Tensor] = []  # clearing it stands for the cycle collector
         self._data = np.random.default_rng(of.seed)
 
     def _optimizer(self, parameters: list[Tensor]) -> Optimizer:
@@ -184,7 +188,7 @@ class Program:
         return SGD(parameters, lr=0.05) if kind == "sgd" else SGD(parameters, lr=0.05, momentum=0.9, weight_decay=1e-3)
 
     def iterate(self, iteration: Iteration) -> None:
-        """One iteration, as it is described."""
+        """Run one iteration."""
         kept, self.kept = self.kept, []
         if iteration.kind == "evaluation":
             with minidl.no_grad():
@@ -232,7 +236,7 @@ class Program:
         return cross_entropy(self.network(images, after, before), labels)
 
     def _update(self, layer: int) -> None:
-        """Backward has passed a layer: all gradients of its parameters have arrived."""
+        """Update a layer when backward has passed it and all gradients of its parameters have arrived."""
         optimizer = self.optimizers[layer]
         if optimizer is not None:
             optimizer.step()
@@ -242,7 +246,7 @@ class Program:
         self.seen.append(tensor.numpy().tobytes())
 
     def state(self) -> dict[str, bytes]:
-        """All that training has changed."""
+        """Return all that training has changed."""
         arrays = self.network.state_dict() | {f"bank {n}": bank.numpy() for n, bank in enumerate(self.banks)}
         for number, optimizer in enumerate(self.optimizers):
             if optimizer is not None:

@@ -75,7 +75,7 @@ def _keys(seed: int) -> dict[str, Any]:
 
 @cache
 def _below(dtype: str, low: float, high: float) -> float:
-    """Return the largest number of a dtype below ``high``, where rounding may not exceed it."""
+    """Return the largest number of a dtype below ``high``: the limit of rounded values."""
     kind = np.dtype(dtype).type
     with np.errstate(over="ignore"):  # ``high`` may overflow a half
         return float(np.nextafter(kind(high), kind(low)))
