@@ -135,8 +135,7 @@ def _is_stretched(image: Any) -> bool:
 
 
 def pixels(image: Any, view: View, size: int, *, out: np.ndarray) -> None:
-    """Write a view of an image of mode L or RGB, resized to ``size`` a side, normalised.  out: [C, size, size],
-    float32."""
+    """Write a view of an L or RGB image, resized to ``size`` a side, normalised.  out: [C, size, size], float32."""
     shown = np.asarray(_shown(image, view, size, _pillow().Resampling.BILINEAR), np.float32)
     if out.shape[0] == 1:
         np.multiply(shown, 1 / (255 * GREY_DEVIATION), out=out[0])

@@ -1,5 +1,4 @@
-"""Measure steps (seconds, bytes swapped and recomputed, time lost), and fill the progress bar. Reads no clock of its
-own."""
+"""Measure steps (seconds, bytes swapped and recomputed, time lost), and fill the progress bar. It reads no clock."""
 
 from collections import deque
 from collections.abc import Callable

@@ -61,8 +61,7 @@ class Numerics:
 
     def run(self, op_name: str, algorithm: Algorithm, places: Sequence[Place], attrs: dict[str, Any],
             workspace: int, made: int) -> None:
-        """Run a kernel on the operands at ``places``; the first ``made`` of them are outputs. Errors name the
-        operation."""
+        """Run a kernel on the operands at ``places``, of which the first ``made`` are outputs. Errors name the call."""
         lost = self.lost
         if lost is not None and lost.reads(op_name, places[made:]):
             lost.add(places[:made])

@@ -35,7 +35,7 @@ class Matrix:
 
     @property
     def transposed(self) -> "Matrix":
-        """The same elements with rows and columns exchanged."""
+        """This matrix with rows and columns exchanged; the bytes are the same."""
         return Matrix(self.columns, self.rows, self.across, self.down, self.batch)
 
     @property

@@ -73,8 +73,7 @@ class EventStreams:
             self.mark(stream, (stream, 0))
 
     def mark(self, stream: int, wants: Timed | Cause = None) -> int:
-        """End a piece of work of a stream; return its position. ``wants``: a callback for its seconds, or a wait's
-        cause."""
+        """End a piece of work of a stream; return its position. ``wants``: a callback for its seconds, or a cause."""
         position = self.positions[stream] + 1
         if position >= self._limits[stream]:
             self._make_room(stream, position)

@@ -58,8 +58,7 @@ def summing(function: Callable[..., Any]) -> Any:
 
 
 class Kernel:
-    """A loop over pieces: ``kernel(work, *arguments)``; ``work``, a number of elements, selects serial or parallel
-    code."""
+    """A loop over pieces: ``kernel(work, *arguments)``. ``work``, in elements, selects serial or parallel code."""
 
     def __init__(self, function: Callable[..., None]) -> None:
         self.serial = compiled(function)

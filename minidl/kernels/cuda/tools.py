@@ -143,9 +143,9 @@ class Tools:
         return self.device(pair)
 
     def _group(self, dtype: str, count: int) -> tuple[Function, Function]:
-        """Return ``load(pointer, i, values, at)`` and ``store(pointer, i, values, at)`` of groups of ``count``
-        elements.
-        They move the i-th group to and from ``values[at:]``. A group is 8 or 16 bytes, aligned to its size."""
+        """Return functions that load and store a group of ``count`` elements, 8 or 16 bytes aligned to their size.
+        ``load(pointer, i, values, at)`` and ``store(pointer, i, values, at)`` move the i-th group to and from
+        ``values[at:]``."""
         itemsize = 2 if dtype == "bfloat16" else np.dtype(dtype).itemsize
         assert count * itemsize in (8, 16) and dtype in GROUPED, f"groups of {count} {dtype}"
         if self.access is None:

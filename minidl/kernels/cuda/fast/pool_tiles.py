@@ -75,10 +75,10 @@ def gradient_of_tiles(tools: Tools, *, dtype: str, width: int, largest: bool, ke
 
 
 def _adding(tools: Tools, windows: list[Pair], **options: Any) -> Callable[..., Any]:
-    """Return ``add(total, values, dy, index, first, row, groups, p, q, p_n, q_n)``, which adds windows to a tile's
-    sums.
+    """Return a device function that adds these windows to a tile's sums, one after another.
 
-    The windows are called one after another. The tile's own is at p, q, and its group of dy has index ``first``.
+    It is ``add(total, values, dy, index, first, row, groups, p, q, p_n, q_n)``: the tile's own window is at p, q, and
+    its group of dy has index ``first``.
     """
     (down, right), *others = windows
     add, kind = _window(tools, down, right, **options), options["kind"]

@@ -74,10 +74,10 @@ def windows_abreast(tools: Tools, *, dtype: str, width: int, largest: bool, kern
 
 
 def _reading(tools: Tools, columns: list[int], **options: Any) -> Callable[..., Any]:
-    """Return ``read(best, chosen, values, x, first, groups, left, w_n, tap)``, which reads these columns of a row in
-    turn.
+    """Return a device function that reads these columns of a row, one after another.
 
-    ``left``: the first window's first column; ``first``: its group of x; ``tap``: that of the row's first column.
+    It is ``read(best, chosen, values, x, first, groups, left, w_n, tap)``: ``left`` is the first window's first column,
+    ``first`` its group of x, ``tap`` that of the row's first column.
     """
     column, *others = columns
     take, kind = _column(tools, column, **options), options["kind"]
