@@ -1,6 +1,6 @@
 "use strict";
-// What a page holds, unpacked, and all that follows from it: which bytes are whose at every event, a tensor's life.
-// Knows no canvas and no document, so that it runs without a browser, too.
+// A page's data, unpacked, and what follows from it: the bytes of each category at every event, a tensor's life.
+// Knows no canvas and no document, so that it also runs without a browser.
 
 const TYPES = {i32: Int32Array, f64: Float64Array, u8: Uint8Array};
 const CALL = 0, REPLAY = 1, COPY_OUT = 2, COPY_IN = 3, MOVE = 4, BOUNDARY = 5;
@@ -25,7 +25,7 @@ function lists(packed) {
   return {of: i => Array.from(flat.subarray(i ? ends[i - 1] : 0, ends[i]))};
 }
 
-// One recorded step. Bands are what the stack of memory is made of, from below; a band's bytes are at every event.
+// One recorded step. Bands are the categories of the stack of memory, from below; each has its bytes at every event.
 class Recording {
   constructor(packed) {
     Object.assign(this, {title: packed.title, budget: packed.budget, unmanaged: packed.unmanaged, host: packed.host,
@@ -42,7 +42,7 @@ class Recording {
     this.stack();
   }
 
-  // Layers by the first parts of their names: as many parts as leave few groups.
+  // Layers are grouped by the first parts of their names: as many parts as give few groups.
   group() {
     const {kind, name} = this.subjects;
     const layers = [...new Set(Array.from(name).filter((_, i) => kind[i] === ACTIVATION))].map(n => this.words[n]);
@@ -50,7 +50,7 @@ class Recording {
     let depth = 1;
     while (depth < 4 && cut(depth + 1).size <= MOST_GROUPS && cut(depth + 1).size > cut(depth).size) depth++;
     const names = [...cut(depth)];
-    this.share = Math.ceil(names.length / MOST_GROUPS) || 1;  // so many neighbours in one group where there are too many
+    this.share = Math.ceil(names.length / MOST_GROUPS) || 1;  // neighbours in one group, if there are too many groups
     const number = new Map(names.map((each, i) => [each, Math.floor(i / this.share)]));
     this.groups = [];
     names.forEach((each, i) => {
@@ -85,9 +85,9 @@ class Recording {
       this.eventsOf[call].push(e);
     }
     this.launch[this.callCount] = this.count - 1;
-    for (let call = this.callCount; call-- > 0;)  // what launches nothing is at the event that comes next
+    for (let call = this.callCount; call-- > 0;)  // a call that launches nothing is at the next event
       if (this.launch[call] < 0) this.launch[call] = this.launch[call + 1];
-    this.order = new Float64Array(this.count + 1);  // a call is one unit wide, whatever was issued for it
+    this.order = new Float64Array(this.count + 1);  // each call is one unit wide, however much was issued for it
     for (const list of this.eventsOf) list.forEach((e, n) => {
       this.order[e] = Math.min(events.call[e], this.callCount) + n / list.length;
     });
@@ -114,7 +114,7 @@ class Recording {
       e => events.kind[e] === COPY_OUT || events.kind[e] === COPY_IN);
   }
 
-  // Bytes of every band at every event, and whether their sum is what the arena counted.
+  // Bytes of every band at every event, and a check that they add up to the arena's count.
   stack() {
     const {events, stays, count} = this, n = this.bands.length;
     this.heights = Array.from({length: n}, () => new Float64Array(count));
@@ -137,7 +137,7 @@ class Recording {
     }
   }
 
-  // The event whose state holds at a place on the axis: "time" in seconds or "calls".
+  // The last event before a place on the axis, "time" in seconds or "calls".
   eventAt(x, axis) {
     const values = axis === "time" ? this.events.time : this.order;
     let low = 0, high = this.count - 1;
@@ -152,7 +152,7 @@ class Recording {
     return axis === "time" ? (event < this.count ? this.events.time[event] : this.seconds) : this.order[event];
   }
 
-  // How long the compute stream stood still before each piece of its work, and the copy that ended when it went on.
+  // How long the compute stream waited before each piece of its work, and the copy that it waited for.
   waits() {
     const {start, end} = this.events, sorted = [...this.copies].sort((a, b) => end[a] - end[b]);
     this.waited = new Float64Array(this.count);
@@ -174,7 +174,7 @@ class Recording {
     }
   }
 
-  // Where a tensor is at an event, or how it went, in words.
+  // A tensor's status at an event, in words.
   statusAt(i, event) {
     const {first, end, state, fate} = this.stays;
     let last = -1;
@@ -183,8 +183,8 @@ class Recording {
       if (end[s] <= event) last = s;
     }
     if (last < 0) return "not yet on the device";
-    return {[FREED]: "freed", [SWAPPED]: "on the host", [DROPPED]: "dropped, to be computed again",
-            [OVERWRITTEN]: "written over"}[fate[last]] || "gone";
+    return {[FREED]: "freed", [SWAPPED]: "on the host", [DROPPED]: "dropped, to be recomputed",
+            [OVERWRITTEN]: "overwritten"}[fate[last]] || "gone";
   }
 
   find(text) {

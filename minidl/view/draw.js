@@ -1,10 +1,10 @@
 "use strict";
-// Pictures of a recording on canvases. Each draws what lies between two places on the axis, and says what is where.
+// Pictures of a recording on canvases. Each draws a range of the axis, and tells what is at a point.
 
 const SAFE = {parameters: "#0072b2", optimizer: "#56b4e9", gradients: "#d55e00", other: "#8a8f98",
               leaving: "#cc79a7", arriving: "#f0e442", workspace: "#e69f00", host: "#56b4e9"};
-const FATES = [["stays", "#8a8f98"], ["freed when nobody wanted it any more", "#56b4e9"], ["swapped out", "#cc79a7"],
-               ["dropped, to be computed again", "#e69f00"], ["written over by an output", "#009e73"]];
+const FATES = [["stays", "#8a8f98"], ["freed after its last use", "#56b4e9"], ["swapped out", "#cc79a7"],
+               ["dropped, to be recomputed", "#e69f00"], ["overwritten by an output", "#009e73"]];
 const GREEN = ["#bfe8d6", "#00513b"], RAMP = ["#00204d", "#31446b", "#666870", "#958f78", "#cbba69", "#ffea46"];
 const LEFT = 64, TOP = 6, BOTTOM = 18;
 
@@ -34,14 +34,14 @@ function ticks(from, to, most) {
   return found;
 }
 
-// Places on an axis of bytes, at whole binary units.
+// Tick marks on an axis of bytes, at whole binary units.
 function byteTicks(most) {
   let step = 1;
   while (most / step > 6) step *= 2;
   return Array.from({length: Math.floor(most / step) + 1}, (_, n) => n * step);
 }
 
-// A canvas with an axis across, which all pictures share: view is {from, to, axis}.
+// A canvas with a horizontal axis, which all pictures share: view is {from, to, axis}.
 class Picture {
   constructor(recording, view, height, label) {
     Object.assign(this, {recording, view, height});
@@ -53,7 +53,7 @@ class Picture {
     this.kept = document.createElement("canvas");
   }
 
-  // What only a new view changes is painted once and kept; a new choice is drawn over it.
+  // The background changes only with the view and is kept; a new choice is drawn over it.
   draw(cursor, chosen) {
     this.begin();
     const {from, to, axis} = this.view, {context, canvas, kept} = this;
@@ -134,7 +134,7 @@ class Picture {
   }
 }
 
-// Bytes by category, one above the other.
+// Bytes by category, stacked.
 class Stack extends Picture {
   constructor(recording, view, height) {
     super(recording, view, height, "Memory over time by category");
@@ -148,7 +148,7 @@ class Stack extends Picture {
   paint() {
     this.clip();
     const {recording, context, from, to} = this, {heights, bands, events} = recording;
-    const points = [];  // one a pixel where there are more events than pixels: that with the most bytes
+    const points = [];  // with more events than pixels, one per pixel: the one with the most bytes
     for (let e = from, last = -1; e <= to; e++) {
       const px = Math.round(2 * this.eventX(e)) / 2;
       if (px === last && events.used[e] <= events.used[points[points.length - 1][1]]) continue;
@@ -210,7 +210,7 @@ class Stack extends Picture {
   hit() { return -1; }
 }
 
-// Addresses over time: a rectangle a stay.
+// Addresses over time: one rectangle per stay.
 class Addresses extends Picture {
   constructor(recording, view, height) {
     super(recording, view, height, "Addresses over time, a rectangle for each stay of a tensor");
@@ -283,7 +283,7 @@ class Addresses extends Picture {
   }
 }
 
-// What the streams do, and what the host's memory holds.
+// The work of the streams, and the contents of host memory.
 class Lanes extends Picture {
   constructor(recording, view, height) {
     super(recording, view, height, "Computation, copies out, copies in, and host memory over time");

@@ -1,5 +1,5 @@
 "use strict";
-// The page: what is chosen, what is said of it, and how it is moved through.
+// The page: the chosen call and tensor, their description, zooming and moving.
 
 const $ = id => document.getElementById(id);
 const recordings = JSON.parse($("data").textContent).map(packed => new Recording(packed));
@@ -53,18 +53,18 @@ function tellCall(recording, call) {
 function tellSubject(recording, i) {
   const {stays, events, subjects, words, accesses} = recording, call = chosen.call, made = recording.maker[i];
   const before = accesses[i].filter(c => c <= call), last = before[before.length - 1];
-  const fates = ["stayed to the end", "was freed", "went to the host", "was dropped", "was written over by an output", "was slid to another address", ""];
+  const fates = ["stayed to the end", "was freed", "went to the host", "was dropped", "was overwritten by an output", "was slid to another address", ""];
   const states = ["", "being copied out", "being copied in"], at = e => Math.min(events.call[e], recording.callCount);
   const visit = s => `from ${callLink(recording, at(stays.first[s]))}${stays.end[s] < recording.count ? ` to ${callLink(recording, at(stays.end[s]))}` : ""} at ${formatBytes(stays.offset[s])}${[states[stays.state[s]], fates[stays.fate[s]]].filter(Boolean).map(text => `, ${text}`).join("")}`;
   return `<h2>${escape(describe(recording, i))}</h2>` + rows([
     ["tensor_id", subjects.id[i]], ["layer", escape(words[subjects.name[i]])],
     ["status", recording.statusAt(i, recording.launch[call])], ["access_count", `${before.length} of ${accesses[i].length}`],
     ["timestamp", last === undefined ? "not accessed yet" : formatSeconds(events.time[recording.launch[last]])],
-    ["op_name", made < 0 ? "was there before" : callLink(recording, made)],
+    ["op_name", made < 0 ? "existed before" : callLink(recording, made)],
     ["inputs", made < 0 ? "" : some([...new Set(recording.calls.inputs.of(made))], each => subjectLink(recording, each), 8)],
     ["accesses", accesses[i].slice(0, 60).map(c => callLink(recording, c)).join(", ") + (accesses[i].length > 60 ? " and more" : "")]]) +
     (recording.remarks.has(i) ? `<h3>Why it leaves</h3>${recording.remarks.get(i).map(text => `<p>${escape(text)}</p>`).join("")}` : "") +
-    `<h3>Where it lay</h3>${some(recording.staysOf[i], visit)}`;
+    `<h3>Its addresses</h3>${some(recording.staysOf[i], visit)}`;
 }
 
 function said(recording, event) {

@@ -10,7 +10,7 @@ function build() {
   $("facts").textContent = recordings.length === 1 ? recordings[0].facts.map(([name, value]) => `${name}: ${value}`).join(" · ") : "";
   const wrong = recordings.reduce((sum, each) => sum + each.wrong, 0);
   document.documentElement.dataset.wrong = wrong;
-  if (wrong) { $("wrong").hidden = false; $("wrong").textContent = `At ${wrong} events the stack is not what the arena counted.`; }
+  if (wrong) { $("wrong").hidden = false; $("wrong").textContent = `At ${wrong} events the stack differs from the arena's count.`; }
   const tall = recordings.length > 1 ? [150, 190, 96] : [230, 320, 120];
   recordings.forEach((recording, which) => {
     const section = document.createElement("section");
@@ -32,7 +32,7 @@ function build() {
   });
 }
 
-// How the run came to the step that is shown: seconds, plan and bytes of each step, as a picture and as a sentence.
+// The steps of the run up to the one that is shown: seconds, plan and bytes, as a picture and as a sentence.
 function course(recording) {
   const {seconds, predicted, swapped, recomputed, plan = []} = recording.steps, count = seconds.length;
   if (count < 2) return "";
@@ -46,13 +46,13 @@ function course(recording) {
       `<text x="${14 + n * wide}" y="10" font-size="10" fill="var(--soft)">${room > 44 ? `plan ${planOf(n)}` : room > 18 ? planOf(n) : ""}</text>`;
   });
   const upright = (n, side, value, colour) => `<rect x="${x(n) + side * bar}" y="${124 - 44 * value / bytes}" width="${bar}" height="${44 * value / bytes}" fill="${colour}"/>`;
-  const steps = Array.from(seconds, (s, n) => `<g class="step"><title>step ${n + 1}: ${formatSeconds(s)}${predicted[n] >= 0 ? `, predicted ${formatSeconds(predicted[n])}` : ""}${planOf(n) ? `, plan ${planOf(n)}` : ""}; copied ${formatBytes(swapped[n])}, computed again ${formatBytes(recomputed[n])}</title>` +
+  const steps = Array.from(seconds, (s, n) => `<g class="step"><title>step ${n + 1}: ${formatSeconds(s)}${predicted[n] >= 0 ? `, predicted ${formatSeconds(predicted[n])}` : ""}${planOf(n) ? `, plan ${planOf(n)}` : ""}; copied ${formatBytes(swapped[n])}, recomputed ${formatBytes(recomputed[n])}</title>` +
     `<rect x="${10 + n * wide}" y="0" width="${wide}" height="124" fill="transparent"/>` + upright(n, -1, swapped[n], SAFE.leaving) + upright(n, 0, recomputed[n], SAFE.workspace) +
     (predicted[n] < 0 ? "" : `<path d="M${x(n) - 4} ${y(predicted[n])}h8" stroke="${SAFE.gradients}" stroke-width="2"/>`) + `<circle cx="${x(n)}" cy="${y(s)}" r="2.5" fill="${SAFE.parameters}"/></g>`);
   const best = seconds.reduce((a, b) => Math.min(a, b)), tried = new Set(begins.map(planOf)).size;
   const plans = !tried ? "No step followed a plan" : `${tried} plan${tried > 1 ? "s were" : " was"} followed, the first from step ${begins[0] + 1} on` + (begins.length > 1 ? `; another one took over in step${begins.length > 2 ? "s" : ""} ${some(begins.slice(1), n => n + 1, 12).replaceAll("<br>", ", ")}` : "");
   return `<h3>Steps of this run</h3><svg class="course" viewBox="0 0 1080 126" width="100%" role="img" aria-label="Seconds, plan and bytes of each step">${spans.join("")}${steps.join("")}</svg>` +
-    legend([["observed seconds (dots)", SAFE.parameters], ["predicted by the plan (dashes)", SAFE.gradients], ["bytes copied", SAFE.leaving], ["bytes computed again", SAFE.workspace]]) +
+    legend([["observed seconds (dots)", SAFE.parameters], ["predicted by the plan (dashes)", SAFE.gradients], ["bytes copied", SAFE.leaving], ["bytes recomputed", SAFE.workspace]]) +
     `<p class="said">${count} steps, the first took ${formatSeconds(seconds[0])}, the fastest ${formatSeconds(best)}, the last, which is shown, ${formatSeconds(seconds[count - 1])}. ${plans}.</p>`;
 }
 

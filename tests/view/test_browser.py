@@ -69,7 +69,7 @@ told.steps = [...document.querySelectorAll("svg.course g.step")].map(step => ({
 told.plans = [...recording.steps.plan];
 told.course = document.querySelector("svg.course").nextElementSibling.nextElementSibling.textContent;
 told.expects = expected.map(([seconds, swapped, recomputed]) =>
-  `: ${formatSeconds(seconds)}, copied ${formatBytes(swapped)}, computed again ${formatBytes(recomputed)}`);
+  `: ${formatSeconds(seconds)}, copied ${formatBytes(swapped)}, recomputed ${formatBytes(recomputed)}`);
 told.heard = window.heard;
 document.documentElement.dataset.told = JSON.stringify(told);
 </script>"""
@@ -78,7 +78,7 @@ document.documentElement.dataset.told = JSON.stringify(told);
 def shown(path: Path, steps: list[tuple[float, float, float]]) -> dict[str, Any]:
     """What the page tells of itself when all of this was done to it.
 
-    steps   seconds, bytes copied and bytes computed again of each, which it is to put into the words of the page
+    steps   seconds, bytes copied and bytes recomputed of each step, which the page must show as text
     """
     text = path.read_text().replace('<script type="application/json"', HEARS + '<script type="application/json"', 1)
     acts = f"<script>const expected = {json.dumps(steps)};</script>{ACTS}"
