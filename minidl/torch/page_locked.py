@@ -65,9 +65,9 @@ class PageLocked:
     def take(self, nbytes: int) -> Any:
         """A storage of so many bytes. Raises UserError if the pages cannot be locked."""
         while self._ended:
-            slab, offset, size, key = self._ended.popleft()
+            left, at, nbytes_left, key = self._ended.popleft()
             del self._views[key]
-            slab.fill(offset, size)
+            left.fill(at, nbytes_left)
         size = -(-max(nbytes, 1) // GRAIN) * GRAIN
         for slab in self._slabs:
             found = slab.cut(size)
