@@ -62,7 +62,7 @@ def floor_of(seen: Seen, costs: Costs, limits: Limits) -> Floor:
 
 
 def _parts(seen: Seen, call: int, total: int) -> dict[str, int]:
-    """What the bytes at a call are."""
+    """The bytes at a call by name."""
     lives = Lifetimes.of(seen.trace)
     parts = dict.fromkeys([*(kind.value for kind in Kind), STAYS], 0)
     for tensor_id, nbytes in lives.nbytes.items():

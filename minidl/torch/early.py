@@ -1,4 +1,4 @@
-"""What is known of a program before its first step has ended: its optimizers, and bytes that any step of it needs.
+"""Facts about a program before its first step has ended: its optimizers, and bytes that any step of it needs.
 
 An optimizer that was made before the managing began is found among the objects of the process. Whether it is this
 program's is known when one of its parameters is saved in a forward pass.

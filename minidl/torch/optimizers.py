@@ -79,6 +79,6 @@ def step_in_parts(optimizer: torch.optim.Optimizer, args: tuple[Any, ...], kwarg
 
 
 def _others_hook() -> bool:
-    """Whether there are global hooks of others."""
+    """True if there are global hooks of others."""
     every = (*hooks._global_optimizer_pre_hooks.values(), *hooks._global_optimizer_post_hooks.values())
     return any(not getattr(hook, "__module__", "").startswith("minidl.torch") for hook in every)

@@ -94,7 +94,7 @@ class States:
 
     # Between steps ---------------------------------------------------------------------------------------------------
     def away(self, optimizer: torch.optim.Optimizer, *, all_of_it: bool = False) -> None:
-        """What does not stay leaves; or all of it."""
+        """Send away the parts that do not stay; or all of them."""
         if self.on:
             self._prune(optimizer)
             parts = parts_of(optimizer)
@@ -127,7 +127,7 @@ class States:
         self._known.clear()
 
     def waits(self, tensor: torch.Tensor) -> bool:
-        """Whether a tensor lies in host memory in place of one on the device."""
+        """True if a tensor lies in host memory in place of one on the device."""
         return tensor.untyped_storage()._cdata in on_host
 
     def others_bytes(self, optimizer: torch.optim.Optimizer | None) -> int:
