@@ -6,7 +6,6 @@ by ``minidl.ops``, ``minidl.autograd`` and others when these are imported (``min
 
 from __future__ import annotations
 
-from html import escape
 from typing import TYPE_CHECKING, Any, NoReturn
 
 import numpy as np
@@ -213,10 +212,6 @@ class Tensor(Listing1, Surface):
             return "Tensor(gone)"
         made_by = f", {self.operation_name}" if self.operation_name else ""
         return f"Tensor({self._values()}{self.meta}, id {self.tensor_id}, {self.status.name}{made_by})"
-
-    def _repr_html_(self) -> str:
-        """``repr`` in a notebook, with its lines as they are."""
-        return f"<pre>{escape(repr(self))}</pre>"
 
     def _values(self) -> str:
         """The values as NumPy shows them, the first and last of many; nothing where there are none to be had."""

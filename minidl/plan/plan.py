@@ -68,7 +68,7 @@ class Plan(Shown):
     predicted_seconds: float | None = None
 
     def facts(self) -> dict[str, str]:
-        """How many actions of each kind the plan has, for ``repr``; kinds without any are left out."""
+        """The number of actions of each kind that the plan has, for ``repr``."""
         swapped = sum(action is Action.SWAP_OUT for action in self.evictions.values())
         counts = {"swap-outs": swapped, "drops": len(self.evictions) - swapped,
                   "prefetches": sum(len(tensors) for tensors in self.prefetches.values()),

@@ -90,9 +90,9 @@ class Trace(Shown):
 
     def facts(self) -> dict[str, str]:
         """The trace in numbers, for ``repr``; ``lasting`` are the bytes that outlive the iteration."""
+        lasting = format_bytes(sum(t.nbytes for t in self.tensors.values() if t.persistent))
         return {"calls": str(len(self.calls)), "tensors": str(len(self.tensors)), "seconds": f"{self.seconds:.6g}",
-                "lasting": format_bytes(sum(t.nbytes for t in self.tensors.values() if t.persistent)),
-                "all bytes": format_bytes(sum(t.nbytes for t in self.tensors.values()))}
+                "lasting": lasting}
 
     def may_leave(self, tensor_id: TensorId, after: int, until: int) -> bool:
         """Whether a tensor's bytes may leave between the calls of two accesses that follow one another."""

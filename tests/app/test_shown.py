@@ -68,13 +68,6 @@ def test_a_runtime_tells_its_device_policy_and_budget(trained):
     assert (facts["device"], facts["policy"], facts["budget"]) == ("sim:p100", "capuchin", "1.2 MiB")
 
 
-def test_a_tensor_in_a_notebook_keeps_its_lines_and_escapes_what_html_would_read():
-    with Runtime("cpu:virtual") as runtime, runtime.iteration():
-        x = runtime.tensor([[1.0, 2.0], [3.0, 4.0]])
-        assert x._repr_html_().startswith("<pre>Tensor([[1., 2.],\n") and x._repr_html_().endswith("</pre>")
-        assert "<" not in x._repr_html_().removeprefix("<pre>").removesuffix("</pre>")
-
-
 def test_a_result_tells_its_main_numbers_and_its_json_all():
     result = Result("lenet", 8, "cpu", "auto", "fp32", 1 << 20, 1 << 19, 1 << 21, LargestOp("conv2d", 5), 0.5, 16.0,
                     0, 0, 0, None, None, 0, 2.5, None)
