@@ -25,19 +25,19 @@ def prelu(x: Tensor, weight: Tensor) -> Tensor:
     return where(compare(x, 0, ">"), x, mul(x, weight))
 
 
-def _below(x: Tensor) -> Tensor:
+def _expm1_below_zero(x: Tensor) -> Tensor:
     """exp(x) - 1 below 0, 0 elsewhere."""
     return expm1(clamp(x, max=0.0))
 
 
 def elu(x: Tensor, alpha: float = 1.0) -> Tensor:
     """x above 0, alpha (exp(x) - 1) elsewhere (Clevert, Unterthiner & Hochreiter 2016)."""
-    return where(compare(x, 0, ">"), x, scale(_below(x), alpha))
+    return where(compare(x, 0, ">"), x, scale(_expm1_below_zero(x), alpha))
 
 
 def celu(x: Tensor, alpha: float = 1.0) -> Tensor:
     """x above 0, alpha (exp(x / alpha) - 1) elsewhere (Barron 2017)."""
-    return where(compare(x, 0, ">"), x, scale(_below(scale(x, 1.0 / alpha)), alpha))
+    return where(compare(x, 0, ">"), x, scale(_expm1_below_zero(scale(x, 1.0 / alpha)), alpha))
 
 
 def selu(x: Tensor) -> Tensor:

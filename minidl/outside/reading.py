@@ -84,7 +84,7 @@ def read_bytes(path: Path, *, most: int) -> bytes:
     with reading(path), open_file(path) as file:
         data = file.read(most + 1)
     if len(data) > most:
-        raise Unreadable(path, f"longer than the {most} bytes that are read")
+        raise Unreadable(path, f"longer than the limit of {most} bytes")
     return data
 
 

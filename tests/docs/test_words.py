@@ -35,7 +35,7 @@ ALLOWED: dict[str, int] = {
     "minidl/optim": 3,
     "minidl/outside": 15,
     "minidl/parts": 26,
-    "minidl/plan": 3,
+    "minidl/plan": 0,
     "minidl/policies": 3,
     "minidl/surface": 7,
     "minidl/torch": 25,
