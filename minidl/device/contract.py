@@ -19,7 +19,6 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Protocol
 
 from minidl.device.clock import COPY_OUT, Clock, Extents, Marks, Timed
-from minidl.device.codec import Codec
 from minidl.device.profiles import Profile
 from minidl.device.spill import DiskQueue, Spill, disk_costs
 from minidl.device.timekeeper import Timekeeper
@@ -164,14 +163,6 @@ class Device(Choices, Timekeeper):
         """Continue the host pool's ``host_bytes`` in a file: pieces of host memory from there on are in it. Raises
         UserError where there is no room for it, or no way to it."""
         raise UserError(f"{self.name} has no way to a disk yet: leave spill away")
-
-    def encode_with(self, codec: Codec) -> None:
-        """Copy less to the host and back, from before ``attach`` on. Raises UserError where there is no way to."""
-        raise UserError(f"{self.name} copies bytes as they are, for now: leave codec away")
-
-    def spared_bytes(self) -> tuple[int, int]:
-        """How many bytes of the copies out and in that have ended a codec has kept off the link."""
-        return 0, 0
 
     @property
     def link_costs(self) -> Costs:

@@ -9,12 +9,10 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from minidl.device.clock import COMPUTE, COPY_IN, COPY_OUT, Extents, Marks, Timed, VirtualClock
-from minidl.device.codec import Codec
 from minidl.device.contract import Device, Operand
 from minidl.device.cost_model import algorithms as modelled_algorithms
 from minidl.device.profiles import Profile
 from minidl.device.spill import DiskQueue, Spill
-from minidl.errors import UserError
 from minidl.meta import Algorithm, Cost, Meta
 
 if TYPE_CHECKING:
@@ -53,8 +51,6 @@ class SimDevice(Device):
         super().__init__(name, profile, VirtualClock())
         self.ways = partial(modelled_algorithms, profile) if ways is None else ways
         self._launch_overhead_s = profile.launch_overhead_s
-        self._codec: Codec | None = None
-        self._spared = [0, 0]
 
     def simulated_twin(self) -> Device | None:
         """The same simulator at time 0."""
@@ -68,17 +64,6 @@ class SimDevice(Device):
     def spill_to(self, spill: Spill, host_bytes: int) -> None:
         """Take the disk's time: no file exists, either."""
         self.disk, self.spills_from = DiskQueue(self.profile, self.clock, host_bytes), host_bytes
-
-    def encode_with(self, codec: Codec) -> None:
-        """Take the time of what is declared: there is nothing to encode."""
-        if codec.share is None:
-            raise UserError(f"{self.name} has no values: say which share of the bytes codec {codec.name} leaves, as "
-                            f"{codec.name}:0.6")
-        self.profile, self._codec = codec.on(self.profile), codec
-
-    def spared_bytes(self) -> tuple[int, int]:
-        """The declared saving, of all copies."""
-        return self._spared[0], self._spared[1]
 
     def algorithms(self, op_name: str, inputs: Sequence[Meta], outputs: Sequence[Meta], attrs: dict[str, Any],
                    cost: Cost) -> tuple[Algorithm, ...]:
@@ -99,8 +84,6 @@ class SimDevice(Device):
     def copy_out(self, host: Extents, offset: int, nbytes: int) -> int:
         """Take the modelled seconds of a copy over the link, and to the disk."""
         seconds = self.copy_seconds(COPY_OUT, host, nbytes)
-        if self._codec is not None:
-            self._spared[0] += self._codec.spared(nbytes)
         return self.clock.issue(COPY_OUT, seconds, timed=self._noting_copy(COPY_OUT, host, nbytes))
 
     def poison(self, offset: int, nbytes: int, marks: Marks) -> None:
@@ -109,8 +92,6 @@ class SimDevice(Device):
     def copy_in(self, offset: int, host: Extents, nbytes: int) -> int:
         """Take the modelled seconds of a copy over the link, and from the disk."""
         seconds = self.copy_seconds(COPY_IN, host, nbytes)
-        if self._codec is not None:
-            self._spared[1] += self._codec.spared(nbytes)
         return self.clock.issue(COPY_IN, seconds, timed=self._noting_copy(COPY_IN, host, nbytes))
 
     def read(self, operand: Operand) -> "np.ndarray":

@@ -16,14 +16,11 @@ from typing import Any
 import numpy as np
 
 from minidl.device.clock import COMPUTE, COPY_IN, COPY_OUT, EffectClock, Extents, Marks, Timed, VirtualClock
-from minidl.device.codec import Codec
 from minidl.device.contract import Device, Operand, place
 from minidl.device.cpu.algorithms import cpu_algorithms
-from minidl.device.cpu.coding import Coder, Coding, coder_of
 from minidl.device.cpu.numerics import Numerics
 from minidl.device.profiles import Profile
 from minidl.device.spill import DiskQueue, Spill, SpillFile
-from minidl.errors import UserError
 from minidl.meta import Algorithm, Cost, Meta
 
 
@@ -37,26 +34,13 @@ class CpuDevice(Device):
     def __init__(self, name: str, profile: Profile, clock: EffectClock, *, poisoned: bool = False) -> None:
         super().__init__(name, profile, clock)
         self.poisoned = poisoned
-        self.coder: Coder | None = None
         self.numerics = Numerics(0, 0)
 
     def attach(self, budget_bytes: int, host_bytes: int) -> None:
         """Allocate the arena and the host pool."""
         self.numerics = Numerics(budget_bytes, host_bytes, self.failures)
-        self.numerics.coding = Coding(self.coder) if self.coder is not None else None
         if self.poisoned:
             self.numerics.poison(0, budget_bytes)
-
-    def encode_with(self, codec: Codec) -> None:
-        """Encode what is copied out, and decode what comes back, beside the kernels."""
-        if codec.share is not None and self.wall_clock:
-            raise UserError(f"{self.name} sees what a codec leaves: {codec.name}, without a share")
-        self.coder = coder_of(codec)
-
-    def spared_bytes(self) -> tuple[int, int]:
-        """As counted, piece by piece."""
-        out, into = self.numerics.coding.spared if self.numerics.coding is not None else (0, 0)
-        return out, into
 
     def spill_to(self, spill: Spill, host_bytes: int) -> None:
         """Open the file."""
@@ -135,11 +119,6 @@ class VirtualCpu(CpuDevice):
     def __init__(self, name: str, profile: Profile, *, poisoned: bool = False) -> None:
         super().__init__(name, profile, VirtualClock(), poisoned=poisoned)
         self._launch_overhead_s = profile.launch_overhead_s
-
-    def encode_with(self, codec: Codec) -> None:
-        """Encode the bytes, in the time that is declared; as long as plain ones where none is."""
-        super().encode_with(codec)
-        self.profile = codec.on(self.profile)
 
     def spill_to(self, spill: Spill, host_bytes: int) -> None:
         """Open the file, whose disk takes modelled time."""

@@ -14,7 +14,6 @@ from numpy.lib.stride_tricks import as_strided
 
 from minidl.device.clock import Extents
 from minidl.device.contract import Failure, Place
-from minidl.device.cpu.coding import Coding
 from minidl.device.cpu.lost import Lost
 from minidl.device.spill import SpillFile
 from minidl.kernels.cpu import ALGORITHMS, KERNELS, streaming
@@ -59,7 +58,6 @@ class Numerics:
         self._arena = aligned_bytes(budget_bytes)
         self._host = np.empty(host_bytes, np.uint8)  # pages are taken by the system only when they are written
         self.spill: SpillFile | None = None  # what comes behind these
-        self.coding: Coding | None = None  # how pieces lie there
 
     def run(self, op_name: str, algorithm: Algorithm, places: Sequence[Place], attrs: dict[str, Any],
             workspace: int, made: int) -> None:
@@ -110,12 +108,10 @@ class Numerics:
             self.lost.copied(host, offset, out=True)
         for at, size in host:
             piece = self._arena[offset:offset + size]
-            if self.coding is not None:
-                piece = self.coding.encoded(at, piece)
             if at >= self._host.size and self.spill is not None:
                 self.spill.write(at - self._host.size, piece)
             else:
-                streaming.copy(self._host[at:at + piece.size], piece)
+                streaming.copy(self._host[at:at + size], piece)
             offset += size
 
     def copy_in(self, offset: int, host: Extents) -> None:
@@ -124,14 +120,10 @@ class Numerics:
             self.lost.copied(host, offset, out=False)
         for at, size in host:
             piece = self._arena[offset:offset + size]
-            coded = self.coding.coded(at) if self.coding is not None else None
-            to = piece if coded is None else coded
             if at >= self._host.size and self.spill is not None:
-                self.spill.read(at - self._host.size, to)
+                self.spill.read(at - self._host.size, piece)
             else:
-                streaming.copy(to, self._host[at:at + to.size])
-            if self.coding is not None and coded is not None:
-                self.coding.decode(coded, piece)
+                streaming.copy(piece, self._host[at:at + size])
             offset += size
 
     def poison(self, offset: int, nbytes: int) -> None:
