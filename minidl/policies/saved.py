@@ -37,7 +37,7 @@ def misfit(saved: SavedPlan, trace: Trace) -> str | None:
         accesses[access.tensor_id] = access.access_count
     for tensor_id, (op, nbytes) in saved.evicted.items():
         if tensor_id not in here:
-            return f"it evicts tensor {tensor_id}, which this iteration does not use"
+            return f"it evicts tensor {tensor_id}, unused in this iteration"
         if here[tensor_id] != (op, nbytes):
             return (f"tensor {tensor_id} is {nbytes} bytes of {op or 'a leaf'} in the plan, and {here[tensor_id][1]} "
                     f"bytes of {here[tensor_id][0] or 'a leaf'} here")
@@ -52,11 +52,11 @@ def misfit(saved: SavedPlan, trace: Trace) -> str | None:
     released = chain(*saved.plan.releases.values(), *saved.plan.spent.values())
     for tensor_id in (*(tensor_id for tensor_id, _ in released), *chain(*saved.plan.replays.values())):
         if tensor_id not in trace.tensors:
-            return f"it releases or replays tensor {tensor_id}, which this iteration does not use"
+            return f"it releases or replays tensor {tensor_id}, unused in this iteration"
     for position, name in saved.plan.algorithms.items():
         if position >= len(trace.calls) or name not in {a.name for a in trace.calls[position].algorithms}:
             return f"it chooses algorithm {name!r} for call {position}, which does not have it here"
     for tensor_id, _ in (*saved.plan.offsets, *chain(*saved.plan.moves.values())):
         if tensor_id not in trace.tensors:
-            return f"it gives an address to tensor {tensor_id}, which this iteration does not use"
+            return f"it gives an address to tensor {tensor_id}, unused in this iteration"
     return None

@@ -51,12 +51,12 @@ def test_a_plan_for_another_iteration_does_not_fit_for_what_differs(other, messa
 
 
 @pytest.mark.parametrize(("plan", "message"), [
-    (Plan({(9, 1): OUT}), "it evicts tensor 9, which this iteration does not use"),
+    (Plan({(9, 1): OUT}), "it evicts tensor 9, unused in this iteration"),
     (Plan({(1, 4): OUT}), "it names access 4 of tensor 1, which has 3"),
     (Plan({}, {(3, 2): ()}), "it names access 2 of tensor 3, which has 1"),
     (Plan({}, {(2, 1): (1,)}), "it swaps in tensor 1, which it does not evict"),
     (Plan(moves={(2, 3): (Move(1, 0),)}), "it names access 3 of tensor 2, which has 2"),
-    (Plan(moves={(2, 1): (Move(1, 0), Move(9, 0))}), "it gives an address to tensor 9, which this iteration does not use"),
+    (Plan(moves={(2, 1): (Move(1, 0), Move(9, 0))}), "it gives an address to tensor 9, unused in this iteration"),
 ])
 def test_a_plan_that_names_what_is_not_there_is_refused(plan, message):
     saved = SavedPlan(plan, 3, {t: ("conv", 8) for t, _ in plan.evictions})
@@ -115,7 +115,7 @@ def test_a_file_that_does_not_fit_is_named(tmp_path, capsys):
     path.write_text("{}")
     assert refusal(capsys, "--plan", str(path))== f"{path}: minidl-plan: Object missing required field `format`"
     path.write_text(plan_to_json(SAVED))
-    assert refusal(capsys, "--plan", str(path)).startswith(f"{path} holds a plan for another iteration: its iteration has 3")
+    assert refusal(capsys, "--plan", str(path)).startswith(f"{path} holds a plan for another iteration: its iteration")
 
 
 @pytest.mark.parametrize("flags", [["--save-plan", "a.plan"], ["--explain"]])

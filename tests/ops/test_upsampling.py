@@ -42,7 +42,7 @@ def test_what_a_transposed_convolution_cannot_do_is_one_error(runtime):
         conv_transpose2d(x, w, b)
     with pytest.raises(ShapeError, match=r"input \[2, 4, 2, 2\] \[N, K, P, Q\] does not fit"):
         conv_transpose2d(w, x)
-    with pytest.raises(ShapeError, match="padding .* leaves nothing"):
+    with pytest.raises(ShapeError, match="has no elements"):
         conv_transpose2d(x, w, padding=2)
 
 
