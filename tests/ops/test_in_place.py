@@ -102,7 +102,7 @@ SETS = ("copy_", "fill_", "zero_")
 def test_a_leaf_that_requires_a_gradient_is_written_under_no_grad_only(name):
     w = minidl.ones(2, requires_grad=True)
     for x in (w, w[0:2]):
-        with pytest.raises(UserError, match="is a leaf that requires a gradient: it is written in place under"):
+        with pytest.raises(UserError, match="is a leaf that requires a gradient: write it in place only under"):
             WRITES[name](x)
     assert w.tolist() == [1.0, 1.0]
     with no_grad():
