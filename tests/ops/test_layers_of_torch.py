@@ -107,13 +107,13 @@ def test_lists_of_parameters_are_those_of_their_module():
 
 
 @pytest.mark.parametrize(("make", "message"), [
-    (lambda: nn.Conv2d(4, 6, 3, groups=3), "4 and 6 channels in 3 groups"),
-    (lambda: nn.Conv2d(4, 6, 3, padding_mode="mirror"), "padding_mode is one of zeros, reflect"),
-    (lambda: nn.Conv2d(4, 6, 2, padding="same"), "padding='same' needs stride 1 and a window of odd extents"),
-    (lambda: nn.Conv2d(4, 6, 3, padding="full"), "padding is numbers, 'same' or 'valid', not 'full'"),
+    (lambda: nn.Conv2d(4, 6, 3, groups=3), "3 groups do not divide 4 and 6 channels"),
+    (lambda: nn.Conv2d(4, 6, 3, padding_mode="mirror"), "padding_mode must be one of zeros, reflect"),
+    (lambda: nn.Conv2d(4, 6, 2, padding="same"), "padding='same' needs stride 1 and a window of odd size"),
+    (lambda: nn.Conv2d(4, 6, 3, padding="full"), "padding must be numbers, 'same' or 'valid', not 'full'"),
     (lambda: nn.ConvTranspose2d(2, 2, 3, 2, 1, 2)(minidl.ones(1, 2, 3, 3)),
      "output_padding .2, 2. is not below the stride"),
-    (lambda: nn.RNN(2, 3, nonlinearity="sin"), "nonlinearity is tanh or relu, not 'sin'"),
+    (lambda: nn.RNN(2, 3, nonlinearity="sin"), "nonlinearity must be tanh or relu, not 'sin'"),
     (lambda: nn.functional.pad(minidl.ones(2, 3), (4, 0), "reflect"),
      "4 and 0 elements more of 3 cannot be had by reflect"),
     (lambda: nn.functional.interpolate(minidl.ones(1, 1, 2, 2), 3, mode="spline"), "mode is one of nearest, linear"),

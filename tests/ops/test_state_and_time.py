@@ -181,7 +181,7 @@ def test_a_value_that_is_a_tensor_keeps_its_gradient():
     (lambda: minidl.full((1,), 300, dtype=minidl.uint8), "values from 300 to 300 do not fit uint8"),
     (lambda: minidl.arange(0, 5, 0), "cannot count from 0 to 5 in steps of 0"),
     (lambda: minidl.randint(5, 2, (2,)), "there is no integer from 5 up to but not including 2"),
-    (lambda: nn.BatchNorm1d(2, momentum=None), "BatchNorm1d has running means of a fixed momentum, not None"),
+    (lambda: nn.BatchNorm1d(2, momentum=None), "BatchNorm1d: momentum must be a number, not None"),
     (lambda: nn.Conv2d(1, 1, 3, padding=(1, 1, 1)), r"one or two integers, not \(1, 1, 1\)"),
     (lambda: minidl.multinomial(minidl.tensor([0.0, 1.0]), 2), "cannot draw 2 from a row with 1 positive weights"),
     (lambda: minidl.multinomial(minidl.tensor([0.0, -1.0]), 1), "weights must be finite and not negative"),
