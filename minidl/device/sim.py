@@ -1,7 +1,7 @@
-"""The simulator: shapes alone, on the virtual clock. It computes no numbers; a launch is a number of seconds.
+"""The simulated device: shapes and a virtual clock. It computes no numbers; a launch only takes time.
 
-What its calls may choose from is a function, so that it can stand for any device: the cost model's algorithms, the
-plans of cuDNN (``cuda.simulated``), or fitted times of a machine that was measured.
+The algorithms of its calls are a function, so it can simulate any device: with the cost model's algorithms, the plans
+of cuDNN (``cuda.simulated``), or the fitted times of a measured machine.
 """
 
 from collections.abc import Callable, Sequence
@@ -19,13 +19,13 @@ if TYPE_CHECKING:
     import numpy as np
 
 Ways = Callable[[str, Sequence[Meta], Sequence[Meta], dict[str, Any], Cost], tuple[Algorithm, ...]]
-"""The algorithms of a call: (operation, inputs, outputs, attributes, cost), as ``Choices.algorithms``."""
+"""A function like ``Choices.algorithms``: (operation, inputs, outputs, attributes, cost) -> algorithms."""
 
 
 def create(name: str, profile: Profile) -> Device:
-    """The simulator of a profile, with the algorithms of the device that the profile is of.
+    """Return the simulator of a profile, with the algorithms of the profile's device.
 
-    Raises UserError where the profile names plans of cuDNN that were not listed.
+    Raises UserError if the profile names cuDNN plans that were not listed.
     """
     if profile.rates and profile.rates_of == "cuda":
         from minidl.device.cuda.simulated import MeasuredWays
@@ -43,7 +43,8 @@ def create(name: str, profile: Profile) -> Device:
 
 
 class SimDevice(Device):
-    """No numbers, on the virtual clock; ``ways``: the algorithms of its calls, by default the cost model's."""
+    """A device without values, on the virtual clock. ``ways`` gives a call's algorithms, by default the cost model's.
+    """
 
     clock: VirtualClock
 
@@ -53,21 +54,21 @@ class SimDevice(Device):
         self._launch_overhead_s = profile.launch_overhead_s
 
     def simulated_twin(self) -> Device | None:
-        """The same simulator at time 0."""
+        """Return a new simulator with the same profile, algorithms and attention, at time 0."""
         twin = SimDevice(self.name, self.profile, self.ways)
         twin.attention = self.attention
         return twin
 
     def attach(self, budget_bytes: int, host_bytes: int) -> None:
-        """Nothing to do: no bytes exist."""
+        """Do nothing: no bytes exist."""
 
     def spill_to(self, spill: Spill, host_bytes: int) -> None:
-        """Take the disk's time: no file exists, either."""
+        """Model the disk's time; no file is made."""
         self.disk, self.spills_from = DiskQueue(self.profile, self.clock, host_bytes), host_bytes
 
     def algorithms(self, op_name: str, inputs: Sequence[Meta], outputs: Sequence[Meta], attrs: dict[str, Any],
                    cost: Cost) -> tuple[Algorithm, ...]:
-        """The answer of ``ways``."""
+        """Return the algorithms that ``ways`` gives."""
         return self.ways(op_name, inputs, outputs, attrs, cost)
 
     def launch(self, op_name: str, algorithm: Algorithm, outputs: Sequence[Operand], inputs: Sequence[Operand],
@@ -87,7 +88,7 @@ class SimDevice(Device):
         return self.clock.issue(COPY_OUT, seconds, timed=self._noting_copy(COPY_OUT, host, nbytes))
 
     def poison(self, offset: int, nbytes: int, marks: Marks) -> None:
-        """There are no bytes to overwrite."""
+        """Do nothing: no bytes exist."""
 
     def copy_in(self, offset: int, host: Extents, nbytes: int) -> int:
         """Take the modelled seconds of a copy over the link, and from the disk."""
@@ -95,7 +96,7 @@ class SimDevice(Device):
         return self.clock.issue(COPY_IN, seconds, timed=self._noting_copy(COPY_IN, host, nbytes))
 
     def read(self, operand: Operand) -> "np.ndarray":
-        """NaN (or zero, for integers) in the tensor's shape, when the compute stream has finished."""
+        """Return NaN (0 for integers) in the tensor's shape, when the compute stream has finished."""
         import numpy as np
 
         self.synchronize(COMPUTE, self.positions[COMPUTE])
@@ -104,38 +105,38 @@ class SimDevice(Device):
 
 
 class DryDevice(SimDevice):
-    """A device on shapes alone, where launches take no time. All that is decided of a call, ``device`` decides."""
+    """A device without values where launches take no time. It asks ``device`` for every choice about a call."""
 
     def __init__(self, device: Device) -> None:
         super().__init__(f"dry {device.name}", device.profile)
         self._device = device
 
     def simulated_twin(self) -> Device | None:
-        """That of the device it stands for."""
+        """Return the simulated twin of the wrapped device."""
         return self._device.simulated_twin()
 
     def algorithms(self, op_name: str, inputs: Sequence[Meta], outputs: Sequence[Meta], attrs: dict[str, Any],
                    cost: Cost) -> tuple[Algorithm, ...]:
-        """Those of the device it stands for."""
+        """Return the algorithms of the wrapped device."""
         return self._device.algorithms(op_name, inputs, outputs, attrs, cost)
 
     def usable_bytes(self, budget_bytes: int) -> int:
-        """As on the device it stands for."""
+        """Return the usable bytes of the wrapped device."""
         return self._device.usable_bytes(budget_bytes)
 
     def lay_out(self, op_name: str, inputs: tuple[Meta, ...], outputs: tuple[Meta, ...]) -> tuple[Meta, ...]:
-        """As on the device it stands for."""
+        """Return the memory format that the wrapped device chooses."""
         return self._device.lay_out(op_name, inputs, outputs)
 
     def lay_out_leaf(self, leaf: Meta) -> Meta:
-        """As on the device it stands for."""
+        """Return the memory format that the wrapped device chooses."""
         return self._device.lay_out_leaf(leaf)
 
     def fuses_attention(self, q: Meta, k: Meta, mask: Meta | None, *, heads: int, causal: bool, p: float) -> bool:
-        """As on the device it stands for."""
+        """Return the choice of the wrapped device."""
         return self._device.fuses_attention(q, k, mask, heads=heads, causal=causal, p=p)
 
     def launch(self, op_name: str, algorithm: Algorithm, outputs: Sequence[Operand], inputs: Sequence[Operand],
                attrs: dict[str, Any], workspace: int, timed: Timed = None) -> int:
-        """Nothing happens."""
+        """Do nothing and take no time."""
         return 0
