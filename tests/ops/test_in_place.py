@@ -210,7 +210,7 @@ def test_what_is_no_module_is_refused_by_every_container(thing):
                  lambda: nn.ModuleList([inside]).insert(0, thing), lambda: nn.ModuleDict({"a": thing}),
                  lambda: nn.ModuleDict().__setitem__("a", thing), lambda: nn.Module().add_module("a", thing),
                  lambda: nn.ModuleList([inside]).__setitem__(0, thing)):
-        with pytest.raises(TypeError, match=r"which is no minidl.nn.Module: a subclass of minidl.nn.Module") as error:
+        with pytest.raises(TypeError, match=r"not a minidl.nn.Module; a subclass of minidl.nn.Module") as error:
             make()
         assert isinstance(error.value, UserError)
 

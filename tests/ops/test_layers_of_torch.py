@@ -102,7 +102,7 @@ def test_lists_of_parameters_are_those_of_their_module():
         module.scales = nn.ParameterList([nn.Parameter(minidl.ones(2)), nn.Parameter(minidl.zeros(3))])
         assert [name for name, _ in module.named_parameters()] == ["scales.0", "scales.1"]
         assert len(module.scales) == 2 and module.scales[1].shape == (3,) and len(list(module.scales)) == 2
-        with pytest.raises(TypeError, match="ParameterList keeps tensors, not a int"):
+        with pytest.raises(TypeError, match="ParameterList takes tensors, not a int"):
             module.scales.append(3)
 
 
@@ -115,7 +115,7 @@ def test_lists_of_parameters_are_those_of_their_module():
      "output_padding .2, 2. is not below the stride"),
     (lambda: nn.RNN(2, 3, nonlinearity="sin"), "nonlinearity must be tanh or relu, not 'sin'"),
     (lambda: nn.functional.pad(minidl.ones(2, 3), (4, 0), "reflect"),
-     "4 and 0 elements more of 3 cannot be had by reflect"),
+     "3 elements cannot be padded by 4 and 0 in mode reflect"),
     (lambda: nn.functional.interpolate(minidl.ones(1, 1, 2, 2), 3, mode="spline"), "mode is one of nearest, linear"),
     (lambda: minidl.einsum("ij,jk->il", minidl.ones(2, 3), minidl.ones(3, 4)),
      "has labels that its operands do not"),
