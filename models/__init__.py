@@ -114,9 +114,7 @@ def listing() -> str:
 
 def find(name: str) -> Model:
     """Return the entry of a known name, or a new one for ``package.module:function``, 224x224 images and 1000 classes.
-
-    Raises UserError, with the nearest known names, for an unknown name.
-    """
+    Raises UserError, with the nearest known names, for an unknown name."""
     if ":" in name:
         return Model(_import(name))
     if name not in MODELS:

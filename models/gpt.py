@@ -45,9 +45,7 @@ class GPTConfig:
 
 class Conv1D(nn.Module):
     """A linear layer x w + b with a transposed weight [in, out], called Conv1D as in the original code.
-
-    x: [N, L, in] -> [N, L, out], or only the result's columns ``start`` to ``stop`` - 1.
-    """
+    x: [N, L, in] -> [N, L, out], or only the result's columns ``start`` to ``stop`` - 1."""
 
     def __init__(self, in_features: int, out_features: int, std: float = INITIAL_STD) -> None:
         self.weight = nn.parameter((in_features, out_features))
@@ -210,9 +208,7 @@ class Inputs(NamedTuple):
 
 def synthetic_batch(runtime: Runtime, batch: int, text: Text | None = None, *, seed: int = 0) -> Inputs:
     """Return a random batch of sequences and their next tokens, uploaded by two calls; shapes only if simulated.
-
-    The values depend on the seed only. Raises OutOfMemory.
-    """
+    The values depend on the seed only. Raises OutOfMemory."""
     text = text or CONTEXT
     shape = (batch, text.length)
     if not runtime.device.has_values:

@@ -97,9 +97,7 @@ class ResNet(nn.Module):
 
 class SmallResNet(nn.Module):
     """ResNet for 32x32 images (section 4.2): three stages of ``depth`` basic blocks with 16, 32 and 64 channels.
-
-    [N, in_channels, H, W] -> [N, num_classes]. Shortcuts are those of the large networks (option B).
-    """
+    [N, in_channels, H, W] -> [N, num_classes]. Shortcuts are those of the large networks (option B)."""
 
     def __init__(self, depth: int, *, num_classes: int = 10, in_channels: int = 3) -> None:
         self.conv1 = nn.Conv2d(in_channels, 16, 3, 1, 1, bias=False)

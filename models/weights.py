@@ -38,9 +38,7 @@ LEFT_OUT = (r"\.attn\.(bias|masked_bias)$", r"(^|\.)embeddings\.position_ids$", 
 
 def load(model: Module, path: str) -> None:
     """Overwrite a network's parameters and buffers with those of a safetensors file.
-
-    Raises UserError if the file cannot be read, or if names are missing or unexpected, or shapes differ.
-    """
+    Raises UserError if the file cannot be read, or if names are missing or unexpected, or shapes differ."""
     try:
         names = [name for name, _ in (*model.named_parameters(), *model.named_buffers())]
         model.load_state_dict(fit(read(path), names))
@@ -62,9 +60,7 @@ def read(path: str) -> dict[str, np.ndarray]:
 
 def fit(arrays: Mapping[str, Any], names: Iterable[str]) -> dict[str, Any]:
     """Return the arrays under a network's names, by the tables above; names without a match are kept.
-
-    Raises UserError if a tied parameter has two different values.
-    """
+    Raises UserError if a tied parameter has two different values."""
     known = set(names)
     fitted: dict[str, Any] = {}
     seconds: dict[str, Any] = {}

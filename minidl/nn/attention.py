@@ -24,9 +24,7 @@ def causal_mask(length: int) -> Tensor:
 
 class Causal:
     """A causal mask that is created only when a layer needs it; all layers of a forward pass share one object.
-
-    Unfused attention uploads the mask at the first layer and uses it in the others; fused attention needs no mask.
-    """
+    Unfused attention uploads the mask at the first layer and uses it in the others; fused attention needs no mask."""
 
     def __init__(self) -> None:
         self._mask: Tensor | None = None

@@ -12,9 +12,7 @@ from minidl.tensor import Tensor
 
 class ModuleList(Module):
     """A list of modules, named 0, 1, 2, ...; it has no forward().
-
-    None is an empty position, as in PyTorch. Raises WrongKind for other objects.
-    """
+    None is an empty position, as in PyTorch. Raises WrongKind for other objects."""
 
     def __init__(self, modules: Iterable[Module | None] = ()) -> None:
         self.extend(modules)
@@ -102,9 +100,7 @@ class Sequential(ModuleList):
 
 class ModuleDict(Module):
     """A dict of modules by name, which are also its attributes; it has no forward().
-
-    Raises WrongKind for objects other than modules and None.
-    """
+    Raises WrongKind for objects other than modules and None."""
 
     def __init__(self, modules: Mapping[str, Module] | None = None) -> None:
         self.update(modules or {})

@@ -83,9 +83,7 @@ def _depthwise(x: Tensor, w: Tensor, stride: Pair, padding: Pair, dilation: Pair
 def conv2d(input: Tensor, weight: Tensor, bias: Tensor | None = None, stride: Window = 1, padding: Window | str = 0,
            dilation: Window = 1, groups: int = 1) -> Tensor:
     """Return the cross-correlation. input: [N, C, H, W] or [C, H, W], weight: [K, C / groups, R, S] -> [N, K, P, Q].
-
-    Groups and dilation are composed of plain convolutions; see this module. Raises ShapeError, UserError.
-    """
+    Groups and dilation are composed of plain convolutions; see this module. Raises ShapeError, UserError."""
     if input.ndim == 3:
         return squeeze(conv2d(unsqueeze(input, 0), weight, bias, stride, padding, dilation, groups), 0)
     x, w = lowered(input), lowered(weight)
@@ -115,9 +113,7 @@ def _single(value: int | Sequence[int] | str) -> int | str:
 def conv1d(input: Tensor, weight: Tensor, bias: Tensor | None = None, stride: int | Sequence[int] = 1,
            padding: int | Sequence[int] | str = 0, dilation: int | Sequence[int] = 1, groups: int = 1) -> Tensor:
     """Return the cross-correlation of sequences. input: [N, C, L] or [C, L], weight: [K, C / groups, R] -> [N, K, P].
-
-    Raises like ``conv2d``.
-    """
+    Raises like ``conv2d``."""
     around = _single(padding)
     y = conv2d(unsqueeze(input, -2), unsqueeze(weight, 2), bias, (1, int(_single(stride))),
                around if isinstance(around, str) else (0, around), (1, int(_single(dilation))), groups)
@@ -127,9 +123,7 @@ def conv1d(input: Tensor, weight: Tensor, bias: Tensor | None = None, stride: in
 def conv_transpose2d(input: Tensor, weight: Tensor, bias: Tensor | None = None, stride: Window = 1, padding: Window = 0,
                      output_padding: Window = 0, groups: int = 1, dilation: Window = 1) -> Tensor:
     """Return the transposed convolution. input: [N, K, P, Q], weight: [K, C / groups, R, S] -> [N, C, H, W].
-
-    ``output_padding``: additional rows and columns at the end. Raises ShapeError.
-    """
+    ``output_padding``: additional rows and columns at the end. Raises ShapeError."""
     x, w = lowered(input), _spaced(lowered(weight), pair(dilation))
     steps, around, more = pair(stride), pair(padding), pair(output_padding)
     if groups > 1:

@@ -112,9 +112,7 @@ def adaptive_avg_pool2d(x: Tensor, output_size: int | Pair) -> Tensor:
 def layer_norm(x: Tensor, normalized_shape: int | Shape, weight: Tensor | None = None, bias: Tensor | None = None,
                eps: float = 1e-5) -> Tensor:
     """Return (x - mean) / sqrt(var + eps) * weight + bias, with mean and variance over the last dimensions.
-
-    ``normalized_shape`` is the shape of these dimensions. Raises ShapeError.
-    """
+    ``normalized_shape`` is the shape of these dimensions. Raises ShapeError."""
     shape = (normalized_shape,) if isinstance(normalized_shape, int) else tuple(normalized_shape)
     rows = reshape(x, (*x.shape[:x.ndim - len(shape)], -1)) if len(shape) != 1 else x
     width, kind = rows.shape[-1], None if weight is None else weight.dtype
@@ -127,9 +125,7 @@ def layer_norm(x: Tensor, normalized_shape: int | Shape, weight: Tensor | None =
 def group_norm(x: Tensor, num_groups: int, weight: Tensor | None = None, bias: Tensor | None = None,
                eps: float = 1e-5) -> Tensor:
     """Normalise groups of channels (Wu & He 2018), then multiply by weight and add bias per channel. x: [N, C, ...].
-
-    Raises UserError if ``num_groups`` does not divide the channels.
-    """
+    Raises UserError if ``num_groups`` does not divide the channels."""
     if x.ndim < 2 or x.shape[1] % num_groups:
         raise UserError(f"group_norm: {num_groups} groups do not divide the channels of {list(x.shape)}")
     groups = reshape(x, (x.shape[0], num_groups, -1))

@@ -111,9 +111,7 @@ class ConvTranspose2d(Module):
 
 class BatchNorm2d(Module):
     """Batch normalisation over [N, C, H, W] (Ioffe & Szegedy 2015), by batch statistics in training, else running ones.
-
-    ``bn(x, residual=r, relu=True)`` is relu(bn(x) + r) in one pass over the feature maps.
-    """
+    ``bn(x, residual=r, relu=True)`` is relu(bn(x) + r) in one pass over the feature maps."""
 
     running_mean: Tensor
     running_var: Tensor
@@ -171,9 +169,7 @@ class MaxPool2d(_Pool2d):
 
 class AvgPool2d(_Pool2d):
     """Average-pooling: the mean of each window of [N, C, H, W]; the default stride is the window's size.
-
-    With ``count_include_pad`` padding counts as zeros, otherwise not at all.
-    """
+    With ``count_include_pad`` padding counts as zeros, otherwise not at all."""
 
     def __init__(self, kernel_size: int | Pair, stride: int | Pair | None = None, padding: int | Pair = 0, *,
                  count_include_pad: bool = True) -> None:

@@ -22,9 +22,7 @@ def fans(tensor: Tensor) -> tuple[int, int]:
 
 def gain(nonlinearity: str, a: float = 0.0) -> float:
     """Return the factor that preserves the scale of activations through a nonlinearity; ``a`` is leaky_relu's slope.
-
-    Raises UserError for an unknown nonlinearity.
-    """
+    Raises UserError for an unknown nonlinearity."""
     gains = {"linear": 1.0, "sigmoid": 1.0, "tanh": 5.0 / 3.0, "relu": sqrt(2.0), "leaky_relu": sqrt(2.0 / (1 + a * a))}
     if nonlinearity not in gains:
         raise UserError(f"no gain is known for {nonlinearity!r}; known are {', '.join(gains)}")
@@ -72,9 +70,7 @@ def kaiming_uniform_(tensor: Tensor, a: float = 0.0, mode: str = "fan_in", nonli
 
 def kaiming_normal_(tensor: Tensor, a: float = 0.0, mode: str = "fan_in", nonlinearity: str = "leaky_relu") -> None:
     """Fill with normal values of standard deviation gain / sqrt(fan) (He et al. 2015, equations 10 and 14).
-
-    Raises UserError for another mode, an unknown nonlinearity, or fewer than two dimensions.
-    """
+    Raises UserError for another mode, an unknown nonlinearity, or fewer than two dimensions."""
     normal_(tensor, 0.0, _kaiming_std(tensor, a, mode, nonlinearity))
 
 

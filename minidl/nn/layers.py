@@ -72,9 +72,7 @@ class Embedding(Module):
 
 class Dropout(Module):
     """Dropout: in training, zero each element with probability p in [0, 1) and divide the rest by 1 - p.
-
-    With ``inplace`` the handle x then holds the result, and x's bytes may be overwritten.
-    """
+    With ``inplace`` the handle x then holds the result, and x's bytes may be overwritten."""
 
     def __init__(self, p: float = 0.5, inplace: bool = False) -> None:
         if not 0.0 <= p < 1.0:

@@ -54,9 +54,7 @@ class Module(Registered, Converted):
 
     def register_forward_pre_hook(self, hook: Hook) -> Handle:
         """Call ``hook(module, inputs)`` before each forward(); a result other than None replaces the inputs.
-
-        Return a handle whose ``remove()`` removes the hook.
-        """
+        Return a handle whose ``remove()`` removes the hook."""
         return hooked(self, hook, before=True)
 
     def register_forward_hook(self, hook: Hook) -> Handle:
@@ -87,9 +85,7 @@ class Module(Registered, Converted):
 
     def _named_tensors(self, *, parameters: bool, buffers: bool, saved: bool = False) -> Iterator[tuple[str, Tensor]]:
         """Yield (dotted name, tensor) for the tree's parameters and buffers, each module's parameters first.
-
-        saved: leave out tensors that are not part of ``state_dict``.
-        """
+        saved: leave out tensors that are not part of ``state_dict``."""
         for path, module in self.named_modules():
             own = [(name, value) for name, value in vars(module).items() if isinstance(value, Tensor)
                    and name not in module._plain_names and not (saved and name in module._unsaved_names)]
@@ -100,9 +96,7 @@ class Module(Registered, Converted):
 
     def named_parameters(self, prefix: str = "", recurse: bool = True) -> Iterator[tuple[str, Tensor]]:
         """Return (dotted name, tensor) for every parameter once, under its first name, with ``prefix`` before it.
-
-        recurse: False returns only the parameters of this module itself.
-        """
+        recurse: False returns only the parameters of this module itself."""
         start = f"{prefix}." if prefix else ""
         return ((start + name, tensor) for name, tensor in
                 _first_of_each(self._named_tensors(parameters=True, buffers=False)) if recurse or "." not in name)

@@ -79,9 +79,7 @@ class RMSNorm(Module):
 
 class InstanceNorm2d(Module):
     """Instance normalisation: each channel of each image by its own mean and variance. x: [N, C, ...].
-
-    ``affine`` adds a trained factor and bias per channel (Ulyanov, Vedaldi & Lempitsky 2016).
-    """
+    ``affine`` adds a trained factor and bias per channel (Ulyanov, Vedaldi & Lempitsky 2016)."""
 
     def __init__(self, num_features: int, eps: float = 1e-5, momentum: float = 0.1, affine: bool = False) -> None:
         self.eps = eps

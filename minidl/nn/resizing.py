@@ -68,9 +68,7 @@ def pixel_shuffle(x: Tensor, upscale_factor: int) -> Tensor:
 
 def pixel_unshuffle(x: Tensor, downscale_factor: int) -> Tensor:
     """Move pixels into channels, the inverse of ``pixel_shuffle``: [N, C, H r, W r] -> [N, C r^2, H, W].
-
-    Raises ShapeError.
-    """
+    Raises ShapeError."""
     n, c, h, w = x.shape
     r = downscale_factor
     if h % r or w % r:
@@ -123,9 +121,7 @@ DIMENSIONS = {"linear": 1, "bilinear": 2, "bicubic": 2}
 def interpolate(x: Tensor, size: int | Sequence[int] | None = None, scale_factor: float | Sequence[float] | None = None,
                 mode: str = "nearest", align_corners: bool | None = None) -> Tensor:
     """Return x [N, C, ...] resized to ``size`` or by ``scale_factor``.
-
-    mode: nearest, linear, bilinear, bicubic or area. Raises ShapeError; UserError for an unknown mode.
-    """
+    mode: nearest, linear, bilinear, bicubic or area. Raises ShapeError; UserError for an unknown mode."""
     known = ("nearest", *WEIGHTS)
     if mode not in known:
         raise UserError(f"interpolate: mode must be one of {', '.join(known)}, not {mode!r}")

@@ -106,9 +106,7 @@ def threshold(x: Tensor, threshold: float, value: float) -> Tensor:
 
 def glu(x: Tensor, dim: int = -1) -> Tensor:
     """Return a * sigmoid(b) for the halves a and b of x along ``dim`` (Dauphin et al. 2017).
-
-    Raises ShapeError for a dimension of odd size.
-    """
+    Raises ShapeError for a dimension of odd size."""
     if not x.ndim or x.shape[dim] % 2:
         raise ShapeError(f"glu needs a dimension of even size, not {dim} of {list(x.shape)}")
     a, b = chunk(x, 2, dim)

@@ -44,9 +44,7 @@ def numbers(x: Meta) -> Meta:
 
 def number_for(what: str, x: Meta, value: float) -> float:
     """Return a number as a float, checked to be a valid operand beside the elements of x.
-
-    Raises ShapeError if x has integers and the number is a fraction or exceeds their dtype.
-    """
+    Raises ShapeError if x has integers and the number is a fraction or exceeds their dtype."""
     plain_number(what, value)
     if not x.dtype.floating and (not math.isfinite(value) or value != int(value) or abs(value) > EXACT
                                  or abs(value) >= _beyond(x.dtype)):

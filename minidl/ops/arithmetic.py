@@ -120,9 +120,7 @@ def remainder(a: Tensor, b: Operand) -> Tensor:
 
 def power(a: Tensor, exponent: Operand) -> Tensor:
     """Return a ** exponent, element by element, for a number or a tensor; integers to a fractional power are float32.
-
-    Raises ShapeError for integers to a negative integer power.
-    """
+    Raises ShapeError for integers to a negative integer power."""
     from minidl.ops.functions import power as power_of_number  # functions.py needs the arithmetic above
     if isinstance(exponent, Tensor):
         a, b = promoted("pow", a, exponent)

@@ -72,9 +72,7 @@ def _filled(x: Tensor, mask: Tensor, value: float, *, inverted: bool) -> Tensor:
 
 def compare(a: Tensor, b: Tensor | float, relation: str) -> Tensor:
     """Return booleans ``a relation b``, element by element, with broadcasting; ``relation`` is one of RELATIONS.
-
-    Raises ShapeError for two dtypes, or a number that a's dtype cannot represent.
-    """
+    Raises ShapeError for two dtypes, or a number that a's dtype cannot represent."""
     assert relation in RELATIONS, relation
     if isinstance(b, Tensor):
         return apply(COMPARE, a, b, relation=relation)
@@ -85,9 +83,7 @@ def compare(a: Tensor, b: Tensor | float, relation: str) -> Tensor:
 
 def masked_fill(x: Tensor, mask: Tensor, value: Tensor | float) -> Tensor:
     """Return ``value`` where the mask is true, x elsewhere. The mask broadcasts with x.
-
-    value: a number, or a tensor without dimensions, to which gradients flow. Raises ShapeError.
-    """
+    value: a number, or a tensor without dimensions, to which gradients flow. Raises ShapeError."""
     if isinstance(value, Tensor):
         if value.shape:
             raise ShapeError(f"masked_fill takes a number or a tensor without dimensions, not {list(value.shape)}")
@@ -110,9 +106,7 @@ def where(mask: Tensor, a: Tensor | float, b: Tensor | float) -> Tensor:
 
 def convert(x: Tensor, dtype: DType) -> Tensor:
     """Return x in a dtype; x itself if it has that dtype already.
-
-    Conversions between floats round and have a gradient; floats become integers by truncation; booleans are x != 0.
-    """
+    Conversions between floats round and have a gradient; floats become integers by truncation; booleans are x != 0."""
     if x.dtype is dtype:
         return x
     if x.dtype.floating and dtype.floating:

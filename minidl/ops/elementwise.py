@@ -72,9 +72,7 @@ def _expand_infer(x: Meta, *, shape: Shape) -> Meta:
 
 def sum_to(x: Tensor, shape: Shape) -> Tensor:
     """Sum x over the dimensions along which ``shape`` was broadcast to ``x.shape``: the gradient of a broadcast.
-
-    Sums of any integers are int64.
-    """
+    Sums of any integers are int64."""
     return x if x.shape == shape else apply(SUM_TO, x, shape=shape)
 
 
@@ -203,9 +201,7 @@ def gelu_tanh(x: Tensor) -> Tensor:
 
 def scale(x: Tensor, value: float) -> Tensor:
     """Return x times a number; the number may change between iterations without making the plan invalid.
-
-    Raises ShapeError for integers and a number that their dtype cannot represent.
-    """
+    Raises ShapeError for integers and a number that their dtype cannot represent."""
     return apply(SCALE, x, value=number_for("scale", x.meta, value))
 
 
@@ -231,9 +227,7 @@ def mul(a: Tensor, b: Tensor | float) -> Tensor:
 
 def div(a: Tensor, b: Tensor | float) -> Tensor:
     """Return a / b, element by element, with broadcasting; a number b becomes a factor 1 / b.
-
-    Raises ShapeError like ``add``, and for integers.
-    """
+    Raises ShapeError like ``add``, and for integers."""
     if not isinstance(b, Tensor) and a.dtype.floating:
         return scale(a, reciprocal(b))
     return apply(DIV, a, b if isinstance(b, Tensor) else a)
@@ -256,17 +250,13 @@ def _sum(x: Tensor, dim: int | Shape | None, keepdim: bool, dtype: DType) -> Ten
 
 def sum(x: Tensor, dim: int | Shape | None = None, keepdim: bool = False) -> Tensor:  # noqa: A001
     """Return the sum over ``dim``, by default over all dimensions; ``keepdim`` keeps them with size 1.
-
-    Negative axes count from the end; sums of integers are int64. Raises ShapeError.
-    """
+    Negative axes count from the end; sums of integers are int64. Raises ShapeError."""
     return _sum(x, dim, keepdim, x.dtype)
 
 
 def mean(x: Tensor, dim: int | Shape | None = None, keepdim: bool = False) -> Tensor:
     """Return the mean over ``dim``, with the arguments of ``sum``; halves are summed in float32; an empty mean is NaN.
-
-    Raises ShapeError for integers.
-    """
+    Raises ShapeError for integers."""
     from minidl.ops.shape import cast
     if not x.dtype.floating:
         raise ShapeError(f"mean needs floating-point numbers, not {x.meta}: upload it with a floating dtype")

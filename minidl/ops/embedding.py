@@ -57,9 +57,7 @@ GATHER_ROWS = Op("gather_rows", _gather_infer, copy_cost, integers=("positions",
 
 def embedding(w: Tensor, ids: Tensor, *, dtype: DType | None = None) -> Tensor:
     """Return rows of a table. w: [rows, width], ids: integers of any shape, below rows -> [*ids.shape, width].
-
-    dtype: of the result, to which the rows are rounded; default: the table's. The gradient has the table's dtype.
-    """
+    dtype: of the result, to which the rows are rounded; default: the table's. The gradient has the table's dtype."""
     return apply(EMBEDDING, w, ids) if dtype is None or dtype is w.dtype else apply(EMBEDDING, w, ids, dtype=dtype)
 
 

@@ -135,9 +135,7 @@ Bound = Tensor | float | None
 
 def clamp(x: Tensor, min: Bound = None, max: Bound = None) -> Tensor:  # noqa: A002 - PyTorch's names
     """Return x limited to the range from ``min`` to ``max``; NaN stays NaN.
-
-    A bound may be a tensor, to which gradients flow. Raises UserError without a bound; ShapeError.
-    """
+    A bound may be a tensor, to which gradients flow. Raises UserError without a bound; ShapeError."""
     if min is None and max is None:
         raise UserError("clamp needs at least one of min and max")
     for bound, relation in ((min, "<"), (max, ">")):

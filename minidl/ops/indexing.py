@@ -157,9 +157,7 @@ def _as_run(numbers: Array | Tensor) -> tuple[int, int, int] | None:
 
 def index(x: Tensor, key: Any) -> Tensor:
     """Return x[key]: a view for integers, slices, None and ...; a copy for lists, arrays, tensors or masks.
-
-    Raises NoSuchIndex, ShapeError; UserError for a mask on a device without values.
-    """
+    Raises NoSuchIndex, ShapeError; UserError for a mask on a device without values."""
     parts, chosen = _parsed(x, key)
     if not chosen:
         return view_of(x, parts)
@@ -173,9 +171,7 @@ def index(x: Tensor, key: Any) -> Tensor:
 
 def assign(x: Tensor, key: Any, value: Tensor | float) -> None:
     """Set x[key] = value in place; value: a number, or a tensor or array that broadcasts.
-
-    Raises the errors of ``index``; UserError for lists and tensors of integers.
-    """
+    Raises the errors of ``index``; UserError for lists and tensors of integers."""
     if isinstance(value, np.ndarray):
         value = apply(UPLOAD, shape=value.shape, dtype=x.dtype, data=value)
     if isinstance(key, Tensor) and key.dtype is boolean:

@@ -40,9 +40,7 @@ def copied(x: Tensor) -> Tensor:
 
 def deep_copied(x: Tensor, memo: dict[int, Any]) -> Tensor:
     """Return a new leaf with the same value and gradient, for ``copy.deepcopy(x)``.
-
-    Raises UserError for the result of an operation, because a copy would have no graph.
-    """
+    Raises UserError for the result of an operation, because a copy would have no graph."""
     storage = x.storage
     if x.operation_name:
         raise UserError(f"copy.deepcopy() of {storage.named()}, the result of {x.operation_name}: it copies only "

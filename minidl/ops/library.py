@@ -51,8 +51,7 @@ def _nothing(needs: Needs, dy: Tensor, *, x_shape: Shape, x_dtype: DType) -> Gra
 
 
 def _of_the_chosen(relation: str) -> Callable[..., Gradients]:
-    """Return the vjp of maximum or minimum: the gradient goes to the chosen operand, or half to each of two equal ones.
-    """
+    """Return the vjp of maximum or minimum: the chosen operand gets the gradient, two equal ones half of it each."""
     other = {"<": ">", ">": "<"}[relation]
 
     def vjp(needs: Needs, dy: Tensor, a: Tensor, b: Tensor, *, a_shape: Shape, b_shape: Shape) -> Gradients:
@@ -137,9 +136,7 @@ def expm1(x: Tensor) -> Tensor:
 
 def maximum(a: Tensor, b: Tensor) -> Tensor:
     """Return the larger of two elements, with broadcasting; NaN if one of them is NaN.
-
-    Two equal elements each get half of the gradient. Raises ShapeError.
-    """
+    Two equal elements each get half of the gradient. Raises ShapeError."""
     return apply(MAXIMUM, a, b)
 
 
@@ -150,9 +147,7 @@ def minimum(a: Tensor, b: Tensor) -> Tensor:
 
 def pow_of(a: Tensor, b: Tensor) -> Tensor:
     """Return a ** b, element by element, with broadcasting; integers become float32.
-
-    A negative number to a fractional power is NaN. Raises ShapeError.
-    """
+    A negative number to a fractional power is NaN. Raises ShapeError."""
     if not a.dtype.floating or not b.dtype.floating:
         dtype = a.dtype if a.dtype.floating else b.dtype if b.dtype.floating else float32
         a, b = convert(a, dtype), convert(b, dtype)

@@ -124,9 +124,7 @@ def l1_loss(input: Tensor, target: Tensor, *, reduction: str = "mean") -> Tensor
 
 def binary_cross_entropy(input: Tensor, target: Tensor, *, reduction: str = "mean") -> Tensor:
     """Return -(target log(input) + (1 - target) log(1 - input)), reduced, with logarithms of at least -100.
-
-    Raises ShapeError, UserError.
-    """
+    Raises ShapeError, UserError."""
     def bounded(x: Tensor) -> Tensor:
         y = log(x)
         return masked_fill(y, compare(y, LEAST_LOG, "<"), LEAST_LOG)
@@ -137,17 +135,13 @@ def binary_cross_entropy(input: Tensor, target: Tensor, *, reduction: str = "mea
 
 def binary_cross_entropy_with_logits(input: Tensor, target: Tensor, *, reduction: str = "mean") -> Tensor:
     """Return the binary cross-entropy of sigmoid(input), computed stably as log(1 + exp(input)) - target * input.
-
-    Raises ShapeError, UserError.
-    """
+    Raises ShapeError, UserError."""
     return reduced(sub(softplus(input), mul(input, target)), reduction)
 
 
 def kl_div(input: Tensor, target: Tensor, *, reduction: str = "mean", log_target: bool = False) -> Tensor:
     """Return target * (log(target) - input), reduced, for log-probabilities ``input``; 0 where the target is 0.
-
-    ``reduction``: mean of all elements, batchmean (sum / batch size), sum or none. Raises ShapeError, UserError.
-    """
+    ``reduction``: mean of all elements, batchmean (sum / batch size), sum or none. Raises ShapeError, UserError."""
     if log_target:
         terms = mul(exp(target), sub(target, input))
     else:
@@ -160,9 +154,7 @@ def kl_div(input: Tensor, target: Tensor, *, reduction: str = "mean", log_target
 
 def smooth_l1_loss(input: Tensor, target: Tensor, *, reduction: str = "mean", beta: float = 1.0) -> Tensor:
     """Return d^2 / (2 beta) where d = |input - target| < beta, else d - beta / 2 (Girshick 2015), reduced.
-
-    Raises ShapeError, UserError.
-    """
+    Raises ShapeError, UserError."""
     apart = absolute(sub(input, target))
     if beta == 0:
         return reduced(apart, reduction)
@@ -172,7 +164,5 @@ def smooth_l1_loss(input: Tensor, target: Tensor, *, reduction: str = "mean", be
 
 def huber_loss(input: Tensor, target: Tensor, *, reduction: str = "mean", delta: float = 1.0) -> Tensor:
     """Return d^2 / 2 where d = |input - target| <= delta, else delta * (d - delta / 2) (Huber 1964), reduced.
-
-    Raises ShapeError, UserError.
-    """
+    Raises ShapeError, UserError."""
     return scale(smooth_l1_loss(input, target, reduction=reduction, beta=delta), delta)

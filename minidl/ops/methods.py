@@ -34,9 +34,7 @@ def dtype_of(target: object) -> DType | None:
 
 def asked_dtype(what: str, targets: tuple[object, ...], options: dict[str, Any]) -> DType | None:
     """Return the dtype among the arguments of ``to``: (dtype), (device), (device, dtype) or (tensor); None without one.
-
-    Raises UserError for any other argument.
-    """
+    Raises UserError for any other argument."""
     unknown = sorted(options.keys() - {*_IDLE, "dtype", "copy", "other"})
     if unknown:
         raise UserError(f"{what} takes a device, a dtype or a tensor, not {', '.join(unknown)}=")
@@ -51,9 +49,7 @@ def asked_dtype(what: str, targets: tuple[object, ...], options: dict[str, Any])
 
 def to(x: Tensor, *targets: Any, **options: Any) -> Tensor:
     """Return x converted to a dtype; x itself if it has that dtype already and ``copy`` is not True.
-
-    A device has no effect, because tensors live on their runtime's device. Raises UserError for other arguments.
-    """
+    A device has no effect, because tensors live on their runtime's device. Raises UserError for other arguments."""
     dtype = asked_dtype("to()", targets, options)
     y = x if dtype is None else convert(x, dtype)
     return clone(x) if y is x and options.get("copy") else y

@@ -73,9 +73,7 @@ def squeeze(x: Tensor, dim: int | Shape | None = None) -> Tensor:
 
 def split(x: Tensor, sizes: int | Sequence[int], dim: int = 0) -> tuple[Tensor, ...]:
     """Return views of x's parts along one dimension, of one size (the last may be smaller) or of the given sizes.
-
-    Raises ShapeError.
-    """
+    Raises ShapeError."""
     axis = axis_of("split", x.shape, dim)
     total = x.shape[axis]
     if isinstance(sizes, int):
@@ -91,9 +89,7 @@ def split(x: Tensor, sizes: int | Sequence[int], dim: int = 0) -> tuple[Tensor, 
 
 def chunk(x: Tensor, chunks: int, dim: int = 0) -> tuple[Tensor, ...]:
     """Return views of at most ``chunks`` parts of x along one dimension, of one size except for the last.
-
-    Raises ShapeError.
-    """
+    Raises ShapeError."""
     if chunks < 1:
         raise ShapeError(f"chunk: there must be at least 1 part, not {chunks}")
     return split(x, max(1, -(-x.shape[axis_of("chunk", x.shape, dim)] // chunks)), dim)

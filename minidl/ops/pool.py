@@ -72,9 +72,7 @@ ADAPTIVE_AVG_POOL2D = Op("adaptive_avg_pool2d", _adaptive_infer, _pool_cost, sli
 
 def max_pool2d(x: Tensor, kernel: int | Pair, *, stride: int | Pair | None = None, padding: int | Pair = 0) -> Tensor:
     """Return the maximum of each window of [N, C, H, W]; the default stride is the window's size.
-
-    The first of equal maxima gets the gradient. Raises ShapeError.
-    """
+    The first of equal maxima gets the gradient. Raises ShapeError."""
     stride = kernel if stride is None else stride
     return apply_all(MAX_POOL2D, x, kernel=pair(kernel), stride=pair(stride), padding=pair(padding))[0]
 
@@ -82,9 +80,7 @@ def max_pool2d(x: Tensor, kernel: int | Pair, *, stride: int | Pair | None = Non
 def avg_pool2d(x: Tensor, kernel: int | Pair, *, stride: int | Pair | None = None, padding: int | Pair = 0,
                count_include_pad: bool = True) -> Tensor:
     """Return the mean of each window of [N, C, H, W]; the default stride is the window's size.
-
-    With ``count_include_pad`` padding counts as zeros, otherwise not at all. Raises ShapeError.
-    """
+    With ``count_include_pad`` padding counts as zeros, otherwise not at all. Raises ShapeError."""
     kernel, padding = pair(kernel), pair(padding)
     window = {"kernel": kernel, "stride": pair(kernel if stride is None else stride), "padding": padding}
     y = apply(AVG_POOL2D, x, **window)

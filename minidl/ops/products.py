@@ -28,9 +28,7 @@ Axes = int | Shape | None
 
 def matmul(a: Tensor, b: Tensor) -> Tensor:
     """Return the product of matrices, broadcast over leading dimensions; a vector is a row if left, a column if right.
-
-    Raises ShapeError.
-    """
+    Raises ShapeError."""
     if a.ndim > 1 and b.ndim > 1:
         return linear.matmul(a, b)
     if not a.ndim or not b.ndim:

@@ -118,9 +118,7 @@ def _first(x: Tensor, largest: bool) -> Tensor:
 
 def gather(x: Tensor, dim: int, index: Tensor) -> Tensor:
     """Return x's elements at the positions in ``index`` along ``dim``; the other dimensions of x and index are equal.
-
-    Raises ShapeError; UserError for a position out of range.
-    """
+    Raises ShapeError; UserError for a position out of range."""
     moved, back = over_last(x, dim, "gather")
     at, _ = over_last(index, dim, "gather")
     if moved.shape[:-1] != at.shape[:-1]:

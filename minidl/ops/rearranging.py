@@ -69,9 +69,7 @@ def flip(x: Tensor, *dims: int | Shape) -> Tensor:
 
 def roll(x: Tensor, shifts: int | Shape, dims: int | Shape | None = None) -> Tensor:
     """Return x rotated along some dimensions; elements shifted past the end reappear at the start.
-
-    Without dimensions, x is rotated in C order. Raises ShapeError.
-    """
+    Without dimensions, x is rotated in C order. Raises ShapeError."""
     if dims is None:
         if not isinstance(shifts, int):
             raise ShapeError("roll: several distances need several dimensions")
@@ -165,9 +163,7 @@ def repeat_interleave(x: Tensor, repeats: int | Tensor, dim: int | None = None) 
 
 def one_hot(x: Tensor, num_classes: int = -1) -> Tensor:
     """Return a one-hot encoding of integers, int64 [*x.shape, num_classes].
-
-    The default number of classes is 1 + the largest value of x, which is copied to the host. Raises UserError.
-    """
+    The default number of classes is 1 + the largest value of x, which is copied to the host. Raises UserError."""
     if num_classes < 0:
         num_classes = int(values_of("one_hot", x).max(initial=-1)) + 1
     return convert(compare(convert(unsqueeze(x, x.ndim), int64), uploaded(np.arange(num_classes)), "=="), int64)
@@ -181,9 +177,7 @@ def take_along_dim(x: Tensor, indices: Tensor, dim: int) -> Tensor:
 # Places that values decide ------------------------------------------------------------------------------------------
 def nonzero(x: Tensor, *, as_tuple: bool = False) -> Any:
     """Return the indices of nonzero elements: int64 [count, dimensions], or with ``as_tuple`` a vector per dimension.
-
-    The values are copied to the host. Raises UserError on a device without values.
-    """
+    The values are copied to the host. Raises UserError on a device without values."""
     places = np.nonzero(values_of("nonzero", x))
     return tuple(map(uploaded, places)) if as_tuple else uploaded(np.stack(places, -1))
 

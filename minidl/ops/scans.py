@@ -102,9 +102,7 @@ def logsumexp(x: Tensor, dim: int | Shape, keepdim: bool = False) -> Tensor:
 # Order --------------------------------------------------------------------------------------------------------------
 def sort(x: Tensor, dim: int = -1, descending: bool = False, *, stable: bool = True) -> Ranked:
     """Return the elements along a dimension in order, and their positions; the sort is stable and NaN is largest.
-
-    Raises ShapeError.
-    """
+    Raises ShapeError."""
     axis = axis_of("sort", x.shape, dim)
     n = x.shape[axis]
     if descending or n < 2:

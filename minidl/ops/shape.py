@@ -144,9 +144,7 @@ def between(x: Tensor, axis: int, start: int, stop: int) -> Tensor:
 
 def narrow(x: Tensor, dim: int, start: int, length: int) -> Tensor:
     """Return a view of ``length`` elements along one dimension from ``start`` on; a negative start counts from the end.
-
-    Raises ShapeError.
-    """
+    Raises ShapeError."""
     axis = axis_of("narrow", x.shape, dim)
     first = start + x.shape[axis] if start < 0 else start
     return between(x, axis, first, first + length)

@@ -136,9 +136,7 @@ class Adam(Composed):
 
     def load_state_dict(self, arrays: Mapping[str, Any]) -> None:
         """Overwrite the moments and the numbers of steps; on a UserError nothing is written.
-
-        A single number of steps applies to all parameters.
-        """
+        A single number of steps applies to all parameters."""
         moments = dict(arrays)
         if STEP not in moments:
             raise UserError(f"the state does not fit {type(self).__name__}: {STEP} is missing")
@@ -162,9 +160,7 @@ class Adam(Composed):
 
 class AdamW(Adam):
     """Adam with decoupled weight decay: p is multiplied by 1 - lr * weight_decay, and the decay does not enter moments.
-
-    ``decays=lambda p: p.ndim > 1`` exempts biases and norms, as is usual.
-    """
+    ``decays=lambda p: p.ndim > 1`` exempts biases and norms, as is usual."""
 
     def __init__(self, params: Parameters, lr: float = 1e-3, betas: tuple[float, float] = (0.9, 0.999),
                  eps: float = 1e-8, weight_decay: float = 0.01, amsgrad: bool = False, *, maximize: bool = False,

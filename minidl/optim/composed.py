@@ -25,9 +25,7 @@ class Composed(Optimizer):
 
     def direction(self, index: int, p: Tensor, gradient: Tensor, states: States) -> Tensor:
         """Update the states of parameter number ``index``, and return the direction d of its step, p -= lr * d.
-
-        Raises OutOfMemory.
-        """
+        Raises OutOfMemory."""
         raise NotImplementedError
 
     def _update(self, chunk: list[int]) -> None:

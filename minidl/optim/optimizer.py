@@ -128,9 +128,7 @@ class Optimizer:
 
     def step(self, closure: Callable[[], Any] | None = None) -> Any:
         """Call ``closure``, if given, update every parameter that has a gradient, and return the closure's result.
-
-        After an error, such as OutOfMemory, only the parameters that were updated count the step.
-        """
+        After an error, such as OutOfMemory, only the parameters that were updated count the step."""
         result = closure() if closure is not None else None
         updated: set[int] = set()
         try:
@@ -162,9 +160,7 @@ class Optimizer:
 
     def _chunks(self) -> Iterator[list[int]]:
         """Yield chunks of piece numbers whose parameters have a gradient, grouped by kind, the highest kind first.
-
-        A chunk exceeds CHUNK_BYTES, or the memory's limit with states and gradients, only if it is a single piece.
-        """
+        A chunk exceeds CHUNK_BYTES, or the memory's limit with states and gradients, only if it is a single piece."""
         most = current().memory.update_bytes // (len(self._states) + 2)
         alike: dict[tuple[int, bool, int], list[int]] = {}
         for number, piece in enumerate(self._pieces):

@@ -102,8 +102,6 @@ event.register("numba:compile", _Counter(lambda count: None, then=gc.collect))
 @contextmanager
 def counted(tell: Callable[[int], None]) -> Iterator[None]:
     """Inside, call ``tell`` with the number of compiled functions so far whenever Numba starts to compile another one.
-
-    Functions found in the cache do not count. The compiling thread makes the call; only one compiles at a time.
-    """
+    Functions found in the cache do not count. The compiling thread makes the call; only one compiles at a time."""
     with event.install_listener("numba:compile", _Counter(tell)):
         yield

@@ -38,9 +38,7 @@ class Costs:
 @dataclass(frozen=True, slots=True)
 class Limits:
     """The bytes that a plan may use.
-
-    addresses  True if the device is an arena in which a plan chooses addresses; False if only byte counts matter.
-    """
+    addresses  True if the device is an arena in which a plan chooses addresses; False if only byte counts matter."""
 
     device_bytes: int
     host_bytes: int

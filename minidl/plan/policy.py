@@ -175,9 +175,7 @@ def required_proposal(policy: Policy, method: str, answer: Any) -> Proposal:
 
 class OnDemand:
     """A base class of policies: it plans nothing, corrects nothing, and saves the plan without notes.
-
-    A subclass that plans defines ``plan`` and sets ``plans = True``; only one of the two raises TypeError.
-    """
+    A subclass that plans defines ``plan`` and sets ``plans = True``; only one of the two raises TypeError."""
 
     name = ""
     moves_tensors = True

@@ -56,9 +56,7 @@ class Bound:
 def bound(trace: Trace, costs: Costs, budget: int, *, instants: int = INSTANTS, launch_seconds: float = 0.0,
           launches: int = 0) -> Bound:
     """Return the bound for a trace and a budget in bytes of device memory, which is checked during ``instants`` calls.
-
-    launch_seconds: host time per launched call; launches: number of the trace's calls that the host launches.
-    """
+    launch_seconds: host time per launched call; launches: number of the trace's calls that the host launches."""
     return _Relaxation(problem(trace, costs), costs, budget, instants).solve(launch_seconds, launches)
 
 
@@ -237,9 +235,7 @@ class _Relaxation:
 
     def _launched(self, seconds: float, count: int) -> float:
         """Return the seconds by which launching the calls takes longer than computing them, or 0.
-
-        If it takes longer, a row makes the iteration last as long as all launches, those of replays included.
-        """
+        If it takes longer, a row makes the iteration last as long as all launches, those of replays included."""
         idle = seconds * count - float(self.starts[-1])
         if idle <= 0.0:
             return 0.0

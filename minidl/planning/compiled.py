@@ -31,9 +31,7 @@ PIECES: tuple[Function, ...] = (
 
 def forget_older(compiled: Any, modules: tuple[ModuleType, ...]) -> None:
     """Remove from Numba's cache the code of ``compiled`` that is older than one of these modules.
-
-    Numba itself checks only the file of the function, not the files of the functions that it calls.
-    """
+    Numba itself checks only the file of the function, not the files of the functions that it calls."""
     newest = max(Path(module.__file__ or "").stat().st_mtime for module in modules)
     code = compiled.py_func.__code__
     for index in Path(compiled.stats.cache_path).glob(f"{Path(code.co_filename).stem}.{code.co_name}-*.nbi"):

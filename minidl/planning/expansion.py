@@ -35,9 +35,7 @@ from minidl.planning.walk import (
 def expand(problem: Problem, mode: Array, prefetch_at: Array, notes: Array
            ) -> tuple[Steps, CopiesOut, SwapIns, Total]:
     """Return all steps and transfers of an iteration; if ``notes`` is not empty, write its residencies there.
-
-    The number of notes is FAILED if a tensor that cannot be replayed would have to be, or if replays are too many.
-    """
+    The number of notes is FAILED if a tensor that cannot be replayed would have to be, or if replays are too many."""
     calls, tensors, gaps = len(problem.in_ptr) - 1, len(problem.size), len(problem.gap_tensor) + 1
     most = 6 * calls + 64
     # Unused rows are cut off at the end; untouched pages cost nothing.
@@ -115,8 +113,7 @@ def _end_note(walk: Walk, t: int, notes: Array) -> None:
 
 
 def _find_replays(problem: Problem, walk: Walk, k: int) -> int:
-    """Write the calls to replay before call k to ``walk.replay``; return their number, or FAILED if one is impossible.
-    """
+    """Write the calls to replay before call k to ``walk.replay``; return their number, or FAILED if one cannot be."""
     state, stack, replay = walk.state, walk.stack, walk.replay
     replays = 0
     for i in range(problem.in_ptr[k], problem.in_ptr[k + 1]):
@@ -167,8 +164,7 @@ def _find_endings(problem: Problem, walk: Walk, k: int, mode: Array) -> None:
 
 
 def _take_step(problem: Problem, walk: Walk, c: int, k: int, steps: Steps, notes: Array) -> None:
-    """Append a step: call k itself (c == k) or a replay of c for k; record its bytes in use and outputs' residencies.
-    """
+    """Append a step, call k itself (c == k) or a replay of c for k, with its bytes in use and outputs' residencies."""
     s = walk.counts[STEPS]
     extra = 0
     for j in range(problem.out_ptr[c], problem.out_ptr[c + 1]):

@@ -84,9 +84,7 @@ class LinearProgram:
 
     def solve(self, *, seconds: float = inf, gap: float = 0.0, relaxed: bool = False) -> Solution:
         """Return the best solution found in ``seconds``, stopping early once the relative optimality gap is ``gap``.
-
-        relaxed: integer variables may take fractional values.
-        """
+        relaxed: integer variables may take fractional values."""
         if not self._cost:  # nothing to decide
             held = all(low <= 0.0 <= high for low, high in zip(self._row_low, self._row_high, strict=True))
             return Solution(np.zeros(0) if held else None, 0.0 if held else inf, 0.0 if held else inf, not held, held)

@@ -31,9 +31,7 @@ NO_NOTES = np.zeros((0, 4), np.int64)
 
 class Prices(NamedTuple):
     """The search's penalties, in seconds per byte over the budget and per byte copied.
-
-    Copies that computation hides have a price, too, so that the plan keeps a margin for a slower link.
-    """
+    Copies that computation hides have a price, too, so that the plan keeps a margin for a slower link."""
 
     excess: float
     copy: float

@@ -67,9 +67,7 @@ def place(problem: Problem, room: Room, steps: Steps, starts: Array, back: SwapI
 
 def _openings(steps: Steps) -> tuple[Array, Array]:
     """Return for each step the latest opening up to it [steps], and the earliest from it on, or the end [steps + 1].
-
-    An opening is a step before which a swap-in may start: the first step after a call of the program.
-    """
+    An opening is a step before which a swap-in may start: the first step after a call of the program."""
     count = len(steps.call)
     first, following = np.zeros(count, np.int64), np.full(count + 1, count, np.int64)
     for s in range(1, count):
@@ -81,9 +79,7 @@ def _openings(steps: Steps) -> tuple[Array, Array]:
 
 def over(room: Room, steps: Steps) -> int:
     """Return the bytes over the budget in the worst step, plus an eighth of their sum over all steps.
-
-    Early swap-ins and unfinished copies out wait for room, so they add nothing.
-    """
+    Early swap-ins and unfinished copies out wait for room, so they add nothing."""
     worst = excess = 0
     for s in range(len(steps.during)):
         if steps.during[s] > room.device_bytes:

@@ -18,8 +18,7 @@ class Recompute(OnDemand):
     weighs_recomputation = True
 
     def victims(self, resident: Sequence[Residency], pressure: Pressure) -> Sequence[Eviction]:
-        """Return drops of the tensors that replay faster than they swap, in access order, then swap-outs of the rest.
-        """
+        """Return drops of tensors that replay faster than they swap, in access order, then swap-outs of the rest."""
         costs = pressure.costs
         seconds_per_byte = costs.out_seconds_per_byte + costs.in_seconds_per_byte
 

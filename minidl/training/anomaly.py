@@ -27,9 +27,7 @@ class Anomaly(UserError):
 @contextmanager
 def detect_anomaly() -> Iterator[None]:
     """Inside, an operation that makes NaN raises Anomaly with its name, its inputs and the number of NaN values.
-
-    It applies to the current runtime; on a device without values it does nothing.
-    """
+    It applies to the current runtime; on a device without values it does nothing."""
     executor = current()
     if not executor.device.has_values:
         yield

@@ -35,9 +35,7 @@ class Accuracy:
     @classmethod
     def of(cls, logits: np.ndarray, labels: np.ndarray | None, *, ignore: int = IGNORED) -> Accuracy:
         """Count right predictions. logits: [N, classes], labels: [N]. Rows with the label ``ignore`` do not count.
-
-        The rows are images and their classes, or masked positions of a text and their words.
-        """
+        The rows are images and their classes, or masked positions of a text and their words."""
         assert labels is not None
         rank = ranks(logits[labels != ignore], labels[labels != ignore])
         return cls(len(rank), int((rank < 1).sum()), int((rank < 5).sum()))
@@ -108,9 +106,7 @@ class Overlap:
 @dataclass(frozen=True, slots=True)
 class Words:
     """Counts for predictions of masked words and of the order of segments; those of two batches can be added.
-
-    loss   sum over the words of -log(probability of the right word), in nats
-    """
+    loss   sum over the words of -log(probability of the right word), in nats"""
 
     count: int
     words: int

@@ -51,9 +51,7 @@ def by_orders(strip: Strip, most_work: int) -> tuple[Array, int]:
 @njit(cache=True)
 def _meeting(first: Array, last: Array, by_first: Array, most: int) -> tuple[Array, Array]:
     """List the rectangles that overlap each rectangle in time: (pointers [rectangles + 1], flat list).
-
-    The list is empty if there are more than ``most`` entries.
-    """
+    The list is empty if there are more than ``most`` entries."""
     count = len(first)
     there = np.zeros(count, np.int64)
     begins = np.zeros(count + 1, np.int64)
@@ -90,9 +88,7 @@ def _meeting(first: Array, last: Array, by_first: Array, most: int) -> tuple[Arr
 def _place_all(first: Array, last: Array, size: Array, order: Array, begin: int, offset: Array, by_offset: Array,
                most_work: int) -> int:
     """Place the rectangles of ``order`` from position ``begin`` on; return the work done.
-
-    The rectangles before ``begin`` have offsets already. by_offset: scratch array, as long as ``order``.
-    """
+    The rectangles before ``begin`` have offsets already. by_offset: scratch array, as long as ``order``."""
     high = work = 0
     for n in range(len(order)):
         i, at, m = order[n], 0, n
@@ -121,9 +117,7 @@ def _place_all(first: Array, last: Array, size: Array, order: Array, begin: int,
 @register_jitable(_nrt=False)
 def _lowest(i: int, size: Array, offset: Array, place: Array, begins: Array, others: Array) -> int:
     """Return the lowest offset for rectangle i that is free of the overlapping rectangles before it in the order.
-
-    Its list of overlapping rectangles is left sorted by offset, so that the next sort is nearly free.
-    """
+    Its list of overlapping rectangles is left sorted by offset, so that the next sort is nearly free."""
     at = 0
     for k in range(begins[i], begins[i + 1]):
         j, m = others[k], k
@@ -155,9 +149,7 @@ def _shift(order: Array, place: Array, at: int, to: int) -> None:
 def _improve(first: Array, last: Array, size: Array, fixed: Array, order: Array, begin: int, begins: Array,
              others: Array, room: int, most_work: int, seed: int) -> tuple[Array, int, int]:
     """Improve one order; return (offsets, excess as in ``by_orders``, work done) of the best order found.
-
-    The first ``begin`` rectangles of the order are fixed. begins, others: the overlaps that ``_meeting`` returns.
-    """
+    The first ``begin`` rectangles of the order are fixed. begins, others: the overlaps that ``_meeting`` returns."""
     np.random.seed(seed)
     count = len(order)
     offset, place = fixed.copy(), np.zeros(count, np.int64)

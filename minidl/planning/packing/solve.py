@@ -33,9 +33,7 @@ GUESSES = (None, Guess(alike=True), Guess(tolerance=2.5, alike=True), Guess(over
 
 def pack(strip: Strip, *, orders: int, searches: int) -> tuple[Array, int]:
     """Return (offsets, bytes of the rectangles above the room).
-
-    orders, searches: limits of the work for orders and for exact search.
-    """
+    orders, searches: limits of the work for orders and for exact search."""
     offset = np.zeros(len(strip.size), np.int64)
     over = 0
     parts = list(apart(strip)) if len(strip.size) else []
@@ -48,9 +46,7 @@ def pack(strip: Strip, *, orders: int, searches: int) -> tuple[Array, int]:
 
 def pack_low(strip: Strip, *, orders: int, searches: int) -> Array:
     """Return offsets for the smallest room found: bisect between the peak of live bytes and the best packing so far.
-
-    Each attempt has the full work; ``strip.room`` is ignored.
-    """
+    Each attempt has the full work; ``strip.room`` is ignored."""
     low = most_live(strip)
     best, _ = pack(strip._replace(room=low), orders=orders, searches=searches)
     high = int((best + strip.size).max(initial=0))

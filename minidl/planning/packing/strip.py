@@ -14,9 +14,7 @@ ANYWHERE = -1
 
 class Strip(NamedTuple):
     """A packing problem: each rectangle's first and last step and its size in bytes, and the strip's bytes ``room``.
-
-    ``fixed``: each rectangle's given offset from the strip's low end, or ANYWHERE if the packing chooses it.
-    """
+    ``fixed``: each rectangle's given offset from the strip's low end, or ANYWHERE if the packing chooses it."""
 
     first: Array
     last: Array
@@ -44,9 +42,7 @@ def live(first: Array, last: Array, size: Array, steps: int) -> Array:
 
 def stacked(first: Array, last: Array, size: Array) -> Array:
     """Return offsets that stack the rectangles from 0 upwards, the longest-lived lowest.
-
-    If all begin or all end at the same step, the stack wastes no bytes.
-    """
+    If all begin or all end at the same step, the stack wastes no bytes."""
     order = np.argsort(first - last, kind="stable")
     offset = np.empty(len(size), np.int64)
     offset[order] = np.cumsum(size[order]) - size[order]
@@ -61,9 +57,7 @@ def most_live(strip: Strip) -> int:
 
 def sections(strip: Strip) -> tuple[Array, Array]:
     """Return (first section, last section) of each rectangle.
-
-    A section begins at each step where a rectangle begins; two rectangles overlap in time if they share a section.
-    """
+    A section begins at each step where a rectangle begins; two rectangles overlap in time if they share a section."""
     begins = np.unique(strip.first)
     return np.searchsorted(begins, strip.first), np.searchsorted(begins, strip.last, side="right") - 1
 
@@ -77,9 +71,7 @@ def apart(strip: Strip) -> Iterator[Array]:
 
 def check(strip: Strip, offset: Array) -> None:
     """Raise AssertionError unless all rectangles lie in the strip and no two share a byte at the same step.
-
-    It sweeps over the steps and compares each new rectangle with all live ones; it shares no code with the packers.
-    """
+    It sweeps over the steps and compares each new rectangle with all live ones; it shares no code with the packers."""
     there: set[int] = set()
     events = [(last + 1, False, n) for n, last in enumerate(strip.last.tolist())]
     events += [(first, True, n) for n, first in enumerate(strip.first.tolist())]

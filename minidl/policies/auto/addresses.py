@@ -48,9 +48,7 @@ def with_addresses(found: Found, trace: Trace, facts: Problem, limits: Limits, e
 def addresses(facts: Problem, mode: Array, notes: Array, limits: Limits, effort: float = 1.0,
               openings: Openings | None = None) -> tuple[dict[ResidencyKey, int], Addresses]:
     """Return each residency's address, and the result of packing. Tensors that stay all the time fill the lowest bytes.
-
-    notes: [residencies, 4] of ``schedule.simulate``; openings: where relocations are possible, None for nowhere.
-    """
+    notes: [residencies, 4] of ``schedule.simulate``; openings: where relocations are possible, None for nowhere."""
     from minidl.planning import packing
 
     before = facts.produced < 0
@@ -98,9 +96,7 @@ class Openings:
 
     def of(self, note: int) -> Array:
         """Return the steps before which a residency may be relocated, in ascending order.
-
-        They lie between its first and last access by the program, when no copy of the tensor is under way.
-        """
+        They lie between its first and last access by the program, when no copy of the tensor is under way."""
         tensor, first, last, _ = self._notes[note].tolist()
         steps = [step for step in self._accesses.get(tensor, ()) if first <= step and (step <= last or last < 0)]
         if not steps:

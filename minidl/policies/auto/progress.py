@@ -123,9 +123,7 @@ class Progress:
 
     def after(self, plan: Plan, seconds: float, unseen: int = 0) -> Progress:
         """Return the progress after an iteration under a plan, preceded by ``unseen`` iterations of changeover.
-
-        Only the fastest plans are remembered.
-        """
+        Only the fastest plans are remembered."""
         tried = [replace(each, times=(*each.times, seconds)[-TIMES:]) if each.found.plan is plan else each
                  for each in self.tried]
         others = sorted(tried[1:], key=lambda each: each.seconds)

@@ -152,8 +152,7 @@ class Choice:
             self.take_swap(cheapest)
 
     def take_cheapest_first(self, *, swap: bool, recompute: bool) -> None:
-        """Choose the cheaper of the best swap and the best recomputation, until the peak is gone (text of section 4.5).
-        """
+        """Choose the cheaper of the best swap and the best recomputation until the peak is gone (section 4.5, text)."""
         if recompute and self.over_budget:
             self._weigh_recomputation()
         while self.over_budget:

@@ -23,9 +23,7 @@ class LinkTime:
 
     def out_end(self, call: Array, time: Array) -> Array:
         """Return the end of a copy out of duration ``time`` that may start with ``call``.
-
-        After the last call the link is free.
-        """
+        After the last call the link is free."""
         wanted = self.before[call] + time
         k = np.searchsorted(self.before, wanted) - 1  # the call in which the copy ends
         last = len(self.left)

@@ -62,9 +62,7 @@ class Candidate:
 def lineage(facts: Lifetimes, candidate: Candidate, is_away: Callable[[TensorId, int], bool]
             ) -> tuple[set[int], set[TensorId]] | None:
     """Return the calls that replay a tensor at its back-access, and their source tensors; None if replay is impossible.
-
-    ``is_away(tensor, call)``: True if the plan has evicted the tensor when the call runs.
-    """
+    ``is_away(tensor, call)``: True if the plan has evicted the tensor when the call runs."""
     calls: set[int] = set()
     sources: set[TensorId] = set()
     wanted = [candidate.tensor_id]
@@ -114,9 +112,7 @@ class Recomputation:
 
     def best(self, wanted: Callable[[Candidate], bool]) -> Candidate | None:
         """Return the candidate with the largest MSPS (then the smallest id) for which ``wanted`` is true, or None.
-
-        Candidates with a larger MSPS that are not wanted leave the heap.
-        """
+        Candidates with a larger MSPS that are not wanted leave the heap."""
         while self._heap:
             msps, tensor_id = self._heap[0]
             candidate = self.candidates.get(tensor_id)
