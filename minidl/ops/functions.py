@@ -151,10 +151,8 @@ def clamp(x: Tensor, min: Bound = None, max: Bound = None) -> Tensor:  # noqa: A
 def var(x: Tensor, dim: int | Shape | bool | None = None, unbiased: bool | None = None, keepdim: bool = False, *,
         correction: float | None = None) -> Tensor:
     """Return the variance over ``dim``, by default over all dimensions: sum((x - mean)^2) / (count - correction).
-
     ``correction`` is 1 by default; ``unbiased=False`` sets it to 0. The variance of too few elements is NaN.
-    ``var(False)`` means ``var(unbiased=False)``, as in PyTorch. Raises ShapeError.
-    """
+    ``var(False)`` means ``var(unbiased=False)``, as in PyTorch. Raises ShapeError."""
     if isinstance(dim, bool):
         dim, unbiased = None, dim
     if unbiased is not None and correction is not None:

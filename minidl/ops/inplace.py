@@ -30,10 +30,8 @@ Binary = Callable[[Tensor, Any], Tensor]
 
 def written(x: Tensor, function: Callable[[Tensor], Tensor], *operands: object) -> Tensor:
     """Set x = function(x) in place; ``operands`` are the other tensors that the function reads. Returns x.
-
     Raises UserError for a leaf that requires a gradient outside ``no_grad()``, and for a tensor with a gradient whose
-    bytes another handle shares; ShapeError for a result of another shape or of a dtype that does not convert to x's.
-    """
+    bytes another handle shares; ShapeError for a result of another shape or of a dtype that does not convert to x's."""
     if _differentiates(x, operands):
         return _rebind(x, function, may_donate=False)
     apply_all(COPY_, x, _fitting(x.meta, function(x)))
@@ -138,10 +136,8 @@ def or_(x: Tensor, other: Tensor) -> Tensor:
 
 def copy_(x: Tensor, other: Tensor) -> Tensor:
     """Overwrite x with a tensor that broadcasts to it, converted to x's dtype; returns x.
-
     Values without a gradient may be copied to a leaf that requires one, also outside ``no_grad()``. Raises the errors
-    of ``written``.
-    """
+    of ``written``."""
     if not _overwrites(x, other):
         return _rebind(x, lambda y: apply_copy(convert(other, x.dtype), y), may_donate=False)
     apply_all(COPY_, x, expand(convert(other, x.dtype), x.shape))

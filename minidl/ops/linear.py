@@ -97,10 +97,8 @@ def _matmul(a: Tensor, b: Tensor, transpose_a: bool, transpose_b: bool) -> Tenso
 
 def matmul(a: Tensor, b: Tensor, *, transpose_a: bool = False, transpose_b: bool = False) -> Tensor:
     """Return the products of matrices [..., M, K] and [..., K, N], broadcast over the leading dimensions.
-
     transpose_a, transpose_b: swap the last two dimensions of the operand. Strided operands are not copied. Raises
-    ShapeError.
-    """
+    ShapeError."""
     return _matmul(a, b, transpose_a, transpose_b)
 
 

@@ -50,10 +50,8 @@ def _shares(labels: Tensor, ignored: Tensor, weight: Tensor | None, like: Tensor
 def nll_loss(input: Tensor, target: Tensor, weight: Tensor | None = None, *, ignore_index: int = -100,
              reduction: str = "mean") -> Tensor:
     """Return -weight[label] * input[n, label]. input: log-probabilities [N, classes, ...], target: labels [N, ...].
-
     ``weight``: [classes], by default 1; a mean divides by the sum of the rows' weights. Rows with the label
-    ``ignore_index`` do not count. Raises ShapeError, UserError.
-    """
+    ``ignore_index`` do not count. Raises ShapeError, UserError."""
     shape = target.shape
     x, labels = _rows(input, target)
     n, classes = x.shape
@@ -82,10 +80,8 @@ def _soft(logits: Tensor, target: Tensor, weight: Tensor | None, reduction: str,
 def cross_entropy(input: Tensor, target: Tensor, weight: Tensor | None = None, *, ignore_index: int = -100,
                   label_smoothing: float = 0.0, reduction: str = "mean") -> Tensor:
     """Return -log softmax(input)[label]. input: [N, classes, ...], target: labels [N, ...] or probabilities like input.
-
     ``weight``: [classes], as in ``nll_loss``. ``label_smoothing`` e changes the target to 1 - e for the label plus
-    e / classes for each class. Rows with the label ``ignore_index`` do not count. Raises ShapeError, UserError.
-    """
+    e / classes for each class. Rows with the label ``ignore_index`` do not count. Raises ShapeError, UserError."""
     if not 0.0 <= label_smoothing <= 1.0:
         raise UserError(f"label_smoothing must be in [0, 1], not {label_smoothing}")
     if target.dtype.floating:

@@ -92,8 +92,6 @@ def avg_pool2d(x: Tensor, kernel: int | Pair, *, stride: int | Pair | None = Non
 
 def adaptive_avg_pool2d(x: Tensor, size: int | Pair) -> Tensor:
     """Return the means over an h x w grid of windows: [N, C, H, W] -> [N, C, h, w].
-
     Window (i, j) has the rows floor(i H / h) to ceil((i + 1) H / h) - 1 and the columns floor(j W / w) to
-    ceil((j + 1) W / w) - 1. Raises ShapeError.
-    """
+    ceil((j + 1) W / w) - 1. Raises ShapeError."""
     return apply(ADAPTIVE_AVG_POOL2D, x, size=pair(size))

@@ -104,8 +104,7 @@ def _require_file(path: Path, found: os.stat_result) -> None:
 
 # Names ---------------------------------------------------------------------------------------------------------------
 def is_there(path: Path) -> bool:
-    """True if a path exists. Raises Unreadable if that is unknown (a folder without permission, a name too long), where
-    ``Path.exists`` raises other errors."""
+    """True if a path exists. Raises Unreadable if that is unknown (a folder without permission, a name too long)."""
     return _mode(path) is not None
 
 

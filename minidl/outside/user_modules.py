@@ -16,10 +16,8 @@ HOME = Path(__file__).resolve().parents[2]  # the folder that contains the packa
 
 def user_module(name: str) -> ModuleType:
     """Import a module and return it.
-
     Raises ModuleNotFoundError, with the current folder, if neither that folder nor ``sys.path`` has the module, and any
-    error that the module raises.
-    """
+    error that the module raises."""
     folder = Path.cwd()
     _put_last(folder)
     if folder.resolve() != HOME and (HOME / "pyproject.toml").is_file() and str(HOME) in sys.path:  # a checkout

@@ -121,10 +121,8 @@ def _replacing(target: Path, hidden: Path, require: Callable[[], None] = lambda:
 # Steps of it ---------------------------------------------------------------------------------------------------------
 def create(path: Path) -> int:
     """Create a file with the umask's mode and return its descriptor. Raises OSError.
-
     An existing file of that name is deleted: such names are hidden, or in a hidden folder, and a killed program may
-    have left the file.
-    """
+    have left the file."""
     try:
         return os.open(path, _NEW, 0o666)
     except FileExistsError:

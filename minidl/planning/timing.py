@@ -36,10 +36,8 @@ def beginnings(problem: Problem, steps: Steps) -> Array:
 def place(problem: Problem, room: Room, steps: Steps, starts: Array, back: SwapIns, prefetch_at: Array, notes: Array
           ) -> None:
     """Choose the step at which each swap-in starts: as late as the serial link allows, but not before there is room.
-
     Swap-ins get room in the order of their uses. Otherwise, if the link is slower than the computation that hides it,
-    tensors needed later would fill the memory that the next call waits for.
-    """
+    tensors needed later would fill the memory that the next call waits for."""
     during, group, size = steps.during, steps.group, problem.size
     begin = np.zeros(len(back.tensor))
     link_free = starts[len(steps.call)]

@@ -183,10 +183,8 @@ def _packed(that: Strip, effort: float) -> tuple[Array, int]:
 
 def _rounded(that: Strip) -> Strip:
     """Round nearly equal sizes of movable rectangles up to the largest of them, if the live bytes still fit.
-
     In a batch that the number of slices does not divide, some slices are one example larger. Rounding avoids the small
-    useless holes that such unequal sizes leave.
-    """
+    useless holes that such unequal sizes leave."""
     free = that.fixed == ANYWHERE
     for tolerance in TOLERANCES:
         size = that.size.copy()

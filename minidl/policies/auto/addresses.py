@@ -1,7 +1,5 @@
 """Addresses for a plan's tensors: simulate the iteration, note every residency, and pack the residencies.
-
-A residency without one address for its whole lifetime is relocated during it.
-"""
+A residency without one address for its whole lifetime is relocated during it."""
 
 from __future__ import annotations
 
@@ -107,10 +105,8 @@ class Openings:
 
 def successors(facts: Problem) -> Array:
     """Return per tensor the tensor that replaces it when the next iteration starts, or -1.
-
     Gradients, mostly: a tensor from before the iteration is freed, and later one of the same size is made and stays.
-    Among several candidates any assignment will do.
-    """
+    Among several candidates any assignment will do."""
     freed = np.full(len(facts.size), -1, np.int64)
     freed[facts.free_idx] = np.repeat(np.arange(len(facts.free_ptr) - 1), np.diff(facts.free_ptr))
     made: dict[int, list[int]] = {}

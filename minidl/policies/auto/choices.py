@@ -26,10 +26,8 @@ def most_held(facts: Problem) -> Array:
 
 def movable(facts: Problem, budget: int) -> tuple[Array, Array]:
     """Return the gaps that a search considers: those at the memory peak, and others that are tried less often.
-
     The others matter only if the budget is a small part of the peak. They are long gaps, and shorter gaps over crowded
-    calls (for example, the slices of a batch that is normalized).
-    """
+    calls (for example, the slices of a batch that is normalized)."""
     often = most_held(facts)
     starts = np.concatenate([[0.0], np.cumsum(facts.algorithm_seconds[facts.algorithm_ptr[:-1]])])
     seconds = starts[facts.gap_next] - starts[facts.gap_call] + starts[np.maximum(facts.gap_head, 0)]
@@ -67,11 +65,9 @@ def live_bytes(facts: Problem) -> Array:
 
 def simple_choices(facts: Problem, budget: int) -> Iterator[Array]:
     """Yield simple modes for a search to start from, int64 [gaps].
-
     Of the gaps at the memory peak, the latest stay, up to a share of the budget. Of the others, a share is dropped,
     those with the least replay time per byte first, and the rest is swapped. Each choice comes twice; the second time
-    all other considered gaps are swapped, too, for budgets that need it.
-    """
+    all other considered gaps are swapped, too, for budgets that need it."""
     gaps, others = movable(facts, budget)
     tensors, droppable = facts.gap_tensor[gaps], facts.can_drop[gaps]
     makers = np.maximum(facts.produced[tensors], 0)
@@ -98,10 +94,8 @@ def simple_choices(facts: Problem, budget: int) -> Iterator[Array]:
 
 def alike(trace: Trace, facts: Problem) -> Array:
     """Return for each gap the next gap of the same kind, or -1.
-
     Gaps are of one kind if their tensors have the same size and are made by the same operation, and if the same
-    operations begin and end the gaps: slices of a batch, or repeated blocks of a network.
-    """
+    operations begin and end the gaps: slices of a batch, or repeated blocks of a network."""
     following = np.full(len(facts.gap_call), -1, np.int64)
     latest: dict[tuple[str, str, str, int], int] = {}
     for gap, (tensor, begin, end) in enumerate(zip(facts.gap_tensor, facts.gap_call, facts.gap_next, strict=True)):

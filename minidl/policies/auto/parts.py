@@ -33,8 +33,7 @@ def parts(trace: Trace, facts: Problem, costs: Costs, limits: Limits) -> Iterato
 
 
 def capuchins(trace: Trace, facts: Problem, costs: Costs, limits: Limits, most: int) -> Iterator[Array]:
-    """Yield the modes of Capuchin's two planners, unless they would examine more than ``most`` pairs of candidate and
-    decision."""
+    """Yield the modes of Capuchin's two planners, if they examine at most ``most`` pairs of candidate and decision."""
     for policy in (Capuchin(), CapuchinRecompute()) if _pairs(facts, limits.device_bytes) <= most else ():
         mode = modes_of(policy.plan(trace, costs, limits).plan, facts, trace)
         mode[(mode == DROP) & ~facts.can_drop] = SWAP

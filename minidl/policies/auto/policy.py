@@ -68,8 +68,7 @@ class Auto(OnDemand):
         return DtrSwap().victims(resident, pressure)
 
     def plan(self, trace: Trace, costs: Costs, limits: Limits) -> Proposal:
-        """Return the plan of a short search, or no plan if on-demand mode promises to be faster or all tensors fit,
-        with the workspaces of the fastest algorithms."""
+        """Return the plan of a short search; no plan if on-demand mode promises to be faster, or if everything fits."""
         facts = problem(trace, costs)
         mode = np.zeros(len(facts.gap_call), np.int64)
         kept = simulate(facts, Room(limits.device_bytes, limits.host_bytes, SLACK), mode, mode.copy(), NO_NOTES)
@@ -102,11 +101,8 @@ class Auto(OnDemand):
 
     def _search(self, progress: Progress, number: int, trace: Trace, facts: Problem, costs: Costs, limits: Limits,
                 work: float | None = None) -> tuple[Found | None, int]:
-        """Search once, from scratch or around the best plan; return (plan or None, number of searches that it counts
-        as).
-
-        The plan has addresses if it promises to be faster than all plans tried or waiting.
-        """
+        """Search once, from scratch or around the best plan; return (plan or None, number of searches used).
+        The plan has addresses if it promises to be faster than all plans tried or waiting."""
         if not progress.beats(facts.seconds):
             return None, 1
         around, work, spent = progress.best, work or _work(facts), 1

@@ -35,9 +35,8 @@ def search(trace: Trace, facts: Problem, costs: Costs, limits: Limits, begin: It
     begin        modes to start from. Several of the best are improved with half of the work, since a choice's objective
                  does not say how good its neighbours are; the best of the results gets the other half. None: start
                  with all gaps kept, and a price of bytes over the budget that rises, so that cheap evictions come first
-    share        share of the device's budget to plan for
+    share, work  share of the device's budget to plan for; calls to simulate
     seed         of the moves; it also selects among the choices
-    work         calls to simulate
     temperature  the first temperature, in multiples of the usual one
     """
     from minidl.planning.compiled import simulate  # compiled code: loaded when the first plan is made

@@ -35,10 +35,9 @@ NANO = 1_000_000_000  # nanoseconds per second
 class Swaps(NamedTuple):
     """The cost of swapping each of several candidates as the next decision: arrays, times in nanoseconds.
 
-    overhead  the time of both transfers that computation does not hide
-    landed    the end of the copy out, or the time from which computation waits for it
-    start     the start of the copy in
-    due       the first call that needs the tensor's memory
+    overhead    the time of both transfers that computation does not hide
+    landed      the end of the copy out, or the time from which computation waits for it
+    start, due  the start of the copy in; the first call that needs the tensor's memory
     """
 
     overhead: Array

@@ -8,12 +8,9 @@ from minidl.planning.problem import Array
 
 
 class LinkTime:
-    """The free time of one direction of the link, which carries one transfer at a time, in integer nanoseconds per
-    call.
-
+    """The free time of one direction of the link during each call, in integer nanoseconds.
     Copies out fill calls forwards from their start, copies in fill them backwards from their end, so the free time of a
-    call is one piece. The query methods take arrays, for many transfers at once.
-    """
+    call is one piece. The query methods take arrays, for many transfers at once."""
 
     def __init__(self, starts: Array) -> None:
         """starts: the start of each call, and the end of the last."""

@@ -9,9 +9,7 @@ from minidl.planning.lifetimes import Lifetimes
 
 
 def passive_bytes(facts: Lifetimes, budget_bytes: int) -> int:
-    """Return mem_saving: the bytes that passive mode evicts in an iteration, from the access list's front (section
-    5.2).
-    """
+    """Return the bytes that passive mode evicts in an iteration, from the access list's front (section 5.2)."""
     away: dict[TensorId, int] = {}
     total = 0
     for k, call in enumerate(facts.trace.calls):

@@ -1,5 +1,4 @@
-"""Choose tensors to recompute by memory saving per second, MSPS (Capuchin, sections 4.4 and 4.5, equation 2, Algorithm
-2).
+"""Choose tensors to recompute by memory saving per second, MSPS (Capuchin, sections 4.4 and 4.5, Algorithm 2).
 
     MSPS = bytes / (rp_time + ext_time)
 
@@ -29,10 +28,8 @@ MOST_CALLS = 50  # a lineage of more calls is not worth recomputing; it would ma
 @dataclass(slots=True)
 class Candidate:
     """A tensor that may be evicted after call ``evict`` and is used next by call ``back``.
-
     rp_time is None if it cannot be recomputed; ``sources`` are the other candidates from which its replay starts;
-    ``started`` has bit n set if the replay of the n-th choice starts from this tensor; ext_time is ext_ct * rp_time.
-    """
+    ``started`` has bit n set if the replay of the n-th choice starts from this tensor; ext_time is ext_ct * rp_time."""
 
     tensor_id: TensorId
     nbytes: int

@@ -56,10 +56,8 @@ class Corrections:
 
 class Capuchin(Passive):
     """The policy that swaps tensors if copies are hidden, and then chooses the cheaper of swapping and recomputing.
-
     swap, recompute  False turns one of the two off (the paper's breakdown).
-    readings         switches for the readings of the paper.
-    """
+    readings         switches for the readings of the paper."""
 
     name = "capuchin"
     plans = True
@@ -81,8 +79,8 @@ class Capuchin(Passive):
         return NO_PLAN if not choice.swapped and not choice.dropped else _proposal(choice)
 
     def feedback(self, proposal: Proposal, observed: Observation) -> Proposal:
-        """Return the plan with earlier in-triggers for late tensors, or the fastest plan, as final, if that no longer
-        helps."""
+        """Return the plan with earlier in-triggers for late tensors, or, once that no longer helps, the fastest
+        plan."""
         notes: Corrections | None = proposal.notes
         if notes is None or notes.final:
             return proposal
@@ -129,8 +127,7 @@ class CapuchinRecompute(Capuchin):
 
 
 class CapuchinListing(Passive):
-    """Algorithm 1 as printed, for comparison: its plan gets no feedback, and passive mode evicts the bytes that it does
-    not save."""
+    """Algorithm 1 as printed, for comparison, without feedback; passive mode evicts the bytes that it does not save."""
 
     name = "capuchin-listing"
     plans = True

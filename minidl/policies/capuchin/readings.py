@@ -23,10 +23,9 @@ class Readings:
                      in-triggers are chosen after all decisions, outside the peak that the plan leaves.
     one_sum          True: mem_saving is one number, the bytes that passive mode evicts. False: it is a profile, the
                      bytes missing during each call.
-    per_byte         True: the best swap and the best recomputation are compared by seconds per byte, like MSPS. False:
-                     by seconds.
-    sources_stay     True: a swapped tensor always counts as an available source. False: only while the plan has it on
-                     the device.
+    per_byte         True: the best swap and recomputation are compared by seconds per byte, like MSPS. False: by
+    seconds. sources_stay     True: a swapped tensor is always an available source. False: only while it is on the
+    device.
     overwritten      True: line 31 of Algorithm 2 as printed: ext_time is set from the last choice only. False: it
                      counts every choice that starts from the tensor.
     """

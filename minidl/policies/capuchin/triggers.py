@@ -25,8 +25,8 @@ class SwapIn:
 
     evict, back  the call after which the tensor is evicted, and the call that uses it next
     time         nanoseconds of the copy
-    start        SwapInStart in nanoseconds, if the reading ``triggers_first`` chose it; else None
-    earliest     with ``start``: the first call that may be its in-trigger
+    start        SwapInStart in nanoseconds if the reading ``triggers_first`` chose it, with the ``earliest`` call that
+                 may be its in-trigger; else None
     """
 
     tensor_id: TensorId
@@ -40,8 +40,7 @@ class SwapIn:
 
 @dataclass(frozen=True)
 class Placed:
-    """In-triggers, and the ``stuck`` tensors, whose swap-in cannot start earlier because they have just been evicted or
-    have no room."""
+    """In-triggers, and the ``stuck`` tensors, whose swap-in cannot start earlier (just evicted, or no room)."""
 
     prefetches: Mapping[AccessKey, tuple[TensorId, ...]]
     stuck: frozenset[TensorId]
