@@ -243,7 +243,7 @@ def test_a_search_tells_a_terminal_what_it_tries(monkeypatch):
 # What used to be a traceback -----------------------------------------------------------------------------------------
 @pytest.mark.parametrize(("flags", "message"), [
     (["--model", "numpy:zeros"], "cannot make the model numpy:zeros: TypeError: zeros() missing"),
-    (["--model", "builtins:dict"], "cannot make the model builtins:dict: what it takes cannot be known"),
+    (["--model", "builtins:dict"], "cannot make the model builtins:dict: its parameters cannot be inspected"),
     (["--model", "minidl.nn:Linear"], "cannot make the model minidl.nn:Linear: TypeError: "),
     (["--model", "this.is.nothing:x"], "cannot load the model this.is.nothing:x: ModuleNotFoundError"),
     (["--model", "sys:exit"], "cannot make the model sys:exit: SystemExit"),
@@ -278,7 +278,7 @@ def test_what_is_no_archive_is_said_to_be_none(capsys, tmp_path):
     (tmp_path / "a.npz").write_bytes(b"neither a zip archive nor an array")
     assert convert([str(tmp_path / "a.npz"), str(tmp_path / "b.safetensors")]) == 2
     line, = lines(capsys)
-    assert line.endswith("a.npz: no .npz that can be read: not an archive")
+    assert line.endswith("a.npz: not a readable .npz file: not an archive")
 
 
 @pytest.mark.parametrize(("name", "value", "message"), [
