@@ -63,8 +63,7 @@ class Clock(Protocol):
         """Return the time in seconds. The virtual clock returns when all work issued so far will have finished."""
 
     def landed(self, copied_out: int) -> bool:
-        """Return True if a copy to the host will have finished when the other work issued so far has, as far as is
-        known."""
+        """Return True if a copy to the host will have finished when the other work has, as far as is known."""
 
     def lateness(self, copied_in: int, computed: int) -> float:
         """Return the seconds that compute waited for the copy in at ``copied_in``, due at position ``computed``."""
@@ -175,8 +174,7 @@ class VirtualClock:
         return self.finish_time(COPY_OUT, copied_out) <= max(self.ready[COMPUTE], self.host)
 
     def lateness(self, copied_in: int, computed: int) -> float:
-        """Return the seconds between the time a copy to the device was due (``computed``) and its end, 0 if it is in
-        time."""
+        """Return the seconds between the time a copy to the device was due (``computed``) and its end, at least 0."""
         return max(0.0, self.finish_time(COPY_IN, copied_in) - self.finish_time(COMPUTE, computed))
 
     def end_iteration(self) -> None:

@@ -144,8 +144,7 @@ class Device(Choices, Timekeeper):
         return self.has_values and self.dlpack_device == (1, 0)
 
     def dry_twin(self) -> "Device":
-        """Return a device without values or launch times that makes the same choices about calls, to count a step's
-        needs."""
+        """Return a device without values or launch times that makes the same choices about calls, to count memory."""
         from minidl.device.sim import DryDevice  # which is a Device itself
 
         return DryDevice(self)
@@ -175,8 +174,7 @@ class Device(Choices, Timekeeper):
         return None if spilled else self._noting(stream, nbytes)
 
     def copy_seconds(self, stream: int, host: Extents, nbytes: int) -> float:
-        """Return the modelled seconds of a copy of ``nbytes`` to or from these host pieces, if issued to its stream
-        now."""
+        """Return the modelled seconds of a copy of ``nbytes`` to or from these host pieces, issued now."""
         seconds = self.out_seconds(nbytes) if stream == COPY_OUT else self.in_seconds(nbytes)
         return seconds if self.disk is None else self.disk.seconds(stream, host, seconds)
 
@@ -242,6 +240,5 @@ class Device(Choices, Timekeeper):
         raise UserError(f"{self.name} cannot read the memory of a {type(array).__name__}: copy it to the host first")
 
     def interface(self, operand: Operand) -> dict[str, Any]:
-        """Return a value's ``__cuda_array_interface__``, without a copy. Raises AttributeError if the device is not
-        CUDA."""
+        """Return a value's ``__cuda_array_interface__``, without a copy. Raises AttributeError without CUDA."""
         raise AttributeError(f"the memory of {self.name} is not CUDA's")

@@ -25,7 +25,6 @@ ALLOWED: dict[str, int] = {
     "minidl": 18,
     "minidl/checkpoint": 1,
     "minidl/cli": 52,
-    "minidl/kernels": 3,
     "minidl/lab": 37,
     "minidl/memory": 71,
     "minidl/parts": 26,
