@@ -90,6 +90,14 @@ class Price(Enum):
     OWN = "its own call"
 
 
+class Front(Enum):
+    """The order in which a policy that ``reads_from_front`` ranks residents."""
+
+    ACCESS_LIST = "the tensor access list (``access_order``)"
+    RECENCY = "the most idle calls first, then the smallest id"
+    PRICE = "the least seconds of the cheaper way back, divided by bytes and idle calls"
+
+
 @dataclass(frozen=True, slots=True)
 class Regime:
     """Settings of the engine that imitate the framework on which another system was built.
@@ -99,6 +107,7 @@ class Regime:
     swaps          False: no tensor is ever copied to the host.
     one_piece      evict until the needed bytes are free in one hole, rather than in total.
     price          the calls that recompute_seconds counts.
+    front          the order of a policy that reads residents from its front.
     """
 
     keeps_outputs: bool = False
@@ -106,16 +115,16 @@ class Regime:
     swaps: bool = True
     one_piece: bool = False
     price: Price = Price.REGIONS
+    front: Front = Front.ACCESS_LIST
 
 
 class Policy(Protocol):
-    """A policy decides which tensors leave the device. It is pure: it sees frozen facts, returns data, and has no
-    state.
+    """A policy decides which tensors leave the device. It is pure: it sees frozen facts and returns data.
 
     moves_tensors         False: nothing may be evicted; an allocation that fails ends the run.
     weighs_recomputation  False: the engine need not compute each Residency's recompute_seconds.
-    reads_from_front      True: ``victims`` ranks like the tensor access list (``memory.access_list``), so the engine
-                          passes only the front of that list, and more if the front is not enough.
+    reads_from_front      True: ``victims`` ranks by ``regime.front`` (``memory.access_list``, ``memory.stalest``), so the
+                          engine passes only the front of that order, and more if the front is not enough.
     plans                 False: every plan is empty; the engine measures nothing and never calls ``plan``.
     regime                settings of the engine; some systems of the literature need other ones than the default.
     """

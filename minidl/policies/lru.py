@@ -7,13 +7,15 @@ is needed last. Parameters and optimizer state are swapped like activations.
 from collections.abc import Sequence
 
 from minidl.plan.plan import Action, Eviction
-from minidl.plan.policy import OnDemand, Pressure, Residency
+from minidl.plan.policy import Front, OnDemand, Pressure, Regime, Residency
 
 
 class LeastRecentlyUsed(OnDemand):
     """A policy that swaps out the tensors unused for the most calls."""
 
     name = "lru"
+    reads_from_front = True
+    regime = Regime(front=Front.RECENCY)
 
     def victims(self, resident: Sequence[Residency], pressure: Pressure) -> Sequence[Eviction]:
         """Return swap-outs of all residents, the longest unused first, then by id."""

@@ -48,6 +48,12 @@ def by_orders(strip: Strip, most_work: int) -> tuple[Array, int]:
     return best, int(least)
 
 
+def above(offset: Array, size: Array, room: int) -> int:
+    """Bytes of what lies above the room and by how many the highest does."""
+    ends = offset + size
+    return int(size[ends > room].sum()) + max(0, int(ends.max(initial=0)) - room)
+
+
 @njit(cache=True)
 def _meeting(first: Array, last: Array, by_first: Array, most: int) -> tuple[Array, Array]:
     """List the rectangles that overlap each rectangle in time: (pointers [rectangles + 1], flat list).

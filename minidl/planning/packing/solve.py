@@ -1,7 +1,7 @@
 """Pack a strip: first by heuristic orders, then by exact search.
 
   1. Split the strip into parts that do not overlap in time, and pack each part on its own.
-  2. Try orders of placing (``orders``).
+  2. Try orders of placing (``orders``), and those of allocators (``greedy``) if they leave less above the strip.
   3. If some rectangles still lie above the strip though the live bytes fit: exact search (``search``), alternating
      between the original rectangles and guessed blocks of them (``blocks``), with growing work limits.
 
@@ -16,7 +16,8 @@ from itertools import count
 import numpy as np
 
 from minidl.planning.packing.blocks import Blocks, Guess
-from minidl.planning.packing.orders import by_orders
+from minidl.planning.packing.greedy import greedy
+from minidl.planning.packing.orders import above, by_orders
 from minidl.planning.packing.search import FOUND, NONE, Search
 from minidl.planning.packing.strip import Strip, apart, most_live
 from minidl.planning.problem import Array
@@ -39,26 +40,28 @@ def pack(strip: Strip, *, orders: int, searches: int) -> tuple[Array, int]:
     parts = list(apart(strip)) if len(strip.size) else []
     for part in parts:
         share = len(part) / len(strip.size)
-        offset[part], above = _pack_part(strip.of(part), int(orders * share), int(searches * share))
-        over += above
+        offset[part], more = _pack_part(strip.of(part), int(orders * share), int(searches * share))
+        over += more
     return offset, over
 
 
 def pack_low(strip: Strip, *, orders: int, searches: int) -> Array:
-    """Return offsets for the smallest room found: bisect between the peak of live bytes and the best packing so far.
-    Each attempt has the full work; ``strip.room`` is ignored."""
+    """Return offsets for the smallest room found, at most that of a greedy order.
+    It bisects between the peak of live bytes and the best packing so far, with the full work for each attempt;
+    ``strip.room`` is ignored."""
     low = most_live(strip)
-    best, _ = pack(strip._replace(room=low), orders=orders, searches=searches)
-    high = int((best + strip.size).max(initial=0))
-    for _ in range(HALVINGS):
-        if high - low < 2:
+    high, best = min(((int((offset + strip.size).max(initial=0)), offset) for offset in greedy(strip)),
+                     key=lambda each: each[0])
+    room = low
+    for _ in range(HALVINGS + 1 if len(strip.size) ** 2 < orders else 0):
+        if high - low < 1:
             break
-        room = (low + high) // 2
         offset, over = pack(strip._replace(room=room), orders=orders, searches=searches)
         if (offset + strip.size).max() < high:
             best, high = offset, int((offset + strip.size).max())
         if over:
-            low = room  # taken as impossible, though the search may have missed a packing
+            low = room + 1  # taken as impossible, though the search may have missed a packing
+        room = (low + high) // 2
     return best
 
 
@@ -68,6 +71,9 @@ def _pack_part(part: Strip, orders: int, searches: int) -> tuple[Array, int]:
         found = _search(part, searches)
         if found is not None:
             return found, 0
+    for other in greedy(part) if over else ():
+        if (left := above(other, part.size, part.room)) < over:
+            offset, over = other, left
     return offset, over
 
 

@@ -19,7 +19,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from minidl.plan.plan import Action, Eviction
-from minidl.plan.policy import OnDemand, Pressure, Price, Regime, Residency
+from minidl.plan.policy import Front, OnDemand, Pressure, Price, Regime, Residency
 
 
 class Dtr(OnDemand):
@@ -27,7 +27,8 @@ class Dtr(OnDemand):
 
     name = "dtr"
     weighs_recomputation = True
-    regime = Regime(swaps=False, price=Price.NEIGHBOURHOOD)
+    reads_from_front = True
+    regime = Regime(swaps=False, price=Price.NEIGHBOURHOOD, front=Front.PRICE)
 
     def victims(self, resident: Sequence[Residency], pressure: Pressure) -> Sequence[Eviction]:
         """The recomputable tensors, the smallest h first; equal ones by id."""
@@ -40,18 +41,18 @@ class DtrEqClass(Dtr):
     """The neighbourhood by classes of equivalence."""
 
     name = "dtr-eqclass"
-    regime = Regime(swaps=False, price=Price.REGIONS)
+    regime = Regime(swaps=False, price=Price.REGIONS, front=Front.PRICE)
 
 
 class DtrLocal(Dtr):
     """Each tensor's own call alone."""
 
     name = "dtr-local"
-    regime = Regime(swaps=False, price=Price.OWN)
+    regime = Regime(swaps=False, price=Price.OWN, front=Front.PRICE)
 
 
 class DtrIgnore(Dtr):
     """Deallocation is ignored."""
 
     name = "dtr-ignore"
-    regime = Regime(swaps=False, price=Price.NEIGHBOURHOOD, keeps_freed=True)
+    regime = Regime(swaps=False, price=Price.NEIGHBOURHOOD, front=Front.PRICE, keeps_freed=True)
