@@ -123,8 +123,8 @@ class Policy(Protocol):
 
     moves_tensors         False: nothing may be evicted; an allocation that fails ends the run.
     weighs_recomputation  False: the engine need not compute each Residency's recompute_seconds.
-    reads_from_front      True: ``victims`` ranks by ``regime.front`` (``memory.access_list``, ``memory.stalest``), so the
-                          engine passes only the front of that order, and more if the front is not enough.
+    reads_from_front      True: ``victims`` ranks by ``regime.front`` (``memory.access_list``, ``memory.stalest``), so
+                          the engine passes only the front of that order, and more if the front is not enough.
     plans                 False: every plan is empty; the engine measures nothing and never calls ``plan``.
     regime                settings of the engine; some systems of the literature need other ones than the default.
     """

@@ -23,8 +23,8 @@ MUCH = 1 << 62
 
 
 def by_orders(strip: Strip, most_work: int) -> tuple[Array, int]:
-    """Return (offsets, excess): 0 if all rectangles fit, else the bytes of the rectangles that reach above the room
-    plus the bytes by which the highest one does."""
+    """Return (offsets, excess as ``above`` defines it) of the best order found; an excess of 0 if all rectangles
+    fit."""
     long = strip.first - strip.last
     keys = ((strip.first, -strip.size), (strip.size * (long - 1.0),), (long, -strip.size))  # later keys weigh more
     free = strip.fixed == ANYWHERE
@@ -49,7 +49,8 @@ def by_orders(strip: Strip, most_work: int) -> tuple[Array, int]:
 
 
 def above(offset: Array, size: Array, room: int) -> int:
-    """Bytes of what lies above the room and by how many the highest does."""
+    """Return a packing's excess: the bytes of rectangles that reach above the room, plus the highest one's
+    overshoot."""
     ends = offset + size
     return int(size[ends > room].sum()) + max(0, int(ends.max(initial=0)) - room)
 

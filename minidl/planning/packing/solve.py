@@ -33,7 +33,7 @@ GUESSES = (None, Guess(alike=True), Guess(tolerance=2.5, alike=True), Guess(over
 
 
 def pack(strip: Strip, *, orders: int, searches: int) -> tuple[Array, int]:
-    """Return (offsets, bytes of the rectangles above the room).
+    """Return (offsets, excess as ``orders.above`` defines it); an excess of 0 if all rectangles fit.
     orders, searches: limits of the work for orders and for exact search."""
     offset = np.zeros(len(strip.size), np.int64)
     over = 0
