@@ -20,12 +20,9 @@ PAGES = sorted([ROOT / "README.md", ROOT / "CONTRIBUTING.md", ROOT / "course" / 
 OPENING = re.compile(r"(What|Whether|Whoever)\b")
 WORDS = re.compile(r"\b(whoever|nobody|somebody)\b|\bas (it comes|they come)\b", re.IGNORECASE)
 ALLOWED: dict[str, int] = {
-    "bench": 48,
     "course": 23,
     "minidl": 18,
     "minidl/checkpoint": 1,
-    "minidl/cli": 52,
-    "minidl/lab": 37,
     "minidl/memory": 71,
     "minidl/parts": 26,
     "minidl/torch": 25,
