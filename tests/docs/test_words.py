@@ -22,7 +22,6 @@ WORDS = re.compile(r"\b(whoever|nobody|somebody)\b|\bas (it comes|they come)\b",
 ALLOWED: dict[str, int] = {
     "course": 23,
     "minidl": 18,
-    "minidl/checkpoint": 1,
     "minidl/memory": 71,
     "minidl/parts": 26,
     "minidl/torch": 25,
