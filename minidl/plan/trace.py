@@ -73,15 +73,9 @@ class Access:
     time_s: float
 
 
-<<<<<<< HEAD
 @dataclass(frozen=True, repr=False)
 class Trace(Shown):
-    """One iteration: its calls in program order, and the tensors they name.
-=======
-@dataclass(frozen=True)
-class Trace:
     """One iteration: its calls in program order, and their tensors.
->>>>>>> main
 
     observed_seconds  median duration of the measured iterations, waits and replays included; None if unknown. It does
                       not count in comparisons of traces.
