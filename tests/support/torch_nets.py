@@ -60,7 +60,7 @@ class Forced(OnDemand):
 def forced(how: str, budget: int = ROOMY, **more: Any) -> Any:
     """Return the manager of a training in which every tensor that may leave does so in one way, at any cost."""
     memory = minidl.torch.managed(budget, policy=Forced(how), **more)
-    memory.counts_recording = False
+    memory.planner.counts_recording = False
     return memory
 
 
