@@ -19,66 +19,29 @@ if TYPE_CHECKING:
     from minidl.memory.storage import Status, Storage
 
 
-class Listing1:
-    """The six fields that Capuchin gives a tensor (Listing 1), as a handle shows them of its storage."""
-
-    __slots__ = ()
-    storage: Storage
-
-    @property
-    def tensor_id(self) -> int:
-        """Number of the tensor whose bytes these are: a view has its base's."""
-        return self.storage.base.tensor_id
-
-    @property
-    def access_count(self) -> int:
-        """How many operations of this iteration have read or written the bytes so far."""
-        return self.storage.base.access_count
-
-    @property
-    def timestamp(self) -> float:
-        """Seconds on the stall-free device timeline of this iteration at the last access."""
-        return self.storage.base.timestamp
-
-    @property
-    def status(self) -> Status:
-        """Where the bytes are now: on the device, on the host, on the way, or to be computed again."""
-        return self.storage.base.status
-
-    @property
-    def inputs(self) -> tuple[int, ...]:
-        """The tensor ids of what it was computed from, in the operation's order; () for a leaf or an older value."""
-        return tuple([storage.base.tensor_id for storage in self.storage.inputs])
-
-    @property
-    def operation_name(self) -> str:
-        """The operation that made it; empty for a leaf or an older value."""
-        return self.storage.operation_name
-
-
 class _Gone:
-    """In the place of a dead handle's storage: whatever is asked of it is an error that says why."""
+    """Replaces the storage of a dead handle: every use raises an error that says why."""
 
     __slots__ = ()
 
     def __getattr__(self, name: str) -> NoReturn:
-        raise UserError("this tensor is gone: it was released, or given away to an operation that may write over it "
-                        "(give); keep x.alias() if it is needed afterwards")
+        raise UserError("this tensor is gone: it was released, or donated to an operation that may write over it "
+                        "(donate); keep x.alias() if it is needed afterwards")
 
 
 GONE: Any = _Gone()
 SHOWN = 1000  # elements that ``repr`` shows all of
 
 
-class Tensor(Listing1, Surface):
-    """A handle on a Storage. Making one takes over a use that the storage already counts (see ``alias``)."""
+class Tensor(Surface):
+    """A handle on a Storage. A new handle stands for one use that the storage counts already (see ``alias``)."""
 
-    __slots__ = ("storage", "given", "__weakref__")
+    __slots__ = ("storage", "donated", "__weakref__")
     __array_priority__ = 100.0  # numpy leaves `array * tensor` to us
 
     def __init__(self, storage: Storage) -> None:
         self.storage = storage
-        self.given = False
+        self.donated = False
 
     def __del__(self) -> None:
         try:
@@ -98,6 +61,38 @@ class Tensor(Listing1, Surface):
         self.storage.retain()
         return Tensor(self.storage)
 
+    # The six fields of Capuchin's Listing 1, as the storage has them: a view shows those of its base ------------
+    @property
+    def tensor_id(self) -> int:
+        """Number of the tensor that has the bytes."""
+        return self.storage.base.tensor_id
+
+    @property
+    def access_count(self) -> int:
+        """How many operations of this iteration have read or written the bytes."""
+        return self.storage.base.access_count
+
+    @property
+    def timestamp(self) -> float:
+        """Start of the last access, in seconds on the stall-free device timeline of this iteration."""
+        return self.storage.base.timestamp
+
+    @property
+    def status(self) -> Status:
+        """Where the bytes are: IN, SWAPPING_OUT, OUT, SWAPPING_IN or RECOMPUTE."""
+        return self.storage.base.status
+
+    @property
+    def inputs(self) -> tuple[int, ...]:
+        """Ids of the tensors that it was computed from in this iteration; () for a leaf or an older value."""
+        return tuple(storage.base.tensor_id for storage in self.storage.inputs)
+
+    @property
+    def operation_name(self) -> str:
+        """The operation that computed it in this iteration; "" for a leaf or an older value."""
+        return self.storage.operation_name
+
+    # Description ---------------------------------------------------------------------------------------------
     @property
     def meta(self) -> Meta:
         """Shape, dtype and layout."""

@@ -77,7 +77,7 @@ class Allocator:
         except BaseException:
             self.host.free(extents)  # the tensor stays where it is
             raise
-        storage.become(SWAPPING_OUT)
+        storage.set_status(SWAPPING_OUT)
         storage.host = extents
         self.swapped_out_bytes += storage.nbytes
         return True
@@ -85,7 +85,7 @@ class Allocator:
     def finish_swap_out(self, storage: Storage) -> None:
         """Give the block away: whoever takes it waits, on its stream, for the copy."""
         self.leave_device(storage)
-        storage.become(OUT)
+        storage.set_status(OUT)
 
     def start_swap_in(self, storage: Storage, block: Block) -> None:
         """Queue the copy back into a fresh block; the host copy stays valid until the tensor is written."""
@@ -99,20 +99,20 @@ class Allocator:
             self.arena.free(block, block.marks)  # unused: who had it before may still be reading it
             raise
         storage.block = block
-        storage.become(SWAPPING_IN)
+        storage.set_status(SWAPPING_IN)
         self.swapped_in_bytes += storage.nbytes
 
     def finish_swap_in(self, storage: Storage) -> None:
         """The compute stream waits for the copy; the host does not."""
         self.device.wait(COMPUTE, COPY_IN, storage.copied_in)
-        storage.become(IN)
+        storage.set_status(IN)
 
     def swap_out(self, storage: Storage) -> bool:
         """Copy to the host while the host waits (passive mode); False if it has no room. The block stays."""
         if not self.start_swap_out(storage):
             return False
         self.device.synchronize(COPY_OUT, storage.copied_out)
-        storage.become(IN)
+        storage.set_status(IN)
         return True
 
     def swap_in(self, storage: Storage, block: Block) -> None:

@@ -6,7 +6,7 @@ in every precision; what a layer computes in is its runtime's (see ``precision``
 
 from __future__ import annotations
 
-from minidl.dispatch import give
+from minidl.dispatch import donate
 from minidl.errors import UserError
 from minidl.nn import init
 from minidl.nn.convolving import PADDING_MODES, channels_of, conv1d, conv2d, conv_transpose2d, places
@@ -51,7 +51,7 @@ class Conv2d(Module):
             return conv.conv2d(lowered(x), lowered(self.weight), self.bias, stride=self.stride, padding=padding,
                                relu=relu)
         y = conv2d(x, self.weight, self.bias, self.stride, padding, self.dilation, self.groups)
-        return elementwise.relu(give(y)) if relu else y
+        return elementwise.relu(donate(y)) if relu else y
 
     def extra_repr(self) -> str:
         outs, ins, *kernel = self.weight.shape

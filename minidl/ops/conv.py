@@ -9,7 +9,7 @@ ReLU in it a convolution takes no longer than without, keeps what the two calls 
 from collections.abc import Sequence
 
 from minidl.context import current
-from minidl.dispatch import apply, give
+from minidl.dispatch import apply, donate
 from minidl.errors import ShapeError
 from minidl.meta import Cost, Meta, Shape, meta
 from minidl.op import Attrs, Op
@@ -86,20 +86,20 @@ def _conv_vjp(needs: Needs, dy: Tensor, x: Tensor, w: Tensor, *, x_shape: Shape,
               x_partial: Tensor | None, stride: Pair, padding: Pair) -> Gradients:
     db = bias_grad(dy, axis=1) if len(needs) > 2 and needs[2] else None
     # The weight's gradient first: it is the last use of the saved input, which may then make room for dx.
-    dw = apply(CONV2D_WGRAD, dy, give(x), kernel=w_shape[2:], stride=stride, padding=padding) if needs[1] else None
+    dw = apply(CONV2D_WGRAD, dy, donate(x), kernel=w_shape[2:], stride=stride, padding=padding) if needs[1] else None
     dx = None
     if needs[0]:
         # What has arrived for x from elsewhere is added to in place: at a join of branches this saves a tensor of x's
         # size, just where memory is fullest, and a pass over it.
-        onto = () if x_partial is None else (give(x_partial),)
-        dx = apply(CONV2D_DGRAD, give(dy), w, *onto, x_shape=x_shape, stride=stride, padding=padding)
+        onto = () if x_partial is None else (donate(x_partial),)
+        dx = apply(CONV2D_DGRAD, donate(dy), w, *onto, x_shape=x_shape, stride=stride, padding=padding)
     return (dx, dw, db)[:len(needs)]
 
 
 def _relu_vjp(needs: Needs, dy: Tensor, y: Tensor, x: Tensor, w: Tensor, *, x_shape: Shape, w_shape: Shape,
               x_partial: Tensor | None, stride: Pair, padding: Pair) -> Gradients:
     """Two calls' gradients one after the other: ReLU's mask is found from its output."""
-    dy = apply(RELU_GRAD, give(dy), give(y))
+    dy = apply(RELU_GRAD, donate(dy), donate(y))
     return _conv_vjp(needs, dy, x, w, x_shape=x_shape, w_shape=w_shape, x_partial=x_partial, stride=stride,
                      padding=padding)
 
@@ -107,7 +107,7 @@ def _relu_vjp(needs: Needs, dy: Tensor, y: Tensor, x: Tensor, w: Tensor, *, x_sh
 def _dgrad_vjp(needs: Needs, ddx: Tensor, dy: Tensor, w: Tensor, *, w_shape: Shape, stride: Pair,
                padding: Pair) -> Gradients:
     """Linear in dy and in w, as a layer of its own (conv_transpose2d): its gradients are the other two of the three."""
-    dw = apply(CONV2D_WGRAD, give(dy), ddx, kernel=w_shape[2:], stride=stride, padding=padding) if needs[1] else None
+    dw = apply(CONV2D_WGRAD, donate(dy), ddx, kernel=w_shape[2:], stride=stride, padding=padding) if needs[1] else None
     ddy = apply(CONV2D, ddx, w, stride=stride, padding=padding) if needs[0] else None
     return (ddy, dw, ddx)[:len(needs)]
 
@@ -144,7 +144,7 @@ def conv2d(x: Tensor, w: Tensor, b: Tensor | None = None, *, stride: int | Pair 
     if relu and current().fuses:
         return apply(CONV2D_RELU, *inputs, stride=pair(stride), padding=pair(padding))
     y = apply(CONV2D, *inputs, stride=pair(stride), padding=pair(padding))
-    return relu_(give(y)) if relu else y
+    return relu_(donate(y)) if relu else y
 
 
 def conv_transpose2d(x: Tensor, w: Tensor, b: Tensor | None = None, *, stride: int | Pair = 1,
@@ -163,4 +163,4 @@ def conv_transpose2d(x: Tensor, w: Tensor, b: Tensor | None = None, *, stride: i
     if h < 1 or wd < 1:
         raise ShapeError(f"conv_transpose2d: padding {padding} leaves nothing of {list(x.shape)}")
     y = apply(CONV2D_DGRAD, x, w, x_shape=(x.shape[0], w.shape[1], h, wd), stride=stride, padding=padding)
-    return y if b is None else give(y) + cast(b, y.dtype).reshape((-1, 1, 1))
+    return y if b is None else donate(y) + cast(b, y.dtype).reshape((-1, 1, 1))

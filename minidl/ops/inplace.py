@@ -11,7 +11,7 @@ from collections.abc import Callable
 from typing import Any
 
 from minidl.context import current
-from minidl.dispatch import apply_all, give
+from minidl.dispatch import apply_all, donate
 from minidl.errors import ShapeError, UserError
 from minidl.meta import Meta, boolean
 from minidl.ops import elementwise, functions
@@ -73,11 +73,11 @@ def _goes_on(x: Tensor, function: Callable[[Tensor], Tensor], *, may_give: bool)
         raise UserError(f"in place: a gradient flows through the result, and {x.storage.named()} shares its bytes with "
                         "another tensor, a view or its base: use the operation that returns a new tensor")
     described = x.meta
-    made = _fitting(described, function(give(x) if may_give else x))
+    made = _fitting(described, function(donate(x) if may_give else x))
     if made is not x:
         if x.storage is not GONE:
             x.storage.release()
-        x.storage, x.given, made.storage = made.storage, False, GONE
+        x.storage, x.donated, made.storage = made.storage, False, GONE
     return x
 
 

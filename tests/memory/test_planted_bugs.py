@@ -32,7 +32,7 @@ PLANTED = "<bug in "  # how the file is called that planted code says it comes f
 
 ALLOCATOR, ARENA, DEVICE = "memory.allocator:Allocator.", "memory.bytes.arena:Arena.", "device.timekeeper:Timekeeper."
 FREEING, EVICTING, PLACING = "memory.freeing:Freeing.", "memory.evicting:Evicting.", "memory.runner:CallRunner."
-REPLAY = "memory.replay:Replay."
+REPLAY, GUARD = "memory.replay:Replay.", "memory.writing:WriteGuard."
 EXECUTOR, POOL = "executor:Executor.", "memory.bytes.host_pool:HostPool."
 
 BUGS: dict[str, tuple[str, str, str]] = {
@@ -90,7 +90,7 @@ BUGS: dict[str, tuple[str, str, str]] = {
     "a freed tensor keeps its host copy": (
         FREEING + "deallocate", "state.allocator.forget_host_copy(storage)", "pass"),
     "an input that was written over keeps naming its block": (
-        PLACING + "_launched", "storage.block = None", "pass"),
+        PLACING + "_end_donations", "storage.block = None", "pass"),
     "what is freed in the middle of the arena's work is freed at once": (
         FREEING + "deallocate", "busy.on or get_ident() != state.thread", "False"),
     "what was freed in the middle of the arena's work is freed though a replay needs it again": (
@@ -102,9 +102,9 @@ BUGS: dict[str, tuple[str, str, str]] = {
         "memory.runner:free_donations", "base.refs == 1", "base.refs >= 1"),
     # Values.
     "a host copy stays when the tensor is written in place": (
-        REPLAY + "after_write", "state.allocator.forget_host_copy(base)", "pass"),
+        GUARD + "after_write", "state.allocator.forget_host_copy(base)", "pass"),
     "what must be computed from the old bytes is not computed before they are written": (
-        REPLAY + "before_write", "self.replay(other)", "pass"),
+        GUARD + "before_write", "self.replaying.replay(other)", "pass"),
     "what a dropped value starts from is freed while its leaves are written": (
         FREEING + "starts_a_replay", "(storage, state.writing, ", "(storage, set(), "),
     "what could be made again before a write is taken for such after it": (
@@ -115,15 +115,15 @@ BUGS: dict[str, tuple[str, str, str]] = {
         REPLAY + "replay_call", "storage is not None and storage.status is RECOMPUTE and storage.refs > 0",
         "storage is not None"),
     "an update is made twice when its operands had to be brought in": (
-        EXECUTOR + "run", "read, made = tracker.record_tensor_access(signature, algorithm, inputs, outputs)",
-        "read, made = tracker.record_tensor_access(signature, algorithm, inputs, outputs)\n"
-        "    if written and hasattr(memory, 'residency') and memory.residency.paged_in_bytes:\n"
+        EXECUTOR + "run", "read, made = self.record_tensor_access(signature, algorithm, inputs, outputs)",
+        "read, made = self.record_tensor_access(signature, algorithm, inputs, outputs)\n"
+        "    if written and hasattr(memory, 'replaying') and memory.replaying.paged_in_bytes:\n"
         "        self.device.launch(op.name, algorithm, outputs, inputs, attrs, 0)"),
     "a tensor on its way in counts as there": (
         "memory.guided.execution:GuidedExecution.arrive", "self.state.allocator.finish_swap_in(storage)",
-        "storage.become(IN)"),
+        "storage.set_status(IN)"),
     "a tensor whose block was given away counts as there": (
-        ALLOCATOR + "finish_swap_out", "storage.become(OUT)", "storage.become(IN)"),
+        ALLOCATOR + "finish_swap_out", "storage.set_status(OUT)", "storage.set_status(IN)"),
     "an eviction to the host copies nothing": (
         EVICTING + "evict", "elif self.back_up(storage):", "elif self.back_up(storage) or True:"),
     # Plans.

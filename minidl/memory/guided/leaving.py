@@ -10,15 +10,15 @@ import weakref
 from collections import deque
 
 from minidl.memory.bytes.block import Block
-from minidl.memory.room import in_flight
-from minidl.memory.state import State
+from minidl.memory.one_hole import in_flight
+from minidl.memory.state import MemoryState
 from minidl.memory.storage import SWAPPING_OUT, Storage
 
 
 class Leaving:
     """The storages that are being copied out as planned, the earliest first."""
 
-    def __init__(self, state: State) -> None:
+    def __init__(self, state: MemoryState) -> None:
         self.state = state
         self._queue: deque[weakref.ref[Storage]] = deque()
 

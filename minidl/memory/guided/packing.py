@@ -9,12 +9,12 @@ from __future__ import annotations
 from collections.abc import Collection
 
 from minidl.memory.allocator import Allocator
-from minidl.memory.room import in_flight
-from minidl.memory.state import State
+from minidl.memory.one_hole import in_flight
+from minidl.memory.state import MemoryState
 from minidl.memory.storage import IN, OUT, SWAPPING_OUT, Storage
 
 
-def pack_survivors(state: State, survivors: Collection[Storage], away: Collection[Storage],
+def pack_survivors(state: MemoryState, survivors: Collection[Storage], away: Collection[Storage],
                    passing: Collection[Storage] = ()) -> None:
     """Put everything that has survived, but for what is away, where plans expect it, as far as there is room.
 
@@ -58,7 +58,7 @@ def _packed_end(here: list[Storage], end: int = 0) -> int | None:
     return end
 
 
-def _move_down(state: State, storages: list[Storage], low: int) -> None:
+def _move_down(state: MemoryState, storages: list[Storage], low: int) -> None:
     """Move what lies above where all of these would end, if they lay one beside the other from an address on, into the
     gaps between the others, as far as nothing else is there: under a plan with addresses these are its places."""
     high = low + sum(s.block.size for s in storages if s.block is not None)
@@ -84,7 +84,7 @@ def _move_down(state: State, storages: list[Storage], low: int) -> None:
                 break
 
 
-def _pack(state: State, here: list[Storage]) -> None:
+def _pack(state: MemoryState, here: list[Storage]) -> None:
     """Slide storages together, and what is not persistent above the others, unless something is being copied."""
     allocator, arena = state.allocator, state.arena
     if any(map(in_flight, arena.blocks())):
