@@ -33,6 +33,7 @@ from minidl.device.cuda import missing
 
 ROOT = Path(__file__).resolve().parents[2]  # where the packages lie
 GRACE = 20.0  # seconds over its time after which a part is ended
+DEAD = 3  # exit code of a part whose device answers no more: a new process goes on
 FIRST = "the check could not begin: "
 
 
@@ -61,14 +62,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def run_here(args: argparse.Namespace) -> int:
-    """One part in this process, its results in its own file."""
+    """One part in this process, its results in its own file. Returns 0, 1 if something failed, or ``DEAD``."""
     results = read(args.out / "gpu.json")
     setting = Setting(args.device, NAMED[args.sizes], args.out / "gpu", results.get("parts", {}),
                       perf_counter() + args.seconds)
     record = Record(part_file(args.out, args.one), tell=lambda line: print(line, flush=True),
                     before=read(part_file(args.out, args.one)))
     run(PARTS[args.one], setting, record)
-    return 1 if record.failures else 0
+    return DEAD if record.dead is not None else 1 if record.failures else 0
 
 
 def run_all(args: argparse.Namespace) -> int:
@@ -114,16 +115,24 @@ def goes_on(before: Mapping[str, Any], args: argparse.Namespace) -> bool:
 
 
 def run_apart(args: argparse.Namespace, name: str, seconds: float) -> str | None:
-    """One part in a process of its own. None if it ended well, else what went wrong; "" if the part should say that."""
-    command = [sys.executable, "-m", "bench.gpu_check.command", "--one", name, "--device", args.device,
-               "--sizes", args.sizes, "--out", str(args.out), "--seconds", str(seconds)]
-    paths = os.pathsep.join([str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])])
-    try:
-        code = subprocess.run(command, timeout=seconds + GRACE, check=False,
-                              env={**os.environ, "PYTHONPATH": paths}).returncode
-    except subprocess.TimeoutExpired:
-        return f"{name}: ended after {seconds + GRACE:.0f} seconds"
-    return None if code == 0 else "" if code == 1 else f"{name}: its process ended with code {code}"
+    """One part in a process of its own, and in another one each time that the device has died. Returns None if the part
+    ended well, "" if the part has told its failures, else the failure."""
+    ends = perf_counter() + seconds
+    while True:
+        left = max(ends - perf_counter(), 0.0)
+        command = [sys.executable, "-m", "bench.gpu_check.command", "--one", name, "--device", args.device,
+                   "--sizes", args.sizes, "--out", str(args.out), "--seconds", str(left)]
+        paths = os.pathsep.join([str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])])
+        try:
+            code = subprocess.run(command, timeout=left + GRACE, check=False,
+                                  env={**os.environ, "PYTHONPATH": paths}).returncode
+        except subprocess.TimeoutExpired:
+            return f"{name}: ended after {seconds + GRACE:.0f} seconds"
+        if code != DEAD:
+            return None if code == 0 else "" if code == 1 else f"{name}: its process ended with code {code}"
+        if perf_counter() > ends:
+            return f"{name}: the device died, and the time was up"
+        print(f"{name}: the device answers no more; a new process goes on", flush=True)
 
 
 def part_file(out: Path, name: str) -> Path:

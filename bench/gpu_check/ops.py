@@ -2,6 +2,9 @@
 
 Inputs are random and fresh in each run; outputs and workspaces are NaN before each launch. An error is the norm of the
 difference over the norm of the exact result. Operands lie as they are uploaded, and as permuted views do.
+
+A failed call may leave a GPU's context dead: every later call fails, too. The check notes its place then and ends its
+process; the command starts another one, which goes on behind the failed case.
 """
 
 from collections.abc import Iterator, Sequence
@@ -55,11 +58,15 @@ def chosen(table: Sequence[Case], dtype: str, every: int) -> list[Case]:
 
 
 def run_all(setting: Setting, record: Record, precision: str, dtype: str, cases: Sequence[Case], seed: int) -> None:
-    """Run cases in one dtype, and note the worst error of each operation."""
-    worst: dict[str, float] = {}
+    """Run cases in one dtype, and note the worst error of each operation. After a dead device, begin where it died."""
+    group, resume = f"{dtype} ({precision})", record.resume
+    if group in resume.get("done", ()):
+        return
+    here = resume if resume.get("group") == group else {}
+    worst: dict[str, float] = dict(here.get("worst", {}))
     refused: dict[str, str] = {}
     tolerance = TOLERANCE[dtype]
-    failed: dict[str, int] = {}
+    failed: dict[str, int] = dict(here.get("failed", {}))
 
     def fail(name: str, words: str) -> None:
         failed[name] = failed.get(name, 0) + 1
@@ -67,6 +74,8 @@ def run_all(setting: Setting, record: Record, precision: str, dtype: str, cases:
             record.fail(words)
     with setting.runtime(precision=precision, poisoned=True, memory_budget=BUDGET) as runtime, no_grad():
         for number, case in enumerate(cases):
+            if number < here.get("number", 0):
+                continue
             if setting.seconds_left() < 0:
                 record.leave_out(f"{len(cases) - number} cases in {dtype}: the time is up")
                 break
@@ -83,6 +92,10 @@ def run_all(setting: Setting, record: Record, precision: str, dtype: str, cases:
                         refused[case.name] = str(problem)
                         continue
                     fail(case.name, f"{case} in {dtype}: {type(problem).__name__}: {problem}")
+                    if not answers(runtime):
+                        record.die({"done": resume.get("done", []), "group": group, "number": number + 1,
+                                    "worst": worst, "failed": failed})
+                        raise
                     continue
                 worst[case.name] = max(worst.get(case.name, 0.0), error) if error == error else error
                 if not error <= allowed:
@@ -93,10 +106,19 @@ def run_all(setting: Setting, record: Record, precision: str, dtype: str, cases:
         if count > TOLD:
             record.fail(f"{name} in {dtype} ({precision}): {count} cases in all")
     if refused:
-        record.put(f"{dtype} ({precision}), not offered", refused)
+        record.put(f"{group}, not offered", refused)
     name, error = max(worst.items(), key=lambda item: item[1], default=("", 0.0))
-    record.put(f"{dtype} ({precision})", worst, f"{dtype} ({precision}): {len(cases)} cases of {len(worst)} "
-                                                f"operations, worst {error:.1e} ({name})")
+    record.put(group, worst, f"{group}: {len(cases)} cases of {len(worst)} operations, worst {error:.1e} ({name})")
+    record.resume = {"done": [*resume.get("done", []), group]}
+
+
+def answers(runtime: Runtime) -> bool:
+    """Whether the device still copies four numbers there and back."""
+    try:
+        with runtime.iteration():
+            return bool((runtime.tensor(np.arange(4.0)).numpy() == np.arange(4.0)).all())
+    except Exception:  # of whatever kind: the device is of no more use
+        return False
 
 
 def error_of(runtime: Runtime, case: Case, dtype: str, seed: int, *, permuted: bool) -> float:

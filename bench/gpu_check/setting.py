@@ -84,16 +84,20 @@ class Sizes:
 class Record:
     """What a part has found: written to its file whenever something is added, so that a crash loses nothing.
 
-    ``before``: the record of an earlier call, as data. What it found and did not call a failure is known.
+    ``before``: the record of an earlier call, as data. What it found and did not call a failure is known. A record
+    that ended with a dead device keeps its failures, and ``resume`` is the place that it noted.
     """
 
     def __init__(self, path: Path | None = None, tell: Callable[[str], None] = print,
                  before: Mapping[str, Any] | None = None) -> None:
-        failed = tuple((before or {}).get("failures", ()))
-        self.found: dict[str, Any] = {key: value for key, value in (before or {}).get("found", {}).items()
-                                      if not any(words.startswith(key) for words in failed)}
+        before = before or {}
+        self.resume: dict[str, Any] = dict(before.get("resume", {}))
+        self.dead: dict[str, Any] | None = None
+        failed = tuple(before.get("failures", ()))
+        self.found: dict[str, Any] = {key: value for key, value in before.get("found", {}).items()
+                                      if self.resume or not any(words.startswith(key) for words in failed)}
         self._known = set(self.found)
-        self.failures: list[str] = []
+        self.failures: list[str] = list(failed) if self.resume else []
         self.unfinished: list[str] = []
         self._path = path
         self.tell = tell
@@ -116,11 +120,18 @@ class Record:
 
     @contextmanager
     def one(self, name: str) -> Iterator[None]:
-        """One of several things that a part does: its errors are told, and the others go on."""
+        """One of several things that a part does: its errors are told, and the others go on. An error on a dead device
+        says nothing new."""
         try:
             yield
         except Exception as error:
-            self.fail(f"{name}: {type(error).__name__}: {error}\n" + "".join(format_exception(error)))
+            if self.dead is None:
+                self.fail(f"{name}: {type(error).__name__}: {error}\n" + "".join(format_exception(error)))
+
+    def die(self, place: Mapping[str, Any]) -> None:
+        """Note that the device answers no more, and the place at which a new process goes on."""
+        self.dead = dict(place)
+        self._write()
 
     def leave_out(self, words: str) -> None:
         """Note that something was not done, and why."""
@@ -130,7 +141,8 @@ class Record:
 
     def as_data(self) -> dict[str, Any]:
         """All of it, as it is written to a file."""
-        return {"found": self.found, "failures": self.failures, "left out": self.unfinished}
+        data: dict[str, Any] = {"found": self.found, "failures": self.failures, "left out": self.unfinished}
+        return data if self.dead is None else {**data, "resume": self.dead}
 
     def _write(self) -> None:
         if self._path is not None:

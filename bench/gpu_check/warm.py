@@ -10,7 +10,7 @@ from multiprocessing import get_context
 from time import perf_counter
 
 from bench.gpu_check.convolutions import convolutions_of
-from bench.gpu_check.setting import Record, Setting, Sizes
+from bench.gpu_check.setting import Record, Setting, Sizes, Training
 from bench.support import cuda_calls, kernel_cases
 from bench.support.kernel_cases import OPS
 from minidl.device.cuda.device import CudaDevice
@@ -43,24 +43,40 @@ def measure(setting: Setting, record: Record) -> None:
                 record.leave_out(f"{len(wanted) - done - len(failed)} kernels were not compiled: the time was up")
         else:
             record.put("cubins", {"made": 0, "wanted": len(wanted), "seconds": 0.0})
-        _list_plans(setting, record, device)
+    _list_plans(setting, record)
 
 
-def _list_plans(setting: Setting, record: Record, device: CudaDevice) -> None:
-    """Of the networks whose speed is measured, those first that come first."""
+def _list_plans(setting: Setting, record: Record) -> None:
+    """List and time the plans of every convolution that a later part runs, in the order of these parts: no part spends
+    its own time on it."""
     start, listed, left = perf_counter(), 0, 0
-    networks = list(setting.sizes.speed)
-    for training in (*networks, *(each for each in setting.sizes.convolutions if each not in networks)):
-        for each in convolutions_of(device, training, "tf32"):
-            if setting.seconds_left() < 0:
-                left += 1
-            else:
-                device.plans.of(each)
-                listed += 1
+    for precision, networks in trained(setting.sizes).items():
+        with setting.open(precision) as device:
+            assert isinstance(device, CudaDevice)
+            for training in networks:
+                for each in convolutions_of(device, training, precision):
+                    if setting.seconds_left() < 0:
+                        left += 1
+                    else:
+                        device.plans.of(each)
+                        listed += 1
     record.put("plans", {"convolutions": listed, "seconds": perf_counter() - start},
                f"plans of {listed} convolutions listed and timed in {perf_counter() - start:.0f} seconds")
     if left:
         record.leave_out(f"the plans of {left} convolutions: the time is up")
+
+
+def trained(sizes: Sizes) -> dict[str, tuple[Training, ...]]:
+    """The networks of the parts that time or compare training, by precision, each once, in the order of these parts."""
+    found: dict[str, tuple[Training, ...]] = {}
+    for precision in sizes.precisions:
+        networks: list[Training] = []
+        managed = sizes.managed if precision == "tf32" else ()
+        for each in (*sizes.identity, *sizes.speed, *sizes.convolutions, *managed):
+            if each not in networks:
+                networks.append(each)
+        found[precision] = tuple(networks)
+    return found
 
 
 def every_source(sizes: Sizes) -> list[Source]:

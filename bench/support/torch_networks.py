@@ -81,9 +81,10 @@ class Layer(nn.Module):
     def forward(self, x: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
         q, k, v = (linear(x).unflatten(2, (self.heads, -1)).transpose(1, 2)
                    for linear in (self.query, self.key, self.value))
-        y = F.scaled_dot_product_attention(q, k, v, mask, dropout_p=0.1).transpose(1, 2).flatten(2)
+        y: torch.Tensor = F.scaled_dot_product_attention(q, k, v, mask, dropout_p=0.1).transpose(1, 2).flatten(2)
         x = self.norm(x + F.dropout(self.output(y), 0.1))
-        return self.last_norm(x + F.dropout(self.narrow(F.gelu(self.wide(x))), 0.1))
+        y = self.last_norm(x + F.dropout(self.narrow(F.gelu(self.wide(x))), 0.1))
+        return y
 
 
 class Bert(nn.Module):

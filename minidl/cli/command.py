@@ -57,9 +57,9 @@ def finish(name: str, story: Callable[[], int]) -> int:
 
     Raises UserError within another command, which a model that is any function may be: both would end here.
     """
-    if _inside.get():
+    if _running.get():
         raise UserError(f"{name} is a command, and runs within no other")
-    with _within(), printing() as (out, err), _heeding_signals() as ended:
+    with _within(name), printing() as (out, err), _heeding_signals() as ended:
         message = ""
         try:
             code = story()
@@ -89,16 +89,26 @@ def carry_out(module: str, command: str) -> NoReturn:
     sys.exit(import_module("minidl.__main__").main([command, *sys.argv[1:]]))
 
 
-_inside: ContextVar[bool] = ContextVar("inside", default=False)
+def running() -> str:
+    """The name of the command that is carried out; "" outside of one."""
+    return _running.get()
+
+
+def training_command() -> str:
+    """The command that trains, as a user types it: ``python train.py`` while that runs, else ``minidl train``."""
+    return "python train.py" if running() == "train.py" else "minidl train"
+
+
+_running: ContextVar[str] = ContextVar("running", default="")  # the name of the command that is carried out
 
 
 @contextmanager
-def _within() -> Iterator[None]:
-    token = _inside.set(True)
+def _within(name: str) -> Iterator[None]:
+    token = _running.set(name)
     try:
         yield
     finally:
-        _inside.reset(token)
+        _running.reset(token)
 
 
 def _told(name: str, error: BaseException, ended: Ended) -> tuple[int, str]:

@@ -5,12 +5,14 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from types import SimpleNamespace
 
+import numpy as np
 import pytest
 
 from bench.gpu_check import command as gpu
-from bench.gpu_check import models, warm
+from bench.gpu_check import models, ops, warm
 from bench.gpu_check.setting import Record, Setting
 from bench.gpu_check.sizes import NAMED, TINY
+from bench.support.kernel_cases import Case
 
 
 @pytest.fixture
@@ -84,6 +86,48 @@ def test_a_kernel_that_does_not_compile_is_told_of_and_the_others_are_compiled(m
     monkeypatch.setattr(warm, "ProcessPoolExecutor", lambda processes, mp_context: ThreadPoolExecutor(1))
     done, failed = warm.compile_all([SimpleNamespace(name=name) for name in "abc"], (9, 0), 10.0)
     assert done == 2 and failed == ["b does not compile: TypeError: no such name"]
+
+
+def test_plans_are_timed_ahead_for_every_network_and_precision_of_the_later_parts():
+    for sizes in NAMED.values():
+        wanted = warm.trained(sizes)
+        assert tuple(wanted) == sizes.precisions
+        for networks in wanted.values():
+            assert all(each in networks for each in (*sizes.identity, *sizes.speed, *sizes.convolutions))
+            assert all(networks.count(each) == 1 for each in networks)
+        assert all(each in wanted["tf32"] for each in sizes.managed)
+
+
+def test_after_a_dead_device_a_new_process_goes_on_behind_the_failed_case(monkeypatch, tmp_path):
+    alive, tried = [True], []
+
+    def error_of(runtime, case, dtype, seed, *, permuted):
+        tried.append((case.name, permuted))
+        if case.name == "exp":
+            alive[0] = False
+        if not alive[0]:
+            raise RuntimeError("an illegal address was met")
+        return 0.0
+    monkeypatch.setattr(ops, "error_of", error_of)
+    monkeypatch.setattr(ops, "answers", lambda runtime: alive[0])
+    monkeypatch.setattr(ops, "RANDOM", ())
+    monkeypatch.setattr(ops, "check_bits", lambda runtime, record: None)
+    monkeypatch.setattr(ops, "larger", lambda: iter([]))
+    monkeypatch.setattr(ops.kernel_cases, "cases", lambda block: iter(
+        [Case(name, ((5,),), np.negative) for name in ("neg", "exp", "abs")]))
+    processes = []
+
+    def run(command, *, timeout, check, env):
+        alive[0] = True  # a new process has a new context
+        processes.append(gpu.main(command[3:]))
+        return SimpleNamespace(returncode=processes[-1])
+    monkeypatch.setattr(gpu.subprocess, "run", run)
+    gpu.main(["--device", "cpu:virtual", "--sizes", "tiny", "--out", str(tmp_path), "--parts", "ops"])
+    assert processes == [gpu.DEAD, 1]
+    assert tried == [("neg", False), ("neg", True), ("exp", False), ("abs", False), ("abs", True)]
+    found = gpu.read(tmp_path / "gpu.json")["parts"]["ops"]
+    assert len(found["failures"]) == 1 and "an illegal address was met" in found["failures"][0]
+    assert found["found"]["float32 (fp32)"].keys() == {"neg", "abs"} and "resume" not in found
 
 
 def test_a_host_time_is_taken_of_fewer_calls_than_a_driver_queues():  # about 1,024, after which the host waits

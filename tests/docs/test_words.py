@@ -26,7 +26,7 @@ ALLOWED: dict[str, int] = {
     "minidl": 18,
     "minidl/checkpoint": 1,
     "minidl/cli": 52,
-    "minidl/device": 47,
+    "minidl/device": 0,
     "minidl/kernels": 3,
     "minidl/lab": 37,
     "minidl/memory": 71,

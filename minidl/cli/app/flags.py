@@ -31,7 +31,7 @@ from minidl.cli.app.options import (
 from minidl.cli.app.run_folder import ARGUMENTS, AUTO, folder_of, read_arguments
 from minidl.cli.app.trust import require_trust
 from minidl.cli.app.words import renamed, without
-from minidl.cli.command import Parser
+from minidl.cli.command import Parser, running
 from minidl.errors import UserError
 from minidl.optim import SHAPES
 from minidl.outside.reading import is_there
@@ -117,7 +117,8 @@ def _resumed_folder(run: str | None, resume: str | None) -> Path | None:
 
 def all_flags() -> argparse.ArgumentParser:
     """The parser of a training's command line."""
-    parser = Parser(prog="train.py", allow_abbrev=False, formatter_class=argparse.RawDescriptionHelpFormatter,
+    parser = Parser(prog=running() or "train.py", allow_abbrev=False,
+                     formatter_class=argparse.RawDescriptionHelpFormatter,
                      description="Train a network in as much memory as you allow it.",
                      epilog="keys of --json, null where the device has none:\n" + "\n".join(
                          f"  {key:21} {meaning}" for key, meaning in KEYS.items()))

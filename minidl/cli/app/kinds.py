@@ -11,7 +11,6 @@ from typing import Any, TypeVar
 
 from minidl import placements, policies
 from minidl.cli.command import note_new_name
-from minidl.device.codec import codec_of
 from minidl.device.precision import precision_of
 from minidl.errors import UserError
 from minidl.outside import validation as numbers
@@ -108,15 +107,6 @@ def precision(name: str) -> str:
         return precision_of(name).name
     except UserError as error:
         raise argparse.ArgumentTypeError(str(error)) from None
-
-
-def codec(text: str) -> str:
-    """A codec of ``minidl.device.codec``, with or without the share that it leaves."""
-    try:
-        codec_of(text)
-    except UserError as error:
-        raise argparse.ArgumentTypeError(str(error)) from None
-    return text
 
 
 def policy(name: str) -> str:

@@ -64,7 +64,6 @@ class Options:
     host_memory: int | None
     spill: str | None
     spill_bytes: int | None
-    codec: str | None
     slices: int
     shard_bytes: int
     plan: str | None

@@ -43,5 +43,4 @@ def result_of(options: Options, sizes: Sizes, meter: Meter, score: Score | None,
         planning_share=allowance.share if allowance is not None else None,
         moved_bytes=int(meter.median(lambda step: step.grown.moved_bytes)),
         search_seconds=meter.unsettled_seconds() if runtime.guide is not None and timed else None,
-        unmanaged_step_seconds=unmanaged_seconds, seed=options.seed,
-        spared_bytes=int(meter.median(lambda step: step.grown.spared_out_bytes + step.grown.spared_in_bytes)))
+        unmanaged_step_seconds=unmanaged_seconds, seed=options.seed)

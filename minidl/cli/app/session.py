@@ -18,6 +18,7 @@ from minidl.cli.app.run_folder import AUTO, RESULT, SUMMARY, Resolved, RunFolder
 from minidl.cli.app.run_lock import RunLock
 from minidl.cli.app.step_log import StepLog
 from minidl.cli.app.trust import is_foreign
+from minidl.cli.command import training_command
 from minidl.device.contract import ATTENTION
 from minidl.device.precision import DEFAULT
 from minidl.errors import UserError
@@ -189,7 +190,7 @@ class Session:
 
     def _resuming(self, folder: RunFolder) -> str:
         trust = " --trust" if is_foreign(self._options.model) else ""
-        return f"python train.py --resume {shlex.quote(str(folder.path))}{trust}"
+        return f"{training_command()} --resume {shlex.quote(str(folder.path))}{trust}"
 
     def keep_result(self, result: Result) -> None:
         """The numbers of the run."""

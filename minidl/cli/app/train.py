@@ -87,8 +87,8 @@ def train(options: Options, zoo: Zoo, lock: RunLock, out: TextIO) -> int:
     session = Session(options, length, fixed, resolved, lock, has_values=device.has_values)
     with Runtime(device, memory_budget=sizes.budget_bytes, host_memory=setup.for_tensors(batch), policy=policy,
                  placement=options.placement, precision=options.precision, seed=options.seed,
-                 switches=options.switches, slices=setup.slices, shard_bytes=setup.shard_bytes, spill=setup.spill,
-                 codec=options.codec) as runtime:
+                 switches=options.switches, slices=setup.slices, shard_bytes=setup.shard_bytes,
+                 spill=setup.spill) as runtime:
         # A new network, or one that a run before this one has trained.
         trainer = build(options, zoo, data, steps=length.steps)
         done = session.restore(trainer)
