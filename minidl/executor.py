@@ -13,13 +13,13 @@ from operator import attrgetter
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from minidl.context import FREE
+from minidl.device.signatures import Signatures
 from minidl.errors import UserError
 from minidl.memory.storage import IN, RECOMPUTE, Call, Keeper, Storage, TensorId, View, me_of, meta_of
 from minidl.memory.tracker import LONGEST
 from minidl.memory.writing import refuse_to_write
 from minidl.meta import Algorithm, Meta
 from minidl.op import READ, Attrs, Op, Signature
-from minidl.signatures import Signatures
 
 if TYPE_CHECKING:
     import numpy as np
@@ -44,14 +44,12 @@ def needs_of(op: Op, inputs: tuple[Storage, ...]) -> tuple[bool, ...]:
 class Executor:
     """Runs calls on one device under one memory manager (or a ledger, which only counts).
 
-    grad_enabled     calls save what their gradients need
-    fuses            operations that have a fused form use it
     explicit_iterations  the program marks its iterations; otherwise one ends at the first call after an update
-    ends_at_update   it ends there even if the program still holds a value whose gradient has not been taken
-    part_keepers     the keepers of tensors in parts. If the operands of a call have several, the first one runs it
-    issued           calls so far, views and in-place calls included: lineage is ordered by this number
-    first_read       ``issued`` when a value was first read
-    inspect          called with each call's name, inputs and results, if it is set
+    ends_at_update       it ends there even if the program holds a value whose gradient has not been taken
+    part_keepers         the keepers of tensors in parts. If the operands of a call have several, the first one runs it
+    issued               calls so far, views and in-place calls included; lineage is ordered by this number
+    first_read           ``issued`` when a value was first read
+    inspect              called with each call's name, inputs and results, if it is set
     """
 
     def __init__(self, device: Device, memory: Memory, tracker: Tracker, *, deterministic: bool = True,
@@ -88,7 +86,7 @@ class Executor:
         if op.view:
             return self._view(signature, inputs, attrs)
         tracker, memory = self.tracker, self.memory
-        hooks = memory.hooks
+        hooks = memory.state.hooks
         if (tracker.updated and not op.update and not self.explicit_iterations
                 and (self.ends_at_update or not memory.goes_on())):
             self.end_iteration()
@@ -183,7 +181,7 @@ class Executor:
     def _sign(self, key: tuple[Any, ...], op: Op, inputs: tuple[Storage, ...], attrs: Attrs) -> Signature:
         """The signature of a call unlike any before."""
         if len(self._known) >= self.signatures.most:
-            self.signatures.forget(self.memory.hooks.signatures())
+            self.signatures.forget(self.memory.state.hooks.signatures())
         return self.signatures.add(key, op, tuple([s.meta for s in inputs]), attrs)
 
     def _view(self, signature: Signature, inputs: tuple[Storage, ...], attrs: Attrs) -> tuple[Storage, ...]:
@@ -200,11 +198,10 @@ class Executor:
 
     # Errors of kernels ---------------------------------------------------------------------------------------
     def fail(self) -> NoReturn:
-        """Raise the first kernel error that has not been raised. The results of the calls that failed, and of those
-           that
+        """Raise the first kernel error that has not been raised. The results of the failed calls, and of those that
         needed them, have no value from now on; everything else is as it was."""
         error = self.failures[0].error
-        self.lose()
+        self.memory.lose(tuple(self.failures))
         try:
             raise error
         finally:
@@ -216,34 +213,18 @@ class Executor:
         if self.failures:
             self.fail()
 
-    def lose(self) -> None:
-        """Mark the results of failed calls as lost, once all that was launched has ended."""
-        if self.failures:
-            for stream, position in enumerate(self.device.positions):
-                self.device.synchronize(stream, position)
-            self.memory.lose(tuple(self.failures))
-            self.device.forgive()
-
     # Values and leaves ---------------------------------------------------------------------------------------
     def read(self, storage: Storage) -> np.ndarray:
         """A host copy of a value; waits for the device. Raises OutOfMemory, Unrecoverable."""
-        value: np.ndarray = self._look(storage, self.device.read)
+        value: np.ndarray = self.look(storage, self.device.read)
         return value
 
-    def share(self, storage: Storage) -> Any:
-        """A copy of a value in the device's memory, for another library; waits for the device. Raises as ``read``."""
-        return self._look(storage, self.device.share)
-
-    def interface(self, storage: Storage) -> dict[str, Any]:
-        """The ``__cuda_array_interface__`` of a value; waits for the device. Raises as ``read``."""
-        described: dict[str, Any] = self._look(storage, self.device.interface)
-        return described
-
-    def _look(self, storage: Storage, how: Callable[[Storage], Any]) -> Any:
-        """One access from outside, after all calls so far."""
+    def look(self, storage: Storage, how: Callable[[Storage], Any]) -> Any:
+        """Access a value from outside, after all calls so far, by a method of the device: ``read``, ``share``,
+        ``interface``. Raises as ``read``."""
         keeper = storage.keeper
         if keeper in self.part_keepers:
-            return keeper.look(storage, lambda part: self._look(part, how), joined=how != self.device.read)
+            return keeper.look(storage, lambda part: self.look(part, how), joined=how != self.device.read)
         if keeper not in self.keepers:
             raise self.stranger(READ.name, storage)
         key = (READ, storage.meta)
@@ -252,7 +233,7 @@ class Executor:
         self.memory.make_resident((storage,), READ.name)
         self.tracker.sequence += 1
         read, made = self.record_tensor_access(signature, signature.algorithms[0], (storage,), ())
-        self.memory.hooks.after_call(signature, read, made, ())
+        self.memory.state.hooks.after_call(signature, read, made, ())
         try:
             value = how(storage)
         except Exception:
@@ -283,7 +264,7 @@ class Executor:
     # Iterations ----------------------------------------------------------------------------------------------
     def begin_iteration(self) -> None:
         """The program begins an iteration; the time since the last one belongs to neither."""
-        self.memory.hooks.begin_iteration()
+        self.memory.state.hooks.begin_iteration()
 
     def end_iteration(self, *, failed: bool = False) -> None:
         """End an iteration: survivors get their bytes (unless it failed), lineage is cut, counts restart.
@@ -294,7 +275,7 @@ class Executor:
             keeper.end_iteration(failed=failed)
         if failed:
             self.device.finish()  # its later failures belong to no other iteration
-            self.lose()
+            self.memory.lose(tuple(self.failures))
         if not self.failures:
             return self._end_iteration(failed=failed)
         try:
@@ -303,7 +284,7 @@ class Executor:
             self._end_iteration(failed=True)
 
     def _end_iteration(self, *, failed: bool) -> None:
-        hooks = self.memory.hooks
+        hooks = self.memory.state.hooks
         hooks.end_iteration(self.trace, failed=failed)
         self.memory.end_iteration(failed=failed)
         self.device.end_iteration()

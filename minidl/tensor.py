@@ -166,7 +166,8 @@ class Tensor(Surface):
 
         The options are the array API's: stream, max_version, dl_device, copy.
         """
-        return current().share(self.storage).__dlpack__(**options)
+        executor = current()
+        return executor.look(self.storage, executor.device.share).__dlpack__(**options)
 
     def __dlpack_device__(self) -> tuple[int, int]:
         return current().device.dlpack_device
@@ -180,7 +181,8 @@ class Tensor(Surface):
         executor = current()
         if executor.device.dlpack_device[0] == 1:  # asked by hasattr: no reason to wait for anything
             raise AttributeError(f"the memory of {executor.device.name} is not CUDA's")
-        return executor.interface(self.storage)
+        described: dict[str, Any] = executor.look(self.storage, executor.device.interface)
+        return described
 
     def item(self) -> Any:
         """The value of a tensor of one element, as a number of Python's. NaN on a device without numerics."""

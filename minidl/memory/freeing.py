@@ -70,19 +70,23 @@ class Freeing:
                 self.deallocate(storage, record_gone=record_gone)
 
     def lose(self, failures: Sequence[Failure]) -> None:
-        """Free the tensors that have no value since these calls failed. A later use of one raises an error that names
-        the failure. All streams have finished.
+        """Free the tensors that have no value since these calls failed, once all streams have finished. A later use of
+        one raises an error that names the failure.
 
         A dropped tensor is lost if its replay would need a failed call, or its results.
         """
-        state = self.state
+        if not failures:
+            return
+        state, device = self.state, self.state.device
+        for stream, position in enumerate(device.positions):
+            device.synchronize(stream, position)
         state.thread = get_ident()
         state.writes += 1
         first = failures[0]
         why = failed_call(f"{first.op_name} failed: {first.error}")
         for storage in state.live():
             offset = storage.block.offset if storage.block is not None else None
-            if state.device.lost(offset, storage.host, storage.nbytes):
+            if device.lost(offset, storage.host, storage.nbytes):
                 storage.call = why
                 self.deallocate(storage, record_gone=True)
         attrs = {id(failure.attrs) for failure in failures}
@@ -91,3 +95,4 @@ class Freeing:
             if calls is None or any(id(call.attrs) in attrs for call in calls):
                 storage.call = why
                 state.dropped.pop(storage.me, None)
+        device.forgive()

@@ -99,3 +99,10 @@ class Hooks:
 
 
 ALONE = Hooks()
+
+
+class Attached:
+    """Where guided execution attaches: on-demand memory asks these ``hooks``."""
+
+    def __init__(self) -> None:
+        self.hooks: Hooks = ALONE

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
 from minidl.device.contract import Failure
-from minidl.memory.hooks import ALONE, Hooks
+from minidl.memory.hooks import Attached
 from minidl.memory.runner import free_donations, may_donate
 from minidl.memory.storage import IN, RECOMPUTE, Storage
 from minidl.memory.tracker import Tracker
@@ -35,11 +35,11 @@ class Demand:
 class Ledger:
     """Counts the bytes of a dry step. Memory, keeper and runner in one. ``resident_bytes``: those there before it."""
 
-    hooks: Hooks = ALONE
     update_bytes = 0  # an update takes its parameters one by one: that is the least it needs
 
     def __init__(self, tracker: Tracker, resident_bytes: int = 0) -> None:
         self.tracker = tracker
+        self.state = Attached()
         self.live_bytes = resident_bytes
         self.peak_bytes = resident_bytes
         self.peak_op = ""

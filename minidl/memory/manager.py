@@ -24,7 +24,7 @@ from minidl.device.spill import Spill
 from minidl.memory.boundary import Boundary
 from minidl.memory.evicting import Evicting
 from minidl.memory.freeing import Freeing
-from minidl.memory.hooks import Hooks
+from minidl.memory.hooks import Attached, Hooks
 from minidl.memory.replay import Replay
 from minidl.memory.room import RoomMaker
 from minidl.memory.runner import CallRunner
@@ -75,8 +75,8 @@ class Memory(Protocol):
         ...
 
     @property
-    def hooks(self) -> Hooks:
-        """Where guided execution attaches."""
+    def state(self) -> Attached:
+        """Has the hooks where guided execution attaches."""
         ...
 
     def make_resident(self, inputs: Sequence[Storage], op_name: str) -> None:
@@ -134,11 +134,6 @@ class Manager:
         self.guard = WriteGuard(state, self.replaying)
         self.boundary = Boundary(state, self.freeing, self.replaying, self.guard)
         self.update_bytes = self.arena.capacity // UPDATE_SHARE
-
-    @property
-    def hooks(self) -> Hooks:
-        """Where guided execution attaches."""
-        return self.state.hooks
 
     def attach(self, hooks: Hooks) -> None:
         """Ask these hooks from now on."""

@@ -14,7 +14,7 @@ from minidl.device import Device
 from minidl.device.spill import Spill
 from minidl.memory.access_list import AccessList, NoAccessList
 from minidl.memory.allocator import Allocator
-from minidl.memory.hooks import ALONE, Hooks
+from minidl.memory.hooks import Attached
 from minidl.memory.storage import OUT, RECOMPUTE, Storage
 from minidl.memory.switches import Switches
 from minidl.memory.tracker import Tracker
@@ -41,7 +41,7 @@ class Busy:
         self.on = False
 
 
-class MemoryState:
+class MemoryState(Attached):
     """The bytes of one device under one policy.
 
     residents    all storages with bytes on the device or on the host
@@ -56,12 +56,12 @@ class MemoryState:
     orphans      storages freed while the arena was busy, each with whether its record is gone; freed before the next
                  call
     thread       the thread that calls now; a runtime may be made in one thread and used in another
-    hooks        the hooks where guided execution attaches
     link_costs   the costs of copies on this device
     """
 
     def __init__(self, device: Device, policy: Policy, tracker: Tracker, budget_bytes: int, host_bytes: int,
                  switches: Switches, placement: Placement | None = None, spill: Spill | None = None) -> None:
+        super().__init__()
         self.device = device
         self.policy = policy
         self.tracker = tracker
@@ -69,7 +69,6 @@ class MemoryState:
         host_bytes = host_bytes if policy.regime.swaps else 0
         self.allocator = Allocator(device, budget_bytes, host_bytes, placement, spill if policy.regime.swaps else None)
         self.arena = self.allocator.arena
-        self.hooks: Hooks = ALONE
         self.link_costs = device.link_costs
         self.residents: dict[weakref.ref[Storage], None] = {}
         self.access_list = AccessList(tracker, self.residents) if policy.reads_from_front else NoAccessList()

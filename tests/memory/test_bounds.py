@@ -10,7 +10,8 @@ import random
 import numpy as np
 import pytest
 
-from minidl import Runtime, executor, no_grad, signatures
+from minidl import Runtime, executor, no_grad
+from minidl.device import signatures
 from minidl.errors import UserError
 from minidl.memory import tracker
 from minidl.memory.guided import follower as guide

@@ -181,7 +181,7 @@ class Following:
         self._counts: dict[TensorId, int] = {}
         self._acted: Actions = NO_ACTIONS
         if runtime.guide is not None:
-            hooks = runtime.memory.hooks
+            hooks = runtime.memory.state.hooks
             self._act = hooks.act
             hooks.act = self.act
 

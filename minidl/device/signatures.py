@@ -6,13 +6,11 @@ Knows operations and a device's choices; runs nothing.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from minidl.device.contract import Choices
 from minidl.meta import Meta
 from minidl.op import Attrs, Op, Signature
-
-if TYPE_CHECKING:
-    from minidl.device.contract import Choices
 
 SIGNATURES = 1 << 14  # signatures that are remembered, at least; about 2 KiB each
 
