@@ -1,8 +1,8 @@
-"""The paper's Allocator over the arena and the host pool: it carries out what others decide.
+"""The paper's Allocator over the arena and the host pool: it moves bytes, as others decide.
 
-It moves bytes by the device's verbs and keeps the marks that make reuse safe: a freed block carries the last
-positions of the streams that used it, and whoever uses it next waits for these on its stream. Copies are queued;
-in passive mode the host waits for each, as the paper has it. Decides nothing.
+It keeps the marks that make reuse safe: a freed block carries the last positions of the streams that used it, and its
+next user waits for these on its own stream. Copies are queued. In passive mode the host waits for each (``swap_out``,
+``swap_in``), as in the paper. Decides nothing.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ from minidl.placements.placement import Placement
 
 
 def storage_of(block: Block) -> Storage | None:
-    """Whose bytes a block holds; None if it is free."""
+    """The storage whose bytes a block holds; None if it is free."""
     return block.owner() if isinstance(block.owner, weakref.ref) else None
 
 
 class Allocator:
-    """Blocks, host copies, and the counters of what was moved (bytes, since the start)."""
+    """Blocks, host copies, and counters of moved bytes since the start."""
 
     def __init__(self, device: Device, budget_bytes: int, host_bytes: int, placement: Placement | None = None,
                  spill: Spill | None = None) -> None:
@@ -39,74 +39,10 @@ class Allocator:
         if spill is not None:
             device.spill_to(spill, host_bytes)
         self._positions = device.positions
-        self._host_read = 0  # position of the last copy in whose host bytes have been given back
-        self.swapped_out_bytes = 0
-        self.swapped_in_bytes = 0
-        self.moved_bytes = 0
+        self._host_read = 0  # position of the last copy in whose host bytes were freed
+        self.swapped_out_bytes = self.swapped_in_bytes = self.moved_bytes = 0
 
-    def take_back(self, block: Block, nbytes: int) -> None:
-        """The compute stream was the only one to use the first ``nbytes`` of a block that the arena has lent."""
-        marks = (self._positions[COMPUTE], 0, 0)
-        self.device.poison(block.offset, aligned(nbytes), marks)
-        self.arena.touched(block, marks)
-
-    def leave_device(self, storage: Storage) -> None:
-        """Free the block of a storage, whatever copies of it are under way: the marks name them."""
-        block = storage.block
-        assert block is not None
-        storage.block = None
-        marks = (self._positions[COMPUTE], storage.copied_out, storage.copied_in)
-        self.device.poison(block.offset, block.size, marks)
-        self.arena.free(block, marks)
-
-    def start_swap_out(self, storage: Storage) -> bool:
-        """Queue the copy to the host; False if the host has no room. Computation goes on; the block stays."""
-        extents = self.host.allocate(storage.nbytes)
-        if extents is None:
-            return False
-        device, block = self.device, storage.block
-        assert block is not None
-        device.wait(COPY_OUT, COMPUTE, self._positions[COMPUTE])
-        device.wait(COPY_OUT, COPY_IN, self._host_read)
-        try:
-            storage.copied_out = device.copy_out(extents, block.offset, storage.nbytes)
-        except HostShort as short:  # there is less than was promised
-            self.host.free(extents)
-            self.host.limit(short.had_bytes)
-            return self.start_swap_out(storage)  # it may find room in what there is
-        except BaseException:
-            self.host.free(extents)  # the tensor stays where it is
-            raise
-        storage.set_status(SWAPPING_OUT)
-        storage.host = extents
-        self.swapped_out_bytes += storage.nbytes
-        return True
-
-    def finish_swap_out(self, storage: Storage) -> None:
-        """Give the block away: whoever takes it waits, on its stream, for the copy."""
-        self.leave_device(storage)
-        storage.set_status(OUT)
-
-    def start_swap_in(self, storage: Storage, block: Block) -> None:
-        """Queue the copy back into a fresh block; the host copy stays valid until the tensor is written."""
-        device = self.device
-        assert storage.host is not None
-        device.wait_marks(COPY_IN, block.marks)
-        device.wait(COPY_IN, COPY_OUT, storage.copied_out)
-        try:
-            storage.copied_in = device.copy_in(block.offset, storage.host, storage.nbytes)
-        except BaseException:
-            self.arena.free(block, block.marks)  # unused: who had it before may still be reading it
-            raise
-        storage.block = block
-        storage.set_status(SWAPPING_IN)
-        self.swapped_in_bytes += storage.nbytes
-
-    def finish_swap_in(self, storage: Storage) -> None:
-        """The compute stream waits for the copy; the host does not."""
-        self.device.wait(COMPUTE, COPY_IN, storage.copied_in)
-        storage.set_status(IN)
-
+    # Swapping ------------------------------------------------------------------------------------------------
     def swap_out(self, storage: Storage) -> bool:
         """Copy to the host while the host waits (passive mode); False if it has no room. The block stays."""
         if not self.start_swap_out(storage):
@@ -121,21 +57,86 @@ class Allocator:
         self.device.synchronize(COPY_IN, storage.copied_in)
         self.finish_swap_in(storage)
 
+    def start_swap_out(self, storage: Storage) -> bool:
+        """Queue the copy to the host; False if the host has no room. Computation goes on; the block stays."""
+        extents = self.host.allocate(storage.nbytes)
+        if extents is None:
+            return False
+        device, block = self.device, storage.block
+        assert block is not None
+        device.wait(COPY_OUT, COMPUTE, self._positions[COMPUTE])
+        device.wait(COPY_OUT, COPY_IN, self._host_read)
+        try:
+            storage.copied_out = device.copy_out(extents, block.offset, storage.nbytes)
+        except HostShort as short:  # the machine has less host memory than was promised
+            self.host.free(extents)
+            self.host.limit(short.had_bytes)
+            return self.start_swap_out(storage)  # the smaller pool may have room
+        except BaseException:
+            self.host.free(extents)
+            raise
+        storage.set_status(SWAPPING_OUT)
+        storage.host = extents
+        self.swapped_out_bytes += storage.nbytes
+        return True
+
+    def finish_swap_out(self, storage: Storage) -> None:
+        """Free the block: its next user waits for the copy on its own stream."""
+        self.leave_device(storage)
+        storage.set_status(OUT)
+
+    def start_swap_in(self, storage: Storage, block: Block) -> None:
+        """Queue the copy back into a fresh block. The host copy stays valid until the tensor is written."""
+        device = self.device
+        assert storage.host is not None
+        device.wait_marks(COPY_IN, block.marks)
+        device.wait(COPY_IN, COPY_OUT, storage.copied_out)
+        try:
+            storage.copied_in = device.copy_in(block.offset, storage.host, storage.nbytes)
+        except BaseException:
+            self.arena.free(block, block.marks)  # its marks stay: its former users may still read it
+            raise
+        storage.block = block
+        storage.set_status(SWAPPING_IN)
+        self.swapped_in_bytes += storage.nbytes
+
+    def finish_swap_in(self, storage: Storage) -> None:
+        """The compute stream waits for the copy; the host does not."""
+        self.device.wait(COMPUTE, COPY_IN, storage.copied_in)
+        storage.set_status(IN)
+
+    # Freeing -------------------------------------------------------------------------------------------------
+    def leave_device(self, storage: Storage) -> None:
+        """Free the block of a storage. Copies of it may be under way: the marks name them."""
+        block = storage.block
+        assert block is not None
+        storage.block = None
+        marks = (self._positions[COMPUTE], storage.copied_out, storage.copied_in)
+        self.device.poison(block.offset, block.size, marks)
+        self.arena.free(block, marks)
+
+    def take_back(self, block: Block, nbytes: int) -> None:
+        """Take back a lent block, of which only the compute stream has used the first ``nbytes``."""
+        marks = (self._positions[COMPUTE], 0, 0)
+        self.device.poison(block.offset, aligned(nbytes), marks)
+        self.arena.touched(block, marks)
+
     def forget_host_copy(self, storage: Storage) -> None:
-        """Give up a host copy, if there is one."""
+        """Free the host copy, if there is one."""
         if storage.host is not None:
             self.host.free(storage.host)
             storage.host = None
             # A copy in may still be reading these host bytes: copies out into them wait for it.
             self._host_read = max(self._host_read, storage.copied_in)
 
+    # Moving --------------------------------------------------------------------------------------------------
     def slide(self, first: Block, last: Block) -> None:
         """Pack the blocks of a range together and move their bytes, in stream order."""
         device = self.device
         marks = NO_MARKS
         for block in between(first, last):
             storage = storage_of(block)
-            if storage is not None:  # its own copies under way read or write it where it lies now
+            if storage is not None:  # its copies under way use its present place
                 marks = unite_marks(marks, (0, storage.copied_out, storage.copied_in))
             elif block.owner is None:
                 marks = unite_marks(marks, block.marks)
@@ -158,7 +159,7 @@ class Allocator:
         origin = storage.block
         assert origin is not None
         self.device.wait_marks(COMPUTE, unite_marks(block.marks, (0, storage.copied_out, storage.copied_in)))
-        nbytes = min(origin.size, block.size)  # a placement may have given either more than the storage needs
+        nbytes = min(origin.size, block.size)  # a placement may have made either larger than the storage
         self.device.move(block.offset, origin.offset, nbytes)
         self.moved_bytes += nbytes
         self.leave_device(storage)
