@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from minidl.device.clock import Extents
     from minidl.memory.bytes.block import Block
     from minidl.memory.neighbourhood import Region
+    from minidl.memory.tracker import Tracker
 
 TensorId = int
 meta_of, me_of = attrgetter("meta"), attrgetter("me")  # of a storage: to map over operands, in C
@@ -61,21 +62,10 @@ LEGAL = frozenset({
 class Keeper(Protocol):
     """What a storage asks of its keeper, the object that frees its bytes."""
 
-    @property
-    def tracker(self) -> Clock:
-        """Knows when calls started."""
-        ...
+    tracker: Tracker  # numbers calls, and knows when they started
 
     def deallocate(self, storage: Storage, *, record_gone: bool = False) -> None:
         """Free bytes that have no use any more."""
-        ...
-
-
-class Clock(Protocol):
-    """Tells when a call started."""
-
-    def time_of(self, sequence: int) -> float:
-        """Seconds on the stall-free timeline of this iteration."""
         ...
 
 

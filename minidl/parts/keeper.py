@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     import numpy as np
 
-    from minidl.memory.storage import Clock, Storage
+    from minidl.memory.storage import Storage
+    from minidl.memory.tracker import Tracker
     from minidl.meta import DType, Meta, Shape
     from minidl.op import Attrs, Op
 
@@ -20,7 +21,7 @@ if TYPE_CHECKING:
 class PartKeeper:
     """What a keeper of tensors in parts can be asked. The defaults belong to one that has nothing to do."""
 
-    tracker: Clock
+    tracker: Tracker
 
     def deallocate(self, storage: Storage, *, record_gone: bool = False) -> None:
         """Nothing to free: a tensor in parts has no bytes of its own."""
