@@ -201,7 +201,7 @@ def test_a_tensor_that_is_gone_says_so_and_one_that_a_failed_call_was_given_is_n
     assert (x + x).numpy().tolist() == [2.0, 2.0] and x.numpy().tolist() == [1.0, 1.0]
     y = donate(x) * 2.0
     for use in (lambda: x + y, lambda: y + x, lambda: x.shape, lambda: x.numpy(), lambda: x.release()):
-        with pytest.raises(UserError, match="this tensor is gone: it was released, or given away"):
+        with pytest.raises(UserError, match="this tensor is gone: it was released, or donated"):
             use()
     assert repr(x) == "Tensor(gone)" and y.numpy().tolist() == [2.0, 2.0]
 
