@@ -125,8 +125,7 @@ class VirtualClock:
         return self.finish_time(COPY_OUT, copied_out) <= max(self.ready[COMPUTE], self.host)
 
     def lateness(self, copied_in: int, computed: int) -> float:
-        """Return the seconds between the time a copy to the device was due (``computed``) and its end, 0 if it is in
-        time."""
+        """Return the seconds between the time a copy to the device was due (``computed``) and its end, at least 0."""
         return max(0.0, self.finish_time(COPY_IN, copied_in) - self.finish_time(COMPUTE, computed))
 
     def end_iteration(self) -> None:

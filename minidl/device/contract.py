@@ -142,8 +142,7 @@ class Device(Choices, Timekeeper):
         return self.has_values and self.dlpack_device == (1, 0)
 
     def dry_twin(self) -> "Device":
-        """Return a device without values or launch times that makes the same choices about calls, to count a step's
-        needs."""
+        """Return a device without values or launch times that makes the same choices about calls, to count memory."""
         from minidl.device.dry import DryDevice  # which is a Device itself
 
         return DryDevice(self)
@@ -223,6 +222,5 @@ class Device(Choices, Timekeeper):
         raise UserError(f"{self.name} cannot read the memory of a {type(array).__name__}: copy it to the host first")
 
     def interface(self, operand: Operand) -> dict[str, Any]:
-        """Return a value's ``__cuda_array_interface__``, without a copy. Raises AttributeError if the device is not
-        CUDA."""
+        """Return a value's ``__cuda_array_interface__``, without a copy. Raises AttributeError without CUDA."""
         raise AttributeError(f"the memory of {self.name} is not CUDA's")

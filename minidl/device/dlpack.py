@@ -109,7 +109,7 @@ def of_host(values: np.ndarray) -> Bfloat16:
 
 
 @dataclass(frozen=True, slots=True)
-class Lying:
+class Foreign:
     """The memory of another library's bfloat16 values: device, address, shape, and strides in elements."""
 
     device: tuple[int, int]
@@ -119,7 +119,7 @@ class Lying:
 
 
 @contextmanager
-def borrowed(exporter: Any) -> Iterator[Lying | None]:
+def borrowed(exporter: Any) -> Iterator[Foreign | None]:
     """Give the memory of an object's bfloat16 values inside a ``with`` block; None if its dtype is another one.
 
     On a GPU the values are ready for work on the default stream.
@@ -137,7 +137,7 @@ def borrowed(exporter: Any) -> Iterator[Lying | None]:
             return
         shape = tuple(tensor.shape[i] for i in range(tensor.ndim))
         strides = tuple(tensor.strides[i] for i in range(tensor.ndim)) if tensor.strides else row_major(shape)
-        yield Lying((tensor.device_type, tensor.device_id), (tensor.data or 0) + tensor.byte_offset, shape, strides)
+        yield Foreign((tensor.device_type, tensor.device_id), (tensor.data or 0) + tensor.byte_offset, shape, strides)
     finally:
         if managed.deleter:
             managed.deleter(address)
@@ -145,12 +145,12 @@ def borrowed(exporter: Any) -> Iterator[Lying | None]:
 
 def to_host(exporter: Any) -> np.ndarray | None:
     """Return a host copy of an object's bfloat16 values; None if it has another dtype or is not in host memory."""
-    with borrowed(exporter) as lying:
-        if lying is None or lying.device[0] != HOST:
+    with borrowed(exporter) as found:
+        if found is None or found.device[0] != HOST:
             return None
-        if 0 in lying.shape:
-            return np.empty(lying.shape, ml_dtypes.bfloat16)
-        extent = 1 + sum((n - 1) * s for n, s in zip(lying.shape, lying.strides, strict=True))
-        raw = (ctypes.c_uint16 * extent).from_address(lying.address)
+        if 0 in found.shape:
+            return np.empty(found.shape, ml_dtypes.bfloat16)
+        extent = 1 + sum((n - 1) * s for n, s in zip(found.shape, found.strides, strict=True))
+        raw = (ctypes.c_uint16 * extent).from_address(found.address)
         flat = np.ctypeslib.as_array(raw).view(ml_dtypes.bfloat16)
-        return as_strided(flat, lying.shape, [2 * s for s in lying.strides]).copy()
+        return as_strided(flat, found.shape, [2 * s for s in found.strides]).copy()

@@ -8,13 +8,11 @@ from minidl.meta import DType, bfloat16, float32
 
 @dataclass(frozen=True, slots=True)
 class Precision:
-    """A precision. Parameters, their gradients, the optimizer's state and all statistics are float32 in every
-    precision.
+    """A precision. In each, parameters, their gradients, the optimizer's state and all statistics are float32.
 
     activations  dtype of the values that layers compute and save, and of the gradients between layers
     tf32         True if products and convolutions of float32 tensors may round their factors to 10 bits, on a device
-    with
-                 tensor cores for that; other devices compute them exactly
+                 with tensor cores for that; other devices compute them exactly
     """
 
     name: str

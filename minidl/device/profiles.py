@@ -250,8 +250,7 @@ def is_own(head: bytes) -> bool:
 
 
 def load(path: str | Path) -> Profile:
-    """Return the profile in a JSON file. It has all fields of Profile; those in OPTIONAL may be missing. Raises
-    UserError."""
+    """Return the profile in a JSON file with the fields of Profile; OPTIONAL ones may be missing. Raises UserError."""
     try:
         data = read_json(path, most=MOST_FILE_BYTES)
     except Unreadable as error:

@@ -64,8 +64,11 @@ class Timekeeper:
 
     # Times ---------------------------------------------------------------------------------------------------
     def now(self) -> float:
-        """Return the seconds since the start. The virtual clock returns when all work launched so far will have
-        finished; the wall clock returns the present time, so synchronize first."""
+        """Return the seconds since the start.
+
+        The virtual clock returns when all work launched so far will have finished; the wall clock the time now, so
+        synchronize first.
+        """
         return self.clock.now()
 
     def host_now(self) -> float:
@@ -77,13 +80,11 @@ class Timekeeper:
         return self.clock.stall
 
     def landed(self, copied_out: int) -> bool:
-        """Return True if a copy to the host will have finished when the other work launched so far has, as far as is
-        known."""
+        """Return True if a copy to the host will have finished when the other work has, as far as is known."""
         return self.clock.landed(copied_out)
 
     def lateness(self, copied_in: int, computed: int) -> float:
-        """Return the seconds that the compute stream waited for a copy to the device that was due at position
-        ``computed``."""
+        """Return the seconds that compute waited for the copy in at ``copied_in``, due at position ``computed``."""
         return self.clock.lateness(copied_in, computed)
 
     @property
@@ -112,8 +113,7 @@ class Timekeeper:
 
     # Measuring -----------------------------------------------------------------------------------------------
     def measure(self, on: bool) -> None:
-        """Turn detailed measuring on or off for the rest of the iteration, at the price of speed. A modelled clock
-        ignores it."""
+        """Turn detailed, slower measuring on or off for the rest of the iteration. A modelled clock ignores it."""
 
     def link_seconds_per_byte(self) -> tuple[float | None, float | None]:
         """Return this iteration's seconds per byte, out and in; None for a direction with too few bytes."""

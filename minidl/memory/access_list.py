@@ -1,18 +1,19 @@
-"""The tensor access list (Capuchin, section 4.2), kept in order while calls run: the next victims are found without a
-look at every resident tensor.
+"""The residents in order, kept while calls run: the next victims are found without a look at every resident.
 
-``policies/passive`` defines the order; this is an index behind it. Two orders are kept, of the tensors that this
-iteration has accessed and of the others. A call changes only the places of its operands. An entry of a tensor that has
-left stays until a search meets it. After an iteration the list is built anew when it is next needed. Decides nothing.
+``AccessList`` is the tensor access list (Capuchin, section 4.2): an index behind the order that ``policies/passive``
+defines. ``memory/stalest`` has the lists of policies that weigh staleness. A call changes only the places of its
+operands. An entry of a tensor that has left stays until a search meets it. After an iteration a list is built anew when
+it is next needed. Decides nothing.
 """
 
 from __future__ import annotations
 
 import weakref
 from bisect import bisect_left, bisect_right, insort
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Hashable, Iterable, Iterator
 from heapq import heapify, heappop, heappush
 from itertools import islice
+from typing import Any
 
 from minidl.memory.storage import IN, Storage
 from minidl.memory.tracker import Tracker
@@ -22,11 +23,16 @@ NOT_YET = 1 << 62  # the first access of a tensor that this iteration has not ac
 MOST_TOUCHED = 10_000  # changes that are collected between two searches; with more the list is built anew
 MOST_SIZES = 10_000  # sizes that stay in an order though it has no entry of them
 
-Listed = tuple[int, int, weakref.ref[Storage]]  # first access, its number, the tensor; sorted by the first two
+Listed = tuple[int, int, weakref.ref[Storage]]  # the key, a number of its own, the tensor; sorted by the first two
 
 
 class NoAccessList:
-    """Replaces the access list under a policy that looks at every resident tensor."""
+    """Replaces the list under a policy that looks at every resident. few: it may be shown all residents at once."""
+
+    @property
+    def few(self) -> bool:
+        """True: there is no list to show a part of."""
+        return True
 
     def touch(self, storages: Iterable[Storage]) -> None:
         """Nothing is kept in order."""
@@ -35,17 +41,15 @@ class NoAccessList:
         """Nothing is kept in order."""
 
 
-class AccessList(NoAccessList):
-    """The residents in order. ``touch`` notes changes of place; ``front`` returns the first victims."""
+class ResidentList(NoAccessList):
+    """The residents in an order that a subclass defines. ``touch`` notes changes, ``batches`` gives victims."""
 
-    def __init__(self, tracker: Tracker, residents: Iterable[weakref.ref[Storage]]) -> None:
+    def __init__(self, tracker: Tracker, residents: Collection[weakref.ref[Storage]]) -> None:
         self.tracker = tracker
         self.residents = residents
         self._stale = True
         self._touched: list[weakref.ref[Storage]] = []
-        self._listed: dict[weakref.ref[Storage], tuple[int, Listed]] = {}  # with the size of the block
-        self._seen, self._unseen = Order(), Order()
-        self._numbers: dict[weakref.ref[Storage], int] = {}  # in the order of the residents: of equals the first leaves
+        self._listed: dict[weakref.ref[Storage], tuple[Hashable, Listed]] = {}  # with the part of the order that has it
 
     def touch(self, storages: Iterable[Storage]) -> None:
         """These tensors were placed, brought in or accessed."""
@@ -57,43 +61,95 @@ class AccessList(NoAccessList):
     def forget(self) -> None:
         """An iteration has ended: every tensor has another place."""
         self._stale = True
-        for part in (self._touched, self._listed, self._seen, self._unseen, self._numbers):
+        self._touched.clear()
+        self._listed.clear()
+
+    def batches(self, nbytes: int, pinned: set[Storage], count: int) -> Iterator[list[Storage]]:
+        """Victims for an allocation of ``nbytes``, except the pinned ones: about ``count`` first, then about four times
+        as many, and so on."""
+        offered = set(pinned)
+        while front := self.front(nbytes, offered, count):
+            offered.update(front)
+            yield front
+            count *= 4
+
+    def front(self, nbytes: int, pinned: set[Storage], count: int) -> list[Storage]:
+        """The first ``count`` victims for an allocation of ``nbytes``, except the pinned ones."""
+        raise NotImplementedError
+
+    def _update(self) -> None:
+        """Put all touched tensors into their places."""
+        for ref in self.residents if self._stale else dict.fromkeys(self._touched):
+            storage = ref()
+            if storage is not None and storage.status is IN and storage.block is not None:
+                new, known = self._place(storage), self._listed.get(ref)
+                if new != known:
+                    if known is not None:
+                        self._remove(*known)
+                    self._listed[ref] = new
+                    self._add(*new)
+        self._stale = False
+        self._touched.clear()
+
+    def _here(self, part: Any, listed: Listed) -> Storage | None:
+        """The storage of an entry; if it has left, None, and the entry is removed."""
+        storage = listed[2]()
+        if storage is not None and storage.status is IN:
+            return storage
+        self._remove(part, listed)
+        self._listed.pop(listed[2], None)
+        return None
+
+    def _place(self, storage: Storage) -> tuple[Any, Listed]:
+        raise NotImplementedError
+
+    def _add(self, part: Any, listed: Listed) -> None:
+        raise NotImplementedError
+
+    def _remove(self, part: Any, listed: Listed) -> None:
+        raise NotImplementedError
+
+
+class AccessList(ResidentList):
+    """The tensor access list. The parts of its order are the sizes of blocks."""
+
+    few = False
+
+    def __init__(self, tracker: Tracker, residents: Collection[weakref.ref[Storage]]) -> None:
+        super().__init__(tracker, residents)
+        self._seen, self._unseen = Order(), Order()
+        self._numbers: dict[weakref.ref[Storage], int] = {}  # in the order of the residents: of equals the first leaves
+
+    def forget(self) -> None:
+        """An iteration has ended: every tensor has another place."""
+        super().forget()
+        for part in (self._seen, self._unseen, self._numbers):
             part.clear()
 
     def front(self, nbytes: int, pinned: set[Storage], count: int) -> list[Storage]:
         """The first ``count`` victims for an allocation of ``nbytes``, except the pinned ones."""
-        for ref in self.residents if self._stale else dict.fromkeys(self._touched):
-            self._place(ref)
-        self._stale = False
-        self._touched.clear()
+        self._update()
         return list(islice((s for s in self._in_order(nbytes) if s not in pinned), count))
 
-    def _place(self, ref: weakref.ref[Storage]) -> None:
-        number = self._numbers.setdefault(ref, len(self._numbers))
-        storage = ref()
-        if storage is None or storage.status is not IN or storage.block is None:
-            return
+    def _place(self, storage: Storage) -> tuple[int, Listed]:
+        assert storage.block is not None
+        number = self._numbers.setdefault(storage.me, len(self._numbers))
         seen = storage.last_access >= self.tracker.iteration_start
-        first, size = storage.first_access if seen else NOT_YET, storage.block.size
-        known = self._listed.get(ref)
-        if known is not None:
-            if known[0] == size and known[1][0] == first:
-                return
-            (self._unseen if known[1][0] == NOT_YET else self._seen).remove(*known)
-        listed = first, number, ref
-        self._listed[ref] = size, listed
-        (self._seen if seen else self._unseen).add(size, listed)
+        return storage.block.size, (storage.first_access if seen else NOT_YET, number, storage.me)
+
+    def _add(self, part: int, listed: Listed) -> None:
+        (self._unseen if listed[0] == NOT_YET else self._seen).add(part, listed)
+
+    def _remove(self, part: int, listed: Listed) -> None:
+        (self._unseen if listed[0] == NOT_YET else self._seen).remove(part, listed)
 
     def _in_order(self, nbytes: int) -> Iterator[Storage]:
-        """All residents from the front. Removes entries of tensors that have left."""
+        """All residents, from the front."""
         for order in (self._seen, self._unseen):
             for low, high in bands(nbytes):
                 for size, listed in order.between(low, high):
-                    storage = listed[2]()
-                    if storage is None or storage.status is not IN:
-                        order.remove(size, listed)
-                        self._listed.pop(listed[2], None)
-                    else:
+                    storage = self._here(size, listed)
+                    if storage is not None:
                         yield storage
 
 

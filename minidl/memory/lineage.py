@@ -4,6 +4,8 @@ A replay starts from tensors that have bytes, on the device or on the host. It i
 each at most once, however many paths lead to it: a residual chain costs its length, not two to its power.
 """
 
+from math import inf
+
 from minidl.memory.storage import RECOMPUTE, Call, Storage
 from minidl.op import Op, Signature
 
@@ -18,16 +20,16 @@ def failed_call(reason: str) -> Call:
     return Call(FAILED, (), {"reason": reason}, (), 0, _SIGNATURE)
 
 
-def missing_calls(target: Storage) -> list[Call] | None:
-    """The calls, oldest first, that compute ``target`` again; None if its lineage is broken.
+def missing_calls(target: Storage, most: float = inf) -> list[Call] | None:
+    """The calls, oldest first, that compute ``target`` again; None if its lineage is broken. If there are more than
+    ``most``, only ``most + 1`` of them.
 
     ``target`` counts as missing whatever its status, so this also answers "could it be dropped?". Lineage is broken by
-       a
-    leaf that is gone, by a call that is not replayable, and by a write in place after a call has read its input.
+    a leaf that is gone, by a call that is not replayable, and by a write in place after a call has read its input.
     """
     calls: dict[int, Call] = {}
     wanted = [target]
-    while wanted:
+    while wanted and len(calls) <= most:
         call = wanted.pop().call
         if call is None or not call.op.replayable:
             return None

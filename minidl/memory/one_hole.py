@@ -47,7 +47,7 @@ class OneHole:
     def make(self, need: int, pinned: set[Storage], willing: dict[Storage, Action]) -> None:
         """Make a hole of ``need`` bytes, as far as tensors may be moved or evicted. willing: these may leave."""
         state, evicting = self.state, self.evicting
-        if evicting.reads_front:
+        if evicting.looks_nearby:
             self._near_the_largest(need, pinned)
         else:
             self._among(need, willing, self._slide(need))

@@ -27,8 +27,7 @@ from minidl.meta import Algorithm, Cost, Meta
 
 
 class CpuDevice(Device):
-    """A device with real values in an arena of fixed size; ``poisoned`` fills the arena and freed bytes with NaN
-    (tests)."""
+    """A device with real values in an arena of fixed size; ``poisoned`` fills the arena and freed bytes with NaN."""
 
     has_values = True
     synchronous = False  # True if each issue waits for its work
@@ -134,7 +133,6 @@ class VirtualCpu(CpuDevice):
         return super().launch(op_name, algorithm, outputs, inputs, attrs, workspace, timed)
 
     def end_iteration(self) -> None:
-        """Carry out all kernels. Effects wait for the host's time, so a loop that never reads a value would only queue
-        them."""
+        """Carry out all kernels, or a loop that never reads a value would only queue them."""
         self.synchronize(COMPUTE, self.positions[COMPUTE])
         super().end_iteration()

@@ -61,8 +61,8 @@ class Numerics:
 
     def run(self, op_name: str, algorithm: Algorithm, places: Sequence[Place], attrs: dict[str, Any],
             workspace: int, made: int) -> None:
-        """Run a kernel on the operands at ``places``; the first ``made`` of them are outputs. An error gets a note with
-        the operation's name."""
+        """Run a kernel on the operands at ``places``; the first ``made`` of them are outputs. Errors name the
+        operation."""
         lost = self.lost
         if lost is not None and lost.reads(op_name, places[made:]):
             lost.add(places[:made])
@@ -87,8 +87,7 @@ class Numerics:
             lost.written(op_name, places[:made], places[made:])
 
     def _is_trivial(self, op_name: str, arrays: Sequence[np.ndarray], made: int) -> bool:
-        """Return True if a call on empty arrays needs no kernel: its outputs are empty, or sums of nothing, which it
-        sets to 0."""
+        """Return True if a call on empty arrays needs no kernel: outputs are empty, or sums of nothing (set to 0)."""
         if op_name in SUMS:
             for y in arrays[:made]:
                 y.fill(0)

@@ -41,8 +41,7 @@ class _Countdown:
 
 
 class WorkerStreams:
-    """Three streams on worker threads, an ``EffectClock``. They run until the first error or ``stop`` and cannot
-    restart.
+    """Three streams on worker threads, an ``EffectClock``. They run until the first error or ``stop``, not beyond.
     Only one host thread may issue work.
 
     positions    pieces of work issued to each stream; finished: how many of them it has done
@@ -146,8 +145,7 @@ class WorkerStreams:
         return self.finished[COPY_OUT] >= copied_out
 
     def lateness(self, copied_in: int, computed: int) -> float:
-        """Return the seconds that the compute stream has waited so far for a copy to the device, position
-        ``copied_in``."""
+        """Return the seconds that the compute stream has waited so far for the copy in at position ``copied_in``."""
         return self.stood.get((COPY_IN, copied_in), 0.0)
 
     def end_iteration(self) -> None:

@@ -68,8 +68,7 @@ class KeptPlan:
 
 
 class AttentionPlans:
-    """The plan for each attention. A plan is looked up in cuDNN once and stored in ``folder``; None stores nothing on
-    disk."""
+    """The plan for each attention, looked up in cuDNN once and stored in ``folder``; None stores nothing on disk."""
 
     def __init__(self, vendor: Vendor, folder: Path | None = None) -> None:
         self._vendor = vendor
@@ -80,8 +79,7 @@ class AttentionPlans:
         self._kept = kept if all(is_whole(plan.workspace) for plan in kept.values()) else {}
 
     def fits(self, q: Meta, k: Meta, mask: Meta | None, *, heads: int, causal: bool, p: float) -> bool:
-        """Return True if cuDNN has plans for attention on these operands and for its gradient. Raises DeviceError if
-        cuDNN fails."""
+        """Return True if cuDNN has plans for this attention and its gradient. Raises DeviceError if cuDNN fails."""
         key = q, k, mask, heads, causal, p
         fits = self._fits.get(key)
         if fits is None:

@@ -39,8 +39,7 @@ class AttentionGraphs:
         self._open: dict[tuple[int, str], tuple[Attention, Execute]] = {}  # by id(), as in ``CudnnGraphs``
 
     def plan(self, attention: Attention) -> PlanInfo | None:
-        """Return the first plan that adds in a fixed order, in the order of the heuristics; None if cuDNN supports
-        none.
+        """Return the first plan, in the order of the heuristics, that adds in a fixed order; None if there is none.
 
         Raises DeviceError if cuDNN fails.
         """
@@ -71,8 +70,7 @@ class AttentionGraphs:
 
     def run(self, attention: Attention, plan: str, operands: Sequence[int], seed: int, workspace: int,
             stream: int) -> None:
-        """Run attention on operands at these addresses, in the order of ``seam.ATTENTION_OPERANDS``. Raises
-        DeviceError."""
+        """Run attention on operands at these addresses (``seam.ATTENTION_OPERANDS``). Raises DeviceError."""
         opened = self._open.get((id(attention), plan))
         if opened is None:
             opened = self._open[id(attention), plan] = attention, self._execute_of(attention, plan)

@@ -40,8 +40,8 @@ def short_of_memory(words: str) -> bool:
 
 
 def runner(graph: Any, index: int) -> Execute:
-    """Return a function that runs a built plan. The frontend's own ``execute`` looks up every operand in each call,
-    which takes longer than the host's other work for a convolution. For a known version the function skips that."""
+    """Return a function that runs a built plan, for a known version of the frontend without its ``execute``.
+    That looks up every operand in each call, which takes longer than the host's other work for a convolution."""
     if not cudnn.__version__.startswith(KNOWN_FRONTEND):
         execute: Execute = graph.execute
         return execute
@@ -90,8 +90,7 @@ class CudnnGraphs:
             self.handle = None
 
     def _exact(self, convolution: Convolution) -> list[Any]:
-        """Return the notes that a convolution's plans must not have: tensor cores would round the factors of fp32
-        products."""
+        """Return the notes that plans must not have: tensor cores would round the factors of fp32 products."""
         if convolution.dtype == "float32" and not convolution.tf32:
             return [cudnn.numerical_note.TENSOR_CORE, cudnn.numerical_note.DOWN_CONVERT_INPUTS]
         return []

@@ -138,8 +138,7 @@ class CudaDevice(Device):
         return (self.programs.kernel(op_name, metas, attrs), self.programs.kernel_workspace(op_name, metas, attrs))
 
     def _of_nothing(self, op_name: str, outputs: Sequence[Meta]) -> Program | None:
-        """Return a program for a call on empty tensors: it fills sums with zeros; None if the call needs its own
-        kernel."""
+        """Return a program for a call on empty tensors, which fills sums with zeros; None if it needs a kernel."""
         if not any(m.size for m in outputs):
             return _nothing
         if op_name not in SUMS:
@@ -260,8 +259,8 @@ class CudaDevice(Device):
         return np.from_dlpack(self.vendor.array(described["data"][0], shape, lying, kind.name), device="cpu")
 
     def interface(self, operand: Operand) -> dict[str, Any]:
-        """Return a value's ``__cuda_array_interface__``, valid until the next operation. Raises AttributeError for
-        bfloat16."""
+        """Return a value's ``__cuda_array_interface__``, valid until the next operation.
+        Raises AttributeError for bfloat16."""
         m = operand.meta
         if m.dtype.name == "bfloat16":
             raise AttributeError("__cuda_array_interface__ has no name for bfloat16: use DLPack")

@@ -13,8 +13,7 @@ from minidl.device.cuda.seam import Span
 
 
 def busy_seconds(spans: Iterable[Span]) -> dict[int, float]:
-    """Return, by tag, the seconds in which at least one of the tag's spans ran. Spans come in any order and may
-    overlap."""
+    """Return, by tag, the seconds in which at least one of its spans ran; spans may overlap, in any order."""
     busy: dict[int, float] = {}
     until: dict[int, float] = {}  # by tag, the end of the time counted so far
     for span in sorted(spans, key=lambda span: span.start):

@@ -40,9 +40,8 @@ def open_device(name: str, number: int, *, precision: Precision, cupti: bool = F
 
 
 def refuse_what_it_cannot(properties: Properties, precision: Precision) -> None:
-    """Raise UserError for bf16 on a GPU before Ampere, and for a GPU before Turing with a cuDNN that no longer supports
-    it.
-    cuDNN has no bf16 convolutions before Ampere."""
+    """Raise UserError for bf16 before Ampere, where cuDNN has no such convolutions, and for a GPU before Turing with a
+    cuDNN that no longer supports it."""
     if properties.capability < OLD_CAPABILITY and properties.cudnn > OLD_CUDNN:
         raise UserError(f"{properties.name} (compute capability {'.'.join(map(str, properties.capability))}) is not "
                         f"for cuDNN {properties.cudnn // 10000}.{properties.cudnn // 100 % 100}, only up to 9.10: pip "

@@ -30,8 +30,7 @@ class PageLocked:
         return min(self._nbytes, len(self._chunks) * self._chunk_bytes)
 
     def pieces(self, host: Extents) -> list[tuple[int, int]]:
-        """Return (address, bytes) of the pieces of these extents, split at chunks; lock them if needed. Raises
-        HostShort."""
+        """Return (address, bytes) of the pieces of these extents, split at chunks, once locked. Raises HostShort."""
         found = []
         for start, size in host:
             self._lock(start + size)

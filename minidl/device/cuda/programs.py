@@ -168,8 +168,7 @@ class Programs:
         return program
 
     def _finisher(self, steps: Steps, operands: Sequence[Meta]) -> Program | None:
-        """Return the kernel after a product, or None: it adds a bias, another gradient or another part's result, or is
-        a ReLU."""
+        """Return the kernel after a product, or None: it adds a bias, a gradient or another part, or is a ReLU."""
         output = operands[0]
         if steps.bias is not None:
             bias = operands[steps.bias]
@@ -213,8 +212,10 @@ Template = tuple[Source, int, list[Any], list[tuple[int, int, int]], list[tuple[
 
 
 def _template(launch: Launch) -> Template:
-    """Return a launch with the indices of its arguments that change: pointers, (argument, operand, offset), and
-    numbers, (argument, type, name)."""
+    """Return a launch with the indices of its changing arguments.
+
+    They are pointers, (argument, operand, offset), and numbers, (argument, type, name).
+    """
     pointers = [(i, a.operand, a.offset) for i, a in enumerate(launch.arguments) if isinstance(a, Pointer)]
     numbers = [(i, np.dtype(a.kind).type, a.name) for i, a in enumerate(launch.arguments) if isinstance(a, Number)]
     return launch.source, launch.blocks, list(launch.arguments), pointers, numbers

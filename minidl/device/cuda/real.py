@@ -1,9 +1,8 @@
-"""The vendor's libraries: the driver by cuda.bindings, launches by cuda.core, products by ``cublas``, convolutions and
-attention by cuDNN (``cudnn_graphs``, ``attention_graphs``). Executes the seam's calls one for one, and decides nothing.
+"""The vendor's libraries: the driver by cuda.bindings, launches by cuda.core, cuBLAS by ctypes, cuDNN by its frontend.
 
-The driver works in the context that is current in the calling thread, so each call first makes this GPU's context
-current: several GPUs may be open, and any thread may call. A change of context by another library in between is not
-noticed.
+It executes the seam's calls one for one, and decides nothing. The driver works in the context that is current in the
+calling thread, so each call first makes this GPU's context current: several GPUs may be open, and any thread may call.
+A change of context by another library in between is not noticed.
 """
 
 import ctypes
@@ -91,8 +90,7 @@ class Cuda:
         check(driver.cuMemFree(address), "cuMemFree")
 
     def allocate_host(self, nbytes: int) -> int:
-        """Allocate page-locked memory of exactly this size by cuMemHostAlloc. Raises DeviceError if it cannot be
-        locked."""
+        """Allocate page-locked memory of exactly this size by cuMemHostAlloc. Raises DeviceError if it fails."""
         self._bind()
         return int(check(driver.cuMemHostAlloc(nbytes, 0), f"cuMemHostAlloc of {nbytes} bytes"))
 

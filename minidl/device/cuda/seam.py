@@ -106,8 +106,11 @@ class PlanInfo:
 
 @dataclass(frozen=True, slots=True)
 class Properties:
-    """Properties of the GPU, from the driver. ``version`` names the libraries whose choices are cached, ``cudnn`` is
-    that of cuDNN as the library writes it: 92700."""
+    """Properties of the GPU, from the driver.
+
+    ``version`` names the libraries whose choices are cached, ``cudnn`` is that of cuDNN as the library writes it:
+    92700.
+    """
 
     name: str
     memory_bytes: int
@@ -197,15 +200,17 @@ class Vendor(Protocol):
 
     # Work ----------------------------------------------------------------------------------------------------
     def launch(self, source: "Source", blocks: int, arguments: Sequence[int | np.generic], stream: Handle) -> None:
-        """Run a kernel; compile it first if needed. Pointers are addresses. A number needs the width of the kernel's
-        signature: the launcher packs a Python int as 8 bytes and a float as a double without a check."""
+        """Run a kernel; compile it first if needed. Pointers are addresses.
+
+        A number needs the width of the kernel's signature: an unchecked Python int is packed as 8 bytes, a float as a
+        double.
+        """
 
     def gemm(self, product: Gemm, c: int, a: int, b: int, stream: Handle) -> None:
         """Run a product on operands at these addresses, in the workspace of ``set_workspace``."""
 
     def set_workspace(self, address: int, nbytes: int, stream: Handle) -> None:
-        """Set the workspace of products on a stream, for good: cuBLAS chooses algorithms by its size, so it never
-        changes."""
+        """Set the workspace of products on a stream, for good: cuBLAS chooses algorithms by its size."""
 
     def plans(self, convolution: Convolution) -> list[PlanInfo]:
         """Return every plan for a convolution, in the order of cuDNN's heuristics. Slow: each one is built."""
@@ -215,8 +220,7 @@ class Vendor(Protocol):
         """Run a convolution by the plan of this name. The first run builds the plan, which is slow."""
 
     def attention_plan(self, attention: Attention) -> PlanInfo | None:
-        """Return the first plan for attention, in cuDNN's order, that adds in a fixed order; None if cuDNN supports
-        none.
+        """Return the first plan for attention, in cuDNN's order, that adds in a fixed order; None if there is none.
 
         Slow: it builds the plan, which ``attend`` then reuses.
         """

@@ -50,8 +50,7 @@ class ListedWays:
 
 
 class MeasuredWays:
-    """A function that gives the simulated GPU's algorithms with measured times. Raises UserError as ``ListedWays``
-    does."""
+    """A function that gives a simulated GPU's algorithms with measured times. Raises as ``ListedWays`` does."""
 
     def __init__(self, profile: Profile) -> None:
         self.profile = profile

@@ -73,8 +73,8 @@ class EventStreams:
             self.mark(stream, (stream, 0))
 
     def mark(self, stream: int, wants: Timed | Cause = None) -> int:
-        """End a piece of work of a stream; return its position. ``wants``: a callback for its seconds, or the cause of
-        a wait."""
+        """End a piece of work of a stream; return its position. ``wants``: a callback for its seconds, or a wait's
+        cause."""
         position = self.positions[stream] + 1
         if position >= self._limits[stream]:
             self._make_room(stream, position)
@@ -132,8 +132,10 @@ class EventStreams:
         self._noted = unread
 
     def _note_next(self, recorder: Recorder) -> None:
-        """Tag the next work with its position. Room for its event is made first, because the recorder may only be read
-        between two pieces of work, when nothing runs."""
+        """Tag the next work with its position.
+
+        Room for its event is made first, because the recorder may only be read between two pieces of work.
+        """
         position = self.positions[COMPUTE] + 1
         if position >= self._limits[COMPUTE]:
             self._make_room(COMPUTE, position)
@@ -193,8 +195,8 @@ class EventStreams:
         return self.done(COPY_OUT, copied_out)
 
     def lateness(self, copied_in: int, computed: int) -> float:
-        """Return the seconds that the compute stream waited for a copy to the device, as far as its times have been
-        read."""
+        """Return the seconds that the compute stream waited for a copy to the device, as far as times have been read.
+        """
         return self.stood.get((COPY_IN, copied_in), 0.0)
 
     def _make_room(self, stream: int, position: int) -> None:

@@ -28,8 +28,11 @@ SLOW = 3.0  # a plan slower than the best so far by this factor is timed only on
 
 @dataclass(frozen=True, slots=True)
 class TimedPlan:
-    """A plan of cuDNN. ``seconds``: None if it was not timed. ``rank``: its place in the order of cuDNN's heuristics,
-    if plans were left out of that order; None means its place in the list."""
+    """A plan of cuDNN.
+
+    ``seconds``: None if it was not timed. ``rank``: its place in the order of cuDNN's heuristics; None: that in the
+    list.
+    """
 
     name: str
     workspace: int
@@ -110,10 +113,7 @@ class PlanTable:
 
     def _time_plan(self, convolution: Convolution, plan: TimedPlan, operands: tuple[int, int, int],
                    best: float) -> TimedPlan:
-        """Return the plan with its median seconds, or the first time if that is far above ``best``, the best plan's so
-        far.
-
-        Raises DeviceError if the plan does not run.
+        """Return the plan with its median seconds, or its first time if that is far above ``best``. Raises DeviceError.
         """
         vendor = self.vendor
         stream, start, end = self._clock

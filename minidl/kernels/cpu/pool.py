@@ -1,4 +1,6 @@
-"""Pooling of [N, C, H, W], a plane at a time."""
+"""Pooling of [N, C, H, W], one plane at a time."""
+
+from collections.abc import Callable
 
 import numpy as np
 from numba import prange
@@ -12,7 +14,7 @@ from minidl.meta import Shape
 
 @compiled
 def _covered(count: int, size: int, tap: int, stride: int, padding: int) -> tuple[int, int]:
-    """First and one past the last of ``count`` outputs whose tap falls inside [0, size)."""
+    """Return the first and one past the last of ``count`` outputs whose tap falls inside [0, size)."""
     first = max(0, -((tap - padding) // stride))
     return first, max(first, min(count, (size - 1 + padding - tap) // stride + 1))
 
@@ -27,7 +29,7 @@ def _max_pool(y: Array, index: Array, x: Array, kernel: Pair, stride: Pair, padd
             for q in range(y.shape[2]):
                 left = q * stride[1] - padding[1]
                 first_s, last_s = max(0, -left), min(kernel[1], x.shape[2] - left)
-                chosen = first_r * kernel[1] + first_s  # what a window of -inf alone reports
+                chosen = first_r * kernel[1] + first_s  # the index for a window of -inf only
                 best = x.dtype.type(-np.inf)
                 for r in range(first_r, last_r):
                     for s in range(first_s, last_s):
@@ -84,7 +86,7 @@ def _avg_pool_grad(dx: Array, dy: Array, kernel: Pair, stride: Pair, padding: Pa
 
 @Kernel
 def _global_avg_pool(y: Array, x: Array) -> None:
-    """The one cell that is the whole plane. y: [planes], x: [planes, H W]"""
+    """Mean of the whole plane. y: [planes], x: [planes, H W]"""
     for plane in prange(y.size):
         y[plane] = total(x[plane]) / x.shape[1]
 
@@ -122,8 +124,19 @@ def _planes(a: Array) -> Array:
     return a.reshape(-1, *a.shape[2:])
 
 
+def _by_planes(run: Callable[..., None], result: Array, *operands: Array, options: tuple[Pair, ...] = ()) -> None:
+    """Run a kernel on pieces of whole planes: its result, its operands and its options."""
+    largest = max((result, *operands), key=lambda a: a.size)
+    for planes in pieces(largest.shape, result, *operands, whole=2):
+        places = planes[:2]
+        part, sources = result[places], [source(operand[places]) for operand in operands]
+        values = room(part)
+        run(max(part.size, sources[0].size), _planes(values), *map(_planes, sources), *options)
+        settle(part, values)
+
+
 def max_pool2d(y: Array, index: Array, x: Array, *, kernel: Pair, stride: Pair, padding: Pair) -> None:
-    """Maximum of each window and its position r * S + s, the first of equal ones; a NaN is larger than all."""
+    """Maximum of each window and its position r * S + s, the first of equal ones; NaN counts as the largest."""
     for planes in pieces(x.shape, y, x, whole=2):
         part, positions = y[planes[:2]], index[planes[:2]]
         results, values = room(part), source(x[planes])
@@ -133,49 +146,29 @@ def max_pool2d(y: Array, index: Array, x: Array, *, kernel: Pair, stride: Pair, 
 
 def max_pool2d_grad(dx: Array, dy: Array, index: Array, *, x_shape: Shape, kernel: Pair, stride: Pair,
                     padding: Pair) -> None:
-    """Each dy goes to the position that its window's maximum had; overlapping windows add up."""
-    for planes in pieces(dx.shape, dx, dy, index, whole=2):
-        part = dx[planes]
-        results = room(part)
-        _max_pool_grad(part.size, _planes(results), _planes(source(dy[planes[:2]])),
-                       _planes(source(index[planes[:2]])), kernel, stride, padding)
-        settle(part, results)
+    """dx: each dy goes to the position of its window's maximum; overlapping windows add up."""
+    _by_planes(_max_pool_grad, dx, dy, index, options=(kernel, stride, padding))
 
 
 def avg_pool2d(y: Array, x: Array, *, kernel: Pair, stride: Pair, padding: Pair) -> None:
     """Mean of each window, padding counted as zeros."""
-    for planes in pieces(x.shape, y, x, whole=2):
-        part = y[planes[:2]]
-        results, values = room(part), source(x[planes])
-        _avg_pool(values.size, _planes(results), _planes(values), kernel, stride, padding)
-        settle(part, results)
+    _by_planes(_avg_pool, y, x, options=(kernel, stride, padding))
 
 
 def avg_pool2d_grad(dx: Array, dy: Array, *, x_shape: Shape, kernel: Pair, stride: Pair, padding: Pair) -> None:
     """dy / (R S) to every position of the window that is not padding."""
-    for planes in pieces(dx.shape, dx, dy, whole=2):
-        part = dx[planes]
-        results = room(part)
-        _avg_pool_grad(part.size, _planes(results), _planes(source(dy[planes[:2]])), kernel, stride, padding)
-        settle(part, results)
+    _by_planes(_avg_pool_grad, dx, dy, options=(kernel, stride, padding))
 
 
 def adaptive_avg_pool2d(y: Array, x: Array, *, size: Pair) -> None:
-    """Mean of each cell of a ``size`` grid over the plane: rows floor(i H / h) to ceil((i + 1) H / h), and so on."""
-    for planes in pieces(x.shape, y, x, whole=2):
-        part = y[planes[:2]]
-        results, values = room(part), source(x[planes])
-        if size == (1, 1):
-            _global_avg_pool(values.size, results.reshape(-1), values.reshape(results.size, -1))
-        else:
-            _adaptive_avg_pool(values.size, _planes(results), _planes(values))
-        settle(part, results)
+    """Mean of each cell of a ``size`` = (h, w) grid: rows floor(i H / h) to ceil((i + 1) H / h), columns alike."""
+    _by_planes(_mean_of_planes if size == (1, 1) else _adaptive_avg_pool, y, x)
+
+
+def _mean_of_planes(work: int, y: Array, x: Array) -> None:
+    _global_avg_pool(work, y.reshape(-1), x.reshape(y.size, -1))
 
 
 def adaptive_avg_pool2d_grad(dx: Array, dy: Array, *, x_shape: Shape) -> None:
     """dy / area to every position of its cell; cells may overlap by one row or column."""
-    for planes in pieces(dx.shape, dx, dy, whole=2):
-        part = dx[planes]
-        results = room(part)
-        _adaptive_avg_pool_grad(part.size, _planes(results), _planes(source(dy[planes[:2]])))
-        settle(part, results)
+    _by_planes(_adaptive_avg_pool_grad, dx, dy)
