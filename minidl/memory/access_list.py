@@ -128,14 +128,16 @@ class AccessList(ResidentList):
 
     def front(self, nbytes: int, pinned: set[Storage], count: int) -> list[Storage]:
         """The first ``count`` victims for an allocation of ``nbytes``, except the pinned ones."""
+        for ref in self.residents if self._stale else self._touched:
+            self._numbers.setdefault(ref, len(self._numbers))  # one that is away too: it keeps its turn
         self._update()
         return list(islice((s for s in self._in_order(nbytes) if s not in pinned), count))
 
     def _place(self, storage: Storage) -> tuple[int, Listed]:
         assert storage.block is not None
-        number = self._numbers.setdefault(storage.me, len(self._numbers))
         seen = storage.last_access >= self.tracker.iteration_start
-        return storage.block.size, (storage.first_access if seen else NOT_YET, number, storage.me)
+        return storage.block.size, (storage.first_access if seen else NOT_YET, self._numbers[storage.me],
+                                    storage.me)
 
     def _add(self, part: int, listed: Listed) -> None:
         (self._unseen if listed[0] == NOT_YET else self._seen).add(part, listed)

@@ -9,12 +9,12 @@ from __future__ import annotations
 
 import weakref
 
-from minidl.device.clock import COMPUTE, COPY_IN, COPY_OUT, NO_MARKS, unite_marks
+from minidl.device.clock import COMPUTE, COPY_IN, COPY_OUT
 from minidl.device.contract import Device
 from minidl.device.spill import Spill
 from minidl.errors import HostShort
 from minidl.memory.bytes.arena import Arena
-from minidl.memory.bytes.block import Block, between
+from minidl.memory.bytes.block import Block
 from minidl.memory.bytes.host_pool import HostPool
 from minidl.memory.bytes.tiered_pool import TieredPool
 from minidl.memory.storage import IN, OUT, SWAPPING_IN, SWAPPING_OUT, Storage
@@ -128,42 +128,6 @@ class Allocator:
             storage.host = None
             # A copy in may still be reading these host bytes: copies out into them wait for it.
             self._host_read = max(self._host_read, storage.copied_in)
-
-    # Moving --------------------------------------------------------------------------------------------------
-    def slide(self, first: Block, last: Block) -> None:
-        """Pack the blocks of a range together and move their bytes, in stream order."""
-        device = self.device
-        marks = NO_MARKS
-        for block in between(first, last):
-            storage = storage_of(block)
-            if storage is not None:  # its copies under way use its present place
-                marks = unite_marks(marks, (0, storage.copied_out, storage.copied_in))
-            elif block.owner is None:
-                marks = unite_marks(marks, block.marks)
-        device.wait_marks(COMPUTE, marks)
-        end = last.offset + last.size
-        moved = self.arena.slide(first, last)
-        for block, origin in moved:
-            device.move(block.offset, origin, block.size)
-            self.moved_bytes += block.size
-        if moved:
-            hole = moved[-1][0].next
-            assert hole is not None and hole.owner is None
-            # Copies into the vacated bytes must wait for the moves out of them.
-            hole.marks = (self._positions[COMPUTE], hole.marks[1], hole.marks[2])
-            start = hole.offset
-            device.poison(start, end - start, hole.marks)
-
-    def move(self, storage: Storage, block: Block) -> None:
-        """Move the bytes of a storage to a fresh block, in stream order."""
-        origin = storage.block
-        assert origin is not None
-        self.device.wait_marks(COMPUTE, unite_marks(block.marks, (0, storage.copied_out, storage.copied_in)))
-        nbytes = min(origin.size, block.size)  # a placement may have made either larger than the storage
-        self.device.move(block.offset, origin.offset, nbytes)
-        self.moved_bytes += nbytes
-        self.leave_device(storage)
-        storage.block = block
 
     def check(self) -> None:
         """Raises AssertionError unless arena and host pool are consistent."""

@@ -12,6 +12,7 @@ from minidl.memory import neighbourhood
 from minidl.memory.allocator import storage_of
 from minidl.memory.bytes.block import Block, between
 from minidl.memory.evicting import Evicting
+from minidl.memory.moving import slide_blocks
 from minidl.memory.state import MemoryState
 from minidl.memory.storage import IN, Storage
 from minidl.plan.plan import Action
@@ -41,7 +42,7 @@ class OneHole:
         slide = state.arena.cheapest_slide(need, in_flight)
         if slide is None or state.device.move_seconds(_owned_bytes(*slide)) >= gain_seconds:
             return False
-        state.allocator.slide(*slide)
+        slide_blocks(state.allocator, *slide)
         return True
 
     def make(self, need: int, pinned: set[Storage], willing: dict[Storage, Action]) -> None:
@@ -65,7 +66,7 @@ class OneHole:
             nearby = state.arena.around(count)
             slide = state.arena.cheapest_slide(need, in_flight, nearby)
             if slide is not None and state.device.move_seconds(_owned_bytes(*slide)) <= state.device.in_seconds(0):
-                state.allocator.slide(*slide)
+                slide_blocks(state.allocator, *slide)
                 return
             owners = [s for s in map(storage_of, nearby) if s is not None and s.status is IN and s not in pinned]
             if self._among(need, evicting.ask(owners, need), slide, nearby):
@@ -75,7 +76,7 @@ class OneHole:
             count *= 4
         slide = self._slide(need)
         if slide is not None:
-            state.allocator.slide(*slide)
+            slide_blocks(state.allocator, *slide)
 
     def _among(self, need: int, willing: dict[Storage, Action], slide: Slide | None,
                blocks: Sequence[Block] | None = None) -> bool:
@@ -105,7 +106,7 @@ class OneHole:
                 return True
             slide = self._slide(need)
         if slide is not None:
-            state.allocator.slide(*slide)
+            slide_blocks(state.allocator, *slide)
         return slide is not None
 
     def _slide(self, need: int) -> Slide | None:

@@ -15,7 +15,7 @@ from minidl.memory.evicting import Evicting
 from minidl.memory.one_hole import OneHole
 from minidl.memory.shortage import out_of_memory
 from minidl.memory.state import MemoryState
-from minidl.memory.storage import Storage
+from minidl.memory.storage import IN, Storage
 from minidl.plan.plan import Action
 
 
@@ -83,3 +83,8 @@ class RoomMaker:
             return self.make(nbytes, pinned, op_name)
         raise out_of_memory(self.state, self.state.arena.rounded(nbytes), op_name, in_use=self._in_use(pinned),
                             pinned=pinned, evictable=self.evicting.evictable(pinned), alone=alone)
+
+
+def with_bytes(*storages: Storage) -> set[Storage]:
+    """The bases among these that have bytes of their own. A donor names a block too, but it counts as the output's."""
+    return {storage.base for storage in storages if storage.base.status is IN}

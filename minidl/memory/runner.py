@@ -17,10 +17,11 @@ from minidl.errors import OutOfMemory
 from minidl.memory.bytes.block import Block
 from minidl.memory.evicting import Evicting
 from minidl.memory.freeing import Freeing
-from minidl.memory.room import RoomMaker
+from minidl.memory.room import RoomMaker, with_bytes
 from minidl.memory.shortage import with_full_host
 from minidl.memory.state import MemoryState
 from minidl.memory.storage import IN, OUT, RECOMPUTE, Storage
+from minidl.memory.workspace import Workspaces
 from minidl.meta import Algorithm
 from minidl.op import Attrs, Signature
 
@@ -33,6 +34,7 @@ class CallRunner:
         self.freeing = freeing
         self.room = room
         self.evicting = evicting
+        self.workspaces = Workspaces(state, room)
         self.coupled = not state.switches.decoupled_swap
         self._overlapped = (0, 0)  # positions of the copies that the last call overlapped, out and in
         self._donors: list[Storage] = []  # inputs that have donated; they name their old block until the launch
@@ -112,7 +114,7 @@ class CallRunner:
                     output.status = IN
                     state.residents[output.me] = None
         algorithm = signature.algorithms[0]
-        return self._workspace(signature, inputs, outputs) if algorithm.workspace else (algorithm, None)
+        return self.workspaces.choose(signature, (*inputs, *outputs)) if algorithm.workspace else (algorithm, None)
 
     def _wait_for_copies(self) -> None:
         """Without decoupled swapping: wait for the copies that ran beside the last call."""
@@ -148,32 +150,6 @@ class CallRunner:
             block = arena.allocate(output.nbytes, output.me, high=high)
             if block is not None:
                 return block
-
-    def _workspace(self, signature: Signature, inputs: Sequence[Storage],
-                   outputs: Sequence[Storage]) -> tuple[Algorithm, Block | None]:
-        """The fastest algorithm whose workspace is free, with the block that lends it. Tensors are evicted only for the
-        smallest workspace."""
-        state, arena, algorithms = self.state, self.state.arena, signature.algorithms
-        named = state.hooks.algorithm(signature)
-        names = [algorithm.name for algorithm in algorithms] if named is not None else []
-        first = names.index(named) if named in names else 0
-        for position, algorithm in enumerate(algorithms[first:], first):
-            if not algorithm.workspace:
-                return algorithm, None
-            block = arena.lend(algorithm.workspace)
-            if block is None and position + 1 < len(algorithms) and not state.hooks.places:
-                gain_seconds = algorithms[position + 1].seconds - algorithm.seconds
-                if self.room.one_hole.slide_for(algorithm.workspace, gain_seconds):
-                    block = arena.lend(algorithm.workspace)
-            if block is not None:
-                state.device.wait_marks(COMPUTE, block.marks)
-                return algorithm, block
-        algorithm = min(algorithms, key=lambda a: a.workspace)
-        self.room.make(algorithm.workspace, with_bytes(*inputs, *outputs), signature.op.name)
-        block = arena.lend(algorithm.workspace)
-        assert block is not None
-        state.device.wait_marks(COMPUTE, block.marks)
-        return algorithm, block
 
     # Donation ------------------------------------------------------------------------------------------------
     def _donate(self, output: Storage, base: Storage) -> None:
@@ -251,11 +227,6 @@ class CallRunner:
         index = outputs.index(output)
         return [(p, inputs[p].base) for o, p in may_donate(signature, inputs)
                 if o == index and inputs[p].base.status is IN]
-
-
-def with_bytes(*storages: Storage) -> set[Storage]:
-    """The bases among these that have bytes of their own. A donor names a block too, but it counts as the output's."""
-    return {storage.base for storage in storages if storage.base.status is IN}
 
 
 # Which input may donate to which output, as pairs (output, input) ----------------------------------------------------

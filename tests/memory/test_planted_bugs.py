@@ -48,9 +48,9 @@ BUGS: dict[str, tuple[str, str, str]] = {
     "a kernel does not wait for those that used its output's block before": (
         PLACING + "_place", "state.device.wait_marks(COMPUTE, block.marks)", "pass"),
     "a move does not wait for the copies of what it moves": (
-        ALLOCATOR + "slide", "(0, storage.copied_out, storage.copied_in)", "(0, 0, 0)"),
+        "memory.moving:slide_blocks", "(0, storage.copied_out, storage.copied_in)", "(0, 0, 0)"),
     "the bytes that a move left behind are marked as if it was over": (
-        ALLOCATOR + "slide", "(self._positions[COMPUTE], hole.marks[1]", "(0, hole.marks[1]"),
+        "memory.moving:slide_blocks", "(device.positions[COMPUTE], hole.marks[1]", "(0, hole.marks[1]"),
     "waiting for a stream ends one piece of work too early": (
         DEVICE + "wait", "self.clock.wait(stream, on, position)", "self.clock.wait(stream, on, position - 1)"),
     "a stream that has waited once does not wait again": (
@@ -76,10 +76,10 @@ BUGS: dict[str, tuple[str, str, str]] = {
     "a host copy is four bytes too small": (
         POOL + "_cut", "starts[index] += nbytes", "starts[index] += nbytes - 4"),
     "a moved block is moved one unit too little of": (
-        ALLOCATOR + "slide", "device.move(block.offset, origin, block.size)",
+        "memory.moving:slide_blocks", "device.move(block.offset, origin, block.size)",
         "device.move(block.offset, origin, max(256, block.size - 256))"),
     "blocks slide in descending order": (
-        ALLOCATOR + "slide", "for block, origin in moved:", "for block, origin in reversed(moved):"),
+        "memory.moving:slide_blocks", "for block, origin in moved:", "for block, origin in reversed(moved):"),
     # Blocks that are freed twice, or never.
     "a block is freed twice": (
         ALLOCATOR + "leave_device", "storage.block = None", "pass"),

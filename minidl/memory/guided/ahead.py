@@ -13,6 +13,7 @@ from minidl.memory.bytes.block import Block
 from minidl.memory.guided.follower import PlanFollower
 from minidl.memory.guided.leaving import Leaving
 from minidl.memory.guided.relocate import relocate
+from minidl.memory.moving import move_storage
 from minidl.memory.replay import Replay
 from minidl.memory.state import MemoryState
 from minidl.memory.storage import IN, OUT, RECOMPUTE, SWAPPING_OUT, Storage, TensorId
@@ -101,7 +102,7 @@ class Ahead:
                 for storage, offset in list(waiting.items()):
                     block = self._at(storage, offset)
                     if block is not None:
-                        self.state.allocator.move(storage, block)
+                        move_storage(self.state.allocator, storage, block)
                         del waiting[storage]
 
     def _takes_its_place(self, storage: Storage) -> bool:

@@ -20,6 +20,7 @@ from minidl.memory.guided.returning import Returning
 from minidl.memory.guided.sequence import Actions
 from minidl.memory.hooks import Hooks
 from minidl.memory.manager import Manager
+from minidl.memory.moving import slide_blocks
 from minidl.memory.one_hole import in_flight
 from minidl.memory.storage import IN, OUT, SWAPPING_IN, SWAPPING_OUT, Storage, TensorId
 from minidl.op import Signature
@@ -209,7 +210,7 @@ class GuidedExecution(Hooks):
             elif follower.plans_ahead:  # the persistent end will do
                 slide = state.arena.cheapest_slide(state.arena.free_bytes, in_flight)
                 if slide is not None:
-                    state.allocator.slide(*slide)
+                    slide_blocks(state.allocator, *slide)
 
     def start(self) -> None:
         """Begin to count the next iteration's time after moves that lead from one plan to another; look closely at the

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Collection
 
 from minidl.memory.allocator import Allocator
+from minidl.memory.moving import move_storage, slide_blocks
 from minidl.memory.one_hole import in_flight
 from minidl.memory.state import MemoryState
 from minidl.memory.storage import IN, OUT, SWAPPING_OUT, Storage
@@ -78,7 +79,7 @@ def _move_down(state: MemoryState, storages: list[Storage], low: int) -> None:
         for room, offset in sorted((room, offset) for offset, room in gaps if room >= size):
             block = state.arena.allocate_at(offset, storage.nbytes, storage.me)
             if block is not None:
-                state.allocator.move(storage, block)
+                move_storage(state.allocator, storage, block)
                 gaps.remove((offset, room))
                 gaps.append((offset + size, room - size))
                 break
@@ -95,11 +96,11 @@ def _pack(state: MemoryState, here: list[Storage]) -> None:
     for storage in low:
         block = arena.allocate(storage.nbytes, storage.me, high=True)
         if block is not None:
-            allocator.move(storage, block)
+            move_storage(allocator, storage, block)
     if low:
         _slide(allocator)
 
 
 def _slide(allocator: Allocator) -> None:
     blocks = list(allocator.arena.blocks())
-    allocator.slide(blocks[0], blocks[-1])
+    slide_blocks(allocator, blocks[0], blocks[-1])
