@@ -99,9 +99,8 @@ def _run(op: Op, tensors: tuple[Tensor, ...], attrs: Attrs) -> tuple[Storage, ..
 
 
 def _part_keeper(executor: Executor, op: Op, storage: Storage, other: PartKeeper | None) -> PartKeeper | None:
-    """The keeper that runs a call with this operand and ``other`` keepers' operands: the first of the executor's; None
-       if
-    all are whole. Raises UserError for an operand of another runtime."""
+    """The keeper that runs a call with this operand, and perhaps one of another keeper: the first of the executor's;
+    None if all are whole. Raises UserError for an operand of another runtime."""
     if storage.keeper in executor.keepers:
         return other
     if storage.keeper not in executor.part_keepers:

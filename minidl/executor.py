@@ -33,14 +33,6 @@ if TYPE_CHECKING:
 _requires_grad = attrgetter("requires_grad")
 
 
-def needs_of(op: Op, inputs: tuple[Storage, ...]) -> tuple[bool, ...]:
-    """For each input, whether it wants a gradient through a call; () if none does."""
-    if op.vjp is None:
-        return ()
-    needs = tuple(map(_requires_grad, inputs))
-    return needs if True in needs else ()
-
-
 class Executor:
     """Runs calls on one device under one memory manager (or a ledger, which only counts).
 
@@ -55,8 +47,7 @@ class Executor:
     def __init__(self, device: Device, memory: Memory, tracker: Tracker, *, deterministic: bool = True,
                  fuses: bool = True, keeps_outputs: bool = False, stands_for: tuple[Memory, ...] = ()) -> None:
         """keeps_outputs: calls save all their inputs and outputs for their gradients. stands_for: memories whose
-           tensors
-        may be operands too; a dry run stands for a runtime."""
+        tensors may be operands too; a dry run stands for a runtime."""
         self.device, self.memory, self.tracker = device, memory, tracker
         self.keeper = memory.keeper
         self.keepers: tuple[Keeper, ...] = (memory.keeper, *[other.keeper for other in stands_for])
@@ -187,7 +178,7 @@ class Executor:
     def _view(self, signature: Signature, inputs: tuple[Storage, ...], attrs: Attrs) -> tuple[Storage, ...]:
         output = View(signature.outputs[0], inputs[0].base)
         call = output.call = Call(signature.op, inputs, attrs, (output.me,), self.issued, signature)
-        if self.grad_enabled and (needs := needs_of(signature.op, inputs)):
+        if self.grad_enabled and (needs := signature.op.needs(inputs)):
             call.save((output,), needs, self.signatures.saves(signature, attrs, needs))
         return (output,)
 
@@ -262,10 +253,6 @@ class Executor:
         storage.call = storage.severed = None
 
     # Iterations ----------------------------------------------------------------------------------------------
-    def begin_iteration(self) -> None:
-        """The program begins an iteration; the time since the last one belongs to neither."""
-        self.memory.state.hooks.begin_iteration()
-
     def end_iteration(self, *, failed: bool = False) -> None:
         """End an iteration: survivors get their bytes (unless it failed), lineage is cut, counts restart.
 

@@ -19,49 +19,12 @@ if TYPE_CHECKING:
     from minidl.memory.storage import Status, Storage
 
 
-class _Gone:
-    """Replaces the storage of a dead handle: every use raises an error that says why."""
+class TensorInfo:
+    """The six fields that Capuchin gives a tensor (Listing 1), as its storage has them; a view shows its base's."""
 
     __slots__ = ()
+    storage: Storage
 
-    def __getattr__(self, name: str) -> NoReturn:
-        raise UserError("this tensor is gone: it was released, or donated to an operation that may write over it "
-                        "(donate); keep x.alias() if it is needed afterwards")
-
-
-GONE: Any = _Gone()
-SHOWN = 1000  # elements that ``repr`` shows all of
-
-
-class Tensor(Surface):
-    """A handle on a Storage. A new handle stands for one use that the storage counts already (see ``alias``)."""
-
-    __slots__ = ("storage", "donated", "__weakref__")
-    __array_priority__ = 100.0  # numpy leaves `array * tensor` to us
-
-    def __init__(self, storage: Storage) -> None:
-        self.storage = storage
-        self.donated = False
-
-    def __del__(self) -> None:
-        try:
-            storage = self.storage
-        except AttributeError:  # its construction failed
-            return
-        if storage is not GONE:
-            storage.release()
-
-    def release(self) -> None:
-        """Give up this handle now; it must not be used again."""
-        storage, self.storage = self.storage, GONE
-        storage.release()
-
-    def alias(self) -> Tensor:
-        """Another handle on the same storage."""
-        self.storage.retain()
-        return Tensor(self.storage)
-
-    # The six fields of Capuchin's Listing 1, as the storage has them: a view shows those of its base ------------
     @property
     def tensor_id(self) -> int:
         """Number of the tensor that has the bytes."""
@@ -92,7 +55,49 @@ class Tensor(Surface):
         """The operation that computed it in this iteration; "" for a leaf or an older value."""
         return self.storage.operation_name
 
-    # Description ---------------------------------------------------------------------------------------------
+
+class _Gone:
+    """Replaces the storage of a dead handle: every use raises an error that says why."""
+
+    __slots__ = ()
+
+    def __getattr__(self, name: str) -> NoReturn:
+        raise UserError("this tensor is gone: it was released, or donated to an operation that may write over it "
+                        "(donate); keep x.alias() if it is needed afterwards")
+
+
+GONE: Any = _Gone()
+SHOWN = 1000  # elements that ``repr`` shows all of
+
+
+class Tensor(TensorInfo, Surface):
+    """A handle on a Storage. A new handle stands for one use that the storage counts already (see ``alias``)."""
+
+    __slots__ = ("storage", "donated", "__weakref__")
+    __array_priority__ = 100.0  # numpy leaves `array * tensor` to us
+
+    def __init__(self, storage: Storage) -> None:
+        self.storage = storage
+        self.donated = False
+
+    def __del__(self) -> None:
+        try:
+            storage = self.storage
+        except AttributeError:  # its construction failed
+            return
+        if storage is not GONE:
+            storage.release()
+
+    def release(self) -> None:
+        """Give up this handle now; it must not be used again."""
+        storage, self.storage = self.storage, GONE
+        storage.release()
+
+    def alias(self) -> Tensor:
+        """Another handle on the same storage."""
+        self.storage.retain()
+        return Tensor(self.storage)
+
     @property
     def meta(self) -> Meta:
         """Shape, dtype and layout."""

@@ -31,7 +31,7 @@ class Evicting:
 
     @property
     def looks_nearby(self) -> bool:
-        """Whether there are too many residents to look at each for one allocation, or the policy needs only a front."""
+        """Whether the policy is asked about a part of the residents: they are many, or it needs only a front."""
         return not self.state.access_list.few
 
     # Asking the policy ---------------------------------------------------------------------------------------
@@ -117,7 +117,7 @@ class Evicting:
         return True
 
     def _leave(self, storage: Storage) -> None:
-        """Free the block of a storage that has a copy on the host."""
+        """Free the block of a storage that has a host copy."""
         self.state.allocator.leave_device(storage)
         storage.set_status(OUT)
 

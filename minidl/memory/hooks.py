@@ -20,16 +20,11 @@ from minidl.plan.trace import Trace
 
 
 class Hooks:
-    """The defaults.
+    """The defaults."""
 
-    due     work for ``before_call``, which is called only if there is some
-    acts    whether tensors leave and return ahead of time in this iteration
-    places  whether tensors have planned addresses in this iteration
-    """
-
-    due: Sized = ()
-    acts = False
-    places = False
+    due: Sized = ()  # work for ``before_call``, which is called only if there is some
+    acts = False  # tensors leave and return ahead of time in this iteration
+    places = False  # tensors have planned addresses in this iteration
 
     def before_call(self) -> None:
         """Start what is due before the next call."""
@@ -39,8 +34,7 @@ class Hooks:
         """The block at the planned address of a storage; None if it has none, or its bytes cannot be had.
 
         donor: donates the block of an operand of the call under way that lies at an address. stays: blocks that must
-           not
-        be moved.
+        not be moved.
         """
         return None
 

@@ -111,8 +111,7 @@ class OneHole:
 
     def _slide(self, need: int) -> Slide | None:
         """The cheapest range to slide, without blocks that are being copied if there is one. None only under a
-           placement
-        that does not compact: enough is free, and every block can be moved."""
+        placement that does not compact: enough is free, and every block can be moved."""
         arena = self.state.arena
         slide = arena.cheapest_slide(need, in_flight) or arena.cheapest_slide(need)
         assert slide is not None or not arena.compacts

@@ -2,10 +2,8 @@
 
     RecencyList  the least recently used first.
     PriceList    for a price divided by bytes and by staleness (DTR): classes of about equal prices for a byte, in each
-                 the
-                 stalest first. With each call the staleness of all tensors grows by one, so the next victim is among
-                    the
-                 first tensors of the classes. There are as many classes as the prices have magnitudes.
+                 the stalest first. With each call the staleness of all tensors grows by one, so the next victim is
+                 among the first tensors of the classes. There are as many classes as the prices have magnitudes.
 
 Source of the price: Kirisame et al., Dynamic Tensor Rematerialization, ICLR 2021. Decides nothing.
 """
@@ -88,10 +86,8 @@ class PriceList(Classes):
     """Classes of about equal prices for a byte, in each the stalest first.
 
     price: the seconds of a replay. A tensor that was offered, and has another price by now, changes its class before
-       the
-    next search. If a price has fallen since a neighbour was recomputed, the tensor stays among the dearer ones until it
-       is
-    among the first of these, or is used.
+    the next search. If a price has fallen since a neighbour was recomputed, the tensor stays among the dearer ones
+    until it is among the first of these, or is used.
     """
 
     def __init__(self, tracker: Tracker, residents: Collection[weakref.ref[Storage]],

@@ -5,9 +5,9 @@ A storage's status is IN (on the device), SWAPPING_OUT, OUT (on the host), SWAPP
 lineage can compute them again). ``set_status`` changes it, along a legal edge. Only a new result goes from RECOMPUTE to
 IN without it.
 
-There are two lifetimes. The record lives while a handle or a descendant's record refers to it. The bytes live while
-``refs`` counts a handle, or a call that saved the tensor; at zero they are freed. A leaf has no lineage, so it keeps
-its bytes as long as its record: its descendants may have to be recomputed from it.
+The record lives while a handle or a descendant's record refers to it. The bytes live while ``refs`` counts a handle, or
+a call that saved the tensor. A leaf has no lineage, so it keeps its bytes as long as its record: its descendants may
+have to be recomputed from it.
 """
 
 from __future__ import annotations
@@ -72,8 +72,7 @@ class Keeper(Protocol):
 class Storage:
     """The record of one tensor. The executor makes it with one use, which passes to the first handle.
 
-    Listing 1 has six fields: ``tensor_id``, ``access_count``, ``timestamp``, ``status``, ``inputs``,
-       ``operation_name``.
+    Listing 1 has tensor_id, access_count, timestamp, status, inputs and operation (here ``operation_name``).
     """
 
     __slots__ = ("meta", "keeper", "call", "siblings", "requires_grad", "severed", "grad", "nbytes", "tensor_id",

@@ -176,7 +176,7 @@ class Runtime:
         if executor.tracker.sequence >= executor.tracker.iteration_start:
             executor.end_iteration()
         executor.explicit_iterations = True
-        executor.begin_iteration()
+        executor.memory.state.hooks.begin_iteration()
         if self.keeps_trace:
             self.device.measure(True)
         try:

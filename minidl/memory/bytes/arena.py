@@ -72,8 +72,7 @@ class Arena(Compacting):
         """A block of at least ``nbytes`` for ``owner``, or None if the placement has no place for it.
 
         Best fit takes the low end of the smallest free block that fits, the lowest of equals; with ``high`` the top of
-           the
-        highest free block that fits. The new block, and the rest, have the marks of that free block.
+        the highest free block that fits. The new block, and the rest, have the marks of that free block.
         """
         if owner is None:
             raise AssertionError("a block needs an owner: None means free")
@@ -215,8 +214,7 @@ class Arena(Compacting):
 
     def check(self) -> None:
         """Raise AssertionError unless blocks tile the arena in whole units, no two free blocks touch, the index holds
-           the
-        free blocks, and the counters are right."""
+        the free blocks, and the counters are right."""
         used = self._tiling.check()
         if used != self.used_bytes or self.peak_bytes < used:
             raise AssertionError(f"{used} bytes are used, counted {self.used_bytes}, with a peak of {self.peak_bytes}")

@@ -12,8 +12,7 @@ class Block:
 
     Each object is handed out once, so a second free of it is always seen: it is owned, then free, then merged or carved
     up, and never owned again. ``offset`` and ``size`` are in bytes; ``previous`` and ``next`` are the neighbours in
-       address
-    order, or None. A merged block keeps its links: no block links to it, so they close no cycle.
+    address order, or None. A merged block keeps its links: no block links to it, so they close no cycle.
     """
 
     __slots__ = ("marks", "next", "offset", "owner", "previous", "size")

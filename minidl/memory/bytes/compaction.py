@@ -125,8 +125,7 @@ def cheapest_slide(blocks: Iterable[Block], need: int,
 
 def pack(members: Iterable[Block]) -> tuple[list[tuple[Block, int]], tuple[int, int]]:
     """Give the owned blocks of a range its lowest addresses, in their order. Returns the blocks that moved, each with
-       its
-    old offset, and (offset, nbytes) of the rest at the high end."""
+    its old offset, and (offset, nbytes) of the rest at the high end."""
     moved = []
     offset = end = -1
     for block in members:
@@ -148,8 +147,7 @@ def cheapest_window(blocks: Iterable[Block], suffices: Callable[[int, int], bool
     its cost and its owned blocks, or None if there is no such run.
 
     suffices: whether (offset, nbytes) would do if they were free; then more bytes on either side would do too. cost:
-       the
-    cost of evicting an owned block (finite, at least 0, any unit), or None if it may not be evicted; called once a
+    the cost of evicting an owned block (finite, at least 0, any unit), or None if it may not be evicted; called once a
     block. Free blocks cost nothing.
     """
     least = inf

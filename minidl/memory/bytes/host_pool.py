@@ -10,8 +10,7 @@ from minidl.device.clock import Extents
 
 class HostPool:
     """``capacity`` bytes of host memory. Its free ranges do not touch. They are sorted by offset and, each as one
-       number,
-    by size and then offset, so a bisection finds one that fits."""
+    number, by size and then offset, so a bisection finds one that fits."""
 
     __slots__ = ("_ends", "_keys", "_peak", "_shift", "_starts", "_used", "capacity")
 

@@ -9,8 +9,7 @@ from minidl.memory.bytes.host_pool import HostPool
 
 class TieredPool:
     """``memory_bytes`` of host memory and, from that offset on, ``file_bytes`` of a file. A ``HostPool`` with counters
-       over
-    both. In the file each piece has whole pages."""
+    over both. In the file each piece has whole pages."""
 
     __slots__ = ("_peak", "_start", "_used", "capacity", "file", "memory")
 
@@ -38,8 +37,7 @@ class TieredPool:
 
     def allocate(self, nbytes: int) -> Extents | None:
         """Pieces of ``nbytes`` in total: of memory if it has enough, else of the file, else of both; None if both
-           together
-        have too few."""
+        together have too few."""
         pieces = self.memory.allocate(nbytes)
         if pieces is None:
             pieces = self._of_file(nbytes)

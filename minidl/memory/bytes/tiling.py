@@ -52,8 +52,7 @@ class Tiling:
 
     def carve(self, offset: int, size: int, owner: object) -> Block | None:
         """A block of exactly these bytes, or None if they are not all free. It, and the rest of the free block on
-           either
-        side, have that block's marks."""
+        either side, have that block's marks."""
         start = offset  # of the free block that these bytes must be in: planned addresses nest, so most start at one
         if start not in self.free_at:
             start = max(filter(offset.__ge__, self.free_at), default=-1)

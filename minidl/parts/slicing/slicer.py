@@ -19,7 +19,6 @@ from weakref import WeakSet
 import numpy as np
 
 from minidl.errors import UserError
-from minidl.executor import needs_of
 from minidl.memory.storage import Call, Storage
 from minidl.memory.writing import refuse_to_write
 from minidl.meta import DType, Shape, meta
@@ -27,7 +26,8 @@ from minidl.op import Attrs, Op, Signature
 from minidl.ops.shape import CONCAT
 from minidl.ops.update import UPLOAD
 from minidl.parts.keeper import PartKeeper
-from minidl.parts.slice_rules import Rule, scaled
+from minidl.parts.slice_rules import Rule
+from minidl.parts.slicing.cuts import rule_of
 from minidl.parts.slicing.logical import Logical
 from minidl.parts.slicing.queue import Queue, Queued, narrowed, ungraded
 from minidl.tensor import Tensor
@@ -98,7 +98,7 @@ class Slicer(PartKeeper):
             if not any(isinstance(x, Logical) and x.sizes for x in inputs):
                 return self._run_afterwards(op, inputs, attrs)
             self.flush()
-        rule, sizes = self._rule_of(op, inputs, attrs)
+        rule, sizes = rule_of(op, inputs, attrs)
         if rule is None:
             return self._run_whole(op, inputs, attrs)
         outputs = self._outputs(op, inputs, attrs, rule, sizes)
@@ -112,26 +112,6 @@ class Slicer(PartKeeper):
             self._queue.add(queued)
         self._record(op, inputs, attrs, outputs)
         return outputs
-
-    def _rule_of(self, op: Op, inputs: tuple[Storage, ...], attrs: Attrs) -> tuple[Rule | None, tuple[int, ...]]:
-        """How the call runs on slices, and how large these are; None where its operands, or a shape that it names,
-        cannot be cut alike."""
-        sliced = [isinstance(x, Logical) and bool(x.sizes) for x in inputs]
-        rule = op.slices([x.meta for x in inputs], attrs, sliced) if op.slices is not None and any(sliced) else None
-        if rule is None:
-            return None, ()
-        taken = [x for x, along in zip(inputs, rule.along, strict=True) if along]
-        cuts = [x.sizes for x in taken if isinstance(x, Logical) and x.sizes]
-        if not cuts:
-            return None, ()
-        sizes, total = cuts[0], sum(cuts[0])
-        # Others may have several rows for an example, or fewer, but the same examples in each slice.
-        if any(other[i] * total != size * sum(other) for other in cuts[1:] for i, size in enumerate(sizes)):
-            return None, ()
-        shapes = [x.meta.shape for x in taken] + [attrs[name] for name in rule.shapes]
-        if any(scaled(shape, size, total) is None for shape in shapes for size in sizes):
-            return None, ()
-        return rule, sizes
 
     def _outputs(self, op: Op, inputs: tuple[Storage, ...], attrs: Attrs, rule: Rule,
                  sizes: tuple[int, ...]) -> tuple[Logical, ...]:
@@ -156,7 +136,7 @@ class Slicer(PartKeeper):
     def _record(self, op: Op, inputs: tuple[Storage, ...], attrs: Attrs, outputs: tuple[Logical, ...]) -> None:
         """What the call keeps for its gradient."""
         executor = self.executor
-        needs = needs_of(op, inputs) if executor.grad_enabled else ()
+        needs = op.needs(inputs) if executor.grad_enabled else ()
         if not needs:
             return
         executor.issued += 1
@@ -174,7 +154,7 @@ class Slicer(PartKeeper):
         operands = tuple([self._whole(x) for x in inputs])
         with ungraded(self.executor):
             made = self.executor.run(op, operands, attrs)
-        if not (self.executor.grad_enabled and needs_of(op, inputs)):
+        if not (self.executor.grad_enabled and op.needs(inputs)):
             return made
         outputs = tuple([Logical(y.meta, self, (), _base(op, inputs)) for y in made])
         for y, part in zip(outputs, made, strict=True):
@@ -189,7 +169,7 @@ class Slicer(PartKeeper):
         executor = self.executor
         refuse_to_write(op, inputs, written, differentiates=executor.grad_enabled)
         ours = [x for x in written if isinstance(x, Logical)]
-        rule, sizes = self._rule_of(op, inputs, attrs)
+        rule, sizes = rule_of(op, inputs, attrs)
         if rule is None and any(x.sizes for x in ours):
             raise UserError(f"{op.name} writes {ours[0].named()} in place, and cannot run slice by slice")
         with ungraded(executor):
