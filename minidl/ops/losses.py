@@ -65,7 +65,7 @@ def nll_loss(input: Tensor, target: Tensor, weight: Tensor | None = None, *, ign
     return div(sum_(losses), sum_(shares)) if reduction == "mean" else reduced(losses, reduction)
 
 
-def _soft_target_loss(logits: Tensor, target: Tensor, weight: Tensor | None, reduction: str, smoothing: float) -> Tensor:
+def _soft_loss(logits: Tensor, target: Tensor, weight: Tensor | None, reduction: str, smoothing: float) -> Tensor:
     """Return the cross-entropy of logits and target probabilities, both [N, classes, ...]."""
     if target.shape != logits.shape:
         raise ShapeError(f"cross_entropy: probabilities {list(target.shape)} do not fit logits {list(logits.shape)}")
@@ -85,7 +85,7 @@ def cross_entropy(input: Tensor, target: Tensor, weight: Tensor | None = None, *
     if not 0.0 <= label_smoothing <= 1.0:
         raise UserError(f"label_smoothing must be in [0, 1], not {label_smoothing}")
     if target.dtype.floating:
-        return _soft_target_loss(input, target, weight, reduction, label_smoothing)
+        return _soft_loss(input, target, weight, reduction, label_smoothing)
     if input.ndim == 1 and not target.shape:
         return cross_entropy(reshape(input, (1, -1)), reshape(target, (1,)), weight, ignore_index=ignore_index,
                              label_smoothing=label_smoothing, reduction=reduction)
