@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any, NamedTuple
 
+from minidl.outside.shown import Shown
 from minidl.plan.trace import TensorId
 
 AccessKey = tuple[TensorId, int]  # {tensor_id, access_count}
@@ -32,8 +33,8 @@ class Move(NamedTuple):
     offset: int
 
 
-@dataclass(frozen=True)
-class Plan:
+@dataclass(frozen=True, repr=False)
+class Plan(Shown):
     """The actions after each access. The empty plan is passive mode.
 
     evictions    evicted-access -> how the tensor leaves the device after it. A swapped-out tensor without a prefetch
@@ -65,6 +66,17 @@ class Plan:
     moves: Mapping[AccessKey, tuple[Move, ...]] = field(default_factory=dict)
     algorithms: Mapping[int, str] = field(default_factory=dict)
     predicted_seconds: float | None = None
+
+    def facts(self) -> dict[str, str]:
+        """The number of actions of each kind that the plan has, for ``repr``."""
+        swapped = sum(action is Action.SWAP_OUT for action in self.evictions.values())
+        counts = {"swap-outs": swapped, "drops": len(self.evictions) - swapped,
+                  "prefetches": sum(len(tensors) for tensors in self.prefetches.values()),
+                  "addresses": len(self.offsets), "waits": len(self.waits),
+                  "replays": sum(len(tensors) for tensors in self.replays.values()),
+                  "moves": sum(len(tensors) for tensors in self.moves.values()), "algorithms": len(self.algorithms)}
+        seconds = {} if self.predicted_seconds is None else {"predicted seconds": f"{self.predicted_seconds:.6g}"}
+        return {**{name: str(count) for name, count in counts.items() if count}, **seconds}
 
 
 EMPTY_PLAN = Plan()

@@ -10,6 +10,8 @@ from functools import cached_property
 from statistics import median
 
 from minidl.meta import Algorithm
+from minidl.outside.shown import Shown
+from minidl.outside.units import format_bytes
 
 TensorId = int
 
@@ -71,8 +73,8 @@ class Access:
     time_s: float
 
 
-@dataclass(frozen=True)
-class Trace:
+@dataclass(frozen=True, repr=False)
+class Trace(Shown):
     """One iteration: its calls in program order, and their tensors.
 
     observed_seconds  median duration of the measured iterations, waits and replays included; None if unknown. It does
@@ -85,6 +87,12 @@ class Trace:
     tensors: dict[TensorId, TraceTensor]
     observed_seconds: float | None = field(default=None, compare=False)
     windows: Mapping[TensorId, tuple[int, int]] | None = None
+
+    def facts(self) -> dict[str, str]:
+        """The trace in numbers, for ``repr``; ``lasting`` are the bytes that outlive the iteration."""
+        lasting = format_bytes(sum(t.nbytes for t in self.tensors.values() if t.persistent))
+        return {"calls": str(len(self.calls)), "tensors": str(len(self.tensors)), "seconds": f"{self.seconds:.6g}",
+                "lasting": lasting}
 
     def may_leave(self, tensor_id: TensorId, after: int, until: int) -> bool:
         """True if a tensor may leave the device between the calls ``after`` and ``until`` of two consecutive
