@@ -70,24 +70,24 @@ def prod(x: Tensor, dim: int | None = None, keepdim: bool = False) -> Tensor:
     return x if keepdim else squeeze(x, axis)
 
 
-def _truth(x: Tensor) -> Tensor:
+def _as_booleans(x: Tensor) -> Tensor:
     return x if x.dtype is boolean else compare(x, 0, "!=")
 
 
 def any_of(x: Tensor, dim: Axes = None, keepdim: bool = False) -> Tensor:
     """Return booleans that are True if any element along ``dim`` is nonzero, by default any of all. Raises
     ShapeError."""
-    return compare(sum_(_truth(x), dim, keepdim), 0, ">")
+    return compare(sum_(_as_booleans(x), dim, keepdim), 0, ">")
 
 
 def all_of(x: Tensor, dim: Axes = None, keepdim: bool = False) -> Tensor:
     """Return booleans that are True if all elements along ``dim`` are nonzero, by default all. Raises ShapeError."""
-    return compare(sum_(logical_not(_truth(x)), dim, keepdim), 0, "==")
+    return compare(sum_(logical_not(_as_booleans(x)), dim, keepdim), 0, "==")
 
 
 def count_nonzero(x: Tensor, dim: Axes = None) -> Tensor:
     """Return the number of nonzero elements along ``dim``, by default of all. Raises ShapeError."""
-    return sum_(_truth(x), dim)
+    return sum_(_as_booleans(x), dim)
 
 
 def logsumexp(x: Tensor, dim: int | Shape, keepdim: bool = False) -> Tensor:
