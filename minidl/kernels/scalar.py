@@ -20,7 +20,7 @@ import numpy as np
 
 Number = Any  # a float of either precision, or an integer
 
-ZERO, HALF, ONE, TWO, THREE = np.float32(0), np.float32(0.5), np.float32(1), np.float32(2), np.float32(3)
+ZERO, HALF, ONE, TWO = np.float32(0), np.float32(0.5), np.float32(1), np.float32(2)
 ROOT_HALF = 0.5**0.5
 DENSITY = (2.0 * math.pi)**-0.5  # of the normal distribution at 0
 GELU_FACTOR, GELU_CUBIC = (2.0 / math.pi)**0.5, 0.044715

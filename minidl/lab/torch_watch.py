@@ -1,7 +1,8 @@
-"""The calls of one iteration of a PyTorch program, and what each keeps for its gradient, as a dispatch mode sees them.
+"""The calls of one iteration of a PyTorch program, and the tensors that each keeps for its gradient, from a dispatch
+mode.
 
-Autograd keeps what a call reads right before the call, and what it makes right after it: so what is kept waits for the
-call that comes next, unless the last call has made it, and has a gradient that wants its results.
+Autograd saves the inputs of a call right before the call, and its results right after it. So a saved tensor belongs to
+the next call, unless the last call has made it and the last call's gradient needs its results.
 """
 
 from __future__ import annotations
@@ -23,8 +24,8 @@ from minidl.plan.trace import TensorId, Trace, TraceCall, TraceTensor
 
 
 @dataclass
-class Kept:
-    """What autograd keeps. position: of the call for whose gradient it does so, once that is known."""
+class SavedValue:
+    """A tensor that autograd keeps. position: of the call for whose gradient it is kept, once known."""
 
     tensor_id: TensorId | None
     tensor: Any
@@ -43,12 +44,12 @@ class Watch(TorchDispatchMode):
         self.on = False
         self._known: dict[int, tuple[weakref.ref[Any], TensorId]] = {}
         self._takes: list[int] = []
-        self._pending: list[Kept] = []  # saved for the gradient of the call that comes next
+        self._pending: list[SavedValue] = []  # saved for the gradient of the call that comes next
         self._next = 0
         self._differentiable = False  # the last call
 
     def begin(self, lasting: list[Any]) -> None:
-        """What is there now and outlives the iterations: parameters, buffers, the optimizer's state."""
+        """Note the tensors that outlive iterations: parameters, buffers, the optimizer's state."""
         for tensor in lasting:
             storage = tensor.untyped_storage()
             if storage._cdata not in self._known:
@@ -69,7 +70,7 @@ class Watch(TorchDispatchMode):
             self.calls[-1]["frees"].append(tensor_id)
 
     def _id(self, tensor: Any) -> tuple[TensorId, bool]:
-        """Of a tensor's storage, and whether it is seen for the first time."""
+        """(id of a tensor's storage, True if the storage is new)."""
         storage = tensor.untyped_storage()
         known = self._known.get(storage._cdata)
         if known is not None and known[0]() is not None:
@@ -109,15 +110,15 @@ class Watch(TorchDispatchMode):
                 self._book(kept, len(self.calls) - 1)
         self._pending = [kept for kept in self._pending if kept.position is None]
 
-    def _book(self, kept: Kept, position: int) -> None:
+    def _book(self, kept: SavedValue, position: int) -> None:
         kept.position = position
         self.calls[position]["saves"].append(kept.tensor_id)
 
-    def save(self, tensor: Any) -> Kept:
+    def save(self, tensor: Any) -> SavedValue:
         """Autograd keeps a tensor: what a call has made right after it, what a call reads right before it."""
         on = self.on
         with _without(self):
-            kept = Kept(self._id(tensor)[0] if on else None, tensor.detach())
+            kept = SavedValue(self._id(tensor)[0] if on else None, tensor.detach())
         tensor_id = kept.tensor_id
         if on and tensor_id is not None:
             last = self.calls[-1] if self.calls else None
@@ -129,19 +130,19 @@ class Watch(TorchDispatchMode):
         return kept
 
     def _kept_by_its_maker(self, node: Any) -> bool:
-        """Whether what the last call has made is kept for its own gradient: its node is of a kind that keeps results;
-        of what has no node, as a mask, if the call has a gradient at all."""
+        """True if the last call's result is kept for the call's own gradient. Its node then is of a kind that keeps
+        results; a result without a node (a mask) counts as kept if the call has a gradient."""
         kind: Any = type(node)
         return self._differentiable if node is None else _keeps_results(kind)
 
-    def take(self, kept: Kept) -> Any:
+    def take(self, kept: SavedValue) -> Any:
         """The gradient of a call is taken."""
         if self.on and kept.position is not None and kept.position not in self._takes:
             self._takes.append(kept.position)
         return kept.tensor
 
     def trace(self) -> Trace:
-        """What was noted."""
+        """The trace of the noted calls."""
         calls, taken = [], set[int]()
         for note in self.calls:
             takes = tuple(at for at in note.pop("takes") if at not in taken)

@@ -1,4 +1,4 @@
-"""The flags of train.py for where a training runs and how its memory is managed; and for what is turned off."""
+"""The flags of train.py for the device and the management of its memory, and those that turn features off."""
 
 import argparse
 
@@ -53,7 +53,7 @@ def add_device_and_memory(parser: argparse.ArgumentParser) -> None:
 
 
 def add_switches(parser: argparse.ArgumentParser) -> None:
-    """What is on unless it is turned off."""
+    """Features that are on by default."""
     group = parser.add_argument_group("to see what a part is worth, turn it off")
     group.add_argument("--no-decoupled-swap", dest="decoupled_swap", action="store_false",
                        help="a copy overlaps one operation, and the next waits for it")

@@ -1,6 +1,7 @@
-"""What the values of flags may be, train.py's and others': one function a kind, from the word given to its value.
+"""The kinds of values that flags take, of train.py and of other commands: each function turns a word into a value.
 
-Each raises argparse.ArgumentTypeError for what it does not take; argparse puts the flag's name before the message.
+Each raises argparse.ArgumentTypeError for a word that it does not accept; argparse puts the flag's name before the
+message.
 """
 
 import argparse
@@ -94,7 +95,7 @@ def _some(text: str) -> int:
 
 
 def read(reader: Callable[..., Value], text: str, **bounds: Any) -> Value:
-    """What a function that raises UserError reads. Raises ArgumentTypeError, with its words."""
+    """The value that a function reads from a word. Its UserError becomes an ArgumentTypeError with the same message."""
     try:
         return reader(text, **bounds)
     except UserError as error:

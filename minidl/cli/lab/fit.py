@@ -1,4 +1,4 @@
-"""``minidl fit``: who can train what. What a program needs, and its largest batch and speed under each policy."""
+"""``minidl fit``: the bytes that a program needs, and its largest batch and speed under each policy."""
 
 from __future__ import annotations
 

@@ -7,8 +7,8 @@ A candidate is a tensor of at least 1 MiB with two consecutive accesses on eithe
     WDOA   weighted duration of absence: the bytes by which the load exceeds the limit, summed over the gap's seconds
     vote   majority voting: the sum of its ranks by the three
 
-Candidates leave, the best score first, until the load is within the limit there; then the next peak is looked at, which
-the original leaves. Copies back queue, the last one first; what comes while there is no room waits until there is.
+Candidates leave, the best score first, until the load at the peak is within the limit. Then the next peak follows; the
+original stops after one. Copies back are queued from the last one backwards; one that finds no room waits.
 """
 
 from __future__ import annotations
@@ -45,12 +45,13 @@ class AutoSwap(Passive):
     name = "autoswap"
     plans = True
     least_bytes = LEAST_BYTES
+    scores: tuple[str, ...] = ("doa", "aoa", "wdoa")  # whose ranks are added
 
     def order(self, candidates: list[Candidate]) -> list[Candidate]:
         """Candidates, the one that leaves first at the front."""
         places = {c.gap: 0 for c in candidates}
-        for score in ("doa", "aoa", "wdoa"):
-            for place, c in enumerate(by(candidates, score)):
+        for score in self.scores:
+            for place, c in enumerate(sorted(candidates, key=lambda c: (-getattr(c, score), c.gap))):
                 places[c.gap] += place
         return sorted(candidates, key=lambda c: (places[c.gap], c.gap))
 
@@ -74,38 +75,24 @@ class AutoSwap(Passive):
 
 
 class AutoSwapDoa(AutoSwap):
-    """Swap what is away longest."""
+    """Swap the tensors that are away longest."""
 
     name = "autoswap-doa"
-
-    def order(self, candidates: list[Candidate]) -> list[Candidate]:
-        """By duration of absence."""
-        return by(candidates, "doa")
+    scores = ("doa",)
 
 
 class AutoSwapAoa(AutoSwap):
-    """Swap what is away longest with the most bytes."""
+    """Swap the tensors with the largest product of time away and bytes."""
 
     name = "autoswap-aoa"
-
-    def order(self, candidates: list[Candidate]) -> list[Candidate]:
-        """By area of absence."""
-        return by(candidates, "aoa")
+    scores = ("aoa",)
 
 
 class AutoSwapWdoa(AutoSwap):
-    """Swap what is away while the load is over the limit most."""
+    """Swap the tensors that are away while the load exceeds the limit most."""
 
     name = "autoswap-wdoa"
-
-    def order(self, candidates: list[Candidate]) -> list[Candidate]:
-        """By weighted duration of absence."""
-        return by(candidates, "wdoa")
-
-
-def by(candidates: list[Candidate], score: str) -> list[Candidate]:
-    """Candidates by one of their scores, the highest first."""
-    return sorted(candidates, key=lambda c: (-getattr(c, score), c.gap))
+    scores = ("wdoa",)
 
 
 def _candidates(network: Network, load: Array, peak: int, limit: int, least_bytes: int) -> list[Candidate]:
