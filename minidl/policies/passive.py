@@ -16,28 +16,28 @@ from minidl.plan.policy import OnDemand, Pressure, Residency
 
 
 class Passive(OnDemand):
-    """Swap from the front of the access list."""
+    """A policy that swaps out tensors from the front of the access list."""
 
     name = "passive"
     reads_from_front = True
 
     def victims(self, resident: Sequence[Residency], pressure: Pressure) -> Sequence[Eviction]:
-        """Swap all of them, from the front of the access list."""
+        """Return swap-outs of all residents, from the front of the access list."""
         return [Eviction(r.tensor_id, Action.SWAP_OUT) for r in in_access_order(resident, pressure.nbytes)]
 
 
 def in_access_order(resident: Sequence[Residency], nbytes: int) -> list[Residency]:
-    """Residents in the order in which they leave for an allocation of ``nbytes``."""
+    """Return residents in the order in which they leave for an allocation of ``nbytes``."""
     return sorted(resident, key=lambda each: rank(each, nbytes))
 
 
 def rank(resident: Residency, nbytes: int) -> tuple[bool, int, int]:
-    """The key of that order."""
+    """Return the key of that order."""
     size, first = resident.nbytes, resident.first_access
     band = 1 if size < nbytes else 0 if size <= 2 * nbytes else 2  # of ``bands``, without a loop
     return first is None, band, -1 if first is None else first
 
 
 def bands(nbytes: int) -> tuple[tuple[int, float], ...]:
-    """The ranges of sizes (bytes, the upper end excluded) in the order in which tensors leave for ``nbytes``."""
+    """Return the ranges of sizes (bytes, the upper end excluded) in the order in which tensors leave for ``nbytes``."""
     return (nbytes, 2 * nbytes + 1), (0, nbytes), (2 * nbytes + 1, inf)
