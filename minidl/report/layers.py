@@ -30,8 +30,7 @@ class LayerNames:
                       for shard in shards_of(tensor)}
         self.made: dict[TensorId, str] = {}
         self._tracker = executor.tracker
-        slicer = slicer_of(executor)
-        self._origins = slicer.origins if slicer is not None else None
+        self._origins = slicer.origins if (slicer := slicer_of(executor)) is not None else None
         self._iteration = -1
 
     def noting(self, forward: Callable[..., Any], name: str) -> Callable[..., Any]:
