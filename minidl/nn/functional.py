@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from math import prod
+
 import numpy as np
 
 from minidl.errors import UserError
@@ -9,10 +11,11 @@ from minidl.meta import Shape, boolean, wide
 from minidl.nn.attention import Causal, attend
 from minidl.nn.convolving import conv1d, conv2d, conv_transpose2d
 from minidl.nn.layers import Dropout
+from minidl.nn.pooling import adaptive_avg_pool2d, avg_pool1d, avg_pool2d, max_pool1d, max_pool2d
 from minidl.nn.precision import computed_in, lowered
 from minidl.nn.resizing import interpolate, pad, pixel_shuffle, pixel_unshuffle
 from minidl.ops import attention as attention_
-from minidl.ops import elementwise, layernorm, pool
+from minidl.ops import elementwise, layernorm
 from minidl.ops import embedding as embedding_
 from minidl.ops import linear as linear_
 from minidl.ops import update as update_
@@ -38,7 +41,6 @@ from minidl.ops.activations import (
 )
 from minidl.ops.activations import softplus_of as softplus
 from minidl.ops.choose import compare, convert, masked_fill, where
-from minidl.ops.conv import Pair
 from minidl.ops.elementwise import add, mul, relu, sigmoid, tanh
 from minidl.ops.functions import log_softmax, silu, softmax
 from minidl.ops.losses import (
@@ -54,16 +56,18 @@ from minidl.ops.losses import (
 )
 from minidl.ops.products import cosine_similarity, normalize
 from minidl.ops.ranking import amax
-from minidl.ops.rearranging import one_hot
+from minidl.ops.rearranging import one_hot, repeat_interleave
 from minidl.ops.shape import detach, permute, reshape
 from minidl.runtime import current_runtime
 from minidl.tensor import Tensor
 
 __all__ = [
-    "adaptive_avg_pool2d", "avg_pool2d", "binary_cross_entropy", "binary_cross_entropy_with_logits", "celu",
+    "adaptive_avg_pool2d", "avg_pool1d", "avg_pool2d", "binary_cross_entropy",
+    "binary_cross_entropy_with_logits", "celu",
     "conv1d", "conv2d", "conv_transpose2d", "cosine_similarity", "cross_entropy", "dropout", "elu", "embedding",
     "gelu", "glu", "group_norm", "hardshrink", "hardsigmoid", "hardswish", "hardtanh", "huber_loss", "interpolate",
-    "kl_div", "l1_loss", "layer_norm", "leaky_relu", "linear", "log_softmax", "logsigmoid", "max_pool2d", "mish",
+    "kl_div", "l1_loss", "layer_norm", "leaky_relu", "linear", "log_softmax", "logsigmoid", "max_pool1d", "max_pool2d",
+    "mish",
     "mse_loss", "nll_loss", "normalize", "one_hot", "pad", "pixel_shuffle", "pixel_unshuffle", "prelu", "relu",
     "relu6", "scaled_dot_product_attention", "selu", "sigmoid", "silu", "smooth_l1_loss", "softmax", "softmin",
     "softplus", "softshrink", "softsign", "tanh", "tanhshrink", "threshold",
@@ -92,21 +96,6 @@ def embedding(ids: Tensor, weight: Tensor) -> Tensor:
     return embedding_.embedding(weight, ids, dtype=computed_in(weight.dtype))
 
 
-def max_pool2d(x: Tensor, kernel_size: int | Pair, stride: int | Pair | None = None,
-               padding: int | Pair = 0) -> Tensor:
-    """Maximum of each window of [N, C, H, W]; the stride is the window by default."""
-    return pool.max_pool2d(x, kernel_size, stride=stride, padding=padding)
-
-
-def avg_pool2d(x: Tensor, kernel_size: int | Pair, stride: int | Pair | None = None,
-               padding: int | Pair = 0) -> Tensor:
-    """Mean of each window of [N, C, H, W]; the stride is the window by default."""
-    return pool.avg_pool2d(x, kernel_size, stride=stride, padding=padding)
-
-
-def adaptive_avg_pool2d(x: Tensor, output_size: int | Pair) -> Tensor:
-    """Mean over a grid of windows: [N, C, H, W] -> [N, C, *output_size]."""
-    return pool.adaptive_avg_pool2d(x, output_size)
 
 
 def layer_norm(x: Tensor, normalized_shape: int | Shape, weight: Tensor | None = None, bias: Tensor | None = None,
@@ -130,7 +119,7 @@ def group_norm(x: Tensor, num_groups: int, weight: Tensor | None = None, bias: T
     """
     if x.ndim < 2 or x.shape[1] % num_groups:
         raise UserError(f"group_norm: {num_groups} equal groups of the channels of {list(x.shape)}")
-    groups = reshape(x, (x.shape[0], num_groups, -1))
+    groups = reshape(x, (x.shape[0], num_groups, prod(x.shape[1:]) // num_groups))
     y = reshape(layer_norm(groups, groups.shape[-1], eps=eps), x.shape)
     channels = (x.shape[1], *(1,) * (x.ndim - 2))
     y = y if weight is None else mul(y, reshape(weight.cast(y.dtype), channels))
@@ -138,16 +127,26 @@ def group_norm(x: Tensor, num_groups: int, weight: Tensor | None = None, bias: T
 
 
 def scaled_dot_product_attention(query: Tensor, key: Tensor, value: Tensor, attn_mask: Tensor | None = None,
-                                 dropout_p: float = 0.0, is_causal: bool = False, scale: float | None = None) -> Tensor:
+                                 dropout_p: float = 0.0, is_causal: bool = False, scale: float | None = None,
+                                 enable_gqa: bool = False) -> Tensor:
     """softmax(scale q k^T + mask) v.  query: [N, heads, L, D], key and value: [N, heads, S, D].
 
     N and heads may be missing. ``scale`` is 1 / sqrt(D) by default. A mask of booleans says which positions are seen;
     another one is added. A position that sees nothing has a result of 0, and no gradient. ``is_causal``: position i
-    sees positions up to i. ``nn.attend`` is the same with heads side by side. Raises ShapeError; UserError for a mask
+    sees positions up to i. With ``enable_gqa`` heads of queries share heads of
+    keys and values. ``nn.attend`` is the same with heads side by side. Raises ShapeError; UserError for a mask
     beside ``is_causal``.
     """
+    if enable_gqa and query.ndim == key.ndim == 4:
+        if query.shape[1] % key.shape[1] or key.shape[1] != value.shape[1]:
+            raise UserError(f"attention: {query.shape[1]} heads share {key.shape[1]} of keys and {value.shape[1]} of "
+                            "values: the first is no multiple of the others")
+        key, value = (repeat_interleave(x, query.shape[1] // x.shape[1], 1) for x in (key, value))
     if is_causal and attn_mask is not None:
         raise UserError("attention takes a mask or is_causal, not both: put what is_causal forbids into the mask")
+    if not query.ndim == key.ndim == value.ndim or not query.shape[:-2] == key.shape[:-2] == value.shape[:-2]:
+        raise UserError(f"attention: queries {list(query.shape)}, keys {list(key.shape)} and values "
+                        f"{list(value.shape)} differ in more than their lengths")
     if query.ndim in (2, 3):
         q, k, v = (reshape(x, (*(1,) * (4 - x.ndim), *x.shape)) for x in (query, key, value))
         y = scaled_dot_product_attention(q, k, v, attn_mask, dropout_p, is_causal, scale)

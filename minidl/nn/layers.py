@@ -10,6 +10,7 @@ from functools import partial
 
 from minidl.dispatch import replaced
 from minidl.errors import UserError
+from minidl.meta import Shape
 from minidl.nn import init
 from minidl.nn.module import Module
 from minidl.nn.precision import computed_in, lowered
@@ -26,8 +27,8 @@ class Linear(Module):
         self.bias = parameter((out_features,)) if bias else None
         init.default_(self.weight, self.bias)
 
-    def forward(self, x: Tensor) -> Tensor:
-        return linear.linear(lowered(x), lowered(self.weight), self.bias)
+    def forward(self, input: Tensor) -> Tensor:
+        return linear.linear(lowered(input), lowered(self.weight), self.bias)
 
     def extra_repr(self) -> str:
         outs, ins = self.weight.shape
@@ -35,23 +36,23 @@ class Linear(Module):
 
 
 class LayerNorm(Module):
-    """Layer normalisation (Ba, Kiros & Hinton 2016) of rows of ``normalized_shape`` values: the last dimension."""
+    """Layer normalisation (Ba, Kiros & Hinton 2016) of ``normalized_shape`` values: the last dimensions."""
 
-    def __init__(self, normalized_shape: int | tuple[int, ...], eps: float = 1e-5) -> None:
-        width = (normalized_shape,) if isinstance(normalized_shape, int) else tuple(normalized_shape)
-        if len(width) != 1:
-            raise UserError(f"LayerNorm: only the last dimension can be normalised, not {list(width)}")
+    def __init__(self, normalized_shape: int | Shape, eps: float = 1e-5, elementwise_affine: bool = True,
+                 bias: bool = True) -> None:
+        self.normalized_shape = (normalized_shape,) if isinstance(normalized_shape, int) else tuple(normalized_shape)
         self.eps = eps
-        self.weight = parameter(width)
-        self.bias = parameter(width)
-        init.constant_(self.weight, 1.0)
-        init.constant_(self.bias, 0.0)
+        self.weight, self.bias = scale_and_shift(self.normalized_shape, elementwise_affine, bias)
 
     def forward(self, x: Tensor) -> Tensor:
-        return layernorm.layer_norm(x, self.weight, self.bias, eps=self.eps)
+        if self.weight is not None and self.bias is not None and len(self.normalized_shape) == 1:
+            return layernorm.layer_norm(x, self.weight, self.bias, eps=self.eps)
+        from minidl.nn.functional import layer_norm  # it is built of the layers here
+        return layer_norm(x, self.normalized_shape, self.weight, self.bias, self.eps)
 
     def extra_repr(self) -> str:
-        return f"{self.weight.numel()}, eps={self.eps}"
+        shape = self.normalized_shape
+        return f"{shape[0] if len(shape) == 1 else shape}, eps={self.eps}"
 
 
 class Embedding(Module):
@@ -107,6 +108,17 @@ class Identity(Module):
 
     def forward(self, x: Tensor) -> Tensor:
         return x
+
+
+def scale_and_shift(shape: Shape, affine: bool, bias: bool) -> tuple[Tensor | None, Tensor | None]:
+    """The parameters of a norm, ones and zeros: none unless ``affine``, the second only with ``bias``."""
+    weight = parameter(shape) if affine else None
+    shift = parameter(shape) if affine and bias else None
+    if weight is not None:
+        init.constant_(weight, 1.0)
+    if shift is not None:
+        init.constant_(shift, 0.0)
+    return weight, shift
 
 
 def no_bias(bias: Tensor | None) -> str:

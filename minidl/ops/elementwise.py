@@ -248,17 +248,27 @@ def _sum(x: Tensor, dim: int | Shape | None, keepdim: bool, dtype: DType) -> Ten
     return total if keepdim else reshape(total, tuple(d for i, d in enumerate(x.shape) if i not in dims))
 
 
-def sum(x: Tensor, dim: int | Shape | None = None, keepdim: bool = False) -> Tensor:  # noqa: A001
+def sum(x: Tensor, dim: int | Shape | None = None, keepdim: bool = False, *,  # noqa: A001
+        dtype: DType | None = None) -> Tensor:
     """Sum over ``dim``, all by default; the dimensions go, or stay with extent 1 (``keepdim``).
 
-    Negative axes count from the end; sums of integers are int64. Raises ShapeError.
+    Negative axes count from the end; sums of integers are int64, or ``dtype``, in which all is added. Raises
+    ShapeError.
     """
-    return _sum(x, dim, keepdim, x.dtype)
+    x = _in_dtype(x, dtype)
+    total = _sum(x, dim, keepdim, x.dtype)
+    return total if dtype is None else _in_dtype(total, dtype)
 
 
-def mean(x: Tensor, dim: int | Shape | None = None, keepdim: bool = False) -> Tensor:
+def _in_dtype(x: Tensor, dtype: DType | None) -> Tensor:
+    from minidl.ops.choose import convert  # choose.py needs the arithmetic above
+    return x if dtype is None else convert(x, dtype)
+
+
+def mean(x: Tensor, dim: int | Shape | None = None, keepdim: bool = False, *, dtype: DType | None = None) -> Tensor:
     """Mean over ``dim``, as ``sum``; of halves it is summed up in float32, of nothing it is NaN. Raises ShapeError."""
     from minidl.ops.shape import cast
+    x = _in_dtype(x, dtype)
     if not x.dtype.floating:
         raise ShapeError(f"mean needs floating-point numbers, not {x.meta}: upload it with a floating dtype")
     count = prod(x.shape[i] for i in axes_of("mean", x.shape, dim))

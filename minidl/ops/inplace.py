@@ -8,6 +8,7 @@ as long as x is the only handle on its bytes, and is refused where it is not.
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 from minidl.context import current
@@ -116,9 +117,9 @@ def mul_(x: Tensor, other: Operand) -> Tensor:
     return _combined(x, other, mul)
 
 
-def div_(x: Tensor, other: Operand) -> Tensor:
+def div_(x: Tensor, other: Operand, *, rounding_mode: str | None = None) -> Tensor:
     """x /= other, in place; returns x. Raises as ``written``."""
-    return _combined(x, other, div)
+    return _combined(x, other, partial(div, rounding_mode=rounding_mode) if rounding_mode else div)
 
 
 def pow_(x: Tensor, exponent: Operand) -> Tensor:

@@ -56,7 +56,8 @@ def rsqrt(x: Tensor) -> Tensor:
 
 
 def square(x: Tensor) -> Tensor:
-    """Every element times itself."""
+    """Every element times itself; of booleans int64."""
+    x = convert(x, beside(x.dtype, 2))
     return mul(x, x)
 
 
@@ -167,7 +168,9 @@ def logaddexp(a: Tensor, b: Tensor) -> Tensor:
 
 def logit(x: Tensor, eps: float | None = None) -> Tensor:
     """log(x / (1 - x)), with x kept between eps and 1 - eps if there is one."""
-    x = clamp(x, eps, 1.0 - eps) if eps is not None else x
+    if eps is not None:
+        x = floating(x)
+        x = masked_fill(masked_fill(x, compare(x, 1.0 - eps, ">"), 1.0 - eps), compare(x, eps, "<"), eps)
     return natural_log(div(x, shift(neg(x), 1.0)))
 
 

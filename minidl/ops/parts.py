@@ -53,6 +53,8 @@ def view_of(x: Tensor, parts: Parts) -> Tensor:
 
 def transpose(x: Tensor, first: int, second: int) -> Tensor:
     """A view with two dimensions exchanged. Raises ShapeError."""
+    if not x.shape and {first, second} <= {0, -1}:
+        return permute(x, ())
     order = list(range(x.ndim))
     a, b = axis_of("transpose", x.shape, first), axis_of("transpose", x.shape, second)
     order[a], order[b] = b, a
@@ -95,8 +97,9 @@ def chunk(x: Tensor, chunks: int, dim: int = 0) -> tuple[Tensor, ...]:
 
 
 def cat(tensors: Sequence[Tensor], dim: int = 0) -> Tensor:
-    """``concat``, along the first dimension by default. Raises ShapeError."""
-    return concat(tensors, dim)
+    """``concat``, along the first dimension by default; empty vectors join anything. Raises ShapeError."""
+    held = [x for x in tensors if x.shape != (0,)]
+    return concat(held or tensors, dim)
 
 
 def stack(tensors: Sequence[Tensor], dim: int = 0) -> Tensor:

@@ -10,14 +10,14 @@ import numpy as np
 from minidl.context import current
 from minidl.dispatch import apply
 from minidl.errors import ShapeError, UserError
-from minidl.meta import Shape, boolean, int64
+from minidl.meta import DType, Shape, boolean, int64
 from minidl.ops.arguments import axes_of, axis_of
 from minidl.ops.arithmetic import add, compare, mul
 from minidl.ops.choose import convert, logical_and, logical_not, masked_fill
 from minidl.ops.elementwise import neg, shift
 from minidl.ops.elementwise import sum as sum_
 from minidl.ops.embedding import GATHER_ROWS_GRAD
-from minidl.ops.functions import over_last
+from minidl.ops.functions import in_dtype, of_numbers_too, over_last
 from minidl.ops.library import exp, log
 from minidl.ops.parts import squeeze, unsqueeze
 from minidl.ops.ranking import amax, topk
@@ -45,19 +45,26 @@ def _scanned(x: Tensor, dim: int, what: str, start: float,
     return y if y is not x else x.clone()
 
 
-def cumsum(x: Tensor, dim: int) -> Tensor:
-    """Sums of all elements up to each one along a dimension; of integers and booleans int64. Raises ShapeError."""
-    return _scanned(x if x.dtype.floating else convert(x, int64), dim, "cumsum", 0, add)
+def _summed_up(x: Tensor, dtype: DType | None) -> Tensor:
+    return in_dtype(x, dtype) if dtype is not None or x.dtype.floating else convert(x, int64)
 
 
-def cumprod(x: Tensor, dim: int) -> Tensor:
-    """Products of all elements up to each one along a dimension; of integers int64. Raises ShapeError."""
-    return _scanned(x if x.dtype.floating else convert(x, int64), dim, "cumprod", 1, mul)
+def cumsum(x: Tensor, dim: int, *, dtype: DType | None = None) -> Tensor:
+    """Sums of all elements up to each one along a dimension; of integers and booleans int64, or ``dtype``. Raises
+    ShapeError."""
+    return _scanned(_summed_up(x, dtype), dim, "cumsum", 0, add)
 
 
-def prod(x: Tensor, dim: int | None = None, keepdim: bool = False) -> Tensor:
-    """The product along a dimension, or of all elements; of integers int64. Raises ShapeError."""
-    x = x if x.dtype.floating else convert(x, int64)
+def cumprod(x: Tensor, dim: int, *, dtype: DType | None = None) -> Tensor:
+    """Products of all elements up to each one along a dimension; of integers int64, or ``dtype``. Raises
+    ShapeError."""
+    return _scanned(_summed_up(x, dtype), dim, "cumprod", 1, mul)
+
+
+@of_numbers_too
+def prod(x: Tensor, dim: int | None = None, keepdim: bool = False, *, dtype: DType | None = None) -> Tensor:
+    """The product along a dimension, or of all elements; of integers int64, or ``dtype``. Raises ShapeError."""
+    x = _summed_up(x, dtype)
     if dim is None:
         return prod(reshape(x, (-1,)), 0)
     axis = axis_of("prod", x.shape, dim)
@@ -99,6 +106,7 @@ def logsumexp(x: Tensor, dim: int | Shape, keepdim: bool = False) -> Tensor:
 
 
 # Order --------------------------------------------------------------------------------------------------------------
+@of_numbers_too
 def sort(x: Tensor, dim: int = -1, descending: bool = False, *, stable: bool = True) -> Ranked:
     """All elements along a dimension in order, and their positions: the first of equal ones first. NaN counts as the
     largest. Raises ShapeError."""
@@ -117,11 +125,17 @@ def argsort(x: Tensor, dim: int = -1, descending: bool = False, *, stable: bool 
 
 
 # Into other places --------------------------------------------------------------------------------------------------
+@of_numbers_too
 def scatter_add(x: Tensor, dim: int, index: Tensor, src: Tensor) -> Tensor:
     """x with the elements of ``src`` added at the positions along ``dim`` that ``index``, of its shape, names.
 
     ``index`` has x's shape but for that dimension. Raises ShapeError, UserError for a position that is none.
     """
+    axis = axis_of("scatter_add", x.shape, dim)
+    if index.shape != src.shape or any(i != axis and n != m for i, (n, m) in
+                                       enumerate(zip(index.shape, x.shape, strict=False))) or index.ndim != x.ndim:
+        raise ShapeError(f"scatter_add along {dim}: index {list(index.shape)} and src {list(src.shape)} do not fit "
+                         f"{list(x.shape)}")
     return add(x, _spread(x, dim, index, src))
 
 
@@ -155,6 +169,7 @@ class _Spread:
         return permute(y, back) if back else y
 
 
+@of_numbers_too
 def scatter(x: Tensor, dim: int, index: Tensor, value: float) -> Tensor:
     """x with a number at the positions along ``dim`` that ``index`` names. Raises ShapeError, UserError."""
     if isinstance(value, Tensor):
