@@ -116,7 +116,7 @@ def test_lists_of_parameters_are_those_of_their_module():
     (lambda: nn.RNN(2, 3, nonlinearity="sin"), "nonlinearity is tanh or relu, not 'sin'"),
     (lambda: nn.functional.pad(minidl.ones(2, 3), (4, 0), "reflect"),
      "4 and 0 elements more of 3 cannot be had by reflect"),
-    (lambda: nn.functional.interpolate(minidl.ones(1, 1, 2, 2), 3, mode="spline"), "mode is one of nearest, linear"),
+    (lambda: nn.functional.interpolate(minidl.ones(1, 1, 2, 2), 3, mode="spline"), "mode is one of nearest, nearest-exact, linear"),
     (lambda: minidl.einsum("ij,jk->il", minidl.ones(2, 3), minidl.ones(3, 4)),
      "names a result that its operands do not"),
     (lambda: minidl.einsum("iij->j", minidl.ones(2, 2, 3)), "a label comes twice in 'iij'"),
