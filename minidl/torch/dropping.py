@@ -40,7 +40,7 @@ class Dropping:
         self.saved.lineage = self.saved.forward = None
         self.recorder.lineage, self.recorder.only = False, None
 
-    def rest(self, optimizer: Any, args: Any, kwargs: Any) -> None:
+    def rest(self) -> None:
         """An optimizer steps: unless something dropped is still wanted its calls are not looked at."""
         if self.recorder.lineage and torch._C._current_graph_task_id() == -1 and not any(
                 item.handles for item in self._dropped):

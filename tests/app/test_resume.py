@@ -191,7 +191,7 @@ def test_resume_takes_the_arguments_of_the_run_and_the_new_ones_count_more(whole
 
 # What is refused -----------------------------------------------------------------------------------------------------
 @pytest.mark.parametrize(("flags", "message"), [
-    (["--lr", "0.5"], "was made with no --lr, not --lr 0.5: to go on with it, leave that as it was"),
+    (["--lr", "0.5"], "was made with no --lr, not --lr 0.5: to continue it, use the same value"),
     (["--seed", "6"], "was made with --seed 5, not --seed 6"),
     (["--batch", "100"], "was made with --batch 150, not --batch 100"),
     (["--steps", "20"], "was made with --steps 12, not --steps 20"),  # the cosine ends elsewhere

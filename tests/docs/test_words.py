@@ -23,7 +23,7 @@ ALLOWED: dict[str, int] = {
     "course": 23,
     "examples": 2,
     "minidl": 18,
-    "minidl/checkpoint": 1,
+    "minidl/checkpoint": 0,
     "minidl/device": 0,
     "minidl/kernels": 0,
     "minidl/memory": 71,
