@@ -10,7 +10,7 @@ from math import e as _e
 from math import inf as _inf
 from math import nan as _nan
 from math import pi as _pi
-from types import ModuleType
+from typing import Any
 
 # The CPU kernels multiply many small matrices, one image after the other. A pool of BLAS threads gains little on these
 # and spins against everything else on a busy machine, which can cost a factor of ten. Set it before NumPy is loaded.
@@ -43,7 +43,6 @@ from minidl.ops import (
     cat,
     chunk,
     clamp,
-    concat,
     cos,
     erf,
     expm1,
@@ -74,6 +73,7 @@ from minidl.ops import (
     unsqueeze,
     var,
 )
+from minidl.ops import cat as concat
 from minidl.ops import clamp as clip
 from minidl.ops import max as max  # noqa: A004
 from minidl.ops import min as min  # noqa: A004
@@ -222,10 +222,13 @@ __version__ = "0.1.0"
 inf, nan, pi, e = _inf, _nan, _pi, _e
 
 
-def __getattr__(name: str) -> ModuleType:
-    """``minidl.nn`` and ``minidl.optim`` without an import of their own: they stand above what this package loads."""
+def __getattr__(name: str) -> Any:
+    """``minidl.nn``, ``minidl.optim``, ``save`` and ``load`` without an import of their own: they stand above what this
+    package loads."""
     if name in ("nn", "optim", "cuda"):
         return import_module(f"minidl.{name}")
+    if name in ("save", "load"):
+        return getattr(import_module("minidl.checkpoint.objects"), name)
     raise AttributeError(f"module minidl has no {name!r}")
 
 

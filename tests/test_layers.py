@@ -43,6 +43,7 @@ LAYERS: list[tuple[str, ...]] = [
      "minidl"),
     ("minidl.nn", "minidl.optim", "minidl.data", "minidl.checkpoint", "minidl.training", "minidl.report",
      "minidl.view"),
+    ("minidl.as_torch",),
     ("minidl.models",),
     ("minidl.cli.app", "minidl.calibrate"),
     ("minidl.lab",),

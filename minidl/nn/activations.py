@@ -52,10 +52,13 @@ class GELU(Module):
 
 
 class SiLU(Module):
-    """x sigmoid(x) for every element."""
+    """x sigmoid(x) for every element; with ``inplace`` as ``ReLU``."""
+
+    def __init__(self, inplace: bool = False) -> None:
+        self.inplace = inplace
 
     def forward(self, x: Tensor) -> Tensor:
-        return functions.silu(x)
+        return replaced(x, functions.silu) if self.inplace else functions.silu(x)
 
 
 class Softmax(Module):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import wraps
 from math import prod
 
 import numpy as np
@@ -43,6 +45,7 @@ from minidl.ops.activations import softplus_of as softplus
 from minidl.ops.choose import compare, convert, masked_fill, where
 from minidl.ops.elementwise import add, mul, relu, sigmoid, tanh
 from minidl.ops.functions import log_softmax, silu, softmax
+from minidl.ops.inplace import written
 from minidl.ops.losses import (
     binary_cross_entropy,
     binary_cross_entropy_with_logits,
@@ -74,6 +77,22 @@ __all__ = [
 ]
 
 
+def _in_place_too(function: Callable[..., Tensor]) -> Callable[..., Tensor]:
+    """An activation that takes ``inplace``, and leaves its result in its operand then."""
+    @wraps(function)
+    def either(x: Tensor, *args: object, inplace: bool = False, **options: object) -> Tensor:
+        if args and isinstance(args[-1], bool):  # PyTorch's last argument, by its place
+            *args, inplace = args  # type: ignore[assignment]
+        return written(x, lambda y: function(y, *args, **options)) if inplace else function(x, *args, **options)
+    return either
+
+
+_ACTIVATIONS: list[Callable[..., Tensor]] = [celu, elu, hardsigmoid, hardswish, hardtanh, leaky_relu, mish, relu, relu6,
+                                             selu, silu, threshold]
+celu, elu, hardsigmoid, hardswish, hardtanh, leaky_relu, mish, relu, relu6, selu, silu, threshold = [
+    _in_place_too(function) for function in _ACTIVATIONS]
+
+
 def gelu(x: Tensor, approximate: str = "none") -> Tensor:
     """x times the probability that a normal number is below x: exact, or by its tanh form. Raises UserError."""
     if approximate not in ("none", "tanh"):
@@ -81,9 +100,12 @@ def gelu(x: Tensor, approximate: str = "none") -> Tensor:
     return elementwise.gelu(x) if approximate == "none" else elementwise.gelu_tanh(x)
 
 
-def dropout(x: Tensor, p: float = 0.5, training: bool = True) -> Tensor:
+def dropout(x: Tensor, p: float = 0.5, training: bool = True, inplace: bool = False) -> Tensor:
     """In training, zero each element with probability p and divide the rest by 1 - p; else x itself."""
-    return elementwise.dropout(x, p, current_runtime().next_seed()) if training and p else x
+    if not training or not p:
+        return x
+    seed = current_runtime().next_seed()
+    return written(x, lambda y: elementwise.dropout(y, p, seed)) if inplace else elementwise.dropout(x, p, seed)
 
 
 def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:

@@ -197,6 +197,22 @@ class AvgPool2d(_Pool2d):
         return super().extra_repr() + ("" if self.count_include_pad else ", count_include_pad=False")
 
 
+class MaxPool1d(MaxPool2d):
+    """Maximum of each window of [N, C, L]."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return pooling.max_pool1d(x, self.kernel_size[1], self.stride[1], self.padding[1], 1, self.ceil_mode,
+                                  self.return_indices)
+
+
+class AvgPool1d(AvgPool2d):
+    """Mean of each window of [N, C, L]."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return pooling.avg_pool1d(x, self.kernel_size[1], self.stride[1], self.padding[1], self.ceil_mode,
+                                  self.count_include_pad)
+
+
 class AdaptiveAvgPool2d(Module):
     """Mean over a grid of windows: [N, C, H, W] -> [N, C, *output_size]."""
 

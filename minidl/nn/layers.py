@@ -15,6 +15,8 @@ from minidl.nn import init
 from minidl.nn.module import Module
 from minidl.nn.precision import computed_in, lowered
 from minidl.ops import elementwise, embedding, layernorm, linear, shape
+from minidl.ops.choose import compare, where
+from minidl.ops.parts import unsqueeze
 from minidl.runtime import current_runtime, parameter
 from minidl.tensor import Tensor
 
@@ -56,14 +58,35 @@ class LayerNorm(Module):
 
 
 class Embedding(Module):
-    """Rows of a table, by number.  ids: integers of any shape -> [*ids.shape, embedding_dim], as activations are."""
+    """Rows of a table, by number.  ids: integers of any shape -> [*ids.shape, embedding_dim], as activations are.
 
-    def __init__(self, num_embeddings: int, embedding_dim: int) -> None:
+    The row ``padding_idx`` is made 0 and has no gradient, as it is no word's. Raises UserError for a row that is none.
+    """
+
+    def __init__(self, num_embeddings: int, embedding_dim: int, padding_idx: int | None = None) -> None:
+        if padding_idx is not None and not -num_embeddings <= padding_idx < num_embeddings:
+            raise UserError(f"Embedding: padding_idx {padding_idx} is no row of {num_embeddings}")
+        self.padding_idx = padding_idx if padding_idx is None else padding_idx % num_embeddings
         self.weight = parameter((num_embeddings, embedding_dim))
         init.normal_(self.weight)
+        if self.padding_idx is not None:
+            init.constant_(self.weight[self.padding_idx].detach(), 0.0)
+
+    @classmethod
+    def from_pretrained(cls, embeddings: Tensor, freeze: bool = True, padding_idx: int | None = None) -> Embedding:
+        """A table of given rows, which is not trained unless it is not to ``freeze``."""
+        made = cls(*embeddings.shape)
+        made.padding_idx = padding_idx
+        made.weight.data = embeddings
+        made.weight.requires_grad = not freeze
+        return made
 
     def forward(self, ids: Tensor) -> Tensor:
-        return embedding.embedding(self.weight, ids, dtype=computed_in(self.weight.dtype))
+        y = embedding.embedding(self.weight, ids, dtype=computed_in(self.weight.dtype))
+        if self.padding_idx is None:
+            return y
+        padding = compare(unsqueeze(ids, ids.ndim), self.padding_idx, "==")
+        return where(padding, y.detach(), y)
 
     def extra_repr(self) -> str:
         rows, width = self.weight.shape

@@ -229,6 +229,11 @@ def manual_seed(seed: int) -> None:
     runtime.counters.pop("seeds", None)
 
 
+def taken(x: Any) -> Any:
+    """A tensor of PyTorch's, as its DataLoader gives them, as one of minidl's; anything else itself."""
+    return current_runtime().tensor(x) if type(x).__module__ == "torch" and hasattr(x, "__dlpack__") else x
+
+
 def is_tensor(x: object) -> bool:
     """Whether something is a tensor."""
     return isinstance(x, Tensor)
