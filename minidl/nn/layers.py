@@ -1,7 +1,7 @@
 """Layers for tensors of any shape: a few parameters and one operation each. All arithmetic is in minidl.ops.
 
-Arguments have the names, the order and the meaning of torch.nn's, as far as they are supported. Parameters are float32
-in every precision; what a layer computes in is its runtime's (see ``precision``).
+Supported arguments have the names, order and meaning of torch.nn's. Parameters are always float32; layers compute in
+the runtime's precision (see ``precision``).
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from minidl.tensor import Tensor
 
 
 class Linear(Module):
-    """y = x w^T + b.  x: [..., in_features] -> [..., out_features]."""
+    """A linear layer: x w^T + b. x: [..., in_features] -> [..., out_features]."""
 
     def __init__(self, in_features: int, out_features: int, bias: bool = True) -> None:
         self.weight = parameter((out_features, in_features))
@@ -38,7 +38,7 @@ class Linear(Module):
 
 
 class LayerNorm(Module):
-    """Layer normalisation (Ba, Kiros & Hinton 2016) of ``normalized_shape`` values: the last dimensions."""
+    """Layer normalisation (Ba, Kiros & Hinton 2016) over the last dimensions, of ``normalized_shape`` values."""
 
     def __init__(self, normalized_shape: int | Shape, eps: float = 1e-5, elementwise_affine: bool = True,
                  bias: bool = True) -> None:
@@ -58,7 +58,7 @@ class LayerNorm(Module):
 
 
 class Embedding(Module):
-    """Rows of a table, by number.  ids: integers of any shape -> [*ids.shape, embedding_dim], as activations are.
+    """A table of vectors, looked up by integers of any shape: ids -> [*ids.shape, embedding_dim], in compute precision.
 
     The row ``padding_idx`` is made 0 and has no gradient, as it is no word's. Raises UserError for a row that is none.
     """
@@ -94,10 +94,8 @@ class Embedding(Module):
 
 
 class Dropout(Module):
-    """In training, zero each element with probability p in [0, 1) and divide the rest by 1 - p; else the identity.
-
-    With ``inplace`` x itself holds the result from then on, which may be written over its bytes.
-    """
+    """Dropout: in training, zero each element with probability p in [0, 1) and divide the rest by 1 - p.
+    With ``inplace`` the handle x then holds the result, and x's bytes may be overwritten."""
 
     def __init__(self, p: float = 0.5, inplace: bool = False) -> None:
         if not 0.0 <= p < 1.0:
@@ -116,7 +114,7 @@ class Dropout(Module):
 
 
 class Flatten(Module):
-    """Merge the dimensions from ``start_dim`` to ``end_dim`` into one; a view."""
+    """A layer that merges the dimensions from ``start_dim`` to ``end_dim`` into one; a view."""
 
     def __init__(self, start_dim: int = 1, end_dim: int = -1) -> None:
         self.start_dim = start_dim
@@ -127,7 +125,7 @@ class Flatten(Module):
 
 
 class Identity(Module):
-    """A layer that returns x itself: it keeps a place, or a number in a Sequential."""
+    """A layer that returns its input, for example to keep the numbering of a Sequential."""
 
     def forward(self, x: Tensor) -> Tensor:
         return x
@@ -145,5 +143,5 @@ def scale_and_shift(shape: Shape, affine: bool, bias: bool) -> tuple[Tensor | No
 
 
 def no_bias(bias: Tensor | None) -> str:
-    """What ``extra_repr`` says of a bias: nothing where there is one."""
+    """Return what ``extra_repr`` shows for a missing bias, or an empty string."""
     return "" if bias is not None else ", bias=False"
