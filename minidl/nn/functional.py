@@ -176,7 +176,7 @@ def scaled_dot_product_attention(query: Tensor, key: Tensor, value: Tensor, attn
     length, keys = query.shape[2], key.shape[2]
     if is_causal and length != keys:
         attn_mask, is_causal = current_runtime().tensor(np.tri(length, keys, dtype=bool)), False
-    mask, blind = (None, None) if attn_mask is None else _seen(attn_mask, query)
+    mask, blind = (None, None) if attn_mask is None else _additive_mask(attn_mask, query)
     if scale is not None:
         query = query * (scale * query.shape[3] ** 0.5)
     heads = query.shape[1]
@@ -186,7 +186,7 @@ def scaled_dot_product_attention(query: Tensor, key: Tensor, value: Tensor, attn
     return y if blind is None else masked_fill(y, blind, 0.0)
 
 
-def _seen(mask: Tensor, query: Tensor) -> tuple[Tensor, Tensor]:
+def _additive_mask(mask: Tensor, query: Tensor) -> tuple[Tensor, Tensor]:
     """Return an additive mask in which fully masked rows are unmasked, and booleans [..., 1] that mark these rows."""
     if mask.dtype.floating:
         lowest = amax(detach(mask), -1, keepdim=True)

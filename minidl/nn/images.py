@@ -83,7 +83,7 @@ class Conv1d(Module):
 class ConvReLU2d(Conv2d):
     """A fused relu(conv(x)) for a Sequential, without another pass over the feature map."""
 
-    def forward(self, x: Tensor) -> Tensor:  # type: ignore[override] # a Sequential gives x alone
+    def forward(self, x: Tensor) -> Tensor:  # type: ignore[override] # a Sequential passes only x
         return super().forward(x, relu=True)
 
 
@@ -151,7 +151,7 @@ class BatchNorm1d(BatchNorm2d):
 class BatchNormReLU2d(BatchNorm2d):
     """A fused relu(bn(x)) for a Sequential, in one pass over the feature maps."""
 
-    def forward(self, x: Tensor) -> Tensor:  # type: ignore[override] # a Sequential gives x alone
+    def forward(self, x: Tensor) -> Tensor:  # type: ignore[override] # a Sequential passes only x
         return super().forward(x, relu=True)
 
 
@@ -228,6 +228,6 @@ class AdaptiveAvgPool2d(Module):
 
 
 def _window(kernel: Pair, stride: Pair, padding: Pair) -> str:
-    """Return a window's arguments for ``extra_repr``, without default padding."""
+    """Return the text of a window's arguments for ``extra_repr``; a padding of 0 is left out."""
     text = f", kernel_size={kernel}, stride={stride}"
     return text + (f", padding={padding}" if any(padding) else "")

@@ -61,7 +61,7 @@ class Dropout2d(Dropout1d):
 
 
 class RMSNorm(Module):
-    """x / sqrt(mean of x^2 + eps) * weight over the last dimensions (Zhang & Sennrich 2019)."""
+    """RMS normalisation over the last dimensions: x / sqrt(mean(x^2) + eps) * weight (Zhang & Sennrich 2019)."""
 
     def __init__(self, normalized_shape: int | Shape, eps: float | None = None,
                  elementwise_affine: bool = True) -> None:
@@ -220,7 +220,7 @@ class KLDivLoss(losses_.Loss):
 
 
 class SmoothL1Loss(losses_.Loss):
-    """(x - target)^2 / (2 beta) where |x - target| < beta, |x - target| - beta / 2 elsewhere, averaged."""
+    """Smooth L1 loss: d^2 / (2 beta) where d = |x - target| < beta, d - beta / 2 elsewhere, averaged."""
 
     def __init__(self, *, reduction: str = "mean", beta: float = 1.0) -> None:
         super().__init__(reduction)
@@ -231,7 +231,7 @@ class SmoothL1Loss(losses_.Loss):
 
 
 class HuberLoss(losses_.Loss):
-    """(x - target)^2 / 2 where |x - target| <= delta, delta * (|x - target| - delta / 2) elsewhere, averaged."""
+    """Huber loss: d^2 / 2 where d = |x - target| <= delta, delta * (d - delta / 2) elsewhere, averaged."""
 
     def __init__(self, *, reduction: str = "mean", delta: float = 1.0) -> None:
         super().__init__(reduction)

@@ -60,17 +60,17 @@ def hardtanh(x: Tensor, min_val: float = -1.0, max_val: float = 1.0) -> Tensor:
 
 
 def relu6(x: Tensor) -> Tensor:
-    """min(max(x, 0), 6)."""
+    """Return min(max(x, 0), 6)."""
     return hardtanh(x, 0.0, 6.0)
 
 
 def hardsigmoid(x: Tensor) -> Tensor:
-    """min(max(x + 3, 0), 6) / 6 (Howard et al. 2019)."""
+    """Return min(max(x + 3, 0), 6) / 6 (Howard et al. 2019)."""
     return scale(relu6(shift(x, 3.0)), 1.0 / 6.0)
 
 
 def hardswish(x: Tensor) -> Tensor:
-    """x min(max(x + 3, 0), 6) / 6 (Howard et al. 2019)."""
+    """Return x * min(max(x + 3, 0), 6) / 6 (Howard et al. 2019)."""
     return mul(x, hardsigmoid(x))
 
 
@@ -80,17 +80,17 @@ def logsigmoid(x: Tensor) -> Tensor:
 
 
 def mish(x: Tensor) -> Tensor:
-    """x tanh(softplus(x)) (Misra 2019)."""
+    """Return x * tanh(softplus(x)) (Misra 2019)."""
     return mul(x, tanh(softplus(x)))
 
 
 def softsign(x: Tensor) -> Tensor:
-    """x / (1 + |x|)."""
+    """Return x / (1 + |x|)."""
     return div(x, shift(absolute(x), 1.0))
 
 
 def tanhshrink(x: Tensor) -> Tensor:
-    """x - tanh(x)."""
+    """Return x - tanh(x)."""
     return sub(x, tanh(x))
 
 
@@ -119,7 +119,7 @@ def glu(x: Tensor, dim: int = -1) -> Tensor:
 
 
 def softmin(x: Tensor, dim: int = -1, dtype: DType | None = None) -> Tensor:
-    """softmax of -x, computed in ``dtype``, if there is one."""
+    """Return the softmax of -x, computed in ``dtype``, if given."""
     return softmax(neg(x), dim, dtype)
 
 

@@ -217,7 +217,7 @@ def invert(x: Tensor) -> Tensor:
     return elementwise.sub(ones, x)
 
 
-def _of_masks(sign: str, function: Callable[[Tensor, Tensor], Tensor]) -> Binary:
+def _mask_operator(sign: str, function: Callable[[Tensor, Tensor], Tensor]) -> Binary:
     def operator(a: Tensor, b: Operand) -> Tensor:
         b = _mask(a, b) if isinstance(b, bool) else b
         if not isinstance(b, Tensor) or a.dtype is not boolean or b.dtype is not boolean:
@@ -239,7 +239,7 @@ def _operator(relation: str) -> Binary:
     return compared
 
 
-and_, or_, xor = _of_masks("&", logical_and), _of_masks("|", logical_or), _of_masks("^", logical_xor)
+and_, or_, xor = _mask_operator("&", logical_and), _mask_operator("|", logical_or), _mask_operator("^", logical_xor)
 _METHODS: dict[str, Callable[..., Tensor]] = {
     "__add__": add, "__radd__": add, "__sub__": sub, "__rsub__": _reverse_sub, "__mul__": mul, "__rmul__": mul,
     "__truediv__": div, "__rtruediv__": _reverse_div, "__floordiv__": floor_divide,

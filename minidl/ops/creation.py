@@ -174,7 +174,7 @@ def randn_like(x: Tensor, *, dtype: DType | None = None, device: object = None, 
     return randn(x.shape, dtype=dtype or x.dtype, requires_grad=requires_grad)
 
 
-def _below(what: str, x: Tensor, diagonal: int) -> np.ndarray:
+def _lower_triangle(what: str, x: Tensor, diagonal: int) -> np.ndarray:
     axis_of(what, x.shape, -2)
     return np.tri(x.shape[-2], x.shape[-1], diagonal, dtype=bool)
 
@@ -185,12 +185,12 @@ def _triangle(x: Tensor, values: np.ndarray) -> Tensor:
 
 def tril(x: Tensor, diagonal: int = 0) -> Tensor:
     """Return matrices with the elements above a diagonal set to 0. Raises ShapeError."""
-    return _triangle(x, _below("tril", x, diagonal))
+    return _triangle(x, _lower_triangle("tril", x, diagonal))
 
 
 def triu(x: Tensor, diagonal: int = 0) -> Tensor:
     """Return matrices with the elements below a diagonal set to 0. Raises ShapeError."""
-    return _triangle(x, ~_below("triu", x, diagonal - 1))
+    return _triangle(x, ~_lower_triangle("triu", x, diagonal - 1))
 
 
 def multinomial(p: Tensor, num_samples: int, replacement: bool = False) -> Tensor:

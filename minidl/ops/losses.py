@@ -39,7 +39,7 @@ def _rows(x: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
     return x, reshape(labels, (-1,))
 
 
-def _shares(labels: Tensor, ignored: Tensor, weight: Tensor | None, like: Tensor) -> Tensor:
+def _row_weights(labels: Tensor, ignored: Tensor, weight: Tensor | None, like: Tensor) -> Tensor:
     """Return the weight of each row: that of its class, by default 1, and 0 if the row is ignored."""
     if weight is None:
         return convert(logical_not(ignored), like.dtype)
@@ -64,14 +64,14 @@ def nll_loss(input: Tensor, target: Tensor, weight: Tensor | None = None, *, ign
     ignored = compare(labels, ignore_index, "==")
     own = gather_rows(reshape(x, (n, classes, 1)), reshape(masked_fill(labels, ignored, 0), (n, 1)))
     losses = masked_fill(neg(cast(reshape(own, (n,)), wide(own.dtype))), ignored, 0.0)
-    shares = _shares(labels, ignored, weight, losses)
+    shares = _row_weights(labels, ignored, weight, losses)
     losses = losses if weight is None else mul(losses, shares)
     if reduction == "none":
         return reshape(losses, shape)
     return div(sum_(losses), sum_(shares)) if reduction == "mean" else reduced(losses, reduction)
 
 
-def _soft(logits: Tensor, target: Tensor, weight: Tensor | None, reduction: str, smoothing: float) -> Tensor:
+def _soft_loss(logits: Tensor, target: Tensor, weight: Tensor | None, reduction: str, smoothing: float) -> Tensor:
     """Return the cross-entropy of logits and target probabilities, both [N, classes, ...]."""
     if target.shape != logits.shape:
         raise ShapeError(f"cross_entropy: probabilities {list(target.shape)} do not fit logits {list(logits.shape)}")
@@ -91,7 +91,7 @@ def cross_entropy(input: Tensor, target: Tensor, weight: Tensor | None = None, *
     if not 0.0 <= label_smoothing <= 1.0:
         raise UserError(f"label_smoothing must be in [0, 1], not {label_smoothing}")
     if target.dtype.floating:
-        return _soft(input, target, weight, reduction, label_smoothing)
+        return _soft_loss(input, target, weight, reduction, label_smoothing)
     if input.ndim == 1 and not target.shape:
         return reshape(cross_entropy(reshape(input, (1, -1)), reshape(target, (1,)), weight, ignore_index=ignore_index,
                                      label_smoothing=label_smoothing, reduction=reduction), ())
@@ -106,7 +106,7 @@ def cross_entropy(input: Tensor, target: Tensor, weight: Tensor | None = None, *
         terms = logs if weight is None else mul(logs, weight)
         spread = masked_fill(neg(sum_(terms, 1)), ignored, 0.0)
         if reduction == "mean":
-            spread = div(sum_(spread), sum_(_shares(flat, ignored, weight, spread)))
+            spread = div(sum_(spread), sum_(_row_weights(flat, ignored, weight, spread)))
         else:
             spread = reduced(spread, reduction)
         losses = add(scale(losses, 1.0 - label_smoothing), scale(spread, label_smoothing / rows.shape[1]))

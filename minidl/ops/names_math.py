@@ -171,23 +171,23 @@ def logit(x: Tensor, eps: float | None = None) -> Tensor:
     return natural_log(div(x, shift(neg(x), 1.0)))
 
 
-def _truth(x: Tensor) -> Tensor:
+def _as_booleans(x: Tensor) -> Tensor:
     return x if x.dtype is boolean else compare(x, 0, "!=")
 
 
 def logical_and_of(a: Tensor, b: Tensor) -> Tensor:
     """Return booleans that are True where a and b are both nonzero. Raises ShapeError."""
-    return logical_and(_truth(a), _truth(b))
+    return logical_and(_as_booleans(a), _as_booleans(b))
 
 
 def logical_or_of(a: Tensor, b: Tensor) -> Tensor:
     """Return booleans that are True where a or b is nonzero. Raises ShapeError."""
-    return logical_or(_truth(a), _truth(b))
+    return logical_or(_as_booleans(a), _as_booleans(b))
 
 
 def logical_xor_of(a: Tensor, b: Tensor) -> Tensor:
     """Return booleans that are True where exactly one of a and b is nonzero. Raises ShapeError."""
-    return logical_xor(_truth(a), _truth(b))
+    return logical_xor(_as_booleans(a), _as_booleans(b))
 
 
 def sinc(x: Tensor) -> Tensor:

@@ -185,7 +185,7 @@ def _terms(equation: str, operands: Sequence[Tensor]) -> tuple[list[str], str]:
     return terms, wide + "".join(sorted(c for c in set(counts) - set(wide) if counts.count(c) == 1))
 
 
-def _contracted(a: Tensor, left: str, b: Tensor, right: str, kept: str) -> tuple[Tensor, str]:
+def _contract(a: Tensor, left: str, b: Tensor, right: str, kept: str) -> tuple[Tensor, str]:
     """Contract two operands by batched matrix products; return the result and its labels. kept: labels needed later."""
     def reduced(x: Tensor, labels: str, other: str) -> tuple[Tensor, str]:
         alone = tuple(i for i, c in enumerate(labels) if c not in other and c not in kept)
@@ -229,7 +229,7 @@ def einsum(equation: str, *operands: Any) -> Tensor:
         picked = [(tensors.pop(i), terms.pop(i)) for i in chosen][::-1]
         x, labels = picked[0]
         for other, more in picked[1:]:
-            x, labels = _contracted(x, labels, other, more, result + "".join(terms))
+            x, labels = _contract(x, labels, other, more, result + "".join(terms))
         tensors.append(x)
         terms.append(labels)
     x, labels = tensors[0], terms[0]

@@ -79,7 +79,7 @@ def min(x: Tensor, dim: int | Tensor | None = None, keepdim: bool = False) -> Te
     return _either(x, dim, keepdim, False)
 
 
-def _over(x: Tensor, dim: int | Shape | None, keepdim: bool, largest: bool) -> Tensor:
+def _extreme_over(x: Tensor, dim: int | Shape | None, keepdim: bool, largest: bool) -> Tensor:
     """Return the extreme over several dimensions, which are moved to the end and merged."""
     axes = axes_of("amax", x.shape, dim)
     kept = tuple(i for i in range(x.ndim) if i not in axes)
@@ -94,12 +94,12 @@ def amax(x: Tensor, dim: int | Shape | None = None, keepdim: bool = False) -> Te
 
     Raises ShapeError.
     """
-    return _over(x, dim, keepdim, True)
+    return _extreme_over(x, dim, keepdim, True)
 
 
 def amin(x: Tensor, dim: int | Shape | None = None, keepdim: bool = False) -> Tensor:
     """Return the smallest element, with the arguments of ``amax``."""
-    return _over(x, dim, keepdim, False)
+    return _extreme_over(x, dim, keepdim, False)
 
 
 def argmax(x: Tensor, dim: int | None = None, keepdim: bool = False) -> Tensor:

@@ -19,6 +19,7 @@ from minidl.ops.elementwise import sum as sum_
 from minidl.ops.embedding import GATHER_ROWS_GRAD
 from minidl.ops.functions import in_dtype, of_numbers_too, over_last
 from minidl.ops.library import exp, log
+from minidl.ops.linear import matmul
 from minidl.ops.parts import squeeze, unsqueeze
 from minidl.ops.ranking import amax, topk
 from minidl.ops.rearranging import at, flip, one_hot
@@ -78,24 +79,24 @@ def prod(x: Tensor, dim: int | None = None, keepdim: bool = False, *, dtype: DTy
     return x if keepdim else squeeze(x, axis)
 
 
-def _truth(x: Tensor) -> Tensor:
+def _as_booleans(x: Tensor) -> Tensor:
     return x if x.dtype is boolean else compare(x, 0, "!=")
 
 
 def any_of(x: Tensor, dim: Axes = None, keepdim: bool = False) -> Tensor:
     """Return booleans that are True if any element along ``dim`` is nonzero, by default any of all. Raises
     ShapeError."""
-    return compare(sum_(_truth(x), dim, keepdim), 0, ">")
+    return compare(sum_(_as_booleans(x), dim, keepdim), 0, ">")
 
 
 def all_of(x: Tensor, dim: Axes = None, keepdim: bool = False) -> Tensor:
     """Return booleans that are True if all elements along ``dim`` are nonzero, by default all. Raises ShapeError."""
-    return compare(sum_(logical_not(_truth(x)), dim, keepdim), 0, "==")
+    return compare(sum_(logical_not(_as_booleans(x)), dim, keepdim), 0, "==")
 
 
 def count_nonzero(x: Tensor, dim: Axes = None) -> Tensor:
     """Return the number of nonzero elements along ``dim``, by default of all. Raises ShapeError."""
-    return sum_(_truth(x), dim)
+    return sum_(_as_booleans(x), dim)
 
 
 def logsumexp(x: Tensor, dim: int | Shape, keepdim: bool = False) -> Tensor:
@@ -181,6 +182,20 @@ def scatter(x: Tensor, dim: int, index: Tensor, value: float) -> Tensor:
     return masked_fill(x, compare(with_hits, 0, "!="), value)
 
 
+def index_add(x: Tensor, dim: int, index: Tensor, source: Tensor, *, alpha: float = 1) -> Tensor:
+    """Return x with ``alpha`` times the parts of ``source`` along ``dim`` added to the parts that ``index`` names: the
+    product with a matrix of 0 and 1. Raises ShapeError."""
+    axis = axis_of("index_add", x.shape, dim)
+    if index.ndim != 1 or source.shape != (*x.shape[:axis], index.shape[0], *x.shape[axis + 1:]):
+        raise ShapeError(f"index_add along {dim}: index {list(index.shape)} and source {list(source.shape)} do not fit "
+                         f"{list(x.shape)}")
+    order = (axis, *(i for i in range(x.ndim) if i != axis))
+    rows = reshape(permute(source, order), (index.shape[0], -1))
+    hits = convert(one_hot(index, x.shape[axis]), source.dtype)
+    sums = reshape(matmul(hits, rows, transpose_a=True), tuple(x.shape[i] for i in order))
+    return add(x, permute(sums, tuple(sorted(range(x.ndim), key=order.__getitem__))), alpha=alpha)
+
+
 def allclose(a: Tensor, b: Tensor, rtol: float = 1e-5, atol: float = 1e-8) -> bool:
     """True if |a - b| <= atol + rtol * |b| everywhere. The values are copied to the host."""
     return bool(np.allclose(a.numpy(), b.numpy(), rtol, atol))
@@ -194,6 +209,6 @@ def equal(a: Tensor, b: Tensor) -> bool:
 FUNCTIONS: dict[str, Any] = {
     "cumsum": cumsum, "cumprod": cumprod, "prod": prod, "any": any_of, "all": all_of, "count_nonzero": count_nonzero,
     "logsumexp": logsumexp, "sort": sort, "argsort": argsort, "scatter_add": scatter_add, "scatter": scatter,
-    "allclose": allclose, "equal": equal,
+    "index_add": index_add, "allclose": allclose, "equal": equal,
 }
 """PyTorch's name -> function; each is also a method of tensors."""
