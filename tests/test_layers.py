@@ -38,7 +38,7 @@ LAYERS: list[tuple[str, ...]] = [
      "minidl.parts.slicing.origins", "minidl.parts.sharding.seam"),
     ("minidl.tensor", "minidl.surface", "minidl.dispatch"),
     ("minidl.ops",),
-    ("minidl.autograd", "minidl.ops.grad_modes", "minidl.ops.gradients", "minidl.parts"),
+    ("minidl.autograd", "minidl.ops.custom", "minidl.ops.grad_modes", "minidl.ops.gradients", "minidl.parts"),
     ("minidl.runtime", "minidl.ops.creation", "minidl.ops.more_creation", "minidl.ops.interop", "minidl.cuda",
      "minidl"),
     ("minidl.nn", "minidl.optim", "minidl.data", "minidl.checkpoint", "minidl.training", "minidl.report",
