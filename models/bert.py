@@ -197,7 +197,7 @@ class BertForPreTraining(nn.Module):
 
     input_ids, token_type_ids         [N, L], int64
     attention_mask                    [N, L], float32: 1 for tokens, 0 for padding
-    masked_positions, masked_labels   [N, P], int64; a label of -100 does not count (a sequence with fewer than P)
+    masked_positions, masked_labels   [N, P], int64; a label of -100 fills up sequences with fewer than P masked words
     next_sentence_labels              [N], int64: 0 if the second segment follows the first, 1 if not
     """
 

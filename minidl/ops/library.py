@@ -46,11 +46,11 @@ def _pow_infer(a: Meta, b: Meta) -> Meta:
     return same_dtype(numbers_like(a), b)
 
 
-def _nothing(needs: Needs, dy: Tensor, *, x_shape: Shape, x_dtype: DType) -> Gradients:
+def _zero_gradient(needs: Needs, dy: Tensor, *, x_shape: Shape, x_dtype: DType) -> Gradients:
     return (full(x_shape, 0.0, x_dtype),)
 
 
-def _of_the_chosen(relation: str) -> Callable[..., Gradients]:
+def _extreme_vjp(relation: str) -> Callable[..., Gradients]:
     """Return the vjp of maximum or minimum: the chosen operand gets the gradient, two equal ones half of it each."""
     other = {"<": ">", ">": "<"}[relation]
 
@@ -77,8 +77,8 @@ def _pow_vjp(needs: Needs, dy: Tensor, a: Tensor, b: Tensor, y: Tensor, *, a_sha
 
 ABS = Op("abs", numbers_like, donates=FIRST, exact=True, slices=BROADCAST,
          vjp=lambda needs, dy, x: (mul(give(dy), sign(x)),))
-SIGN = Op("sign", numbers_like, donates=FIRST, exact=True, slices=BROADCAST, vjp=_nothing)
-FLOOR = Op("floor", numbers_like, donates=FIRST, slices=BROADCAST, vjp=_nothing)
+SIGN = Op("sign", numbers_like, donates=FIRST, exact=True, slices=BROADCAST, vjp=_zero_gradient)
+FLOOR = Op("floor", numbers_like, donates=FIRST, slices=BROADCAST, vjp=_zero_gradient)
 SIN: Op = Op("sin", numbers_like, donates=FIRST, slices=BROADCAST,
              vjp=lambda needs, dy, x: (mul(give(dy), cos(give(x))),))
 COS: Op = Op("cos", numbers_like, donates=FIRST, slices=BROADCAST,
@@ -89,8 +89,8 @@ LOG1P = Op("log1p", numbers_like, donates=FIRST, slices=BROADCAST,
            vjp=lambda needs, dy, x: (div(give(dy), shift(give(x), 1.0)),))
 EXPM1 = Op("expm1", numbers_like, donates=FIRST, slices=BROADCAST,
            vjp=lambda needs, dy, y: (mul(give(dy), shift(give(y), 1.0)),))
-MAXIMUM = Op("maximum", _like_both, donates=EITHER, exact=True, slices=BROADCAST, vjp=_of_the_chosen("<"))
-MINIMUM = Op("minimum", _like_both, donates=EITHER, exact=True, slices=BROADCAST, vjp=_of_the_chosen(">"))
+MAXIMUM = Op("maximum", _like_both, donates=EITHER, exact=True, slices=BROADCAST, vjp=_extreme_vjp("<"))
+MINIMUM = Op("minimum", _like_both, donates=EITHER, exact=True, slices=BROADCAST, vjp=_extreme_vjp(">"))
 POW = Op("pow", _pow_infer, donates=EITHER, slices=BROADCAST, vjp=_pow_vjp)
 
 

@@ -194,7 +194,7 @@ class OnDemand:
     regime = Regime()
 
     def __init_subclass__(cls) -> None:
-        """Raise TypeError if ``plans`` does not say whether the subclass defines ``plan``."""
+        """Raise TypeError unless ``plans`` is True exactly if the subclass defines ``plan``."""
         if cls.plans != (cls.plan is not OnDemand.plan):
             raise TypeError(f"policy {cls.__name__} " + ("says plans = True but has no plan()" if cls.plans else
                                                          "has plan() but does not say plans = True"))
