@@ -1,4 +1,4 @@
-"""How far a reader has to go: the files that one managed call passes through, and in which order.
+"""The files that a reader meets in one managed call, in the order of the call.
 
     python -m bench.reading              # a call that evicts, one that swaps in, one that replays: files and lines
     python -m bench.reading --path in    # the functions of the one that swaps in, as they call each other

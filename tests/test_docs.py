@@ -93,13 +93,13 @@ def test_every_link_and_file_in_a_document_exists(path):
 
 
 def test_the_check_of_names_sees_each_kind_of_name_and_each_kind_of_mistake():
-    there = ("minidl/memory/storage.py:Storage.set_status", "minidl/memory/storage.py:LEGAL", "minidl/plan/plan.py:Plan",
-             "minidl/memory/storage.py:Storage.host", "minidl/plan/plan.py:Plan.evictions",
+    there = ("minidl/memory/storage.py:Storage.set_status", "minidl/memory/storage.py:LEGAL",
+             "minidl/plan/plan.py:Plan", "minidl/memory/storage.py:Storage.host", "minidl/plan/plan.py:Plan.evictions",
              "minidl/memory/storage.py:OUT", "minidl/tensor.py:TensorInfo.inputs",
              "tests/test_docs.py:test_design_is_short_enough_to_be_read")
     assert missing(" ".join(f"`{name}`" for name in there)) == []
-    gone = ("minidl/memory/storage.py:Storage.became_so", "minidl/memory/storage.py:set_status", "minidl/nowhere.py:Storage",
-            "minidl/plan/plan.py:Storage", "tests/test_docs.py:test_that_nobody_wrote")
+    gone = ("minidl/memory/storage.py:Storage.became_so", "minidl/memory/storage.py:set_status",
+            "minidl/nowhere.py:Storage", "minidl/plan/plan.py:Storage", "tests/test_docs.py:test_that_nobody_wrote")
     assert missing(" ".join(f"`{name}`" for name in gone)) == list(gone)
 
 
