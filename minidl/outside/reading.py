@@ -37,7 +37,7 @@ class Unreadable(UserError):
 
 
 class NotJson(UserError, ValueError):
-    """The error for invalid JSON: at byte ``offset``, ``what`` is wrong."""
+    """The error for invalid JSON, with the byte ``offset`` and the description ``what`` of the mistake."""
 
     def __init__(self, offset: int, what: str) -> None:
         super().__init__(f"at byte {offset}: {what}")
@@ -55,8 +55,8 @@ def reason(error: OSError | ValueError) -> str:
 # Files ---------------------------------------------------------------------------------------------------------------
 def descriptor(path: Path) -> int:
     """Open a regular file for reading and return its descriptor, which the caller closes. Raises Unreadable."""
-    _require_file(path, _asked(path, os.stat))  # checked first, because opening a device may have effects
-    number: int = _asked(path, lambda name: os.open(name, _TO_READ))
+    _require_file(path, _system_call(path, os.stat))  # checked first, because opening a device may have effects
+    number: int = _system_call(path, lambda name: os.open(name, _TO_READ))
     try:
         _require_file(path, os.fstat(number))  # the path may have changed since the first check
     except BaseException:
@@ -120,7 +120,7 @@ def is_folder(path: Path) -> bool:
 
 def names_in(folder: Path) -> list[str]:
     """Return the sorted names in a folder. Raises Unreadable."""
-    return sorted(_asked(folder, os.listdir))
+    return sorted(_system_call(folder, os.listdir))
 
 
 def _mode(path: Path) -> int | None:
@@ -132,7 +132,7 @@ def _mode(path: Path) -> int | None:
         raise Unreadable(path, reason(error)) from None
 
 
-def _asked(path: Path, call: Callable[[Path], Found]) -> Found:
+def _system_call(path: Path, call: Callable[[Path], Found]) -> Found:
     try:
         return call(path)
     except (OSError, ValueError) as error:

@@ -123,7 +123,7 @@ def simulate(seed: int) -> Report:
             return _train(of, runtime, device, draw, right)
     except Exception as error:
         # Do not free the rest of a broken engine: that would only raise more errors.
-        runtime.memory.deallocate = lambda storage, **_: None  # type: ignore[method-assign]
+        runtime.memory.keeper.deallocate = lambda storage, **_: None  # type: ignore[method-assign]
         raise _first(error) from None
 
 
@@ -183,7 +183,7 @@ class Following:
         self._counts: dict[TensorId, int] = {}
         self._acted: Actions = NO_ACTIONS
         if runtime.guide is not None:
-            hooks = runtime.memory.hooks
+            hooks = runtime.memory.state.hooks
             self._act = hooks.act
             hooks.act = self.act
 
