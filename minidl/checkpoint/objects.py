@@ -1,7 +1,7 @@
-"""``minidl.save`` and ``minidl.load``: nested dictionaries, lists, numbers and words with tensors and arrays in them.
+"""``minidl.save`` and ``minidl.load``: nested dictionaries, lists, numbers and strings with tensors and arrays in them.
 
-A file is a safetensors file: the arrays by number, and the structure that they are part of as JSON in an array of
-bytes. Nothing in it is a program, so a file of a stranger runs none.
+A file is a safetensors file: the arrays by number, and the structure around them as JSON in an array of bytes. It
+contains no code, so loading a stranger's file runs nothing.
 """
 
 from __future__ import annotations
@@ -23,7 +23,8 @@ PLAIN = (str, int, float, bool, type(None))
 
 
 def _taken_apart(value: Any, arrays: dict[str, np.ndarray], path: str) -> Any:
-    """A value as JSON has it, with its arrays put aside. Raises UserError for what can be neither."""
+    """Return a value as plain JSON data; its arrays are moved to ``arrays``. Raises UserError for an unsupported type.
+    """
     if isinstance(value, Tensor | np.ndarray):
         arrays[str(len(arrays))] = value.numpy() if isinstance(value, Tensor) else value
         return {"tensor" if isinstance(value, Tensor) else "array": len(arrays) - 1}
@@ -55,18 +56,20 @@ def _put_together(value: Any, arrays: dict[str, np.ndarray]) -> Any:
 
 
 def save(obj: Any, f: str | Path) -> None:
-    """Write a nested value to a file, over one of this name. Raises UserError for what no file has, and if it cannot be
-    written."""
+    """Write a nested value to a file, replacing an existing one.
+
+    Raises UserError for an unsupported type, and if the file cannot be written.
+    """
     arrays: dict[str, np.ndarray] = {}
     text = json.dumps(_taken_apart(obj, arrays, "it")).encode()
     write_arrays(f, {STRUCTURE: np.frombuffer(text, np.uint8), **arrays}, force=True)
 
 
 def load(f: str | Path, map_location: object = None, *, weights_only: bool = True) -> Any:
-    """The value of a file of ``save``: tensors on the runtime's device, arrays as they were.
+    """Return the value that ``save`` wrote: tensors on the runtime's device, arrays unchanged.
 
-    ``map_location`` and ``weights_only`` say nothing: there is one device, and no program in a file. Raises UserError
-    (Unreadable, CorruptFile).
+    ``map_location`` and ``weights_only`` have no effect: there is one device, and a file contains no code. Raises
+    UserError (Unreadable, CorruptFile).
     """
     arrays = read_arrays(f)
     if STRUCTURE not in arrays:

@@ -32,8 +32,7 @@ class Clock(Protocol):
         """Return the time in seconds. The virtual clock returns when all work issued so far will have finished."""
 
     def landed(self, copied_out: int) -> bool:
-        """Return True if a copy to the host will have finished when the other work issued so far has, as far as is
-        known."""
+        """Return True if a copy to the host will have finished when the other work has, as far as is known."""
 
     def lateness(self, copied_in: int, computed: int) -> float:
         """Return the seconds that compute waited for the copy in at ``copied_in``, due at position ``computed``."""

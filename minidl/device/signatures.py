@@ -12,7 +12,7 @@ from minidl.device.contract import Choices
 from minidl.meta import Meta
 from minidl.op import Attrs, Op, Signature
 
-SIGNATURES = 1 << 14  # signatures that are remembered, at least; about 2 KiB each
+SIGNATURES = 1 << 14  # signatures that are stored, at least; about 2 KiB each
 
 Key = tuple[Any, ...]  # the operation, its fixed attributes as (name, value), the descriptions of its inputs
 
@@ -25,7 +25,8 @@ class Signatures:
     """
 
     def __init__(self, device: Choices, *, deterministic: bool, saves_all: bool) -> None:
-        """saves_all: calls save all inputs and outputs for their gradients, whatever their formulas name."""
+        """saves_all: every call saves all inputs and outputs for its gradient, not only those that its formula names.
+        """
         self.device = device
         self.deterministic = deterministic
         self.saves_all = saves_all
@@ -34,7 +35,7 @@ class Signatures:
         self.most = SIGNATURES
 
     def add(self, key: Key, op: Op, metas: tuple[Meta, ...], attrs: Attrs) -> Signature:
-        """Find and remember the signature of a new kind of call. Raises ShapeError."""
+        """Compute and store the signature of a new kind of call. Raises ShapeError."""
         signature = self.by_key[key] = self._sign(op, metas, attrs)
         return signature
 
@@ -50,7 +51,7 @@ class Signatures:
                          cost.flops)
 
     def saves(self, signature: Signature, attrs: Attrs, needs: tuple[bool, ...]) -> tuple[int, ...]:
-        """Which of inputs + outputs a call of this signature saves for its gradient."""
+        """Return which of inputs + outputs a call of this signature saves for its gradient, as indices."""
         if (known := self.saved.get((signature, needs))) is not None:
             return known
         count = len(signature.inputs)

@@ -102,8 +102,7 @@ class Timekeeper:
         return self.profile.link_latency_s + nbytes / self.profile.link_in_bandwidth
 
     def copy_seconds(self, stream: int, host: Extents, nbytes: int) -> float:
-        """Return the modelled seconds of a copy of ``nbytes`` to or from these host pieces, if issued to its stream
-        now."""
+        """Return the modelled seconds of a copy of ``nbytes`` to or from these host pieces, issued now."""
         seconds = self.out_seconds(nbytes) if stream == COPY_OUT else self.in_seconds(nbytes)
         return seconds if self.disk is None else self.disk.seconds(stream, host, seconds)
 
@@ -131,8 +130,7 @@ class Timekeeper:
             copies.clear()
 
     def _noting_copy(self, stream: int, host: Extents, nbytes: int) -> Timed:
-        """Return a callback that records a copy's seconds on the link, for ``link_seconds_per_byte``; None if the copy
-        uses the spill file."""
+        """Return a callback that records a copy's seconds on the link; None if the copy uses the spill file."""
         if self.spills_from is not None and any(at >= self.spills_from for at, _ in host):
             return None
         copies = self._copies[stream - COPY_OUT]

@@ -25,7 +25,7 @@ from minidl.op import Attrs
 BUFFER_BYTES = 512 * 1024  # of dgrad's packed dy: half of a core's own cache
 DEPTH = 320  # rows of the columns of a chunk: a panel of them about fills the innermost cache
 PIXELS = 240  # columns of a tile
-VECTORS = (32, 64)  # bytes of a vector on the processors that there are: AVX2, AVX-512
+VECTORS = (32, 64)  # bytes of a vector on today's processors: AVX2, AVX-512
 # From these numbers on Winograd is faster: channels that are summed, channels of the result, and tiles of 2 x 2.
 LEAST = (64, 128, 64)
 
@@ -48,7 +48,7 @@ class CpuAlgorithm:
 
 @dataclass(frozen=True)
 class ElsewherePlan(Plan):
-    """How a convolution is cut on a processor whose vectors have ``vector_bytes`` bytes."""
+    """The plan of a convolution on a processor whose vectors have ``vector_bytes`` bytes."""
 
     vector_bytes: int = 0
 
@@ -59,7 +59,7 @@ class ElsewherePlan(Plan):
 
     @property
     def panel(self) -> int:
-        """Columns of a panel of a product there."""
+        """Columns of a panel of a product on that processor."""
         return 3 * self.lanes
 
 
@@ -90,8 +90,10 @@ def _cuts(p: Plan, workers: int | None) -> tuple[Cuts, int]:
 
 @lru_cache(maxsize=1 << 12)
 def _workspace(p: Plan, workers: int | None) -> int:
-    """Bytes of the buffers: the most that any processor needs, so that memory is laid out alike on all of them, and a
-    budget that holds a step on one holds it on the others."""
+    """Return the bytes of the buffers: the most that any processor needs.
+
+    So memory layouts are the same on all of them, and a budget that holds a step on one holds it on the others.
+    """
     facts = p.op, p.x, p.w, p.y, p.stride, p.padding, p.itemsize, p.half, p.limits
     most = 0
     for vector_bytes in VECTORS:
