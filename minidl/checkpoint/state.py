@@ -45,7 +45,7 @@ def documents_of(runtime: Runtime, fixed: Fixed) -> dict[str, str]:
     """Return the rest of the training's state as JSON documents, for ``Store.save``."""
     documents = {}
     plans = []
-    for number, (trace, kept) in enumerate(_measured(runtime)):
+    for number, (trace, kept) in enumerate(_saved_plans(runtime)):
         plans.append(dict(kept.numbers))
         documents[f"trace-{number}.json"] = trace_to_json(trace)
         documents[f"plan-{number}.json"] = plan_to_json(SavedPlan.of(kept.plan, trace))
@@ -54,7 +54,7 @@ def documents_of(runtime: Runtime, fixed: Fixed) -> dict[str, str]:
     return {STATE: json.dumps(state, indent=1) + "\n"} | documents
 
 
-def _measured(runtime: Runtime) -> list[tuple[Trace, SavedProposal]]:
+def _saved_plans(runtime: Runtime) -> list[tuple[Trace, SavedProposal]]:
     """Return, for each known sequence of calls, its trace and the saved form of its plan."""
     guide = runtime.guide
     return [] if guide is None else [(entry.trace, runtime.policy.keep(entry.proposal)) for entry in guide.entries]
@@ -83,7 +83,7 @@ def restore(checkpoint: Checkpoint, runtime: Runtime, model: Module, optimizer: 
             raise UserError(f"{checkpoint.path} was made with {_argument(name, was.get(name))}, not "
                             f"{_argument(name, fixed.get(name))}: to continue it, use the same value")
     targets = tensors_of(model, optimizer)
-    _require_that_they_fit(checkpoint, targets)
+    _check_tensors(checkpoint, targets)
     for name in sorted(runtime.counters.keys() - counters.keys()):
         raise CorruptFile(where, 0, f"no counter {name}, which this training has")
     measured = [_plan(checkpoint, number, row) for number, row in enumerate(plans)]
@@ -110,7 +110,7 @@ def _argument(name: str, value: object) -> str:
     return f"no {name}" if value is None else f"{name} {shown(value)}"
 
 
-def _require_that_they_fit(checkpoint: Checkpoint, targets: Mapping[str, Tensor]) -> None:
+def _check_tensors(checkpoint: Checkpoint, targets: Mapping[str, Tensor]) -> None:
     other = sorted(checkpoint.tensors.keys() ^ targets.keys())
     if other:
         raise UserError(f"{checkpoint.path} is not of this model and optimizer: {len(other)} tensors are missing or "

@@ -144,11 +144,11 @@ def read_checkpoint(path: Path) -> Checkpoint:
 
 
 def _read(path: Path, step: int) -> Checkpoint:
-    pieces = _manifest(_there(path / MANIFEST))
+    pieces = _manifest(_existing(path / MANIFEST))
     documents: dict[str, bytes] = {}
     entries: dict[str, Entry] = {}
     for name, listed in pieces.items():
-        with open_file(_there(path / name)) as file:
+        with open_file(_existing(path / name)) as file:
             size, end = os.fstat(file.fileno()).st_size, 0
             for tensor, piece in listed:
                 if piece.offset != end:
@@ -172,7 +172,7 @@ def _read(path: Path, step: int) -> Checkpoint:
     return Checkpoint(path, step, entries, documents)
 
 
-def _there(path: Path) -> Path:
+def _existing(path: Path) -> Path:
     """Return the path. Raises CorruptFile if it does not exist; a file that exists but cannot be read is not damage."""
     if not is_there(path):
         raise CorruptFile(path, 0, "there is no such file")

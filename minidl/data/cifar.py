@@ -50,13 +50,13 @@ class Cifar10(ImageSet):
         """Yield training batches without end, as described in Data."""
         for chosen in in_order(self.train_size, batch, seed=seed, skip=skip):
             random = np.random.default_rng([seed, chosen.epoch, int(chosen.examples[0])])
-            images, labels = _take(self._train, chosen)
+            images, labels = _images_of(self._train, chosen)
             yield Batch(batch, self.input_shape, _normalised(_moved(images, random)), labels)
 
     def test_batches(self, batch: int) -> Iterator[Batch]:
         """Yield every test image once, unchanged; the last batch may be smaller."""
         for chosen in once(self.test_size, batch):
-            images, labels = _take(self._test, chosen)
+            images, labels = _images_of(self._test, chosen)
             yield Batch(len(labels), self.input_shape, _normalised(images), labels)
 
 
@@ -85,7 +85,7 @@ def _records(paths: list[Path], bad: BadFiles) -> _Records:
     return files, np.concatenate(places)
 
 
-def _take(records: _Records, chosen: Chosen) -> tuple[np.ndarray, np.ndarray]:
+def _images_of(records: _Records, chosen: Chosen) -> tuple[np.ndarray, np.ndarray]:
     """Return images [N, 3, 32, 32], as bytes, and labels [N]."""
     files, places = records
     taken = np.stack([files[file][record] for file, record in places[chosen.examples]])

@@ -55,21 +55,21 @@ _api.PyCapsule_SetName.argtypes = [ctypes.py_object, ctypes.c_char_p]
 _is_valid = ctypes.PYFUNCTYPE(ctypes.c_int, ctypes.c_void_p, ctypes.c_char_p)(("PyCapsule_IsValid", _api))
 _pointer = ctypes.PYFUNCTYPE(ctypes.c_void_p, ctypes.c_void_p, ctypes.c_char_p)(("PyCapsule_GetPointer", _api))
 
-_given: dict[int, tuple[Any, ...]] = {}  # objects that keep an exported tensor alive, by its structure's address
+_exported: dict[int, tuple[Any, ...]] = {}  # objects that keep an exported tensor alive, by its structure's address
 
 
-def _let_go(managed: int) -> None:
+def _release_export(managed: int) -> None:
     """Release an exported tensor that its consumer has finished with."""
-    _given.pop(managed, None)
+    _exported.pop(managed, None)
 
 
-def _forget(capsule: int) -> None:
+def _drop_unconsumed(capsule: int) -> None:
     """Release an exported tensor whose capsule is destroyed unconsumed."""
     if _is_valid(capsule, NAME):
-        _let_go(_pointer(capsule, NAME))
+        _release_export(_pointer(capsule, NAME))
 
 
-_release, _forgotten = _Deleter(_let_go), _Destructor(_forget)  # as C calls them
+_release, _forgotten = _Deleter(_release_export), _Destructor(_drop_unconsumed)  # as C calls them
 
 
 class Bfloat16:
@@ -99,7 +99,7 @@ class Bfloat16:
         managed = _Managed(_Tensor(self._address, *self._device, len(self._shape), BFLOAT, BITS, 1, shape, strides, 0),
                            None, _release)
         address = ctypes.addressof(managed)
-        _given[address] = managed, shape, strides, self._owner
+        _exported[address] = managed, shape, strides, self._owner
         return _api.PyCapsule_New(address, NAME, _forgotten)
 
 

@@ -146,7 +146,7 @@ class Recorder:
             graded = slicer.origins.graded if slicer is not None else self._runtime.executor.grad_enabled
             if not graded and not replayed:
                 self._backward.update(output.tensor_id for output in outputs)
-            self._look()
+            self._record_arena()
             before = self._before(COMPUTE)
             position = launch(op_name, algorithm, outputs, inputs, attrs, workspace, *timed)
             subject = self._subject(outputs[0].base) if outputs else -1
@@ -160,7 +160,7 @@ class Recorder:
         def noted(*arguments: Any) -> int:
             self._require_this_iteration()
             out = stream == COPY_OUT
-            subject = self._look(arguments[1 if out else 0], State.LEAVING if out else State.ARRIVING)
+            subject = self._record_arena(arguments[1 if out else 0], State.LEAVING if out else State.ARRIVING)
             before = self._before(stream)
             position = copy(*arguments)
             self._note(EventKind.COPY_OUT if out else EventKind.COPY_IN, "", subject, arguments[2], stream, before)
@@ -170,7 +170,7 @@ class Recorder:
     def _moving(self, move: Callable[..., int]) -> Callable[..., int]:
         def noted(to: int, origin: int, nbytes: int) -> int:
             self._require_this_iteration()
-            subject = self._look(to)
+            subject = self._record_arena(to)
             before = self._before(COMPUTE)
             position = move(to, origin, nbytes)
             self._note(EventKind.MOVE, "", subject, nbytes, COMPUTE, before)
@@ -218,7 +218,7 @@ class Recorder:
                                    _owner(storage)))
         return found
 
-    def _look(self, at: int = -1, state: State | None = None) -> int:
+    def _record_arena(self, at: int = -1, state: State | None = None) -> int:
         """Record the arena's changes since the last event; return the subject at address ``at``, or -1.
         ``state``: the state of that subject's bytes, which are about to be copied."""
         now, event = {}, len(self._events)
@@ -237,14 +237,14 @@ class Recorder:
                 subject, size, kept = place
                 follows = now.get(offset)
                 fate = (Fate.CHANGED if follows is not None and follows[0] == subject else
-                        Fate.MOVED if subject in here else self._fate(subject))
+                        Fate.MOVED if subject in here else self._fate_of(subject))
                 self._stays.append(Stay(subject, offset, size, kept, first, event, fate))
         for offset, place in now.items():
             if offset not in before:
                 before[offset] = place, event
         return now[at][0] if at in now else -1
 
-    def _fate(self, subject: int) -> Fate:
+    def _fate_of(self, subject: int) -> Fate:
         storage = self._refs[subject]()
         if storage is None:
             return Fate.FREED
@@ -259,7 +259,7 @@ class Recorder:
         trace = self._runtime.last_trace
         assert trace is not None
         device, arena = self._device, self._memory.arena
-        self._look()
+        self._record_arena()
         device.settle()
         self._events.append(_Noted(EventKind.BOUNDARY, "", len(trace.calls), -1, 0, COMPUTE, (0, 0), None,
                                    arena.used_bytes, arena.largest_free, self._memory.allocator.host.used_bytes,

@@ -47,7 +47,7 @@ class Sentences:
         self._feed = feed
         self._tokens = tokens
         self._ordinary = vocabulary.ordinary
-        learnt, tested = _parts(tokens)
+        learnt, tested = _split_documents(tokens)
         self._train, self._test = make_pairs(tokens, learnt, length), make_pairs(tokens, tested, length)
 
     @property
@@ -116,11 +116,11 @@ def open_sentences(paths: Sequence[Path], *, vocab: Path | None, vocab_size: int
     UserError if a file cannot be written, and for a corpus without a pair to train on.
     """
     require_place(token_file, token_file_is_own, force=force)
-    vocabulary, made_of = _kept(paths, vocab, vocab_size, token_file)
+    vocabulary, made_of = _stored_vocabulary(paths, vocab, vocab_size, token_file)
     if vocabulary is None:
         vocabulary = train_vocabulary(lambda: chain.from_iterable(_documents(paths, bad)), vocab_size)
         made_of = fingerprint(paths, vocabulary, trained_for=vocab_size)
-        write_whole(_beside(token_file), vocabulary.text().encode(), begins_with("".join(
+        write_whole(_vocabulary_path(token_file), vocabulary.text().encode(), begins_with("".join(
             piece + "\n" for piece in SPECIAL).encode()), force=force)
     if not is_made_of(token_file, made_of):
         # Without some of its files it is another corpus; the next run must notice (and report) that again.
@@ -133,21 +133,21 @@ def open_sentences(paths: Sequence[Path], *, vocab: Path | None, vocab_size: int
     return data
 
 
-def _kept(paths: Sequence[Path], vocab: Path | None, vocab_size: int,
-          token_file: Path) -> tuple[Vocabulary | None, bytes]:
+def _stored_vocabulary(paths: Sequence[Path], vocab: Path | None, vocab_size: int,
+                       token_file: Path) -> tuple[Vocabulary | None, bytes]:
     """Return the given vocabulary, or that of an up-to-date token file, or None; and the fingerprint of the sources."""
     if vocab is not None:
         vocabulary = read_vocabulary(vocab)
         return vocabulary, fingerprint(paths, vocabulary, trained_for=None)
-    if is_there(token_file) and is_there(_beside(token_file)):
-        vocabulary = read_vocabulary(_beside(token_file))
+    if is_there(token_file) and is_there(_vocabulary_path(token_file)):
+        vocabulary = read_vocabulary(_vocabulary_path(token_file))
         made_of = fingerprint(paths, vocabulary, trained_for=vocab_size)
         if is_made_of(token_file, made_of):
             return vocabulary, made_of
     return None, UNKNOWN
 
 
-def _beside(token_file: Path) -> Path:
+def _vocabulary_path(token_file: Path) -> Path:
     return token_file.with_name(token_file.name + ".vocab.txt")
 
 
@@ -161,7 +161,7 @@ def _documents(paths: Sequence[Path], bad: BadFiles) -> Iterator[list[str]]:
             bad.note(error)
 
 
-def _parts(tokens: Tokens) -> tuple[list[Span], list[Span]]:
+def _split_documents(tokens: Tokens) -> tuple[list[Span], list[Span]]:
     """Return (training documents, test documents), as spans of sentences."""
     ends = [int(end) for end in tokens.document_ends]
     spans = list(zip([0, *ends[:-1]], ends, strict=True))

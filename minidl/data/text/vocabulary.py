@@ -57,7 +57,7 @@ class Vocabulary:
         if self._tokenizer is None:
             tokenizers = _tokenizers()
             model = tokenizers.models.WordPiece(self._ids, unk_token=SPECIAL[1], max_input_chars_per_word=100)
-            self._tokenizer = _finding_words(tokenizers, model, lowercase=self.lowercase)
+            self._tokenizer = _with_bert_splitting(tokenizers, model, lowercase=self.lowercase)
         return [found.ids for found in self._tokenizer.encode_batch(list(sentences), add_special_tokens=False)]
 
     def text(self) -> str:
@@ -81,14 +81,14 @@ def train_vocabulary(sentences: Callable[[], Iterable[str]], size: int) -> Vocab
     if size > MOST_PIECES:
         raise UserError(f"--vocab-size must be at most {MOST_PIECES}, not {size}")
     tokenizers = _tokenizers()
-    tokenizer = _finding_words(tokenizers, tokenizers.models.WordPiece(unk_token=SPECIAL[1]), lowercase=True)
+    tokenizer = _with_bert_splitting(tokenizers, tokenizers.models.WordPiece(unk_token=SPECIAL[1]), lowercase=True)
     # Letters get their numbers here, sorted. The trainer's own order differs between processes, and it decides which of
     # two equally frequent pairs becomes a piece.
     first = [*SPECIAL, *_letters(tokenizer, sentences())]
     if size < len(first):
         raise UserError(f"--vocab-size must be at least {len(first)}, for this text's letters, not {size}")
     trainer = tokenizers.trainers.WordPieceTrainer(vocab_size=size, special_tokens=first, show_progress=False)
-    tokenizer.train_from_iterator(_in_groups(sentences()), trainer)
+    tokenizer.train_from_iterator(_in_batches(sentences()), trainer)
     numbers: dict[str, int] = tokenizer.get_vocab()
     return Vocabulary(sorted(numbers, key=numbers.__getitem__))
 
@@ -103,14 +103,14 @@ def _letters(tokenizer: Any, sentences: Iterable[str]) -> list[str]:
     return sorted(sorted(found, key=lambda letter: (-found[letter], letter))[:MOST_LETTERS])
 
 
-def _finding_words(tokenizers: Any, model: Any, *, lowercase: bool) -> Any:
+def _with_bert_splitting(tokenizers: Any, model: Any, *, lowercase: bool) -> Any:
     tokenizer = tokenizers.Tokenizer(model)
     tokenizer.normalizer = tokenizers.normalizers.BertNormalizer(lowercase=lowercase)
     tokenizer.pre_tokenizer = tokenizers.pre_tokenizers.BertPreTokenizer()
     return tokenizer
 
 
-def _in_groups(sentences: Iterable[str], size: int = 1000) -> Iterator[list[str]]:
+def _in_batches(sentences: Iterable[str], size: int = 1000) -> Iterator[list[str]]:
     group: list[str] = []
     for sentence in sentences:
         group.append(sentence)

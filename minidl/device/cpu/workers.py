@@ -82,13 +82,13 @@ class WorkerStreams:
         Blocks while the host is more than ``depth`` pieces ahead. Raises a worker's error; UserError after ``stop``.
         """
         if self._stopped:
-            self._refuse()
+            self._raise_error()
         position = self.positions[stream] + 1
         if position - self.finished[stream] > self.depth:
             # Down to half, or the host would wake up for every single piece of work from now on.
             self._sleep_until(stream, position - 1 - self.depth // 2)
             self.check()
-        self._give(stream, position, effect, timed)
+        self._enqueue(stream, position, effect, timed)
         self.positions[stream] = position
         if self.synchronous:
             self.synchronize(stream, position)
@@ -98,7 +98,7 @@ class WorkerStreams:
         """Make later work on ``stream`` start after ``position`` of stream ``on``; the host does not wait."""
         assert position <= self.positions[on], f"position {position} of stream {on} is not issued yet"
         if self.finished[on] < position and not self._stopped:
-            self._give(stream, 0, partial(self._stand, stream, on, position))
+            self._enqueue(stream, 0, partial(self._wait_in_worker, stream, on, position))
 
     def synchronize(self, stream: int, position: int) -> None:
         """Block the host until a stream has reached a position. Raises a worker's error; UserError after ``stop``."""
@@ -130,7 +130,7 @@ class WorkerStreams:
     def check(self) -> None:
         """Raise a worker's error, or UserError after ``stop``."""
         if self._stopped:
-            self._refuse()
+            self._raise_error()
 
     def settle(self) -> None:
         """Block until all work issued to the compute stream has finished. Raises a worker's error."""
@@ -187,13 +187,13 @@ class WorkerStreams:
         if self._error is None:
             self._error = UserError("this device was made before a fork: the child process must make one of its own")
 
-    def _refuse(self) -> NoReturn:
+    def _raise_error(self) -> NoReturn:
         self.told = True
         if self._error is not None:
             raise self._error.with_traceback(self._traceback)
         raise UserError("this device was closed")
 
-    def _give(self, stream: int, position: int, effect: Effect, timed: Timed = None) -> None:
+    def _enqueue(self, stream: int, position: int, effect: Effect, timed: Timed = None) -> None:
         self._queues[stream].put((position, effect, timed))
         if self._threads[stream] is None:  # a device that never swaps has no threads for copies
             thread = threading.Thread(target=self._work, args=(stream,), name=f"minidl {STREAM_NAMES[stream]}",
@@ -257,7 +257,7 @@ class WorkerStreams:
                     if wanted <= position:
                         gate.put(None)
 
-    def _stand(self, stream: int, on: int, position: int) -> None:
+    def _wait_in_worker(self, stream: int, on: int, position: int) -> None:
         """Wait, in a worker, for another stream."""
         if self.finished[on] >= position:
             return

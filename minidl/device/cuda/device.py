@@ -105,7 +105,7 @@ class CudaDevice(Device):
                    cost: Cost) -> tuple[Algorithm, ...]:
         """Return cuDNN's plans for a convolution, else one algorithm; keep the program of each for ``launch``."""
         seconds = call_seconds(self.profile, outputs, cost)
-        trivial = outputs and not all(m.size for m in (*inputs, *outputs)) and self._of_nothing(op_name, outputs)
+        trivial = outputs and not all(m.size for m in (*inputs, *outputs)) and self._program_for_empty(op_name, outputs)
         if trivial:
             algorithm = Algorithm("", seconds)
             self._keep(algorithm, trivial)
@@ -137,7 +137,7 @@ class CudaDevice(Device):
         metas = (*outputs, *inputs)
         return (self.programs.kernel(op_name, metas, attrs), self.programs.kernel_workspace(op_name, metas, attrs))
 
-    def _of_nothing(self, op_name: str, outputs: Sequence[Meta]) -> Program | None:
+    def _program_for_empty(self, op_name: str, outputs: Sequence[Meta]) -> Program | None:
         """Return a program for a call on empty tensors, which fills sums with zeros; None if it needs a kernel."""
         if not any(m.size for m in outputs):
             return _nothing

@@ -84,7 +84,7 @@ class EventStreams:
         if stream == COMPUTE:
             self._segments.append(wants)
             if self._recorder is not None:
-                self._note_next(self._recorder)
+                self._tag_next(self._recorder)
         return position
 
     def wait(self, stream: int, on: int, position: int) -> None:
@@ -102,9 +102,9 @@ class EventStreams:
         """Start or stop recording each kernel of the compute stream by the vendor. Raises DeviceError."""
         if on and self._recorder is None:
             self._recorder = self.vendor.recorder(self.handles[COMPUTE])
-            self._note_next(self._recorder)
+            self._tag_next(self._recorder)
         elif not on and self._recorder is not None:
-            self._read()
+            self._report_times()
             self._recorder.close()
             self._recorder = None
 
@@ -130,7 +130,7 @@ class EventStreams:
             self.spans[stream][position] = began + elapsed(zero, start), began + elapsed(zero, end)
         self._noted = unread
 
-    def _note_next(self, recorder: Recorder) -> None:
+    def _tag_next(self, recorder: Recorder) -> None:
         """Tag the next work with its position.
 
         Room for its event is made first, because the recorder may only be read between two pieces of work.
@@ -167,7 +167,7 @@ class EventStreams:
                     self.vendor.synchronize(self._rings[stream][self.positions[stream] % self.depth])
                     self.finished[stream] = self.positions[stream]
             self._read_spans()
-        self._read()
+        self._report_times()
 
     def collect(self) -> None:
         """Read the times of finished work; wait for nothing."""
@@ -178,7 +178,7 @@ class EventStreams:
                 low = middle
             else:
                 high = middle - 1
-        self._read()
+        self._report_times()
 
     def end_iteration(self) -> None:
         """Read the times of finished work, and delete the records of waits."""
@@ -208,19 +208,19 @@ class EventStreams:
             self.vendor.synchronize(self._rings[stream][reached % self.depth])
             self.finished[stream] = reached
         if stream == COMPUTE:
-            self._read()
+            self._report_times()
         if self.spans is not None:
             self._read_spans()
         # The event at ``finished`` is the start of the next segment.
         self._limits[stream] = self.finished[stream] + self.depth
 
-    def _read(self) -> None:
+    def _report_times(self) -> None:
         """Report the times of the segments that have finished, in order; exact times where they were recorded."""
         segments, ring, depth = self._segments, self._rings[COMPUTE], self.depth
         elapsed = self.vendor.elapsed
         exact: dict[int, float] = {}
         if self._recorder is not None:
-            self._stand_still()
+            self._wait_for_all()
             exact = busy_seconds(self._recorder.spans() or ())  # None: some were lost, so none can be trusted
         end = ring[(self._unread - 1) % depth]
         for position in range(self._unread, self.finished[COMPUTE] + 1):
@@ -236,7 +236,7 @@ class EventStreams:
                 self.stood[wants] = self.stood.get(wants, 0.0) + seconds
         self._unread = self.finished[COMPUTE] + 1
 
-    def _stand_still(self) -> None:
+    def _wait_for_all(self) -> None:
         """Wait for all streams: the recorder reports work only when it has ended."""
         for stream in (COPY_OUT, COPY_IN, COMPUTE):
             position = self.positions[stream]

@@ -180,7 +180,7 @@ def batch_norm_stats(mean: Array, var: Array, x: Array) -> None:
     mean[...], var[...] = means, squares / seen
 
 
-def _line(gamma: Array, beta: Array, mean: Array, var: Array, eps: float) -> tuple[Array, ...]:
+def _affine_constants(gamma: Array, beta: Array, mean: Array, var: Array, eps: float) -> tuple[Array, ...]:
     """centre, factor, offset of (x - centre) factor + offset"""
     return mean, gamma * _reciprocal_deviation(var, eps), beta
 
@@ -188,19 +188,19 @@ def _line(gamma: Array, beta: Array, mean: Array, var: Array, eps: float) -> tup
 def batch_norm(y: Array, x: Array, gamma: Array, beta: Array, mean: Array, var: Array, *,
                eps: float, training: bool) -> None:
     """(x - mean) / sqrt(var + eps) * gamma + beta"""
-    _over_images(_apply, y, x, channels=_line(gamma, beta, mean, var, eps))
+    _over_images(_apply, y, x, channels=_affine_constants(gamma, beta, mean, var, eps))
 
 
 def batch_norm_relu(y: Array, x: Array, gamma: Array, beta: Array, mean: Array, var: Array, *,
                     eps: float, training: bool) -> None:
     """relu(batch_norm)"""
-    _over_images(_apply_relu, y, x, channels=_line(gamma, beta, mean, var, eps))
+    _over_images(_apply_relu, y, x, channels=_affine_constants(gamma, beta, mean, var, eps))
 
 
 def batch_norm_add_relu(y: Array, x: Array, residual: Array, gamma: Array, beta: Array, mean: Array, var: Array, *,
                         eps: float, training: bool) -> None:
     """relu(batch_norm + residual)"""
-    _over_images(_apply_add_relu, y, x, residual, channels=_line(gamma, beta, mean, var, eps))
+    _over_images(_apply_add_relu, y, x, residual, channels=_affine_constants(gamma, beta, mean, var, eps))
 
 
 def _sum_gradients(kernel: Callable[..., None], dgamma: Array, dbeta: Array, dy: Array, x: Array, var: Array,
@@ -222,11 +222,11 @@ def batch_norm_grad_reduce(dgamma: Array, dbeta: Array, dy: Array, x: Array, mea
 def batch_norm_relu_grad_reduce(dgamma: Array, dbeta: Array, dy: Array, x: Array, gamma: Array, beta: Array,
                                 mean: Array, var: Array, *, eps: float) -> None:
     """batch_norm_grad_reduce of the gradient before the ReLU: dy where its input was positive, else 0."""
-    _sum_gradients(_relu_reduce, dgamma, dbeta, dy, x, var, eps, _line(gamma, beta, mean, var, eps))
+    _sum_gradients(_relu_reduce, dgamma, dbeta, dy, x, var, eps, _affine_constants(gamma, beta, mean, var, eps))
 
 
-def _slopes(x: Array, gamma: Array, mean: Array, var: Array, dgamma: Array, dbeta: Array, eps: float,
-            training: bool) -> tuple[Array, ...]:
+def _gradient_constants(x: Array, gamma: Array, mean: Array, var: Array, dgamma: Array, dbeta: Array, eps: float,
+                        training: bool) -> tuple[Array, ...]:
     """centre, slope, level, factor of (dy - (x - centre) slope - level) factor"""
     rstd = _reciprocal_deviation(var, eps)
     # Without batch statistics the gradient does not depend on x: slope and level become 0.
@@ -237,15 +237,15 @@ def _slopes(x: Array, gamma: Array, mean: Array, var: Array, dgamma: Array, dbet
 def batch_norm_grad(dx: Array, dy: Array, x: Array, gamma: Array, mean: Array, var: Array, dgamma: Array,
                     dbeta: Array, *, eps: float, training: bool) -> None:
     """gamma rstd (dy - dbeta / m - xhat dgamma / m) with m values a channel; gamma rstd dy if not training."""
-    _over_images(_grad, dx, dy, x, channels=_slopes(x, gamma, mean, var, dgamma, dbeta, eps, training))
+    _over_images(_grad, dx, dy, x, channels=_gradient_constants(x, gamma, mean, var, dgamma, dbeta, eps, training))
 
 
 def batch_norm_relu_grad(dx: Array, dy: Array, x: Array, gamma: Array, beta: Array, mean: Array, var: Array,
                          dgamma: Array, dbeta: Array, *, eps: float, training: bool) -> None:
     """batch_norm_grad of the gradient before the ReLU: dy where its input was positive, else 0."""
-    _, factor, offset = _line(gamma, beta, mean, var, eps)
+    _, factor, offset = _affine_constants(gamma, beta, mean, var, eps)
     _over_images(_relu_grad, dx, dy, x, channels=(
-        *_slopes(x, gamma, mean, var, dgamma, dbeta, eps, training), factor, offset))
+        *_gradient_constants(x, gamma, mean, var, dgamma, dbeta, eps, training), factor, offset))
 
 
 def batch_norm_update_(running_mean: Array, running_var: Array, mean: Array, var: Array, *,

@@ -71,7 +71,7 @@ def locate(places: Any, pixels: Any, output: Any, stride: Any, padding: Any, str
 
 
 @compiled
-def _aim(places: Any, count: int, r: int, s: int, size: Any, strides: Any) -> Any:
+def _find_tap(places: Any, count: int, r: int, s: int, size: Any, strides: Any) -> Any:
     """Set the offsets of tap (r, s), -1 outside the image; return the tap's offset from tap (0, 0)."""
     origins, heights, widths, offsets = places[0][:count], places[1][:count], places[2][:count], places[3][:count]
     height, width, shift = numba.int32(size[0]), numba.int32(size[1]), numba.int32(r * strides[2] + s * strides[3])
@@ -95,7 +95,7 @@ def pack(columns: Any, at: int, width: int, x: Any, strides: Any, size: Any, ker
     begin = first_image * strides[0] + channels[0] * strides[1]
     for r in range(kernel[0]):
         for s in range(kernel[1]):
-            tap = begin + _aim(places, padded(count, lane_count), r, s, size, strides)
+            tap = begin + _find_tap(places, padded(count, lane_count), r, s, size, strides)
             for first in range(0, count, lane_count):
                 start, step = tap + places[4, first // lane_count], places[5, first // lane_count]
                 to = at + first // width * rows * width + first % width + (r * kernel[1] + s) * width
@@ -119,7 +119,7 @@ def transpose(panels: Any, at: int, width: int, dy: Any, strides: Any, size: Any
     """Write the transpose of dy: pixels as rows, channels (first, last) in panels ``width`` wide, [count][width] each.
     """
     lane_count = lanes(panels)
-    _aim(places, padded(count, lane_count), 0, 0, size, strides)
+    _find_tap(places, padded(count, lane_count), 0, 0, size, strides)
     offsets, starts, steps = places[3], places[4], places[5]
     for k in range(0, channels[1] - channels[0], lane_count):
         to = at + k // width * count * width + k % width

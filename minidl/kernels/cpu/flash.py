@@ -37,7 +37,7 @@ SERIAL = 1 << 15  # below this number of scores one core is faster than several
 
 
 @compiled
-def _see(line: Array, mask: Array, at: int, causal: bool, hidden: int) -> None:
+def _add_mask(line: Array, mask: Array, at: int, causal: bool, hidden: int) -> None:
     """Add the mask from element ``at`` on; if ``causal``, set the scores from element ``hidden`` on to -inf."""
     if mask.size:
         masked = mask[at:at + line.size]
@@ -49,14 +49,14 @@ def _see(line: Array, mask: Array, at: int, causal: bool, hidden: int) -> None:
 
 
 @compiled
-def _drop(line: Array, key: int, first: int, threshold: int, keep_scale: Any) -> None:
+def _dropout_row(line: Array, key: int, first: int, threshold: int, keep_scale: Any) -> None:
     """Apply dropout to a row whose first element has number ``first`` (mod 2^32) among all scores."""
     for j in range(line.size):
         line[j] = scalar.dropout(line[j], random_bits(np.uint32(key), np.uint32(first + j)), threshold, keep_scale)
 
 
 @compiled
-def _soften(line: Array, top: Any, out: Array) -> tuple[Any, Any, float]:
+def _online_softmax_row(line: Array, top: Any, out: Array) -> tuple[Any, Any, float]:
     """line = exp(line - largest so far), rescale ``out``; return the largest, the factor, and the line's sum."""
     best = max(top, largest(line))
     # If all scores so far are -inf, everything is exp(-inf) = 0, not exp(-inf + inf).
@@ -71,7 +71,8 @@ def _soften(line: Array, top: Any, out: Array) -> tuple[Any, Any, float]:
 
 
 @compiled
-def _slopes(p: Array, ds: Array, lse: Any, level: Any, key: int, first: int, threshold: int, keep_scale: Any) -> None:
+def _score_gradients(p: Array, ds: Array, lse: Any, level: Any, key: int, first: int, threshold: int,
+                     keep_scale: Any) -> None:
     """Turn scores into probabilities after dropout (for dv), and dy v' into the gradient of the scores; one row."""
     for j in range(p.size):
         p[j] = scalar.exp(p[j] - lse)
@@ -130,12 +131,12 @@ def _attention(y: Array, lse: Array, q: Array, k: Array, v: Array, mask: Array, 
                 multiply(scores, 0, COLUMNS, query, 0, depth, 1, k_panels, 0, rows, columns, depth, False)
                 for i in range(rows):
                     line = scores[i * COLUMNS:i * COLUMNS + columns]
-                    _see(line, mask, n * mask_n + h * mask_h + (start + i) * mask_l + left, causal,
-                         start + i + 1 - left)
-                    tops[i], fade, more = _soften(line, tops[i], out[i * depth:(i + 1) * depth])
+                    _add_mask(line, mask, n * mask_n + h * mask_h + (start + i) * mask_l + left, causal,
+                              start + i + 1 - left)
+                    tops[i], fade, more = _online_softmax_row(line, tops[i], out[i * depth:(i + 1) * depth])
                     sums[i] = sums[i] * fade + more
                     if threshold:
-                        _drop(line, key, ((first * heads) * length + row + i) * keys + left, threshold, keep)
+                        _dropout_row(line, key, ((first * heads) * length + row + i) * keys + left, threshold, keep)
                 pack(v_panels, v, origin, width, 1, columns, depth, inside)
                 multiply(out, 0, depth, scores, 0, COLUMNS, 1, v_panels, 0, rows, depth, columns, True)
             for i in range(rows):
@@ -185,10 +186,10 @@ def _attention_grad(dq: Array, dk: Array, dv: Array, dy: Array, q: Array, k: Arr
                     multiply(ds, 0, COLUMNS, dy, at, width, 1, v_across, 0, rows, columns, depth, False)
                     for i in range(rows):
                         line, slope = p[i * COLUMNS:i * COLUMNS + columns], ds[i * COLUMNS:i * COLUMNS + columns]
-                        _see(line, mask, n * mask_n + h * mask_h + (start + i) * mask_l + left, causal,
-                             start + i + 1 - left)
-                        _slopes(line, slope, lse[row + i], levels[start + i], key,
-                                ((first * heads) * length + row + i) * keys + left, threshold, keep)
+                        _add_mask(line, mask, n * mask_n + h * mask_h + (start + i) * mask_l + left, causal,
+                                  start + i + 1 - left)
+                        _score_gradients(line, slope, lse[row + i], levels[start + i], key,
+                                         ((first * heads) * length + row + i) * keys + left, threshold, keep)
                     keep_sum = start > begin
                     pack(row_panels, dy, at, width, 1, rows, depth, inside)
                     multiply(dv, to, width, p, 0, 1, COLUMNS, row_panels, 0, columns, depth, rows, keep_sum)

@@ -37,7 +37,7 @@ _G = ((1, 0, 0), (0.5, 0.5, 0.5), (0.5, -0.5, 0.5), (0, 0, 1))
 _A = ((1, 1, 1, 0), (0, 1, -1, -1))
 
 
-def _combine(v: Vectors, factors: tuple[float, ...], terms: list[Any]) -> Any:
+def _weighted_sum(v: Vectors, factors: tuple[float, ...], terms: list[Any]) -> Any:
     """Emit the sum of factor times term."""
     total = None
     for factor, term in zip(factors, terms, strict=True):
@@ -72,8 +72,8 @@ def _transform(matrix: tuple[tuple[float, ...], ...], *, interleaved: bool = Fal
             def place(start: Any, by: Any, number: int) -> Any:
                 return v.step(start, builder.mul(by, ir.Constant(by.type, number)))
             x = [[v.load(place(origin, source_step_, i * size + j)) for j in range(size)] for i in range(size)]
-            half = [[_combine(v, row, [x[i][j] for i in range(size)]) for j in range(size)] for row in matrix]
-            result = [_combine(v, row, line) for line in half for row in matrix]
+            half = [[_weighted_sum(v, row, [x[i][j] for i in range(size)]) for j in range(size)] for row in matrix]
+            result = [_weighted_sum(v, row, line) for line in half for row in matrix]
             if interleaved:
                 for i in range(2):
                     for part in range(2):
@@ -94,8 +94,8 @@ _to_u, _to_v, _to_y = _transform(_G), _transform(_B), _transform(_A, interleaved
 
 
 @compiled
-def _windows(buffer: Any, at: int, raw: int, w: Any, w_steps: Any, turned: bool, outputs: Any, inputs: Any,
-             inside: Any) -> None:
+def _transform_weights(buffer: Any, at: int, raw: int, w: Any, w_steps: Any, turned: bool, outputs: Any, inputs: Any,
+                       inside: Any) -> None:
     """Write U [16, C, K] of output channels (first, last) and input channels (first, last). raw: space for 16 vectors.
     """
     lane_count = lanes(buffer)
@@ -112,8 +112,8 @@ def _windows(buffer: Any, at: int, raw: int, w: Any, w_steps: Any, turned: bool,
 
 
 @compiled
-def _patches(buffer: Any, at: int, size: int, raw: int, x: Any, x_strides: Any, extent: Any, channels: Any, places: Any,
-             first_image: int, count: int) -> None:
+def _transform_inputs(buffer: Any, at: int, size: int, raw: int, x: Any, x_strides: Any, extent: Any, channels: Any,
+                      places: Any, first_image: int, count: int) -> None:
     """Write V [16, C, tiles] of the channels (first, last), in panels, ``size`` elements for each of the 16."""
     lane_count = lanes(buffer)
     panel, depth, pitch = 3 * lane_count, channels[1] - channels[0], padded(count, lane_count)
@@ -128,8 +128,8 @@ def _patches(buffer: Any, at: int, size: int, raw: int, x: Any, x_strides: Any, 
 
 
 @compiled
-def _settle(y: Any, at: int, buffer: Any, start: int, count: int, bias: Any, relu: bool, onto: Any, origin: int,
-            step: int, kept: bool) -> None:
+def _store_results(y: Any, at: int, buffer: Any, start: int, count: int, bias: Any, relu: bool, onto: Any, origin: int,
+                   step: int, kept: bool) -> None:
     """Write a run of results, plus ``onto`` (or y itself if ``kept``) or a bias, with a ReLU if ``relu``."""
     if kept:
         for i in range(count):
@@ -168,8 +168,8 @@ def _task(y: Any, x: Any, x_strides: Any, w: Any, w_steps: Any, turned: bool, b:
     for c in range(0, c_count, cuts[1]):
         stop = min(c + cuts[1], c_count)
         depth = stop - c
-        _patches(buffer, v_at, v_size, at, x, x_strides, (height, width), (c, stop), places, image, count)
-        _windows(buffer, u_at, at, w, w_steps, turned, (k, k + block), (c, stop), inside)
+        _transform_inputs(buffer, v_at, v_size, at, x, x_strides, (height, width), (c, stop), places, image, count)
+        _transform_weights(buffer, u_at, at, w, w_steps, turned, (k, k + block), (c, stop), inside)
         across_u = padded(block, lane_count)
         for i in range(16):
             multiply(buffer, m_at + i * block * ld, ld, buffer, u_at + i * depth * across_u, 1, across_u,
@@ -183,10 +183,10 @@ def _task(y: Any, x: Any, x_strides: Any, w: Any, w_steps: Any, turned: bool, b:
             n, p, q = tile // (down * across), tile // across % down * 2, tile % across * 2
             run = min(last - tile, across - q // 2)
             for row in range(min(2, p_count - p)):
-                _settle(y, ((n * k_count + k + i) * p_count + p + row) * q_count + q, buffer,
-                        at + 2 * (row * ld + tile - first), min(2 * run, q_count - q), bias, relu, onto,
-                        n * onto_strides[0] + (k + i) * onto_strides[1] + (p + row) * onto_strides[2]
-                        + q * onto_strides[3], onto_strides[3], kept)
+                _store_results(y, ((n * k_count + k + i) * p_count + p + row) * q_count + q, buffer,
+                               at + 2 * (row * ld + tile - first), min(2 * run, q_count - q), bias, relu, onto,
+                               n * onto_strides[0] + (k + i) * onto_strides[1] + (p + row) * onto_strides[2]
+                               + q * onto_strides[3], onto_strides[3], kept)
             tile += run
 
 

@@ -67,8 +67,8 @@ def selected(tools: Tools, *, dtype: str, wanted: int, beside: bool, narrow: boo
     return kernel
 
 
-def _over(planner: Planner, make: Callable[..., Callable[..., None]], operands: list[View], value: Argument,
-          **options: Any) -> None:
+def _launch(planner: Planner, make: Callable[..., Callable[..., None]], operands: list[View], value: Argument,
+            **options: Any) -> None:
     """Launch over the elements of the first operand, to whose shape the others are broadcast.
     It takes several launches if there are more than four dimensions after merging."""
     y = operands[0]
@@ -83,7 +83,7 @@ def _over(planner: Planner, make: Callable[..., Callable[..., None]], operands: 
                        narrow=bool(arguments[0] < 1 << 31), **options)
 
 
-def _nothing(dtype: DType) -> np.generic:
+def _unused(dtype: DType) -> np.generic:
     """Return a 0 for an argument that no thread reads."""
     nothing: np.generic = np.dtype(compute(dtype)).type(0)
     return nothing
@@ -91,24 +91,24 @@ def _nothing(dtype: DType) -> np.generic:
 
 def _compare(planner: Planner, y: View, a: View, b: View, *, relation: str) -> None:
     """y = True where the relation of a to b holds."""
-    _over(planner, compared, [y, a, b], _nothing(a.dtype), dtype=a.dtype.name, relation=relation, beside=True)
+    _launch(planner, compared, [y, a, b], _unused(a.dtype), dtype=a.dtype.name, relation=relation, beside=True)
 
 
 def _compare_number(planner: Planner, y: View, x: View, *, relation: str) -> None:
     """y = True where the relation of x to ``value`` holds."""
-    _over(planner, compared, [y, x, x], Number("value", compute(x.dtype)), dtype=x.dtype.name, relation=relation,
-          beside=False)
+    _launch(planner, compared, [y, x, x], Number("value", compute(x.dtype)), dtype=x.dtype.name, relation=relation,
+            beside=False)
 
 
 def _where(planner: Planner, y: View, mask: View, a: View, b: View) -> None:
     """y = a where the mask is true, else b."""
-    _over(planner, selected, [y, a, b, mask], _nothing(a.dtype), dtype=a.dtype.name, wanted=1, beside=True)
+    _launch(planner, selected, [y, a, b, mask], _unused(a.dtype), dtype=a.dtype.name, wanted=1, beside=True)
 
 
 def _masked_fill(planner: Planner, y: View, x: View, mask: View, *, inverted: bool) -> None:
     """y = ``value`` where the mask is true (``inverted``: false), else x."""
-    _over(planner, selected, [y, x, x, mask], Number("value", compute(x.dtype)), dtype=x.dtype.name,
-          wanted=int(inverted), beside=False)
+    _launch(planner, selected, [y, x, x, mask], Number("value", compute(x.dtype)), dtype=x.dtype.name,
+            wanted=int(inverted), beside=False)
 
 
 def _convert(planner: Planner, y: View, x: View, *, dtype: DType) -> None:

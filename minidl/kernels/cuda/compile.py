@@ -76,7 +76,7 @@ class Compiler:
 
     def cubin(self, source: Source) -> Cubin:
         """Return the machine code of a source, from disk or compiled now and stored."""
-        key = sha256("\n".join((source.name, self.architecture, *_versions(), _files())).encode()).hexdigest()
+        key = sha256("\n".join((source.name, self.architecture, *_versions(), _source_digest())).encode()).hexdigest()
         path = None if self.folder is None else self.folder / f"{key}.cubin"
         if path is not None and (found := _read(path)) is not None:
             return found
@@ -92,7 +92,7 @@ class Compiler:
     def _compiled(self, source: Source) -> Cubin:
         function = source.make(self._tools, **dict(source.options))
         signature = types.void(*map(_type, source.signature))
-        with _lock, _current(self.capability):
+        with _lock, _compiling_for(self.capability):
             # Only the linker resolves float16 and the functions of the mathematical library.
             objects, _ = cuda.compile_all(function, signature, cc=self.capability, device=False, abi="numba",
                                           output="ltoir")
@@ -101,7 +101,7 @@ class Compiler:
                                                       verbose=True, ptxas_options=["-v"]))
         code = linker.link("cubin").code
         assert isinstance(code, bytes)
-        return _reported(linker.get_info_log(), code)
+        return _cubin_from_log(linker.get_info_log(), code)
 
 
 def intermediate(source: Source, capability: tuple[int, int]) -> list[str]:
@@ -111,7 +111,7 @@ def intermediate(source: Source, capability: tuple[int, int]) -> list[str]:
     """
     compile_one = vars(compiler)["_compile_pyfunc_with_fixup"]
     function = source.make(_tools(capability), **dict(source.options))
-    with _lock, _current(capability):
+    with _lock, _compiling_for(capability):
         library, _ = compile_one(function, types.void(*map(_type, source.signature)), debug=None, lineinfo=False,
                                  device=False, fastmath=False, cc=capability, opt=None, abi="numba", abi_info=None,
                                  forceinline=False, launch_bounds=None, lto=True)
@@ -132,7 +132,7 @@ def _type(kind: str) -> Any:
 
 
 @contextmanager
-def _current(capability: tuple[int, int]) -> Iterator[None]:
+def _compiling_for(capability: tuple[int, int]) -> Iterator[None]:
     """Make Numba compile device functions for this capability instead of the current GPU's."""
     before = dispatcher.get_current_device
     dispatcher.get_current_device = lambda: SimpleNamespace(compute_capability=capability)
@@ -142,7 +142,7 @@ def _current(capability: tuple[int, int]) -> Iterator[None]:
         dispatcher.get_current_device = before
 
 
-def _reported(log: str, code: bytes) -> Cubin:
+def _cubin_from_log(log: str, code: bytes) -> Cubin:
     """Return the kernel's code with the resources that the assembler's log reports."""
     def number(pattern: str) -> int:
         return sum(map(int, re.findall(pattern, log)))
@@ -162,7 +162,7 @@ def _versions() -> tuple[str, ...]:
 
 
 @cache
-def _files() -> str:
+def _source_digest() -> str:
     """Return a digest of all files that device functions are made of."""
     digest = sha256()
     here = Path(__file__).parent

@@ -181,7 +181,8 @@ def cells_gradient(tools: Tools, *, dtype: str, channels_last: bool, narrow: boo
     return run
 
 
-def _each(planner: Planner, make: Callable[..., Any], result: View, *others: View, dtype: str, **options: Any) -> None:
+def _per_element(planner: Planner, make: Callable[..., Any], result: View, *others: View, dtype: str,
+                 **options: Any) -> None:
     """Launch one thread per element of the result (the first operand); the last operand has the other plane's size."""
     if not result.size:
         return
@@ -194,9 +195,9 @@ def _each(planner: Planner, make: Callable[..., Any], result: View, *others: Vie
         channels_last=channels_last, narrow=result.size < 1 << 31, **options)
 
 
-def _of_groups(planner: Planner, make: Callable[..., Any], width: int, result: View, *others: View,
+def _per_group(planner: Planner, make: Callable[..., Any], width: int, result: View, *others: View,
                **options: Any) -> None:
-    """Launch one thread per group of the result; see ``_each``."""
+    """Launch one thread per group of the result; see ``_per_element``."""
     _, channels, height, across = result.shape
     groups = result.size // width
     planner.launch(make, blocks_of(groups, launch.THREADS), result, *others, *integers(
@@ -215,9 +216,9 @@ def _windows(planner: Planner, width: int, y: View, index: View, x: View, *, lar
             count, channels // width, threads_across, *y.shape[2:], *x.shape[2:]), dtype=y.dtype.name, width=width,
             largest=largest, narrow=max(x.size, y.size) < 1 << 31, **window)
     elif largest:
-        _of_groups(planner, max_windows_of_groups, width, y, index, x, **window)
+        _per_group(planner, max_windows_of_groups, width, y, index, x, **window)
     else:
-        _of_groups(planner, mean_windows_of_groups, width, y, x, **window)
+        _per_group(planner, mean_windows_of_groups, width, y, x, **window)
 
 
 def _gradient(planner: Planner, width: int, dx: View, dy: View, index: View, *, largest: bool, **window: Any) -> None:
@@ -231,9 +232,9 @@ def _gradient(planner: Planner, width: int, dx: View, dy: View, index: View, *, 
             count, channels // held, *tiles, *plane, *dy.shape[2:]), dtype=dx.dtype.name, width=held, largest=largest,
             narrow=max(dx.size, dy.size) < 1 << 31, **window)
     elif largest:
-        _of_groups(planner, max_gradient_of_groups, width, dx, dy, index, **window)
+        _per_group(planner, max_gradient_of_groups, width, dx, dy, index, **window)
     else:
-        _of_groups(planner, mean_gradient_of_groups, width, dx, dy, **window)
+        _per_group(planner, mean_gradient_of_groups, width, dx, dy, **window)
 
 
 def _max_pool2d(planner: Planner, y: View, index: View, x: View, **window: Pair) -> None:
@@ -241,7 +242,7 @@ def _max_pool2d(planner: Planner, y: View, index: View, x: View, **window: Pair)
     if width:
         _windows(planner, width, y, in_words(index), x, largest=True, **window)
         return
-    _each(planner, max_windows, y, index, x, dtype=x.dtype.name, **window)
+    _per_element(planner, max_windows, y, index, x, dtype=x.dtype.name, **window)
 
 
 def _max_pool2d_grad(planner: Planner, dx: View, dy: View, index: View, *, x_shape: Shape, **window: Pair) -> None:
@@ -249,7 +250,7 @@ def _max_pool2d_grad(planner: Planner, dx: View, dy: View, index: View, *, x_sha
     if width:
         _gradient(planner, width, dx, dy, in_words(index), largest=True, **window)
         return
-    _each(planner, max_gradient, dx, dy, index, dtype=dy.dtype.name, **window)
+    _per_element(planner, max_gradient, dx, dy, index, dtype=dy.dtype.name, **window)
 
 
 def _avg_pool2d(planner: Planner, y: View, x: View, **window: Pair) -> None:
@@ -257,7 +258,7 @@ def _avg_pool2d(planner: Planner, y: View, x: View, **window: Pair) -> None:
     if width:
         _windows(planner, width, y, x, x, largest=False, **window)
         return
-    _each(planner, mean_windows, y, x, dtype=x.dtype.name, **window)
+    _per_element(planner, mean_windows, y, x, dtype=x.dtype.name, **window)
 
 
 def _avg_pool2d_grad(planner: Planner, dx: View, dy: View, *, x_shape: Shape, **window: Pair) -> None:
@@ -265,7 +266,7 @@ def _avg_pool2d_grad(planner: Planner, dx: View, dy: View, *, x_shape: Shape, **
     if width:
         _gradient(planner, width, dx, dy, dy, largest=False, **window)
         return
-    _each(planner, mean_gradient, dx, dy, dtype=dy.dtype.name, **window)
+    _per_element(planner, mean_gradient, dx, dy, dtype=dy.dtype.name, **window)
 
 
 def _adaptive_avg_pool2d(planner: Planner, y: View, x: View, *, size: Pair) -> None:
@@ -273,7 +274,7 @@ def _adaptive_avg_pool2d(planner: Planner, y: View, x: View, *, size: Pair) -> N
     if size == (1, 1):
         sum_over(planner, y, x, (2, 3), scale=1.0 / (x.shape[2] * x.shape[3]))
     else:
-        _each(planner, mean_cells, y, x, dtype=x.dtype.name)
+        _per_element(planner, mean_cells, y, x, dtype=x.dtype.name)
 
 
 def _adaptive_avg_pool2d_grad(planner: Planner, dx: View, dy: View, *, x_shape: Shape) -> None:
@@ -281,7 +282,7 @@ def _adaptive_avg_pool2d_grad(planner: Planner, dx: View, dy: View, *, x_shape: 
         share = np.dtype(compute(dx.dtype)).type(1 / (dx.shape[2] * dx.shape[3]))
         over_elements(planner, dx, dy, formula="mul", form="a, number", value=share)
         return
-    _each(planner, cells_gradient, dx, dy, dtype=dy.dtype.name)
+    _per_element(planner, cells_gradient, dx, dy, dtype=dy.dtype.name)
 
 
 KERNELS: dict[str, Kernel] = {

@@ -48,8 +48,8 @@ def gradient_of_tiles(tools: Tools, *, dtype: str, width: int, largest: bool, ke
     (tall, wide), size = map(tile_of, stride), number(kernel[0] * kernel[1])
     held, (p_step, q_step) = tall * wide * width, (tall // stride[0], wide // stride[1])
     down, right = (reaching(*along) for along in zip(kernel, stride, padding, strict=True))
-    add = _adding(tools, list(product(down, right)), dtype=dtype, width=width, largest=largest, kernel=kernel,
-                  stride=stride, padding=padding, kind=kind)
+    add = _add_all(tools, list(product(down, right)), dtype=dtype, width=width, largest=largest, kernel=kernel,
+                   stride=stride, padding=padding, kind=kind)
 
     def run(dx: Any, dy: Any, index: Any, count: Any, groups: Any, tiles_h: Any, tiles_w: Any, h_n: Any, w_n: Any,
             p_n: Any, q_n: Any) -> None:
@@ -74,14 +74,14 @@ def gradient_of_tiles(tools: Tools, *, dtype: str, width: int, largest: bool, ke
     return run
 
 
-def _adding(tools: Tools, windows: list[Pair], **options: Any) -> Callable[..., Any]:
+def _add_all(tools: Tools, windows: list[Pair], **options: Any) -> Callable[..., Any]:
     """Return a device function that adds these windows to a tile's sums, one after another.
 
     It is ``add(total, values, dy, index, first, row, groups, p, q, p_n, q_n)``: the tile's own window is at p, q, and
     its group of dy has index ``first``.
     """
     (down, right), *others = windows
-    add, kind = _window(tools, down, right, **options), options["kind"]
+    add, kind = _add_one(tools, down, right, **options), options["kind"]
 
     def one(total: Any, values: Any, dy: Any, index: Any, first: Any, row: Any, groups: Any, p: Any, q: Any, p_n: Any,
             q_n: Any) -> None:
@@ -89,7 +89,7 @@ def _adding(tools: Tools, windows: list[Pair], **options: Any) -> Callable[..., 
             add(total, values, dy, index, np.int64(kind(first + kind(down) * row + kind(right) * groups)))
     if not others:
         return tools.device(one)
-    one, rest = tools.device(one), _adding(tools, others, **options)
+    one, rest = tools.device(one), _add_all(tools, others, **options)
 
     def each(total: Any, values: Any, dy: Any, index: Any, first: Any, row: Any, groups: Any, p: Any, q: Any, p_n: Any,
              q_n: Any) -> None:
@@ -98,8 +98,8 @@ def _adding(tools: Tools, windows: list[Pair], **options: Any) -> Callable[..., 
     return tools.device(each)
 
 
-def _window(tools: Tools, down: int, right: int, *, dtype: str, width: int, largest: bool, kernel: Pair, stride: Pair,
-            padding: Pair, kind: Any) -> Callable[..., Any]:
+def _add_one(tools: Tools, down: int, right: int, *, dtype: str, width: int, largest: bool, kernel: Pair, stride: Pair,
+             padding: Pair, kind: Any) -> Callable[..., Any]:
     """Return ``add(total, values, dy, index, at)`` for the window this far down and right; ``at``: its group of dy."""
     load, words = tools.group(dtype, width)[0], width // INDEX_BYTES
     (tall, wide), (r_n, s_n) = map(tile_of, stride), kernel

@@ -38,8 +38,8 @@ def windows_abreast(tools: Tools, *, dtype: str, width: int, largest: bool, kern
     (locate, _), kind, place = tools.walk(narrow), tools.integer if narrow else np.int64, place_of_group(tools, narrow)
     (r_n, s_n), words, several, size = kernel, width // INDEX_BYTES, abreast(width), number(kernel[0] * kernel[1])
     begin = number(-np.inf if largest else 0)
-    read = _reading(tools, columns_of(several, s_n, stride[1]), dtype=dtype, width=width, largest=largest, size=s_n,
-                    step=stride[1], kind=kind)
+    read = _read_all(tools, columns_of(several, s_n, stride[1]), dtype=dtype, width=width, largest=largest, size=s_n,
+                     step=stride[1], kind=kind)
     (p_step, q_step), (r_pad, s_pad), pack = stride, padding, tools.device(in_bytes)
 
     def run(y: Any, index: Any, x: Any, count: Any, groups: Any, across: Any, p_n: Any, q_n: Any, h_n: Any,
@@ -73,14 +73,14 @@ def windows_abreast(tools: Tools, *, dtype: str, width: int, largest: bool, kern
     return run
 
 
-def _reading(tools: Tools, columns: list[int], **options: Any) -> Callable[..., Any]:
+def _read_all(tools: Tools, columns: list[int], **options: Any) -> Callable[..., Any]:
     """Return a device function that reads these columns of a row, one after another.
 
     It is ``read(best, chosen, values, x, first, groups, left, w_n, tap)``: ``left`` is the first window's first column,
     ``first`` its group of x, ``tap`` that of the row's first column.
     """
     column, *others = columns
-    take, kind = _column(tools, column, **options), options["kind"]
+    take, kind = _read_one(tools, column, **options), options["kind"]
 
     def one(best: Any, chosen: Any, values: Any, x: Any, first: Any, groups: Any, left: Any, w_n: Any,
             tap: Any) -> None:
@@ -88,7 +88,7 @@ def _reading(tools: Tools, columns: list[int], **options: Any) -> Callable[..., 
             take(best, chosen, values, x, np.int64(kind(first + kind(column) * groups)), tap)
     if not others:
         return tools.device(one)
-    one, rest = tools.device(one), _reading(tools, others, **options)
+    one, rest = tools.device(one), _read_all(tools, others, **options)
 
     def each(best: Any, chosen: Any, values: Any, x: Any, first: Any, groups: Any, left: Any, w_n: Any,
              tap: Any) -> None:
@@ -97,8 +97,8 @@ def _reading(tools: Tools, columns: list[int], **options: Any) -> Callable[..., 
     return tools.device(each)
 
 
-def _column(tools: Tools, column: int, *, dtype: str, width: int, largest: bool, size: int, step: int,
-            kind: Any) -> Callable[..., Any]:
+def _read_one(tools: Tools, column: int, *, dtype: str, width: int, largest: bool, size: int, step: int,
+              kind: Any) -> Callable[..., Any]:
     """Return ``take(best, chosen, values, x, at, tap)`` for this column of a row; its group of x has index ``at``."""
     load, several = tools.group(dtype, width)[0], abreast(width)
 
