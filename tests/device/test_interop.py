@@ -82,16 +82,16 @@ def test_bfloat16_comes_back_from_a_capsule_as_it_was(shape):
 
 
 def test_what_is_given_away_lives_until_the_last_has_let_go_of_it():
-    kept = dict(dlpack._given)
+    kept = dict(dlpack._exported)
     exported = dlpack.of_host(values((3, 5)))
     capsule = exported.__dlpack__()
     del exported
     gc.collect()
-    assert len(dlpack._given) == len(kept) + 1
+    assert len(dlpack._exported) == len(kept) + 1
     del capsule  # nobody took it
-    assert dlpack._given.keys() == kept.keys()
+    assert dlpack._exported.keys() == kept.keys()
     dlpack.to_host(dlpack.of_host(values((3, 5))))  # somebody took it, and has let go of it
-    assert dlpack._given.keys() == kept.keys()
+    assert dlpack._exported.keys() == kept.keys()
 
 
 def test_bfloat16_is_refused_for_another_device():
