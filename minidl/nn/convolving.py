@@ -124,6 +124,9 @@ def conv_transpose2d(input: Tensor, weight: Tensor, bias: Tensor | None = None, 
                      output_padding: Window = 0, groups: int = 1, dilation: Window = 1) -> Tensor:
     """Return the transposed convolution. input: [N, K, P, Q], weight: [K, C / groups, R, S] -> [N, C, H, W].
     ``output_padding``: additional rows and columns at the end. Raises ShapeError."""
+    if input.ndim == 3:
+        return squeeze(conv_transpose2d(unsqueeze(input, 0), weight, bias, stride, padding, output_padding, groups,
+                                        dilation), 0)
     x, w = lowered(input), _spaced(lowered(weight), pair(dilation))
     steps, around, more = pair(stride), pair(padding), pair(output_padding)
     if groups > 1:

@@ -248,16 +248,26 @@ def _sum(x: Tensor, dim: int | Shape | None, keepdim: bool, dtype: DType) -> Ten
     return total if keepdim else reshape(total, tuple(d for i, d in enumerate(x.shape) if i not in dims))
 
 
-def sum(x: Tensor, dim: int | Shape | None = None, keepdim: bool = False) -> Tensor:  # noqa: A001
+def sum(x: Tensor, dim: int | Shape | None = None, keepdim: bool = False, *,  # noqa: A001
+        dtype: DType | None = None) -> Tensor:
     """Return the sum over ``dim``, by default over all dimensions; ``keepdim`` keeps them with size 1.
-    Negative axes count from the end; sums of integers are int64. Raises ShapeError."""
-    return _sum(x, dim, keepdim, x.dtype)
+    Negative axes count from the end; sums of integers are int64. All is added in ``dtype``, if given. Raises
+    ShapeError."""
+    x = _in_dtype(x, dtype)
+    total = _sum(x, dim, keepdim, x.dtype)
+    return total if dtype is None else _in_dtype(total, dtype)
 
 
-def mean(x: Tensor, dim: int | Shape | None = None, keepdim: bool = False) -> Tensor:
+def _in_dtype(x: Tensor, dtype: DType | None) -> Tensor:
+    from minidl.ops.choose import convert  # choose.py needs the arithmetic above
+    return x if dtype is None else convert(x, dtype)
+
+
+def mean(x: Tensor, dim: int | Shape | None = None, keepdim: bool = False, *, dtype: DType | None = None) -> Tensor:
     """Return the mean over ``dim``, with the arguments of ``sum``; halves are summed in float32; an empty mean is NaN.
     Raises ShapeError for integers."""
     from minidl.ops.shape import cast
+    x = _in_dtype(x, dtype)
     if not x.dtype.floating:
         raise ShapeError(f"mean needs floating-point numbers, not {x.meta}: upload it with a floating dtype")
     count = prod(x.shape[i] for i in axes_of("mean", x.shape, dim))

@@ -8,6 +8,7 @@ another handle shares x's bytes, this would be visible, so it raises an error.
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 from minidl.context import current
@@ -114,9 +115,9 @@ def mul_(x: Tensor, other: Operand) -> Tensor:
     return _combined(x, other, mul)
 
 
-def div_(x: Tensor, other: Operand) -> Tensor:
+def div_(x: Tensor, other: Operand, *, rounding_mode: str | None = None) -> Tensor:
     """x /= other, in place; returns x. Raises as ``written``."""
-    return _combined(x, other, div)
+    return _combined(x, other, partial(div, rounding_mode=rounding_mode) if rounding_mode else div)
 
 
 def pow_(x: Tensor, exponent: Operand) -> Tensor:

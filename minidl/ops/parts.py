@@ -53,6 +53,8 @@ def view_of(x: Tensor, parts: Parts) -> Tensor:
 
 def transpose(x: Tensor, first: int, second: int) -> Tensor:
     """Return a view of x with two dimensions swapped. Raises ShapeError."""
+    if not x.shape and {first, second} <= {0, -1}:
+        return permute(x, ())
     order = list(range(x.ndim))
     a, b = axis_of("transpose", x.shape, first), axis_of("transpose", x.shape, second)
     order[a], order[b] = b, a
@@ -96,8 +98,9 @@ def chunk(x: Tensor, chunks: int, dim: int = 0) -> tuple[Tensor, ...]:
 
 
 def cat(tensors: Sequence[Tensor], dim: int = 0) -> Tensor:
-    """Join tensors along an existing dimension, by default the first. Raises ShapeError."""
-    return concat(tensors, dim)
+    """Join tensors along an existing dimension, by default the first; empty vectors fit any. Raises ShapeError."""
+    held = [x for x in tensors if x.shape != (0,)]
+    return concat(held or tensors, dim)
 
 
 def stack(tensors: Sequence[Tensor], dim: int = 0) -> Tensor:
