@@ -47,13 +47,15 @@ told.found = $("details").textContent;
 $("details").querySelector("a").click();
 told.chosen = location.hash;
 choose(0, -1);
-told.largest = [...$("details").querySelectorAll(".largest tr")].slice(1).map(row => [...row.cells].map(cell => cell.textContent));
+told.largest = [...$("details").querySelectorAll(".largest tr")].slice(1)
+  .map(row => [...row.cells].map(cell => cell.textContent));
 told.leaving = recording.leaving().length;
 change("find", "layer", "input");
 $("find").dispatchEvent(new KeyboardEvent("keydown", {key: "Enter", bubbles: true}));
 told.entered = recording.subjects.bytes[chosen.subject];
 told.most = Math.max(...recording.find("layer").subjects.map(i => recording.subjects.bytes[i]));
-const entry = document.querySelector("[data-band]"), alone = () => [view.only, document.querySelectorAll(".faded").length];
+const entry = document.querySelector("[data-band]");
+const alone = () => [view.only, document.querySelectorAll(".faded").length];
 entry.click();
 told.alone = [...alone(), Number(entry.dataset.band), document.querySelectorAll("[data-band]").length];
 drawNow();
