@@ -53,10 +53,13 @@ class GELU(Module):
 
 
 class SiLU(Module):
-    """SiLU: x * sigmoid(x), element by element."""
+    """SiLU: x * sigmoid(x), element by element; ``inplace`` works as in ``ReLU``."""
+
+    def __init__(self, inplace: bool = False) -> None:
+        self.inplace = inplace
 
     def forward(self, x: Tensor) -> Tensor:
-        return functions.silu(x)
+        return replaced(x, functions.silu) if self.inplace else functions.silu(x)
 
 
 class Softmax(Module):

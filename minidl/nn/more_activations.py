@@ -7,7 +7,6 @@ from collections.abc import Callable
 from minidl.nn.module import Module
 from minidl.nn.parameters import Parameter
 from minidl.ops import activations
-from minidl.ops.functions import softplus
 from minidl.ops.inplace import written
 from minidl.ops.update import full
 from minidl.tensor import Tensor
@@ -134,10 +133,10 @@ class Softplus(_Function):
     """Softplus: log(1 + exp(beta * x)) / beta."""
 
     def __init__(self, beta: float = 1.0, threshold: float = 20.0) -> None:
-        self.beta = beta
+        self.beta, self.threshold = beta, threshold
 
     def compute(self, x: Tensor) -> Tensor:
-        return softplus(x) if self.beta == 1 else activations.softplus_of(x, self.beta)
+        return activations.softplus_of(x, self.beta, self.threshold)
 
 
 class Softshrink(_Function):

@@ -53,7 +53,8 @@ def rsqrt(x: Tensor) -> Tensor:
 
 
 def square(x: Tensor) -> Tensor:
-    """Return x * x, element by element."""
+    """Return x * x, element by element; of booleans int64."""
+    x = convert(x, beside(x.dtype, 2))
     return mul(x, x)
 
 
@@ -164,7 +165,9 @@ def logaddexp(a: Tensor, b: Tensor) -> Tensor:
 
 def logit(x: Tensor, eps: float | None = None) -> Tensor:
     """Return log(x / (1 - x)); ``eps`` first limits x to [eps, 1 - eps]."""
-    x = clamp(x, eps, 1.0 - eps) if eps is not None else x
+    if eps is not None:
+        x = floating(x)
+        x = masked_fill(masked_fill(x, compare(x, 1.0 - eps, ">"), 1.0 - eps), compare(x, eps, "<"), eps)
     return natural_log(div(x, shift(neg(x), 1.0)))
 
 
