@@ -1,13 +1,15 @@
 """Traces as JSON: what is measured on one machine can be planned, compared or replayed on another.
 
 docs/formats.md describes the document; the classes below say the same to msgspec, which holds a file against them.
-Version 2 has beside the calls what only replaying them needs (``TraceCall``: saves, takes, leaves, long_lived), and
-takes a call that names no more than it has. Version 1 is still read.
+Version 3 has the windows: the only gaps that a plan may use. Version 2 has beside the calls what only replaying them
+needs (``TraceCall``: saves, takes, leaves, long_lived), and takes a call that names no more than it has. Versions 1 and
+2 are still read.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from itertools import chain
 from typing import Annotated
 
@@ -29,14 +31,16 @@ from minidl.plan.document import (
 )
 from minidl.plan.trace import TensorId, Trace, TraceCall, TraceTensor
 
-FORMAT, VERSION = "minidl-trace", 2
+FORMAT, VERSION = "minidl-trace", 3
 
 
 def trace_to_json(trace: Trace) -> str:
     """A trace as a document with a line for each tensor and each call. Raises ValueError for seconds beyond floats."""
     tensors = [{"id": t.tensor_id, "bytes": t.nbytes, "persistent": t.persistent, "idle": t.idle}
                for t in trace.tensors.values()]
-    return document(FORMAT, VERSION, {"tensors": tensors, "calls": list(trace.calls)})
+    windows = None if trace.windows is None else [{"tensor": t, "after": after, "until": until}
+                                                  for t, (after, until) in trace.windows.items()]
+    return document(FORMAT, VERSION, {"tensors": tensors, "calls": list(trace.calls), "windows": windows})
 
 
 def is_trace(head: bytes) -> bool:
@@ -116,9 +120,19 @@ class _CallOfOne(Row):
     replayable: bool
 
 
-class _Trace(Head, forbid_unknown_fields=True):
+class _Window(Row):
+    tensor: Id
+    after: Count
+    until: Count
+
+
+class _TraceOfTwo(Head, forbid_unknown_fields=True):
     tensors: list[_Tensor]
     calls: list[_Call]
+
+
+class _Trace(_TraceOfTwo, forbid_unknown_fields=True):
+    windows: list[_Window] | None = None
 
 
 class _TraceOfOne(Head, forbid_unknown_fields=True):
@@ -126,7 +140,7 @@ class _TraceOfOne(Head, forbid_unknown_fields=True):
     calls: list[_CallOfOne]
 
 
-def _trace(file: _Trace | _TraceOfOne) -> Trace:
+def _trace(file: _TraceOfTwo | _TraceOfOne) -> Trace:
     tensors = each_once("tensors", ((row.id, TraceTensor(row.id, row.bytes, row.persistent, row.idle))
                                     for row in file.tensors))
     made: set[TensorId] = set()
@@ -150,7 +164,18 @@ def _trace(file: _Trace | _TraceOfOne) -> Trace:
             early = min(read_before.intersection(call.outputs))
             raise ValidationError(f"tensor {early} was read before it is made - at `$.calls[{n}].outputs`")
         made.update(call.outputs)
-    return Trace(convert(file.calls, tuple[TraceCall, ...], from_attributes=True), tensors)
+    trace = Trace(convert(file.calls, tuple[TraceCall, ...], from_attributes=True), tensors)
+    return trace if not isinstance(file, _Trace) or file.windows is None else _within(trace, file.windows)
 
 
-READERS = {1: (_TraceOfOne, _trace), VERSION: (_Trace, _trace)}
+def _within(trace: Trace, windows: Sequence[_Window]) -> Trace:
+    for n, window in enumerate(windows):
+        uses = trace.uses.get(window.tensor, [])
+        if (window.after, window.until) not in zip(uses, uses[1:], strict=False):
+            raise ValidationError(f"tensor {window.tensor} has no two accesses, one after the other, by calls "
+                                  f"{window.after} and {window.until} - at `$.windows[{n}]`")
+    found = each_once("windows", ((window.tensor, (window.after, window.until)) for window in windows))
+    return replace(trace, windows=found)
+
+
+READERS = {1: (_TraceOfOne, _trace), 2: (_TraceOfTwo, _trace), VERSION: (_Trace, _trace)}
