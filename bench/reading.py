@@ -1,10 +1,10 @@
-"""How far a reader has to go: the files that one managed call passes through, and in which order.
+"""The files that a reader meets in one managed call, in the order of the call.
 
     python -m bench.reading              # a call that evicts, one that swaps in, one that replays: files and lines
     python -m bench.reading --path in    # the functions of the one that swaps in, as they call each other
 
-A step of ResNet-18 is traced on the simulator, a function call at a time; of each kind the call in the middle by the
-number of its files is shown. ``docs/reading.md`` tells the same in words.
+A step of ResNet-18 is traced on the simulator, function call by function call. Of each kind it shows the call with the
+median number of files. ``docs/reading.md`` tells the same in words.
 """
 
 from __future__ import annotations

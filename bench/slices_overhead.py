@@ -5,8 +5,8 @@
 
 Both trainings are in one process and take turns, so other work on the machine disturbs both alike. A ratio is the
 median of the rounds' ratios, of the wall clock and of the processors' time (of all threads of this process). Nothing is
-evicted: what is measured is the calls, the sums over slices, and what smaller kernels lose. ``--times`` multiplies the
-batch: these costs are one slice's and one weight's, whatever its examples are.
+evicted, so the cost is that of more calls, sums over slices, and smaller kernels. ``--times`` multiplies the batch:
+these costs grow with slices and weights, not with examples.
 """
 
 import argparse

@@ -241,5 +241,13 @@ def grad(*arguments: Any, **options: Any) -> tuple[Tensor | None, ...]:
     return of(*arguments, **options)
 
 
+def __getattr__(name: str) -> Any:
+    """``Function``, which is built of operations, and these need this module."""
+    if name == "Function":
+        from minidl.ops.custom import Function
+        return Function
+    raise AttributeError(f"minidl.autograd has no {name!r}")
+
+
 setattr(Tensor, "backward", backward)  # noqa: B010 - the methods belong to this module, not to tensor.py
 setattr(Tensor, "register_hook", register_hook)  # noqa: B010

@@ -123,6 +123,10 @@ class Executor:
         hooks.after_call(signature, read, made, inputs + outputs)
         return outputs
 
+    def go_on(self) -> None:
+        """Let the iteration go on after an update, which is not the last of its optimizer's step."""
+        self.tracker.updated = False
+
     def _sign(self, op: Op, metas: tuple[Meta, ...], attrs: Attrs) -> Signature:
         """What the operation and the device say of a call that is like none before, or none that is remembered."""
         if len(self._signatures) >= self._most_signatures:

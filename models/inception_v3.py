@@ -1,10 +1,11 @@
 """Inception-v3: Szegedy, Vanhoucke, Ioffe, Shlens & Wojna, "Rethinking the Inception Architecture", CVPR 2016.
 
-Section 6, Table 1 and Figures 5 to 7 and 10, with section 4's auxiliary classifier as an option. Branches of one input
-end in a concatenation; 5x5 windows are two 3x3, and n x n ones a 1 x n and an n x 1. Where the paper leaves widths
-open, they are those of its authors' released network, under torchvision's parameter names. Departures, as there: the
-first module keeps a 5x5 branch, and every pooling branch averages with its padding of zeros.
-Images have 299 pixels a side (at least 75). torchvision's trained weights want images normalised to [-1, 1].
+
+Section 6, Table 1 and Figures 5 to 7 and 10, with section 4's auxiliary classifier as an option. A module concatenates
+branches of one input; a 5x5 window becomes two 3x3, and an n x n window a 1 x n and an n x 1. Widths that the paper
+does not give are those of the authors' released network; parameters are named as in torchvision. Departures, as in
+torchvision: the first module keeps a 5x5 branch, and pooling branches average over zero padding, too.
+Images have 299x299 pixels (at least 75x75). torchvision's trained weights expect images normalised to [-1, 1].
 """
 
 from functools import partial
@@ -31,7 +32,7 @@ class ConvNorm(nn.Module):
 
 
 class InceptionA(nn.Module):
-    """Figure 5, at 35x35: 1x1, 5x5, double 3x3 and pooled -> 64 + 64 + 96 + pooled channels."""
+    """The module of Figure 5, at 35x35: 1x1, 5x5, double 3x3 and pooled -> 64 + 64 + 96 + pooled channels."""
 
     def __init__(self, in_channels: int, pooled: int) -> None:
         self.branch1x1 = ConvNorm(in_channels, 64, 1)
@@ -53,7 +54,7 @@ class InceptionA(nn.Module):
 
 
 class InceptionB(nn.Module):
-    """Figure 10, 35x35 -> 17x17: 3x3, double 3x3 and pooled, all at stride 2 -> 384 + 96 + in_channels."""
+    """The reduction of Figure 10, 35x35 -> 17x17: 3x3, double 3x3, pooled, at stride 2 -> 384 + 96 + in_channels."""
 
     def __init__(self, in_channels: int) -> None:
         self.branch3x3 = ConvNorm(in_channels, 384, 3, 2)
@@ -71,7 +72,7 @@ class InceptionB(nn.Module):
 
 
 class InceptionC(nn.Module):
-    """Figure 6 with n = 7, at 17x17: 1x1, 7x7, double 7x7 and pooled -> 4 x 192; ``width`` between the halves."""
+    """The module of Figure 6, n = 7, at 17x17: 1x1, 7x7, double 7x7, pooled -> 4 x 192; ``width``: inner channels."""
 
     def __init__(self, in_channels: int, width: int) -> None:
         self.branch1x1 = ConvNorm(in_channels, 192, 1)
@@ -96,7 +97,7 @@ class InceptionC(nn.Module):
 
 
 class InceptionD(nn.Module):
-    """As Figure 10, 17x17 -> 8x8: 3x3, 7x7 then 3x3, and pooled -> 320 + 192 + in_channels."""
+    """A reduction like Figure 10, 17x17 -> 8x8: 3x3, 7x7 then 3x3, and pooled -> 320 + 192 + in_channels."""
 
     def __init__(self, in_channels: int) -> None:
         self.branch3x3_1 = ConvNorm(in_channels, 192, 1)
@@ -116,7 +117,7 @@ class InceptionD(nn.Module):
 
 
 class InceptionE(nn.Module):
-    """Figure 7, at 8x8, where 3x3 parts into 1x3 beside 3x1: 320 + 2 x 384 + 2 x 384 + 192 channels."""
+    """The module of Figure 7, at 8x8, where 3x3 splits into 1x3 beside 3x1: 320 + 2 x 384 + 2 x 384 + 192 channels."""
 
     def __init__(self, in_channels: int) -> None:
         self.branch1x1 = ConvNorm(in_channels, 320, 1)
@@ -161,10 +162,10 @@ class Auxiliary(nn.Module):
 
 
 class InceptionV3(nn.Module):
-    """[N, in_channels, H, W] -> scores [N, num_classes].
+    """Inception-v3: [N, in_channels, H, W] -> scores [N, num_classes].
 
-    In training with ``aux_logits`` also those of the auxiliary classifier, as a pair; its 5x5 convolution needs the
-    17x17 maps of an image of 299 pixels.
+    In training with ``aux_logits`` it returns a pair with the auxiliary classifier's scores, whose 5x5 convolution
+    needs the 17x17 maps of 299x299 images.
     """
 
     def __init__(self, *, num_classes: int = 1000, in_channels: int = 3, aux_logits: bool = False) -> None:
@@ -209,7 +210,7 @@ class InceptionV3(nn.Module):
 
 
 def loss(model: nn.Module, images: Tensor, labels: Tensor) -> Tensor:
-    """Cross-entropy of the scores, and in training with an auxiliary classifier a share of its own."""
+    """Return the cross-entropy, plus AUXILIARY_WEIGHT times that of the auxiliary classifier if there is one."""
     scores = model(images)
     if isinstance(scores, Tensor):
         return cross_entropy(scores, labels)

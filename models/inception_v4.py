@@ -1,9 +1,10 @@
 """Inception-v4: Szegedy, Ioffe, Vanhoucke & Alemi, "Inception-v4, Inception-ResNet ...", AAAI 2017, section 3.1.
 
-The network of Figure 9: a stem that branches (Figure 3), four modules at 35x35 (Figure 4), seven at 17x17 (Figure 5),
-three at 8x8 (Figure 6), with reductions between them (Figures 7 and 8), and dropout that keeps 0.8. Every convolution
-is followed by batch normalisation and ReLU; averages of a pooling branch leave its padding out. Parameters are named as
-in timm, where the modules follow each other in ``features``. Images have 299 pixels a side (at least 75).
+
+The network of Figure 9: a branching stem (Figure 3), four modules at 35x35 (Figure 4), seven at 17x17 (Figure 5), three
+at 8x8 (Figure 6), reductions between them (Figures 7 and 8), and dropout of 0.2. Batch normalisation and ReLU follow
+every convolution; averages of pooling branches leave padding out. Parameters are named as in timm, where ``features``
+holds the modules in order. Images have 299x299 pixels (at least 75x75).
 """
 
 from minidl import nn
@@ -16,7 +17,7 @@ ALONG, DOWN = (0, 3), (3, 0)  # and their paddings
 
 
 class Mixed3a(nn.Module):
-    """Figure 3, first branching, halves the maps: 64 -> 64 + 96 channels."""
+    """The first branching of Figure 3, which halves the maps: 64 -> 64 + 96 channels."""
 
     def __init__(self) -> None:
         self.maxpool = nn.MaxPool2d(3, 2)
@@ -27,7 +28,7 @@ class Mixed3a(nn.Module):
 
 
 class Mixed4a(nn.Module):
-    """Figure 3, second branching: 160 -> 96 + 96 channels."""
+    """The second branching of Figure 3: 160 -> 96 + 96 channels."""
 
     def __init__(self) -> None:
         self.branch0 = nn.Sequential(ConvNorm(160, 64, 1), ConvNorm(64, 96, 3))
@@ -39,7 +40,7 @@ class Mixed4a(nn.Module):
 
 
 class Mixed5a(nn.Module):
-    """Figure 3, third branching, halves the maps: 192 -> 192 + 192 channels."""
+    """The third branching of Figure 3, which halves the maps: 192 -> 192 + 192 channels."""
 
     def __init__(self) -> None:
         self.conv = ConvNorm(192, 192, 3, 2)
@@ -65,7 +66,7 @@ def _pooled(in_channels: int, out_channels: int) -> nn.Sequential:
 
 
 class InceptionA(_Branches):
-    """Figure 4, at 35x35: 384 -> 4 x 96 channels."""
+    """The module of Figure 4, at 35x35: 384 -> 4 x 96 channels."""
 
     def __init__(self) -> None:
         super().__init__(
@@ -76,7 +77,7 @@ class InceptionA(_Branches):
 
 
 class ReductionA(_Branches):
-    """Figure 7 with k, l, m, n = 192, 224, 256, 384 (Table 1), 35x35 -> 17x17: 384 -> 384 + 256 + 384 channels."""
+    """The reduction of Figure 7 (k, l, m, n = 192, 224, 256, 384), 35x35 -> 17x17: 384 -> 384 + 256 + 384 channels."""
 
     def __init__(self) -> None:
         super().__init__(
@@ -86,7 +87,7 @@ class ReductionA(_Branches):
 
 
 class InceptionB(_Branches):
-    """Figure 5, at 17x17: 1024 -> 384 + 256 + 256 + 128 channels."""
+    """The module of Figure 5, at 17x17: 1024 -> 384 + 256 + 256 + 128 channels."""
 
     def __init__(self) -> None:
         super().__init__(
@@ -100,7 +101,7 @@ class InceptionB(_Branches):
 
 
 class ReductionB(_Branches):
-    """Figure 8, 17x17 -> 8x8: 1024 -> 192 + 320 + 1024 channels."""
+    """The reduction of Figure 8, 17x17 -> 8x8: 1024 -> 192 + 320 + 1024 channels."""
 
     def __init__(self) -> None:
         super().__init__(
@@ -111,7 +112,7 @@ class ReductionB(_Branches):
 
 
 class InceptionC(nn.Module):
-    """Figure 6, at 8x8, where 3x3 parts into 1x3 beside 3x1: 1536 -> 6 x 256 channels."""
+    """The module of Figure 6, at 8x8, where 3x3 splits into 1x3 beside 3x1: 1536 -> 6 x 256 channels."""
 
     def __init__(self) -> None:
         self.branch0 = ConvNorm(1536, 256, 1)
@@ -137,7 +138,7 @@ class InceptionC(nn.Module):
 
 
 class InceptionV4(nn.Module):
-    """[N, in_channels, H, W] -> [N, num_classes]."""
+    """Inception-v4: [N, in_channels, H, W] -> [N, num_classes]."""
 
     def __init__(self, *, num_classes: int = 1000, in_channels: int = 3) -> None:
         self.features = nn.Sequential(

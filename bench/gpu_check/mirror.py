@@ -1,10 +1,10 @@
 """A network's forward pass in PyTorch, operation by operation as minidl called them, so that every network has a peer.
 
-``Tape`` notes the operations that a forward pass runs; ``play`` runs them again in PyTorch, in float64 or float32, and
-lets PyTorch find the gradients: what is compared is then the whole backward pass, which PyTorch makes by itself.
+``Tape`` notes the operations that a forward pass runs. ``play`` runs them again in PyTorch, in float64 or float32, and
+PyTorch computes the gradients. So the whole backward pass is compared with PyTorch's own.
 
-Kinks: the side that each ReLU and maximum took is noted with the operation and prescribed when it is played, since a
-value within rounding of zero has two right gradients. Dropout's masks are noted too. Knows operations by name.
+Kinks: the side that each ReLU and maximum took is noted with the operation, and ``play`` uses it, because a value
+within rounding of zero has two right gradients. Dropout's masks are noted too. Knows operations by name.
 """
 
 from collections.abc import Callable, Iterator, Sequence

@@ -1,4 +1,4 @@
-"""Time that passes inside some methods of an object, and what measuring it costs."""
+"""Time that passes inside some methods of an object, and the cost of measuring it."""
 
 import time
 from collections.abc import Callable

@@ -69,7 +69,7 @@ class Kept(NoAccessList):
     def _update(self) -> None:
         """Give all that was touched its place."""
         for ref in self.residents if self._stale else dict.fromkeys(self._touched):
-            storage = ref()
+            storage = self._seen_first(ref)()
             if storage is not None and storage.status is IN and storage.block is not None:
                 new, known = self._place(storage), self._entries.get(ref)
                 if new != known:
@@ -79,6 +79,10 @@ class Kept(NoAccessList):
                     self._add(*new)
         self._stale = False
         self._touched.clear()
+
+    def _seen_first(self, ref: weakref.ref[Storage]) -> weakref.ref[Storage]:
+        """The same reference: the list may look at it, whether or not its storage is on the device."""
+        return ref
 
     def _here(self, part: Any, entry: Entry) -> Storage | None:
         """The storage of an entry; of one that has left the entry is removed."""
@@ -138,9 +142,12 @@ class AccessList(Kept):
 
     def _place(self, storage: Storage) -> tuple[int, Entry]:
         assert storage.block is not None
-        number = self._numbers.setdefault(storage.me, len(self._numbers))
         seen = storage.last_access >= self.tracker.iteration_start
-        return storage.block.size, (storage.first_access if seen else NOT_YET, number, storage.me)
+        return storage.block.size, (storage.first_access if seen else NOT_YET, self._numbers[storage.me], storage.me)
+
+    def _seen_first(self, ref: weakref.ref[Storage]) -> weakref.ref[Storage]:
+        self._numbers.setdefault(ref, len(self._numbers))
+        return ref
 
     def _add(self, part: int, entry: Entry) -> None:
         self._order(entry).add(part, entry)

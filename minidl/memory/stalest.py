@@ -22,7 +22,7 @@ from minidl.memory.tracker import Tracker
 from minidl.plan.policy import Front, Policy
 
 FEW = 400  # residents that such a policy is asked about one and all
-PER_CLASS = 8  # tensors of a class of prices that are shown first, at most
+PER_CLASS = 32  # tensors of a class of prices that are shown first, at most
 SMALL_SHIFT = 10  # tensors of less than a 2^10th of the bytes that are wanted come last
 
 
@@ -32,11 +32,20 @@ class Classes(Kept):
     def __init__(self, tracker: Tracker, residents: Collection[weakref.ref[Storage]]) -> None:
         super().__init__(tracker, residents)
         self._lists: dict[Hashable, list[Entry]] = {}
+        self._changes = 0  # operands that have been touched since
 
     @property
     def few(self) -> bool:
-        """Whether there are so few residents that the policy may be shown all of them."""
-        return len(self.residents) <= FEW
+        """Whether there is so little on the device that the policy may be shown all of it."""
+        if len(self.residents) <= FEW:  # the host's included
+            return True
+        self._changes += len(self._touched)
+        self._update()
+        if self._changes > len(self._entries) // 2:  # now and then those that have left are looked for
+            self._changes = 0
+            for part, entry in list(self._entries.values()):
+                self._here(part, entry)
+        return len(self._entries) <= FEW
 
     def forget(self) -> None:
         """An iteration has ended."""
@@ -85,9 +94,9 @@ class RecencyList(Classes):
 class PriceList(Classes):
     """Classes of about equal prices for a byte, of each the stalest first.
 
-    ``price`` gives the seconds of a replay. Where a tensor that is shown has another price by now, it changes its class
-    before the list is looked at again; where a price has fallen, because a neighbour has been made again, the tensor
-    stays among the dearer ones until it is among the first of these or is used.
+    ``price`` gives the seconds of a replay, which others change: what is among the first of its class is priced again,
+    and goes where it belongs. So a tensor whose price has fallen, because a neighbour has been made again, stays among
+    dearer ones until it is among the first of these or is used.
     """
 
     def __init__(self, tracker: Tracker, residents: Collection[weakref.ref[Storage]],
@@ -105,28 +114,40 @@ class PriceList(Classes):
     def batches(self, nbytes: int, pinned: set[Storage], count: int) -> Iterator[list[Storage]]:
         """The first ones of each class, until those of the class have ``nbytes``: whichever class is best, what leaves
         is among them. Then four times as much, and so on."""
-        offered, wanted, least = set(pinned), nbytes, nbytes >> SMALL_SHIFT
-        most = PER_CLASS
+        offered, wanted, most, least = set(pinned), nbytes, PER_CLASS, nbytes >> SMALL_SHIFT
         self._update()
         while True:
-            found: list[Storage] = []
-            more = False
             for part in list(self._lists):
-                held = 0
-                for looked_at, storage in enumerate(self._walk(part)):
-                    if held >= wanted or looked_at >= most:
-                        more = True
-                        break
-                    if storage not in offered and storage.nbytes >= least:
-                        found.append(storage)
-                        held += storage.nbytes
-            self._touched += [storage.me for storage in found]
+                list(self._first(part, wanted, most, least, offered, settle=True))
+            shown = [self._first(part, wanted, most, least, offered, settle=False) for part in list(self._lists)]
+            found = [storage for first in shown for storage in first]
             if found:
                 offered.update(found)
                 yield found
-            if not more and not least:
+            elif not least:
                 return
             wanted, most, least = 4 * wanted, 4 * most, 0
+
+    def _first(self, part: Hashable, wanted: int, most: int, least: int, offered: set[Storage], *, settle: bool
+               ) -> Iterator[Storage]:
+        """The first ones of a class that have not been offered. settle: what has another price by now changes its
+        class, so that the next ones come forward."""
+        held = looked_at = at = 0
+        while at < len(entries := self._lists.get(part, [])) and held < wanted and looked_at < most:
+            entry = entries[at]
+            storage = self._here(part, entry)
+            if storage is None:
+                continue
+            if settle and (new := self._place(storage)) != (part, entry):
+                self._remove(part, entry)
+                self._entries[entry[2]] = new
+                self._add(*new)
+                continue
+            at += 1
+            looked_at += storage not in offered
+            if storage not in offered and storage.nbytes >= least:
+                held += storage.nbytes
+                yield storage
 
 
 def list_for(policy: Policy, tracker: Tracker, residents: Collection[weakref.ref[Storage]],

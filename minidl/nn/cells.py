@@ -12,14 +12,14 @@ from minidl.nn.precision import lowered
 from minidl.ops.arithmetic import add, mul, sub
 from minidl.ops.elementwise import relu, sigmoid, tanh
 from minidl.ops.linear import linear
-from minidl.ops.parts import chunk, split
+from minidl.ops.parts import chunk, split, squeeze, unsqueeze
 from minidl.ops.update import full
 from minidl.runtime import parameter
 from minidl.tensor import Tensor
 
 
 class _Cell(Module):
-    """Parameters with the names, shapes and order of gates of torch.nn's; x: [N, inputs]."""
+    """A base of recurrent cells; parameters have torch.nn's names, shapes and order of gates; x: [N, inputs]."""
 
     gates: ClassVar[int] = 1
 
@@ -34,26 +34,38 @@ class _Cell(Module):
             if made is not None:
                 init.uniform_(made, -bound, bound)
 
+    def step(self, x: Tensor, state: Any = None) -> Any:
+        """The next state of a batch; each subclass says how."""
+        raise NotImplementedError
+
+    def forward(self, input: Tensor, hx: Any = None) -> Any:
+        """The next state, from the one before, which is zeros by default; of one example without N, too."""
+        if input.ndim > 1:
+            return self.step(input, hx)
+        state = tuple(unsqueeze(h, 0) for h in hx) if isinstance(hx, tuple) else hx if hx is None else unsqueeze(hx, 0)
+        made = self.step(unsqueeze(input, 0), state)
+        return tuple(squeeze(h, 0) for h in made) if isinstance(made, tuple) else squeeze(made, 0)
+
     def start(self, x: Tensor) -> Tensor:
-        """A state of zeros."""
+        """Return an initial state of zeros, [N, H]."""
         return full((x.shape[0], self.hidden_size), 0.0, x.dtype)
 
     def parts(self, x: Tensor, h: Tensor) -> tuple[Tensor, Tensor]:
-        """What inputs and state contribute to the gates."""
+        """Return the linear terms of the gates: that of the inputs and that of the state, both [N, gates * H]."""
         return (linear(lowered(x), lowered(self.weight_ih), self.bias_ih),
                 linear(lowered(h), lowered(self.weight_hh), self.bias_hh))
 
 
 class RNNCell(_Cell):
-    """tanh (or relu) of what inputs and state contribute: [N, inputs] and [N, H] -> [N, H]."""
+    """One step of an Elman RNN, tanh (or relu) of the sum of linear terms: [N, inputs] and [N, H] -> [N, H]."""
 
     def __init__(self, input_size: int, hidden_size: int, bias: bool = True, nonlinearity: str = "tanh") -> None:
         if nonlinearity not in ("tanh", "relu"):
-            raise UserError(f"RNNCell: nonlinearity is tanh or relu, not {nonlinearity!r}")
+            raise UserError(f"RNNCell: nonlinearity must be tanh or relu, not {nonlinearity!r}")
         super().__init__(input_size, hidden_size, bias)
         self.nonlinearity: Any = {"tanh": tanh, "relu": relu}[nonlinearity]
 
-    def forward(self, x: Tensor, h: Tensor | None = None) -> Tensor:
+    def step(self, x: Tensor, h: Tensor | None = None) -> Tensor:
         return self.nonlinearity(add(*self.parts(x, self.start(x) if h is None else h)))  # type: ignore[no-any-return]
 
 
@@ -62,7 +74,7 @@ class LSTMCell(_Cell):
 
     gates = 4
 
-    def forward(self, x: Tensor, state: tuple[Tensor, Tensor] | None = None) -> tuple[Tensor, Tensor]:
+    def step(self, x: Tensor, state: tuple[Tensor, Tensor] | None = None) -> tuple[Tensor, Tensor]:
         h, c = (self.start(x), self.start(x)) if state is None else state
         i, f, g, o = chunk(add(*self.parts(x, h)), 4, 1)
         c = add(mul(sigmoid(f), c), mul(sigmoid(i), tanh(g)))
@@ -74,7 +86,7 @@ class GRUCell(_Cell):
 
     gates = 3
 
-    def forward(self, x: Tensor, h: Tensor | None = None) -> Tensor:
+    def step(self, x: Tensor, h: Tensor | None = None) -> Tensor:
         h = self.start(x) if h is None else h
         (gates_x, n_x), (gates_h, n_h) = (split(y, [2 * self.hidden_size, self.hidden_size], 1)
                                           for y in self.parts(x, h))

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import wraps
+from math import prod
+
 import numpy as np
 
 from minidl.errors import UserError
@@ -9,10 +13,11 @@ from minidl.meta import Shape, boolean, wide
 from minidl.nn.attention import Causal, attend
 from minidl.nn.convolving import conv1d, conv2d, conv_transpose2d
 from minidl.nn.layers import Dropout
+from minidl.nn.pooling import adaptive_avg_pool2d, avg_pool1d, avg_pool2d, max_pool1d, max_pool2d
 from minidl.nn.precision import computed_in, lowered
 from minidl.nn.resizing import interpolate, pad, pixel_shuffle, pixel_unshuffle
 from minidl.ops import attention as attention_
-from minidl.ops import elementwise, layernorm, pool
+from minidl.ops import elementwise, layernorm
 from minidl.ops import embedding as embedding_
 from minidl.ops import linear as linear_
 from minidl.ops import update as update_
@@ -38,9 +43,9 @@ from minidl.ops.activations import (
 )
 from minidl.ops.activations import softplus_of as softplus
 from minidl.ops.choose import compare, convert, masked_fill, where
-from minidl.ops.conv import Pair
 from minidl.ops.elementwise import add, mul, relu, sigmoid, tanh
 from minidl.ops.functions import log_softmax, silu, softmax
+from minidl.ops.inplace import written
 from minidl.ops.losses import (
     binary_cross_entropy,
     binary_cross_entropy_with_logits,
@@ -54,65 +59,71 @@ from minidl.ops.losses import (
 )
 from minidl.ops.products import cosine_similarity, normalize
 from minidl.ops.ranking import amax
-from minidl.ops.rearranging import one_hot
+from minidl.ops.rearranging import one_hot, repeat_interleave
 from minidl.ops.shape import detach, permute, reshape
 from minidl.runtime import current_runtime
 from minidl.tensor import Tensor
 
 __all__ = [
-    "adaptive_avg_pool2d", "avg_pool2d", "binary_cross_entropy", "binary_cross_entropy_with_logits", "celu",
+    "adaptive_avg_pool2d", "avg_pool1d", "avg_pool2d", "binary_cross_entropy",
+    "binary_cross_entropy_with_logits", "celu",
     "conv1d", "conv2d", "conv_transpose2d", "cosine_similarity", "cross_entropy", "dropout", "elu", "embedding",
     "gelu", "glu", "group_norm", "hardshrink", "hardsigmoid", "hardswish", "hardtanh", "huber_loss", "interpolate",
-    "kl_div", "l1_loss", "layer_norm", "leaky_relu", "linear", "log_softmax", "logsigmoid", "max_pool2d", "mish",
+    "kl_div", "l1_loss", "layer_norm", "leaky_relu", "linear", "log_softmax", "logsigmoid", "max_pool1d", "max_pool2d",
+    "mish",
     "mse_loss", "nll_loss", "normalize", "one_hot", "pad", "pixel_shuffle", "pixel_unshuffle", "prelu", "relu",
     "relu6", "scaled_dot_product_attention", "selu", "sigmoid", "silu", "smooth_l1_loss", "softmax", "softmin",
     "softplus", "softshrink", "softsign", "tanh", "tanhshrink", "threshold",
 ]
 
 
+def _in_place_too(function: Callable[..., Tensor]) -> Callable[..., Tensor]:
+    """An activation that takes ``inplace``, and leaves its result in its operand then."""
+    @wraps(function)
+    def either(x: Tensor, *args: object, inplace: bool = False, **options: object) -> Tensor:
+        if args and isinstance(args[-1], bool):  # PyTorch's last argument, by its place
+            *args, inplace = args  # type: ignore[assignment]
+        return written(x, lambda y: function(y, *args, **options)) if inplace else function(x, *args, **options)
+    return either
+
+
+_ACTIVATIONS: list[Callable[..., Tensor]] = [celu, elu, hardsigmoid, hardswish, hardtanh, leaky_relu, mish, relu, relu6,
+                                             selu, silu, threshold]
+celu, elu, hardsigmoid, hardswish, hardtanh, leaky_relu, mish, relu, relu6, selu, silu, threshold = [
+    _in_place_too(function) for function in _ACTIVATIONS]
+
+
 def gelu(x: Tensor, approximate: str = "none") -> Tensor:
-    """x times the probability that a normal number is below x: exact, or by its tanh form. Raises UserError."""
+    """Return x * Phi(x) with the normal distribution function Phi, exact or in its tanh form. Raises UserError."""
     if approximate not in ("none", "tanh"):
-        raise UserError(f"gelu: approximate is none or tanh, not {approximate!r}")
+        raise UserError(f"gelu: approximate must be none or tanh, not {approximate!r}")
     return elementwise.gelu(x) if approximate == "none" else elementwise.gelu_tanh(x)
 
 
-def dropout(x: Tensor, p: float = 0.5, training: bool = True) -> Tensor:
-    """In training, zero each element with probability p and divide the rest by 1 - p; else x itself."""
-    return elementwise.dropout(x, p, current_runtime().next_seed()) if training and p else x
+def dropout(x: Tensor, p: float = 0.5, training: bool = True, inplace: bool = False) -> Tensor:
+    """In training, zero each element with probability p and divide the rest by 1 - p; otherwise return x."""
+    if not training or not p:
+        return x
+    seed = current_runtime().next_seed()
+    return written(x, lambda y: elementwise.dropout(y, p, seed)) if inplace else elementwise.dropout(x, p, seed)
 
 
 def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
-    """x weight^T + bias.  x: [..., in], weight: [out, in]."""
+    """Return x weight^T + bias. x: [..., in], weight: [out, in]."""
     return linear_.linear(lowered(x), lowered(weight), bias)
 
 
 def embedding(ids: Tensor, weight: Tensor) -> Tensor:
-    """Rows of a table, by number."""
+    """Return rows of the table ``weight`` [rows, width], selected by ids: [*ids.shape, width]."""
     return embedding_.embedding(weight, ids, dtype=computed_in(weight.dtype))
 
 
-def max_pool2d(x: Tensor, kernel_size: int | Pair, stride: int | Pair | None = None,
-               padding: int | Pair = 0) -> Tensor:
-    """Maximum of each window of [N, C, H, W]; the stride is the window by default."""
-    return pool.max_pool2d(x, kernel_size, stride=stride, padding=padding)
-
-
-def avg_pool2d(x: Tensor, kernel_size: int | Pair, stride: int | Pair | None = None,
-               padding: int | Pair = 0) -> Tensor:
-    """Mean of each window of [N, C, H, W]; the stride is the window by default."""
-    return pool.avg_pool2d(x, kernel_size, stride=stride, padding=padding)
-
-
-def adaptive_avg_pool2d(x: Tensor, output_size: int | Pair) -> Tensor:
-    """Mean over a grid of windows: [N, C, H, W] -> [N, C, *output_size]."""
-    return pool.adaptive_avg_pool2d(x, output_size)
 
 
 def layer_norm(x: Tensor, normalized_shape: int | Shape, weight: Tensor | None = None, bias: Tensor | None = None,
                eps: float = 1e-5) -> Tensor:
-    """(x - mean) / sqrt(var + eps) * weight + bias, with mean and variance of the last dimensions, whose shape is
-    ``normalized_shape``. Raises ShapeError."""
+    """Return (x - mean) / sqrt(var + eps) * weight + bias, with mean and variance over the last dimensions.
+    ``normalized_shape`` is the shape of these dimensions. Raises ShapeError."""
     shape = (normalized_shape,) if isinstance(normalized_shape, int) else tuple(normalized_shape)
     rows = reshape(x, (*x.shape[:x.ndim - len(shape)], -1)) if len(shape) != 1 else x
     width, kind = rows.shape[-1], None if weight is None else weight.dtype
@@ -124,13 +135,11 @@ def layer_norm(x: Tensor, normalized_shape: int | Shape, weight: Tensor | None =
 
 def group_norm(x: Tensor, num_groups: int, weight: Tensor | None = None, bias: Tensor | None = None,
                eps: float = 1e-5) -> Tensor:
-    """Normalisation of groups of channels (Wu & He 2018), then a factor and a summand a channel.  x: [N, C, ...].
-
-    Raises UserError if there are not so many equal groups.
-    """
+    """Normalise groups of channels (Wu & He 2018), then multiply by weight and add bias per channel. x: [N, C, ...].
+    Raises UserError if ``num_groups`` does not divide the channels."""
     if x.ndim < 2 or x.shape[1] % num_groups:
-        raise UserError(f"group_norm: {num_groups} equal groups of the channels of {list(x.shape)}")
-    groups = reshape(x, (x.shape[0], num_groups, -1))
+        raise UserError(f"group_norm: {num_groups} groups do not divide the channels of {list(x.shape)}")
+    groups = reshape(x, (x.shape[0], num_groups, prod(x.shape[1:]) // num_groups))
     y = reshape(layer_norm(groups, groups.shape[-1], eps=eps), x.shape)
     channels = (x.shape[1], *(1,) * (x.ndim - 2))
     y = y if weight is None else mul(y, reshape(weight.cast(y.dtype), channels))
@@ -138,16 +147,26 @@ def group_norm(x: Tensor, num_groups: int, weight: Tensor | None = None, bias: T
 
 
 def scaled_dot_product_attention(query: Tensor, key: Tensor, value: Tensor, attn_mask: Tensor | None = None,
-                                 dropout_p: float = 0.0, is_causal: bool = False, scale: float | None = None) -> Tensor:
-    """softmax(scale q k^T + mask) v.  query: [N, heads, L, D], key and value: [N, heads, S, D].
+                                 dropout_p: float = 0.0, is_causal: bool = False, scale: float | None = None,
+                                 enable_gqa: bool = False) -> Tensor:
+    """Return softmax(scale q k^T + mask) v. query: [N, heads, L, D], key and value: [N, heads, S, D].
 
-    N and heads may be missing. ``scale`` is 1 / sqrt(D) by default. A mask of booleans says which positions are seen;
-    another one is added. A position that sees nothing has a result of 0, and no gradient. ``is_causal``: position i
-    sees positions up to i. ``nn.attend`` is the same with heads side by side. Raises ShapeError; UserError for a mask
-    beside ``is_causal``.
+    N and heads may be missing. ``scale`` defaults to 1 / sqrt(D). A boolean mask is True at positions that are seen; a
+    floating mask is added. The result of a fully masked position is 0, without a gradient. ``is_causal``: position i
+    sees positions up to i. With ``enable_gqa`` heads of queries share heads of
+    keys and values. ``nn.attend`` is the same with heads side by side. Raises ShapeError; UserError for a mask
+    together with ``is_causal``.
     """
+    if enable_gqa and query.ndim == key.ndim == 4:
+        if query.shape[1] % key.shape[1] or key.shape[1] != value.shape[1]:
+            raise UserError(f"attention: {query.shape[1]} heads share {key.shape[1]} of keys and {value.shape[1]} of "
+                            "values: the first is no multiple of the others")
+        key, value = (repeat_interleave(x, query.shape[1] // x.shape[1], 1) for x in (key, value))
     if is_causal and attn_mask is not None:
-        raise UserError("attention takes a mask or is_causal, not both: put what is_causal forbids into the mask")
+        raise UserError("attention takes a mask or is_causal, not both; make the mask causal instead")
+    if not query.ndim == key.ndim == value.ndim or not query.shape[:-2] == key.shape[:-2] == value.shape[:-2]:
+        raise UserError(f"attention: queries {list(query.shape)}, keys {list(key.shape)} and values "
+                        f"{list(value.shape)} differ in more than their lengths")
     if query.ndim in (2, 3):
         q, k, v = (reshape(x, (*(1,) * (4 - x.ndim), *x.shape)) for x in (query, key, value))
         y = scaled_dot_product_attention(q, k, v, attn_mask, dropout_p, is_causal, scale)
@@ -157,7 +176,7 @@ def scaled_dot_product_attention(query: Tensor, key: Tensor, value: Tensor, attn
     length, keys = query.shape[2], key.shape[2]
     if is_causal and length != keys:
         attn_mask, is_causal = current_runtime().tensor(np.tri(length, keys, dtype=bool)), False
-    mask, blind = (None, None) if attn_mask is None else _seen(attn_mask, query)
+    mask, blind = (None, None) if attn_mask is None else _additive_mask(attn_mask, query)
     if scale is not None:
         query = query * (scale * query.shape[3] ** 0.5)
     heads = query.shape[1]
@@ -167,8 +186,8 @@ def scaled_dot_product_attention(query: Tensor, key: Tensor, value: Tensor, attn
     return y if blind is None else masked_fill(y, blind, 0.0)
 
 
-def _seen(mask: Tensor, query: Tensor) -> tuple[Tensor, Tensor]:
-    """A mask to be added, which lets positions that see nothing see everything; and which these are: [..., 1]."""
+def _additive_mask(mask: Tensor, query: Tensor) -> tuple[Tensor, Tensor]:
+    """Return an additive mask in which fully masked rows are unmasked, and booleans [..., 1] that mark these rows."""
     if mask.dtype.floating:
         lowest = amax(detach(mask), -1, keepdim=True)
         blind = compare(lowest, float("-inf"), "==")

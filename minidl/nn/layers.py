@@ -1,7 +1,7 @@
 """Layers for tensors of any shape: a few parameters and one operation each. All arithmetic is in minidl.ops.
 
-Arguments have the names, the order and the meaning of torch.nn's, as far as they are supported. Parameters are float32
-in every precision; what a layer computes in is its runtime's (see ``precision``).
+Supported arguments have the names, order and meaning of torch.nn's. Parameters are always float32; layers compute in
+the runtime's precision (see ``precision``).
 """
 
 from __future__ import annotations
@@ -10,24 +10,27 @@ from functools import partial
 
 from minidl.dispatch import replaced
 from minidl.errors import UserError
+from minidl.meta import Shape
 from minidl.nn import init
 from minidl.nn.module import Module
 from minidl.nn.precision import computed_in, lowered
 from minidl.ops import elementwise, embedding, layernorm, linear, shape
+from minidl.ops.choose import compare, where
+from minidl.ops.parts import unsqueeze
 from minidl.runtime import current_runtime, parameter
 from minidl.tensor import Tensor
 
 
 class Linear(Module):
-    """y = x w^T + b.  x: [..., in_features] -> [..., out_features]."""
+    """A linear layer: x w^T + b. x: [..., in_features] -> [..., out_features]."""
 
     def __init__(self, in_features: int, out_features: int, bias: bool = True) -> None:
         self.weight = parameter((out_features, in_features))
         self.bias = parameter((out_features,)) if bias else None
         init.default_(self.weight, self.bias)
 
-    def forward(self, x: Tensor) -> Tensor:
-        return linear.linear(lowered(x), lowered(self.weight), self.bias)
+    def forward(self, input: Tensor) -> Tensor:
+        return linear.linear(lowered(input), lowered(self.weight), self.bias)
 
     def extra_repr(self) -> str:
         outs, ins = self.weight.shape
@@ -35,34 +38,55 @@ class Linear(Module):
 
 
 class LayerNorm(Module):
-    """Layer normalisation (Ba, Kiros & Hinton 2016) of rows of ``normalized_shape`` values: the last dimension."""
+    """Layer normalisation (Ba, Kiros & Hinton 2016) over the last dimensions, of ``normalized_shape`` values."""
 
-    def __init__(self, normalized_shape: int | tuple[int, ...], eps: float = 1e-5) -> None:
-        width = (normalized_shape,) if isinstance(normalized_shape, int) else tuple(normalized_shape)
-        if len(width) != 1:
-            raise UserError(f"LayerNorm: only the last dimension can be normalised, not {list(width)}")
+    def __init__(self, normalized_shape: int | Shape, eps: float = 1e-5, elementwise_affine: bool = True,
+                 bias: bool = True) -> None:
+        self.normalized_shape = (normalized_shape,) if isinstance(normalized_shape, int) else tuple(normalized_shape)
         self.eps = eps
-        self.weight = parameter(width)
-        self.bias = parameter(width)
-        init.constant_(self.weight, 1.0)
-        init.constant_(self.bias, 0.0)
+        self.weight, self.bias = scale_and_shift(self.normalized_shape, elementwise_affine, bias)
 
     def forward(self, x: Tensor) -> Tensor:
-        return layernorm.layer_norm(x, self.weight, self.bias, eps=self.eps)
+        if self.weight is not None and self.bias is not None and len(self.normalized_shape) == 1:
+            return layernorm.layer_norm(x, self.weight, self.bias, eps=self.eps)
+        from minidl.nn.functional import layer_norm  # it is built of the layers here
+        return layer_norm(x, self.normalized_shape, self.weight, self.bias, self.eps)
 
     def extra_repr(self) -> str:
-        return f"{self.weight.numel()}, eps={self.eps}"
+        shape = self.normalized_shape
+        return f"{shape[0] if len(shape) == 1 else shape}, eps={self.eps}"
 
 
 class Embedding(Module):
-    """Rows of a table, by number.  ids: integers of any shape -> [*ids.shape, embedding_dim], as activations are."""
+    """A table of vectors, looked up by integers of any shape: ids -> [*ids.shape, embedding_dim], in compute precision.
 
-    def __init__(self, num_embeddings: int, embedding_dim: int) -> None:
+    The row ``padding_idx`` is made 0 and has no gradient, as it is no word's. Raises UserError for a row that is none.
+    """
+
+    def __init__(self, num_embeddings: int, embedding_dim: int, padding_idx: int | None = None) -> None:
+        if padding_idx is not None and not -num_embeddings <= padding_idx < num_embeddings:
+            raise UserError(f"Embedding: padding_idx {padding_idx} is no row of {num_embeddings}")
+        self.padding_idx = padding_idx if padding_idx is None else padding_idx % num_embeddings
         self.weight = parameter((num_embeddings, embedding_dim))
         init.normal_(self.weight)
+        if self.padding_idx is not None:
+            init.constant_(self.weight[self.padding_idx].detach(), 0.0)
+
+    @classmethod
+    def from_pretrained(cls, embeddings: Tensor, freeze: bool = True, padding_idx: int | None = None) -> Embedding:
+        """A table of given rows, which is not trained unless it is not to ``freeze``."""
+        made = cls(*embeddings.shape)
+        made.padding_idx = padding_idx
+        made.weight.data = embeddings
+        made.weight.requires_grad = not freeze
+        return made
 
     def forward(self, ids: Tensor) -> Tensor:
-        return embedding.embedding(self.weight, ids, dtype=computed_in(self.weight.dtype))
+        y = embedding.embedding(self.weight, ids, dtype=computed_in(self.weight.dtype))
+        if self.padding_idx is None:
+            return y
+        padding = compare(unsqueeze(ids, ids.ndim), self.padding_idx, "==")
+        return where(padding, y.detach(), y)
 
     def extra_repr(self) -> str:
         rows, width = self.weight.shape
@@ -70,10 +94,8 @@ class Embedding(Module):
 
 
 class Dropout(Module):
-    """In training, zero each element with probability p in [0, 1) and divide the rest by 1 - p; else the identity.
-
-    With ``inplace`` x itself holds the result from then on, which may be written over its bytes.
-    """
+    """Dropout: in training, zero each element with probability p in [0, 1) and divide the rest by 1 - p.
+    With ``inplace`` the handle x then holds the result, and x's bytes may be overwritten."""
 
     def __init__(self, p: float = 0.5, inplace: bool = False) -> None:
         if not 0.0 <= p < 1.0:
@@ -92,7 +114,7 @@ class Dropout(Module):
 
 
 class Flatten(Module):
-    """Merge the dimensions from ``start_dim`` to ``end_dim`` into one; a view."""
+    """A layer that merges the dimensions from ``start_dim`` to ``end_dim`` into one; a view."""
 
     def __init__(self, start_dim: int = 1, end_dim: int = -1) -> None:
         self.start_dim = start_dim
@@ -103,12 +125,23 @@ class Flatten(Module):
 
 
 class Identity(Module):
-    """A layer that returns x itself: it keeps a place, or a number in a Sequential."""
+    """A layer that returns its input, for example to keep the numbering of a Sequential."""
 
     def forward(self, x: Tensor) -> Tensor:
         return x
 
 
+def scale_and_shift(shape: Shape, affine: bool, bias: bool) -> tuple[Tensor | None, Tensor | None]:
+    """The parameters of a norm, ones and zeros: none unless ``affine``, the second only with ``bias``."""
+    weight = parameter(shape) if affine else None
+    shift = parameter(shape) if affine and bias else None
+    if weight is not None:
+        init.constant_(weight, 1.0)
+    if shift is not None:
+        init.constant_(shift, 0.0)
+    return weight, shift
+
+
 def no_bias(bias: Tensor | None) -> str:
-    """What ``extra_repr`` says of a bias: nothing where there is one."""
+    """Return what ``extra_repr`` shows for a missing bias, or an empty string."""
     return "" if bias is not None else ", bias=False"

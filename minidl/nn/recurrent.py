@@ -1,20 +1,20 @@
-"""LSTM (Hochreiter & Schmidhuber 1997) and GRU (Cho et al. 2014) over sequences, as compositions of operations.
+"""RNN, LSTM (Hochreiter & Schmidhuber 1997) and GRU (Cho et al. 2014) over sequences, composed of operations.
 
-Parameters have the names, shapes and order of gates of torch.nn's; what is computed is its formulas. What comes from
-the inputs is one product a layer for all steps.
+Parameters have torch.nn's names, shapes and order of gates, and the formulas are torch.nn's. The inputs' contribution
+to the gates is one matrix product per layer, for all steps.
 """
 
 from __future__ import annotations
 
 from math import sqrt
 
-from minidl.errors import UserError
+from minidl.errors import ShapeError, UserError
 from minidl.nn import init
 from minidl.nn.layers import Dropout
 from minidl.nn.module import Module
 from minidl.nn.precision import lowered
 from minidl.ops import elementwise, linear
-from minidl.ops.parts import chunk, split, squeeze, stack
+from minidl.ops.parts import chunk, split, squeeze, stack, unsqueeze
 from minidl.ops.shape import concat, permute
 from minidl.ops.update import full
 from minidl.runtime import parameter
@@ -24,13 +24,17 @@ State = tuple[Tensor, ...]  # of one layer and direction, [N, H] each
 
 
 class _Recurrent(Module):
-    """Layers, one or two directions each, over [L, N, inputs], or [N, L, inputs] if ``batch_first``."""
+    """A base of recurrent networks: layers of one or two directions, over [L, N, inputs], or [N, L, inputs] if
+    ``batch_first``."""
 
-    gates: int  # how many times H rows the weights have
-    states: int  # tensors of a state
+    gates: int  # the weights have gates * H rows
+    states: int  # number of tensors in a state
 
     def __init__(self, input_size: int, hidden_size: int, num_layers: int = 1, bias: bool = True,
-                 batch_first: bool = False, dropout: float = 0.0, bidirectional: bool = False) -> None:
+                 batch_first: bool = False, dropout: float = 0.0, bidirectional: bool = False,
+                 proj_size: int = 0) -> None:
+        if proj_size:
+            raise UserError(f"{type(self).__name__}: proj_size is 0, as outputs are not projected, and not {proj_size}")
         self.hidden_size = hidden_size
         self.num_layers = num_layers
         self.batch_first = batch_first
@@ -49,11 +53,20 @@ class _Recurrent(Module):
                         init.uniform_(made, -bound, bound)
 
     def cell(self, given: Tensor, recurrent: Tensor, state: State) -> State:
-        """The next state, the output first, from what inputs and state contribute to the gates: [N, gates * H] each."""
+        """Return the next state, output first. given, recurrent: linear terms of input and state, [N, gates * H]
+        each."""
         raise NotImplementedError
 
     def run(self, x: Tensor, state: list[State] | None) -> tuple[Tensor, list[Tensor]]:
-        """Outputs in x's layout, and the last states, [layers * directions, N, H] each."""
+        """Return the outputs in x's layout, and the last states, [layers * directions, N, H] each; without N of one
+        sequence [L, inputs]. Raises ShapeError."""
+        if x.ndim == 2:
+            alone = None if state is None else [tuple(unsqueeze(part, 0) for part in parts) for parts in state]
+            batch = 0 if self.batch_first else 1
+            y, ends = self.run(unsqueeze(x, batch), alone)
+            return squeeze(y, batch), [squeeze(end, 1) for end in ends]
+        if x.ndim != 3:
+            raise ShapeError(f"{type(self).__name__} needs sequences of two or three dimensions, not {list(x.shape)}")
         x = lowered(x if self.batch_first else permute(x, (1, 0, 2)))
         last: list[State] = []
         for layer in range(self.num_layers):
@@ -82,7 +95,7 @@ class _Recurrent(Module):
         return stack(outputs[::-1] if backwards else outputs, 1), state
 
     def _given(self, state: tuple[Tensor, ...] | None) -> list[State] | None:
-        """A state [layers * directions, N, H] as one of each layer and direction."""
+        """Split a state [layers * directions, N, H] into one state per layer and direction."""
         if state is None:
             return None
         return [tuple(lowered(part[i]) for part in state) for i in range(state[0].shape[0])]
@@ -93,7 +106,7 @@ class _Recurrent(Module):
 
 
 class LSTM(_Recurrent):
-    """c = f c + i g and h = o tanh(c), with gates i, f, g, o; returns outputs and (h, c) of the last step."""
+    """An LSTM: c = f c + i g and h = o tanh(c), with gates i, f, g, o; returns outputs and (h, c) of the last step."""
 
     gates = 4
     states = 2
@@ -110,7 +123,7 @@ class LSTM(_Recurrent):
 
 
 class GRU(_Recurrent):
-    """h = (1 - z) n + z h, with n = tanh(x part + r h part) and gates r, z; returns outputs and the last h."""
+    """A GRU: h = (1 - z) n + z h, with n = tanh(W x + r * (U h)) and gates r, z; returns outputs and the last h."""
 
     gates = 3
     states = 1
@@ -128,7 +141,7 @@ class GRU(_Recurrent):
 
 
 class RNN(_Recurrent):
-    """h = tanh (or relu) of what inputs and h contribute (Elman 1990); returns outputs and the last h."""
+    """An Elman RNN (1990): h = tanh(W x + U h), or relu instead of tanh; returns outputs and the last h."""
 
     gates = 1
     states = 1
@@ -137,7 +150,7 @@ class RNN(_Recurrent):
                  bias: bool = True, batch_first: bool = False, dropout: float = 0.0,
                  bidirectional: bool = False) -> None:
         if nonlinearity not in ("tanh", "relu"):
-            raise UserError(f"RNN: nonlinearity is tanh or relu, not {nonlinearity!r}")
+            raise UserError(f"RNN: nonlinearity must be tanh or relu, not {nonlinearity!r}")
         super().__init__(input_size, hidden_size, num_layers, bias, batch_first, dropout, bidirectional)
         self.nonlinearity = nonlinearity
 

@@ -1,4 +1,4 @@
-"""Products of matrices and vectors, and norms, under PyTorch's names: compositions of ``matmul`` and sums."""
+"""Products of matrices and vectors, norms and einsum, under PyTorch's names, composed of ``matmul`` and sums."""
 
 from __future__ import annotations
 
@@ -11,9 +11,10 @@ import numpy as np
 from minidl.errors import ShapeError
 from minidl.meta import Shape
 from minidl.ops import linear
+from minidl.ops.arguments import axis_of
 from minidl.ops.arithmetic import add, compare, div, mul, sub
 from minidl.ops.choose import convert, masked_fill
-from minidl.ops.elementwise import scale
+from minidl.ops.elementwise import broadcast, expand, scale
 from minidl.ops.elementwise import sum as sum_
 from minidl.ops.functions import clamp, root
 from minidl.ops.library import absolute, pow_of
@@ -27,10 +28,8 @@ Axes = int | Shape | None
 
 
 def matmul(a: Tensor, b: Tensor) -> Tensor:
-    """The product of matrices, broadcast over leading dimensions; a vector is a row on the left, a column on the right.
-
-    Raises ShapeError.
-    """
+    """Return the product of matrices, broadcast over leading dimensions; a vector is a row if left, a column if right.
+    Raises ShapeError."""
     if a.ndim > 1 and b.ndim > 1:
         return linear.matmul(a, b)
     if not a.ndim or not b.ndim:
@@ -51,72 +50,79 @@ def _dims(what: str, *pairs: tuple[Tensor, int]) -> None:
 
 
 def mm(a: Tensor, b: Tensor) -> Tensor:
-    """The product of two matrices. Raises ShapeError."""
+    """Return the product of two matrices. Raises ShapeError."""
     _dims("mm", (a, 2), (b, 2))
     return linear.matmul(a, b)
 
 
 def bmm(a: Tensor, b: Tensor) -> Tensor:
-    """The products of two batches of matrices, [B, n, k] and [B, k, m]. Raises ShapeError."""
+    """Return the products of two batches of matrices, [B, n, k] and [B, k, m]. Raises ShapeError."""
     _dims("bmm", (a, 3), (b, 3))
     if a.shape[0] != b.shape[0]:
-        raise ShapeError(f"bmm: {a.shape[0]} matrices and {b.shape[0]}")
+        raise ShapeError(f"bmm: the batches have {a.shape[0]} and {b.shape[0]} matrices")
     return linear.matmul(a, b)
 
 
 def mv(a: Tensor, b: Tensor) -> Tensor:
-    """The product of a matrix and a vector. Raises ShapeError."""
+    """Return the product of a matrix and a vector. Raises ShapeError."""
     _dims("mv", (a, 2), (b, 1))
     return matmul(a, b)
 
 
 def dot(a: Tensor, b: Tensor) -> Tensor:
-    """The sum of the products of two vectors' elements. Raises ShapeError."""
+    """Return the dot product of two vectors. Raises ShapeError."""
     _dims("dot", (a, 1), (b, 1))
     if a.shape != b.shape:
-        raise ShapeError(f"dot: {list(a.shape)} and {list(b.shape)}")
+        raise ShapeError(f"dot: the vectors {list(a.shape)} and {list(b.shape)} differ in size")
     return sum_(mul(a, b))
 
 
 def outer(a: Tensor, b: Tensor) -> Tensor:
-    """All products of two vectors' elements: [n] and [m] -> [n, m]. Raises ShapeError."""
+    """Return the outer product of two vectors: [n] and [m] -> [n, m]. Raises ShapeError."""
     _dims("outer", (a, 1), (b, 1))
     return mul(unsqueeze(a, 1), b)
 
 
 def addmm(x: Tensor, a: Tensor, b: Tensor, *, beta: float = 1, alpha: float = 1) -> Tensor:
-    """beta x + alpha a b, of matrices a and b. Raises ShapeError."""
+    """Return beta * x + alpha * (a b) for matrices a and b. Raises ShapeError."""
     y = scale(mm(a, b), alpha) if alpha != 1 else mm(a, b)
     return y if beta == 0 else add(y, scale(x, beta) if beta != 1 else x)
 
 
 def baddbmm(x: Tensor, a: Tensor, b: Tensor, *, beta: float = 1, alpha: float = 1) -> Tensor:
-    """beta x + alpha a b, of batches of matrices a and b. Raises ShapeError."""
+    """Return beta * x + alpha * (a b) for batches of matrices a and b. Raises ShapeError."""
     y = scale(bmm(a, b), alpha) if alpha != 1 else bmm(a, b)
     return y if beta == 0 else add(y, scale(x, beta) if beta != 1 else x)
 
 
 def trace(x: Tensor) -> Tensor:
-    """The sum of a matrix's diagonal. Raises ShapeError."""
+    """Return the sum of a matrix's diagonal. Raises ShapeError."""
+    _dims("trace", (x, 2))
     return sum_(diagonal(x))
 
 
-def diagonal(x: Tensor) -> Tensor:
-    """A matrix's diagonal, as a copy. Raises ShapeError."""
-    _dims("diagonal", (x, 2))
-    places = list(range(min(x.shape)))
-    return x[places, places]
+def diagonal(x: Tensor, offset: int = 0, dim1: int = 0, dim2: int = 1) -> Tensor:
+    """Return the diagonals of the matrices in two dimensions as the last dimension of a copy, ``offset`` columns to
+    the right. Raises ShapeError."""
+    rows, columns = axis_of("diagonal", x.shape, dim1), axis_of("diagonal", x.shape, dim2)
+    if rows == columns:
+        raise ShapeError(f"diagonal: dimensions {dim1} and {dim2} of {list(x.shape)} are one")
+    size = max(0, min(x.shape[rows] - max(0, -offset), x.shape[columns] - max(0, offset)))
+    order = (rows, columns, *(i for i in range(x.ndim) if i not in (rows, columns)))
+    first, second = np.arange(size) + max(0, -offset), np.arange(size) + max(0, offset)
+    y = permute(x, order)[first, second]
+    return permute(y, (*range(1, y.ndim), 0))
 
 
 def norm(x: Tensor, p: float | str | None = 2, dim: Axes = None, keepdim: bool = False) -> Tensor:
-    """(sum of |x|^p)^(1/p) over ``dim``, all by default; inf is the largest |x|, 0 counts what is not 0.
+    """Return the p-norm (sum of |x|^p)^(1/p) over ``dim``, by default over all dimensions.
 
-    The gradient of a norm of 0 is 0. Raises ShapeError.
+    p = inf gives the largest |x|, p = 0 the number of nonzero elements. A norm of 0 has gradient 0. Raises ShapeError.
     """
     if p in ("fro", None):
         p = 2
     if isinstance(p, str):
-        raise ShapeError(f"norm knows numbers, inf and 'fro', not {p!r}")
+        raise ShapeError(f"norm: p must be a number, inf or 'fro', not {p!r}")
     if p == 2:
         return root(sum_(mul(x, x), dim, keepdim))
     size = absolute(x)
@@ -134,30 +140,34 @@ def norm(x: Tensor, p: float | str | None = 2, dim: Axes = None, keepdim: bool =
 
 
 def normalize(x: Tensor, p: float = 2.0, dim: int | Shape = 1, eps: float = 1e-12) -> Tensor:
-    """x over its norm along ``dim``, which counts as at least ``eps``. Raises ShapeError."""
+    """Return x / max(norm of x along ``dim``, eps). Raises ShapeError."""
     return div(x, clamp(norm(x, p, dim, keepdim=True), min=eps))
 
 
 def cosine_similarity(a: Tensor, b: Tensor, dim: int = 1, eps: float = 1e-8) -> Tensor:
-    """The product of two vectors over that of their norms, each at least ``eps``, along ``dim``. Raises ShapeError."""
+    """Return the cosine of the angle between a and b along ``dim``; norms count as at least ``eps``. Raises
+    ShapeError."""
     def unit(x: Tensor) -> Tensor:
         return div(x, clamp(norm(x, 2, dim, keepdim=True), min=eps))
+    shape = broadcast(a.shape, b.shape)
+    a, b = expand(a, shape), expand(b, shape)
     return sum_(mul(unit(a), unit(b)), dim)
 
 
-def cdist(a: Tensor, b: Tensor, p: float = 2.0) -> Tensor:
-    """Distances of all rows: [..., n, d] and [..., m, d] -> [..., n, m]. Raises ShapeError."""
+def cdist(a: Tensor, b: Tensor, p: float = 2.0, compute_mode: str | None = None) -> Tensor:
+    """Return the p-norm distances of all pairs of rows: [..., n, d] and [..., m, d] -> [..., n, m].
+    ``compute_mode`` has no effect. Raises ShapeError."""
     return norm(sub(unsqueeze(a, -2), unsqueeze(b, -3)), p, -1)
 
 
 # Einstein's sums ----------------------------------------------------------------------------------------------------
 def _terms(equation: str, operands: Sequence[Tensor]) -> tuple[list[str], str]:
-    """The labels of each operand and of the result, those of ``...`` as capitals that the equation has not. Raises
+    """Return the labels of each operand and of the result; ``...`` is replaced by unused capitals. Raises
     ShapeError."""
     given, arrow, result = equation.replace(" ", "").partition("->")
     terms = given.split(",")
     if len(terms) != len(operands):
-        raise ShapeError(f"einsum: {equation!r} has {len(terms)} operands, and there are {len(operands)}")
+        raise ShapeError(f"einsum: {equation!r} needs {len(terms)} operands, not {len(operands)}")
     free = [c for c in "ABCDEFGHIJKLMNOPQRSTUVWXYZ" if c not in equation]
     most = 0
     for i, (term, x) in enumerate(zip(terms, operands, strict=True)):
@@ -167,7 +177,7 @@ def _terms(equation: str, operands: Sequence[Tensor]) -> tuple[list[str], str]:
         terms[i] = term.replace("...", "".join(free[:rest][::-1]))
         most = max(most, rest)
         if len(set(terms[i])) < len(terms[i]):
-            raise ShapeError(f"einsum: a label comes twice in {term!r}: take the diagonal first")
+            raise ShapeError(f"einsum: a label occurs twice in {term!r}; take the diagonal first")
     wide = "".join(free[:most][::-1])
     if arrow:
         return terms, result.replace("...", wide)
@@ -175,8 +185,8 @@ def _terms(equation: str, operands: Sequence[Tensor]) -> tuple[list[str], str]:
     return terms, wide + "".join(sorted(c for c in set(counts) - set(wide) if counts.count(c) == 1))
 
 
-def _contracted(a: Tensor, left: str, b: Tensor, right: str, kept: str) -> tuple[Tensor, str]:
-    """Two operands as one, whose labels are those that are kept: batches of products of matrices."""
+def _contract(a: Tensor, left: str, b: Tensor, right: str, kept: str) -> tuple[Tensor, str]:
+    """Contract two operands by batched matrix products; return the result and its labels. kept: labels needed later."""
     def reduced(x: Tensor, labels: str, other: str) -> tuple[Tensor, str]:
         alone = tuple(i for i, c in enumerate(labels) if c not in other and c not in kept)
         return (sum_(x, alone), "".join(c for i, c in enumerate(labels) if i not in alone)) if alone else (x, labels)
@@ -202,8 +212,10 @@ def _contracted(a: Tensor, left: str, b: Tensor, right: str, kept: str) -> tuple
 
 
 def einsum(equation: str, *operands: Any) -> Tensor:
-    """Einstein's sum: ``einsum("bij,bjk->bik", a, b)``. Two operands at a time, in the order that costs least (NumPy's
-    ``einsum_path``). Raises ShapeError."""
+    """Return an Einstein summation: ``einsum("bij,bjk->bik", a, b)``.
+
+    It contracts two operands at a time, in the order of NumPy's greedy ``einsum_path``. Raises ShapeError.
+    """
     tensors: list[Tensor] = list(operands[0] if len(operands) == 1 and isinstance(operands[0], list | tuple)
                                  else operands)
     terms, result = _terms(equation, tensors)
@@ -217,7 +229,7 @@ def einsum(equation: str, *operands: Any) -> Tensor:
         picked = [(tensors.pop(i), terms.pop(i)) for i in chosen][::-1]
         x, labels = picked[0]
         for other, more in picked[1:]:
-            x, labels = _contracted(x, labels, other, more, result + "".join(terms))
+            x, labels = _contract(x, labels, other, more, result + "".join(terms))
         tensors.append(x)
         terms.append(labels)
     x, labels = tensors[0], terms[0]
@@ -225,14 +237,14 @@ def einsum(equation: str, *operands: Any) -> Tensor:
     x = sum_(x, gone) if gone else x
     labels = "".join(c for c in labels if c in result)
     if sorted(labels) != sorted(result):
-        raise ShapeError(f"einsum: {equation!r} names a result that its operands do not have")
+        raise ShapeError(f"einsum: the result of {equation!r} has labels that its operands do not have")
     return permute(x, tuple(labels.index(c) for c in result)) if labels != result else x
 
 
 def transposed(x: Tensor) -> Tensor:
-    """Matrices with rows and columns exchanged: the last two dimensions. Raises ShapeError."""
+    """Return a view of x with its last two dimensions swapped. Raises ShapeError."""
     return transpose(x, -2, -1)
 
 
 FUNCTIONS = {"matmul": matmul, "mm": mm, "bmm": bmm, "mv": mv, "dot": dot, "outer": outer, "ger": outer,
-             "addmm": addmm, "baddbmm": baddbmm, "trace": trace, "norm": norm, "cdist": cdist}
+             "addmm": addmm, "baddbmm": baddbmm, "trace": trace, "diagonal": diagonal, "norm": norm, "cdist": cdist}

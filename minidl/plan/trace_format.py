@@ -1,9 +1,15 @@
-"""Traces as JSON: what is measured on one machine can be planned, compared or replayed on another.
+"""Traces as JSON files: a trace measured on one machine can be planned, compared or run again on another.
 
+<<<<<<< HEAD
 docs/formats.md describes the document; the classes below say the same to msgspec, which holds a file against them.
 Version 3 has the windows: the only gaps that a plan may use. Version 2 has beside the calls what only replaying them
 needs (``TraceCall``: saves, takes, leaves, long_lived), and takes a call that names no more than it has. Versions 1 and
 2 are still read.
+=======
+docs/formats.md describes the document; the classes below describe it for msgspec, which validates files against them.
+Version 2 adds the fields that running the calls again needs (``TraceCall``: saves, takes, leaves, long_lived), and most
+keys of a call are optional. Version 1 is still read.
+>>>>>>> main
 """
 
 from __future__ import annotations
@@ -35,7 +41,7 @@ FORMAT, VERSION = "minidl-trace", 3
 
 
 def trace_to_json(trace: Trace) -> str:
-    """A trace as a document with a line for each tensor and each call. Raises ValueError for seconds beyond floats."""
+    """Return a trace as a JSON document. Raises ValueError for seconds that are infinite or NaN."""
     tensors = [{"id": t.tensor_id, "bytes": t.nbytes, "persistent": t.persistent, "idle": t.idle}
                for t in trace.tensors.values()]
     windows = None if trace.windows is None else [{"tensor": t, "after": after, "until": until}
@@ -44,21 +50,21 @@ def trace_to_json(trace: Trace) -> str:
 
 
 def is_trace(head: bytes) -> bool:
-    """True if a file that begins like this was made by ``trace_to_json``."""
+    """True if a file that begins with these bytes was written by ``trace_to_json``."""
     return head.startswith(beginning(FORMAT).encode())
 
 
 def trace_from_json(text: str | bytes) -> Trace:
-    """The trace that a document holds. Raises UserError naming what is wrong, and where."""
+    """Return the trace that a document holds. Raises UserError with the mistake and its place."""
     return read(text, FORMAT, READERS)
 
 
 def read_trace(path: str) -> Trace:
-    """The trace in a file. Raises UserError naming the file, what is wrong, and where."""
+    """Return the trace in a file. Raises UserError with the file, the mistake and its place."""
     return read_file(path, FORMAT, READERS)
 
 
-# What a file holds ---------------------------------------------------------------------------------------------------
+# The content of a file -----------------------------------------------------------------------------------------------
 class _Tensor(Row):
     id: Id
     bytes: Count
@@ -66,7 +72,7 @@ class _Tensor(Row):
     idle: Count = 0
 
 
-class _TensorOfOne(Row):
+class _TensorV1(Row):
     id: Id
     bytes: Count
     persistent: bool
@@ -83,7 +89,7 @@ class _Algorithm(Row):
     bits_class: str = ""
 
 
-class _AlgorithmOfOne(Row):
+class _AlgorithmV1(Row):
     name: str
     seconds: Seconds
     workspace: Count
@@ -107,12 +113,12 @@ class _Call(Row):
     long_lived: bool = False
 
 
-class _CallOfOne(Row):
+class _CallV1(Row):
     op: str
     inputs: Ids
     outputs: Ids
     seconds: Seconds
-    algorithms: Annotated[list[_AlgorithmOfOne], Meta(min_length=1)]
+    algorithms: Annotated[list[_AlgorithmV1], Meta(min_length=1)]
     frees: Ids
     donated: Pairs
     may_donate: Pairs
@@ -131,6 +137,7 @@ class _TraceOfTwo(Head, forbid_unknown_fields=True):
     calls: list[_Call]
 
 
+<<<<<<< HEAD
 class _Trace(_TraceOfTwo, forbid_unknown_fields=True):
     windows: list[_Window] | None = None
 
@@ -141,11 +148,19 @@ class _TraceOfOne(Head, forbid_unknown_fields=True):
 
 
 def _trace(file: _TraceOfTwo | _TraceOfOne) -> Trace:
+=======
+class _TraceV1(Head, forbid_unknown_fields=True):
+    tensors: list[_TensorV1]
+    calls: list[_CallV1]
+
+
+def _trace(file: _Trace | _TraceV1) -> Trace:
+>>>>>>> main
     tensors = each_once("tensors", ((row.id, TraceTensor(row.id, row.bytes, row.persistent, row.idle))
                                     for row in file.tensors))
     made: set[TensorId] = set()
     read_before: set[TensorId] = set()
-    calls: Sequence[_Call | _CallOfOne] = file.calls
+    calls: Sequence[_Call | _CallV1] = file.calls
     for n, call in enumerate(calls):
         named = {*call.inputs, *call.outputs, *call.frees, *call.writes, *chain(*call.donated, *call.may_donate)}
         if isinstance(call, _Call):
@@ -168,6 +183,7 @@ def _trace(file: _TraceOfTwo | _TraceOfOne) -> Trace:
     return trace if not isinstance(file, _Trace) or file.windows is None else _within(trace, file.windows)
 
 
+<<<<<<< HEAD
 def _within(trace: Trace, windows: Sequence[_Window]) -> Trace:
     for n, window in enumerate(windows):
         uses = trace.uses.get(window.tensor, [])
@@ -179,3 +195,6 @@ def _within(trace: Trace, windows: Sequence[_Window]) -> Trace:
 
 
 READERS = {1: (_TraceOfOne, _trace), 2: (_TraceOfTwo, _trace), VERSION: (_Trace, _trace)}
+=======
+READERS = {1: (_TraceV1, _trace), VERSION: (_Trace, _trace)}
+>>>>>>> main

@@ -9,6 +9,8 @@ from math import isfinite
 from typing import Any
 
 from minidl import __version__
+from minidl.outside.shown import Shown
+from minidl.outside.units import format_bytes
 from minidl.outside.writing import write_whole
 
 KEYS: dict[str, str] = {
@@ -67,8 +69,8 @@ class Versions:
     numba: str = field(default_factory=partial(version, "numba"))
 
 
-@dataclass(frozen=True, slots=True)
-class Result:
+@dataclass(frozen=True, slots=True, repr=False)
+class Result(Shown):
     """The result of one run; KEYS explains the fields. Numbers per step are medians of the later half; None: unknown.
     """
 
@@ -107,6 +109,13 @@ class Result:
     seed: int = 0
     version: str = __version__
     versions: Versions = field(default_factory=Versions)
+
+    def facts(self) -> dict[str, str]:
+        """The numbers of the summary, for ``repr``."""
+        found = {"model": self.model, "batch": str(self.batch), "device": self.device, "policy": self.policy,
+                 "peak": f"{format_bytes(self.peak_bytes)} of {format_bytes(self.budget_bytes)}",
+                 "unmanaged": format_bytes(self.unmanaged_peak_bytes), "a second": f"{self.items_per_second:.4g}"}
+        return found if self.loss is None else {**found, "loss": f"{self.loss:.6g}"}
 
     def to_json(self) -> str:
         """Return the result as one JSON object; a number that is not finite becomes null."""

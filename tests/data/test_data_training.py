@@ -133,7 +133,7 @@ def test_the_summary_tells_what_the_threads_make_beside_what_the_steps_take():
     (["--model", "mlp", "--vocab-size", "9"], "--vocab-size is for text, and mlp reads images"),
     (["--model", "bert-tiny", "--vocab", "a", "--vocab-size", "9"], "--vocab-size is for a vocabulary that is trained"),
     (["--model", "bert-tiny", "--data", "{text}", "--vocab", "/nowhere"], "cannot read /nowhere: No such file"),
-    (["--model", "bert-tiny", "--sequence-length", "600"], "bert knows 512 positions, and a sequence has 600 tokens"),
+    (["--model", "bert-tiny", "--sequence-length", "600"], "bert has 512 positions, but a sequence has 600 tokens"),
     (["--on-bad-file", "ignore"], "--on-bad-file: invalid choice: 'ignore'"),
     (["--workers", "0"], "--workers/-j: must be a whole number of at least 1, not 0"),
     (["--model", "mlp", "--data", "{class_folders}", "--batch", "40"], "there are only 38 images to train on"),

