@@ -22,7 +22,7 @@ from minidl import Runtime, models, nn
 from minidl.models import bert, gpt
 from minidl.models.text import Text
 from minidl.optim import SGD, AdamW, Optimizer
-from minidl.parts.slicing.slicer import Slicer
+from minidl.parts.slicing.slicer import Slicer, slicer_of
 
 WARM_STEPS = 2
 CLASSES = 10
@@ -114,7 +114,7 @@ def row(name: str, slices: int, times: int, rounds: int) -> str:
         runtime.executor.inspect = None
         steps.append(step)
         calls.append(len(names))
-    slicer = runtimes[1].executor.slicer
+    slicer = slicer_of(runtimes[1].executor)
     assert isinstance(slicer, Slicer)
     joined = slicer.joined.total() // (WARM_STEPS + 1)
     pairs = []

@@ -13,7 +13,7 @@ from typing import Any
 
 from bench.gpu_check.setting import Record, Setting, Training, runtime_on
 from bench.gpu_check.steps import Network, program
-from bench.support.probe import HOOKS, Probe, own_seconds
+from bench.support.probe import own_seconds, tracking
 from minidl import Runtime
 from minidl.device.cuda.device import CudaDevice
 from minidl.errors import DeviceError
@@ -90,7 +90,7 @@ def _traced(runtime: Runtime, network: Network) -> tuple[float, float]:
 def _tracking(record: Record, training: Training, runtime: Runtime, network: Network) -> None:
     """Time inside the tracker's calls, as a share of a step."""
     ended = median(_step(runtime, network)[1] for _ in range(RUNS))  # probes take time themselves
-    probe = Probe(runtime.tracker, HOOKS)
+    probe = tracking(runtime)
     for _ in range(RUNS):
         _step(runtime, network)
     inside = max(0.0, probe.seconds - own_seconds() * probe.calls) / RUNS

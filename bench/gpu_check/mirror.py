@@ -59,15 +59,15 @@ class Tape:
         executor = current()
         run = executor.run
 
-        def noted(op: Op, inputs: tuple[Any, ...], attrs: dict[str, Any], given: int = 0) -> tuple[Any, ...]:
+        def noted(op: Op, inputs: tuple[Any, ...], attrs: dict[str, Any], donated: int = 0) -> tuple[Any, ...]:
             if op.mutates is not None:
                 for index in op.mutates(len(inputs)):
                     self.numbers.pop(inputs[index], None)
-                return run(op, inputs, attrs, given)
+                return run(op, inputs, attrs, donated)
             for storage in inputs:
                 if storage not in self.numbers:
                     self.leaves[self.number(storage)] = executor.read(storage)
-            outputs = run(op, inputs, attrs, given)
+            outputs = run(op, inputs, attrs, donated)
             if attrs.get("data", 0) is not None:  # else it has no value yet
                 self.notes.append(Note(op.name, tuple(map(self.number, inputs)), tuple(map(self.number, outputs)),
                                        dict(attrs), _side(op, outputs, attrs, run)))

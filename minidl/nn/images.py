@@ -7,7 +7,7 @@ the runtime's precision (see ``precision``).
 
 from __future__ import annotations
 
-from minidl.dispatch import give
+from minidl.dispatch import donate
 from minidl.errors import UserError
 from minidl.meta import float32
 from minidl.nn import init, pooling
@@ -54,7 +54,7 @@ class Conv2d(Module):
             return conv.conv2d(lowered(x), lowered(self.weight), self.bias, stride=self.stride, padding=padding,
                                relu=relu)
         y = conv2d(x, self.weight, self.bias, self.stride, padding, self.dilation, self.groups)
-        return elementwise.relu(give(y)) if relu else y
+        return elementwise.relu(donate(y)) if relu else y
 
     def extra_repr(self) -> str:
         outs, ins, *kernel = self.weight.shape

@@ -5,7 +5,7 @@ from functools import wraps
 from math import nan, prod
 from typing import Any, Concatenate, ParamSpec, TypeVar
 
-from minidl.dispatch import apply, give
+from minidl.dispatch import apply, donate
 from minidl.errors import ShapeError, UserError
 from minidl.meta import Cost, DType, Meta, Shape, float32, meta
 from minidl.op import Attrs, Op
@@ -55,20 +55,20 @@ def _rows_cost(inputs: Sequence[Meta], outputs: Sequence[Meta], attrs: Attrs) ->
 def _power_vjp(needs: Needs, dy: Tensor, x: Tensor, *, value: float) -> Gradients:
     if value == 0:
         return (full(dy.shape, 0.0, dy.dtype),)  # 0 * x ** -1 would be NaN at 0
-    return (scale(mul(give(dy), power(x, value - 1.0)), value),)
+    return (scale(mul(donate(dy), power(x, value - 1.0)), value),)
 
 
 def _log_softmax_vjp(needs: Needs, dy: Tensor, y: Tensor) -> Gradients:
     total = sum_(dy, -1, keepdim=True)
-    return (sub(give(dy), mul(exp(give(y)), total)),)
+    return (sub(donate(dy), mul(exp(donate(y)), total)),)
 
 
 POWER = Op("power", _power_infer, donates=FIRST, slices=BROADCAST, vjp=_power_vjp)
 SILU_GRAD = Op("silu_grad", gradient_like, donates=EITHER, slices=BROADCAST)
 SILU = Op("silu", numbers_like, donates=FIRST, slices=BROADCAST,
-          vjp=lambda needs, dy, x: (apply(SILU_GRAD, give(dy), give(x)),))
+          vjp=lambda needs, dy, x: (apply(SILU_GRAD, donate(dy), donate(x)),))
 SOFTPLUS = Op("softplus", numbers_like, donates=FIRST, slices=BROADCAST,
-              vjp=lambda needs, dy, x: (mul(give(dy), sigmoid(give(x))),))
+              vjp=lambda needs, dy, x: (mul(donate(dy), sigmoid(donate(x))),))
 LOG_SOFTMAX = Op("log_softmax", _rows_infer, _rows_cost, donates=FIRST, slices=along(0, dims=2), vjp=_log_softmax_vjp)
 
 

@@ -7,7 +7,7 @@ kept, not the rows. NaN ranks before all numbers; of equal elements the first ra
 from collections.abc import Sequence
 from math import prod
 
-from minidl.dispatch import apply, apply_all, give
+from minidl.dispatch import apply, apply_all, donate
 from minidl.errors import ShapeError
 from minidl.meta import Cost, Meta, Shape, int64, meta
 from minidl.op import Attrs, Op
@@ -34,7 +34,8 @@ def _cost(inputs: Sequence[Meta], outputs: Sequence[Meta], attrs: Attrs) -> Cost
 
 def _vjp(needs: Needs, dy: Tensor, dindex: Tensor | None, index: Tensor, *, x_shape: Shape, k: int) -> Gradients:
     rows, width = prod(x_shape[:-1]), x_shape[-1]
-    dx = apply(GATHER_ROWS_GRAD, reshape(give(dy), (rows * k, 1)), reshape(index, (rows, k)), x_shape=(rows, width, 1))
+    index = reshape(index, (rows, k))
+    dx = apply(GATHER_ROWS_GRAD, reshape(donate(dy), (rows * k, 1)), index, x_shape=(rows, width, 1))
     return (reshape(dx, x_shape),)
 
 
