@@ -1,15 +1,9 @@
 """Traces as JSON files: a trace measured on one machine can be planned, compared or run again on another.
 
-<<<<<<< HEAD
-docs/formats.md describes the document; the classes below say the same to msgspec, which holds a file against them.
-Version 3 has the windows: the only gaps that a plan may use. Version 2 has beside the calls what only replaying them
-needs (``TraceCall``: saves, takes, leaves, long_lived), and takes a call that names no more than it has. Versions 1 and
-2 are still read.
-=======
 docs/formats.md describes the document; the classes below describe it for msgspec, which validates files against them.
-Version 2 adds the fields that running the calls again needs (``TraceCall``: saves, takes, leaves, long_lived), and most
-keys of a call are optional. Version 1 is still read.
->>>>>>> main
+Version 3 adds the windows, the only gaps that a plan may use. Version 2 adds the fields that running the calls again
+needs (``TraceCall``: saves, takes, leaves, long_lived), and most keys of a call are optional. Versions 1 and 2 are still
+read.
 """
 
 from __future__ import annotations
@@ -132,30 +126,21 @@ class _Window(Row):
     until: Count
 
 
-class _TraceOfTwo(Head, forbid_unknown_fields=True):
+class _TraceV2(Head, forbid_unknown_fields=True):
     tensors: list[_Tensor]
     calls: list[_Call]
 
 
-<<<<<<< HEAD
-class _Trace(_TraceOfTwo, forbid_unknown_fields=True):
+class _Trace(_TraceV2, forbid_unknown_fields=True):
     windows: list[_Window] | None = None
 
 
-class _TraceOfOne(Head, forbid_unknown_fields=True):
-    tensors: list[_TensorOfOne]
-    calls: list[_CallOfOne]
-
-
-def _trace(file: _TraceOfTwo | _TraceOfOne) -> Trace:
-=======
 class _TraceV1(Head, forbid_unknown_fields=True):
     tensors: list[_TensorV1]
     calls: list[_CallV1]
 
 
-def _trace(file: _Trace | _TraceV1) -> Trace:
->>>>>>> main
+def _trace(file: _TraceV2 | _TraceV1) -> Trace:
     tensors = each_once("tensors", ((row.id, TraceTensor(row.id, row.bytes, row.persistent, row.idle))
                                     for row in file.tensors))
     made: set[TensorId] = set()
@@ -183,7 +168,6 @@ def _trace(file: _Trace | _TraceV1) -> Trace:
     return trace if not isinstance(file, _Trace) or file.windows is None else _within(trace, file.windows)
 
 
-<<<<<<< HEAD
 def _within(trace: Trace, windows: Sequence[_Window]) -> Trace:
     for n, window in enumerate(windows):
         uses = trace.uses.get(window.tensor, [])
@@ -194,7 +178,4 @@ def _within(trace: Trace, windows: Sequence[_Window]) -> Trace:
     return replace(trace, windows=found)
 
 
-READERS = {1: (_TraceOfOne, _trace), 2: (_TraceOfTwo, _trace), VERSION: (_Trace, _trace)}
-=======
-READERS = {1: (_TraceV1, _trace), VERSION: (_Trace, _trace)}
->>>>>>> main
+READERS = {1: (_TraceV1, _trace), 2: (_TraceV2, _trace), VERSION: (_Trace, _trace)}
