@@ -2,8 +2,8 @@
 
 docs/formats.md describes the document; the classes below describe it for msgspec, which validates files against them.
 Version 3 adds the windows, the only gaps that a plan may use. Version 2 adds the fields that running the calls again
-needs (``TraceCall``: saves, takes, leaves, long_lived), and most keys of a call are optional. Versions 1 and 2 are still
-read.
+needs (``TraceCall``: saves, takes, leaves, long_lived), and most keys of a call are optional. Versions 1 and 2 are
+still read.
 """
 
 from __future__ import annotations
