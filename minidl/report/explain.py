@@ -1,4 +1,4 @@
-"""A plan that the engine has followed, explained: its decisions, and how each tensor came back."""
+"""Explain a plan that the engine has followed: its decisions, and how each tensor came back."""
 
 from __future__ import annotations
 
@@ -12,8 +12,10 @@ from minidl.report.decisions import Decision, in_ms, table, totals
 
 def explanation(trace: Trace, last: Followed, found: Sequence[Decision], names: Mapping[TensorId, str], *,
                 rows: int) -> str:
-    """A table of the largest ``rows`` decisions of the plan of an iteration, and totals over all of them. names: tensor
-    -> the layer that made it."""
+    """Return a table of the plan's largest ``rows`` decisions in an iteration, and totals over all of them.
+
+    names: tensor -> the layer that made it.
+    """
     if not found:
         return "plan: nothing leaves the device"
     return "\n".join([*table(found, names, lambda d: observed(d, last.returns), rows=rows),
