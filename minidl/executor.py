@@ -134,7 +134,8 @@ class Executor:
                 call.save(outputs, needs, saved)
         if self.inspect is not None:
             self.inspect(op.name, inputs, (*outputs, *written))
-        hooks.after_call(signature, read, made, inputs + outputs)
+        if hooks.follows:
+            hooks.after_call(signature, read, made, inputs + outputs)
         return outputs
 
     def go_on(self) -> None:

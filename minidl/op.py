@@ -149,7 +149,7 @@ class Signature:
 
 
 def _lie_alike(one: Meta, other: Meta) -> bool:
-    """Whether each element of two dense tensors has its bytes at the same place, if both start at one address.
+    """True if each element of two dense tensors has its bytes at the same place, if both start at one address.
 
     The same bytes in another shape are not enough: a kernel that broadcasts one operand reads it again for later rows.
     """

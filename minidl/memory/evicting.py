@@ -31,7 +31,7 @@ class Evicting:
 
     @property
     def looks_nearby(self) -> bool:
-        """Whether the policy is asked about a part of the residents: they are many, or it needs only a front."""
+        """True if the policy is asked about a part of the residents: they are many, or it needs only a front."""
         return not self.state.access_list.few
 
     # Asking the policy ---------------------------------------------------------------------------------------
@@ -173,7 +173,7 @@ class Evicting:
                 del state.kept[ref]
 
     def dear(self, storage: Storage) -> bool:
-        """Whether a replay of a storage takes longer than its copies out and in; False if the policy does not weigh
+        """True if a replay of a storage takes longer than its copies out and in; False if the policy does not weigh
         this, or if a plan decides."""
         state = self.state
         if not state.policy.weighs_recomputation or state.hooks.acts:

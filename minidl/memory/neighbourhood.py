@@ -142,12 +142,12 @@ def _with_regions(storage: Storage, call: Call, *, joins: bool = True) -> float:
 
 
 def _goes_before(base: Storage, storage: Storage) -> bool:
-    """Whether a tensor will be freed while another is still wanted."""
+    """True if a tensor will be freed while another is still wanted."""
     return not base.saved or bool(storage.saved) and base.saved_by > storage.saved_by
 
 
 def _starts_from_what_goes(call: Call, storage: Storage) -> bool:
-    """Whether a call whose outputs have been freed starts, perhaps by way of others that have, from a tensor that will
+    """True if a call whose outputs have been freed starts, perhaps by way of others that have, from a tensor that will
     be freed while ``storage`` is still wanted; a chain of more than MOST_FREED calls is not followed, but counts so."""
     freed, seen = [call], {call}
     while freed:

@@ -57,7 +57,7 @@ class Logical(Storage):
 
     @property
     def pending(self) -> bool:
-        """Whether it is still to be computed."""
+        """True if it is still to be computed."""
         return None in self.parts and self.refs > 0
 
     @property

@@ -37,7 +37,7 @@ class Origins:
 
     @property
     def graded(self) -> bool:
-        """Whether gradients were being noted when the call was asked for that runs now."""
+        """True if gradients were being noted when the call was asked for that runs now."""
         return self._carried.graded if self._carried is not None else self._executor.grad_enabled
 
     def carrying_out(self, origin: Origin) -> _Carrying:

@@ -187,7 +187,7 @@ class Slicer(PartKeeper):
     # Whole values --------------------------------------------------------------------------------------------------
     @property
     def pending(self) -> bool:
-        """Whether operations wait."""
+        """True if operations wait."""
         return bool(self._queue)
 
     def flush(self) -> None:
