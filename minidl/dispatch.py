@@ -79,7 +79,7 @@ def _run(op: Op, tensors: tuple[Tensor, ...], attrs: Attrs) -> tuple[Storage, ..
         if isinstance(tensor, Tensor):
             raise
         kind = type(tensor).__name__
-        raise UserError(f"{op.name}: a {kind} is no tensor: runtime.tensor(x) makes one of it") from error
+        raise UserError(f"{op.name}: a {kind} is not a tensor; runtime.tensor(x) converts it") from error
     try:
         if op.mutates is not None:
             for keeper in executor.part_keepers:

@@ -199,7 +199,7 @@ class AvgPool2d(_Pool2d):
 
 
 class MaxPool1d(MaxPool2d):
-    """Maximum of each window of [N, C, L]."""
+    """Max-pooling of sequences: the maximum of each window of [N, C, L]."""
 
     def forward(self, x: Tensor) -> Tensor:
         return pooling.max_pool1d(x, self.kernel_size[1], self.stride[1], self.padding[1], 1, self.ceil_mode,
@@ -207,7 +207,7 @@ class MaxPool1d(MaxPool2d):
 
 
 class AvgPool1d(AvgPool2d):
-    """Mean of each window of [N, C, L]."""
+    """Average-pooling of sequences: the mean of each window of [N, C, L]."""
 
     def forward(self, x: Tensor) -> Tensor:
         return pooling.avg_pool1d(x, self.kernel_size[1], self.stride[1], self.padding[1], self.ceil_mode,

@@ -122,8 +122,8 @@ def over_last(x: Tensor, dim: int, what: str) -> tuple[Tensor, Shape]:
 
 
 def of_numbers_too(function: Callable[Concatenate[Tensor, P], T]) -> Callable[Concatenate[Tensor, P], T]:
-    """A function along a dimension that takes a tensor without dimensions as a vector of one element, whose results
-    have none either; tensors beside it likewise."""
+    """Return a version of a function along a dimension that treats tensors without dimensions as vectors of one
+    element, and whose results then have no dimensions either."""
     def shaped(y: Any) -> Any:
         if isinstance(y, Tensor):
             return reshape(y, ()) if y.shape == (1,) else y
@@ -140,14 +140,14 @@ def of_numbers_too(function: Callable[Concatenate[Tensor, P], T]) -> Callable[Co
 
 
 def in_dtype(x: Tensor, dtype: DType | None) -> Tensor:
-    """x in the dtype that a call names for its work and its result; itself if it names none."""
+    """Return x converted to ``dtype``; x itself for None."""
     return x if dtype is None else convert(x, dtype)
 
 
 @of_numbers_too
 def log_softmax(x: Tensor, dim: int = -1, dtype: DType | None = None) -> Tensor:
-    """Return log(softmax(x)) over one dimension, by default the last, computed in ``dtype``, if there is one. Raises
-    ShapeError."""
+    """Return log(softmax(x)) over one dimension, by default the last, computed in ``dtype`` if given.
+    Raises ShapeError."""
     x = in_dtype(x, dtype)
     moved, back = over_last(x, dim, "log_softmax")
     y = apply(LOG_SOFTMAX, moved)
@@ -156,7 +156,7 @@ def log_softmax(x: Tensor, dim: int = -1, dtype: DType | None = None) -> Tensor:
 
 @of_numbers_too
 def softmax(x: Tensor, dim: int = -1, dtype: DType | None = None) -> Tensor:
-    """Return exp(x) / sum(exp(x)) over one dimension, by default the last, computed in ``dtype``, if there is one.
+    """Return exp(x) / sum(exp(x)) over one dimension, by default the last, computed in ``dtype`` if given.
     Raises ShapeError."""
     x = in_dtype(x, dtype)
     moved, back = over_last(x, dim, "softmax")

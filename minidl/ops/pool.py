@@ -94,11 +94,12 @@ def avg_pool2d(x: Tensor, kernel: int | Pair, *, stride: int | Pair | None = Non
 def adaptive_avg_pool2d(x: Tensor, size: int | tuple[int | None, int | None] | None) -> Tensor:
     """Return the means over an h x w grid of windows: [N, C, H, W] or [C, H, W] -> [..., h, w]; None keeps a size.
 
-    Window i has the rows from floor(i H / h) up to ceil((i + 1) H / h), and columns likewise. Raises ShapeError.
+    Window (i, j) has the rows floor(i H / h) to ceil((i + 1) H / h) - 1 and the columns floor(j W / w) to
+    ceil((j + 1) W / w) - 1. Raises ShapeError.
     """
     if x.ndim == 3:
         y = adaptive_avg_pool2d(reshape(x, (1, *x.shape)), size)
         return reshape(y, y.shape[1:])
     if isinstance(size, tuple | list) and len(size) == 2 and x.ndim == 4:
         size = tuple(x.shape[2 + i] if n is None else n for i, n in enumerate(size))  # type: ignore[assignment]
-    return apply(ADAPTIVE_AVG_POOL2D, x, size=pair(size))  # type: ignore[arg-type]  # it says what is no pair
+    return apply(ADAPTIVE_AVG_POOL2D, x, size=pair(size))  # type: ignore[arg-type]  # pair() raises for other values

@@ -1,9 +1,9 @@
-"""On-demand paging of whole tensors (Capuchin, section 4.2, passive mode), and the order of its tensor access list.
+"""On-demand swapping of whole tensors (Capuchin, section 4.2, passive mode), and the order of its tensor access list.
 
 When an allocation fails, tensors leave from the front of the access list. Tensors that this iteration has accessed come
-first, then the others. Of either kind tensors of about the needed size come first, then smaller ones, then larger ones;
-within a range of sizes the one that was accessed first, since the backward pass reads it last. This is the only
-definition of that order: the engine's index (``memory/access_list``) goes through ``bands``.
+before the others. In each of these groups, tensors of about the needed size come first, then smaller ones, then larger
+ones; within a size band, the tensor accessed first, because the backward pass reads it last. This is the only
+definition of that order: the engine's index (``memory/access_list``) walks through ``bands``.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ def in_access_order(resident: Sequence[Residency], nbytes: int) -> list[Residenc
 
 
 def rank(resident: Residency, nbytes: int) -> tuple[bool, int, int]:
-    """Return the key of that order."""
+    """Return the sort key of a resident in the access list's order for an allocation of ``nbytes``."""
     size, first = resident.nbytes, resident.first_access
     band = 1 if size < nbytes else 0 if size <= 2 * nbytes else 2  # of ``bands``, without a loop
     return first is None, band, -1 if first is None else first

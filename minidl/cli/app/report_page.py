@@ -85,5 +85,5 @@ class ReportPage:
                 ("waited for copies", share(step.grown.stall_seconds, step.seconds)),
                 ("copied out", format_bytes(step.grown.swapped_out_bytes)),
                 ("copied in", format_bytes(step.grown.swapped_in_bytes)),
-                ("computed again", format_bytes(step.grown.recomputed_bytes)),
-                ("slid", format_bytes(step.grown.moved_bytes))]
+                ("recomputed", format_bytes(step.grown.recomputed_bytes)),
+                ("moved", format_bytes(step.grown.moved_bytes))]
