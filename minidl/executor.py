@@ -138,10 +138,6 @@ class Executor:
             hooks.after_call(signature, read, made, inputs + outputs)
         return outputs
 
-    def go_on(self) -> None:
-        """Let the iteration go on after an update, which is not the last of its optimizer's step."""
-        self.tracker.updated = False
-
     def record_tensor_access(self, signature: Signature, algorithm: Algorithm, inputs: Sequence[Storage],
                              outputs: Sequence[Storage]) -> tuple[tuple[TensorId, ...], tuple[TensorId, ...]]:
         """Record a call, with one access of each tensor that it reads or makes; returns the ids of both

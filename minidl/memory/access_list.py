@@ -27,10 +27,9 @@ Listed = tuple[int, int, weakref.ref[Storage]]  # the key, a number of its own, 
 
 
 class NoAccessList:
-    """Replaces the list under a policy that looks at every resident. few: it may be shown all residents at once. stale:
-    the next search looks at all residents, so there is nothing to ``touch``."""
+    """Replaces the list under a policy that looks at every resident. few: it may be shown all residents at once."""
 
-    stale = True
+    stale = True  # the next search looks at all residents: there is nothing to ``touch``
 
     @property
     def few(self) -> bool:
