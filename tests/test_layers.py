@@ -29,6 +29,7 @@ LAYERS: list[tuple[str, ...]] = [
     ("minidl.plan",),
     ("minidl.planning",),
     ("minidl.policies", "minidl.placements"),
+    ("minidl.report.decisions", "minidl.view.recording", "minidl.view.packing", "minidl.view.page"),
     ("minidl.torch",),
     ("minidl.op", "minidl.parts.slice_rules"),
     ("minidl.kernels",),

@@ -9,7 +9,7 @@ from minidl.memory.guided.sequence import Followed
 from minidl.outside.units import format_bytes
 from minidl.plan.plan import EMPTY_PLAN, Plan
 from minidl.plan.trace import TensorId, Trace
-from minidl.report.explain import decisions
+from minidl.report.decisions import decisions
 from minidl.report.layers import LayerNames
 from minidl.report.meter import Meter, rate, share
 from minidl.report.sentences import sentences
