@@ -144,7 +144,7 @@ class Evicting:
         return None if calls is None or reads(calls, self.state.writing) else calls
 
     def back_up(self, storage: Storage) -> bool:
-        """Have a valid host copy; False if the host is full. Copies of tensors that are on the device make room for it."""
+        """Have a valid host copy; False if the host is full. Copies of tensors on the device make room for it."""
         if storage.host is not None:
             return True
         state = self.state
